@@ -1,0 +1,72 @@
+# What has to be there first: make, a Python from 3.10 to 3.13 and a package index that pip can reach.
+# Everything else goes into .venv on the first call of any target. `make PYTHON=python3.12` chooses the Python.
+
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3.10; do \
+	$$python -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' 2>/dev/null && echo $$python && break; done)
+# tensorflow-cpu has no wheels for macOS; there the plain package is the CPU build.
+TENSORFLOW ?= $(if $(filter Darwin,$(shell uname -s)),tensorflow,tensorflow-cpu)
+PYTEST_ARGS ?=
+
+BIN := .venv/bin
+READY := .venv/.ready
+BENCH_READY := .venv/.ready-benchmarks
+INSTALL := $(BIN)/python -m pip --require-virtualenv install --quiet --no-input --disable-pip-version-check
+
+# A tree that was moved or copied together with its .venv is installed again: an editable install knows its own place.
+ifneq ($(shell cat $(READY) 2>/dev/null),$(CURDIR))
+.PHONY: $(READY)
+endif
+
+.PHONY: help demo test lint types format bench clean
+.NOTPARALLEL:
+
+help:
+	@echo 'make demo     a cluster of 4 workers trains on handwritten digits'
+	@echo 'make test     all tests, the fast ones first (PYTEST_ARGS="-k logs" chooses)'
+	@echo 'make lint     ruff: rules and format'
+	@echo 'make types    mypy --strict'
+	@echo 'make format   ruff: mend what can be mended'
+	@echo 'make bench    the figures of benchmarks/, as ratios'
+	@echo 'make clean    remove caches and build output; .venv stays'
+
+demo: $(READY)
+	@$(BIN)/orch up examples/mwms_custom_loop.py --workers 4
+
+test: $(READY)
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(READY)
+	@$(BIN)/python -m ruff check .
+	@$(BIN)/python -m ruff format --check .
+
+types: $(READY)
+	@$(BIN)/python -m mypy
+
+format: $(READY)
+	@$(BIN)/python -m ruff check --fix .
+	@$(BIN)/python -m ruff format .
+
+bench: $(BENCH_READY)
+	@for name in help_cpu relay steptime; do echo "== $$name"; $(BIN)/python -m benchmarks.$$name || exit; done
+
+clean:
+	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp is written last, so that an install which failed half-way is done again. A .venv that was left unfinished may
+# hold an interpreter that is not a virtual environment's: it would install into the Python it was made from.
+$(READY): pyproject.toml
+	@rm -f $(READY)
+	@test -n '$(PYTHON)' || { echo 'orch: no Python from 3.10 to 3.13 on PATH; name one: make PYTHON=/path/to/python3' >&2; exit 1; }
+	@$(BIN)/python -c 'import pip, sys; sys.exit(sys.prefix == sys.base_prefix)' 2>/dev/null || { \
+		$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+			echo 'orch: $(PYTHON) cannot make a virtual environment: its venv or ensurepip module is missing.' >&2; \
+			echo '      On Debian and Ubuntu: apt-get install python3-venv. Or choose another: make PYTHON=...' >&2; exit 1; }; \
+		echo 'orch: making .venv with '"$$($(PYTHON) --version)"; $(PYTHON) -m venv --clear .venv; }
+	@echo 'orch: installing orch, $(TENSORFLOW) and the tools into .venv (once; TensorFlow is a large download)'
+	@$(INSTALL) --editable '.[$(TENSORFLOW),examples,dev]'
+	@pwd -P > $(READY)
+
+$(BENCH_READY): $(READY)
+	@$(INSTALL) --editable '.[benchmarks]'
+	@touch $(BENCH_READY)

@@ -1,0 +1,322 @@
+"""What every test gets: the real program, a clean environment, and a look at what it left behind.
+
+Fixtures: `orch` (the program, run to its end or in the background), `script` (a file in the test's
+directory), `weird_dir` (a directory with an awkward name). Markers: `tensorflow`, `root`, `slow`.
+After each test nothing may be left: no process, no listening port, no open file, nothing in the
+repository or in the temporary directory.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TEST_ID = "ORCH_TEST_ID"
+DYING_S = 5.0
+"""How long a process may take to die after the test that started it."""
+
+Argument = str | bytes | os.PathLike[str]
+
+
+# --- which tests, in which order ---------------------------------------------------------------
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what this machine cannot run, and put the tests that start real clusters last, slow ones at the very end."""
+    missing = {
+        "tensorflow": importlib.util.find_spec("tensorflow") is None
+        and "NOT TESTED: TensorFlow is not installed here (pip install 'orch-tf[tensorflow-cpu]')",
+        "root": os.geteuid() != 0 and "NOT TESTED: only root can do this; run the tests as root, in a container for example",
+    }
+    for item in items:
+        for marker, reason in missing.items():
+            if reason and item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
+    items.sort(key=lambda item: (item.get_closest_marker("slow") is not None, "real" in item.path.relative_to(ROOT).parts))
+
+
+# --- a clean place -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No setting of the developer reaches a test, and temporary files go where only this session looks."""
+    temporary = tmp_path_factory.mktemp("tmp")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in os.environ:
+            if name.startswith("ORCH_") or name in ("TF_CONFIG", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE"):
+                patch.delenv(name)
+        patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+        patch.setenv("TMPDIR", str(temporary))
+        patch.setattr(tempfile, "tempdir", None)
+        # Keras writes ~/.keras/keras.json on its first import, and obeys the one it finds there.
+        patch.setenv("KERAS_HOME", str(temporary / "keras"))
+        yield
+
+
+@pytest.fixture
+def weird_dir(tmp_path: Path) -> Path:
+    """A directory whose name has spaces, quotes, a dollar, a newline and a byte that is not UTF-8."""
+    path = tmp_path / os.fsdecode(b'it\'s a "weird" $HOME\nd\xffr, #1')
+    try:
+        path.mkdir()
+    except OSError as error:
+        pytest.skip(f"NOT TESTED: this file system has no such names ({error})")
+    return path
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[..., Path]:
+    """``script(text, name="script.py")`` writes a program, dedented, into the directory in which `orch` runs."""
+
+    def write(text: str, name: str = "script.py") -> Path:
+        path = tmp_path / name
+        path.write_text(textwrap.dedent(text))
+        return path
+
+    return write
+
+
+# --- what is left behind -----------------------------------------------------------------------
+
+
+def _started_here(mark: str) -> set[psutil.Process]:
+    """Living processes below this one, and any other one whose environment carries the mark.
+
+    A task leads its own session and may have lost its parents, so the tree alone does not find it.
+    """
+    found = set(psutil.Process().children(recursive=True))
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if process.pid != os.getpid() and process.environ().get(TEST_ID) == mark:
+                found.add(process)
+    return {process for process in found if _lives(process)}
+
+
+def _lives(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    return False
+
+
+def _describe(process: psutil.Process) -> str:
+    try:
+        with process.oneshot():
+            ports = sorted({c.laddr.port for c in process.net_connections("tcp") if c.status == psutil.CONN_LISTEN})
+            listening = f", listening on {ports}" if ports else ""
+            return f"process {process.pid} ({process.status()}{listening}): {process.cmdline()}"
+    except psutil.Error:
+        return f"process {process.pid}"
+
+
+def _surviving_processes(mark: str, before: set[psutil.Process]) -> list[str]:
+    """Wait until everything that the test started is gone. What is not gone in time is described and killed."""
+    deadline = time.monotonic() + DYING_S
+    while left := _started_here(mark) - before:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            break
+        psutil.wait_procs(left, timeout=remaining)
+    said = sorted(_describe(process) for process in left)
+    for process in left:
+        with suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(left, timeout=DYING_S)
+    return said
+
+
+def _open_files() -> Counter[str]:
+    found: Counter[str] = Counter()
+    with suppress(FileNotFoundError), os.scandir("/proc/self/fd") as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                found[os.readlink(entry.path)] += 1
+    # The listing itself; and what TensorFlow's and Python's runtimes keep for good once they have been used.
+    own = re.compile(rf"/proc/{os.getpid()}/fd$|/dev/u?random$" + (r"|anon_inode:" if "tensorflow" in sys.modules else ""))
+    return Counter({target: count for target, count in found.items() if not own.match(target)})
+
+
+def _leaked_files(before: Counter[str]) -> list[str]:
+    leaked = _open_files() - before
+    if leaked:  # An object in a reference cycle is not a leak.
+        gc.collect()
+        leaked = _open_files() - before
+    return [f"open file: {target}" for target in leaked.elements()]
+
+
+def _litter() -> set[Path]:
+    return {path for path in (ROOT / ".orch", *Path(tempfile.gettempdir()).glob("orch*")) if path.exists()}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left(_clean_environment: None) -> Iterator[None]:
+    """Fail a test that leaves a process, an open file or a stray directory behind, and name it."""
+    mark = uuid.uuid4().hex
+    processes, files, litter = set(psutil.Process().children(recursive=True)), _open_files(), _litter()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(TEST_ID, mark)
+        yield
+    left = _surviving_processes(mark, processes)
+    left += _leaked_files(files)
+    left += [f"stray file: {path}" for path in sorted(_litter() - litter)]
+    if left:
+        pytest.fail("the test left something behind:\n" + "\n".join(left), pytrace=False)
+
+
+# --- the program -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A finished run of orch. `code`: negative for a signal. Bytes that are not UTF-8 are lone surrogates in the texts."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"exit code {self.code} after {self.seconds:.1f} s\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
+
+
+class Running:
+    """orch in the background, in a session of its own; its output goes to files."""
+
+    def __init__(self, process: subprocess.Popen[bytes], out: Path, err: Path) -> None:
+        self._process = process
+        self._out, self._err = out, err
+        self._since = time.monotonic()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def out(self) -> str:
+        """Standard output so far."""
+        return _text(self._out)
+
+    @property
+    def err(self) -> str:
+        """Standard error so far."""
+        return _text(self._err)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to orch itself, as `kill` does: not to its group."""
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL to orch and whatever shares its process group. Its tasks do not."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def wait(self, timeout: float = 60, check: int | None = None) -> Completed:
+        """Wait for the end. Fails the test after `timeout` seconds, or if the exit code is not `check`."""
+        __tracebackhide__ = True
+        try:
+            code = self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            pytest.fail(f"orch did not end within {timeout} s\n{self._so_far()}")
+        done = Completed(code, self.out, self.err, time.monotonic() - self._since)
+        if check is not None and code != check:
+            pytest.fail(f"expected exit code {check}, got {done}")
+        return done
+
+    def wait_for(self, text: str | re.Pattern[str], timeout: float = 60) -> re.Match[str]:
+        """Wait until the text, or a match of the pattern, has been printed on either stream."""
+        __tracebackhide__ = True
+        wanted = text if isinstance(text, re.Pattern) else re.compile(re.escape(text))
+        deadline = time.monotonic() + timeout
+        while True:
+            ended = not self.alive  # Asked first: what it printed last is then already in the files.
+            if found := wanted.search(self.out) or wanted.search(self.err):
+                return found
+            if ended or time.monotonic() > deadline:
+                pytest.fail(f"orch {'ended' if ended else f'ran for {timeout} s'} without printing {wanted.pattern!r}\n{self._so_far()}")
+            time.sleep(0.01)
+
+    def _so_far(self) -> str:
+        return f"--- stdout\n{self.out}\n--- stderr\n{self.err}"
+
+
+class Orch:
+    """Runs the program. `cwd` is the directory it runs in unless told otherwise."""
+
+    def __init__(self, cwd: Path, console: Path) -> None:
+        self.cwd = cwd
+        self._console = console
+        self._started: list[Running] = []
+
+    def __call__(self, *args: Argument, timeout: float = 60, check: int | None = None, **options: Any) -> Completed:
+        """Run orch to its end; the options are those of `start`. `check`: the exit code without which the test fails."""
+        __tracebackhide__ = True
+        return self.start(*args, **options).wait(timeout, check)
+
+    def start(
+        self,
+        *args: Argument,
+        cwd: Path | None = None,
+        env: Mapping[str, str | None] | None = None,
+        input: str | bytes | None = None,
+        stdout: int | IO[bytes] | None = None,
+    ) -> Running:
+        """Start orch. `env` goes over this process's environment, None takes a variable away; `stdout`: somewhere else than a file."""
+        files = [self._console / f"{len(self._started)}.{name}" for name in ("in", "out", "err")]
+        files[0].write_bytes(input.encode("utf-8", "surrogateescape") if isinstance(input, str) else input or b"")
+        changes = env or {}
+        environment = {**os.environ, **changes}
+        with files[0].open("rb") as stdin, files[1].open("wb") as out, files[2].open("wb") as err:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "orchestrator", *args],
+                cwd=cwd or self.cwd,
+                env={name: value for name, value in environment.items() if value is not None},
+                stdin=stdin,
+                stdout=out if stdout is None else stdout,
+                stderr=err,
+                start_new_session=True,
+            )
+        running = Running(process, files[1], files[2])
+        self._started.append(running)
+        return running
+
+    def stop(self) -> None:
+        for running in self._started:
+            if running.alive:
+                running.kill()
+
+
+def _text(path: Path) -> str:
+    return path.read_bytes().decode("utf-8", "surrogateescape")
+
+
+@pytest.fixture
+def orch(_nothing_left: None, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Orch]:
+    """The real program: ``orch("up", "train.py", check=0)``, or ``orch.start(...)`` for one in the background."""
+    program = Orch(tmp_path, tmp_path_factory.mktemp("console"))
+    yield program
+    program.stop()

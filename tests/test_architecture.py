@@ -1,0 +1,364 @@
+"""The arrows, the purity and the size budget of docs/design.md, asserted from the source; and what `orch --help` imports.
+
+The checker is a function from one module's text to its complaints, and is tested on bad snippets below.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Part of the house -> what it may import of the house. A part may always import itself.
+# A module belongs to the longest name that fits it; the name must be listed.
+MODEL = ("orchestrator.model", "orchestrator.errors", "worker.contract")
+PLACES = ("orchestrator.backends", "orchestrator.record", *MODEL)
+ARROWS: dict[str, tuple[str, ...]] = {
+    "orchestrator.__main__": ("orchestrator.cli",),
+    "orchestrator.cli": ("orchestrator.__version__", "orchestrator.supervisor", "orchestrator.insight", *PLACES),
+    "orchestrator.testing": ("orchestrator.supervisor", *PLACES),
+    "orchestrator.supervisor": PLACES,
+    "orchestrator.insight": ("orchestrator.record", *MODEL),
+    "orchestrator.backends": (*MODEL, "worker", "worker.channel"),
+    "orchestrator.record": MODEL,
+    "orchestrator.model": MODEL,
+    "orchestrator.errors": (),
+    "orchestrator": (),
+    "worker.codec": (),
+    "worker.contract": ("worker.codec",),
+    "worker.channel": ("worker.contract",),
+    "worker.task": ("worker.contract", "worker.channel"),
+    "worker.host": ("worker.contract", "worker.channel", "worker.task"),
+    "worker": ("worker.contract", "worker.channel", "worker.task"),
+}
+
+# These two stand for the package's own module: as a prefix they would let everything in.
+EXACT = ("orchestrator", "worker")
+
+PURE = ("orchestrator.model", "orchestrator.errors", "worker.codec", "worker.contract")
+PURE_IMPORTS = {
+    "__future__",
+    "abc",
+    "ast",
+    "base64",
+    "bisect",
+    "collections",
+    "copy",
+    "dataclasses",
+    "difflib",
+    "enum",
+    "fractions",
+    "functools",
+    "graphlib",
+    "hashlib",
+    "heapq",
+    "ipaddress",
+    "itertools",
+    "json",
+    "keyword",
+    "math",
+    "operator",
+    "re",
+    "shlex",
+    "string",
+    "textwrap",
+    "types",
+    "typing",
+    "typing_extensions",
+    "unicodedata",
+}
+PURE_NAMES = {"pathlib": {"PurePath", "PurePosixPath", "PureWindowsPath"}}
+"""Of these modules, only these names."""
+PURE_LATE_IMPORTS = {"yaml"}
+"""Reading YAML from a text is pure, and slow to import: inside a function."""
+IMPURE_BUILTINS = {"open", "print", "input", "exec", "eval", "breakpoint", "__import__"}
+
+TENSORFLOW = {"tensorflow", "keras", "tf_keras"}
+# The name under which worker/ runs inside a task, where `worker` may be the user's own.
+PRIVATE_NAME = "_orch_worker"
+TENSORFLOW_PARTS = ("worker", "worker.task")
+
+MODULE_BUDGET, MODULE_LIMIT = 250, 400
+FUNCTION_BUDGET, FUNCTION_LIMIT = 40, 80
+
+HEAVY = ("tensorflow", "keras", "numpy", "yaml", "rich", "psutil", "asyncio")
+
+
+# --- the checker -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module, absolute; `names` of a ``from`` import. `relative`: works under any name of the package.
+    `deferred`: inside a function."""
+
+    module: str
+    names: tuple[str, ...]
+    relative: bool
+    deferred: bool
+    line: int
+
+    @property
+    def top(self) -> str:
+        return self.module.partition(".")[0]
+
+    def targets(self) -> Iterator[str]:
+        """Each dotted name that may be a module: ``from a import b`` may mean ``a.b``."""
+        yield from (f"{self.module}.{name}" for name in self.names) if self.names else (self.module,)
+
+
+def imports(tree: ast.Module, module: str, is_package: bool) -> Iterator[Import]:
+    package = module if is_package else module.rpartition(".")[0]
+    pending: list[tuple[ast.AST, bool]] = [(tree, False)]
+    while pending:
+        node, deferred = pending.pop()
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, (), False, deferred, node.lineno)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package.split(".")[: len(package.split(".")) + 1 - node.level]) if node.level else ""
+            name = ".".join(part for part in (base, node.module) if part)
+            private = name.partition(".")[0] == PRIVATE_NAME
+            name = f"worker{name.removeprefix(PRIVATE_NAME)}" if private else name
+            yield Import(name, tuple(alias.name for alias in node.names), private or node.level > 0, deferred, node.lineno)
+        inside = deferred or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        pending.extend((child, inside) for child in ast.iter_child_nodes(node))
+
+
+def part_of(module: str) -> str | None:
+    """The entry of `ARROWS` that a module belongs to; None for a module of the house that has no place in it."""
+    fitting = [part for part in ARROWS if module == part or (part not in EXACT and module.startswith(f"{part}."))]
+    return max(fitting, key=len, default=None)
+
+
+def allowed(part: str, target: str) -> bool:
+    return any(target == to or (to not in EXACT and target.startswith(f"{to}.")) for to in (part, *ARROWS[part]))
+
+
+def complaints(module: str, source: str, is_package: bool = False) -> list[str]:
+    """What is wrong with one module, each with its line."""
+    tree = ast.parse(source)
+    part = part_of(module)
+    if part is None:
+        return [f"{module}: has no place in the house; give it one in docs/design.md and in ARROWS"]
+    found = []
+    for item in imports(tree, module, is_package):
+        found += [f"{module}:{item.line}: {text}" for text in _import_complaints(part, item)]
+    if part in PURE:
+        found += [f"{module}:{line}: pure code calls {name}()" for name, line in _impure_calls(tree)]
+    return found
+
+
+def _import_complaints(part: str, item: Import) -> Iterator[str]:
+    if item.top in ("orchestrator", "worker"):
+        for target in item.targets():
+            if not allowed(part, target):
+                yield f"{part} must not import {target}"
+        if part.startswith("worker") and not item.relative:
+            yield f"worker/ is also loaded under another name: import {item.module} relatively"
+        return
+    if item.top in TENSORFLOW and not (part in TENSORFLOW_PARTS and item.deferred):
+        yield f"{item.top} is imported inside functions of worker/__init__ and worker/task only"
+    if item.top == "click" and part != "orchestrator.cli":
+        yield "only orchestrator/cli imports click"
+    if part.startswith("worker") and item.top not in sys.stdlib_module_names and not (item.deferred and part in TENSORFLOW_PARTS):
+        yield f"worker/ starts with the standard library alone: {item.top}"
+    if part in PURE and not _is_pure(item):
+        yield f"pure code imports {item.top}"
+
+
+def _is_pure(item: Import) -> bool:
+    if item.module in PURE_NAMES:
+        return bool(item.names) and PURE_NAMES[item.module].issuperset(item.names)
+    return item.top in PURE_IMPORTS or (item.deferred and item.top in PURE_LATE_IMPORTS)
+
+
+def _impure_calls(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Calls of builtins that touch the world, with their lines; what runs only under ``python -m`` may."""
+    pending: list[ast.AST] = [node for node in tree.body if not _asks_for_main(node)]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in IMPURE_BUILTINS:
+            yield node.func.id, node.lineno
+        pending.extend(ast.iter_child_nodes(node))
+
+
+def _asks_for_main(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'"
+
+
+def sizes(module: str, source: str) -> Iterator[tuple[str, int, int, int]]:
+    """(what, its lines, the budget, the limit), for the module and each function. A docstring does not count for its function."""
+    yield module, len(source.splitlines()), MODULE_BUDGET, MODULE_LIMIT
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            first = node.body[0]
+            doc = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+            documented = (first.end_lineno or 0) - first.lineno + 1 if doc else 0
+            yield f"{module}.{node.name}", (node.end_lineno or 0) - node.lineno + 1 - documented, FUNCTION_BUDGET, FUNCTION_LIMIT
+
+
+# --- the house ---------------------------------------------------------------------------------
+
+
+def modules() -> Iterator[tuple[str, str, bool]]:
+    """(dotted name, text, is it a package) of every module of the product."""
+    for path in sorted((*ROOT.glob("orchestrator/**/*.py"), *ROOT.glob("worker/**/*.py"))):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        is_package = parts[-1] == "__init__"
+        yield ".".join(parts[:-1] if is_package else parts), path.read_text(encoding="utf-8"), is_package
+
+
+def test_the_arrows_run_downwards_and_pure_code_is_pure() -> None:
+    found = [text for module in modules() for text in complaints(*module)]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.filterwarnings("default")
+def test_nothing_has_grown_out_of_its_limit() -> None:
+    over = []
+    for module, source, _ in modules():
+        for what, lines, budget, limit in sizes(module, source):
+            if lines > limit:
+                over.append(f"{what}: {lines} lines, at most {limit}")
+            elif lines > budget:
+                warnings.warn(f"{what}: {lines} lines, the budget is about {budget}", stacklevel=1)
+    assert not over, "\n".join(over)
+
+
+LISTED = re.compile(r"^  ([a-z][a-z-]*)(?:  |$)", re.MULTILINE)
+
+IN_A_FRESH_INTERPRETER = """
+import sys, json
+sys.argv[0] = "orch"
+try:
+    from orchestrator.cli import main
+    main()
+except SystemExit as end:
+    code = end.code or 0
+sys.stdout.flush()
+print(json.dumps([code, sorted(sys.modules)]), file=sys.stderr)
+"""
+
+
+def help_of(*command: str) -> tuple[str, set[str]]:
+    """What ``orch COMMAND --help`` prints, and the modules it has imported."""
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_FRESH_INTERPRETER, *command, "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    code, imported = json.loads(done.stderr.splitlines()[-1])
+    assert code == 0, done.stdout + done.stderr
+    return done.stdout, set(imported)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    text, imported = help_of()
+    commands = LISTED.findall(text.partition("Commands:")[2])
+    assert {"up", "down", "ps", "logs"} <= set(commands), text
+    found = [f"orch --help imports {name}" for name in HEAVY if name in imported]
+    for command in commands:
+        found += [f"orch {command} --help imports {name}" for name in HEAVY if name in help_of(command)[1]]
+    assert not found, "\n".join(found)
+
+
+# --- the checker, checked ----------------------------------------------------------------------
+
+BAD = {
+    "model imports a backend": ("orchestrator.model.plan", "import orchestrator.backends", "must not import orchestrator.backends"),
+    "model imports a backend by name": ("orchestrator.model.plan", "from orchestrator import backends", "orchestrator.backends"),
+    "model imports it relatively": ("orchestrator.model.plan", "from ..record import rundir", "must not import orchestrator.record"),
+    "model imports it late": ("orchestrator.model.plan", "def f():\n    import orchestrator.record", "plan:2: "),
+    "model imports it for types": ("orchestrator.model.plan", "if TYPE_CHECKING:\n    import orchestrator.record", "plan:2: "),
+    "model imports a channel": ("orchestrator.model.plan", "from worker import channel", "must not import worker.channel"),
+    "model imports os": ("orchestrator.model.plan", "import os.path", "pure code imports os"),
+    "model imports the clock": ("orchestrator.model.plan", "from time import monotonic", "pure code imports time"),
+    "model imports chance": ("orchestrator.model.plan", "import random", "pure code imports random"),
+    "model imports Path": ("orchestrator.model.spec", "from pathlib import Path", "pure code imports pathlib"),
+    "model imports YAML early": ("orchestrator.model.spec", "import yaml", "pure code imports yaml"),
+    "model opens a file": ("orchestrator.model.spec", "def f(p):\n    return open(p).read()", "spec:2: pure code calls open()"),
+    "model prints beside main": (
+        "orchestrator.model.spec",
+        "if __name__ == '__main__':\n    print(1)\nprint(2)",
+        "spec:3: pure code calls print()",
+    ),
+    "the contract prints": ("worker.contract", "print(1)", "pure code calls print()"),
+    "record imports a backend": ("orchestrator.record.logs", "from orchestrator.backends import local", "must not import"),
+    "record imports the supervisor": ("orchestrator.record.logs", "import orchestrator.supervisor", "must not import"),
+    "a backend imports the supervisor": (
+        "orchestrator.backends.local",
+        "from orchestrator.supervisor import Supervisor",
+        "must not import",
+    ),
+    "a backend imports the command line": ("orchestrator.backends.local", "import orchestrator.cli.up", "must not import"),
+    "the supervisor imports click": ("orchestrator.supervisor", "import click", "only orchestrator/cli imports click"),
+    "the supervisor imports the command line": ("orchestrator.supervisor", "from orchestrator import cli", "must not import"),
+    "the supervisor imports a task's code": ("orchestrator.supervisor", "import worker.task.bootstrap", "must not import"),
+    "the controller imports TensorFlow": ("orchestrator.supervisor", "def f():\n    import tensorflow as tf", "tensorflow is imported"),
+    "worker imports orchestrator": ("worker.host.agent", "from orchestrator import errors", "must not import orchestrator.errors"),
+    "worker imports itself absolutely": ("worker.host.agent", "import worker.contract", "import worker.contract relatively"),
+    "worker imports psutil": ("worker.host.agent", "import psutil", "standard library alone: psutil"),
+    "worker imports psutil late": ("worker.host.agent", "def f():\n    import psutil", "standard library alone: psutil"),
+    "host imports TensorFlow late": ("worker.host.template", "def f():\n    import tensorflow", "worker/task only"),
+    "task imports TensorFlow early": ("worker.task.strategy", "import tensorflow as tf", "inside functions"),
+    "task imports the host privately": ("worker.task.start", "from _orch_worker.host import agent", "must not import worker.host"),
+    "task imports the host": ("worker.task.strategy", "from ..host import agent", "must not import worker.host"),
+    "the channel imports the host": ("worker.channel", "from .host import agent", "must not import worker.host"),
+    "a room nobody planned": ("orchestrator.utils", "", "has no place in the house"),
+}
+
+GOOD = {
+    "cli": ("orchestrator.cli.up", "import click\nfrom orchestrator.record import render\nfrom orchestrator import __version__"),
+    "cli, relative": ("orchestrator.cli.up", "from . import options\nfrom ..errors import OrchError"),
+    "supervisor": (
+        "orchestrator.supervisor",
+        "import asyncio\nfrom orchestrator.backends import agents\nfrom worker.contract import Exited",
+    ),
+    "backend": ("orchestrator.backends.agents", "import worker\nfrom worker import channel\nfrom worker.channel import Decoder"),
+    "model": (
+        "orchestrator.model.plan",
+        "import json\nfrom worker.contract import TaskId\nfrom worker import contract\nfrom .spec import X",
+    ),
+    "model reads YAML late": ("orchestrator.model.document", "def f(text):\n    import yaml\n    return yaml.parse(text)"),
+    "model joins paths": ("orchestrator.model.parse", "from pathlib import PurePosixPath"),
+    "model as a program": ("orchestrator.model.keys", "if __name__ == '__main__':\n    print(1)"),
+    "start, under the private name": ("worker.task.start", "from _orch_worker.task import bootstrap"),
+    "host": ("worker.host.agent", "import os\nfrom ..contract import Hello\nfrom .. import channel\nfrom . import ports"),
+    "task": ("worker.task.strategy", "def f():\n    import tensorflow as tf\n    import numpy"),
+}
+
+
+@pytest.mark.parametrize(("module", "source", "complaint"), BAD.values(), ids=BAD)
+def test_the_checker_bites(module: str, source: str, complaint: str) -> None:
+    found = complaints(module, source)
+    assert any(complaint in text for text in found), found
+
+
+@pytest.mark.parametrize(("module", "source"), GOOD.values(), ids=GOOD)
+def test_the_checker_lets_good_code_pass(module: str, source: str) -> None:
+    assert complaints(module, source) == []
+
+
+def test_a_relative_import_in_a_package_starts_at_the_package() -> None:
+    (item,) = imports(ast.parse("from .task import context"), "worker", is_package=True)
+    assert item.module == "worker.task"
+    assert complaints("worker", "def f():\n    from .task import context", is_package=True) == []
+
+
+def test_sizes_leave_docstrings_out() -> None:
+    source = 'def f():\n    """One.\n\n    Two.\n    """\n    return 1\n'
+    assert [(what, lines) for what, lines, _, _ in sizes("m", source)] == [("m", 6), ("m.f", 2)]

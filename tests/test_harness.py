@@ -1,0 +1,109 @@
+"""The look at what a test leaves behind is itself looked at: each kind of leak, left by a real test in a pytest of its own."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from orchestrator import __version__
+
+HERE = Path(__file__).resolve().parent
+
+RunTests = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def run_tests(tmp_path: Path) -> RunTests:
+    """Runs test modules under this conftest, as if their directory were the repository."""
+
+    def run(source: str, **more: str) -> tuple[int, str]:
+        for name, text in {"test_inner": source, **more}.items():
+            path = tmp_path / "tests" / f"{name}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"import os, pathlib, pytest, socket, subprocess, sys, tempfile\n{text}")
+        shutil.copy(HERE / "conftest.py", tmp_path / "tests")
+        config = ["-v", "-c", str(HERE.parent / "pyproject.toml"), "--rootdir", str(tmp_path), "-p", "no:cacheprovider"]
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *config, "--basetemp", str(tmp_path / "base"), str(tmp_path / "tests")],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    return run
+
+
+SLEEPER = "[sys.executable, '-c', 'import time; print(1, flush=True); time.sleep(1000)']"
+
+LEAKS = {
+    "child": (f"open('pid', 'w').write(str(subprocess.Popen({SLEEPER}).pid))", "time.sleep(1000)"),
+    "orphan in its own session": (
+        "subprocess.run([sys.executable, '-c', 'import subprocess, sys; "
+        'p = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], start_new_session=True); '
+        'open("pid", "w").write(str(p.pid)); p.returncode = 0\'], check=True)',
+        "time.sleep(1000)",
+    ),
+    "open file": ("sys.kept = open('kept', 'w')", "open file: "),
+    "listening socket": ("sys.kept = socket.create_server(('127.0.0.1', 0))", "open file: socket:"),
+    "run directory": ("(pathlib.Path(__file__).parent.parent / '.orch').mkdir()", "stray file: "),
+    "temporary file": ("tempfile.mkdtemp(prefix='orch-')", "stray file: "),
+}
+
+
+@pytest.mark.parametrize(("statement", "complaint"), LEAKS.values(), ids=LEAKS)
+def test_a_leak_fails_the_test_and_is_named(run_tests: RunTests, tmp_path: Path, statement: str, complaint: str) -> None:
+    code, said = run_tests(f"def test_leaks():\n    sys.modules['tests.conftest'].DYING_S = 0.2\n    {statement}\n")
+
+    assert code == 1, said
+    assert "the test left something behind" in said
+    assert complaint in said
+    if (pid := tmp_path / "pid").exists():
+        assert f"process {pid.read_text()} (" in said
+        assert not psutil.pid_exists(int(pid.read_text())) or psutil.Process(int(pid.read_text())).status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_tidy_test_passes(run_tests: RunTests) -> None:
+    code, said = run_tests(
+        f"def test_tidy(tmp_path):\n"
+        f"    (tmp_path / 'orch-file').write_text('x')\n"
+        f"    with subprocess.Popen({SLEEPER}, stdout=subprocess.PIPE) as p:\n"
+        f"        p.stdout.readline()\n"
+        f"        p.kill()\n"
+    )
+    assert code == 0, said
+
+
+def test_real_tests_run_after_fast_ones_and_slow_ones_last(run_tests: RunTests) -> None:
+    code, said = run_tests(
+        "@pytest.mark.slow\ndef test_slow(): pass\ndef test_fast(): pass\n",
+        **{"a/real/test_cluster": "def test_real(): pass\n"},
+    )
+    assert code == 0, said
+    assert re.findall(r"::test_(\w+) PASSED", said) == ["fast", "real", "slow"]
+
+
+def test_a_skip_is_listed_with_its_reason(run_tests: RunTests) -> None:
+    code, said = run_tests(
+        "import importlib.util\n"
+        "os.geteuid, importlib.util.find_spec = lambda: 1000, lambda name: None\n"
+        "@pytest.mark.root\ndef test_root(): assert False\n"
+        "@pytest.mark.tensorflow\ndef test_tensorflow(): assert False\n"
+    )
+    assert code == 0, said
+    assert re.search(r"^SKIPPED .*NOT TESTED: TensorFlow is not installed", said, re.MULTILINE)
+    assert re.search(r"^SKIPPED .*NOT TESTED: only root", said, re.MULTILINE)
+
+
+def test_the_program_runs_beside_a_users_worker_module(orch, script) -> None:
+    script("raise SystemExit('the wrong worker module was imported')", name="worker.py")
+    done = orch("--version", check=0)
+    assert __version__ in done.out
