@@ -1,0 +1,121 @@
+"""The wire: what goes in comes out, and nothing else does."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from worker import channel, contract
+from worker.channel import ChannelError, Decoder, encode
+
+HELLO = contract.Hello("run-1", 2, (4000, 4001), (contract.Program("script", "a.py", ("x",)),), "/w", None, 0.5)
+
+
+def decode(data: bytes, table: Any = contract.ORDERS) -> list[tuple[Any, bytes]]:
+    return list(Decoder(table).feed(data))
+
+
+def test_messages_come_out_as_they_went_in() -> None:
+    output = contract.Output("worker-0", 1, "stdout", 7)
+    assert decode(encode(HELLO) + encode(contract.Bye())) == [(HELLO, b""), (contract.Bye(), b"")]
+    assert decode(encode(output, b"\x00\xffbytes"), contract.FRAMES) == [(output, b"\x00\xffbytes")]
+
+
+def test_every_kind_of_message_has_its_own_number() -> None:
+    assert not contract.ORDERS.keys() & contract.FRAMES.keys()
+    assert all(0 < kind < 256 for kind in (*contract.ORDERS, *contract.FRAMES))
+
+
+def test_texts_that_are_not_utf_8_travel_unharmed() -> None:
+    order = dataclasses.replace(HELLO, cwd="/d\udcff\n$HOME'\"")
+    assert decode(encode(order)) == [(order, b"")]
+
+
+@given(st.lists(st.binary(max_size=50), max_size=8), st.lists(st.integers(1, 40), min_size=1))
+def test_any_chunking_gives_the_same_messages(payloads: list[bytes], sizes: list[int]) -> None:
+    messages = [(contract.Output("worker-0", 1, "stderr", number), data) for number, data in enumerate(payloads)]
+    stream = b"".join(encode(message, data) for message, data in messages)
+    decoder = Decoder(contract.FRAMES)
+    found: list[tuple[Any, bytes]] = []
+    position = 0
+    while position < len(stream):
+        size = sizes[len(found) % len(sizes)]
+        found += decoder.feed(stream[position : position + size])
+        position += size
+    assert found == messages
+
+
+@given(st.binary(max_size=200))
+def test_noise_is_refused_and_never_anything_worse(noise: bytes) -> None:
+    try:
+        assert all(isinstance(message, tuple(contract.ORDERS.values())) for message, _ in decode(noise))
+    except ChannelError:
+        pass
+
+
+@given(st.integers(0, 15), st.binary(min_size=1, max_size=4), st.data())
+def test_a_damaged_message_is_refused_or_still_a_message(position: int, damage: bytes, data: st.DataObject) -> None:
+    stream = bytearray(encode(HELLO))
+    stream[position : position + len(damage)] = damage
+    try:
+        assert all(isinstance(message, tuple(contract.ORDERS.values())) for message, _ in decode(bytes(stream)))
+    except ChannelError:
+        pass
+
+
+def test_a_login_banner_is_shown_as_what_it_is() -> None:
+    with pytest.raises(ChannelError, match="Welcome to Debian"):
+        decode(b"Welcome to Debian\n")
+
+
+def test_even_a_short_banner_is_refused_at_once() -> None:
+    with pytest.raises(ChannelError, match="Hi"):
+        decode(b"Hi\n")
+
+
+def test_another_version_is_named() -> None:
+    message = bytearray(encode(HELLO))
+    message[4] = 9
+    with pytest.raises(ChannelError, match=r"speaks version 9 .* this end speaks 1"):
+        decode(bytes(message))
+
+
+def test_an_order_is_no_frame() -> None:
+    with pytest.raises(ChannelError, match="unknown kind"):
+        decode(encode(HELLO), contract.FRAMES)
+
+
+def test_lengths_beyond_the_limits_are_refused_before_they_are_read() -> None:
+    header = channel.HEADER.pack(b"orch", contract.PROTOCOL, 1, 0, channel.MAX_JSON + 1, 0)
+    with pytest.raises(ChannelError, match="longer than any"):
+        decode(header)
+
+
+@pytest.mark.parametrize(
+    ("cls", "data", "where"),
+    [
+        (contract.Ack, {"size": "7"}, "Ack.size"),
+        (contract.Ack, {"size": True}, "Ack.size"),
+        (contract.Ack, {}, "size"),
+        (contract.Ack, {"size": 1, "more": 2}, "more"),
+        (contract.Ack, [1], "Ack"),
+        (contract.StopTasks, {"tasks": ["a", 1], "grace_s": 1}, r"StopTasks.tasks\[1\]"),
+        (contract.Hello, {"run_id": "x", "port_range": [1]}, "Hello.port_range"),
+        (contract.Program, {"kind": "virus"}, "Program.kind"),
+        (contract.StartTasks, {"orders": [{"task": 1}]}, r"StartTasks.orders\[0\].task"),
+    ],
+)
+def test_a_wrong_shape_is_refused_by_name(cls: type[Any], data: Any, where: str) -> None:
+    with pytest.raises(contract.ContractError, match=where):
+        contract.from_json(cls, data)
+
+
+def test_a_task_is_read_back_from_its_name() -> None:
+    assert contract.TaskId.parse("data_worker-12") == contract.TaskId("data_worker", 12)
+    for wrong in ("worker", "worker-", "-1", "worker-x", "worker-١"):
+        with pytest.raises(contract.ContractError):
+            contract.TaskId.parse(wrong)

@@ -1,0 +1,96 @@
+"""Frozen dataclasses <-> plain JSON data, by their type hints. Nothing that comes from outside is trusted."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+
+class ContractError(ValueError):
+    """A value that does not fit the contract; the message names the field."""
+
+
+T = TypeVar("T")
+
+
+def to_json(value: Any) -> Any:
+    """A contract value as plain JSON data; fields at their default are left out."""
+    if is_dataclass(value) and not isinstance(value, type):
+        found = {}
+        for spec in fields(value):
+            item = getattr(value, spec.name)
+            if item != spec.default:
+                found[spec.name] = to_json(item)
+        return found
+    if isinstance(value, Mapping):
+        return {key: to_json(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [to_json(item) for item in value]
+    return value
+
+
+def from_json(cls: type[T], data: Any) -> T:
+    """The reverse of `to_json`. Trusts nothing: raises `ContractError` for any other shape."""
+    return typing.cast(T, _decode(cls, data, cls.__name__))
+
+
+def _decode(kind: Any, data: Any, where: str) -> Any:
+    if kind is Any:
+        return data
+    if isinstance(kind, type) and is_dataclass(kind):
+        return _decode_fields(kind, data, where)
+    origin, args = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        if data is None and type(None) in args:
+            return None
+        return _decode(next(arg for arg in args if arg is not type(None)), data, where)
+    if origin is Literal:
+        if data in args:
+            return data
+    elif origin is tuple:
+        return _decode_tuple(args, data, where)
+    elif origin is Mapping:
+        if isinstance(data, dict):
+            return {key: _decode(args[1], item, f"{where}.{key}") for key, item in data.items()}
+    elif kind is float:
+        if isinstance(data, (int, float)) and not isinstance(data, bool):
+            return float(data)
+    elif isinstance(data, kind) and isinstance(data, bool) == (kind is bool):
+        return data
+    raise ContractError(f"{where}: expected {kind}, got {data!r:.80}")
+
+
+def _decode_fields(cls: type[Any], data: Any, where: str) -> Any:
+    if not isinstance(data, dict):
+        raise ContractError(f"{where}: expected an object, got {data!r:.80}")
+    hints = _hints(cls)
+    unknown = data.keys() - hints.keys()
+    if unknown:
+        raise ContractError(f"{where}: unknown field {min(unknown)!r}")
+    found = {key: _decode(hints[key], item, f"{where}.{key}") for key, item in data.items()}
+    try:
+        return cls(**found)
+    except TypeError as error:
+        raise ContractError(f"{where}: {error}") from None
+
+
+def _decode_tuple(args: tuple[Any, ...], data: Any, where: str) -> tuple[Any, ...]:
+    if not isinstance(data, list):
+        raise ContractError(f"{where}: expected a list, got {data!r:.80}")
+    if len(args) == 2 and args[1] is Ellipsis:
+        return tuple(_decode(args[0], item, f"{where}[{i}]") for i, item in enumerate(data))
+    if len(args) != len(data):
+        raise ContractError(f"{where}: expected {len(args)} items, got {len(data)}")
+    return tuple(_decode(arg, item, f"{where}[{i}]") for i, (arg, item) in enumerate(zip(args, data, strict=True)))
+
+
+_HINTS: dict[type[Any], dict[str, Any]] = {}
+
+
+def _hints(cls: type[Any]) -> dict[str, Any]:
+    if cls not in _HINTS:
+        _HINTS[cls] = typing.get_type_hints(cls)
+    return _HINTS[cls]

@@ -1,0 +1,316 @@
+"""The words that cross a channel: what the controller orders, what an agent answers, what a task is told.
+
+Pure values and nothing else: no I/O, no clock, no environment. Both sides import this module, so it
+lives with the side that has to stay small and shippable. `channel.py` puts these values on a wire.
+
+Times are seconds since the epoch, as the host that saw the thing happen tells them. Texts may hold
+lone surrogates (``surrogateescape``): a path, an argument or an environment value that is not UTF-8
+travels unharmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from .codec import ContractError as ContractError
+from .codec import from_json as from_json
+from .codec import to_json as to_json
+
+PROTOCOL = 1
+"""Version of the frames below. Both ends must agree; `channel.Decoder` refuses another one."""
+
+TASK_TYPES = ("chief", "worker", "ps", "evaluator")
+"""TensorFlow's task types, in the order in which tasks are counted and shown."""
+
+STREAMS = ("stdout", "stderr")
+Stream = Literal["stdout", "stderr"]
+
+
+# --- tasks -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TaskId:
+    """A task's name: its TensorFlow type and its index among the tasks of that type."""
+
+    type: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.type}-{self.index}"
+
+    @classmethod
+    def parse(cls, text: str) -> TaskId:
+        """``"worker-3"`` -> ``TaskId("worker", 3)``. Raises `ContractError`."""
+        kind, dash, index = text.rpartition("-")
+        if not (dash and kind and index.isascii() and index.isdigit()):
+            raise ContractError(f"{text!r} is not a task: expected TYPE-INDEX, such as worker-0")
+        return cls(kind, int(index))
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSettings:
+    """What a task asks of its devices, applied before the user's code can touch TensorFlow's runtime.
+
+    `cpus`: how many logical CPU devices the task sees. `intra_op_threads`, `inter_op_threads`:
+    TensorFlow's thread pools (``TF_NUM_INTRAOP_THREADS``, ``TF_NUM_INTEROP_THREADS``); None means the
+    host's cores shared out among its tasks.
+    """
+
+    cpus: int | None = None
+    intra_op_threads: int | None = None
+    inter_op_threads: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What a task runs.
+
+    `kind`: ``script`` (a Python file), ``module`` (as ``python -m``), ``command`` (any program, looked
+    up on PATH), or ``serve`` (orch's own `tf.distribute.Server`, for a worker or ps task whose script
+    starts none). `target` is the path, the module or the program; empty for ``serve``.
+    """
+
+    kind: Literal["script", "module", "command", "serve"]
+    target: str = ""
+    args: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOrder:
+    """One task to be started on one host. `log_dir` is relative to the run directory, or to the agent's own."""
+
+    task: str
+    attempt: int
+    program: Program
+    cwd: str
+    log_dir: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    unset: tuple[str, ...] = ()
+    port: int | None = None
+    strategy: str = "none"
+    cluster: str | None = None
+    """Which of the order's clusters goes into TF_CONFIG; None: the task gets no TF_CONFIG."""
+    devices: DeviceSettings = DeviceSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class BootstrapOrder:
+    """What the agent tells the first code inside a task, through an inherited file descriptor."""
+
+    task: str
+    program: Program
+    strategy: str
+    tf_config: str | None
+    devices: DeviceSettings
+    log_dir: str
+
+
+def tf_config_text(cluster_json: str, task: TaskId) -> str:
+    """The text of ``TF_CONFIG`` for one task of a cluster already rendered as JSON.
+
+    The cluster is rendered once and shared by all its tasks: ten thousand tasks would otherwise hold
+    ten thousand copies of ten thousand addresses. Format: `TFConfigClusterResolver` in
+    tensorflow/python/distribute/cluster_resolver/tfconfig_cluster_resolver.py.
+    """
+    return f'{{"cluster": {cluster_json}, "task": {{"type": "{task.type}", "index": {task.index}}}}}'
+
+
+# --- orders: controller -> agent ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The first order. The agent looks around, holds `ports` ports, and answers with `Facts`.
+
+    `programs` and `cwds` are looked at on the host, before anything starts, and what is wrong with
+    them comes back in `Facts.problems`. `shared_dir`: the run directory, if this host sees it; the
+    agent then writes the tasks' output there itself and sends `Grew` instead of `Output`.
+    """
+
+    run_id: str
+    ports: int = 0
+    port_range: tuple[int, int] | None = None
+    programs: tuple[Program, ...] = ()
+    cwd: str = "."
+    shared_dir: str | None = None
+    owner_grace_s: float = 1.0
+    """How long tasks may tidy up when the channel closes without a `Bye`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartTasks:
+    """Start these tasks.
+
+    `clusters`: JSON texts by name, shared by the orders. `env` is under each order's own, `env_defaults` under
+    what the host's environment says. `peers`: host names that must be reached without a proxy.
+    """
+
+    orders: tuple[TaskOrder, ...]
+    clusters: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    env_defaults: Mapping[str, str] = field(default_factory=dict)
+    peers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StopTasks:
+    """SIGTERM to the process groups of these tasks, SIGKILL after `grace_s`. Zero: SIGKILL at once."""
+
+    tasks: tuple[str, ...]
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """The controller has stored this many bytes of `Output`: the agent may send as many more."""
+
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bye:
+    """No more orders. The agent ends what is left, sends the rest of the output and `Gone`, and exits."""
+
+
+# --- frames: agent -> controller ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the agent found on its host, and the ports it holds from now on."""
+
+    hostname: str
+    pid: int
+    python: str
+    python_version: str
+    cores: int
+    memory_bytes: int
+    ports: tuple[int, ...] = ()
+    problems: tuple[str, ...] = ()
+    """Why the programs cannot run here: a missing script, a syntax error, a missing command."""
+    trouble: str | None = None
+    """Why this host cannot be used at all, such as a port range that is used up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    task: str
+    attempt: int
+    pid: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class NotStarted:
+    task: str
+    attempt: int
+    reason: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Up:
+    """The task's runtime listens on its port."""
+
+    task: str
+    attempt: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Why a task's port does not answer yet, in words; sent when it changes."""
+
+    task: str
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Grew:
+    """A stream's file in the shared run directory has reached `size` bytes."""
+
+    task: str
+    attempt: int
+    stream: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Bytes of a stream, from `offset` on; the bytes follow the frame's JSON as they are."""
+
+    task: str
+    attempt: int
+    stream: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The newest of a task's `worker.report()` calls."""
+
+    task: str
+    attempt: int
+    at: float
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An exception that ended a task, as `error.json` keeps it."""
+
+    type: str
+    message: str
+    traceback: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """A task's process has ended. `code` as a shell says it: 128 + n for signal n.
+
+    `stopped`: the agent had already been told to stop the task, or had lost its owner.
+    `sizes`: bytes in stdout and stderr so far.
+    """
+
+    task: str
+    attempt: int
+    code: int
+    at: float
+    stopped: bool
+    sizes: tuple[int, int]
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """Nothing of the task is left: its process group is empty and its output has its final sizes."""
+
+    task: str
+    attempt: int
+    sizes: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Something is wrong with the host itself. `kind` ``disk_full`` ends the run; ``note`` is only said."""
+
+    kind: Literal["disk_full", "note"]
+    message: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The agent's last frame: it holds nothing any more."""
+
+
+Order = Hello | StartTasks | StopTasks | Ack | Bye
+Frame = Facts | Started | NotStarted | Up | Waiting | Grew | Output | Report | Exited | Swept | Trouble | Gone
+
+ORDERS: Mapping[int, type[Any]] = dict(enumerate(get_args(Order), start=1))
+FRAMES: Mapping[int, type[Any]] = dict(enumerate(get_args(Frame), start=64))

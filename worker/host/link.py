@@ -1,0 +1,75 @@
+"""The agent's end of the channel: orders in, frames out, and nobody ever waits for it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from ..channel import ChannelError, Decoder, encode
+from ..contract import ORDERS
+from .loop import Loop
+
+FULL = 4 * 1024 * 1024
+"""Bytes on the way at which those who can wait (the tasks' output) should."""
+
+
+class Link:
+    """`obey` is called for each order; `lose` once, when the controller is gone or makes no sense."""
+
+    def __init__(self, loop: Loop, orders_fd: int, frames_fd: int, obey: Callable[[Any], None], lose: Callable[[], None]) -> None:
+        self._loop, self._orders_fd, self._frames_fd = loop, orders_fd, frames_fd
+        self._obey, self._lose = obey, lose
+        self._decoder = Decoder(ORDERS)
+        self._outgoing = bytearray()
+        self._broken = False
+        self.on_room: Callable[[], None] = lambda: None
+        os.set_blocking(frames_fd, False)
+        loop.on_readable(orders_fd, self._read)
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is left to be sent."""
+        return not self._outgoing
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._outgoing) >= FULL
+
+    def send(self, message: Any, data: bytes = b"") -> None:
+        """Queue a frame, and send as much as goes at once. After the controller is gone: nothing."""
+        if self._broken:
+            return
+        if not self._outgoing:
+            self._loop.on_writable(self._frames_fd, self._write)
+        self._outgoing += encode(message, data)
+        self._write()
+
+    def _write(self) -> None:
+        was_full = self.is_full
+        try:
+            while self._outgoing:
+                del self._outgoing[: os.write(self._frames_fd, self._outgoing[: 256 * 1024])]
+        except BlockingIOError:
+            if was_full and not self.is_full:
+                self._loop.after(0, self.on_room)
+            return
+        except OSError:  # nobody reads any more; the orders' end of file comes as well
+            self._outgoing.clear()
+            self._broken = True
+        self._loop.forget(self._frames_fd)
+        self._loop.after(0, self.on_room)
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._orders_fd, 1024 * 1024)
+            if data:
+                for order, _ in self._decoder.feed(data):
+                    self._obey(order)
+                return
+        except (OSError, ChannelError) as error:
+            sys.stderr.write(f"orch agent: {error}\n")
+        self._loop.forget(self._orders_fd)
+        self._broken = True
+        self._lose()

@@ -1,0 +1,135 @@
+"""What an agent finds out about its host before anything starts."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+import stat
+import sys
+from collections.abc import Iterable
+
+from ..contract import Program
+
+MAX_CHECKED = 16 * 1024 * 1024
+"""A script of this length or more is not looked into, only run."""
+
+
+def count_cores() -> int:
+    """The cores this process may use, which in a container or a Slurm step are not all there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def measure_memory() -> int:
+    """Bytes of physical memory; 0 where the platform does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return 0
+
+
+def free_bytes(path: str) -> int | None:
+    """Bytes that this user may still write below `path`; None where nobody can tell."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return None
+    return (found.f_bfree if os.geteuid() == 0 else found.f_bavail) * found.f_frsize
+
+
+def python_version() -> str:
+    """Such as ``3.11.7``."""
+    return platform.python_version()
+
+
+def find_problems(programs: Iterable[Program], cwd: str) -> list[str]:
+    """Why these programs cannot run here, one sentence each; empty if they can."""
+    if not os.path.isdir(cwd):
+        return [f"the working directory {cwd!r} does not exist"]
+    found = (_find_problem(program, cwd) for program in programs)
+    return list(dict.fromkeys(problem for problem in found if problem))
+
+
+def _find_problem(program: Program, cwd: str) -> str | None:
+    if program.kind == "script":
+        return _check_script(program.target, cwd)
+    if program.kind == "module":
+        return _check_module(program.target, cwd)
+    if program.kind == "command":
+        return _check_command(program.target, cwd)
+    return None
+
+
+def _check_script(target: str, cwd: str) -> str | None:
+    path = os.path.join(cwd, target)
+    try:
+        mode = os.stat(path).st_mode
+        if stat.S_ISDIR(mode):
+            has_main = os.path.isfile(os.path.join(path, "__main__.py"))
+            return None if has_main else f"the script {target!r} is a directory without a __main__.py"
+        if not stat.S_ISREG(mode):  # a pipe would keep us waiting, /dev/zero would have no end; and each task has to read it anew
+            return f"the script {target!r} is not a file but a pipe or a device; save it to a file first"
+        with open(path, "rb") as file:
+            source = file.read(MAX_CHECKED)
+    except OSError as error:
+        return f"the script {target!r} cannot be read in {cwd!r}: {error.strerror}{_suggest(path)}"
+    if source.startswith(b"PK") or len(source) == MAX_CHECKED:
+        return None
+    try:
+        compile(source, path, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        return f"the script {target!r} is not valid Python {python_version()}: {_describe(error)}"
+    except (RecursionError, MemoryError):
+        return None  # too deep for a check; Python itself will say it in the task
+    return None
+
+
+def _suggest(path: str) -> str:
+    """The file beside a missing one that was probably meant."""
+    import difflib  # wanted only now
+
+    directory, name = os.path.split(path)
+    try:
+        near = difflib.get_close_matches(name, os.listdir(directory), n=1, cutoff=0.75)
+    except OSError:
+        return ""
+    return f"; did you mean {near[0]!r}?" if near and near[0] != name else ""
+
+
+def _describe(error: Exception) -> str:
+    if not isinstance(error, SyntaxError):
+        return str(error)
+    where = f"line {error.lineno}: " if error.lineno else ""
+    text = f"\n    {error.text.strip()}" if error.text else ""
+    return f"{where}{error.msg}{text}"
+
+
+def _check_module(target: str, cwd: str) -> str | None:
+    # Only a top-level name can be looked up without importing its parents, that is, without running the user's code.
+    # The agent runs isolated; what the tasks get from PYTHONPATH counts as well.
+    name = target.partition(".")[0]
+    path = sys.path
+    sys.path = [cwd, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), *path]
+    try:
+        if importlib.util.find_spec(name) is not None:
+            return None
+    except (ImportError, ValueError):
+        pass
+    finally:
+        sys.path = path
+    return f"no module named {name!r} in {cwd!r} or on the path of {sys.executable}"
+
+
+def _check_command(target: str, cwd: str) -> str | None:
+    if os.path.dirname(target):
+        path = os.path.join(cwd, target)
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return None
+        what = "is not executable" if os.path.isfile(path) else "does not exist"
+        return f"the command {target!r} {what} in {cwd!r}"
+    if shutil.which(target):
+        return None
+    return f"the command {target!r} is not on PATH"

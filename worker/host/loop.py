@@ -1,0 +1,61 @@
+"""One thread that waits for descriptors, timers and signals, and calls what was registered for them."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+Action = Callable[[], None]
+
+
+class HasFileno(Protocol):
+    def fileno(self) -> int: ...
+
+
+class Loop:
+    """The agent's reactor. Nothing in it may block."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._timers: list[tuple[float, int, Action]] = []
+        self._serial = itertools.count()
+
+    def on_readable(self, source: int | HasFileno, action: Action) -> None:
+        self._selector.register(source, selectors.EVENT_READ, action)
+
+    def on_writable(self, sink: int | HasFileno, action: Action) -> None:
+        self._selector.register(sink, selectors.EVENT_WRITE, action)
+
+    def forget(self, source: int | HasFileno) -> None:
+        self._selector.unregister(source)
+
+    def after(self, seconds: float, action: Action) -> None:
+        """Call `action` once, that much later."""
+        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._serial), action))
+
+    def on_signals(self, numbers: Iterable[int], action: Callable[[bytes], Any]) -> None:
+        """Call `action` with the numbers that arrived, as bytes, from the loop and never from the handler itself."""
+        wake, feeder = socket.socketpair()
+        wake.setblocking(False)
+        feeder.setblocking(False)
+        self._sockets = wake, feeder  # kept, or the descriptors would close
+        signal.set_wakeup_fd(feeder.fileno(), warn_on_full_buffer=False)
+        for number in numbers:
+            signal.signal(number, lambda *_: None)
+        self.on_readable(wake, lambda: action(wake.recv(4096)))
+
+    def run(self, is_done: Callable[[], bool]) -> None:
+        """Until `is_done`, which is asked after every wake-up."""
+        while not is_done():
+            timeout = max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
+            for key, _ in self._selector.select(timeout):
+                key.data()
+            now = time.monotonic()
+            while self._timers and self._timers[0][0] <= now:
+                heapq.heappop(self._timers)[2]()

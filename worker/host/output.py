@@ -1,0 +1,150 @@
+"""The tasks' output: files that the tasks write themselves, and that we only watch.
+
+A task's stdout and stderr *are* files. So nobody has to read for the task to go on, and a byte that a task has
+written is on disk whoever dies next. The kernel tells us when a directory's files grow
+(inotify(7)); where it does not, somebody has to look.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import struct
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..contract import STREAMS
+
+REPORTS = "reports.jsonl"
+_IN_MODIFY = 0x2
+_IN_Q_OVERFLOW = 0x4000
+_EVENT = struct.Struct("iIII")
+_CHUNK = 256 * 1024
+_REPORTS_CHUNK = 1024 * 1024
+
+
+@dataclass(slots=True)
+class TaskOutput:
+    """The files of one attempt of one task. `told`: how far each stream has been announced or sent."""
+
+    task: str
+    attempt: int
+    directory: str
+    told: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STREAMS, 0))
+    reports_read: int = 0
+    truncated: bool = False
+
+    def path(self, stream: str) -> str:
+        return os.path.join(self.directory, f"{stream}.log")
+
+    def size(self, stream: str) -> int:
+        """Bytes in the file now; never less than what was told, so that offsets only grow."""
+        try:
+            size = os.stat(self.path(stream)).st_size
+        except OSError:
+            size = 0
+        if size < self.told[stream]:
+            self.truncated = True  # the task opened /dev/stdout with O_TRUNC
+        return max(size, self.told[stream])
+
+    def sizes(self) -> tuple[int, int]:
+        return self.size("stdout"), self.size("stderr")
+
+    def read(self, stream: str, limit: int) -> tuple[int, bytes]:
+        """The next bytes after what was told, at most `limit`, and where they start."""
+        offset = self.told[stream]
+        try:
+            with open(self.path(stream), "rb", buffering=0) as file:
+                file.seek(offset)
+                data = file.read(min(limit, _CHUNK)) or b""
+        except OSError:
+            data = b""
+        self.told[stream] = offset + len(data)
+        return offset, data
+
+    def last_report(self) -> dict[str, Any] | None:
+        """The newest whole line that the task has reported since the last call."""
+        try:
+            with open(os.path.join(self.directory, REPORTS), "rb", buffering=0) as file:
+                end = file.seek(0, os.SEEK_END)
+                start = max(self.reports_read, end - _REPORTS_CHUNK)
+                file.seek(start)
+                data = file.read(end - start) or b""
+        except OSError:
+            return None
+        whole = data[: data.rfind(b"\n") + 1]
+        self.reports_read = start + len(whole)
+        for line in reversed(whole.splitlines()):
+            try:
+                found = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(found, dict):
+                return found
+        return None
+
+
+class Watch:
+    """Tells which directories' files have grown. `is_blind`: the kernel does not tell; ask `changed` now and then."""
+
+    def __init__(self) -> None:
+        self._by_number: dict[int, TaskOutput] = {}
+        self._outputs: dict[int, TaskOutput] = {}
+        self._fd = _open_inotify()
+        self.is_blind = self._fd < 0
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def add(self, output: TaskOutput) -> None:
+        """Watch the files in the output's directory, which must exist."""
+        self._outputs[id(output)] = output
+        if not self.is_blind:
+            number = _libc.inotify_add_watch(self._fd, os.fsencode(output.directory), _IN_MODIFY)
+            self.is_blind = number < 0  # out of watches (fs.inotify.max_user_watches)
+            self._by_number[number] = output
+
+    def remove(self, output: TaskOutput) -> None:
+        del self._outputs[id(output)]
+        for number in [n for n, known in self._by_number.items() if known is output]:
+            del self._by_number[number]
+            _libc.inotify_rm_watch(self._fd, number)
+
+    def changed(self) -> list[TaskOutput]:
+        """Outputs that may have grown since the last call."""
+        numbers = {number for number, mask in self._events() if not mask & _IN_Q_OVERFLOW}
+        if self.is_blind or self._overflowed:
+            return list(self._outputs.values())
+        return [self._by_number[number] for number in numbers if number in self._by_number]
+
+    def _events(self) -> Iterator[tuple[int, int]]:
+        self._overflowed = False
+        try:
+            data = os.read(self._fd, _CHUNK)
+        except OSError:
+            return
+        position = 0
+        while position < len(data):
+            number, mask, _, length = _EVENT.unpack_from(data, position)
+            position += _EVENT.size + length
+            self._overflowed |= bool(mask & _IN_Q_OVERFLOW)
+            yield number, mask
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+_libc: Any = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+def _open_inotify() -> int:
+    if _libc is None:
+        return -1
+    # Fails when the user's instances (fs.inotify.max_user_instances, 128 by default) are used up: then we look.
+    fd: int = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    return fd

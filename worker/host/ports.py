@@ -1,0 +1,55 @@
+"""Ports that nobody else can take between the choice and TensorFlow's bind.
+
+A port is bound and kept for the run, but never listened on. The bind itself is exclusive; only then is
+``SO_REUSEPORT`` switched on, so that a task of the same user, told ``TF_GRPC_REUSE_PORT=true``, may
+bind and listen beside us, while a second launcher that asks for the same number is refused by the kernel.
+(gRPC reads the variable in tensorflow/core/distributed_runtime/rpc/grpc_server_lib.cc; pull request
+tensorflow#38705.)
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+
+class PortsExhaustedError(Exception):
+    """Fewer free ports than tasks; the message has the range and the numbers."""
+
+
+def hold(count: int, ports: tuple[int, int] | None) -> list[socket.socket]:
+    """`count` bound sockets, from the range `ports` (inclusive) or of the kernel's choice. Raises `PortsExhaustedError`."""
+    candidates = iter(range(ports[0], ports[1] + 1)) if ports else None
+    held: list[socket.socket] = []
+    try:
+        while len(held) < count:
+            port = next(candidates, None) if candidates else 0
+            if port is None:
+                raise PortsExhaustedError(f"ports {_span(ports)} are used up: {count} needed, {len(held)} free")
+            sock = _bind(port)
+            if sock is not None:
+                held.append(sock)
+    except BaseException:
+        for sock in held:
+            sock.close()
+        raise
+    return held
+
+
+def _bind(port: int) -> socket.socket | None:
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        sock.bind(("0.0.0.0", port))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    except OSError as error:
+        sock.close()
+        if error.errno == errno.EADDRINUSE and port == 0:
+            raise PortsExhaustedError("the kernel has no free port left (net.ipv4.ip_local_port_range)") from None
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            return None
+        raise
+    return sock
+
+
+def _span(ports: tuple[int, int] | None) -> str:
+    return f"{ports[0]}-{ports[1]}" if ports else "of the kernel's choice"

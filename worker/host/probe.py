@@ -1,0 +1,64 @@
+"""Asks the tasks' ports whether a runtime listens there yet, by connecting, never by reading logs."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from .. import contract
+from .link import Link
+from .loop import Loop
+
+FIRST_S, MOST_S = 0.05, 0.5
+_TIMEOUT_S = 0.2
+
+
+@dataclass(slots=True)
+class _Awaited:
+    order: contract.TaskOrder
+    refusal: str = ""
+
+
+class Prober:
+    """Sends `Up` for a task when its port answers, and `Waiting` when the reason why it does not has changed."""
+
+    def __init__(self, loop: Loop, link: Link, is_running: Callable[[str], bool]) -> None:
+        self._loop, self._link, self._is_running = loop, link, is_running
+        self._awaited: list[_Awaited] = []
+        self._wait_s = FIRST_S
+
+    def watch(self, orders: Iterable[contract.TaskOrder]) -> None:
+        """Ask for those that have a port, until they answer or end."""
+        idle = not self._awaited
+        self._awaited += [_Awaited(order) for order in orders if order.port is not None]
+        self._wait_s = FIRST_S
+        if idle and self._awaited:
+            self._loop.after(self._wait_s, self._probe)
+
+    def _probe(self) -> None:
+        self._awaited = [one for one in self._awaited if self._is_running(one.order.task) and not self._is_up(one)]
+        if self._awaited:
+            self._wait_s = min(MOST_S, self._wait_s * 1.2)
+            self._loop.after(self._wait_s, self._probe)
+
+    def _is_up(self, one: _Awaited) -> bool:
+        refusal = _connect(one.order.port or 0)
+        if refusal is None:
+            self._link.send(contract.Up(one.order.task, one.order.attempt, time.time()))
+        elif refusal != one.refusal:
+            one.refusal = refusal
+            self._link.send(contract.Waiting(one.order.task, one.order.attempt, refusal))
+        return refusal is None
+
+
+def _connect(port: int) -> str | None:
+    """None if something listens on this host's `port`; otherwise the reason in words."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=_TIMEOUT_S).close()
+    except TimeoutError:
+        return "timed out"
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    return None

@@ -1,0 +1,197 @@
+"""Processes that cannot outlive their owner.
+
+Every task leads its own session and process group. Three things end it when the agent dies in any way,
+`kill -9` included:
+
+* the *lifeline*: the task inherits the read end of a pipe whose only write end is the agent's. The pipe
+  is set to send SIGKILL to the task's process group when that end closes (``F_SETSIG``, ``F_SETOWN``,
+  ``O_ASYNC``; see fcntl(2)), so the kernel does it, without a thread, blocked signals or not;
+* ``PR_SET_PDEATHSIG`` for the task's first process;
+* the agent is a subreaper (``PR_SET_CHILD_SUBREAPER``, prctl(2)): what a task leaves behind, even in a
+  session of its own, becomes the agent's child, and is found and ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import resource
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+_LINUX = sys.platform == "linux"
+_F_SETSIG = 10  # not in the fcntl module; include/uapi/asm-generic/fcntl.h
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_INHERITED_FROM = 200  # where a task's private descriptors go, out of the way of the user's own
+_DEFAULTED = (signal.SIGPIPE, signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD)
+
+_libc = ctypes.CDLL(None, use_errno=True) if _LINUX else None
+
+
+class SpawnError(Exception):
+    """A program that could not be started; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What to execute. `order_fd`: a descriptor the program inherits under the number that stands in `argv` for ``{fd}``."""
+
+    argv: tuple[str, ...]
+    cwd: str
+    env: Mapping[str, str]
+    stdout: str
+    stderr: str
+    order_fd: int | None = None
+
+
+def become_subreaper() -> None:
+    """Inherit the orphans of our descendants. Does nothing where the platform has no such thing."""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def allow_many_files() -> tuple[int, int]:
+    """Raise our own limit of open files as far as it goes; returns the limits before, for the tasks."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
+    return before
+
+
+def spawn(command: Command, limits: tuple[int, int]) -> tuple[int, int]:
+    """Start a task. Returns its pid and our end of its lifeline. Raises `SpawnError`."""
+    life_read, life_write = os.pipe()
+    error_read, error_write = os.pipe()
+    agent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        _become_task(command, agent, limits, life_read, error_write)
+    os.close(life_read)
+    os.close(error_write)
+    with os.fdopen(error_read, "rb") as pipe:
+        report = pipe.read()
+    if report:
+        os.waitpid(pid, 0)
+        os.close(life_write)
+        number, _, what = report.decode(errors="surrogateescape").partition(" ")
+        raise SpawnError(f"{what}: {_explain(int(number))}")
+    return pid, life_write
+
+
+def _explain(number: int) -> str:
+    if number == errno.E2BIG:
+        return "its arguments and environment are too long for the kernel (one string: 128 KiB)"
+    return os.strerror(number)
+
+
+def _become_task(command: Command, agent: int, limits: tuple[int, int], lifeline: int, error_fd: int) -> None:
+    """The child, between fork and exec. Never returns."""
+    doing = command.argv[0]
+    try:
+        os.setsid()
+        _tie_to(agent, lifeline)
+        doing = f"the log directory of {command.stdout}"
+        _redirect(command.stdout, command.stderr)
+        doing = f"the working directory {command.cwd}"
+        os.chdir(command.cwd)
+        doing = command.argv[0]
+        for number in _DEFAULTED:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        argv = list(command.argv)
+        if command.order_fd is not None:
+            argv = [word.replace("{fd}", str(_keep(command.order_fd))) for word in argv[:3]] + argv[3:]
+        os.execvpe(argv[0], argv, dict(command.env))
+    except OSError as error:
+        os.write(error_fd, f"{error.errno} {doing}".encode(errors="surrogateescape"))
+    finally:
+        os._exit(127)
+
+
+def _tie_to(agent: int, lifeline: int) -> None:
+    kept = _keep(lifeline)
+    if _libc is None:
+        return
+    fcntl.fcntl(kept, _F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(kept, fcntl.F_SETOWN, -os.getpid())
+    fcntl.fcntl(kept, fcntl.F_SETFL, fcntl.fcntl(kept, fcntl.F_GETFL) | os.O_ASYNC)
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != agent:  # it died before the two lines above could take hold
+        os._exit(127)
+
+
+def _keep(fd: int) -> int:
+    """A copy of `fd` that survives exec, out of the way of the descriptors that the program will open."""
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD, _INHERITED_FROM)
+    except OSError:  # the limit of open files is lower than that
+        return fcntl.fcntl(fd, fcntl.F_DUPFD, 3)
+
+
+def _redirect(stdout: str, stderr: str) -> None:
+    # O_APPEND: the task, its children and a restarted interpreter write one after the other, never over one another.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    for number, path, mode in ((0, os.devnull, os.O_RDONLY), (1, stdout, flags), (2, stderr, flags)):
+        fd = os.open(path, mode, 0o600)
+        os.dup2(fd, number)
+        os.close(fd)
+
+
+def group_is_empty(leader: int) -> bool:
+    """True if no process, zombies included, is left in the group of `leader`."""
+    try:
+        os.killpg(leader, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
+def signal_group(leader: int, number: int) -> None:
+    """Send a signal to all of a group. One that is gone is no error."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, number)
+        if number == signal.SIGTERM:
+            os.killpg(leader, signal.SIGCONT)  # a stopped process would not see the SIGTERM
+
+
+def signal_one(pid: int, number: int) -> None:
+    """Send a signal to one process. One that is gone is no error."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def find_strays(marks: Sequence[str], known: set[int]) -> list[int]:
+    """Our direct children outside `known` whose environment holds all `marks` (``KEY=value``).
+
+    They are what a task left behind in a session of its own: as a subreaper we have inherited them.
+    Children that have changed their environment's memory are not recognised.
+    """
+    wanted = [os.fsencode(mark) for mark in marks]
+    return [pid for pid in _children() if pid not in known and _has_marks(pid, wanted)]
+
+
+def _children() -> list[int]:
+    me = os.getpid()
+    try:
+        with open(f"/proc/{me}/task/{me}/children") as file:
+            return [int(word) for word in file.read().split()]
+    except OSError:
+        return []
+
+
+def _has_marks(pid: int, wanted: Sequence[bytes]) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            found = file.read().split(b"\0")
+    except OSError:
+        return False
+    return all(mark in found for mark in wanted)

@@ -1,0 +1,132 @@
+"""Tells the controller what the tasks write: sizes if it sees the files itself, the bytes if it does not."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from .. import contract
+from .link import Link
+from .loop import Loop
+from .output import TaskOutput, Watch
+
+FLUSH_S = 0.02
+"""How long a stream that has just been announced may grow before it is announced again."""
+LOOK_S = 0.05
+"""How often files are looked at where the kernel does not tell when they grow."""
+REPORT_S = 0.5
+CREDIT = 1024 * 1024
+"""Bytes of output that may be on the way to a controller that has not stored them yet."""
+
+
+class Relay:
+    """Follows the outputs that were added. A controller that does not read costs nothing: the files are the buffer."""
+
+    def __init__(self, loop: Loop, link: Link) -> None:
+        self._loop, self._link = loop, link
+        self._watch = Watch()
+        self._dirty: dict[int, TaskOutput] = {}
+        self._reports: dict[int, tuple[TaskOutput, dict[str, Any]]] = {}
+        self._reporting = False
+        self._credit = CREDIT
+        self.shared = True
+        link.on_room = self.flush
+        self._listen()
+
+    @property
+    def is_idle(self) -> bool:
+        """All output so far has been handed to the channel."""
+        return not self._dirty
+
+    def add(self, output: TaskOutput) -> None:
+        """Before the task starts, or its first bytes would go unnoticed."""
+        self._watch.add(output)
+
+    def remove(self, output: TaskOutput) -> None:
+        """Nothing will be written any more; what has been is still handed on."""
+        self._watch.remove(output)
+        self.announce(output)
+
+    def announce(self, output: TaskOutput) -> None:
+        """Hand on what `output` holds by now, ahead of any frame that is sent later (if the channel has room)."""
+        self._dirty[id(output)] = output
+        self._take_report(output)
+        self._send_reports()
+        self.flush()
+
+    def acknowledge(self, size: int) -> None:
+        """The controller has stored `size` bytes more."""
+        self._credit += size
+        self.flush()
+
+    def flush(self) -> None:
+        """Hand on what is there, as far as there is room."""
+        hand_on = self._tell_sizes if self.shared else self._send_bytes
+        for key, output in list(self._dirty.items()):
+            if self._link.is_full or not hand_on(output):
+                return
+            del self._dirty[key]
+
+    def close(self) -> None:
+        self._watch.close()
+
+    def _listen(self) -> None:
+        if self._watch.is_blind:
+            self._loop.after(LOOK_S, self._look)
+        else:
+            self._loop.on_readable(self._watch, self._hear)
+
+    def _hear(self) -> None:
+        # Listened to again only after FLUSH_S: a task that writes in a loop must not keep us busy.
+        self._loop.forget(self._watch)
+        self._look(FLUSH_S)
+
+    def _look(self, again_s: float = 0.0) -> None:
+        for output in self._watch.changed():
+            self._dirty[id(output)] = output
+            self._take_report(output)
+        self._send_reports_later()
+        self.flush()
+        self._loop.after(again_s, self._listen)
+
+    def _tell_sizes(self, output: TaskOutput) -> bool:
+        for stream in contract.STREAMS:
+            size = output.size(stream)
+            if size > output.told[stream]:
+                output.told[stream] = size
+                self._link.send(contract.Grew(output.task, output.attempt, stream, size))
+        return True
+
+    def _send_bytes(self, output: TaskOutput) -> bool:
+        for stream in contract.STREAMS:
+            while True:
+                if self._credit <= 0 or self._link.is_full:
+                    return False
+                offset, data = output.read(stream, self._credit)
+                if not data:
+                    break
+                self._credit -= len(data)
+                self._link.send(contract.Output(output.task, output.attempt, stream, offset), data)
+        return True
+
+    def _take_report(self, output: TaskOutput) -> None:
+        report = output.last_report()
+        if report is not None:
+            self._reports[id(output)] = (output, report)
+
+    def _send_reports_later(self) -> None:
+        if self._reports and not self._reporting:
+            self._reporting = True
+            self._send_reports()
+            self._loop.after(REPORT_S, self._reports_may_go)
+
+    def _reports_may_go(self) -> None:
+        self._reporting = False
+        self._send_reports_later()
+
+    def _send_reports(self) -> None:
+        for output, report in self._reports.values():
+            at = report.pop("at", None)
+            when = float(at) if isinstance(at, (int, float)) else time.time()
+            self._link.send(contract.Report(output.task, output.attempt, when, report))
+        self._reports.clear()
