@@ -1,0 +1,165 @@
+"""What happens to a run, and what is done about it: what goes into `lifecycle.step` and what comes out.
+
+Times are seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from worker.contract import Failure
+
+from .cluster import Verdict
+
+# --- what happened -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """The attempt begins: its tasks are to be started."""
+
+    attempt: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStarted:
+    task: str
+    attempt: int
+    pid: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskNotStarted:
+    task: str
+    attempt: int
+    reason: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskUp:
+    task: str
+    attempt: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskWaiting:
+    """Why a task's port does not answer yet."""
+
+    task: str
+    attempt: int
+    reason: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReported:
+    task: str
+    attempt: int
+    values: Mapping[str, Any]
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskExited:
+    """`stopped`: its agent had been told to stop it, or had lost its owner, before it ended."""
+
+    task: str
+    attempt: int
+    code: int
+    stopped: bool
+    at: float
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSwept:
+    """Nothing that the task started is left."""
+
+    task: str
+    attempt: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class HostLost:
+    """The agent of a host is gone, and with it the host's tasks."""
+
+    host: str
+    reason: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class HostBroken:
+    """A host can no longer do its work, such as for a full disk. Its agent still answers."""
+
+    host: str
+    reason: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    """Somebody wants the run to end: Ctrl-C (130), SIGTERM or `orch down` (143). Asked again: now."""
+
+    reason: str
+    code: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed; sent when `next_deadline` is due."""
+
+    at: float
+
+
+Event = (
+    Launched
+    | TaskStarted
+    | TaskNotStarted
+    | TaskUp
+    | TaskWaiting
+    | TaskReported
+    | TaskExited
+    | TaskSwept
+    | HostLost
+    | HostBroken
+    | StopAsked
+    | Tick
+)
+
+
+# --- what to do --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StartAttempt:
+    """Start these tasks."""
+
+    attempt: int
+    tasks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """SIGTERM to these tasks, SIGKILL after `grace_s`; zero: at once."""
+
+    tasks: tuple[str, ...]
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The run is over; nothing is left."""
+
+    verdict: Verdict
+
+
+Action = StartAttempt | Stop | Finish

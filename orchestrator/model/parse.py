@@ -1,0 +1,210 @@
+"""A document -> a `ClusterSpec`, or everything that is wrong with it; and the way back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+from worker.contract import TASK_TYPES, DeviceSettings, Program
+
+from ..errors import Problem, SpecError
+from .document import Node, place_of
+from .findings import Findings, listed
+from .keys import MAX_NAME, MAX_TASKS, ROOT, json_schema, template
+from .spec import SINGLE_TASK_STRATEGIES, BackendSpec, ClusterSpec, TaskSpec, Timeouts
+
+__all__ = ["json_schema", "parse", "template", "to_document"]
+
+ProgramKind = Literal["script", "module", "command"]
+PROGRAM_KINDS: tuple[ProgramKind, ...] = ("script", "module", "command")
+
+LOG_LEVEL_ENV = {
+    "debug": {"TF_CPP_MIN_LOG_LEVEL": "0", "TF_CPP_MAX_VLOG_LEVEL": "1"},
+    "info": {"TF_CPP_MIN_LOG_LEVEL": "0"},
+    "warning": {"TF_CPP_MIN_LOG_LEVEL": "1"},
+    "error": {"TF_CPP_MIN_LOG_LEVEL": "2"},
+}
+"""What TensorFlow's runtime reads (xla/tsl/platform/default/logging.cc)."""
+
+
+def parse(document: Node, *, workdir: str) -> ClusterSpec:
+    """The spec that a document means. `workdir`: an absolute path, the default and the base of the key `workdir`.
+
+    Raises `SpecError` with every problem of the document.
+    """
+    findings = Findings()
+    given = ROOT.check(document, "", findings) or {}
+    draft = _draft(document, given)
+    for reads, rule in RULES:
+        if findings.sound(reads) and (problem := rule(draft)):
+            findings.note(problem)
+    if findings.problems:
+        raise SpecError(*findings.problems)
+    return _spec(draft, workdir)
+
+
+# --- rules across keys --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a document says once its keys are checked one by one. `counts` holds the defaults; a count of zero stays."""
+
+    document: Node
+    given: Mapping[str, Any]
+    strategy: str
+    counts: Mapping[str, int]
+
+    def place(self, path: str) -> str:
+        return place_of(self.document, path)
+
+
+def _draft(document: Node, given: Mapping[str, Any]) -> Draft:
+    asked = {kind: tasks.get("count", 1) for kind, tasks in given.get("tasks", {}).items()}
+    strategy = given.get("strategy") or ("parameter_server" if asked.get("ps") else "multi_worker_mirrored")
+    defaults = {"worker": 1, "chief": 1 if strategy == "parameter_server" else 0}
+    counts = defaults | asked
+    return Draft(document, given, strategy, {kind: counts[kind] for kind in TASK_TYPES if kind in counts})
+
+
+def _one_program(draft: Draft) -> Problem | None:
+    kinds = [kind for kind in PROGRAM_KINDS if kind in draft.given]
+    if not kinds:
+        return Problem(
+            draft.document.place, "there is nothing to run", f"give one of {listed(PROGRAM_KINDS, 'or')}, such as script: train.py"
+        )
+    if len(kinds) > 1:
+        first = draft.place(kinds[0])
+        return Problem(draft.place(kinds[1]), f"{listed(kinds)} are given; only one can run", f"{kinds[0]} is at {first}" if first else "")
+    return None
+
+
+def _single_task(draft: Draft) -> Problem | None:
+    if draft.strategy not in SINGLE_TASK_STRATEGIES or sum(draft.counts.values()) == 1:
+        return None
+    message = f"strategy {draft.strategy} runs in one process: it takes 1 task; for several use multi_worker_mirrored"
+    return Problem(draft.place("tasks"), message)
+
+
+def _servers_have_their_strategy(draft: Draft) -> Problem | None:
+    if draft.strategy == "multi_worker_mirrored" and draft.counts.get("ps"):
+        return Problem(draft.place("tasks.ps.count"), "tasks.ps: ps tasks are for strategy parameter_server, not multi_worker_mirrored")
+    return None
+
+
+def _parameter_server_has_servers(draft: Draft) -> Problem | None:
+    if draft.strategy == "parameter_server" and not draft.counts.get("ps"):
+        place = draft.place("tasks.ps.count" if "ps" in draft.counts else "strategy")
+        return Problem(place, "strategy parameter_server needs at least 1 ps task", "write tasks: {ps: 1}")
+    return None
+
+
+def _parameter_server_has_a_chief(draft: Draft) -> Problem | None:
+    if draft.strategy == "parameter_server" and not draft.counts["chief"]:
+        message = "tasks.chief: must be 1 under strategy parameter_server, whose chief leads the others"
+        return Problem(draft.place("tasks.chief.count"), message, "leave it out: 1 is the default")
+    return None
+
+
+def _serve_needs_servers(draft: Draft) -> Problem | None:
+    if draft.given.get("serve") and draft.strategy != "parameter_server":
+        return Problem(draft.place("serve"), f"serve: is for strategy parameter_server, not {draft.strategy}")
+    return None
+
+
+def _not_too_many(draft: Draft) -> Problem | None:
+    if (total := sum(draft.counts.values())) > MAX_TASKS:
+        return Problem(draft.place("tasks"), f"tasks: there are {total:,} in all; the limit is {MAX_TASKS:,}")
+    return None
+
+
+_COUNTS = ("strategy", *(f"tasks.{kind}.count" for kind in TASK_TYPES))
+RULES: tuple[tuple[tuple[str, ...], Callable[[Draft], Problem | None]], ...] = (
+    (PROGRAM_KINDS, _one_program),
+    (_COUNTS, _single_task),
+    (_COUNTS, _servers_have_their_strategy),
+    (_COUNTS, _parameter_server_has_servers),
+    (_COUNTS, _parameter_server_has_a_chief),
+    (("serve", "strategy", "tasks.ps.count"), _serve_needs_servers),
+    (_COUNTS, _not_too_many),
+)
+"""Each rule with the paths it reads: a rule is not asked about values that are already known to be wrong."""
+
+
+# --- the spec -----------------------------------------------------------------------------------
+
+
+def _spec(draft: Draft, workdir: str) -> ClusterSpec:
+    given = draft.given
+    kind = next(kind for kind in PROGRAM_KINDS if kind in given)
+    program = Program(kind, given[kind], given.get("args", ()))
+    defaults = given.get("defaults", {})
+    return ClusterSpec(
+        name=given.get("name") or _derived_name(program),
+        strategy=draft.strategy,
+        program=program,
+        tasks=tuple(_task_spec(draft, kind) for kind, count in draft.counts.items() if count),
+        workdir=str(PurePosixPath(workdir, given.get("workdir", ""))),
+        python=given.get("python", ""),
+        env=LOG_LEVEL_ENV.get(defaults.get("log_level", ""), {}) | defaults.get("env", {}),
+        serve=given.get("serve", False),
+        ports=given.get("ports"),
+        timeouts=Timeouts(**given.get("timeouts", {})),
+        backend=BackendSpec(**given.get("backend", {})),
+    )
+
+
+def _task_spec(draft: Draft, kind: str) -> TaskSpec:
+    own = draft.given.get("tasks", {}).get(kind, {})
+    devices = _device_fields(draft.given.get("defaults", {})) | _device_fields(own)
+    return TaskSpec(kind, draft.counts[kind], own.get("args"), own.get("env", {}), DeviceSettings(**devices))
+
+
+def _device_fields(owner: Mapping[str, Any]) -> dict[str, int]:
+    """The fields of `DeviceSettings` that the key `devices` of `owner` sets."""
+    devices = owner.get("devices", {})
+    threads = devices.get("threads", {})
+    found = {"cpus": devices.get("cpus"), "intra_op_threads": threads.get("intra"), "inter_op_threads": threads.get("inter")}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _derived_name(program: Program) -> str:
+    """``train`` for ``src/train.py``, ``pkg.train`` and ``/opt/bin/train``, without what a name may not hold."""
+    last = program.target.rpartition(".")[2] if program.kind == "module" else PurePosixPath(program.target).stem
+    return re.sub("[^A-Za-z0-9._-]+", "-", last).lstrip("._-")[:MAX_NAME] or "run"
+
+
+# --- the way back -------------------------------------------------------------------------------
+
+
+def to_document(spec: ClusterSpec) -> dict[str, Any]:
+    """The spec as plain data under the keys of orch.yaml: `parse` reads it (as JSON, too) and gives the same spec."""
+    document = {
+        "name": spec.name,
+        "strategy": spec.strategy,
+        spec.program.kind: spec.program.target,
+        "args": list(spec.program.args),
+        "python": spec.python,
+        "workdir": spec.workdir,
+        "tasks": {tasks.type: _task_document(tasks) for tasks in spec.tasks},
+        "defaults": {"env": dict(spec.env)},
+        "serve": spec.serve,
+        "timeouts": {field.name: getattr(spec.timeouts, field.name) for field in fields(Timeouts)},
+        "ports": list(spec.ports or ()),
+        "backend": {"type": spec.backend.type},
+    }
+    return {key: value for key, value in document.items() if value not in ("", [])}
+
+
+def _task_document(tasks: TaskSpec) -> dict[str, Any]:
+    devices = tasks.devices
+    threads = {"intra": devices.intra_op_threads, "inter": devices.inter_op_threads}
+    return {
+        "count": tasks.count,
+        "args": None if tasks.args is None else list(tasks.args),
+        "env": dict(tasks.env),
+        "devices": {"cpus": devices.cpus, "threads": threads},
+    }

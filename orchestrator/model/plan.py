@@ -1,0 +1,195 @@
+"""What will be: (spec, host facts) -> plan. Every task with its host, address, environment and order.
+
+Made in two steps, because addresses and ports must be facts before a ``TF_CONFIG`` is written:
+`place` says which tasks go where (so that a host can be asked for as many ports), `make` completes the plan
+with what the hosts answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from worker.contract import DeviceSettings, Program, StartTasks, TaskId, TaskOrder, tf_config_text
+
+from . import tf_config
+from .spec import SINGLE_TASK_STRATEGIES, ClusterSpec, TaskSpec
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """What a plan needs to know of a host. `ports`: held there, one per task; empty in a dry run, when nothing is held.
+
+    `address`: the name or number by which the other hosts reach it. `run_dir`: where tasks there find the run
+    directory; None if they do not see it.
+    """
+
+    name: str
+    address: str
+    cores: int
+    ports: tuple[int, ...] = ()
+    run_dir: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTask:
+    """One task, fully resolved. `address`: what stands for it in TF_CONFIG."""
+
+    id: TaskId
+    host: str
+    address: str
+    order: TaskOrder
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All tasks of an attempt, and what they share. `clusters`: JSON texts by name (see `tf_config.clusters`)."""
+
+    run_id: str
+    spec: ClusterSpec
+    tasks: tuple[PlannedTask, ...]
+    clusters: Mapping[str, str]
+    env: Mapping[str, str]
+    hosts: tuple[HostFacts, ...]
+
+    @property
+    def hosts_by_task(self) -> dict[str, str]:
+        """The host of each task, by the task's name."""
+        return {str(task.id): task.host for task in self.tasks}
+
+    def tf_config(self, task: PlannedTask) -> str | None:
+        """The text of a task's TF_CONFIG, made when asked for: ten thousand of them do not fit in memory."""
+        if task.order.cluster is None:
+            return None
+        return tf_config_text(self.clusters[task.order.cluster], task.id)
+
+    def orders(self, host: str) -> StartTasks:
+        """What the agent on `host` is told to start. Its tasks' TF_CONFIGs are made there."""
+        facts = next(facts for facts in self.hosts if facts.name == host)
+        mine = tuple(task.order for task in self.tasks if task.host == host)
+        peers = tuple(dict.fromkeys(("localhost", *(facts.address for facts in self.hosts))))
+        return StartTasks(
+            orders=mine,
+            clusters=self.clusters,
+            env={**self.env, **_run_directories(facts)},
+            env_defaults=_defaults(facts.cores, len(mine)),
+            peers=peers if self.clusters else (),
+        )
+
+
+def task_ids(spec: ClusterSpec) -> Iterator[TaskId]:
+    """Every task of a spec, in TensorFlow's order of types."""
+    for tasks in spec.tasks:
+        for index in range(tasks.count):
+            yield TaskId(tasks.type, index)
+
+
+def place(spec: ClusterSpec, hosts: Sequence[str]) -> dict[str, tuple[TaskId, ...]]:
+    """Which tasks go to which host: in order, in blocks whose sizes differ by one at most."""
+    ids = list(task_ids(spec))
+    share, rest = divmod(len(ids), len(hosts))
+    placement: dict[str, tuple[TaskId, ...]] = {}
+    start = 0
+    for position, host in enumerate(hosts):
+        end = start + share + (position < rest)
+        placement[host] = tuple(ids[start:end])
+        start = end
+    return placement
+
+
+def ports_needed(spec: ClusterSpec, placement: Mapping[str, tuple[TaskId, ...]], host: str) -> int:
+    """How many ports an agent has to hold."""
+    return 0 if spec.strategy in SINGLE_TASK_STRATEGIES else len(placement[host])
+
+
+def make(run_id: str, spec: ClusterSpec, placement: Mapping[str, tuple[TaskId, ...]], hosts: Sequence[HostFacts], attempt: int = 1) -> Plan:
+    """The plan of one attempt. A host without ports gets a word in their place: nothing is held in a dry run."""
+    facts = {host.name: host for host in hosts}
+    addresses: dict[TaskId, str] = {}
+    ports: dict[TaskId, int] = {}
+    for host, ids in placement.items():
+        for position, task in enumerate(ids):
+            if facts[host].ports:
+                ports[task] = facts[host].ports[position]
+            addresses[task] = f"{facts[host].address}:{ports.get(task, f'<port of {task}>')}"
+    by_type = {tasks.type: tasks for tasks in spec.tasks}
+    ranks = _ranks(spec)
+    planned = []
+    for host, ids in placement.items():
+        for local_rank, task in enumerate(ids):
+            order = _order(spec, by_type[task.type], task, attempt, ports.get(task), {**ranks[task], **_local(local_rank, len(ids))})
+            planned.append(PlannedTask(task, host, addresses[task], order))
+    first = planned[0]
+    env = {
+        **spec.env,
+        "ORCH_RUN_ID": run_id,
+        "ORCH_STRATEGY": spec.strategy,
+        "ORCH_ATTEMPT": str(attempt),
+        "MASTER_ADDR": facts[first.host].address,
+        "MASTER_PORT": str(ports.get(first.id, 0)),
+    }
+    return Plan(run_id, spec, tuple(planned), tf_config.clusters(spec.strategy, addresses), env, tuple(hosts))
+
+
+def log_dir(attempt: int, task: TaskId | str) -> str:
+    """Where a task's output goes, below the run directory."""
+    return f"attempt-{attempt}/{task}"
+
+
+def _order(spec: ClusterSpec, tasks: TaskSpec, task: TaskId, attempt: int, port: int | None, ranks: Mapping[str, str]) -> TaskOrder:
+    cluster = tf_config.cluster_name(spec.strategy, task)
+    return TaskOrder(
+        task=str(task),
+        attempt=attempt,
+        program=_program(spec, tasks),
+        cwd=spec.workdir,
+        log_dir=log_dir(attempt, task),
+        env={**_threads(tasks.devices), **tasks.env, **ranks, "ORCH_TASK": str(task)},
+        # A TF_CONFIG of the caller's shell would make a lone task wait for a cluster that is not there.
+        unset=() if cluster else ("TF_CONFIG",),
+        port=port,
+        strategy=spec.strategy,
+        cluster=cluster,
+        devices=tasks.devices,
+    )
+
+
+def _program(spec: ClusterSpec, tasks: TaskSpec) -> Program:
+    if spec.serve and tasks.type in ("worker", "ps"):
+        return Program("serve")
+    if tasks.args is None:
+        return spec.program
+    return Program(spec.program.kind, spec.program.target, tasks.args)
+
+
+def _ranks(spec: ClusterSpec) -> dict[TaskId, dict[str, str]]:
+    """RANK and WORLD_SIZE among the tasks of the training cluster; an evaluator is a world of its own."""
+    ids = list(task_ids(spec))
+    trainers = [task for task in ids if task.type != "evaluator"]
+    chief = trainers[0]
+    found = {task: {"RANK": "0", "WORLD_SIZE": "1", "ORCH_IS_CHIEF": "0"} for task in ids}
+    for rank, task in enumerate(trainers):
+        found[task] = {"RANK": str(rank), "WORLD_SIZE": str(len(trainers)), "ORCH_IS_CHIEF": str(int(task == chief))}
+    return found
+
+
+def _local(rank: int, size: int) -> dict[str, str]:
+    return {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(size)}
+
+
+def _threads(devices: DeviceSettings) -> dict[str, str]:
+    wanted = {"TF_NUM_INTRAOP_THREADS": devices.intra_op_threads, "TF_NUM_INTEROP_THREADS": devices.inter_op_threads}
+    return {name: str(number) for name, number in wanted.items() if number is not None}
+
+
+def _run_directories(facts: HostFacts) -> dict[str, str]:
+    if facts.run_dir is None:
+        return {}
+    return {"ORCH_RUN_DIR": facts.run_dir, "ORCH_CHECKPOINT_DIR": f"{facts.run_dir}/checkpoints"}
+
+
+def _defaults(cores: int, tasks: int) -> dict[str, str]:
+    """What a task gets unless its host's environment or the spec says otherwise."""
+    threads = str(max(1, cores // max(1, tasks)))
+    names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+    return {"PYTHONUNBUFFERED": "1", **dict.fromkeys(names, threads)}

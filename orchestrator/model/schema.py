@@ -1,0 +1,287 @@
+"""Types of settings: each checks a node of a document and describes itself as JSON Schema.
+
+A check never stops at the first thing wrong: it notes every finding, each with its place and path, and goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ..errors import Problem
+from .findings import Findings, about, listed, nearest, quoted, shown
+from .tree import Node
+
+JsonSchema = dict[str, Any]
+Complaint = Callable[[str], str]
+"""Says what is wrong with a text (``must not be empty``); an empty answer: nothing."""
+
+
+class Kind(Protocol):
+    """A type of setting."""
+
+    def check(self, node: Node, path: str, findings: Findings) -> Any:
+        """The node's value, as the spec holds it; None after a finding."""
+
+    def json_schema(self) -> JsonSchema:
+        """What an editor may check; never stricter than `check`."""
+
+
+def is_scalar(node: Node) -> bool:
+    return not isinstance(node.value, (dict, list))
+
+
+def _suggestion(word: str, words: Iterable[str], label: str) -> str:
+    right = nearest(word, words)
+    return f"did you mean '{right}'?" if right else f"{label}: {listed(words)}"
+
+
+# --- scalars ------------------------------------------------------------------------------------
+
+
+def _bytes_complaint(text: str) -> str:
+    if "\0" in text:
+        return "must not hold a NUL character"
+    if lone := re.search("[\ud800-\udc7f\udd00-\udfff]", text):
+        return f"holds U+{ord(lone[0]):04X}, half a character"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text that the system can take: no NUL, and lone surrogates only where they stand for a byte that is not UTF-8.
+
+    Every scalar counts as the text it was written as, so that ``1e3`` and ``yes`` arrive as they stand. `complaint` looks further;
+    `keywords` are the part of that which JSON Schema can say.
+    """
+
+    complaint: Complaint = lambda text: "" if text else "must not be empty"
+    keywords: Mapping[str, Any] = field(default_factory=lambda: {"minLength": 1})
+
+    def check(self, node: Node, path: str, findings: Findings) -> str | None:
+        text = node.value if isinstance(node.value, str) else node.text
+        if not is_scalar(node):
+            findings.add(node, path, f"must be a text, not {shown(node)}")
+        elif complaint := self.complaint(text) or _bytes_complaint(text):
+            findings.add(node, path, complaint)
+        else:
+            return text
+        return None
+
+    def json_schema(self) -> JsonSchema:
+        return {"type": ["string", "number", "boolean"], **self.keywords}
+
+
+ANY_TEXT = Text(complaint=lambda text: "", keywords={})
+
+
+@dataclass(frozen=True, slots=True)
+class Integer:
+    """A whole number from `minimum` to `maximum`."""
+
+    minimum: int
+    maximum: int
+
+    def check(self, node: Node, path: str, findings: Findings) -> int | None:
+        value = node.value
+        if not isinstance(value, int) or isinstance(value, bool):
+            hint = "write it without quotes" if isinstance(value, str) and re.fullmatch("[0-9]+", value) else ""
+            findings.add(node, path, f"must be a whole number, not {shown(node)}", hint)
+        elif value < self.minimum:
+            findings.add(node, path, f"must be at least {self.minimum}, not {shown(node)}")
+        elif value > self.maximum:
+            findings.add(node, path, f"must be at most {self.maximum:,}, not {shown(node)}")
+        else:
+            return value
+        return None
+
+    def json_schema(self) -> JsonSchema:
+        return {"type": "integer", "minimum": self.minimum, "maximum": self.maximum}
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A finite number from zero to `maximum`; zero itself only if `zero`."""
+
+    maximum: float
+    zero: bool = False
+
+    def check(self, node: Node, path: str, findings: Findings) -> float | None:
+        value = node.value
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
+            findings.add(node, path, f"must be a number, not {shown(node)}")
+        elif value < 0 or (value == 0 and not self.zero):
+            findings.add(node, path, f"must be {'at least' if self.zero else 'more than'} 0, not {shown(node)}")
+        elif value > self.maximum:
+            findings.add(node, path, f"must be at most {self.maximum:,}, not {shown(node)}")
+        else:
+            return float(value)
+        return None
+
+    def json_schema(self) -> JsonSchema:
+        return {"type": "number", "minimum" if self.zero else "exclusiveMinimum": 0, "maximum": self.maximum}
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """``true`` or ``false``."""
+
+    def check(self, node: Node, path: str, findings: Findings) -> bool | None:
+        if isinstance(node.value, bool):
+            return node.value
+        meant = {"yes": "true", "on": "true", "1": "true", "no": "false", "off": "false", "0": "false"}.get(node.text.lower(), "")
+        findings.add(node, path, f"must be true or false, not {shown(node)}", f"write {meant}" if meant else "")
+        return None
+
+    def json_schema(self) -> JsonSchema:
+        return {"type": "boolean"}
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """One of some words. `label` names them in a message: ``the strategies``."""
+
+    words: tuple[str, ...]
+    label: str
+
+    def check(self, node: Node, path: str, findings: Findings) -> str | None:
+        if isinstance(node.value, str) and node.value in self.words:
+            return node.value
+        hint = _suggestion(node.text, self.words, self.label) if is_scalar(node) else f"{self.label}: {listed(self.words)}"
+        findings.add(node, path, f"{shown(node)} is not known" if is_scalar(node) else f"must be a word, not {shown(node)}", hint)
+        return None
+
+    def json_schema(self) -> JsonSchema:
+        return {"enum": list(self.words)}
+
+
+# --- collections --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A list, all of one kind."""
+
+    item: Kind
+
+    def check(self, node: Node, path: str, findings: Findings) -> tuple[Any, ...] | None:
+        if not isinstance(node.value, list):
+            hint = f"write {json.dumps(node.text.split())}" if is_scalar(node) and len(node.text) <= 200 else "write [a, b]"
+            findings.add(node, path, f"must be a list, not {shown(node)}", hint)
+            return None
+        return tuple(self.item.check(item, f"{path}[{index}]", findings) for index, item in enumerate(node.value))
+
+    def json_schema(self) -> JsonSchema:
+        return {"type": "array", "items": _or_null(self.item.json_schema())}
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping_:
+    """A mapping whose keys the user chooses; `complaint` and `pattern` say which keys will do."""
+
+    value: Kind
+    complaint: Complaint
+    pattern: str
+
+    def check(self, node: Node, path: str, findings: Findings) -> dict[str, Any] | None:
+        if not isinstance(node.value, dict):
+            findings.add(node, path, f"must be a mapping, not {shown(node)}", "write {NAME: value}")
+            return None
+        found = {}
+        for key, item in node.value.items():
+            if complaint := self.complaint(key) or _bytes_complaint(key):
+                findings.add(item, path, f"the name {quoted(key)} {complaint}")
+            found[key] = self.value.check(item, _joined(path, quoted(key)[1:-1]), findings)
+        return found
+
+    def json_schema(self) -> JsonSchema:
+        return {"type": "object", "additionalProperties": _or_null(self.value.json_schema()), "propertyNames": {"pattern": self.pattern}}
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key of a `Struct`, and what is said about it.
+
+    `about` is one sentence. `default` says in words what holds without the key. `example` is YAML for one line, for a template;
+    `live` keeps the key from being commented out there.
+    """
+
+    kind: Kind
+    about: str
+    example: str = ""
+    default: str = ""
+    live: bool = False
+
+    @property
+    def description(self) -> str:
+        return f"{self.about} Default: {self.default}." if self.default else self.about
+
+
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """A mapping with known keys. A null counts as a missing key.
+
+    `shorthand`: the key that a scalar in the mapping's place stands for. `misplaced`: wrong keys that deserve an
+    answer of their own. `hint`: what to write, where the value is not a mapping at all.
+    """
+
+    keys: Mapping[str, Key]
+    shorthand: str = ""
+    misplaced: Mapping[str, str] = field(default_factory=dict)
+    hint: str = ""
+
+    def check(self, node: Node, path: str, findings: Findings) -> dict[str, Any] | None:
+        if self.shorthand and is_scalar(node):
+            value = self.keys[self.shorthand].kind.check(node, path, findings)
+            return None if value is None else {self.shorthand: value}
+        if not isinstance(node.value, dict):
+            findings.add(node, path, f"must be a mapping, not {shown(node)}", self.hint or f"its keys: {listed(self.keys)}")
+            return None
+        found = {}
+        for key, item in node.value.items():
+            if key not in self.keys:
+                self._unknown(key, item, path, findings)
+            elif item.value is not None:
+                value = self.keys[key].kind.check(item, _joined(path, key), findings)
+                if value is not None:
+                    found[key] = value
+        return found
+
+    def _unknown(self, key: str, item: Node, path: str, findings: Findings) -> None:
+        if key in self.misplaced:
+            findings.note(Problem(item.place, about(path, self.misplaced[key])))
+            return
+        right = "" if findings.full else nearest(key, self.keys)
+        hint = f"did you mean '{right}'?" if right else f"the keys here: {listed(self.keys)}"
+        problem = Problem(item.place, about(path, f"unknown key {quoted(key)}"), hint)
+        findings.note(problem, spoils=_joined(path, right) if right else None)
+
+    def json_schema(self) -> JsonSchema:
+        mapping = {
+            "type": "object",
+            "properties": {name: _described(name, key) for name, key in self.keys.items()},
+            "additionalProperties": False,
+        }
+        return {"anyOf": [self.keys[self.shorthand].kind.json_schema(), mapping]} if self.shorthand else mapping
+
+
+def _joined(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+def _described(name: str, key: Key) -> JsonSchema:
+    return {"title": name, "description": key.description, **_or_null(key.kind.json_schema())}
+
+
+def _or_null(schema: JsonSchema) -> JsonSchema:
+    """The same, and null as well: ``env:`` with nothing behind it is a missing key."""
+    if "enum" in schema:
+        return {**schema, "enum": [*schema["enum"], None]}
+    if "anyOf" in schema:
+        return {**schema, "anyOf": [*schema["anyOf"], {"type": "null"}]}
+    kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    return {**schema, "type": [*kinds, "null"]}

@@ -1,0 +1,65 @@
+"""What the user wants: one frozen value, complete and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from worker.contract import DeviceSettings, Program
+
+STRATEGIES = ("multi_worker_mirrored", "parameter_server", "mirrored", "one_device", "none")
+SINGLE_TASK_STRATEGIES = ("mirrored", "one_device", "none")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSpec:
+    """All tasks of one type. `args` None: the cluster's own arguments."""
+
+    type: str
+    count: int
+    args: tuple[str, ...] | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    devices: DeviceSettings = DeviceSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds. `start_s`: until every task is up; `run_s`: the whole run; `grace_s`: from SIGTERM to SIGKILL. None: no limit."""
+
+    start_s: float | None = None
+    run_s: float | None = None
+    grace_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class BackendSpec:
+    """Where the hosts come from."""
+
+    type: str = "local"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSpec:
+    """A cluster as the user wants it.
+
+    `workdir`: the tasks' working directory, absolute. `python`: the interpreter of the tasks and of the
+    agent, as given (a path, or a name for PATH); empty means the one that runs orch. `ports`: first and last port
+    that may be used; None leaves the choice to the kernel.
+    """
+
+    name: str
+    strategy: str
+    program: Program
+    tasks: tuple[TaskSpec, ...]
+    workdir: str
+    python: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    serve: bool = False
+    ports: tuple[int, int] | None = None
+    timeouts: Timeouts = Timeouts()
+    backend: BackendSpec = BackendSpec()
+
+    @property
+    def size(self) -> int:
+        """How many tasks there are in all."""
+        return sum(tasks.count for tasks in self.tasks)

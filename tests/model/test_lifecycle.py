@@ -1,0 +1,303 @@
+"""The policy of a run, as histories: what happened, and what came of it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.model import events as ev
+from orchestrator.model import lifecycle as lc
+from orchestrator.model.cluster import Outcome, Phase, Policy, TaskState, Verdict
+from worker.contract import Failure
+
+MIRRORED = Policy("multi_worker_mirrored", grace_s=5.0)
+SERVED = Policy("parameter_server", grace_s=5.0)
+WORKERS = {"worker-0": "a", "worker-1": "a", "worker-2": "b"}
+SERVERS = {"chief-0": "a", "worker-0": "a", "ps-0": "b"}
+
+
+class History:
+    """A cluster to which things happen. `did` collects every action."""
+
+    def __init__(self, policy: Policy = MIRRORED, tasks: dict[str, str] | None = None) -> None:
+        self.cluster = lc.new(policy, tasks or WORKERS)
+        self.did: list[ev.Action] = []
+        self.happen(ev.Launched(1, 100.0))
+
+    def happen(self, *events: ev.Event) -> list[ev.Action]:
+        new: list[ev.Action] = []
+        for event in events:
+            self.cluster, actions = lc.step(self.cluster, event)
+            new += actions
+        self.did += new
+        return new
+
+    def start_all(self, *, up: bool = True) -> History:
+        for number, name in enumerate(self.cluster.tasks):
+            self.happen(ev.TaskStarted(name, 1, 1000 + number, 101.0))
+            if up:
+                self.happen(ev.TaskUp(name, 1, 102.0))
+        return self
+
+    def end(self, task: str, code: int = 0, *, at: float = 110.0, stopped: bool = False, failure: Failure | None = None) -> list[ev.Action]:
+        return self.happen(ev.TaskExited(task, 1, code, stopped, at, failure))
+
+    def sweep_all(self, at: float = 120.0) -> Verdict:
+        for name, task in self.cluster.tasks.items():
+            if not task.has_ended:
+                self.end(name, 143, at=at, stopped=True)
+        for name in list(self.cluster.tasks):
+            self.happen(ev.TaskSwept(name, 1, at))
+        assert self.cluster.verdict is not None
+        return self.cluster.verdict
+
+
+def raised(at: float) -> Failure:
+    return Failure("ValueError", "boom", "Traceback …\nValueError: boom\n", at)
+
+
+def test_a_launch_starts_every_task_once() -> None:
+    assert History().did == [ev.StartAttempt(1, ("worker-0", "worker-1", "worker-2"))]
+
+
+def test_a_cluster_has_formed_when_every_runtime_listens() -> None:
+    history = History().start_all(up=False)
+    history.happen(ev.TaskUp("worker-0", 1, 102.0), ev.TaskUp("worker-1", 1, 103.0))
+    assert history.cluster.phase is Phase.STARTING
+    assert [task.name for task in lc.awaited(history.cluster)] == ["worker-2"]
+    history.happen(ev.TaskUp("worker-2", 1, 104.0))
+    assert (history.cluster.phase, history.cluster.formed_at) == (Phase.RUNNING, 104.0)
+
+
+def test_an_evaluator_is_not_waited_for() -> None:
+    history = History(tasks={"worker-0": "a", "evaluator-0": "a"})
+    history.happen(ev.TaskStarted("worker-0", 1, 1, 101.0), ev.TaskUp("worker-0", 1, 102.0))
+    assert history.cluster.phase is Phase.RUNNING
+
+
+def test_all_workers_done_is_success_and_the_verdict_waits_for_the_sweep() -> None:
+    history = History().start_all()
+    history.end("worker-0")
+    history.end("worker-1")
+    assert history.cluster.phase is Phase.RUNNING
+    history.end("worker-2", at=111.0)
+    assert history.cluster.phase is Phase.STOPPING
+    assert history.cluster.verdict is None
+    verdict = history.sweep_all()
+    assert (verdict.outcome, verdict.exit_code, verdict.cause) == (Outcome.SUCCEEDED, 0, None)
+
+
+def test_the_first_failure_stops_the_others_and_gives_the_code() -> None:
+    history = History().start_all()
+    actions = history.end("worker-1", 7)
+    assert actions == [ev.Stop(("worker-0", "worker-2"), 5.0)]
+    history.end("worker-0", 1, at=111.0)  # by itself, in the turmoil
+    verdict = history.sweep_all()
+    assert (verdict.outcome, verdict.exit_code) == (Outcome.FAILED, 7)
+    assert verdict.cause is not None
+    assert verdict.cause.task == "worker-1"
+
+
+def test_a_failure_that_came_first_but_was_heard_of_later_is_the_cause() -> None:
+    history = History().start_all()
+    history.end("worker-1", 1, at=110.0)
+    history.end("worker-0", 3, at=110.2, failure=raised(109.5))
+    verdict = history.sweep_all()
+    assert verdict.cause is not None
+    assert (verdict.cause.task, verdict.exit_code) == ("worker-0", 3)
+
+
+def test_a_task_that_was_dying_when_we_stopped_it_is_the_cause() -> None:
+    history = History().start_all()
+    history.end("worker-1", 1, at=110.0)
+    history.end("worker-2", 1, at=110.1, stopped=True, failure=raised(109.9))
+    verdict = history.sweep_all()
+    assert verdict.cause is not None
+    assert verdict.cause.task == "worker-2"
+
+
+def test_an_exception_that_our_own_stop_raised_is_never_the_cause() -> None:
+    history = History().start_all()
+    history.end("worker-1", 1, at=110.0, failure=raised(110.0))
+    history.end("worker-2", 1, at=111.0, stopped=True, failure=raised(110.5))
+    verdict = history.sweep_all()
+    assert verdict.cause is not None
+    assert verdict.cause.task == "worker-1"
+
+
+@pytest.mark.parametrize("code", [124, 125])
+def test_codes_that_mean_something_else_here_are_given_as_1(code: int) -> None:
+    history = History().start_all()
+    history.end("worker-0", code)
+    verdict = history.sweep_all()
+    assert verdict.exit_code == 1
+    assert verdict.cause is not None
+    assert verdict.cause.code == code
+
+
+def test_a_parameter_server_run_is_over_when_its_chief_is() -> None:
+    history = History(SERVED, SERVERS).start_all()
+    assert history.end("chief-0") == [ev.Stop(("worker-0", "ps-0"), 5.0)]
+    assert history.sweep_all().outcome is Outcome.SUCCEEDED
+
+
+@pytest.mark.parametrize("server", ["worker-0", "ps-0"])
+def test_a_server_that_leaves_before_the_chief_is_a_failure(server: str) -> None:
+    history = History(SERVED, SERVERS).start_all()
+    history.end(server, 0)
+    verdict = history.sweep_all()
+    assert (verdict.outcome, verdict.exit_code) == (Outcome.FAILED, 1)
+    assert verdict.cause is not None
+    assert "before the chief was done" in verdict.cause.what
+
+
+def test_a_failing_evaluator_does_not_fail_the_training() -> None:
+    history = History(tasks={"worker-0": "a", "evaluator-0": "a"}).start_all()
+    assert history.end("evaluator-0", 1) == []
+    history.end("worker-0")
+    assert history.sweep_all().outcome is Outcome.SUCCEEDED
+
+
+def test_an_evaluator_is_stopped_when_the_training_is_done() -> None:
+    history = History(tasks={"worker-0": "a", "evaluator-0": "a"}).start_all()
+    assert history.end("worker-0") == [ev.Stop(("evaluator-0",), 5.0)]
+
+
+def test_asked_once_stops_gracefully_and_asked_twice_kills() -> None:
+    history = History().start_all()
+    asked = ev.StopAsked("interrupted (Ctrl-C)", 130, 105.0)
+    assert history.happen(asked) == [ev.Stop(tuple(WORKERS), 5.0)]
+    history.end("worker-0", 0, at=106.0, stopped=True)
+    history.happen(ev.TaskSwept("worker-0", 1, 106.0))
+    assert history.happen(asked) == [ev.Stop(("worker-1", "worker-2"), 0.0)]
+    verdict = history.sweep_all()
+    assert (verdict.outcome, verdict.exit_code) == (Outcome.CANCELLED, 130)
+
+
+def test_being_asked_to_stop_does_not_hide_an_earlier_failure() -> None:
+    history = History().start_all()
+    history.end("worker-1", 7)
+    history.happen(ev.StopAsked("interrupted (Ctrl-C)", 130, 111.0))
+    assert history.sweep_all().exit_code == 7
+
+
+def test_a_lost_host_ends_the_run_with_125_and_names_the_host() -> None:
+    history = History().start_all()
+    assert history.happen(ev.HostLost("b", "its agent was killed by SIGKILL", 110.0)) == [ev.Stop(("worker-0", "worker-1"), 5.0)]
+    assert history.cluster.tasks["worker-2"].state is TaskState.LOST
+    verdict = history.sweep_all()
+    assert (verdict.outcome, verdict.exit_code) == (Outcome.BROKEN, 125)
+    assert verdict.cause is not None
+    assert "lost host b" in verdict.cause.what
+
+
+def test_tasks_that_their_dying_agent_stopped_are_not_the_cause() -> None:
+    history = History(tasks={"worker-0": "a"}).start_all()
+    assert history.end("worker-0", 143, stopped=True) == []
+    history.happen(ev.TaskSwept("worker-0", 1, 110.0), ev.HostLost("a", "its agent ended with exit code 1", 110.1))
+    assert history.cluster.verdict is not None
+    assert history.cluster.verdict.exit_code == 125
+
+
+def test_a_task_that_cannot_be_started_is_our_failure() -> None:
+    history = History(tasks={"worker-0": "a"})
+    history.happen(ev.TaskNotStarted("worker-0", 1, "no such file", 101.0))
+    assert history.cluster.verdict is not None
+    assert history.cluster.verdict.exit_code == 125
+
+
+def test_a_full_disk_ends_the_run() -> None:
+    history = History().start_all()
+    history.happen(ev.HostBroken("a", "no space left", 110.0))
+    assert history.sweep_all().exit_code == 125
+
+
+def test_the_start_deadline_names_who_was_late() -> None:
+    history = History(Policy("multi_worker_mirrored", start_s=10.0)).start_all(up=False)
+    history.happen(ev.TaskUp("worker-0", 1, 102.0), ev.TaskWaiting("worker-1", 1, "connection refused", 102.0))
+    assert lc.next_deadline(history.cluster) == 110.0
+    assert history.happen(ev.Tick(109.9)) == []
+    history.happen(ev.Tick(110.0))
+    verdict = history.sweep_all()
+    assert (verdict.outcome, verdict.exit_code) == (Outcome.TIMED_OUT, 124)
+    assert verdict.cause is not None
+    assert "waiting for worker-1: connection refused; worker-2: no port is open yet" in verdict.cause.what
+
+
+def test_a_formed_cluster_has_no_start_deadline() -> None:
+    history = History(Policy("multi_worker_mirrored", start_s=10.0)).start_all()
+    assert lc.next_deadline(history.cluster) is None
+
+
+def test_the_run_deadline_ends_a_formed_cluster() -> None:
+    history = History(Policy("multi_worker_mirrored", run_s=60.0)).start_all()
+    assert lc.next_deadline(history.cluster) == 160.0
+    history.happen(ev.Tick(160.0))
+    assert history.sweep_all(170.0).exit_code == 124
+
+
+def test_events_of_another_attempt_change_nothing() -> None:
+    history = History().start_all()
+    before = history.cluster
+    assert history.happen(ev.TaskExited("worker-0", 2, 1, False, 110.0)) == []
+    assert history.cluster is before
+
+
+def test_names_are_grouped() -> None:
+    assert lc.group_tasks(["chief-0", "worker-0", "worker-1", "worker-2", "worker-5"]) == "chief-0, worker-0..2, worker-5"
+
+
+# --- properties --------------------------------------------------------------------------------
+
+NAMES = st.sampled_from(["chief-0", "worker-0", "worker-1", "ps-0", "evaluator-0", "worker-9"])
+TIMES = st.floats(100, 1000)
+CODES = st.sampled_from([0, 1, 7, 124, 137, 143])
+ATTEMPTS = st.sampled_from([1, 1, 1, 2])
+EVENTS = st.one_of(
+    st.builds(ev.TaskStarted, NAMES, ATTEMPTS, st.integers(2, 99), TIMES),
+    st.builds(ev.TaskNotStarted, NAMES, ATTEMPTS, st.just("no"), TIMES),
+    st.builds(ev.TaskUp, NAMES, ATTEMPTS, TIMES),
+    st.builds(ev.TaskWaiting, NAMES, ATTEMPTS, st.just("refused"), TIMES),
+    st.builds(ev.TaskReported, NAMES, ATTEMPTS, st.just({"step": 1}), TIMES),
+    st.builds(ev.TaskExited, NAMES, ATTEMPTS, CODES, st.booleans(), TIMES, st.none() | st.builds(raised, TIMES)),
+    st.builds(ev.TaskSwept, NAMES, ATTEMPTS, TIMES),
+    st.builds(ev.HostLost, st.sampled_from(["a", "b", "c"]), st.just("gone"), TIMES),
+    st.builds(ev.HostBroken, st.sampled_from(["a", "b"]), st.just("full"), TIMES),
+    st.builds(ev.StopAsked, st.just("Ctrl-C"), st.sampled_from([130, 143]), TIMES),
+    st.builds(ev.Tick, TIMES),
+)
+
+
+@settings(max_examples=500)
+@given(
+    policy=st.builds(Policy, st.sampled_from(["multi_worker_mirrored", "parameter_server", "none"]), st.none() | TIMES, st.none() | TIMES),
+    tasks=st.lists(st.sampled_from(["chief-0", "worker-0", "worker-1", "ps-0", "evaluator-0"]), min_size=1, unique=True),
+    events=st.lists(EVENTS, max_size=40),
+)
+def test_any_history_ends_in_one_verdict_and_starts_no_task_twice(policy: Policy, tasks: list[str], events: list[ev.Event]) -> None:
+    history = History(policy, {name: "ab"[number % 2] for number, name in enumerate(tasks)})
+    history.happen(*events)
+    # Whatever came before: asked to stop, and with everybody gone, there is an end.
+    history.happen(ev.StopAsked("SIGTERM", 143, 2000.0), ev.HostLost("a", "gone", 2001.0), ev.HostLost("b", "gone", 2002.0))
+    finishes = [action for action in history.did if isinstance(action, ev.Finish)]
+    started = [name for action in history.did if isinstance(action, ev.StartAttempt) for name in action.tasks]
+    assert len(finishes) == 1
+    assert history.cluster.is_over
+    assert sorted(started) == sorted(tasks)
+    assert (finishes[0].verdict.exit_code == 0) == (finishes[0].verdict.outcome is Outcome.SUCCEEDED)
+
+
+@settings(max_examples=200)
+@given(st.lists(EVENTS, max_size=40))
+def test_a_task_that_we_stopped_is_blamed_only_for_what_it_did_before(events: list[ev.Event]) -> None:
+    history = History(MIRRORED, {"worker-0": "a", "worker-1": "a", "chief-0": "b"})
+    history.happen(*events)
+    ending = history.cluster.ending
+    if ending is None or ending.cause is None or not ending.cause.task:
+        return
+    task = history.cluster.tasks[ending.cause.task]
+    if task.state is TaskState.STOPPED:
+        assert task.failure is not None
+        assert history.cluster.stopping_at is not None
+        assert task.failure.at < history.cluster.stopping_at

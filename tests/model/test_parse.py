@@ -1,0 +1,573 @@
+"""orch.yaml -> ClusterSpec: what every key means, the rules across keys, and the way back."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib import resources
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from orchestrator.errors import SpecError
+from orchestrator.model.document import Node, empty, overlay, parse_assignment, read, wrap
+from orchestrator.model.keys import ROOT
+from orchestrator.model.parse import json_schema, parse, template, to_document
+from orchestrator.model.schema import Struct
+from orchestrator.model.spec import STRATEGIES, BackendSpec, ClusterSpec, TaskSpec, Timeouts
+from worker.contract import TASK_TYPES, DeviceSettings, Program
+
+
+def spec_of(text: str | bytes) -> ClusterSpec:
+    return parse(read(text, "orch.yaml"), workdir="/home/me")
+
+
+def problems_of(text: str | bytes) -> list[str]:
+    with pytest.raises(SpecError) as caught:
+        spec_of(text)
+    return [str(problem) for problem in caught.value.problems]
+
+
+# --- what the keys mean -------------------------------------------------------------------------
+
+
+def test_a_script_is_enough():
+    assert spec_of("script: src/train.py") == ClusterSpec(
+        name="train",
+        strategy="multi_worker_mirrored",
+        program=Program("script", "src/train.py"),
+        tasks=(TaskSpec("worker", 1),),
+        workdir="/home/me",
+    )
+
+
+def test_every_key():
+    text = """
+    name: digits
+    strategy: parameter_server
+    module: digits.train
+    args: [--epochs, 5, 1e3, yes, "", "a b"]
+    python: /opt/python/bin/python3
+    workdir: work
+    tasks:
+      evaluator: 1
+      ps: {count: 2, args: [], devices: {cpus: 3}}
+      worker: {count: 4, args: [x], env: {A: own, N: 007}}
+    defaults:
+      env: {A: all, FLAG: yes, EXP: 1e3, EMPTY: "", QUOTED: "a\\nb"}
+      devices: {cpus: 2, threads: {intra: 4, inter: 1}}
+      log_level: error
+    serve: true
+    timeouts: {start_s: 60, run_s: 3600.5, grace_s: 0}
+    ports: 41000-41999
+    backend: {type: local}
+    """
+    devices = DeviceSettings(2, 4, 1)
+    assert spec_of(text) == ClusterSpec(
+        name="digits",
+        strategy="parameter_server",
+        program=Program("module", "digits.train", ("--epochs", "5", "1e3", "yes", "", "a b")),
+        tasks=(
+            TaskSpec("chief", 1, devices=devices),
+            TaskSpec("worker", 4, ("x",), {"A": "own", "N": "007"}, devices),
+            TaskSpec("ps", 2, (), {}, DeviceSettings(3, 4, 1)),
+            TaskSpec("evaluator", 1, devices=devices),
+        ),
+        workdir="/home/me/work",
+        python="/opt/python/bin/python3",
+        env={"A": "all", "FLAG": "yes", "EXP": "1e3", "EMPTY": "", "QUOTED": "a\nb", "TF_CPP_MIN_LOG_LEVEL": "2"},
+        serve=True,
+        ports=(41000, 41999),
+        timeouts=Timeouts(60.0, 3600.5, 0.0),
+        backend=BackendSpec("local"),
+    )
+
+
+def test_a_null_is_a_missing_key():
+    keys = "".join(f"{key}:\n" for key in ROOT.keys if key != "script")
+    assert spec_of("script: train.py\n" + keys) == spec_of("script: train.py")
+    nulls = (
+        "tasks: {worker: ~, ps: ~}\ndefaults: {env: , devices: {cpus: , threads: }, log_level: }\ntimeouts: {grace_s: }\nbackend: {type: }"
+    )
+    assert spec_of("script: train.py\n" + nulls) == spec_of("script: train.py")
+
+
+@pytest.mark.parametrize(
+    ("program", "name"),
+    [
+        ("script: train.py", "train"),
+        ("script: /data/my runs/é train-1.py", "train-1"),
+        ("script: ..", "run"),
+        ("script: _private.py", "private"),
+        ("module: package.sub.train", "train"),
+        ("command: /usr/bin/my_tool.sh", "my_tool"),
+        ('script: "\\udc80\\udcff.py"', "run"),
+        (f"script: {'x' * 300}.py", "x" * 40),
+        ("script: a/b/", "b"),
+        ("script: 日本.py", "run"),
+        ("script: 日本2.py", "2"),
+    ],
+)
+def test_a_derived_name_can_always_be_part_of_a_directory_name(program, name):
+    spec = spec_of(program)
+    assert spec.name == name
+    assert spec_of(f"{program}\nname: '{name}'") == spec
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("a/b", "must be made of letters"),
+        ("..", "must be made of letters"),
+        ("-x", "must be made of letters"),
+        ("'a b'", "must be made of letters"),
+        ("'a\n\n'", "must be made of letters"),
+        ("é", "must be made of letters"),
+        ("''", "must be made of letters"),
+        ("x" * 41, "must have at most 40 characters"),
+    ],
+)
+def test_a_given_name_is_checked(name, reason):
+    (problem,) = problems_of(f"script: train.py\nname: {name}")
+    assert problem.startswith(f"orch.yaml:2: name: {reason}")
+
+
+@pytest.mark.parametrize("name", ["a", "4", "007", "yes", "x" * 40, "A.b_c-1"])
+def test_a_given_name_is_kept(name):
+    assert spec_of(f"script: train.py\nname: {name}").name == name
+
+
+@pytest.mark.parametrize(
+    ("given", "workdir"), [("sub/dir", "/home/me/sub/dir"), (".", "/home/me"), ("/data", "/data"), ("../you", "/home/me/../you")]
+)
+def test_a_relative_workdir_starts_at_the_default(given, workdir):
+    assert spec_of(f"script: train.py\nworkdir: {given}").workdir == workdir
+
+
+def test_a_tilde_is_not_expanded_in_silence():
+    assert problems_of("script: a.py\nworkdir: ~/runs") == [
+        "orch.yaml:2: workdir: starts with '~', which only a shell expands: write the path in full"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("level", "env"),
+    [
+        ("debug", {"TF_CPP_MIN_LOG_LEVEL": "0", "TF_CPP_MAX_VLOG_LEVEL": "1"}),
+        ("info", {"TF_CPP_MIN_LOG_LEVEL": "0"}),
+        ("warning", {"TF_CPP_MIN_LOG_LEVEL": "1"}),
+        ("error", {"TF_CPP_MIN_LOG_LEVEL": "2"}),
+    ],
+)
+def test_log_levels(level, env):
+    assert spec_of(f"script: a.py\ndefaults: {{log_level: {level}}}").env == env
+
+
+def test_the_environment_wins_over_the_log_level():
+    assert spec_of("script: a.py\ndefaults: {log_level: debug, env: {TF_CPP_MIN_LOG_LEVEL: 3}}").env == {
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "TF_CPP_MAX_VLOG_LEVEL": "1",
+    }
+
+
+@pytest.mark.parametrize("ports", ["41000-41999", "'41000 - 41999'", "[41000, 41999]"])
+def test_ports(ports):
+    assert spec_of(f"script: a.py\nports: {ports}").ports == (41000, 41999)
+
+
+@pytest.mark.parametrize(
+    ("ports", "problem"),
+    [
+        ("41000", "must be a first and a last port, not 41000 (write 41000-41999)"),
+        ("[41000]", "must be a first and a last port, not a list (write 41000-41999)"),
+        ("[]", "must be a first and a last port, not a list (write 41000-41999)"),
+        ("{a: 1}", "must be a first and a last port, not a mapping (write 41000-41999)"),
+        ("41000:41999", "must be a first and a last port, not '41000:41999' (write 41000-41999)"),
+        ("٤١٠٠٠-41999", "must be a first and a last port, not '٤١٠٠٠-41999' (write 41000-41999)"),
+        ("41999-41000", "the first port, 41999, is above the last, 41000"),
+        ("80-41999", "must be at least 1024, not 80"),
+        ("[1024, 65536]", "must be at most 65,535, not 65536"),
+        ("[1024, x]", "must be a whole number, not 'x'"),
+    ],
+)
+def test_wrong_ports(ports, problem):
+    assert problems_of(f"script: a.py\nports: {ports}") == [f"orch.yaml:2: ports: {problem}"]
+
+
+# --- counts and strategies ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "strategy", "counts"),
+    [
+        ("", "multi_worker_mirrored", {"worker": 1}),
+        ("tasks: {worker: 4}", "multi_worker_mirrored", {"worker": 4}),
+        ("tasks: {worker: {env: {A: b}}}", "multi_worker_mirrored", {"worker": 1}),
+        ("tasks: {evaluator: 1, worker: 2, chief: 1}", "multi_worker_mirrored", {"chief": 1, "worker": 2, "evaluator": 1}),
+        ("tasks: {chief: 0, ps: 0, evaluator: 0}", "multi_worker_mirrored", {"worker": 1}),
+        ("tasks: {ps: 2}", "parameter_server", {"chief": 1, "worker": 1, "ps": 2}),
+        ("tasks: {ps: 1, worker: 3}\nserve: true", "parameter_server", {"chief": 1, "worker": 3, "ps": 1}),
+        ("strategy: parameter_server\ntasks: {ps: {}}", "parameter_server", {"chief": 1, "worker": 1, "ps": 1}),
+        ("strategy: mirrored", "mirrored", {"worker": 1}),
+        ("strategy: one_device\ntasks: {worker: 1, ps: 0}", "one_device", {"worker": 1}),
+        ("strategy: none\nserve: false", "none", {"worker": 1}),
+        ("tasks: {worker: 100000}", "multi_worker_mirrored", {"worker": 100_000}),
+    ],
+)
+def test_counts(text, strategy, counts):
+    spec = spec_of("script: a.py\n" + text)
+    assert spec.strategy == strategy
+    assert [(tasks.type, tasks.count) for tasks in spec.tasks] == list(counts.items())
+    assert spec.size == sum(counts.values())
+
+
+ALONE = "runs in one process: it takes 1 task; for several use multi_worker_mirrored"
+
+
+@pytest.mark.parametrize(
+    ("text", "problems"),
+    [
+        ("tasks: {worker: 0}", ["2: tasks.worker: must be at least 1, not 0"]),
+        ("tasks:\n  worker:\n    count: -3", ["4: tasks.worker.count: must be at least 1, not -3"]),
+        ("tasks: {chief: 2}", ["2: tasks.chief: must be at most 1, not 2"]),
+        (
+            "tasks: {chief: -1, evaluator: 2}",
+            ["2: tasks.chief: must be at least 0, not -1", "2: tasks.evaluator: must be at most 1, not 2"],
+        ),
+        ("tasks: {worker: 100001}", ["2: tasks.worker: must be at most 100,000, not 100001"]),
+        ("tasks: {worker: 100000, chief: 1}", ["2: tasks: there are 100,001 in all; the limit is 100,000"]),
+        ("tasks: {master: 1}", ["2: tasks: TensorFlow 2 has no task type 'master'; use 'chief'"]),
+        ("tasks: {workers: 4}", ["2: tasks: unknown key 'workers' (did you mean 'worker'?)"]),
+        ("tasks: 4", ["2: tasks: must be a mapping, not 4 (write {worker: 4})"]),
+        ("tasks: {worker: 2.0}", ["2: tasks.worker: must be a whole number, not 2.0"]),
+        ("tasks: {worker: {cuont: 2}}", ["2: tasks.worker: unknown key 'cuont' (did you mean 'count'?)"]),
+        ("tasks: {ps: -1}", ["2: tasks.ps: must be at least 0, not -1"]),
+        (
+            "strategy: multi_worker_mirrored\ntasks:\n  ps: 1",
+            ["4: tasks.ps: ps tasks are for strategy parameter_server, not multi_worker_mirrored"],
+        ),
+        ("strategy: parameter_server", ["2: strategy parameter_server needs at least 1 ps task (write tasks: {ps: 1})"]),
+        (
+            "strategy: parameter_server\ntasks:\n  ps: 0",
+            ["4: strategy parameter_server needs at least 1 ps task (write tasks: {ps: 1})"],
+        ),
+        (
+            "tasks:\n  ps: 1\n  chief: 0",
+            ["4: tasks.chief: must be 1 under strategy parameter_server, whose chief leads the others (leave it out: 1 is the default)"],
+        ),
+        ("strategy: mirrored\ntasks: {worker: 4}", [f"3: strategy mirrored {ALONE}"]),
+        ("strategy: one_device\ntasks: {chief: 1}", [f"3: strategy one_device {ALONE}"]),
+        ("strategy: none\ntasks: {ps: 1, evaluator: 1}", [f"3: strategy none {ALONE}"]),
+        ("serve: true", ["2: serve: is for strategy parameter_server, not multi_worker_mirrored"]),
+        (
+            "strategy: tpu",
+            ["2: strategy: 'tpu' is not known (the strategies: multi_worker_mirrored, parameter_server, mirrored, one_device and none)"],
+        ),
+        (
+            "strategy: MultiWorkerMirroredStrategy",
+            ["2: strategy: 'MultiWorkerMirroredStrategy' is not known (did you mean 'multi_worker_mirrored'?)"],
+        ),
+        ("strategy: parameter_servers\nserve: true", ["2: strategy: 'parameter_servers' is not known (did you mean 'parameter_server'?)"]),
+        ("strategy: parameter_server\ntasks: {pss: 2}", ["3: tasks: unknown key 'pss' (did you mean 'ps'?)"]),
+        ("strategy: parameter_server\ntasks: {ps: two}", ["3: tasks.ps: must be a whole number, not 'two'"]),
+    ],
+)
+def test_wrong_counts_and_strategies(text, problems):
+    assert problems_of("script: a.py\n" + text) == [f"orch.yaml:{problem}" for problem in problems]
+
+
+# --- everything else that can be wrong ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "problems"),
+    [
+        ("", [": there is nothing to run (give one of script, module or command, such as script: train.py)"]),
+        ("script: ''", [":1: script: must not be empty"]),
+        ("script: a\nmodule: b", [":2: script and module are given; only one can run (script is at orch.yaml:1)"]),
+        ("script: a\nmodule: b\ncommand: c", [":2: script, module and command are given; only one can run (script is at orch.yaml:1)"]),
+        ("script: a\nargs: --epochs 5", [':2: args: must be a list, not \'--epochs 5\' (write ["--epochs", "5"])']),
+        ("script: a\nargs: [a, [b]]", [":2: args[1]: must be a text, not a list"]),
+        ('script: a\nargs: ["a\\0"]', [":2: args[0]: must not hold a NUL character"]),
+        ("script: a\nworkers: 4", [":2: unknown key 'workers'; write it as tasks: {worker: 4}"]),
+        ("script: a\nenv: {A: b}", [":2: unknown key 'env'; write it as defaults: {env: {NAME: value}}"]),
+        ("scirpt: a", [":1: unknown key 'scirpt' (did you mean 'script'?)"]),
+        ("script: a\nbackend: ssh", [":2: backend: 'ssh' is not known (the backends: local)"]),
+        ("script: a\nbackend: {type: lokal}", [":2: backend.type: 'lokal' is not known (did you mean 'local'?)"]),
+        ("script: a\ntimeouts: {run_s: 0}", [":2: timeouts.run_s: must be more than 0, not 0"]),
+        ("script: a\ntimeouts: {run_s: .inf}", [":2: timeouts.run_s: must be a number, not .inf"]),
+        (
+            "script: a\ntimeouts: {grace_s: -1, start: 3}",
+            [":2: timeouts.grace_s: must be at least 0, not -1", ":2: timeouts: unknown key 'start' (did you mean 'start_s'?)"],
+        ),
+        ("script: a\ndefaults: {devices: {cpus: 0}}", [":2: defaults.devices.cpus: must be at least 1, not 0"]),
+        (
+            "script: a\ndefaults: {devices: {cpus: 1025, threads: 4}}",
+            [
+                ":2: defaults.devices.cpus: must be at most 1,024, not 1025",
+                ":2: defaults.devices.threads: must be a mapping, not 4 (its keys: intra and inter)",
+            ],
+        ),
+        ("script: a\ndefaults: {log_level: warn}", [":2: defaults.log_level: 'warn' is not known (did you mean 'warning'?)"]),
+        (
+            "script: a\ndefaults:\n  env:\n    TF_CONFIG: '{}'",
+            [":4: defaults.env: the name 'TF_CONFIG' is set by orch itself, for each task"],
+        ),
+        (
+            "script: a\ntasks: {worker: {env: {ORCH_X: 1}}}",
+            [":2: tasks.worker.env: the name 'ORCH_X' is set by orch itself, for each task"],
+        ),
+        (
+            "script: a\ndefaults: {env: {'': 1, 'a=b': 2}}",
+            [":2: defaults.env: the name '' is empty", ":2: defaults.env: the name 'a=b' must not hold '='"],
+        ),
+        ('script: a\ndefaults: {env: {"a\\0": 1}}', [":2: defaults.env: the name 'a\\x00' must not hold a NUL character"]),
+        ('script: a\ndefaults: {env: {A: "\\0"}}', [":2: defaults.env.A: must not hold a NUL character"]),
+        ("script: a\ndefaults: {env: {A: [1]}}", [":2: defaults.env.A: must be a text, not a list"]),
+        ("script: a\ndefaults: {env: [A=1]}", [":2: defaults.env: must be a mapping, not a list (write {NAME: value})"]),
+        (
+            f"script: a\ndefaults: {{env: {{{'A' * 1000}: 1}}}}",
+            [f":2: defaults.env: the name '{'A' * 57}...' is longer than 1,000 characters"],
+        ),
+    ],
+)
+def test_wrong_keys_and_values(text, problems):
+    assert problems_of(text) == [f"orch.yaml{problem}" for problem in problems]
+
+
+def test_everything_wrong_is_said_at_once():
+    text = """\
+name: a b
+strategy: mirrored
+script: a.py
+module: b
+tasks:
+  worker: 2
+defaults:
+  env: {TF_CONFIG: x}
+serve: true
+colour: red
+"""
+    assert [problem.split(" ")[0] for problem in problems_of(text)] == [
+        "orch.yaml:1:",
+        "orch.yaml:8:",
+        "orch.yaml:10:",
+        "orch.yaml:4:",
+        "orch.yaml:5:",
+        "orch.yaml:9:",
+    ]
+
+
+def test_flags_are_laid_over_the_file_and_named_in_errors():
+    document = read("script: a.py\ntasks: {worker: {count: 2, env: {A: b}}}", "orch.yaml")
+    document = overlay(document, *parse_assignment("tasks.worker=4", "--set"))
+    document = overlay(document, "script", wrap(None, "-m"))
+    document = overlay(document, "module", wrap("pkg.train", "-m"))
+    spec = parse(document, workdir="/")
+    assert (spec.program, spec.tasks) == (Program("module", "pkg.train"), (TaskSpec("worker", 4, env={"A": "b"}),))
+
+    document = overlay(document, "tasks.worker.count", wrap(0, "--workers"))
+    document = overlay(document, *parse_assignment("strategey=none", "ORCH_SET"))
+    with pytest.raises(SpecError) as caught:
+        parse(document, workdir="/")
+    assert [str(problem) for problem in caught.value.problems] == [
+        "--workers: tasks.worker.count: must be at least 1, not 0",
+        "ORCH_SET: unknown key 'strategey' (did you mean 'strategy'?)",
+    ]
+
+
+def test_an_empty_document_has_no_place_to_name():
+    with pytest.raises(SpecError, match=r"^there is nothing to run"):
+        parse(empty(), workdir="/")
+
+
+# --- the template -------------------------------------------------------------------------------
+
+
+def test_the_template_is_valid_as_it_stands():
+    spec = spec_of(template())
+    assert (spec.name, spec.program, spec.tasks) == ("train", Program("script", "train.py"), (TaskSpec("worker", 2),))
+
+
+def blocks_of_template() -> list[str]:
+    return template().split("\n\n")[1:]
+
+
+@pytest.mark.parametrize("key", ROOT.keys)
+def test_each_key_of_the_template_is_valid_once_uncommented(key):
+    (block,) = (block for block in blocks_of_template() if re.search(f"^#?{key}:", block, re.MULTILINE))
+    uncommented = re.sub(r"^( *)#(?! )", r"\1", block, flags=re.MULTILINE)
+    uncommented = re.sub(r"^#(?=  )", "", uncommented, flags=re.MULTILINE)
+    context = "" if key in ("script", "module", "command") else "script: train.py\n"
+    context += "strategy: parameter_server\n" if key == "tasks" else ""
+    document = read(context + uncommented, "orch.yaml")
+    assert document.value[key].value not in (None, {})
+    assert spec_of(context + uncommented)
+
+
+def test_the_template_shows_every_key_with_its_description_and_default():
+    text = re.sub(r"\n *(#  )*(  )*# ?(?=\S)", " ", template())
+    words = " ".join(text.replace("#", " ").split())
+
+    def look(struct: Struct) -> None:
+        for name, key in struct.keys.items():
+            assert f" {name}:" in words
+            if key.example or key.live or not isinstance(key.kind, Struct):
+                assert " ".join(key.about.split()) in words
+            if isinstance(key.kind, Struct):
+                look(key.kind)
+
+    look(ROOT)
+    assert "Default: parameter_server if there are ps tasks, else multi_worker_mirrored." in words
+
+
+# --- the JSON Schema ----------------------------------------------------------------------------
+
+
+def test_the_shipped_json_schema_is_up_to_date():
+    shipped = (resources.files("orchestrator.model") / "orch.schema.json").read_text()
+    command = "python -m orchestrator.model.keys > orchestrator/model/orch.schema.json"
+    assert json.loads(shipped) == json_schema(), f"bring it up to date: {command}"
+
+
+def test_the_json_schema_is_one_and_describes_every_key():
+    schema = json_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert schema["properties"].keys() == ROOT.keys.keys()
+    assert all(part["title"] and part["description"] for part in schema["properties"].values())
+
+
+# --- properties ---------------------------------------------------------------------------------
+
+TEXTS = st.text(
+    st.one_of(
+        st.characters(exclude_characters="\0", exclude_categories=["Cs"]),
+        st.characters(min_codepoint=0xDC80, max_codepoint=0xDCFF, categories=["Cs"]),
+    ),
+    max_size=15,
+)
+FULL_TEXTS = TEXTS.filter(bool)
+ARGS = st.lists(TEXTS, max_size=4)
+ENV = st.dictionaries(
+    FULL_TEXTS.filter(lambda name: "=" not in name and name != "TF_CONFIG" and not name.startswith("ORCH_")), TEXTS, max_size=4
+)
+SMALL = st.integers(1, 1024)
+SECONDS = st.floats(0, 1e9, exclude_min=True)
+PORTS = st.tuples(st.integers(1024, 65535), st.integers(1024, 65535)).map(sorted)
+
+
+def some_of(**parts: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({}, optional={name: part | st.none() for name, part in parts.items()})
+
+
+DEVICES = some_of(cpus=SMALL, threads=some_of(intra=SMALL, inter=SMALL))
+
+
+def tasks_of(counts: st.SearchStrategy[int]) -> st.SearchStrategy[Any]:
+    return counts | some_of(count=counts, args=ARGS, env=ENV, devices=DEVICES)
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> dict[str, Any]:
+    """Valid documents, as plain data."""
+    strategy = draw(st.sampled_from([*STRATEGIES, None]))
+    kinds = {"worker": tasks_of(st.just(1))}
+    if strategy not in ("mirrored", "one_device", "none"):
+        kinds = {"worker": tasks_of(st.integers(1, 9999)), "chief": tasks_of(st.just(1)), "evaluator": tasks_of(st.integers(0, 1))}
+    if strategy == "parameter_server":
+        kinds["ps"] = tasks_of(st.integers(1, 99))
+    tasks = draw(some_of(**kinds))
+    if strategy == "parameter_server" and tasks.get("ps") is None:
+        tasks["ps"] = 1
+    rest = some_of(
+        name=st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,39}\Z"),
+        args=ARGS,
+        python=FULL_TEXTS,
+        workdir=FULL_TEXTS.filter(lambda path: not path.startswith("~")),
+        defaults=some_of(env=ENV, devices=DEVICES, log_level=st.sampled_from(["debug", "info", "warning", "error"])),
+        timeouts=some_of(start_s=SECONDS, run_s=SECONDS | st.integers(1, 10**9), grace_s=SECONDS | st.just(0)),
+        ports=PORTS | PORTS.map(lambda ends: f"{ends[0]}-{ends[1]}"),
+        serve=st.just(strategy == "parameter_server"),
+        backend=st.just("local") | some_of(type=st.just("local")),
+    )
+    program = {draw(st.sampled_from(["script", "module", "command"])): draw(FULL_TEXTS)}
+    return {**draw(rest), **program, "strategy": strategy, "tasks": tasks}
+
+
+@settings(deadline=None)
+@given(documents())
+def test_a_spec_survives_the_way_to_a_document_and_back(data):
+    spec = parse(read(json.dumps(data), "orch.yaml"), workdir="/home/me")
+    document = to_document(spec)
+    assert parse(read(json.dumps(document), "spec.yaml"), workdir="/elsewhere") == spec
+    assert parse(wrap(document, "spec"), workdir="/elsewhere") == spec
+
+
+VALIDATOR = jsonschema.Draft202012Validator(json_schema())
+
+
+@settings(deadline=None)
+@given(documents())
+def test_the_json_schema_accepts_whatever_is_valid(data):
+    spec = parse(wrap(data, "here"), workdir="/")
+    VALIDATOR.validate(data)
+    VALIDATOR.validate(to_document(spec))
+
+
+STRUCTS = [ROOT, *(key.kind for key in ROOT.keys.values() if isinstance(key.kind, Struct))]
+EXTRA_KEYS = {"count", "cpus", "threads", "intra", "inter", "master", "<<", ""}
+KEYS = sorted(EXTRA_KEYS.union(*(struct.keys for struct in STRUCTS)))
+WORDS = st.sampled_from([*STRATEGIES, *TASK_TYPES, "local", "info", "x", "", "~", "41000-41999", "9" * 5000, "off"])
+SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), WORDS, st.text(max_size=5))
+TREES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=3), inner, max_size=5),
+    max_leaves=25,
+)
+
+
+def assert_spec_or_problems(document: Node) -> None:
+    """A spec that is whole, or problems that can be shown; any other exception fails the test."""
+    try:
+        spec = parse(document, workdir="/")
+    except SpecError as error:
+        lines = str(error).splitlines()
+    else:
+        assert spec.size >= 1
+        return
+    assert lines
+    assert all(line.isprintable() for line in lines)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.dictionaries(st.sampled_from(KEYS), TREES, max_size=6))
+def test_any_tree_is_a_spec_or_refused(data):
+    assert_spec_or_problems(wrap(data, "here"))
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.one_of(st.binary(), st.text(), st.dictionaries(st.sampled_from(KEYS), TREES, max_size=6).map(json.dumps)))
+@example("script: 2024-01-31\ntasks: {worker: 2024-01-31}")
+@example("script: a\ntasks: {worker: 9999999999999999999, ps: .nan, chief: .inf, evaluator: -.inf}")
+@example(f"script: a\ntimeouts: {{run_s: {'9' * 999}, start_s: {'9' * 4999}, grace_s: 1e999}}")
+@example("script: a\r\ntasks:\r\n  worker: ٣\r\n")
+@example('"": ""\n"script": ""\ntasks: {"": "", worker: {"": ""}}')
+@example("script: ~\nmodule: ~\ncommand: ~\ntasks: {worker: {count: ~, args: [~], env: {A: ~}}}")
+@example("&a script: &b a\nargs: &c [*b, *b]\n<<: {tasks: {worker: {args: *c}}}\n")
+@example(b"\xef\xbb\xbfscript: a\nname: \xc3\xa9")
+def test_any_text_is_a_spec_or_refused(text):
+    try:
+        document = read(text, "orch.yaml")
+    except SpecError:
+        return
+    assert_spec_or_problems(document)
+
+
+def test_a_tree_that_is_no_mapping_is_refused():
+    for value in (None, 4, "x", [], True):
+        with pytest.raises(SpecError, match="must be a mapping"):
+            parse(Node(value, "here", "x"), workdir="/")

@@ -1,0 +1,223 @@
+"""The types of settings: what each accepts, and what it says about everything else."""
+
+from __future__ import annotations
+
+import jsonschema
+import pytest
+
+from orchestrator.errors import Problem
+from orchestrator.model.document import Node, read, wrap
+from orchestrator.model.findings import MAX_FINDINGS, Findings, listed, nearest, quoted
+from orchestrator.model.schema import (
+    ANY_TEXT,
+    Flag,
+    Integer,
+    Key,
+    Kind,
+    Listing,
+    Mapping_,
+    Number,
+    OneOf,
+    Struct,
+    Text,
+)
+
+INNER = Struct(
+    {"count": Key(Integer(1, 9), "How many."), "env": Key(Mapping_(ANY_TEXT, lambda name: "" if name else "is empty", "."), "Names.")},
+    "count",
+)
+OUTER = Struct(
+    {"inner": Key(INNER, "Inside."), "args": Key(Listing(ANY_TEXT), "Words."), "on": Key(Flag(), "Whether.", default="false")},
+    misplaced={"outer": "'outer' belongs elsewhere"},
+)
+
+
+def checked(kind: Kind, written: str) -> tuple[object, list[str]]:
+    """What a kind makes of a value written in YAML, and what it finds wrong."""
+    findings = Findings()
+    node = read(f"it: {written}", "o").value["it"]
+    return kind.check(node, "it", findings), [str(problem) for problem in findings.problems]
+
+
+@pytest.mark.parametrize(
+    ("kind", "written", "value"),
+    [
+        (Text(), "train.py", "train.py"),
+        (Text(), "1e3", "1e3"),
+        (Text(), "007", "007"),
+        (Text(), "yes", "yes"),
+        (Text(), "true", "true"),
+        (Text(), "null", "null"),
+        (Text(), '"\\udc80\\ud83d\\ude00"', "\udc80😀"),
+        (ANY_TEXT, "''", ""),
+        (Integer(0, 9), "0", 0),
+        (Integer(0, 9), "0x9", 9),
+        (Number(9), "1", 1.0),
+        (Number(9), "9", 9.0),
+        (Number(9), "5e-324", 5e-324),
+        (Number(9, zero=True), "0", 0.0),
+        (Flag(), "true", True),
+        (Flag(), "FALSE", False),
+        (OneOf(("none", "local"), "the words"), "none", "none"),
+        (Listing(ANY_TEXT), "[a, 1e3, yes, '']", ("a", "1e3", "yes", "")),
+        (Listing(Integer(0, 9)), "[]", ()),
+        (
+            Mapping_(ANY_TEXT, lambda name: "", "."),
+            "{FOO: yes, BAR: 1e3, EMPTY: , 1: ~}",
+            {"FOO": "yes", "BAR": "1e3", "EMPTY": "", "1": "~"},
+        ),
+        (INNER, "4", {"count": 4}),
+        (INNER, "{count: 4}", {"count": 4}),
+        (OUTER, "{inner: 4, args: ~, on: }", {"inner": {"count": 4}}),
+    ],
+)
+def test_accepted(kind, written, value):
+    found, problems = checked(kind, written)
+    assert (found, problems) == (value, [])
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "written", "problem"),
+    [
+        (Text(), "''", "must not be empty"),
+        (Text(), "[a]", "must be a text, not a list"),
+        (Text(), "{a: 1}", "must be a text, not a mapping"),
+        (Text(), '"a\\0b"', "must not hold a NUL character"),
+        (Text(), '"\\ud800"', "holds U+D800, half a character"),
+        (Text(), '"\\udfff"', "holds U+DFFF, half a character"),
+        (Integer(0, 9), "-1", "must be at least 0, not -1"),
+        (Integer(0, 9), "9999999999999999999", "must be at most 9, not 9999999999999999999"),
+        (Integer(0, 9), "9" * 5000, f"must be a whole number, not '{'9' * 57}...' (write it without quotes)"),
+        (Integer(0, 9), "4.0", "must be a whole number, not 4.0"),
+        (Integer(0, 9), "'4'", "must be a whole number, not '4' (write it without quotes)"),
+        (Integer(0, 9), "true", "must be a whole number, not true"),
+        (Integer(0, 9), "٣", "must be a whole number, not '٣'"),
+        (Integer(0, 9), "", "must be a whole number, not nothing"),
+        (Integer(0, 9), "2024-01-31", "must be a whole number, not '2024-01-31'"),
+        (Number(9), "0", "must be more than 0, not 0"),
+        (Number(9), "-0.5", "must be more than 0, not -0.5"),
+        (Number(9, zero=True), "-1", "must be at least 0, not -1"),
+        (Number(1_000_000), "1e7", "must be at most 1,000,000, not 1e7"),
+        (Number(9), ".inf", "must be a number, not .inf"),
+        (Number(9), ".nan", "must be a number, not .nan"),
+        (Number(9), "9" * 900, f"must be at most 9, not {'9' * 57}..."),
+        (Number(9), "false", "must be a number, not false"),
+        (Number(9), "5s", "must be a number, not '5s'"),
+        (Flag(), "yes", "must be true or false, not 'yes' (write true)"),
+        (Flag(), "Off", "must be true or false, not 'Off' (write false)"),
+        (Flag(), "0", "must be true or false, not 0 (write false)"),
+        (Flag(), "perhaps", "must be true or false, not 'perhaps'"),
+        (OneOf(("mirrored", "none"), "the strategies"), "mirored", "'mirored' is not known (did you mean 'mirrored'?)"),
+        (OneOf(("mirrored", "none"), "the strategies"), "tpu", "'tpu' is not known (the strategies: mirrored and none)"),
+        (OneOf(("mirrored", "none"), "the strategies"), "4", "4 is not known (the strategies: mirrored and none)"),
+        (OneOf(("mirrored", "none"), "the strategies"), "[none]", "must be a word, not a list (the strategies: mirrored and none)"),
+        (Listing(ANY_TEXT), "--epochs 5", 'must be a list, not \'--epochs 5\' (write ["--epochs", "5"])'),
+        (Listing(ANY_TEXT), "{a: 1}", "must be a list, not a mapping (write [a, b])"),
+        (Mapping_(ANY_TEXT, lambda name: "", "."), "[A=1]", "must be a mapping, not a list (write {NAME: value})"),
+        (INNER, "[4]", "must be a mapping, not a list (its keys: count and env)"),
+        (INNER, "four", "must be a whole number, not 'four'"),
+        (INNER, "{cuont: 4}", "unknown key 'cuont' (did you mean 'count'?)"),
+        (INNER, "{x: 4}", "unknown key 'x' (the keys here: count and env)"),
+        (OUTER, "{outer: 4}", "'outer' belongs elsewhere"),
+    ],
+)
+def test_refused(kind, written, problem):
+    found, problems = checked(kind, written)
+    assert problems == [f"o:1: it: {problem}"]
+    assert found in (None, {})
+
+
+def test_a_text_handed_in_is_its_value_however_it_was_typed():
+    assert Text().check(Node("/home/me/train.py", "SCRIPT", "train.py"), "script", Findings()) == "/home/me/train.py"
+
+
+def test_everything_wrong_is_found_at_once_each_in_its_place():
+    findings = Findings()
+    document = read('inner:\n  count: 0\n  env:\n    "": a\n    A: [b]\nargs: [a, {}, []]\non: on\nfoo: 1\n', "o")
+    assert OUTER.check(document, "", findings) == {"inner": {"env": {"": "a", "A": None}}, "args": ("a", None, None)}
+    assert [str(problem) for problem in findings.problems] == [
+        "o:2: inner.count: must be at least 1, not 0",
+        "o:4: inner.env: the name '' is empty",
+        "o:5: inner.env.A: must be a text, not a list",
+        "o:6: args[1]: must be a text, not a mapping",
+        "o:6: args[2]: must be a text, not a list",
+        "o:7: on: must be true or false, not 'on' (write true)",
+        "o:8: unknown key 'foo' (the keys here: inner, args and on)",
+    ]
+
+
+def test_findings_say_what_can_still_be_relied_on():
+    findings = Findings()
+    findings.add(Node(1, "o"), "tasks.ps", "is wrong")
+    findings.note(Problem("o", "is wrong too"))
+    assert not findings.sound(["tasks.ps"])
+    assert not findings.sound(["name", "tasks.ps.count"])
+    assert findings.sound(["tasks.worker.count", "tasks", "tasks.psx"])
+    findings.add(Node(1, "o"), "", "is all wrong")
+    assert not findings.sound(["name"])
+
+
+def test_a_mistyped_key_spoils_what_it_was_meant_to_be():
+    findings = Findings()
+    OUTER.check(read("iner: 4", "o"), "", findings)
+    assert not findings.sound(["inner.count"])
+    assert findings.sound(["args"])
+
+
+def test_thousands_of_findings_are_counted_not_listed():
+    findings = Findings()
+    Listing(Integer(0, 9)).check(wrap(["x"] * 50_000, "o"), "it", findings)
+    assert len(findings.problems) == MAX_FINDINGS + 1
+    assert str(findings.problems[-1]) == "and 49,900 more"
+
+
+def test_messages_stay_one_printable_line():
+    findings = Findings()
+    nasty = '\x1b[31m\n\u202e\udc80"' * 100
+    document = wrap({nasty: 1, "inner": {"count": nasty, "env": {nasty: []}}, "on": nasty, "args": nasty}, "o")
+    OUTER.check(document, "", findings)
+    messages = [str(problem) for problem in findings.problems]
+    assert len(messages) == 5
+    for message in messages:
+        assert message.isprintable()
+        assert len(message) < 400
+
+
+@pytest.mark.parametrize(
+    ("word", "right"),
+    [
+        ("wrker", "worker"),
+        ("WORKER", "worker"),
+        ("workers", "worker"),
+        ("MultiWorkerMirroredStrategy", "multi_worker_mirrored"),
+        ("multi-worker-mirrored", "multi_worker_mirrored"),
+        ("zebra", ""),
+        ("", ""),
+        ("w" * 1_000_000, ""),
+    ],
+)
+def test_nearest(word, right):
+    assert nearest(word, ["chief", "worker", "multi_worker_mirrored"]) == right
+
+
+def test_words_in_sentences():
+    assert listed(["a"]) == "a"
+    assert listed(["a", "b", "c"]) == "a, b and c"
+    assert listed(["a", "b"], "or") == "a or b"
+    assert quoted("a\nb") == r"'a\nb'"
+    assert quoted("x" * 61) == f"'{'x' * 57}...'"
+
+
+def test_the_json_schema_of_a_struct():
+    schema = OUTER.json_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert schema["additionalProperties"] is False
+    assert schema["properties"]["on"] == {"title": "on", "description": "Whether. Default: false.", "type": ["boolean", "null"]}
+    accepts = jsonschema.Draft202012Validator(schema).is_valid
+    assert accepts({"inner": 4, "args": ["a", 1, True, None]})
+    assert accepts({"inner": {"count": 4, "env": {"A": "x"}}, "on": None})
+    assert not accepts({"inner": {"cuont": 4}})
+    assert not accepts({"inner": 0})
+    assert not accepts({"on": "yes"})
+    assert not accepts({"foo": 1})
