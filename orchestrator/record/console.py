@@ -1,0 +1,153 @@
+"""The console of an attached run: a view of the run's files, in a thread of its own.
+
+The files are the truth and the buffer. A console that is paused, slow or gone holds up nobody: the supervisor only leaves word of
+how far each file has grown, and this thread reads, renders and writes when it can.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+import time
+from collections import deque
+
+from ..model import events
+from ..model.cluster import Cluster
+from ..model.plan import Plan
+from . import render
+from .logs import Follower, LogView
+from .rundir import RunDir
+
+CHUNK = 256 * 1024
+IDLE_S = 0.25
+"""How long an unfinished line is held back in the hope of its end."""
+
+StreamKey = tuple[str, int, str]
+
+
+class Sink:
+    """Writes text to two descriptors, whatever they are. A reader that has gone away is no error: nothing is written any more."""
+
+    def __init__(self, out_fd: int = 1, err_fd: int = 2, encoding: str = "utf-8") -> None:
+        self._fds = {"stdout": out_fd, "stderr": err_fd}
+        self._encoding = encoding
+
+    def write(self, stream: str, text: str) -> None:
+        """Blocks as long as the descriptor does."""
+        fd = self._fds.get(stream, -1)
+        view = memoryview(text.encode(self._encoding, "backslashreplace"))
+        while view and fd >= 0:
+            try:
+                view = view[os.write(fd, view) :]
+            except BlockingIOError:  # somebody has made our terminal non-blocking
+                select.select((), (fd,), ())
+            except OSError:
+                self._fds[stream] = fd = -1
+
+    def is_gone(self, stream: str) -> bool:
+        """Nobody reads this stream any more."""
+        return self._fds[stream] < 0
+
+
+class Console:
+    """Shows a run while it goes on. All methods but `finish` return at once."""
+
+    def __init__(self, run: RunDir, sink: Sink, *, quiet: bool = False) -> None:
+        self._run, self._sink, self._quiet = run, sink, quiet
+        self._view: LogView | None = None
+        self._sizes: dict[StreamKey, int] = {}
+        self._followers: dict[StreamKey, Follower] = {}
+        self._notices: deque[str] = deque()
+        self._changed = threading.Condition()
+        self._ending = self._abandoned = False
+        # A daemon: a console that nobody reads must not keep orch from exiting.
+        self._thread = threading.Thread(target=self._show, name="console", daemon=True)
+        self._thread.start()
+
+    def show_logs(self, view: LogView) -> None:
+        """From now on the tasks' output is shown too, rendered by `view`."""
+        with self._changed:
+            self._view = view
+
+    # --- what the supervisor says --------------------------------------------------------------
+
+    def planned(self, planned: Plan) -> None:
+        self.said(render.describe_plan(planned))
+
+    def grew(self, task: str, attempt: int, stream: str, size: int) -> None:
+        with self._changed:
+            self._sizes[task, attempt, stream] = size
+            self._changed.notify()
+
+    def happened(self, before: Cluster, after: Cluster, event: events.Event) -> None:
+        text = render.narrate(before, after, event)
+        if text is not None:
+            self.said(text)
+
+    def said(self, text: str) -> None:
+        if not self._quiet:
+            with self._changed:
+                self._notices.append(f"orch: {text}\n")
+                self._changed.notify()
+
+    # --- the end -------------------------------------------------------------------------------
+
+    def finish(self, cluster: Cluster | None) -> None:
+        """Show everything that the files hold by now, and end. Blocks as long as the console does; see `abandon`."""
+        if cluster is not None:
+            for task in cluster.tasks.values():
+                for stream in ("stdout", "stderr"):
+                    path = self._run.log_path(task.name, cluster.attempt, stream)
+                    with contextlib.suppress(OSError):
+                        self.grew(task.name, cluster.attempt, stream, path.stat().st_size)
+        with self._changed:
+            self._ending = True
+            self._changed.notify()
+        self._thread.join()
+
+    def abandon(self) -> None:
+        """Show no more; lets `finish` return even if the console is stuck in the middle of a line."""
+        with self._changed:
+            self._abandoned = self._ending = True
+            self._changed.notify()
+
+    # --- the thread ----------------------------------------------------------------------------
+
+    def _show(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(self._has_work, IDLE_S)
+                notices = list(self._notices)
+                self._notices.clear()
+                view = self._view
+                ending, abandoned = self._ending, self._abandoned
+                grown = self._grown() if view is not None else []
+            for text in notices:
+                self._sink.write("stderr", text)
+            if abandoned:
+                return
+            for key in grown:
+                self._show_some(view, key)
+            if not grown and view is not None:
+                for stream, text in view.finish() if ending else view.idle(time.time()):
+                    self._sink.write(stream, text)
+            if ending and not grown:
+                return
+
+    def _has_work(self) -> bool:
+        return bool(self._notices or self._ending or (self._view is not None and self._grown()))
+
+    def _grown(self) -> list[StreamKey]:
+        return [key for key, size in self._sizes.items() if key not in self._followers or size > self._followers[key].offset]
+
+    def _show_some(self, view: LogView | None, key: StreamKey) -> None:
+        task, _, stream = key
+        follower = self._followers.setdefault(key, Follower(self._run.log_path(*key)))
+        data = follower.read(CHUNK)
+        if not data:
+            # Shorter than it was said to be: its own task has cut it, and what is gone is gone.
+            follower.offset = max(follower.offset, self._sizes[key])
+        elif view is not None:
+            self._sink.write(stream, view.render(task, stream, data, time.time()))

@@ -1,0 +1,75 @@
+"""`events.jsonl`: what happened in a run, one JSON object a line, in the order in which the controller heard of it.
+
+A line is ``{"event": NAME, …fields…}``. Most are the events of `model.events`; `HostReady` and `RunNoted` are
+kept for people and for the timeline only. Lines of a kind that is not known here are skipped: a newer orch may have written them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from worker.contract import ContractError, from_json, to_json
+
+from ..model import events, lifecycle
+from ..model.cluster import Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class HostReady:
+    """A host's agent has answered."""
+
+    host: str
+    pid: int
+    python: str
+    python_version: str
+    cores: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunNoted:
+    """Something worth keeping that changes nothing."""
+
+    text: str
+    at: float
+
+
+RunEvent = events.Event | HostReady | RunNoted
+
+
+def _name(cls: type[Any]) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+
+
+_BY_NAME: dict[str, type[Any]] = {_name(cls): cls for cls in get_args(RunEvent)}
+
+
+def to_line(event: RunEvent) -> bytes:
+    """An event as its line, newline included."""
+    return json.dumps({"event": _name(type(event)), **to_json(event)}, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+def from_lines(lines: Iterable[bytes]) -> Iterator[RunEvent]:
+    """The events in these lines. A last line without its newline is still being written, and is left out."""
+    for line in lines:
+        if not line.endswith(b"\n"):
+            return
+        try:
+            fields = json.loads(line)
+            cls = _BY_NAME.get(fields.pop("event", ""))
+            if cls is not None:
+                yield from_json(cls, fields)
+        except (ValueError, AttributeError, ContractError):
+            continue
+
+
+def fold(cluster: Cluster, events: Iterable[RunEvent]) -> Cluster:
+    """The cluster after these events, by the same `step` that ran it."""
+    for event in events:
+        if not isinstance(event, (HostReady, RunNoted)):
+            cluster, _ = lifecycle.step(cluster, event)
+    return cluster

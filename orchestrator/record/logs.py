@@ -1,0 +1,269 @@
+"""The log view: raw output files -> prefixed lines, as the console and ``orch logs`` show them.
+
+Tasks write their output into files, without prefixes, and wait for nobody. A view reads these files, as fast
+or as slowly as its own output takes them. `LogView` is pure: bytes in, text out. `Follower` reads.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import datetime, tzinfo
+from pathlib import Path
+from typing import Literal
+
+from orchestrator.errors import OrchError
+from orchestrator.record.lines import LineSplitter
+from orchestrator.record.noise import StartupNoise
+
+__all__ = ["Follower", "LineSplitter", "LogView", "tail_offset", "wants_color"]
+
+BLOCK = 1 << 16
+"""Bytes read at a time; the allocator reuses blocks of this size, which larger ones cost a page fault each."""
+
+_SGR = re.compile(r"\x1b\[[0-9;:]*m")
+_RESET = "\x1b[0m"
+# Cyan, yellow, green, magenta, blue, and their bright forms. Red is left to errors, black and white to the background.
+_COLORS = tuple(f"\x1b[{code}m" for code in (36, 33, 32, 35, 34, 96, 93, 92, 95, 94))
+
+
+def wants_color(flag: Literal["auto", "always", "never"], isatty: bool, environ: Mapping[str, str]) -> bool:
+    """Whether to write colours: what the flag says, and for ``auto`` the environment, then the terminal.
+
+    ``NO_COLOR`` (no-color.org) and ``FORCE_COLOR`` (force-color.org) count if they are not empty; ``FORCE_COLOR=0``
+    forces nothing. ``NO_COLOR`` wins. A terminal with ``TERM=dumb`` gets none.
+    """
+    if flag != "auto":
+        return flag == "always"
+    if environ.get("NO_COLOR"):
+        return False
+    if environ.get("FORCE_COLOR", "0") not in ("", "0"):
+        return True
+    return isatty and environ.get("TERM") != "dumb"
+
+
+class _Stream:
+    """What a view remembers of one stream of one task."""
+
+    __slots__ = ("noise", "splitter")
+
+    def __init__(self, color: bool) -> None:
+        self.splitter = LineSplitter(color=color)
+        self.noise = StartupNoise()
+
+
+class LogView:
+    """Many streams in, one readable text out: whole lines, each with its task's name in front.
+
+    `tasks`: the names of all tasks, in order; a name's colour is its place in this order, so it is the same in
+    every view of a run. Names that come up later are taken in, and widen the column from then on.
+    `color`, `timestamps` (HH:MM:SS.mmm of the time the view got the line, in the zone `tz`, by default the local one).
+    `fold`: hide TensorFlow's start-up noise and count it. `only`: show these tasks; the rest is dropped unseen.
+    `grep`: show the lines in which this pattern is found; it looks at the text without prefix and colours, and at
+    every line, so nothing is folded. `prefix`: off for the plain text of one stream.
+    `mark_stderr`: lines of stderr have ``:`` for ``|``, for when both streams go to the same terminal.
+
+    The text never holds half a line, so views of several streams can be written to one terminal in any order.
+    """
+
+    def __init__(
+        self,
+        tasks: Iterable[str],
+        *,
+        color: bool = False,
+        timestamps: bool = False,
+        fold: bool = True,
+        only: Collection[str] | None = None,
+        grep: re.Pattern[str] | None = None,
+        prefix: bool = True,
+        mark_stderr: bool = False,
+        tz: tzinfo | None = None,
+    ) -> None:
+        self._color = color
+        self._timestamps = timestamps
+        self._fold = fold and grep is None
+        self._only = None if only is None else frozenset(only)
+        self._grep = grep
+        self._prefix = prefix
+        self._mark_stderr = mark_stderr
+        self._tz = tz
+        self._now = 0.0
+        self._width = 0
+        self._colors: dict[str, str] = {}
+        self._heads: dict[tuple[str, str], str] = {}
+        self._streams: dict[tuple[str, str], _Stream] = {}
+        self._folded: dict[str, int] = {}
+        for task in tasks:
+            self._admit(task)
+
+    def render(self, task: str, stream: str, data: bytes, now: float = 0.0) -> str:
+        """The lines that `data`, the next bytes of this stream, completes: text ready to be written, or "".
+
+        `now`: seconds since the epoch.
+        """
+        if not self._shows(task):
+            return ""
+        self._now = now
+        key = (task, stream)
+        state = self._streams.get(key)
+        if state is None:
+            self._admit(task)
+            state = self._streams[key] = _Stream(self._color)
+        return self._write(key, state, state.splitter.feed(data, now))
+
+    def idle(self, now: float) -> list[tuple[str, str]]:
+        """Unfinished lines whose time has come (a prompt, a progress bar), as (``stdout`` or ``stderr``, text)."""
+        self._now = now
+        return list(self._each((key, state, state.splitter.idle(now)) for key, state in self._streams.items()))
+
+    @property
+    def due(self) -> float | None:
+        """When `idle` next has something to show; None if nothing is unfinished."""
+        return min((due for state in self._streams.values() if (due := state.splitter.due) is not None), default=None)
+
+    def finish(self, task: str | None = None, now: float | None = None) -> list[tuple[str, str]]:
+        """The unfinished lines of a task that has ended, or of all tasks, as (stream, text).
+
+        The streams are forgotten: bytes that come later begin anew, as those of the next attempt do.
+        """
+        if now is not None:
+            self._now = now
+        ended = [key for key in self._streams if task is None or key[0] == task]
+        states = [(key, self._streams.pop(key)) for key in ended]
+        return list(self._each((key, state, state.splitter.flush()) for key, state in states))
+
+    @property
+    def folded(self) -> int:
+        """How many lines of noise have been hidden."""
+        return sum(self._folded.values())
+
+    @property
+    def folded_by_task(self) -> Mapping[str, int]:
+        """The same, for the tasks that had any."""
+        return self._folded
+
+    @property
+    def folded_note(self) -> str:
+        """One line that says how many lines were hidden and how to see them; "" if none were."""
+        count = self.folded
+        if not count:
+            return ""
+        lines, them = ("1 line", "it") if count == 1 else (f"{count} lines", "them")
+        return f"{lines} of TensorFlow's start-up noise folded; --all shows {them}"
+
+    def _shows(self, task: str) -> bool:
+        return self._only is None or task in self._only
+
+    def _admit(self, task: str) -> None:
+        if task in self._colors:
+            return
+        self._colors[task] = _COLORS[len(self._colors) % len(_COLORS)]
+        if self._shows(task) and len(task) > self._width:
+            self._width = len(task)
+            self._heads.clear()
+
+    def _each(self, found: Iterable[tuple[tuple[str, str], _Stream, list[str]]]) -> Iterator[tuple[str, str]]:
+        for key, state, lines in found:
+            text = self._write(key, state, lines)
+            if text:
+                yield key[1], text
+
+    def _write(self, key: tuple[str, str], state: _Stream, lines: list[str]) -> str:
+        if self._fold and lines:
+            shown = state.noise.fold(lines)
+            if shown is not lines:
+                self._folded[key[0]] = self._folded.get(key[0], 0) + len(lines) - len(shown)
+                lines = shown
+        if self._grep is not None:
+            search = self._grep.search
+            lines = [line for line in lines if search(_SGR.sub("", line) if "\x1b" in line else line)]
+        if not lines:
+            return ""
+        head = self._head(key)
+        return head + ("\n" + head).join(lines) + "\n"
+
+    def _head(self, key: tuple[str, str]) -> str:
+        """What stands in front of a line of this stream, now."""
+        head = self._heads.get(key)
+        if head is None:
+            head = self._heads[key] = self._name(*key) if self._prefix else ""
+        if self._timestamps:
+            return datetime.fromtimestamp(self._now, self._tz).strftime("%H:%M:%S.%f")[:-3] + " " + head
+        return head
+
+    def _name(self, task: str, stream: str) -> str:
+        bar = ":" if self._mark_stderr and stream == "stderr" else "|"
+        name = f"{task:<{self._width}} {bar}"
+        return f"{self._colors[task]}{name}{_RESET} " if self._color else f"{name} "
+
+
+class Follower:
+    """Reads one log file as it grows, from `offset` on, or from its last `tail` lines on.
+
+    The file may not exist yet, and may go away. It is opened for each read: a run of 300 tasks has 600 files, and a
+    process may often have no more than 1024 open. Raises `OrchError` if the file is there but cannot be read.
+    """
+
+    __slots__ = ("_note", "_path", "offset")
+
+    def __init__(self, path: Path | str, *, offset: int = 0, tail: int | None = None) -> None:
+        self._path = path
+        self._note: str | None = None
+        self.offset = offset if tail is None else tail_offset(path, tail)
+        """Where the next read begins, in bytes."""
+
+    def read(self, limit: int = BLOCK) -> bytes:
+        """The next bytes, at most `limit`; empty if there are none for now."""
+        try:
+            with open(self._path, "rb", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size
+                if size < self.offset:
+                    self._note = f"{self._path} became shorter ({self.offset} to {size} bytes); what follows is what is added from here on"
+                    self.offset = size
+                file.seek(self.offset)
+                data = file.read(limit) or b""
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise _unreadable(self._path, error) from error
+        self.offset += len(data)
+        return data
+
+    def take_note(self) -> str | None:
+        """What the user should know about the file, once: that it became shorter under the reader."""
+        note, self._note = self._note, None
+        return note
+
+
+def tail_offset(path: Path | str, lines: int) -> int:
+    """Where the last `lines` lines of a file begin, in bytes; 0 if it has no more, or does not exist.
+
+    Reads backwards, `BLOCK` bytes at a time. A last line without its end counts as a line.
+    """
+    try:
+        with open(path, "rb", buffering=0) as file:
+            size = position = file.seek(0, os.SEEK_END)
+            if lines <= 0:
+                return size
+            while position:
+                start = max(0, position - BLOCK)
+                file.seek(start)
+                block = (file.read(position - start) or b"")[: position - start]
+                found = len(block)
+                if position == size and block.endswith(b"\n"):
+                    found -= 1  # the end of the last line, not of the one before it
+                while (found := block.rfind(b"\n", 0, found)) >= 0:
+                    lines -= 1
+                    if not lines:
+                        return start + found + 1
+                position = start
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    return 0
+
+
+def _unreadable(path: Path | str, error: OSError) -> OrchError:
+    return OrchError(f"{path}: cannot read this log: {error.strerror or error}")

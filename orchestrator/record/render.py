@@ -1,0 +1,190 @@
+"""Runs as text for people: what just happened, the failure report, the table of tasks. Text only; nothing is printed here."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from ..model import events
+from ..model.cluster import Cause, Cluster, Outcome, Phase, TaskState, TaskStatus, Verdict
+from ..model.lifecycle import group_tasks
+from ..model.plan import Plan
+from .rundir import RunDir
+
+TAIL_LINES = 20
+TAIL_BYTES = 64 * 1024
+TRACEBACK_LINES = 60
+_HEADLINES = {
+    Outcome.SUCCEEDED: "succeeded",
+    Outcome.FAILED: "failed",
+    Outcome.CANCELLED: "cancelled",
+    Outcome.TIMED_OUT: "ran out of time",
+    Outcome.BROKEN: "broke down",
+}
+
+
+def describe_code(code: int) -> str:
+    """An exit code in words: ``exit code 7``, ``killed by SIGKILL``."""
+    if code > 128:
+        try:
+            return f"killed by {signal.Signals(code - 128).name}"
+        except ValueError:
+            pass
+    return f"exit code {code}"
+
+
+def describe_seconds(seconds: float) -> str:
+    """``0.4 s``, ``2 min 05 s``, ``3 h 12 min``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def describe_plan(planned: Plan) -> str:
+    """One line at the start of a run."""
+    hosts = ", ".join(host.name for host in planned.hosts)
+    tasks = group_tasks(str(task.id) for task in planned.tasks)
+    return f"run {planned.run_id}: {planned.spec.strategy}, {tasks} on {hosts}"
+
+
+def narrate(before: Cluster, after: Cluster, event: events.Event) -> str | None:
+    """What an event means to somebody who watches, in a line; None if it means nothing to them."""
+    if before.phase is not Phase.STOPPING and after.phase in (Phase.STOPPING, Phase.DONE):
+        return _narrate_ending(after)
+    if isinstance(event, events.StopAsked) and before.phase is Phase.STOPPING:
+        return "again: killing what is left"
+    if before.phase is Phase.STARTING and after.phase is Phase.RUNNING and len(after.tasks) > 1:
+        took = (after.formed_at or after.started_at) - after.started_at
+        return f"cluster formed after {describe_seconds(took)}: {len(after.tasks)} tasks are up"
+    if isinstance(event, events.TaskExited) and event.code and after.phase is not Phase.STOPPING:
+        return f"{event.task} failed ({describe_code(event.code)}); the training goes on"
+    return None
+
+
+def _narrate_ending(after: Cluster) -> str | None:
+    ending = after.ending or after.verdict
+    cause = ending.cause if ending else None
+    running = [task.name for task in after.tasks.values() if not task.has_ended]
+    first = _headline(cause) if cause else "done" if running else None
+    if not running:
+        return first
+    grace = f"SIGTERM now, SIGKILL after {after.policy.grace_s:g} s" if after.policy.grace_s else "SIGKILL"
+    again = "; Ctrl-C again kills them at once" if ending and ending.exit_code == 130 else ""
+    return f"{first}; stopping {group_tasks(running)} ({grace}{again})"
+
+
+def _headline(cause: Cause) -> str:
+    if not cause.task:
+        return cause.what
+    code = f" ({describe_code(cause.code)})" if cause.code else ""
+    return f"{cause.task} {cause.what}{code}"
+
+
+def report(verdict: Verdict, run: RunDir, cluster: Cluster | None, shown_dir: Path | None = None) -> str:
+    """The end of a run: what came first, last on the screen."""
+    directory = shown_dir or run.path
+    took = describe_seconds(max(0.0, verdict.ended_at - verdict.started_at))
+    lines = [f"{run.run_id} {_HEADLINES[verdict.outcome]} after {took}"]
+    cause = verdict.cause
+    if cause is not None and cause.task:
+        lines += _describe_failure(cause, verdict, run, directory)
+        lines += _describe_others(cause, cluster)
+    elif cause is not None:
+        lines.append(f"  {cause.what}")
+        lines.append(f"  logs: {directory}")
+    if verdict.outcome is not Outcome.SUCCEEDED:
+        lines.append(f"  exit code {verdict.exit_code}{_explain_given_code(verdict)}")
+    return "\n".join(lines)
+
+
+def _describe_failure(cause: Cause, verdict: Verdict, run: RunDir, directory: Path) -> list[str]:
+    how = describe_code(cause.code) if cause.code is not None else cause.what
+    lines = [f"  first failure: {cause.task} on {cause.host}: {how}"]
+    if cause.code == 0:
+        lines[0] += f"; it {cause.what}"
+    stream = "stderr"
+    if cause.failure is not None:
+        lines += _indent(_shorten(cause.failure.traceback.rstrip().splitlines()))
+    elif cause.code is not None:
+        stream, tail = _last_words(run, cause.task, verdict.attempt)
+        lines += [f"  its last lines on {stream}:", *_indent(tail)] if tail else ["  it wrote nothing"]
+    log = run.log_path(cause.task, verdict.attempt, stream).relative_to(run.path)
+    return [*lines, f"  log: {directory / log}"]
+
+
+def _describe_others(cause: Cause, cluster: Cluster | None) -> list[str]:
+    if cluster is None:
+        return []
+    others = [task for task in cluster.tasks.values() if task.name != cause.task]
+    stopped = [task.name for task in others if task.state is TaskState.STOPPED]
+    failed = [task for task in others if task.state is TaskState.FAILED]
+    lines = [f"  stopped because of it: {group_tasks(stopped)}"] if stopped else []
+    return lines + [f"  failed after it: {task.name} ({describe_code(task.code or 0)})" for task in failed[:8]]
+
+
+def _explain_given_code(verdict: Verdict) -> str:
+    code = verdict.cause.code if verdict.cause else None
+    if verdict.outcome is not Outcome.FAILED or code in (None, verdict.exit_code):
+        return ""
+    return f" ({verdict.cause.task if verdict.cause else ''} ended with {code}, which means something else here)"
+
+
+def _indent(lines: Iterable[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
+
+
+def _shorten(lines: Sequence[str]) -> list[str]:
+    if len(lines) <= TRACEBACK_LINES:
+        return list(lines)
+    half = TRACEBACK_LINES // 2
+    return [*lines[:half], f"… {len(lines) - 2 * half} lines left out …", *lines[-half:]]
+
+
+def _last_words(run: RunDir, task: str, attempt: int) -> tuple[str, list[str]]:
+    """The last lines of a task's stderr, or of its stdout if it wrote nothing there."""
+    for stream in ("stderr", "stdout"):
+        try:
+            with open(run.log_path(task, attempt, stream), "rb") as file:
+                size = file.seek(0, 2)
+                file.seek(max(0, size - TAIL_BYTES))
+                data = file.read()
+        except OSError:
+            continue
+        lines = [line.rpartition("\r")[2] for line in data.decode("utf-8", "backslashreplace").rstrip().split("\n")]
+        if any(lines):
+            return stream, lines[-TAIL_LINES:]
+    return "stderr", []
+
+
+def table(cluster: Cluster, now: float) -> str:
+    """The tasks of a run, a line each."""
+    rows = [("TASK", "HOST", "STATE", "PID", "SINCE", "NOTE")]
+    rows += [_row(task, now) for task in cluster.tasks.values()]
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    return "\n".join("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[5]]).rstrip() for row in rows)
+
+
+def _row(task: TaskStatus, now: float) -> tuple[str, str, str, str, str, str]:
+    since = task.ended_at or task.up_at or task.started_at
+    note = ""
+    if task.code:
+        note = describe_code(task.code)
+    elif task.report:
+        note = " ".join(f"{key}={_short(value)}" for key, value in task.report.items())
+    elif task.waiting and not task.has_ended:
+        note = task.waiting
+    age = describe_seconds(max(0.0, now - since)) if since else ""
+    return (task.name, task.host, task.state.value, str(task.pid or ""), age, note)
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def clock(at: float) -> str:
+    """A time of day for people, in the local zone."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

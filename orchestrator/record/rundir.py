@@ -1,0 +1,280 @@
+"""A run on disk. Every path and every byte of `.orch/` is known here and nowhere else.
+
+    HOME/.gitignore                 "*", if we made HOME
+    HOME/latest -> runs/RUN
+    HOME/runs/RUN/
+      lock                          held (flock) by the controller as long as it lives; its pid is inside
+      spec.yaml plan.json           what was wanted, what was planned
+      request/                      what the backend ran, byte for byte
+      events.jsonl                  what happened
+      agents/HOST.log               what an agent had to complain about
+      attempt-1/worker-0/           stdout.log stderr.log error.json reports.jsonl stacks.txt
+      checkpoints/                  ORCH_CHECKPOINT_DIR of the tasks
+      result.json                   the verdict
+
+Directories are 0700, files 0600: environments and logs hold secrets. A file that others read whole is written aside and
+renamed. Whether a run is alive is a fact of the kernel (the lock), never a pid in a file: the pid is believed only while the lock is held.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from worker.contract import ContractError, from_json, to_json
+
+from ..errors import OrchError, UsageError
+from ..model import lifecycle, plan
+from ..model.cluster import Cluster, Verdict
+from ..model.plan import Plan
+from . import journal
+from .journal import RunEvent
+
+RESERVE_BYTES = 32 * 1024
+"""Kept free for the verdict: a run that a full disk has ended must still be able to say so."""
+IGNORE_ALL = b"*\n"
+
+
+class RunDir:
+    """One run's directory. Open it with `create` or `find`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.made: list[Path] = []
+        """What was made above HOME for this run."""
+        self._lock_fd: int | None = None
+        self._events_fd: int | None = None
+
+    @property
+    def run_id(self) -> str:
+        return self.path.name
+
+    # --- the controller's side -----------------------------------------------------------------
+
+    def lock(self) -> None:
+        """Say that this process runs the run. Held until the process ends. Raises `OrchError` if another one does."""
+        fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(fd)
+            raise OrchError(f"{self.run_id} already has a controller") from error
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, str(os.getpid()).encode(), 0)
+        self._lock_fd = fd
+
+    def record(self, event: RunEvent) -> None:
+        """Append to `events.jsonl`. Raises OSError, such as for a full disk."""
+        if self._events_fd is None:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            self._events_fd = os.open(self.path / "events.jsonl", flags, 0o600)
+        _write_all(self._events_fd, journal.to_line(event))
+
+    def write_spec(self, text: str) -> None:
+        self.write("spec.yaml", text)
+
+    def write_plan(self, planned: Plan) -> None:
+        """Write `plan.json`; from now on the run is the latest."""
+        self.write("plan.json", json.dumps(to_json(planned)))
+        home = self.path.parent.parent
+        aside = home / f".latest-{self.run_id}"
+        aside.symlink_to(Path("runs") / self.run_id)
+        aside.replace(home / "latest")
+
+    def discard(self) -> None:
+        """Remove the directory of a run of which nothing was started, and what was only made for it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        home = self.path.parent.parent
+        with contextlib.suppress(OSError):
+            self.path.parent.rmdir()
+            ignore = home / ".gitignore"
+            if [path.name for path in home.iterdir()] == [ignore.name] and ignore.read_bytes() == IGNORE_ALL:
+                ignore.unlink()
+                home.rmdir()
+            for parent in reversed(self.made):
+                parent.rmdir()
+
+    def write_verdict(self, verdict: Verdict, extra: dict[str, Any]) -> None:
+        """Write `result.json`, out of the reserve if need be."""
+        text = json.dumps({**to_json(verdict), **extra}, indent=2) + "\n"
+        try:
+            self.write("result.json", text)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self.free_reserve()
+            self.write("result.json", text)
+        self.free_reserve()
+
+    def free_reserve(self) -> None:
+        (self.path / "reserve").unlink(missing_ok=True)
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file of the run whole: aside, then renamed."""
+        path = self.path / name
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        _write_whole(path, text.encode("utf-8", "surrogateescape"))
+
+    def append_output(self, task: str, attempt: int, stream: str, offset: int, data: bytes) -> int:
+        """Store bytes that came from a host which does not see this directory. Returns the file's new size."""
+        path = self.log_path(task, attempt, stream)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.lseek(fd, offset, os.SEEK_SET)
+            _write_all(fd, data)
+        finally:
+            os.close(fd)
+        return offset + len(data)
+
+    # --- everybody's side ----------------------------------------------------------------------
+
+    def log_path(self, task: str, attempt: int, stream: str) -> Path:
+        return self.task_dir(task, attempt) / f"{stream}.log"
+
+    def task_dir(self, task: str, attempt: int) -> Path:
+        return self.path / plan.log_dir(attempt, task)
+
+    def agent_log(self, host: str) -> Path:
+        path = self.path / "agents" / f"{host}.log"
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        return path
+
+    def controller_pid(self) -> int | None:
+        """The pid of the controller, if it lives."""
+        try:
+            fd = os.open(self.path / "lock", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            text = os.pread(fd, 32, 0)
+            return int(text) if text.isdigit() else None
+        finally:
+            os.close(fd)
+        return None
+
+    def wait_unlocked(self) -> None:
+        """Return when no controller holds the run any more."""
+        with contextlib.suppress(FileNotFoundError), open(self.path / "lock", "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+
+    def read_plan(self) -> Plan | None:
+        """The plan; None if the run ended before there was one."""
+        try:
+            return from_json(Plan, json.loads((self.path / "plan.json").read_bytes()))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, ContractError) as error:
+            raise OrchError(f"the plan of {self.run_id} cannot be read: {error}") from None
+
+    def read_result(self) -> dict[str, Any] | None:
+        """`result.json` as it is; None while the run goes on, or if its controller died."""
+        try:
+            found = json.loads((self.path / "result.json").read_bytes())
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def read_events(self) -> Iterator[RunEvent]:
+        try:
+            with open(self.path / "events.jsonl", "rb") as file:
+                yield from journal.from_lines(file)
+        except FileNotFoundError:
+            return
+
+    def read_cluster(self) -> Cluster | None:
+        """The run as its events tell it; None if it ended before there was a plan."""
+        planned = self.read_plan()
+        if planned is None:
+            return None
+        cluster = lifecycle.new(lifecycle.policy_of(planned.spec), planned.hosts_by_task)
+        return journal.fold(cluster, self.read_events())
+
+
+def create(home: Path, run_id: str) -> RunDir:
+    """Make the directory of a new run. Raises `OrchError` with the place and the reason; nothing is left then."""
+    run = RunDir(home / "runs" / run_id)
+    try:
+        _make_directories(run)
+        with open(run.path / "reserve", "wb", opener=_private) as file:
+            file.write(b"\0" * RESERVE_BYTES)
+    except OSError as error:
+        run.discard()
+        raise OrchError(
+            f"cannot keep a run in {home}: {error.strerror or error}; name another directory with --run-dir or ORCH_HOME"
+        ) from None
+    return run
+
+
+def _make_directories(run: RunDir) -> None:
+    home = run.path.parent.parent
+    for parent in reversed([path for path in home.parents if not path.exists()]):
+        parent.mkdir(exist_ok=True)
+        run.made.append(parent)
+    for patience in (2, 1, 0):
+        try:
+            if not home.exists():
+                home.mkdir(mode=0o700, exist_ok=True)
+                # Only a directory that we have made is hidden from git: --run-dir may name one with a project in it.
+                _write_whole(home / ".gitignore", IGNORE_ALL)
+            run.path.parent.mkdir(mode=0o700, exist_ok=True)
+            run.path.mkdir(mode=0o700)
+            return
+        except FileNotFoundError:  # another run has just been discarded, and its parents with it
+            if not patience:
+                raise
+
+
+def find(home: Path, name: str | None) -> RunDir:
+    """A run by its id or an unambiguous beginning of it; None: the latest. Raises `UsageError`."""
+    if name is None:
+        latest = home / "latest"
+        if not latest.is_dir():
+            raise UsageError(f"there is no run in {home}")
+        return RunDir(latest.resolve())
+    found = [run for run in list_runs(home) if run.run_id.startswith(name)]
+    exact = [run for run in found if run.run_id == name]
+    if len(exact or found) != 1:
+        known = ", ".join(run.run_id for run in (found or list_runs(home))[-8:]) or "none"
+        what = "matches several" if found else "does not exist"
+        raise UsageError(f"the run {name!r} {what} in {home}; runs: {known}")
+    return (exact or found)[0]
+
+
+def list_runs(home: Path) -> list[RunDir]:
+    """All runs, oldest first."""
+    try:
+        paths = [path for path in (home / "runs").iterdir() if path.is_dir()]
+    except OSError:
+        return []
+    return [RunDir(path) for path in sorted(paths, key=lambda path: (path.stat().st_ctime_ns, path.name))]
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(aside, "wb", opener=_private) as file:
+            file.write(data)
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

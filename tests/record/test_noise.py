@@ -1,0 +1,150 @@
+"""What counts as TensorFlow's start-up noise. The files in noise/ are what real starts printed."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.record.noise import StartupNoise
+
+SAMPLES = Path(__file__).parent / "noise"
+ONLY_NOISE = sorted(path.name for path in SAMPLES.glob("*.log") if path.name != "tf2.21-parameter-server-chief-0-info.log")
+
+
+def lines_of(name: str) -> list[str]:
+    return (SAMPLES / name).read_text().splitlines()
+
+
+@pytest.mark.parametrize("name", ONLY_NOISE)
+def test_a_real_start_is_noise_from_end_to_end(name: str) -> None:
+    lines = lines_of(name)
+    assert lines
+    assert StartupNoise().fold(lines) == []
+
+
+def test_the_coordinator_s_own_messages_are_not_start_up_noise() -> None:
+    shown = StartupNoise().fold(lines_of("tf2.21-parameter-server-chief-0-info.log"))
+    # The script had set the level to INFO; what it asked for beyond the start is not ours to hide.
+    assert sorted(set(shown)) == [
+        "INFO:tensorflow:ClusterCoordinator destructor: stopping cluster",
+        "INFO:tensorflow:Start cancelling remote resource-building functions",
+        "INFO:tensorflow:Stopping cluster, starting with failure handler",
+        "INFO:tensorflow:Stopping queue",
+        "INFO:tensorflow:Stopping workers",
+        "INFO:tensorflow:Waiting for all global closures to be finished.",
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "2024-10-30 15:24:48.302198: I tensorflow/core/util/port.cc:153] oneDNN custom operations are on. You may see slightly different "
+        "numerical results due to floating-point round-off errors from different computation orders. To turn them off, set the "
+        "environment variable `TF_ENABLE_ONEDNN_OPTS=0`.",
+        "I0000 00:00:1739936883.011491  576052 cuda_dnn.cc:529] Loaded cuDNN version 90300",
+        "INFO:tensorflow:Waiting for the cluster, timeout = inf",
+        "INFO:tensorflow:Cluster is ready.",
+        "I1121 03:33:01.595343 140549862341504 mirrored_strategy.py:423] Using MirroredStrategy with devices ('/job:worker/task:1',)",
+    ],
+)
+def test_lines_of_other_builds_and_hosts(line: str) -> None:
+    assert StartupNoise().hides(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "I am worker 0",
+        "Epoch 1/10",
+        "INFO:root:started",
+        "INFO:tensorflow:Saving checkpoints for 0 into model.ckpt.",
+        "INFO:tensorflow:my own message about the cluster",
+        "WARNING:tensorflow:Using MirroredStrategy with devices ()",
+        "WARNING: All log messages",
+        "To enable the following instructions: read the manual",
+        "2024-05-01 12:00:00,123 INFO Started server with target: grpc://h:1",
+        "2024-05-01 12:00:00.123456: I started",
+        "I0501 12:00:00.123456 140123 train.py:12] step 3",
+        "W0501 12:00:00.123456 140123 mirrored_strategy.py:423] Using MirroredStrategy with devices ()",
+        # a user's own operation, in C++, with absl's log
+        "I0000 00:00:1795231330.190410    3957 my_op.cc:12] 64 rows",
+        # news of a cluster in trouble, from the same files as the noise
+        "I0000 00:00:1795231330.1    3957 coordination_service.cc:1472] Barrier(WaitForAllTasks::1::0) has passed with status: "
+        "DEADLINE_EXCEEDED: timed out",
+        "E0000 00:00:1795231330.1    3957 coordination_service.cc:1] /job:worker/replica:0/task:1 has been set to ERROR",
+        "2024-05-01 12:00:00.1: I tensorflow/core/framework/local_rendezvous.cc:404] Local rendezvous is aborting with status: "
+        "UNAVAILABLE: Connection reset by peer",
+        "E0000 00:00:1795232163.129503    8182 cuda_platform.cc:52] failed call to cuInit: INTERNAL: CUDA error: Failed call to cuInit: "
+        "CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected",
+        "W0000 00:00:1795232163.129503    8182 gpu_device.cc:2342] Cannot dlopen some GPU libraries.",
+        "F0000 00:00:1795232163.129503    8182 tensor.cc:1] Check failed: dtype() == expected_dtype (1 vs. 9)",
+    ],
+)
+def test_everything_else_is_shown(line: str) -> None:
+    assert not StartupNoise().hides(line)
+
+
+@pytest.mark.parametrize("name", ONLY_NOISE)
+def test_the_same_line_with_a_level_that_is_not_on_the_list_is_shown(name: str) -> None:
+    raised = []
+    for line in lines_of(name):
+        if line.startswith("I0000 "):
+            raised.append(("E" if "rendezvous" in line else "W") + line[1:])
+        elif ": I " in line[:40]:
+            raised.append(line.replace(": I ", ": F ", 1))
+    assert StartupNoise().fold(raised) == raised
+
+
+def test_a_dump_ends_where_its_shape_ends() -> None:
+    noise = StartupNoise()
+    start = "I0000 00:00:1795231353.262034    4843 eager_service_impl.cc:355] SessionOptions: goo.gle/debugproto  "
+    assert noise.fold([start, "device_count {", '  key: "CPU"', "loss: 0.5", "  value: 1", "}", ""]) == ["loss: 0.5", "  value: 1", "}", ""]
+    assert noise.fold([start, "device_count {", "}", "loss: 0.5", "allow_soft_placement: true"]) == [
+        "loss: 0.5",
+        "allow_soft_placement: true",
+    ]
+    assert noise.fold([start, "allow_soft_placement: true", "", "", "}"]) == ["", "}"]
+
+
+def test_a_list_of_stragglers_ends_with_the_first_other_line() -> None:
+    noise = StartupNoise()
+    start = "I0000 00:00:1795231330.273643    4081 coordination_service.cc:505] Example stragglers:"
+    assert noise.fold([start]) == []
+    assert noise.fold(["/job:worker/replica:0/task:1", "hello", "/job:worker/replica:0/task:2"]) == [
+        "hello",
+        "/job:worker/replica:0/task:2",
+    ]
+
+
+def test_lines_without_noise_are_passed_through_as_they_are() -> None:
+    lines = ["Epoch 1/3", "W is for weights", "step 1"]
+    assert StartupNoise().fold(lines) is lines
+
+
+MIXED = [line for name in ONLY_NOISE for line in lines_of(name)] + [
+    "step 1",
+    "Epoch 1",
+    "",
+    "}",
+    "loss: 0.5",
+    "/job:worker/replica:0/task:1",
+]
+
+
+@given(st.lists(st.sampled_from(MIXED), max_size=40), st.lists(st.integers(0, 40)))
+def test_what_is_folded_does_not_depend_on_how_the_lines_arrive(lines: list[str], cuts: list[int]) -> None:
+    whole = StartupNoise()
+    one_by_one = [line for line in lines if not whole.hides(line)]
+    pieces = StartupNoise()
+    bounds = [0, *sorted(min(cut, len(lines)) for cut in cuts), len(lines)]
+    assert [line for a, b in pairwise(bounds) for line in pieces.fold(lines[a:b])] == one_by_one
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\n"), max_size=30)))
+def test_a_user_s_text_is_never_folded(lines: list[str]) -> None:
+    assert StartupNoise().fold(lines) == lines
