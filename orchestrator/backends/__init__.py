@@ -1,0 +1,57 @@
+"""Places where tasks can run. A backend knows one kind of place, and no policy.
+
+It answers four questions and nothing else: what hosts are there, how is an agent started on one, what is the
+request in full (`--dry-run` prints it), and how is what is left of a run cancelled when its controller is gone.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from ..model.spec import ClusterSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A machine. `address`: how the other hosts reach it. `sees_run_dir`: it has the controller's run directory."""
+
+    name: str
+    address: str
+    sees_run_dir: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Transport:
+    """How an agent is started: a program whose stdin takes orders and whose stdout gives frames."""
+
+    argv: tuple[str, ...]
+
+
+class Backend(Protocol):
+    """The four questions."""
+
+    def hosts(self, spec: ClusterSpec) -> tuple[Host, ...]: ...
+
+    def transport(self, spec: ClusterSpec, host: Host) -> Transport: ...
+
+    def request(self, spec: ClusterSpec) -> Mapping[str, str]:
+        """File names and texts of what would be run: commands, scripts, manifests. Pure."""
+        ...
+
+    def cancel(self, run_id: str, run_dir: Path) -> int:
+        """End what a dead controller may have left. Returns how many processes that were."""
+        ...
+
+
+_MODULES = {"local": "local"}
+
+
+def load(name: str) -> Backend:
+    """The backend of that name, imported only now: a local run needs no cluster's tools."""
+    module = importlib.import_module(f".{_MODULES[name]}", __name__)
+    backend: Backend = module.make()
+    return backend

@@ -1,0 +1,111 @@
+"""Our end of a channel: an agent is started, gets orders, and its frames are handed on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from worker.channel import ChannelError, Decoder, encode
+from worker.contract import FRAMES, Bye
+
+from ..errors import OrchError, UsageError
+from . import Host, Transport
+
+ENDING_S = 10.0
+"""How long an agent may take to end after `Bye` before it is killed. It has nothing left to wait for then."""
+
+Receive = Callable[[str, Any, bytes], None]
+Lose = Callable[[str, str], None]
+
+
+class AgentLink:
+    """A running agent. `receive` gets each frame with its data; `lose` gets the reason when the channel ends before `close`."""
+
+    def __init__(self, host: Host, log: Path, receive: Receive, lose: Lose) -> None:
+        self.host = host
+        self._log = log
+        self._receive, self._lose = receive, lose
+        self._closing = False
+
+    async def open(self, transport: Transport) -> None:
+        """Start the agent. Raises `UsageError` if its program cannot be run."""
+        with open(self._log, "ab", opener=_private) as stderr:
+            try:
+                self._process = await asyncio.create_subprocess_exec(
+                    *transport.argv,
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=stderr,
+                    limit=1024 * 1024,
+                    start_new_session=True,  # the terminal's Ctrl-C is ours to act on, not the agent's
+                )
+            except OSError as error:
+                raise UsageError(f"{transport.argv[0]!r} cannot be run: {error.strerror or error}; set python: or --python") from None
+        self._reading = asyncio.create_task(self._read())
+
+    def order(self, message: Any) -> None:
+        """Send an order. To an agent that is gone: nothing, `lose` tells."""
+        pipe = self._process.stdin
+        if pipe is not None and not pipe.is_closing():
+            pipe.write(encode(message))
+
+    async def close(self) -> None:
+        """Let the agent go, and see it end."""
+        self._closing = True
+        self.order(Bye())
+        try:
+            await asyncio.wait_for(self._reading, ENDING_S)
+        except asyncio.TimeoutError:
+            await self.kill()
+
+    async def kill(self) -> None:
+        """End the agent at once; its tasks die with it."""
+        self._closing = True
+        self._end_process()
+        await asyncio.wait([self._reading], timeout=ENDING_S)
+
+    def _end_process(self) -> None:
+        """SIGKILL to what `open` started, with its children: an interpreter's wrapper script may not have exec'ed it."""
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    async def _read(self) -> None:
+        assert self._process.stdout is not None
+        decoder = Decoder(FRAMES)
+        broken = ""
+        while not broken:
+            data = await self._process.stdout.read(1024 * 1024)
+            if not data:
+                break
+            try:
+                for frame, payload in decoder.feed(data):
+                    self._receive(self.host.name, frame, payload)
+            except ChannelError as error:
+                broken = str(error)
+                self._end_process()
+        code = await self._process.wait()
+        if not self._closing:
+            self._lose(self.host.name, broken or self._explain(code))
+
+    def _explain(self, code: int) -> str:
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        try:
+            complaint = self._log.read_text(errors="replace").strip().splitlines()[-1:]
+        except OSError:
+            complaint = []
+        return f"its agent {how}" + "".join(f": {line}" for line in complaint)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def refuse_silence(host: Host, seconds: float) -> OrchError:
+    """The error for an agent that has started and says nothing."""
+    return OrchError(f"the agent on {host.name} has not answered for {seconds:g} s")

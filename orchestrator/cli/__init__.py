@@ -1,0 +1,92 @@
+"""The command line: parse, call, render, exit. The only place that knows Click.
+
+A subcommand's module is imported only when that subcommand is wanted, so that ``orch --help`` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from .. import __version__
+from ..errors import OrchError
+
+COMMANDS = {
+    "up": ("up", "Start a cluster and stay attached."),
+    "plan": ("plan", "Print the tasks, hosts and each TF_CONFIG that a spec means; start nothing."),
+    "ps": ("runs", "Show the tasks of a run, or all runs."),
+    "logs": ("logs", "Show what the tasks of a run wrote."),
+    "wait": ("runs", "Wait for a run to end; exit as it did."),
+    "down": ("runs", "End a run."),
+    "init": ("init", "Write a commented orch.yaml."),
+}
+SETTINGS = {
+    "help_option_names": ["-h", "--help"],
+    "max_content_width": 110,
+    "token_normalize_func": lambda word: word.replace("_", "-"),  # --start_timeout is --start-timeout
+}
+
+
+class Commands(click.Group):
+    """The subcommands, known by name and one line each until one is wanted."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f".{COMMANDS[cmd_name][0]}", __name__)
+        command: click.Command = getattr(module, f"{cmd_name}_command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0] if args else ""
+        if name and name not in COMMANDS and not name.startswith("-"):
+            import difflib
+
+            near = difflib.get_close_matches(name, COMMANDS, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; a script is started with: orch up {name}" if name.endswith(".py") else ""
+            raise click.UsageError(f"there is no command {name!r}{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=Commands, context_settings=SETTINGS)
+@click.version_option(__version__, prog_name="orch")
+def orch() -> None:
+    """Start, watch and explain TensorFlow clusters."""
+
+
+def main(args: list[str] | None = None) -> None:
+    """Run the command line and exit with a code of the table in docs/exit-codes.md."""
+    try:
+        code = orch.main(args, prog_name="orch", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        code = 130
+    except OrchError as error:
+        click.echo(_complaint(error), err=True)
+        code = error.exit_code
+    except BrokenPipeError:
+        # Whoever read our output has seen enough. Python would complain once more when it closes stdout.
+        sys.stdout = None
+        code = 141
+    sys.exit(_as_code(code))
+
+
+def _complaint(error: OrchError) -> str:
+    lines = str(error).splitlines() or [type(error).__name__]
+    return "\n".join(["Error: " + lines[0], *("       " + line for line in lines[1:])])
+
+
+def _as_code(value: Any) -> int:
+    return value if isinstance(value, int) else 0

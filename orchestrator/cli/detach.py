@@ -1,0 +1,71 @@
+"""A controller that goes on alone: `orch up -d` returns when its tasks are started, or says why they are not."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from ..errors import BROKEN, OrchError
+from ..model import events
+from ..model.cluster import Cluster, TaskState
+from ..model.plan import Plan
+from ..record.rundir import RunDir
+
+_answer_fd = -1
+
+
+def fork(run: RunDir) -> dict[str, Any] | None:
+    """In the parent: the controller's answer, once it has one. In the controller, which leads a session of its own: None."""
+    global _answer_fd
+    read_fd, write_fd = os.pipe()
+    if os.fork() == 0:
+        os.close(read_fd)
+        _answer_fd = write_fd
+        os.setsid()
+        _redirect(run)
+        return None
+    os.close(write_fd)
+    with os.fdopen(read_fd, "rb") as pipe:
+        text = pipe.read()
+    if not text:
+        return {"error": f"the controller of {run.run_id} died at once; see {run.path / 'controller.log'}", "code": BROKEN}
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def _redirect(run: RunDir) -> None:
+    log = os.open(run.path / "controller.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for fd, number in ((null, 0), (log, 1), (log, 2)):
+        os.dup2(fd, number)
+    os.close(log)
+    os.close(null)
+
+
+class Answering:
+    """A `Viewer` for nobody but the waiting parent: tells it once that all tasks are started."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+
+    def planned(self, planned: Plan) -> None: ...
+
+    def grew(self, task: str, attempt: int, stream: str, size: int) -> None: ...
+
+    def said(self, text: str) -> None: ...
+
+    def happened(self, before: Cluster, after: Cluster, event: events.Event) -> None:
+        if after.is_over or all(task.state is not TaskState.PENDING for task in after.tasks.values()):
+            self._answer({"run": self._run.run_id})
+
+    def refuse(self, error: OrchError) -> None:
+        """The run could not be started."""
+        self._answer({"error": str(error), "code": error.exit_code})
+
+    def _answer(self, answer: dict[str, Any]) -> None:
+        global _answer_fd
+        if _answer_fd >= 0:
+            os.write(_answer_fd, json.dumps(answer).encode())
+            os.close(_answer_fd)
+            _answer_fd = -1

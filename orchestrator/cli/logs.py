@@ -1,0 +1,161 @@
+"""``orch logs``: what the tasks of a run wrote, now or as they write it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from worker.contract import STREAMS
+
+from ..errors import OrchError, Problem, SpecError, UsageError
+from ..model.plan import Plan
+from ..record import rundir
+from ..record.console import Sink
+from ..record.logs import Follower, LogView, wants_color
+from ..record.rundir import RunDir
+from .options import home_option
+from .views import color_options, only_tasks
+
+LOOK_S = 0.1
+"""How often a followed run's files are looked at."""
+
+_TASK = re.compile(r"(chief|worker|ps|evaluator|master)(-\d*)?")
+
+
+@click.command("logs")
+@click.argument("names", nargs=-1, metavar="[RUN] [TASK]...")
+@home_option
+@click.option("-f", "--follow", is_flag=True, help="Go on until the run is over.")
+@click.option("--tail", type=click.IntRange(0), metavar="N", help="Begin with the last N lines of each stream.")
+@click.option("--grep", metavar="RE", help="Show only lines in which this regular expression is found.")
+@click.option("--stream", type=click.Choice(STREAMS), help="Show only this stream.")
+@click.option("--attempt", type=click.IntRange(1), metavar="N", help="An earlier attempt; default: the last.")
+@color_options
+@click.option("--json", "as_json", is_flag=True, help="Print lines as JSON objects.")
+def logs_command(names: Sequence[str], home: str, **given: Any) -> int:
+    """Show what the tasks of RUN (default: the latest) wrote. TASK is worker-0, or worker for all workers."""
+    run, wanted = _split(Path(os.path.abspath(home)), names)
+    planned = run.read_plan()
+    if planned is None:
+        raise OrchError(f"{run.run_id} ended before it had tasks; logs: {run.path}")
+    tasks = [str(task.id) for task in planned.tasks]
+    shown = only_tasks(wanted, tasks)
+    streams = _Streams(run, [task for task in tasks if shown is None or task in shown], given, _last_attempt(run, given["attempt"]))
+    printer = _JsonPrinter(_pattern(given["grep"])) if given["as_json"] else _TextPrinter(planned, given)
+    streams.show(printer)
+    while given["follow"]:
+        alive = run.controller_pid() is not None
+        if not streams.show(printer):
+            if not alive:
+                break
+            printer.rest()
+            time.sleep(LOOK_S)
+    printer.end()
+    return 0
+
+
+def _split(home: Path, names: Sequence[str]) -> tuple[RunDir, list[str]]:
+    """Words that look like tasks are tasks; another one names the run."""
+    wanted = [name for name in names if _TASK.fullmatch(name)]
+    others = [name for name in names if name not in wanted]
+    if len(others) > 1:
+        raise UsageError(f"{' and '.join(others)}: at most one of them can be the run; tasks are written worker-0")
+    try:
+        return rundir.find(home, others[0] if others else None), wanted
+    except UsageError as error:
+        raise UsageError(f"{error}; tasks are written worker-0" if others else str(error)) from None
+
+
+def _last_attempt(run: RunDir, asked: int | None) -> int:
+    found = sorted(int(path.name.partition("-")[2]) for path in run.path.glob("attempt-*"))
+    if asked is not None and asked not in found:
+        raise UsageError(f"{run.run_id} has no attempt {asked}; it has {', '.join(map(str, found)) or 'none'}")
+    return asked or (found[-1] if found else 1)
+
+
+def _pattern(text: str | None) -> re.Pattern[str] | None:
+    try:
+        return re.compile(text) if text is not None else None
+    except re.error as error:
+        raise SpecError(Problem("--grep", f"{text!r} is not a regular expression: {error}")) from None
+
+
+class _Streams:
+    """The files to be shown, each read on from where it was left."""
+
+    def __init__(self, run: RunDir, tasks: Sequence[str], given: dict[str, Any], attempt: int) -> None:
+        streams = (given["stream"],) if given["stream"] else STREAMS
+        self._followers = [
+            (task, stream, Follower(run.log_path(task, attempt, stream), tail=given["tail"])) for task in tasks for stream in streams
+        ]
+
+    def show(self, printer: _TextPrinter | _JsonPrinter) -> bool:
+        """Print everything that is there by now; False if that was nothing."""
+        found = False
+        for task, stream, follower in self._followers:
+            while data := follower.read():
+                found = True
+                printer.show(task, stream, data)
+            note = follower.take_note()
+            if note:
+                click.echo(f"orch: {note}", err=True)
+        return found
+
+
+class _TextPrinter:
+    """Lines for people: stdout to stdout, stderr to stderr."""
+
+    def __init__(self, planned: Plan, given: dict[str, Any]) -> None:
+        self._sink = Sink(encoding=sys.stdout.encoding)
+        self._view = LogView(
+            [str(task.id) for task in planned.tasks],
+            color=wants_color(given["color"], sys.stdout.isatty(), os.environ),
+            fold=not given["everything"],
+            grep=_pattern(given["grep"]),
+        )
+
+    def show(self, task: str, stream: str, data: bytes) -> None:
+        self._sink.write(stream, self._view.render(task, stream, data, time.time()))
+        if self._sink.is_gone("stdout"):
+            raise BrokenPipeError
+
+    def rest(self) -> None:
+        for stream, text in self._view.idle(time.time()):
+            self._sink.write(stream, text)
+
+    def end(self) -> None:
+        for stream, text in self._view.finish():
+            self._sink.write(stream, text)
+        if self._view.folded_note:
+            click.echo(f"orch: {self._view.folded_note}", err=True)
+
+
+class _JsonPrinter:
+    """Lines for programs: ``{"task": …, "stream": …, "line": …}``; nothing is folded."""
+
+    def __init__(self, pattern: re.Pattern[str] | None) -> None:
+        self._pattern = pattern
+        self._views: dict[tuple[str, str], LogView] = {}
+
+    def show(self, task: str, stream: str, data: bytes) -> None:
+        view = self._views.setdefault((task, stream), LogView([task], fold=False, grep=self._pattern, prefix=False))
+        self._print(task, stream, view.render(task, stream, data))
+
+    def rest(self) -> None: ...
+
+    def end(self) -> None:
+        for (task, stream), view in self._views.items():
+            for _, text in view.finish():
+                self._print(task, stream, text)
+
+    def _print(self, task: str, stream: str, text: str) -> None:
+        for line in text.split("\n")[:-1]:
+            click.echo(json.dumps({"task": task, "stream": stream, "line": line}))

@@ -1,0 +1,243 @@
+"""The options that change a spec, in one table: flag, ``ORCH_*`` variable and key of `orch.yaml` are three names of one thing.
+
+Nothing is checked here: a flag's text goes into the document at its path, with the flag as its place, and the one parser
+says what is wrong with it. So precedence is an order of overlays: default, file, environment, ``--set``, flag.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from ..errors import Problem, SpecError, UsageError
+from ..model.document import Node
+
+F = TypeVar("F", bound=Callable[..., Any])
+Overlay = tuple[str | Sequence[str], Node]
+PROGRAM_KINDS = ("script", "module", "command")
+
+
+@dataclass(frozen=True, slots=True)
+class SpecOption:
+    """An option whose text goes to `path`. `flag`: it takes no text and means `flag`; `off` is what a variable turns it off with."""
+
+    names: tuple[str, ...]
+    path: str
+    help: str
+    metavar: str = "TEXT"
+    flag: str | None = None
+    off: str = "0"
+
+    @property
+    def parameter(self) -> str:
+        return "spec_" + self.long.lstrip("-").replace("-", "_")
+
+    @property
+    def long(self) -> str:
+        return self.names[-1]
+
+    @property
+    def variable(self) -> str:
+        return "ORCH_" + self.long.lstrip("-").replace("-", "_").upper()
+
+
+OPTIONS = (
+    SpecOption(("-n", "--workers"), "tasks.worker.count", "How many workers.", "N"),
+    SpecOption(("--ps",), "tasks.ps.count", "How many parameter servers.", "N"),
+    SpecOption(("--chief",), "tasks.chief.count", "Add a chief.", flag="1"),
+    SpecOption(("--evaluator",), "tasks.evaluator.count", "Add an evaluator.", flag="1"),
+    SpecOption(("--strategy",), "strategy", "multi_worker_mirrored, parameter_server, mirrored, one_device or none.", "NAME"),
+    SpecOption(("-m", "--module"), "module", "Run a module, as python -m does.", "MODULE"),
+    SpecOption(("--name",), "name", "The run's name; its id begins with it.", "NAME"),
+    SpecOption(("--python",), "python", "The tasks' interpreter.", "PATH"),
+    SpecOption(("--workdir",), "workdir", "The tasks' working directory.", "DIR"),
+    SpecOption(("--cpus",), "defaults.devices.cpus", "Logical CPU devices per task.", "N"),
+    SpecOption(("--serve",), "serve", "Run TensorFlow servers in worker and ps tasks.", flag="true", off="false"),
+    SpecOption(("--ports",), "ports", "Take the tasks' ports from this range.", "A-B"),
+    SpecOption(("--start-timeout",), "timeouts.start_s", "Seconds until all tasks must be up.", "S"),
+    SpecOption(("--timeout",), "timeouts.run_s", "Seconds until the run must be over.", "S"),
+    SpecOption(("--grace",), "timeouts.grace_s", "Seconds between SIGTERM and SIGKILL.", "S"),
+    SpecOption(("--log-level",), "defaults.log_level", "TensorFlow's own log: debug, info, warning or error.", "LEVEL"),
+    SpecOption(("--backend",), "backend.type", "Where the tasks run: local.", "NAME"),
+)
+
+
+_NOTHING_TO_RUN = (
+    "there is nothing to run, and no orch.yaml here\n"
+    "name a script: orch up train.py -n 2 -- ITS ARGUMENTS\n"
+    "or write a spec: orch init, then orch up"
+)
+
+
+class ScriptCommand(click.Command):
+    """A command whose words after ``--`` are the script's and are not looked at."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta["orch.script_args"] = None
+        if "--" in args:
+            split = args.index("--")
+            ctx.meta["orch.script_args"] = args[split + 1 :]
+            args = args[:split]
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            near = f"; did you mean {error.possibilities[0]}?" if error.possibilities else ""
+            own = f"; an option of the script itself goes after --: orch {self.name} SCRIPT -- {error.option_name}"
+            raise click.UsageError(f"there is no option {error.option_name}{near}{own}", ctx) from None
+        except click.UsageError as error:
+            if "unexpected extra argument" in error.message:
+                raise click.UsageError(f"{error.message.rstrip('.')}; the script's own arguments go after --", ctx) from None
+            raise
+
+
+def spec_options(command: F) -> F:
+    """Everything that says what to run: SCRIPT, ``-f``, ``--set``, ``--env`` and the table above."""
+    for option in reversed(OPTIONS):
+        settings: dict[str, Any] = {"help": option.help}
+        if option.flag is None:
+            settings["metavar"] = option.metavar
+        else:
+            settings |= {"is_flag": True, "flag_value": option.flag, "default": None}
+        command = click.option(*option.names, option.parameter, **settings)(command)
+    decorators = (
+        click.option("--set", "assignments", multiple=True, metavar="KEY.PATH=VALUE", help="Set any key of orch.yaml."),
+        click.option("--env", "variables", multiple=True, metavar="K=V", help="Set a variable of the tasks' environment."),
+        click.option("--no-python", "no_python", is_flag=True, help="SCRIPT is a program, not a Python file."),
+        click.option(
+            "-f", "--file", "file", envvar="ORCH_FILE", metavar="FILE", help="Read this spec; default: orch.yaml, if there is one."
+        ),
+        click.argument("script", required=False),
+    )
+    for decorate in decorators:
+        command = decorate(command)
+    return command
+
+
+def home_option(command: F) -> F:
+    """``--run-dir``: where runs are kept."""
+    text = "Keep runs here; default: .orch in the working directory."
+    options: dict[str, Any] = {"envvar": "ORCH_HOME", "default": ".orch", "metavar": "DIR", "help": text}
+    return click.option("--run-dir", "home", callback=_not_empty, **options)(command)
+
+
+def _not_empty(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
+    if not value:  # it would be the working directory itself
+        raise UsageError("--run-dir: must not be empty; leave it out to keep runs in .orch")
+    return value
+
+
+def read_document(ctx: click.Context) -> tuple[Node, str]:
+    """The document that the command line means, and the directory that its paths start from. Raises `SpecError`, `UsageError`."""
+    from ..model import document as documents
+
+    given = ctx.params
+    document, base = _read_file(given["file"])
+    assignments = [documents.parse_assignment(text, "--set") for text in given["assignments"]]
+    environment, flags = _option_overlays(ctx)
+    for path, value in [*environment, *assignments, *flags, *_variables(given["variables"]), *_program(ctx, base)]:
+        document = documents.overlay(document, path, value)
+    if not document.place and not any(_says(document, kind) for kind in PROGRAM_KINDS):
+        raise UsageError(_NOTHING_TO_RUN)
+    return document, base
+
+
+def _says(document: Node, key: str) -> bool:
+    return isinstance(document.value, dict) and key in document.value and document.value[key].value is not None
+
+
+def _read_file(name: str | None) -> tuple[Node, str]:
+    from ..model import document as documents
+
+    path = Path(name or "orch.yaml")
+    if name is None and not path.is_file():
+        return documents.empty(), os.getcwd()
+    try:
+        with open(path, "rb") as file:
+            # One byte more than allowed is enough to be refused; a spec of gigabytes is not read.
+            data = file.read(documents.MAX_BYTES + 1)
+            size = os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    if size > documents.MAX_BYTES:
+        raise SpecError(Problem(str(path), f"{size / 1e6:.1f} MB long; a spec is at most {documents.MAX_BYTES >> 20} MiB"))
+    return documents.read(data, str(path)), str(path.resolve().parent)
+
+
+def _option_overlays(ctx: click.Context) -> tuple[list[Overlay], list[Overlay]]:
+    """What the environment says, and what the flags say. An empty variable says nothing."""
+    environment: list[Overlay] = []
+    flags: list[Overlay] = []
+    for option in OPTIONS:
+        told, text = os.environ.get(option.variable), ctx.params[option.parameter]
+        if told:
+            environment += _overlays(option, _meaning(option, told), option.variable)
+        if text is not None:
+            flags += _overlays(option, text, option.long)
+    return environment, flags
+
+
+def _overlays(option: SpecOption, text: str, place: str) -> Iterator[Overlay]:
+    if option.path in PROGRAM_KINDS:
+        yield from _instead_of_others(option.path, place)
+    yield option.path, _node(text, place, option.path)
+
+
+def _meaning(option: SpecOption, told: str) -> str:
+    """What a variable says: one that stands for a flag is on or off."""
+    word = told.lower()
+    if option.flag is not None and word in ("1", "true", "yes", "on"):
+        return option.flag
+    if option.flag is not None and word in ("0", "false", "no", "off"):
+        return option.off
+    return told
+
+
+def _instead_of_others(chosen: str, place: str) -> Iterator[Overlay]:
+    """The program that is chosen takes the place of one that was named with less weight."""
+    for kind in PROGRAM_KINDS:
+        if kind != chosen:
+            yield (kind,), Node(None, place, "")
+
+
+def _variables(texts: Sequence[str]) -> Iterator[Overlay]:
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise SpecError(Problem("--env", f"{text!r} has no '='", "write --env NAME=VALUE"))
+        yield ("defaults", "env", name), Node(value, "--env", value)
+
+
+def _program(ctx: click.Context, base: str) -> Iterator[Overlay]:
+    """A program named on the command line takes the place of the file's."""
+    script, module = ctx.params["script"], ctx.params["spec_module"]
+    if script is not None and module is not None:
+        raise UsageError(f"both a script ({script}) and a module ({module}) are given; only one can run")
+    if script is not None:
+        chosen = "command" if ctx.params["no_python"] else "script"
+        yield from _instead_of_others(chosen, "SCRIPT")
+        yield (chosen,), Node(_as_seen_from(base, script, chosen), "SCRIPT", script)
+    elif ctx.params["no_python"]:
+        raise UsageError("--no-python needs a program: orch up --no-python PROGRAM -- ARGS")
+    script_args = ctx.meta["orch.script_args"]
+    if script_args is not None:
+        yield ("args",), Node([Node(word, "ARGS", word) for word in script_args], "ARGS")
+
+
+def _as_seen_from(base: str, script: str, kind: str) -> str:
+    """A path typed here, for tasks that start in `base`."""
+    if base == os.getcwd() or (kind == "command" and os.sep not in script):
+        return script
+    return os.path.abspath(script)
+
+
+def _node(text: str, place: str, path: str) -> Node:
+    from ..model import document as documents
+
+    # What may be a word that YAML would read as something else, such as a name of "null", stays the text that it is.
+    is_text = path in ("name", "module", "python", "workdir")
+    return Node(text, place, text) if is_text else documents.scalar(text, place)

@@ -1,0 +1,148 @@
+"""What `orch up` does once it knows its spec: make the run's directory, supervise, show, and say how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..backends import load
+from ..errors import OrchError, UsageError
+from ..model.cluster import Cluster, Verdict
+from ..model.parse import to_document
+from ..model.plan import task_ids
+from ..model.spec import ClusterSpec
+from ..record import render, rundir
+from ..record.console import Console, Sink
+from ..record.logs import LogView, wants_color
+from ..record.rundir import RunDir
+from ..supervisor import Supervisor, Viewer, verdict_of_error
+from . import detach
+from .views import JsonLines, only_tasks
+
+
+def start(home: Path, spec: ClusterSpec, shown: Mapping[str, Any], *, detached: bool, as_json: bool) -> int:
+    """Run `spec` once. `shown`: the options of `views.view_options`. Returns the exit code."""
+    run = _create(home, spec)
+    if detached:
+        answer = detach.fork(run)
+        if answer is None:
+            return _run(run, spec, detach.Answering(run), None)
+        return _print_answer(answer, run, as_json)
+    if as_json:
+        return _run(run, spec, JsonLines(), None)
+    console = Console(run, Sink(encoding=sys.stdout.encoding), quiet=shown["quiet"])
+    return _run(run, spec, console, None if shown["quiet"] else _log_view(spec, shown))
+
+
+def _create(home: Path, spec: ClusterSpec) -> RunDir:
+    run_id = f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    run = rundir.create(Path(os.path.abspath(home)), run_id)
+    try:
+        # JSON is YAML too, and carries texts that are not UTF-8.
+        run.write_spec(json.dumps(to_document(spec), indent=2) + "\n")
+        for name, text in load(spec.backend.type).request(spec).items():
+            run.write(f"request/{name}", text)
+    except OSError as error:
+        run.discard()
+        raise OrchError(f"cannot keep a run in {run.path}: {error.strerror or error}") from None
+    return run
+
+
+def _run(run: RunDir, spec: ClusterSpec, viewer: Viewer, view: LogView | None) -> int:
+    """Supervise the run to its end and say how it ended. Returns the exit code."""
+    run.lock()
+    if isinstance(viewer, Console) and view is not None:
+        viewer.show_logs(view)
+    supervisor = Supervisor(spec, load(spec.backend.type), run, viewer)
+    started_at = time.time()
+    try:
+        verdict = asyncio.run(supervisor.run())
+    except UsageError as error:
+        run.discard()
+        _tell(viewer, error, run)
+        raise
+    except OrchError as error:
+        _tell(viewer, error, run)
+        _write_verdict(run, verdict_of_error(error, started_at))
+        raise
+    except OSError as error:
+        raise OrchError(f"cannot keep a run in {run.path}: {error.strerror or error}") from None
+    _write_verdict(run, verdict)
+    _show_end(run, viewer, view, supervisor.cluster, verdict)
+    return verdict.exit_code
+
+
+def _tell(viewer: Viewer, error: OrchError, run: RunDir) -> None:
+    if isinstance(viewer, detach.Answering):
+        viewer.refuse(error)
+    if isinstance(viewer, Console):
+        viewer.finish(None)
+
+
+def _write_verdict(run: RunDir, verdict: Verdict) -> None:
+    try:
+        run.write_verdict(verdict, {"run": run.run_id})
+    except OSError as error:
+        click.echo(f"orch: the verdict cannot be written to {run.path}: {error.strerror or error}", err=True)
+
+
+def _show_end(run: RunDir, viewer: Viewer, view: LogView | None, cluster: Cluster | None, verdict: Verdict) -> None:
+    if isinstance(viewer, JsonLines):
+        viewer.end(run, verdict)
+        return
+    if isinstance(viewer, Console):
+        if cluster is not None and cluster.hurried:
+            viewer.abandon()
+        try:
+            viewer.finish(cluster)
+        except KeyboardInterrupt:  # nobody reads the console; the verdict is what is left to say
+            viewer.abandon()
+    if view is not None and view.folded_note:
+        click.echo(f"orch: {view.folded_note}", err=True)
+    text = render.report(verdict, run, cluster, _shown(run.path))
+    click.echo("\n".join(f"orch: {line}" for line in text.splitlines()), err=True)
+
+
+def _shown(path: Path) -> Path:
+    """A path as short as it can be read from here."""
+    with contextlib.suppress(ValueError):
+        return path.relative_to(os.getcwd())
+    return path
+
+
+def _log_view(spec: ClusterSpec, given: Mapping[str, Any]) -> LogView:
+    tasks = [str(task) for task in task_ids(spec)]
+    return LogView(
+        tasks,
+        color=wants_color(given["color"], sys.stdout.isatty(), os.environ),
+        timestamps=given["timestamps"],
+        fold=not given["everything"],
+        only=only_tasks(given["only"], tasks),
+    )
+
+
+def _print_answer(answer: Mapping[str, Any], run: RunDir, as_json: bool) -> int:
+    if "error" in answer:
+        raise _as_error(answer)
+    if as_json:
+        click.echo(json.dumps({"run": run.run_id, "directory": str(run.path)}))
+    else:
+        click.echo(run.run_id)
+        click.echo(f"orch: started; orch logs -f {run.run_id} follows it, orch down {run.run_id} ends it", err=True)
+    return 0
+
+
+def _as_error(answer: Mapping[str, Any]) -> OrchError:
+    error = OrchError(answer["error"])
+    error.exit_code = answer["code"]
+    return error

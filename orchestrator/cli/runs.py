@@ -1,0 +1,158 @@
+"""``orch ps``, ``orch wait`` and ``orch down``: runs of this or another terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from worker.contract import to_json
+
+from ..backends import load
+from ..errors import DEADLINE, OrchError
+from ..model.cluster import Cluster
+from ..record import render, rundir
+from ..record.rundir import RunDir
+from .options import home_option
+
+LOOK_S = 0.1
+"""How often `orch wait --timeout` looks; without a limit the kernel wakes it."""
+
+
+@click.command("ps")
+@click.argument("run", required=False)
+@home_option
+@click.option("-a", "--all", "everything", is_flag=True, help="List all runs, newest last.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def ps_command(run: str | None, home: str, everything: bool, as_json: bool) -> int:
+    """Show the tasks of RUN (default: the latest), or list all runs."""
+    if everything:
+        runs = rundir.list_runs(Path(os.path.abspath(home)))
+        if as_json:
+            click.echo(json.dumps([_summary(one, one.read_cluster()) for one in runs]))
+        else:
+            click.echo("\n".join(_line(one) for one in runs) or f"there is no run in {home}")
+        return 0
+    found = rundir.find(Path(os.path.abspath(home)), run)
+    cluster = found.read_cluster()
+    if as_json:
+        click.echo(json.dumps({**_summary(found, cluster), "tasks": _tasks(cluster)}))
+        return 0
+    click.echo(_line(found))
+    if cluster is not None:
+        click.echo(render.table(cluster, time.time()))
+    return 0
+
+
+@click.command("wait")
+@click.argument("run", required=False)
+@home_option
+@click.option("--timeout", type=float, metavar="S", help="Give up after this many seconds, with exit code 124.")
+@click.option("--json", "as_json", is_flag=True, help="Print result.json.")
+def wait_command(run: str | None, home: str, timeout: float | None, as_json: bool) -> int:
+    """Wait until RUN (default: the latest) is over, and exit with its code."""
+    found = rundir.find(Path(os.path.abspath(home)), run)
+    if not _wait(found, timeout):
+        click.echo(f"orch: {found.run_id} is still running after {timeout:g} s", err=True)
+        return DEADLINE
+    result = found.read_result()
+    if result is None:
+        raise OrchError(f"the controller of {found.run_id} died before it could say how the run ended; logs: {found.path}")
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        click.echo(_line(found), err=True)
+    code: int = result.get("exit_code", 0)  # zero is the default and so is left out
+    return code
+
+
+@click.command("down")
+@click.argument("run", required=False)
+@home_option
+@click.option("--now", is_flag=True, help="Kill the tasks at once, without the grace period.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def down_command(run: str | None, home: str, now: bool, as_json: bool) -> int:
+    """End RUN (default: the latest): SIGTERM to its tasks, SIGKILL after its grace period. Returns when nothing is left."""
+    found = rundir.find(Path(os.path.abspath(home)), run)
+    pid = found.controller_pid()
+    if pid is not None:
+        _ask(pid, twice=now)
+        found.wait_unlocked()
+    cleared = 0
+    planned = found.read_plan()
+    if found.read_result() is None and planned is not None:
+        cleared = load(planned.spec.backend.type).cancel(found.run_id, found.path)
+    if as_json:
+        click.echo(json.dumps({**_summary(found, found.read_cluster()), "was_running": pid is not None, "cleared": cleared}))
+    else:
+        click.echo(_line(found) if pid is not None else f"{_line(found)}; it was not running")
+        if cleared:
+            click.echo(f"{cleared} processes that its dead controller had left were killed")
+    return 0
+
+
+def _ask(pid: int, *, twice: bool) -> None:
+    try:
+        os.kill(pid, signal.SIGTERM)
+        if twice:
+            time.sleep(LOOK_S)  # two signals at once would arrive as one
+            os.kill(pid, signal.SIGTERM)
+    except ProcessLookupError:
+        pass
+    except PermissionError:
+        raise OrchError(f"the run belongs to another user (its controller is process {pid})") from None
+
+
+def _wait(run: RunDir, timeout: float | None) -> bool:
+    if timeout is None:
+        run.wait_unlocked()
+        return True
+    deadline = time.monotonic() + timeout
+    while run.controller_pid() is not None:
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(LOOK_S)
+    return True
+
+
+def _state(run: RunDir) -> str:
+    """``running``, how it ended, or ``lost`` if its controller died without a verdict."""
+    if run.controller_pid() is not None:
+        return "running"
+    result = run.read_result()
+    return str(result["outcome"]) if result else "lost"
+
+
+def _line(run: RunDir) -> str:
+    state = _state(run)
+    result = run.read_result() or {}
+    text = f"{run.run_id}: {state}"
+    if state == "running":
+        cluster = run.read_cluster()
+        return f"{text} ({cluster.phase.value}) since {render.clock(cluster.started_at)}" if cluster else text
+    if result:
+        took = render.describe_seconds(result.get("ended_at", 0) - result.get("started_at", 0))
+        return f"{text} after {took}, exit code {result.get('exit_code', 0)}"
+    return f"{text} (its controller died without a verdict)"
+
+
+def _summary(run: RunDir, cluster: Cluster | None) -> dict[str, Any]:
+    return {
+        "run": run.run_id,
+        "directory": str(run.path),
+        "state": _state(run),
+        "phase": cluster.phase.value if cluster else None,
+        "controller_pid": run.controller_pid(),
+        "result": run.read_result(),
+    }
+
+
+def _tasks(cluster: Cluster | None) -> list[dict[str, Any]]:
+    if cluster is None:
+        return []
+    return [{"state": task.state.value, **to_json(task)} for task in cluster.tasks.values()]

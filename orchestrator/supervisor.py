@@ -1,0 +1,306 @@
+"""The one loop: signals and frames in, actions out.
+
+It owns a run from the first agent to the verdict. What to do is decided by `model.lifecycle`; what it looks like,
+by the `Viewer` it is given. Frames and signals become events; an event is recorded, stepped, and its actions are performed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from worker import contract
+
+from .backends import Backend, Host
+from .backends.agents import AgentLink, refuse_silence
+from .errors import BROKEN, INTERRUPTED, TERMINATED, OrchError, Problem, SpecError
+from .model import events, lifecycle, plan
+from .model.cluster import Cause, Cluster, Outcome, Phase, Verdict
+from .model.events import StopAsked
+from .model.plan import HostFacts, Plan
+from .model.spec import ClusterSpec
+from .record.journal import HostReady, RunNoted
+from .record.rundir import RunDir
+
+ANSWER_S = 60.0
+"""How long a started agent may take to its first frame."""
+OVERDUE_S = 3.0
+"""When a cluster that has not formed is first said to be waiting for somebody."""
+REMIND_S = 30.0
+"""How often that is said again while nothing changes."""
+
+_SIGNALS = {
+    signal.SIGINT: ("interrupted (Ctrl-C)", INTERRUPTED),
+    signal.SIGTERM: ("told to end (SIGTERM)", TERMINATED),
+    signal.SIGHUP: ("the terminal was closed (SIGHUP)", 128 + signal.SIGHUP),
+}
+
+
+class Viewer(Protocol):
+    """Who is told what happens. None of these may block."""
+
+    def planned(self, planned: Plan) -> None: ...
+
+    def grew(self, task: str, attempt: int, stream: str, size: int) -> None: ...
+
+    def happened(self, before: Cluster, after: Cluster, event: events.Event) -> None: ...
+
+    def said(self, text: str) -> None: ...
+
+
+class Cancelled(Exception):
+    """The user wants it to end before there is anything to stop."""
+
+    def __init__(self, asked: StopAsked) -> None:
+        super().__init__(asked.reason)
+        self.asked = asked
+
+
+class Supervisor:
+    """Runs one spec once. Make it, `run` it, and it is spent."""
+
+    def __init__(self, spec: ClusterSpec, backend: Backend, rundir: RunDir, viewer: Viewer) -> None:
+        self._spec, self._backend, self._rundir, self._viewer = spec, backend, rundir, viewer
+        self._hosts = {host.name: host for host in backend.hosts(spec)}
+        self._links: dict[str, AgentLink] = {}
+        self._facts: dict[str, contract.Facts] = {}
+        self._cluster: Cluster | None = None
+        self._plan: Plan | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._reminded = ("", 0.0)
+        self._disk_full = False
+        self._lost: set[str] = set()
+
+    async def run(self) -> Verdict:
+        """From nothing to the verdict. Raises `OrchError` when no task could be started."""
+        self._loop = asyncio.get_running_loop()
+        self._answered: asyncio.Future[None] = self._loop.create_future()
+        self._finished: asyncio.Future[Verdict] = self._loop.create_future()
+        started_at = time.time()
+        with self._signals():
+            try:
+                self._plan = await self._prepare()
+                self._launch(self._plan)
+                verdict = await self._finished
+            except Cancelled as cancelled:
+                cause = Cause(cancelled.asked.reason, cancelled.asked.at)
+                verdict = Verdict(Outcome.CANCELLED, cancelled.asked.code, 1, started_at, cancelled.asked.at, cause)
+            except BaseException:
+                await asyncio.gather(*(link.kill() for link in self._links.values()))
+                raise
+            if self._timer is not None:
+                self._timer.cancel()
+            # An agent that has not answered yet holds nothing that it could give back.
+            await asyncio.gather(*(link.close() if name in self._facts else link.kill() for name, link in self._links.items()))
+            if self._lost:
+                # Tasks die with their agent; what they had put into sessions of their own may not have.
+                await self._loop.run_in_executor(None, self._backend.cancel, self._rundir.run_id, self._rundir.path)
+        return verdict
+
+    @property
+    def cluster(self) -> Cluster | None:
+        """The cluster as it is; None before its first task is to be started."""
+        return self._cluster
+
+    # --- preparing: agents, facts, plan --------------------------------------------------------
+
+    async def _prepare(self) -> Plan:
+        placement = plan.place(self._spec, list(self._hosts))
+        for host in self._hosts.values():
+            link = AgentLink(host, self._rundir.agent_log(host.name), self._receive, self._lose)
+            await link.open(self._backend.transport(self._spec, host))
+            self._links[host.name] = link
+            link.order(self._hello(host, plan.ports_needed(self._spec, placement, host.name)))
+        try:
+            await asyncio.wait_for(asyncio.shield(self._answered), ANSWER_S)
+        except asyncio.TimeoutError:
+            raise refuse_silence(next(host for name, host in self._hosts.items() if name not in self._facts), ANSWER_S) from None
+        self._refuse_problems()
+        hosts = [self._host_facts(host) for host in self._hosts.values()]
+        return plan.make(self._rundir.run_id, self._spec, placement, hosts)
+
+    def _hello(self, host: Host, ports: int) -> contract.Hello:
+        programs = dict.fromkeys((self._spec.program,))
+        return contract.Hello(
+            run_id=self._rundir.run_id,
+            ports=ports,
+            port_range=self._spec.ports,
+            programs=tuple(programs),
+            cwd=self._spec.workdir,
+            shared_dir=str(self._rundir.path) if host.sees_run_dir else None,
+        )
+
+    def _refuse_problems(self) -> None:
+        """Say everything that is wrong on any host before anything starts."""
+        for host, facts in self._facts.items():
+            if facts.trouble:
+                raise OrchError(f"host {host}: {facts.trouble}")
+        places = {problem: host for host, facts in self._facts.items() for problem in facts.problems}
+        if places:
+            alone = len(self._hosts) == 1
+            raise SpecError(*(Problem("" if alone else f"host {host}", problem) for problem, host in places.items()))
+
+    def _host_facts(self, host: Host) -> HostFacts:
+        facts = self._facts[host.name]
+        run_dir = str(self._rundir.path) if host.sees_run_dir else None
+        return HostFacts(host.name, host.address, facts.cores, facts.ports, run_dir)
+
+    def _launch(self, planned: Plan) -> None:
+        self._rundir.write_plan(planned)
+        self._cluster = lifecycle.new(lifecycle.policy_of(self._spec), planned.hosts_by_task)
+        self._viewer.planned(planned)
+        self._happen(events.Launched(1, time.time()))
+        self._loop.call_later(OVERDUE_S, self._remind)
+
+    # --- frames and signals in -----------------------------------------------------------------
+
+    def _receive(self, host: str, frame: Any, data: bytes) -> None:
+        match frame:
+            case contract.Facts():
+                self._facts[host] = frame
+                self._record(HostReady(host, frame.pid, frame.python, frame.python_version, frame.cores, time.time()))
+                if len(self._facts) == len(self._hosts) and not self._answered.done():
+                    self._answered.set_result(None)
+            case contract.Grew():
+                self._viewer.grew(frame.task, frame.attempt, frame.stream, frame.size)
+            case contract.Output():
+                self._store(host, frame, data)
+            case contract.Trouble(kind="note"):
+                self._record(RunNoted(f"host {host}: {frame.message}", frame.at))
+                self._viewer.said(f"host {host}: {frame.message}")
+            case contract.Gone():
+                pass
+            case _:
+                self._happen(_as_event(host, frame))
+
+    def _store(self, host: str, frame: contract.Output, data: bytes) -> None:
+        try:
+            size = self._rundir.append_output(frame.task, frame.attempt, frame.stream, frame.offset, data)
+        except OSError as error:
+            self._fail_to_write(error)
+            return
+        self._viewer.grew(frame.task, frame.attempt, frame.stream, size)
+        self._links[host].order(contract.Ack(len(data)))
+
+    def _lose(self, host: str, reason: str) -> None:
+        self._lost.add(host)
+        if self._cluster is not None:
+            self._happen(events.HostLost(host, reason, time.time()))
+        elif not self._answered.done():
+            self._answered.set_exception(OrchError(f"host {host} cannot be used: {reason}"))
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        for number in _SIGNALS:
+            self._loop.add_signal_handler(number, self._on_signal, number)
+        try:
+            yield
+        finally:
+            for number in _SIGNALS:
+                self._loop.remove_signal_handler(number)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        reason, code = _SIGNALS[number]
+        asked = StopAsked(reason, code, time.time())
+        if self._cluster is not None:
+            self._happen(asked)
+        elif not self._answered.done():
+            self._answered.set_exception(Cancelled(asked))
+
+    # --- events, and what follows from them ----------------------------------------------------
+
+    def _happen(self, event: events.Event) -> None:
+        if self._cluster is None:
+            return
+        self._record(event)
+        before = self._cluster
+        self._cluster, actions = lifecycle.step(before, event)
+        self._viewer.happened(before, self._cluster, event)
+        for action in actions:
+            self._perform(action)
+        self._set_timer()
+
+    def _perform(self, action: events.Action) -> None:
+        match action:
+            case events.StartAttempt():
+                assert self._plan is not None
+                for host, link in self._links.items():
+                    link.order(self._plan.orders(host))
+            case events.Stop():
+                assert self._cluster is not None
+                for host, link in self._links.items():
+                    mine = tuple(name for name in action.tasks if self._cluster.tasks[name].host == host)
+                    if mine:
+                        link.order(contract.StopTasks(mine, action.grace_s))
+            case events.Finish():
+                if not self._finished.done():
+                    self._finished.set_result(action.verdict)
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        at = lifecycle.next_deadline(self._cluster) if self._cluster is not None else None
+        if at is not None:
+            self._timer = self._loop.call_later(max(0.0, at - time.time()), lambda: self._happen(events.Tick(time.time())))
+
+    def _remind(self) -> None:
+        """Name those whom the cluster waits for; again when that changes, and now and then."""
+        if self._cluster is None or self._cluster.phase is not Phase.STARTING:
+            return
+        late = lifecycle.awaited(self._cluster)
+        text = f"{lifecycle.describe_awaited(late)} ({len(self._cluster.tasks) - len(late)} of {len(self._cluster.tasks)} up)"
+        now = self._loop.time()
+        if text != self._reminded[0] or now - self._reminded[1] >= REMIND_S:
+            self._reminded = (text, now)
+            self._viewer.said(text)
+        self._loop.call_later(1.0, self._remind)
+
+    def _record(self, event: events.Event | HostReady | RunNoted) -> None:
+        try:
+            self._rundir.record(event)
+        except OSError as error:
+            self._fail_to_write(error)
+
+    def _fail_to_write(self, error: OSError) -> None:
+        """A run that can no longer be recorded must end; it says so once."""
+        if self._disk_full:
+            return
+        self._disk_full = True
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            self._rundir.free_reserve()
+        reason = f"the run cannot be recorded in {self._rundir.path}: {error.strerror or error}"
+        self._loop.call_soon(self._happen, events.HostBroken("", reason, time.time()))
+
+
+def _as_event(host: str, frame: Any) -> events.Event:
+    """What an agent says, as what happened."""
+    match frame:
+        case contract.Started():
+            return events.TaskStarted(frame.task, frame.attempt, frame.pid, frame.at)
+        case contract.NotStarted():
+            return events.TaskNotStarted(frame.task, frame.attempt, frame.reason, frame.at)
+        case contract.Up():
+            return events.TaskUp(frame.task, frame.attempt, frame.at)
+        case contract.Waiting():
+            return events.TaskWaiting(frame.task, frame.attempt, frame.reason, time.time())
+        case contract.Report():
+            return events.TaskReported(frame.task, frame.attempt, frame.values, frame.at)
+        case contract.Exited():
+            return events.TaskExited(frame.task, frame.attempt, frame.code, frame.stopped, frame.at, frame.failure)
+        case contract.Swept():
+            return events.TaskSwept(frame.task, frame.attempt, time.time())
+        case contract.Trouble():
+            return events.HostBroken(host, frame.message, frame.at)
+    raise OrchError(f"an agent sent {type(frame).__name__}, which nobody awaits")
+
+
+def verdict_of_error(error: OrchError, started_at: float) -> Verdict:
+    """How a run that never started is recorded."""
+    outcome = Outcome.BROKEN if error.exit_code == BROKEN else Outcome.FAILED
+    return Verdict(outcome, error.exit_code, 1, started_at, time.time(), Cause(str(error), time.time()))
