@@ -1,0 +1,67 @@
+"""What a training script may ask of orch. Everything here also works in a script that is run by hand.
+
+    import worker
+
+    strategy = worker.strategy()             # the cluster's strategy, built the right way
+    if worker.context().is_chief: ...        # who am I
+    worker.report(step=step, loss=loss)      # progress, for `orch ps`
+
+Importing this module imports nothing but the standard library; TensorFlow is imported when it is needed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from .task.context import Context, context
+
+__all__ = ["Context", "context", "report", "serve", "strategy"]
+
+
+def strategy() -> Any:
+    """The `tf.distribute.Strategy` that this run was started with. Called again, it returns the same object.
+
+    NOTE: under ``parameter_server`` this call DOES NOT RETURN in ``worker`` and ``ps`` tasks. They become
+    servers (see `serve`) until they are stopped, so that one script serves all roles; only the chief, and
+    an evaluator, run the lines below the call.
+
+    Call it before any TensorFlow operation: collectives "must be configured at program startup".
+    `multi_worker_mirrored` needs all workers to be up, and waits for them.
+
+    Run by hand, without orch: `tf.distribute.get_strategy()`, or what a pasted TF_CONFIG asks for
+    (``ps`` tasks: parameter servers; several workers: multi-worker mirrored).
+
+    Raises ValueError for an invalid TF_CONFIG or an unknown ORCH_STRATEGY.
+    """
+    from .task import strategies
+
+    return strategies.current()
+
+
+def serve() -> NoReturn:
+    """Run this task's `tf.distribute.Server`, for ``worker`` and ``ps`` tasks under `parameter_server`.
+
+    Never returns: TensorFlow's servers do not end by themselves, and are stopped when the chief is done.
+    Raises ValueError if there is no valid TF_CONFIG.
+    """
+    from .task import serve as module
+
+    module.serve()
+
+
+def report(**values: Any) -> None:
+    """Say how far this task is: ``worker.report(step=100, loss=0.25)``.
+
+    Values are numbers, texts, booleans, None, lists and dicts of these, and anything that holds one number, such
+    as a scalar of NumPy or TensorFlow. ``at``, the time, is added. Outside orch this does nothing.
+
+    Fit for the innermost loop: a report within 0.1 s of the last one written is kept back, and a later one takes its
+    place. What was kept back is written before the next report that is not, and at the end of the process;
+    it is lost in a process that is killed. A file that cannot be written (a full disk) is told once on
+    stderr and never raised.
+
+    Raises TypeError for a value of another kind, and for one named ``at``; ValueError for more than 64 KiB.
+    """
+    from .task import reports
+
+    reports.report(values)

@@ -1,0 +1,233 @@
+"""From a task's order to the user's program, which must not notice that it was not started by hand.
+
+Start-up time counts once per task, so this module reads the order as plain JSON: `worker.contract`, with
+its many dataclasses, would cost more than everything else here together. The tests hold the two together.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import signal
+import sys
+from importlib.machinery import SourceFileLoader, SourcelessFileLoader
+
+from . import failure
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType, ModuleType
+    from typing import Any, NoReturn
+
+STACKS = "stacks.txt"
+_PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "path")
+_BROKEN = 125
+_OUT_OF_THE_WAY = 200
+"""Where our own descriptor goes, so that the user's first one has the number it would have had."""
+_replaced: list[ModuleType | None] = []
+
+
+def main(fd: int, loaded: frozenset[str]) -> None:
+    """Run the order that `fd` holds, in this process. Returns when the user's program has come to its end.
+
+    `loaded`: names of the modules that the interpreter had before our own code came. An exception of the
+    user's leaves this function as it would leave the user's script, so it must be the last thing in `__main__`.
+    """
+    order = _read_order(fd)
+    _show_stacks_on_signal(order["log_dir"])
+    if order["tf_config"] is not None:
+        os.environ["TF_CONFIG"] = order["tf_config"]
+    program = order["program"]
+    start = _PREPARATIONS[program["kind"]](program.get("target", ""), program.get("args", []))
+    sys.path.append(_PATH)
+    _forget_shadowed(sys.modules.keys() - loaded)
+    _apply_devices(order["devices"], order["log_dir"])
+    pid = os.getpid()
+    try:
+        start()
+    except SystemExit:
+        raise
+    except BaseException as error:
+        # A child that the user forked ends here too, with an exception that is not the task's.
+        if os.getpid() == pid and not isinstance(error, KeyboardInterrupt):
+            failure.record(error, order["log_dir"])
+        failure.hide_our_frames()
+        raise
+
+
+def _read_order(fd: int) -> dict[str, Any]:
+    try:
+        data = b""
+        while part := os.pread(fd, 1 << 20, len(data)):
+            data += part
+        os.close(fd)
+        order: dict[str, Any] = json.loads(data)
+    except (OSError, ValueError) as error:
+        _end(f"orch: cannot read this task's order from descriptor {fd}: {error}", _BROKEN)
+    return order
+
+
+def _show_stacks_on_signal(log_dir: str) -> None:
+    """A crash shows the stacks on stderr; SIGQUIT adds those of all threads to ``stacks.txt`` and the task goes on."""
+    try:  # noqa: SIM105 - contextlib would be one more import before every task
+        faulthandler.enable()
+    except (AttributeError, RuntimeError, ValueError):
+        pass  # stderr is closed
+    if not hasattr(faulthandler, "register"):
+        return
+    try:
+        fd = os.open(os.path.join(log_dir, STACKS), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return  # the log directory is gone or full: the program can still run
+    faulthandler.register(signal.SIGQUIT, _move_away(fd), all_threads=True, chain=False)
+
+
+def _move_away(fd: int) -> int:
+    import fcntl
+
+    try:
+        moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)
+    except OSError:  # the limit of open files is lower than that
+        return fd
+    os.close(fd)
+    return moved
+
+
+def _apply_devices(settings: dict[str, Any], log_dir: str) -> None:
+    if settings.get("cpus") is None:
+        return
+    from . import devices
+
+    try:
+        devices.apply(settings["cpus"])
+    except devices.SettingRefused as error:
+        failure.record(error, log_dir)
+        _end(f"orch: {error}", 1)
+
+
+def _end(message: str, code: int) -> NoReturn:
+    print(message, file=sys.stderr)
+    sys.exit(code)
+
+
+# --- the program -------------------------------------------------------------------------------
+
+
+def _prepare_script(target: str, args: list[str]) -> Callable[[], None]:
+    """``python TARGET ARGS``: pymain_run_python in CPython's Modules/main.c."""
+    path = os.path.join(os.getcwd(), target)  # not abspath: the interpreter leaves "./" and ".." alone
+    _present([target], args)
+    if _is_importable(path):
+        _put_first(path)
+        return lambda: _run_module("__main__", alter_argv=False)
+    _put_first(os.path.dirname(os.path.realpath(path)))
+    return lambda: _run_file(path)
+
+
+def _prepare_module(target: str, args: list[str]) -> Callable[[], None]:
+    """``python -m TARGET ARGS``."""
+    _present(["-m"], args, shown=["-m", target])
+    _put_first(os.getcwd())
+    return lambda: _run_module(target, alter_argv=True)
+
+
+def _prepare_server(target: str, args: list[str]) -> Callable[[], None]:
+    """Orch's own `tf.distribute.Server`."""
+    _present(["orch-serve"], args)
+    _put_first(os.getcwd())
+
+    def run() -> None:
+        from .serve import serve
+
+        serve()
+
+    return run
+
+
+_PREPARATIONS = {"script": _prepare_script, "module": _prepare_module, "serve": _prepare_server}
+
+
+def _present(name: list[str], args: list[str], shown: list[str] | None = None) -> None:
+    """`sys.argv`, and `sys.orig_argv` with the interpreter's own options."""
+    interpreter = sys.orig_argv[: -len(sys.argv)]
+    sys.argv = [*name, *args]
+    sys.orig_argv = [*interpreter, *(shown or name), *args]
+
+
+def _put_first(directory: str) -> None:
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.insert(0, directory)
+
+
+def _is_importable(path: str) -> bool:
+    """True for a directory or a zip file, which runs by the ``__main__.py`` in it."""
+    for hook in sys.path_hooks:
+        try:
+            hook(path)
+        except ImportError:
+            continue
+        return True
+    return False
+
+
+def _forget_shadowed(ours: set[str]) -> None:
+    """Unload those of our modules that the user has a file of the same name for: under plain Python it would win."""
+    if not sys.path or getattr(sys.flags, "safe_path", False):
+        return
+    try:
+        present = {entry.partition(".")[0] for entry in os.listdir(sys.path[0])}
+    except OSError:
+        return  # a zip file, or not readable
+    shadowed = {name.partition(".")[0] for name in ours} & present
+    for name in ours:
+        # Built-in and frozen modules come before the path, whatever lies on it.
+        origin = getattr(getattr(sys.modules[name], "__spec__", None), "origin", None)
+        if name.partition(".")[0] in shadowed and origin not in ("built-in", "frozen"):
+            del sys.modules[name]
+
+
+def _new_main() -> ModuleType:
+    """The `__main__` of the program, as the interpreter makes its own (add_main_module in Python/pylifecycle.c)."""
+    # The interpreter goes on using the namespace of the one it made, without owning it (pyrun_simple_file in
+    # Python/pythonrun.c), after the exception that was the last to hold it has been printed.
+    _replaced.append(sys.modules.get("__main__"))
+    main = type(sys)("__main__")
+    main.__builtins__ = sys.modules["builtins"]  # type: ignore[attr-defined]
+    if sys.version_info < (3, 14):
+        main.__annotations__ = {}
+    sys.modules["__main__"] = main
+    return main
+
+
+def _run_file(path: str) -> None:
+    try:
+        with open(path, "rb") as file:
+            source = file.read()
+    except OSError as error:
+        # Word for word what the interpreter says, and its exit code.
+        _end(f"{sys.orig_argv[0]}: can't open file {path!r}: [Errno {error.errno}] {error.strerror}", 2)
+    main = _new_main()
+    main.__file__ = path
+    main.__cached__ = None  # type: ignore[attr-defined]
+    loader = SourcelessFileLoader if path.endswith(".pyc") else SourceFileLoader
+    main.__loader__ = loader("__main__", path)
+    exec(_compile(source, path), main.__dict__)
+
+
+def _compile(source: bytes, path: str) -> CodeType:
+    if path.endswith(".pyc"):
+        import marshal
+
+        code: CodeType = marshal.loads(source[16:])
+        return code
+    return compile(source, path, "exec", dont_inherit=True)
+
+
+def _run_module(name: str, alter_argv: bool) -> None:
+    # As the interpreter does for -m, for a directory and for a zip file (pymain_run_module in Modules/main.c).
+    import runpy
+
+    _new_main()
+    runpy._run_module_as_main(name, alter_argv)  # type: ignore[attr-defined]

@@ -1,0 +1,160 @@
+"""Who this task is, from its environment."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_TYPES = ("chief", "worker", "ps", "evaluator")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """This task, its cluster and its run.
+
+    `type` and `index` are TensorFlow's (``worker``, 0), `task` is both (``worker-0``). `rank` counts the tasks
+    of the cluster, `local_rank` those on this host. `cluster` is what TF_CONFIG says, empty without one:
+    task type -> ``host:port`` of each. `run_id` is empty, and the directories are None, outside orch.
+    `strategy` is the spec's word for it, such as ``multi_worker_mirrored``.
+    """
+
+    task: str
+    type: str
+    index: int
+    is_chief: bool
+    run_id: str
+    attempt: int
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    cluster: Mapping[str, tuple[str, ...]]
+    run_dir: Path | None
+    checkpoint_dir: Path | None
+    strategy: str
+
+
+def context() -> Context:
+    """Who this task is. In a script run by hand: a lone chief, or what a pasted TF_CONFIG says.
+
+    Raises ValueError if TF_CONFIG, or a variable that orch sets, is not valid; the message says what is wrong.
+    """
+    env = os.environ
+    cluster, type_, index = _read_tf_config(env.get("TF_CONFIG", ""))
+    if "ORCH_TASK" not in env:
+        return _by_hand(cluster, type_ or "chief", index)
+    task = env["ORCH_TASK"]
+    type_, _, digits = task.rpartition("-")
+    if not (type_ and digits.isdecimal()):
+        raise ValueError(f"ORCH_TASK: expected TYPE-INDEX, such as worker-0, got {task!r}")
+    index = int(digits)
+    is_chief = env.get("ORCH_IS_CHIEF")
+    return Context(
+        task=task,
+        type=type_,
+        index=index,
+        is_chief=is_chief == "1" if is_chief else _leads(cluster, type_, index),
+        run_id=env.get("ORCH_RUN_ID", ""),
+        attempt=_number("ORCH_ATTEMPT", 1),
+        rank=_number("RANK", 0),
+        world_size=_number("WORLD_SIZE", 1),
+        local_rank=_number("LOCAL_RANK", 0),
+        local_world_size=_number("LOCAL_WORLD_SIZE", 1),
+        cluster=cluster,
+        run_dir=_path("ORCH_RUN_DIR"),
+        checkpoint_dir=_path("ORCH_CHECKPOINT_DIR"),
+        strategy=env.get("ORCH_STRATEGY") or "none",
+    )
+
+
+def _by_hand(cluster: Mapping[str, tuple[str, ...]], type_: str, index: int) -> Context:
+    order = [*(name for name in _TYPES if name in cluster), *(name for name in cluster if name not in _TYPES)]
+    tasks = [(name, i) for name in order for i in range(len(cluster[name]))]
+    hosts = [address.rpartition(":")[0] for name in order for address in cluster[name]]
+    # An evaluator may be missing in its own cluster.
+    rank = tasks.index((type_, index)) if (type_, index) in tasks else 0
+    here = [i for i, host in enumerate(hosts) if host == hosts[rank]] or [0]
+    workers = len(cluster.get("chief", ())) + len(cluster.get("worker", ()))
+    return Context(
+        task=f"{type_}-{index}",
+        type=type_,
+        index=index,
+        is_chief=_leads(cluster, type_, index),
+        run_id="",
+        attempt=1,
+        rank=rank,
+        world_size=len(tasks) or 1,
+        local_rank=here.index(rank),
+        local_world_size=len(here),
+        cluster=cluster,
+        run_dir=None,
+        checkpoint_dir=None,
+        strategy="parameter_server" if "ps" in cluster else "multi_worker_mirrored" if workers > 1 else "none",
+    )
+
+
+def _leads(cluster: Mapping[str, tuple[str, ...]], type_: str, index: int) -> bool:
+    # tensorflow/python/distribute/multi_worker_util.py, is_chief: without a chief, worker 0 is the chief.
+    return type_ == "chief" or (type_ == "worker" and index == 0 and "chief" not in cluster)
+
+
+def _number(name: str, default: int) -> int:
+    text = os.environ.get(name) or str(default)
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{name}: expected a whole number, got {text!r}") from None
+
+
+def _path(name: str) -> Path | None:
+    text = os.environ.get(name)
+    return Path(text) if text else None
+
+
+# --- TF_CONFIG ---------------------------------------------------------------------------------
+
+
+def _read_tf_config(text: str) -> tuple[Mapping[str, tuple[str, ...]], str | None, int]:
+    """Cluster, task type, task index. Read as TensorFlow reads it (TFConfigClusterResolver), but checked."""
+    if not text.strip():
+        return {}, None, 0
+    try:
+        config = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"TF_CONFIG is not valid JSON: {error}") from None
+    cluster = _check_cluster(_part(config, "cluster"))
+    task = _part(config, "task")
+    if not task:
+        if cluster:
+            raise ValueError('TF_CONFIG has a "cluster" but no "task": it does not say which task this process is')
+        return cluster, None, 0
+    type_, index = task.get("type"), task.get("index", 0)
+    if not isinstance(type_, str) or not type_:
+        raise ValueError(f'TF_CONFIG: task "type" has to be a text, such as "worker", got {type_!r}')
+    if isinstance(index, bool) or not str(index).isdecimal():
+        raise ValueError(f'TF_CONFIG: task "index" has to be a whole number from 0, got {index!r}')
+    # Under ParameterServerStrategy an evaluator is not in the cluster.
+    if cluster and (type_ in cluster or type_ != "evaluator") and int(index) >= len(cluster.get(type_, ())):
+        has = ", ".join(f"{len(addresses)} {name}" for name, addresses in cluster.items())
+        raise ValueError(f"TF_CONFIG: this process is {type_} {index}, but the cluster has no such task; it has {has}")
+    return cluster, type_, int(index)
+
+
+def _part(config: Any, name: str) -> dict[str, Any]:
+    if not isinstance(config, dict):
+        raise ValueError(f"TF_CONFIG has to be a JSON object, got {config!r:.80}")
+    part = config.get(name, {})
+    if not isinstance(part, dict):
+        raise ValueError(f'TF_CONFIG: "{name}" has to be an object, got {part!r:.80}')
+    return part
+
+
+def _check_cluster(cluster: dict[str, Any]) -> Mapping[str, tuple[str, ...]]:
+    for name, addresses in cluster.items():
+        if not isinstance(addresses, list) or not all(isinstance(address, str) for address in addresses):
+            raise ValueError(f'TF_CONFIG: cluster "{name}" has to be a list of "host:port" texts, got {addresses!r:.80}')
+    return {name: tuple(addresses) for name, addresses in cluster.items() if addresses}

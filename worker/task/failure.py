@@ -1,0 +1,143 @@
+"""The exception that ends a task: shown as plain Python shows it, and kept in ``error.json``.
+
+`error.json` holds a `contract.Failure`. The text of the traceback is Python's own, taken from the hook that
+prints it, so both always say the same.
+"""
+
+from __future__ import annotations
+
+import _thread
+import json
+import os
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Any
+
+ERROR = "error.json"
+LIMIT = 65_536
+"""Longest message and longest traceback that are kept, in characters. The middle of a longer one is left out."""
+
+_kept: list[Any] = []
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+def record(error: BaseException, log_dir: str) -> None:
+    """Write ``error.json``. Never raises: the user's own traceback comes next, and nothing may stand in its way."""
+    at = time.time()
+    path = os.path.join(log_dir, ERROR)
+    temporary = f"{path}.{os.getpid()}"
+    try:
+        try:
+            data = json.dumps(_describe(error, at)).encode("ascii")
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with open(fd, "wb") as file:
+                file.write(data)
+            os.replace(temporary, path)
+        except OSError:
+            os.unlink(temporary)
+    except BaseException:
+        pass
+
+
+def _describe(error: BaseException, at: float) -> dict[str, Any]:
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    return {"type": name, "message": _shorten(_message(error)), "traceback": _shorten(_render(error)), "at": at}
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException:
+        return "<exception str() failed>"
+
+
+def _shorten(text: str) -> str:
+    if len(text) <= LIMIT:
+        return text
+    return f"{text[: LIMIT // 2]}\n[... orch left out {len(text) - LIMIT} characters ...]\n{text[-(LIMIT // 2) :]}"
+
+
+# --- as Python prints it -----------------------------------------------------------------------
+
+
+class _Paper:
+    """Stands in for `sys.stderr` while a traceback is rendered; other threads go on writing to the real one."""
+
+    encoding = "utf-8"
+    errors = "surrogatepass"
+
+    def __init__(self, real: Any) -> None:
+        self.parts: list[str] = []
+        self._real = real
+        self._thread = _thread.get_ident()
+
+    def write(self, text: str) -> int:
+        if _thread.get_ident() == self._thread:
+            self.parts.append(text)
+        elif self._real is not None:
+            self._real.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        if self._real is not None:
+            self._real.flush()
+
+
+def _render(error: BaseException) -> str:
+    real = sys.stderr
+    paper = _Paper(real)
+    whole = error.__traceback__
+    sys.stderr = paper
+    try:
+        trace = error.__traceback__ = _strip(whole)
+        sys.__excepthook__(type(error), error, trace)
+    finally:
+        sys.stderr = real
+        error.__traceback__ = whole
+    return "".join(paper.parts)
+
+
+def _strip(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback without the frames of ours that it starts with."""
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        trace = trace.tb_next
+    return trace
+
+
+def hide_our_frames() -> None:
+    """The exception that now leaves `__main__` is shown by the user's `sys.excepthook`, without our frames."""
+    hook = getattr(sys, "excepthook", None)
+
+    def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if hook is not None:
+            sys.excepthook = hook
+        else:
+            del sys.excepthook
+        trace = error.__traceback__ = sys.last_traceback = _strip(trace)
+        _call(hook, kind, error, trace)
+
+    sys.excepthook = show
+    _kept.append(show)  # it takes itself out of `sys` while the interpreter, which does not own it, runs it
+
+
+def _call(hook: Any, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    # What _PyErr_PrintEx in CPython's Python/pythonrun.c does with a hook, word for word.
+    if hook is None:
+        sys.stderr.write("sys.excepthook is missing\n")
+        sys.__excepthook__(kind, error, trace)
+        return
+    try:
+        hook(kind, error, trace)
+    except SystemExit:
+        raise
+    except BaseException as second:
+        second.__traceback__ = _strip(second.__traceback__)
+        sys.stderr.write("Error in sys.excepthook:\n")
+        sys.__excepthook__(type(second), second, second.__traceback__)
+        sys.stderr.write("\nOriginal exception was:\n")
+        sys.__excepthook__(kind, error, trace)

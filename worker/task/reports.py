@@ -1,0 +1,146 @@
+"""`worker.report`: lines of JSON in the task's log directory, of which the agent sends on the newest."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import errno
+import json
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+REPORTS = "reports.jsonl"
+INTERVAL_S = 0.1
+LONGEST = 64 * 1024
+
+
+def report(values: Mapping[str, Any]) -> None:
+    """Append one line. See `worker.report`."""
+    directory = os.environ.get("ORCH_LOG_DIR")
+    if directory:
+        _writer.add(os.path.join(directory, REPORTS), _render(values))
+
+
+class _Writer:
+    """Writes at most two lines in any `INTERVAL_S`. One `os.write` to an O_APPEND file a line: no line is ever mixed with another."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # a signal handler may report, too
+        self._fd = -1
+        self._path = ""
+        self._held: bytes | None = None
+        self._next = -math.inf
+        self._torn = False
+        self._warned = False
+
+    def add(self, path: str, line: bytes) -> None:
+        with self._lock:
+            now = time.monotonic()
+            if now < self._next and path == self._path:
+                self._held = line
+                return
+            self._flush()
+            self._next = now + INTERVAL_S
+            self._write(path, line)
+
+    def flush(self) -> None:
+        with self._lock:
+            self._flush()
+
+    def forget(self) -> None:
+        """In a forked child: what was held back is the parent's to write."""
+        self._lock = threading.RLock()
+        self._held = None
+
+    def _flush(self) -> None:
+        line, self._held = self._held, None
+        if line is not None:
+            self._write(self._path, line)
+
+    def _write(self, path: str, line: bytes) -> None:
+        try:
+            if path != self._path or self._fd < 0:
+                self._open(path)
+            if self._torn:
+                line = b"\n" + line
+            written = os.write(self._fd, line)
+            self._torn = written < len(line)
+            if self._torn:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            self._warn(path, error)
+
+    def _open(self, path: str) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        self._path = path
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def _warn(self, path: str, error: OSError) -> None:
+        if self._warned or sys.stderr is None:
+            return
+        self._warned = True
+        with contextlib.suppress(OSError, ValueError):  # stderr may be on the same full disk, or closed
+            print(f"orch: worker.report cannot write to {path}: {error.strerror}; training goes on without reports", file=sys.stderr)
+
+
+_writer = _Writer()
+atexit.register(_writer.flush)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_writer.forget)
+
+
+# --- values ------------------------------------------------------------------------------------
+
+
+def _render(values: Mapping[str, Any]) -> bytes:
+    if "at" in values:
+        raise TypeError("worker.report: 'at' is taken, it is the time of the report; give the value another name")
+    line: dict[str, Any] = {"at": time.time()}
+    try:
+        line.update((name, _plain(name, value)) for name, value in values.items())
+    except RecursionError:
+        raise TypeError("worker.report: a list or dict that contains itself") from None
+    data = json.dumps(line).encode("ascii") + b"\n"
+    if len(data) > LONGEST:
+        raise ValueError(f"worker.report: {len(data)} bytes; a report is limited to {LONGEST}")
+    return data
+
+
+def _plain(name: str, value: Any) -> Any:
+    """The value as JSON has it. Numbers that JSON does not know become texts: ``"nan"``, ``"inf"``, ``"-inf"``."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else repr(float(value))
+    if isinstance(value, (list, tuple)):
+        return [_plain(name, item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(name, item) for key, item in value.items()}
+    return _plain(name, _unwrap(name, value))
+
+
+def _unwrap(name: str, value: Any) -> bool | int | float:
+    """The one number in a scalar of NumPy, TensorFlow, Keras or the like."""
+    try:
+        if hasattr(value, "numpy"):
+            value = value.numpy()
+        if hasattr(value, "item"):
+            value = value.item()
+        if isinstance(value, (bool, int, float)):
+            return value
+        if hasattr(value, "__index__"):
+            return int(value)
+        if hasattr(value, "__float__"):
+            return float(value)
+    except (TypeError, ValueError, NotImplementedError) as error:
+        reason = f": {error}"
+    else:
+        reason = ""
+    raise TypeError(f"worker.report: {name} is of type {type(value).__name__}, and not one number, text, list or dict{reason}")

@@ -1,0 +1,37 @@
+"""A `worker` or `ps` task of a ParameterServerStrategy cluster: TensorFlow's server, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+from .context import context
+
+
+def serve() -> NoReturn:
+    """Start this task's `tf.distribute.Server` and wait on it for ever. Raises ValueError without a valid TF_CONFIG."""
+    task = context()
+    if not task.cluster:
+        raise ValueError("a server needs a cluster, and TF_CONFIG names none: start this task with orch, or set TF_CONFIG")
+    import tensorflow as tf
+
+    server = tf.distribute.Server(
+        tf.train.ClusterSpec({name: list(addresses) for name, addresses in task.cluster.items()}),
+        job_name=task.type,
+        task_index=task.index,
+        protocol="grpc",
+        config=tf.compat.v1.ConfigProto(inter_op_parallelism_threads=_count_threads(len(task.cluster.get("worker", ())))),
+    )
+    server.join()
+    sys.exit(0)
+
+
+def _count_threads(workers: int) -> int:
+    # "Workers need some inter_ops threads to work properly": TensorFlow's parameter server tutorial asks for
+    # one more than there are workers, on machines with fewer cores than that.
+    try:
+        wanted = int(os.environ.get("TF_NUM_INTEROP_THREADS", ""))
+    except ValueError:
+        wanted = os.cpu_count() or 1
+    return max(wanted, workers + 1)

@@ -1,0 +1,86 @@
+"""The strategy a run was started with, built the right way for this task."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from .context import Context, context
+
+_lock = threading.Lock()
+_current: Any = None
+
+
+def current() -> Any:
+    """The strategy of this process; built by the first call. See `worker.strategy`."""
+    global _current
+    with _lock:
+        if _current is None:
+            _current = _build(context())
+        return _current
+
+
+def _build(task: Context) -> Any:
+    build = _BUILDERS.get(task.strategy)
+    if build is None:
+        raise ValueError(f"ORCH_STRATEGY: {task.strategy!r} is not one of {', '.join(_BUILDERS)}")
+    if task.type == "evaluator":
+        # It reads checkpoints and computes alone: in a cluster of its own, with whatever devices it has.
+        return _own_devices(task)
+    return build(task)
+
+
+def _multi_worker_mirrored(task: Context) -> Any:
+    import tensorflow as tf
+
+    return tf.distribute.MultiWorkerMirroredStrategy()
+
+
+def _parameter_server(task: Context) -> Any:
+    import tensorflow as tf
+
+    if task.type in ("worker", "ps"):
+        from .serve import serve
+
+        serve()
+    return tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
+
+
+def _mirrored(task: Context) -> Any:
+    import tensorflow as tf
+
+    return tf.distribute.MirroredStrategy(_local_devices())
+
+
+def _one_device(task: Context) -> Any:
+    import tensorflow as tf
+
+    return tf.distribute.OneDeviceStrategy(_local_devices()[0])
+
+
+def _own_devices(task: Context) -> Any:
+    return _mirrored(task) if len(_local_devices()) > 1 else _one_device(task)
+
+
+def _default(task: Context) -> Any:
+    import tensorflow as tf
+
+    return tf.distribute.get_strategy()
+
+
+def _local_devices() -> list[str]:
+    """All logical GPUs; without one, all logical CPUs. (MirroredStrategy by itself would take one CPU.)"""
+    import tensorflow as tf
+
+    found = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
+    return [device.name for device in found]
+
+
+_BUILDERS: dict[str, Callable[[Context], Any]] = {
+    "multi_worker_mirrored": _multi_worker_mirrored,
+    "parameter_server": _parameter_server,
+    "mirrored": _mirrored,
+    "one_device": _one_device,
+    "none": _default,
+}
