@@ -1,0 +1,87 @@
+"""The examples, on the real digits: by hand, and a cluster of two against one process."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.worker.agent_double import ROOT, clean_environment, run_plainly, start_cluster
+from worker.contract import Program
+
+EXAMPLES = ROOT / "examples"
+
+pytestmark = [
+    pytest.mark.tensorflow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(
+        importlib.util.find_spec("sklearn") is None,
+        reason="NOT TESTED: scikit-learn is not installed here (pip install 'orch-tf[examples]')",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of all examples: one directory of data, written once."""
+    return {"ORCH_EXAMPLES_DATA": str(tmp_path_factory.mktemp("data")), "PYTHONPATH": str(ROOT)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mwms_custom_loop", "parameter_server", "tf_config_only", "mirrored_cpus"])
+def test_by_hand_it_learns_the_digits(settings: dict[str, str], tmp_path: Path, name: str) -> None:
+    outcome = run_plainly([str(EXAMPLES / f"{name}.py")], tmp_path, env=settings).check()
+    word, accuracy = outcome.out.splitlines()[-1].rsplit(" ", 1)
+    assert word == "test accuracy"
+    assert float(accuracy) > 0.9
+
+
+@pytest.mark.slow
+def test_two_workers_take_the_steps_of_one_process(settings: dict[str, str], tmp_path: Path) -> None:
+    import numpy as np
+
+    # 30 steps: the second epoch has begun, with another order of the images.
+    script, steps = str(EXAMPLES / "mwms_custom_loop.py"), ("--steps", "30")
+    run_plainly([script, "--single", *steps, "--dump-weights", str(tmp_path / "one.npz")], tmp_path, env=settings).check()
+    program = Program("script", script, (*steps, "--dump-weights", str(tmp_path / "two.npz")))
+    with start_cluster(program, tmp_path, "multi_worker_mirrored", "worker", "worker", env=settings) as tasks:
+        for task in tasks.values():
+            task.wait(250).check()
+    with np.load(tmp_path / "one.npz") as one, np.load(tmp_path / "two.npz") as two:
+        assert one.files == two.files
+        assert len(one.files) == 4
+        for name in one.files:
+            assert np.abs(one[name]).max() > 0
+            np.testing.assert_allclose(two[name], one[name], rtol=1e-4, atol=1e-5)
+
+
+def test_four_processes_write_the_digits_at_once(tmp_path: Path) -> None:
+    env = clean_environment({"ORCH_EXAMPLES_DATA": str(tmp_path / "new" / "data")})
+    argv = [sys.executable, str(EXAMPLES / "digits.py")]
+    writers = [subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    outputs = [writer.communicate()[0] for writer in writers]
+    assert [writer.returncode for writer in writers] == [0] * 4
+    assert outputs == [f"{tmp_path / 'new' / 'data' / 'digits'}\n"] * 4
+    assert [path.name for path in (tmp_path / "new" / "data").iterdir()] == ["digits"]
+    names = {path.name for path in (tmp_path / "new" / "data" / "digits").iterdir()}
+    assert names == {"test.npz", "train.npz", *(f"train-{shard}.csv" for shard in range(4))}
+
+
+def test_the_text_says_what_the_arrays_say(settings: dict[str, str], tmp_path: Path) -> None:
+    import numpy as np
+
+    run_plainly([str(EXAMPLES / "digits.py")], tmp_path, env=settings).check()
+    directory = Path(settings["ORCH_EXAMPLES_DATA"]) / "digits"
+    rows = np.concatenate([np.loadtxt(directory / f"train-{shard}.csv", delimiter=",") for shard in range(4)])
+    with np.load(directory / "train.npz") as train, np.load(directory / "test.npz") as test:
+        assert len(train["y"]) + len(test["y"]) == 1797
+        expected = np.column_stack([train["x"], train["y"]])
+
+    def key(row: np.ndarray) -> str:
+        return hashlib.sha256(row.astype("float32").tobytes()).hexdigest()
+
+    assert sorted(map(key, rows)) == sorted(map(key, expected))

@@ -1,0 +1,181 @@
+"""Plays the agent: starts one task by an order, as `worker/host` does, and gathers what it left."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from worker.contract import BootstrapOrder, DeviceSettings, Failure, Program, TaskId, from_json, tf_config_text, to_json
+
+ROOT = Path(__file__).resolve().parents[2]
+START = ROOT / "worker" / "task" / "start.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a program printed and how it ended; `code` is negative for a signal."""
+
+    code: int
+    out: str
+    err: str
+    log_dir: Path
+
+    @property
+    def failure(self) -> Failure | None:
+        path = self.log_dir / "error.json"
+        return from_json(Failure, json.loads(path.read_bytes())) if path.exists() else None
+
+    def told(self) -> tuple[int, str, str]:
+        """Code, stdout and stderr, as they are the same in every run."""
+        return self.code, hide_addresses(self.out), hide_addresses(self.err)
+
+    def check(self, code: int = 0) -> Outcome:
+        """Fail unless the program ended with this code."""
+        assert self.code == code, f"exit code {self.code}\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
+        return self
+
+
+def hide_addresses(text: str) -> str:
+    return re.sub(r"0x[0-9a-f]+", "0x", text)
+
+
+def clean_environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process's environment without a PYTHONPATH that would let a task find `worker` by itself."""
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return {**env, "PYTHONDONTWRITEBYTECODE": "1", "TF_CPP_MIN_LOG_LEVEL": "2", **(changes or {})}
+
+
+def start_task(
+    program: Program,
+    cwd: Path,
+    *,
+    task: str = "worker-0",
+    strategy: str = "none",
+    tf_config: str | None = None,
+    devices: DeviceSettings = DeviceSettings(),  # noqa: B008 - frozen
+    env: Mapping[str, str] | None = None,
+    log_dir: Path | None = None,
+    options: Sequence[str] = (),
+    start: Path = START,
+) -> Task:
+    """Start a task in the background. `options`: of the interpreter."""
+    if log_dir is None:
+        (cwd / "logs").mkdir(exist_ok=True)
+        log_dir = Path(tempfile.mkdtemp(prefix=f"{task}-", dir=cwd / "logs"))
+    log_dir.mkdir(exist_ok=True)
+    order = BootstrapOrder(task, program, strategy, tf_config, devices, str(log_dir))
+    changes = {"ORCH_TASK": task, "ORCH_STRATEGY": strategy, "ORCH_LOG_DIR": str(log_dir), **(env or {})}
+    with (
+        tempfile.TemporaryFile() as file,
+        (log_dir / "stdout.log").open("ab") as stdout,
+        (log_dir / "stderr.log").open("ab") as stderr,
+    ):
+        file.write(json.dumps(to_json(order)).encode("ascii"))
+        file.flush()
+        process = subprocess.Popen(
+            [sys.executable, *options, str(start), str(file.fileno()), task, program.target],
+            cwd=cwd,
+            env=clean_environment(changes),
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=[file.fileno()],
+            start_new_session=True,
+        )
+    return Task(process, log_dir)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task that runs."""
+
+    process: subprocess.Popen[bytes]
+    log_dir: Path
+
+    def wait(self, timeout: float = 100) -> Outcome:
+        try:
+            code = self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+        out, err = ((self.log_dir / f"{name}.log").read_bytes().decode("utf-8", "surrogateescape") for name in ("stdout", "stderr"))
+        return Outcome(code, out, err, self.log_dir)
+
+    def kill(self) -> Outcome:
+        self.process.kill()
+        return self.wait()
+
+
+def run_task(program: Program, cwd: Path, **settings: object) -> Outcome:
+    """Start a task and wait for its end. The settings are those of `start_task`."""
+    return start_task(program, cwd, **settings).wait()  # type: ignore[arg-type]
+
+
+def run_plainly(arguments: Sequence[str], cwd: Path, env: Mapping[str, str] | None = None) -> Outcome:
+    """The same program by hand: ``python ARGUMENTS``."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=cwd,
+        env=clean_environment(env),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        errors="surrogateescape",
+        check=False,
+        timeout=100,
+    )
+    return Outcome(done.returncode, done.stdout, done.stderr, cwd)
+
+
+@contextmanager
+def held_ports(count: int) -> Iterator[list[str]]:
+    """Addresses whose ports are held as the agent holds them: TensorFlow binds them a second time."""
+    with ExitStack() as stack:
+        addresses = []
+        for _ in range(count):
+            holder = stack.enter_context(socket.socket())
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            holder.bind(("127.0.0.1", 0))
+            addresses.append(f"127.0.0.1:{holder.getsockname()[1]}")
+        yield addresses
+
+
+@contextmanager
+def start_cluster(
+    program: Program, cwd: Path, strategy: str, *types: str, servers: Program | None = None, env: Mapping[str, str] | None = None
+) -> Iterator[dict[str, Task]]:
+    """One task of each type in `types`, in one cluster; they are killed at the end. `servers`: what all but the chief run."""
+    with held_ports(len(types)) as addresses, ExitStack() as stack:
+        jobs: dict[str, list[str]] = {}
+        names = []
+        for type_, address in zip(types, addresses, strict=True):
+            names.append(TaskId(type_, len(jobs.setdefault(type_, []))))
+            jobs[type_].append(address)
+        tasks = {}
+        for name in names:
+            task = start_task(
+                program if servers is None or name.type == "chief" else servers,
+                cwd,
+                task=str(name),
+                strategy=strategy,
+                tf_config=tf_config_text(json.dumps(jobs), name),
+                env={
+                    "TF_GRPC_REUSE_PORT": "true",
+                    "TF_NUM_INTEROP_THREADS": "1",
+                    "TF_NUM_INTRAOP_THREADS": "1",
+                    "CUDA_VISIBLE_DEVICES": "-1",
+                    **(env or {}),
+                },
+            )
+            stack.callback(task.kill)
+            tasks[str(name)] = task
+        yield tasks

@@ -1,0 +1,378 @@
+"""`worker.context()` and `worker.report()`, as a user's script calls them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import worker
+from tests.worker.agent_double import ROOT, Outcome, clean_environment, run_plainly, run_task
+from worker.contract import Program, TaskId, tf_config_text
+from worker.task import reports
+
+VARIABLES = (
+    "ORCH_TASK ORCH_RUN_ID ORCH_ATTEMPT ORCH_IS_CHIEF ORCH_RUN_DIR ORCH_CHECKPOINT_DIR ORCH_STRATEGY ORCH_LOG_DIR"
+    " RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE TF_CONFIG"
+)
+
+
+@pytest.fixture(autouse=True)
+def _by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES.split():
+        monkeypatch.delenv(name, raising=False)
+
+
+def config(cluster: dict[str, Any], type_: str = "worker", index: int = 0) -> str:
+    return tf_config_text(json.dumps(cluster), TaskId(type_, index))
+
+
+# --- context -----------------------------------------------------------------------------------
+
+
+def test_by_hand_it_is_a_lone_chief() -> None:
+    assert worker.context() == worker.Context("chief-0", "chief", 0, True, "", 1, 0, 1, 0, 1, {}, None, None, "none")
+
+
+@pytest.mark.parametrize("text", ["", " \n", "{}", '{"cluster": {}}', '{"task": {}}'])
+def test_an_empty_tf_config_is_none(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("TF_CONFIG", text)
+    assert worker.context().task == "chief-0"
+
+
+def test_everything_orch_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {
+        "ORCH_TASK": "worker-1", "ORCH_RUN_ID": "r-7", "ORCH_ATTEMPT": "3", "ORCH_IS_CHIEF": "0", "ORCH_RUN_DIR": "/runs/r-7",
+        "ORCH_CHECKPOINT_DIR": "/ck", "ORCH_STRATEGY": "multi_worker_mirrored", "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1", "TF_CONFIG": config({"worker": ["a:1", "b:1"]}, index=1),
+    }  # fmt: skip
+    for name, text in told.items():
+        monkeypatch.setenv(name, text)
+    assert worker.context() == worker.Context(
+        "worker-1",
+        "worker",
+        1,
+        False,
+        "r-7",
+        3,
+        1,
+        2,
+        0,
+        1,
+        {"worker": ("a:1", "b:1")},
+        Path("/runs/r-7"),
+        Path("/ck"),
+        "multi_worker_mirrored",
+    )
+
+
+@pytest.mark.parametrize(
+    ("type_", "index", "rank", "local", "leads"),
+    [
+        ("chief", 0, 0, (0, 3), True),
+        ("worker", 0, 1, (1, 3), False),
+        ("worker", 1, 2, (0, 2), False),
+        ("ps", 0, 3, (2, 3), False),
+        ("ps", 1, 4, (1, 2), False),
+    ],
+)
+def test_a_pasted_tf_config(
+    monkeypatch: pytest.MonkeyPatch, type_: str, index: int, rank: int, local: tuple[int, int], leads: bool
+) -> None:
+    cluster = {"ps": ["a:3", "[::1]:3"], "worker": ["a:2", "[::1]:2"], "chief": ["a:1"]}
+    monkeypatch.setenv("TF_CONFIG", config(cluster, type_, index))
+    found = worker.context()
+    assert (found.task, found.type, found.index, found.is_chief) == (f"{type_}-{index}", type_, index, leads)
+    assert (found.rank, found.world_size, (found.local_rank, found.local_world_size)) == (rank, 5, local)
+    assert found.strategy == "parameter_server"
+    assert found.cluster["ps"] == ("a:3", "[::1]:3")
+
+
+def test_without_a_chief_worker_0_is_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for index in (0, 1):
+        monkeypatch.setenv("TF_CONFIG", config({"worker": ["a:1", "b:1"]}, index=index))
+        assert worker.context().is_chief == (index == 0)
+        assert worker.context().strategy == "multi_worker_mirrored"
+
+
+def test_an_evaluator_need_not_be_in_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_CONFIG", config({"chief": ["a:1"], "worker": ["a:2"], "ps": ["a:3"]}, "evaluator"))
+    assert worker.context().task == "evaluator-0"
+    assert not worker.context().is_chief
+
+
+def test_an_index_may_be_a_text_as_in_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": "1"}}')
+    assert worker.context().task == "worker-1"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "not valid JSON"),
+        ("[]", "has to be a JSON object"),
+        ('{"cluster": []}', '"cluster" has to be an object'),
+        ('{"cluster": {"worker": "a:1"}}', 'cluster "worker" has to be a list'),
+        ('{"cluster": {"worker": [1]}}', 'cluster "worker" has to be a list'),
+        ('{"cluster": {"worker": ["a:1"]}}', 'no "task"'),
+        ('{"task": 3}', '"task" has to be an object'),
+        ('{"task": {"type": 3, "index": 0}}', 'task "type"'),
+        (config({"worker": ["a:1"]}, "worker", -1), 'task "index" has to be a whole number from 0, got -1'),
+        ('{"task": {"type": "worker", "index": true}}', 'task "index"'),
+        (config({"worker": ["a:1"]}, "worker", 1), "this process is worker 1, but the cluster has no such task; it has 1 worker"),
+        (config({"worker": ["a:1"]}, "ps", 0), "this process is ps 0, but the cluster has no such task"),
+    ],
+)
+def test_an_invalid_tf_config(monkeypatch: pytest.MonkeyPatch, text: str, says: str) -> None:
+    monkeypatch.setenv("TF_CONFIG", text)
+    with pytest.raises(ValueError, match="TF_CONFIG") as caught:
+        worker.context()
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "text"), [("RANK", "one"), ("ORCH_ATTEMPT", "1.5"), ("ORCH_TASK", "worker"), ("ORCH_TASK", "-1")])
+def test_a_variable_that_is_no_number(monkeypatch: pytest.MonkeyPatch, name: str, text: str) -> None:
+    monkeypatch.setenv("ORCH_TASK", "worker-0")
+    monkeypatch.setenv(name, text)
+    with pytest.raises(ValueError, match=f"{name}: expected .*{text}"):
+        worker.context()
+
+
+def test_an_unknown_strategy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCH_TASK", "worker-0")
+    monkeypatch.setenv("ORCH_STRATEGY", "tpu_pod")
+    with pytest.raises(ValueError, match="ORCH_STRATEGY: 'tpu_pod' is not one of multi_worker_mirrored, "):
+        worker.strategy()
+
+
+def test_a_server_needs_a_cluster() -> None:
+    with pytest.raises(ValueError, match="TF_CONFIG"):
+        worker.serve()
+
+
+def test_importing_it_needs_the_standard_library_only(tmp_path: Path) -> None:
+    program = "import sys\nbefore = set(sys.modules)\nimport worker\nprint(*set(sys.modules) - before)"
+    env = clean_environment({"PYTHONPATH": str(ROOT)})
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    assert {name.partition(".")[0] for name in done.stdout.split()} <= {*sys.stdlib_module_names, "worker"}
+    assert set(worker.__all__) == {"Context", "context", "report", "serve", "strategy"}
+
+
+# --- report ------------------------------------------------------------------------------------
+
+
+def report_lines(text: str, tmp_path: Path, **settings: Any) -> tuple[Outcome, list[dict[str, Any]]]:
+    (tmp_path / "s.py").write_text("import worker\n" + text)
+    outcome = run_task(Program("script", "s.py"), tmp_path, **settings)
+    path = outcome.log_dir / "reports.jsonl"
+    return outcome, [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
+
+
+def test_a_report_is_a_line_of_json(tmp_path: Path) -> None:
+    before = time.time()
+    outcome, lines = report_lines(
+        "worker.report(step=1, loss=0.5, note='\\udcff\\n', done=False, nothing=None, many=[1, (2,)], more={1: 2})", tmp_path
+    )
+    outcome.check()
+    (line,) = lines
+    assert before <= line.pop("at") <= time.time()
+    assert line == {"step": 1, "loss": 0.5, "note": "\udcff\n", "done": False, "nothing": None, "many": [1, [2]], "more": {"1": 2}}
+    assert (outcome.log_dir / "reports.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_tight_loop_writes_the_first_and_the_latest(tmp_path: Path) -> None:
+    text = """
+import time
+from importlib import import_module
+reports = import_module("worker.task.reports")
+since = time.monotonic()
+for step in range(50_000):
+    worker.report(step=step)
+print(time.monotonic() - since)
+"""
+    outcome, lines = report_lines(text, tmp_path)
+    seconds = float(outcome.check().out)
+    assert lines[0]["step"] == 0
+    assert lines[-1]["step"] == 49_999
+    assert len(lines) <= 2 * (seconds / reports.INTERVAL_S + 1)
+    assert [line["step"] for line in lines] == sorted({line["step"] for line in lines})
+
+
+def test_the_latest_is_written_when_the_program_fails(tmp_path: Path) -> None:
+    outcome, lines = report_lines("for step in range(3): worker.report(step=step)\n1 / 0", tmp_path)
+    outcome.check(1)
+    assert [lines[0]["step"], lines[-1]["step"]] == [0, 2]
+
+
+def test_after_a_pause_what_was_held_back_comes_first(tmp_path: Path) -> None:
+    text = "import time\nworker.report(a=1)\nworker.report(a=2)\nworker.report(a=3)\ntime.sleep(0.11)\nworker.report(a=4)"
+    _, lines = report_lines(text, tmp_path)
+    values = [line["a"] for line in lines]
+    # A machine that was busy may have written 2 as well.
+    assert values in ([1, 3, 4], [1, 2, 3, 4])
+
+
+def test_threads_do_not_mix_their_lines(tmp_path: Path) -> None:
+    text = """
+import threading
+from worker.task import reports
+reports.INTERVAL_S = 0.0
+def run(name):
+    for step in range(500):
+        worker.report(name=name, step=step, filler="x" * 1000)
+threads = [threading.Thread(target=run, args=(n,)) for n in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+    outcome, lines = report_lines(text, tmp_path)
+    outcome.check()
+    for name in range(4):
+        assert [line["step"] for line in lines if line["name"] == name] == list(range(500))
+
+
+def test_a_forked_child_reports_for_itself(tmp_path: Path) -> None:
+    text = """
+import os, sys
+worker.report(who="parent", step=1)
+worker.report(who="parent", step=2)
+if os.fork() == 0:
+    worker.report(who="child")
+    sys.exit()
+os.wait()
+"""
+    outcome, lines = report_lines(text, tmp_path)
+    outcome.check()
+    assert sorted((line["who"], line.get("step")) for line in lines) == [("child", None), ("parent", 1), ("parent", 2)]
+
+
+def test_a_signal_handler_may_report(tmp_path: Path) -> None:
+    text = """
+import signal
+worker.report(step=-1)
+signal.signal(signal.SIGALRM, lambda *_: worker.report(alarm=True))
+signal.setitimer(signal.ITIMER_REAL, 0.0001, 0.0001)
+for step in range(20_000):
+    worker.report(step=step)
+signal.setitimer(signal.ITIMER_REAL, 0)
+worker.report(step="last")
+"""
+    outcome, lines = report_lines(text, tmp_path)
+    outcome.check()
+    assert lines[-1]["step"] == "last"
+
+
+class Holder:
+    """Like an array of TensorFlow or NumPy with these elements."""
+
+    def __init__(self, *items: float) -> None:
+        self.items = items
+
+    def item(self) -> float:
+        if len(self.items) != 1:
+            raise ValueError("can only convert an array of size 1")
+        return self.items[0]
+
+
+class Variable:
+    def numpy(self) -> Holder:
+        return Holder(7)
+
+
+class Index:
+    def __index__(self) -> int:
+        return 5
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (Holder(2.5), 2.5),
+        (Variable(), 7),
+        (Index(), 5),
+        (Decimal("0.5"), 0.5),
+        (float("nan"), "nan"),
+        (-float("inf"), "-inf"),
+        (Holder(float("inf")), "inf"),
+        ([Holder(1)], [1]),
+    ],
+)
+def test_what_holds_one_number_is_that_number(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: Any, expected: Any) -> None:
+    assert json.loads(reports._render({"value": value}))["value"] == expected
+
+
+@pytest.mark.parametrize("value", [Holder(1, 2), b"bytes", object(), 1j, {1, 2}, [object()], len])
+def test_what_does_not_is_refused(value: Any) -> None:
+    with pytest.raises(TypeError, match=r"worker\.report: loss is of type .*, and not one number, text, list or dict"):
+        reports._render({"loss": value})
+
+
+def test_limits() -> None:
+    circle: list[Any] = []
+    circle.append(circle)
+    with pytest.raises(TypeError, match="contains itself"):
+        reports._render({"circle": circle})
+    with pytest.raises(TypeError, match="'at' is taken"):
+        reports._render({"at": 1})
+    with pytest.raises(ValueError, match="limited to 65536"):
+        reports._render({"text": "x" * 70_000})
+
+
+def test_a_mistake_is_the_users_own_exception(tmp_path: Path) -> None:
+    outcome, lines = report_lines("worker.report(loss=object())", tmp_path)
+    assert outcome.check(1).failure is not None
+    assert outcome.failure is not None
+    assert outcome.failure.type == "TypeError"
+    assert lines == []
+
+
+def test_outside_orch_it_does_nothing(tmp_path: Path) -> None:
+    (tmp_path / "s.py").write_text("import worker\nworker.report(step=1)\nworker.report(loss=object())\n")
+    outcome = run_plainly(["s.py"], tmp_path, env={"PYTHONPATH": str(ROOT)})
+    assert outcome.check().err == ""
+    assert os.listdir(tmp_path) == ["s.py"]
+
+
+@pytest.mark.parametrize("how", ["full", "gone"])
+def test_a_file_that_cannot_be_written_is_told_once_and_never_raised(tmp_path: Path, how: str) -> None:
+    prepare = {
+        "full": "from resource import *; import signal; signal.signal(25, signal.SIG_IGN); setrlimit(RLIMIT_FSIZE, (100, 100))",
+        "gone": "import os; os.environ['ORCH_LOG_DIR'] += '/gone'",
+    }[how]
+    text = (
+        f"{prepare}\nfrom worker.task import reports\nreports.INTERVAL_S = 0\nfor step in range(9): worker.report(step=step)\nprint('done')"
+    )
+    (tmp_path / "s.py").write_text("import worker\n" + text)
+    outcome = run_task(Program("script", "s.py"), tmp_path).check()
+    assert outcome.out == "done\n"
+    if how == "gone":
+        assert outcome.err.count("orch: worker.report cannot write to ") == 1
+        assert outcome.err.endswith("reports.jsonl: No such file or directory; training goes on without reports\n")
+    else:
+        assert len((outcome.log_dir / "reports.jsonl").read_bytes()) == 100
+
+
+def test_after_a_torn_line_a_new_one_starts(tmp_path: Path) -> None:
+    text = """
+from resource import *
+import signal
+from worker.task import reports
+reports.INTERVAL_S = 0
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+_, hard = getrlimit(RLIMIT_FSIZE)
+setrlimit(RLIMIT_FSIZE, (10, hard))
+worker.report(step=1)
+setrlimit(RLIMIT_FSIZE, (hard, hard))
+worker.report(step=2)
+"""
+    (tmp_path / "s.py").write_text("import worker\n" + text)
+    outcome = run_task(Program("script", "s.py"), tmp_path).check()
+    torn, whole = (outcome.log_dir / "reports.jsonl").read_bytes().splitlines()
+    assert len(torn) == 10
+    assert json.loads(whole)["step"] == 2
