@@ -22,9 +22,9 @@ from .errors import BROKEN, INTERRUPTED, TERMINATED, OrchError, Problem, SpecErr
 from .model import events, lifecycle, plan
 from .model.cluster import Cause, Cluster, Outcome, Phase, Verdict
 from .model.events import StopAsked
-from .model.plan import HostFacts, Plan
-from .model.spec import ClusterSpec
-from .record.journal import HostReady, RunNoted
+from .model.plan import HostFacts, Placement, Plan
+from .model.spec import DEFAULT_PRELOAD, ClusterSpec
+from .record.journal import HostReady, RunEvent, RunNoted, TemplateReady
 from .record.rundir import RunDir
 
 ANSWER_S = 60.0
@@ -75,6 +75,7 @@ class Supervisor:
         self._reminded = ("", 0.0)
         self._disk_full = False
         self._lost: set[str] = set()
+        self._given_up: Exception | None = None
 
     async def run(self) -> Verdict:
         """From nothing to the verdict. Raises `OrchError` when no task could be started."""
@@ -115,24 +116,29 @@ class Supervisor:
             link = AgentLink(host, self._rundir.agent_log(host.name), self._receive, self._lose)
             await link.open(self._backend.transport(self._spec, host))
             self._links[host.name] = link
-            link.order(self._hello(host, plan.ports_needed(self._spec, placement, host.name)))
+            link.order(self._hello(host, placement))
         try:
             await asyncio.wait_for(asyncio.shield(self._answered), ANSWER_S)
         except asyncio.TimeoutError:
             raise refuse_silence(next(host for name, host in self._hosts.items() if name not in self._facts), ANSWER_S) from None
+        if self._given_up is not None:
+            raise self._given_up
         self._refuse_problems()
         hosts = [self._host_facts(host) for host in self._hosts.values()]
         return plan.make(self._rundir.run_id, self._spec, placement, hosts)
 
-    def _hello(self, host: Host, ports: int) -> contract.Hello:
-        programs = dict.fromkeys((self._spec.program,))
+    def _hello(self, host: Host, placement: Placement) -> contract.Hello:
+        spec = self._spec
+        preload = DEFAULT_PRELOAD if spec.preload is None else spec.preload
+        template = contract.TemplateOrder(preload, len(placement[host.name]), spec.env, always=spec.preload is not None)
         return contract.Hello(
             run_id=self._rundir.run_id,
-            ports=ports,
-            port_range=self._spec.ports,
-            programs=tuple(programs),
-            cwd=self._spec.workdir,
+            ports=plan.ports_needed(spec, placement, host.name),
+            port_range=spec.ports,
+            programs=plan.programs(spec),
+            cwd=spec.workdir,
             shared_dir=str(self._rundir.path) if host.sees_run_dir else None,
+            template=template if preload else None,
         )
 
     def _refuse_problems(self) -> None:
@@ -166,6 +172,8 @@ class Supervisor:
                 self._record(HostReady(host, frame.pid, frame.python, frame.python_version, frame.cores, time.time()))
                 if len(self._facts) == len(self._hosts) and not self._answered.done():
                     self._answered.set_result(None)
+            case contract.Imported():
+                self._record(TemplateReady(host, frame.modules, frame.seconds, frame.at))
             case contract.Grew():
                 self._viewer.grew(frame.task, frame.attempt, frame.stream, frame.size)
             case contract.Output():
@@ -191,8 +199,8 @@ class Supervisor:
         self._lost.add(host)
         if self._cluster is not None:
             self._happen(events.HostLost(host, reason, time.time()))
-        elif not self._answered.done():
-            self._answered.set_exception(OrchError(f"host {host} cannot be used: {reason}"))
+        else:
+            self._give_up(OrchError(f"host {host} cannot be used: {reason}"))
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
@@ -209,8 +217,15 @@ class Supervisor:
         asked = StopAsked(reason, code, time.time())
         if self._cluster is not None:
             self._happen(asked)
-        elif not self._answered.done():
-            self._answered.set_exception(Cancelled(asked))
+        else:
+            self._give_up(Cancelled(asked))
+
+    def _give_up(self, reason: Exception) -> None:
+        """There will be no cluster; the first reason counts."""
+        if not self._answered.done():
+            self._answered.set_exception(reason)
+        elif self._given_up is None:
+            self._given_up = reason  # all have answered, and `_prepare` is about to go on
 
     # --- events, and what follows from them ----------------------------------------------------
 
@@ -261,7 +276,7 @@ class Supervisor:
             self._viewer.said(text)
         self._loop.call_later(1.0, self._remind)
 
-    def _record(self, event: events.Event | HostReady | RunNoted) -> None:
+    def _record(self, event: RunEvent) -> None:
         try:
             self._rundir.record(event)
         except OSError as error:

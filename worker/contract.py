@@ -108,6 +108,13 @@ class BootstrapOrder:
     log_dir: str
 
 
+def default_environment(cores: int, tasks: int) -> dict[str, str]:
+    """What each of `tasks` tasks on a host with `cores` cores gets, unless the host's environment or the spec says otherwise."""
+    threads = str(max(1, cores // max(1, tasks)))
+    names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+    return {"PYTHONUNBUFFERED": "1", **dict.fromkeys(names, threads)}
+
+
 def tf_config_text(cluster_json: str, task: TaskId) -> str:
     """The text of ``TF_CONFIG`` for one task of a cluster already rendered as JSON.
 
@@ -119,6 +126,19 @@ def tf_config_text(cluster_json: str, task: TaskId) -> str:
 
 
 # --- orders: controller -> agent ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateOrder:
+    """What to import once on a host for all of its tasks, and under which environment.
+
+    `always`: even if the program does not seem to use it. `tasks`: how many the host will get.
+    """
+
+    preload: tuple[str, ...]
+    tasks: int
+    env: Mapping[str, str] = field(default_factory=dict)
+    always: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +156,7 @@ class Hello:
     programs: tuple[Program, ...] = ()
     cwd: str = "."
     shared_dir: str | None = None
+    template: TemplateOrder | None = None
     owner_grace_s: float = 1.0
     """How long tasks may tidy up when the channel closes without a `Bye`."""
 
@@ -193,6 +214,15 @@ class Facts:
     """Why the programs cannot run here: a missing script, a syntax error, a missing command."""
     trouble: str | None = None
     """Why this host cannot be used at all, such as a port range that is used up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A template is ready to fork: it has imported `modules`, in `seconds`."""
+
+    modules: tuple[str, ...]
+    seconds: float
+    at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +340,7 @@ class Gone:
 
 
 Order = Hello | StartTasks | StopTasks | Ack | Bye
-Frame = Facts | Started | NotStarted | Up | Waiting | Grew | Output | Report | Exited | Swept | Trouble | Gone
+Frame = Facts | Imported | Started | NotStarted | Up | Waiting | Grew | Output | Report | Exited | Swept | Trouble | Gone
 
 ORDERS: Mapping[int, type[Any]] = dict(enumerate(get_args(Order), start=1))
 FRAMES: Mapping[int, type[Any]] = dict(enumerate(get_args(Frame), start=64))

@@ -191,6 +191,12 @@ ROOT = Struct(
         "tasks": Key(_TASK_TYPES, "How many tasks there are of each type.", live=True),
         "defaults": Key(_DEFAULTS, "What holds for every task, unless its type says otherwise."),
         "serve": Key(Flag(), "Let orch run the TensorFlow server of worker and ps tasks, for a script that starts none.", "false", "false"),
+        "preload": Key(
+            Listing(ANY_TEXT),
+            "Modules that each host imports once, for its tasks to be forked from; [] turns that off.",
+            "[tensorflow]",
+            "tensorflow, if the program uses it",
+        ),
         "timeouts": Key(_TIMEOUTS, "Limits in seconds."),
         "ports": Key(PortRange(), "The first and last port that may be used.", "41000-41999", "any free port"),
         "backend": Key(_BACKEND, "Where the tasks run."),

@@ -59,7 +59,7 @@ def step(cluster: Cluster, event: Event) -> tuple[Cluster, tuple[Action, ...]]:
         case Launched():
             return replace(cluster, started_at=event.at), (StartAttempt(event.attempt, tuple(cluster.tasks)),)
         case TaskStarted():
-            cluster = _update(cluster, event.task, state=TaskState.STARTED, pid=event.pid, started_at=event.at)
+            cluster = _update(cluster, event.task, state=TaskState.STARTED, pid=event.pid, started_at=event.at, waiting="")
             return _form(cluster, event.at), ()
         case TaskUp():
             cluster = _update(cluster, event.task, state=TaskState.UP, up_at=event.at, waiting="")
@@ -69,7 +69,8 @@ def step(cluster: Cluster, event: Event) -> tuple[Cluster, tuple[Action, ...]]:
         case TaskReported():
             return _update(cluster, event.task, report=event.values, reported_at=event.at), ()
         case TaskNotStarted():
-            cluster = _update(cluster, event.task, state=TaskState.FAILED, ended_at=event.at, swept=True)
+            state = TaskState.STOPPED if cluster.phase is Phase.STOPPING else TaskState.FAILED
+            cluster = _update(cluster, event.task, state=state, ended_at=event.at, swept=True)
             cause = Cause(f"could not be started: {event.reason}", event.at, event.task, cluster.tasks[event.task].host)
             return _end(cluster, Outcome.BROKEN, BROKEN_CODE, event.at, cause)
         case TaskExited():
@@ -263,7 +264,7 @@ def describe_awaited(tasks: Iterable[TaskStatus]) -> str:
     """``waiting for worker-1, worker-2: connection refused``; tasks that wait for the same reason stand together."""
     by_reason: dict[str, list[str]] = {}
     for task in tasks:
-        reason = "not started" if task.state is TaskState.PENDING else task.waiting or "no port is open yet"
+        reason = task.waiting or ("not started" if task.state is TaskState.PENDING else "no port is open yet")
         by_reason.setdefault(reason, []).append(task.name)
     return "waiting for " + "; ".join(f"{group_tasks(names)}: {reason}" for reason, names in by_reason.items())
 

@@ -151,6 +151,7 @@ def _spec(draft: Draft, workdir: str) -> ClusterSpec:
         python=given.get("python", ""),
         env=LOG_LEVEL_ENV.get(defaults.get("log_level", ""), {}) | defaults.get("env", {}),
         serve=given.get("serve", False),
+        preload=given.get("preload"),
         ports=given.get("ports"),
         timeouts=Timeouts(**given.get("timeouts", {})),
         backend=BackendSpec(**given.get("backend", {})),
@@ -196,7 +197,8 @@ def to_document(spec: ClusterSpec) -> dict[str, Any]:
         "ports": list(spec.ports or ()),
         "backend": {"type": spec.backend.type},
     }
-    return {key: value for key, value in document.items() if value not in ("", [])}
+    given = {key: value for key, value in document.items() if value not in ("", [])}
+    return given if spec.preload is None else {**given, "preload": list(spec.preload)}
 
 
 def _task_document(tasks: TaskSpec) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from worker.contract import DeviceSettings, Program, StartTasks, TaskId, TaskOrder, tf_config_text
+from worker.contract import DeviceSettings, Program, StartTasks, TaskId, TaskOrder, default_environment, tf_config_text
 
 from . import tf_config
 from .spec import SINGLE_TASK_STRATEGIES, ClusterSpec, TaskSpec
@@ -72,7 +72,7 @@ class Plan:
             orders=mine,
             clusters=self.clusters,
             env={**self.env, **_run_directories(facts)},
-            env_defaults=_defaults(facts.cores, len(mine)),
+            env_defaults=default_environment(facts.cores, len(mine)),
             peers=peers if self.clusters else (),
         )
 
@@ -82,6 +82,10 @@ def task_ids(spec: ClusterSpec) -> Iterator[TaskId]:
     for tasks in spec.tasks:
         for index in range(tasks.count):
             yield TaskId(tasks.type, index)
+
+
+Placement = Mapping[str, tuple[TaskId, ...]]
+"""Which tasks go to which host."""
 
 
 def place(spec: ClusterSpec, hosts: Sequence[str]) -> dict[str, tuple[TaskId, ...]]:
@@ -97,12 +101,18 @@ def place(spec: ClusterSpec, hosts: Sequence[str]) -> dict[str, tuple[TaskId, ..
     return placement
 
 
-def ports_needed(spec: ClusterSpec, placement: Mapping[str, tuple[TaskId, ...]], host: str) -> int:
+def ports_needed(spec: ClusterSpec, placement: Placement, host: str) -> int:
     """How many ports an agent has to hold."""
     return 0 if spec.strategy in SINGLE_TASK_STRATEGIES else len(placement[host])
 
 
-def make(run_id: str, spec: ClusterSpec, placement: Mapping[str, tuple[TaskId, ...]], hosts: Sequence[HostFacts], attempt: int = 1) -> Plan:
+def programs(spec: ClusterSpec) -> tuple[Program, ...]:
+    """The different programs that the tasks run, without their arguments."""
+    found = (_program(spec, tasks) for tasks in spec.tasks)
+    return tuple(dict.fromkeys(Program(program.kind, program.target) for program in found))
+
+
+def make(run_id: str, spec: ClusterSpec, placement: Placement, hosts: Sequence[HostFacts], attempt: int = 1) -> Plan:
     """The plan of one attempt. A host without ports gets a word in their place: nothing is held in a dry run."""
     facts = {host.name: host for host in hosts}
     addresses: dict[TaskId, str] = {}
@@ -186,10 +196,3 @@ def _run_directories(facts: HostFacts) -> dict[str, str]:
     if facts.run_dir is None:
         return {}
     return {"ORCH_RUN_DIR": facts.run_dir, "ORCH_CHECKPOINT_DIR": f"{facts.run_dir}/checkpoints"}
-
-
-def _defaults(cores: int, tasks: int) -> dict[str, str]:
-    """What a task gets unless its host's environment or the spec says otherwise."""
-    threads = str(max(1, cores // max(1, tasks)))
-    names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
-    return {"PYTHONUNBUFFERED": "1", **dict.fromkeys(names, threads)}

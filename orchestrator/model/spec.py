@@ -11,6 +11,9 @@ STRATEGIES = ("multi_worker_mirrored", "parameter_server", "mirrored", "one_devi
 SINGLE_TASK_STRATEGIES = ("mirrored", "one_device", "none")
 
 
+DEFAULT_PRELOAD = ("tensorflow",)
+
+
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
     """All tasks of one type. `args` None: the cluster's own arguments."""
@@ -44,7 +47,8 @@ class ClusterSpec:
 
     `workdir`: the tasks' working directory, absolute. `python`: the interpreter of the tasks and of the
     agent, as given (a path, or a name for PATH); empty means the one that runs orch. `ports`: first and last port
-    that may be used; None leaves the choice to the kernel.
+    that may be used; None leaves the choice to the kernel. `preload`: modules that each host imports once, for its tasks to be
+    forked from; empty turns that off, None means `DEFAULT_PRELOAD` for programs that seem to use it.
     """
 
     name: str
@@ -55,6 +59,7 @@ class ClusterSpec:
     python: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     serve: bool = False
+    preload: tuple[str, ...] | None = None
     ports: tuple[int, int] | None = None
     timeouts: Timeouts = Timeouts()
     backend: BackendSpec = BackendSpec()

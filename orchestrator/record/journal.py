@@ -1,6 +1,6 @@
 """`events.jsonl`: what happened in a run, one JSON object a line, in the order in which the controller heard of it.
 
-A line is ``{"event": NAME, …fields…}``. Most are the events of `model.events`; `HostReady` and `RunNoted` are
+A line is ``{"event": NAME, …fields…}``. Most are the events of `model.events`; the others are
 kept for people and for the timeline only. Lines of a kind that is not known here are skipped: a newer orch may have written them.
 """
 
@@ -31,6 +31,16 @@ class HostReady:
 
 
 @dataclass(frozen=True, slots=True)
+class TemplateReady:
+    """A host has imported `modules`, in `seconds`, and can fork tasks."""
+
+    host: str
+    modules: tuple[str, ...]
+    seconds: float
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class RunNoted:
     """Something worth keeping that changes nothing."""
 
@@ -38,7 +48,7 @@ class RunNoted:
     at: float
 
 
-RunEvent = events.Event | HostReady | RunNoted
+RunEvent = events.Event | HostReady | TemplateReady | RunNoted
 
 
 def _name(cls: type[Any]) -> str:
@@ -63,13 +73,13 @@ def from_lines(lines: Iterable[bytes]) -> Iterator[RunEvent]:
             cls = _BY_NAME.get(fields.pop("event", ""))
             if cls is not None:
                 yield from_json(cls, fields)
-        except (ValueError, AttributeError, ContractError):
+        except (ValueError, AttributeError, TypeError, ContractError):
             continue
 
 
 def fold(cluster: Cluster, events: Iterable[RunEvent]) -> Cluster:
     """The cluster after these events, by the same `step` that ran it."""
     for event in events:
-        if not isinstance(event, (HostReady, RunNoted)):
+        if not isinstance(event, (HostReady, TemplateReady, RunNoted)):
             cluster, _ = lifecycle.step(cluster, event)
     return cluster

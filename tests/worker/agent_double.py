@@ -61,7 +61,7 @@ def start_task(
     task: str = "worker-0",
     strategy: str = "none",
     tf_config: str | None = None,
-    devices: DeviceSettings = DeviceSettings(),  # noqa: B008 - frozen
+    devices: DeviceSettings = DeviceSettings(),
     env: Mapping[str, str] | None = None,
     log_dir: Path | None = None,
     options: Sequence[str] = (),
@@ -73,7 +73,7 @@ def start_task(
         log_dir = Path(tempfile.mkdtemp(prefix=f"{task}-", dir=cwd / "logs"))
     log_dir.mkdir(exist_ok=True)
     order = BootstrapOrder(task, program, strategy, tf_config, devices, str(log_dir))
-    changes = {"ORCH_TASK": task, "ORCH_STRATEGY": strategy, "ORCH_LOG_DIR": str(log_dir), **(env or {})}
+    changes = {"PYTHONUNBUFFERED": "1", "ORCH_TASK": task, "ORCH_STRATEGY": strategy, "ORCH_LOG_DIR": str(log_dir), **(env or {})}
     with (
         tempfile.TemporaryFile() as file,
         (log_dir / "stdout.log").open("ab") as stdout,

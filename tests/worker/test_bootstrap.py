@@ -44,9 +44,14 @@ def write(path: Path, text: str | bytes) -> Path:
     return path
 
 
+WITHOUT_SITE = ("-S",)
+"""An interpreter in which orch is not installed, though it may be in the one that runs the tests."""
+
+
 def compare(cwd: Path, target: str, *args: str, kind: str = "script", **settings: object) -> Outcome:
     """Run the program both ways; both must have the same code and output. Returns the task's."""
-    plain = run_plainly([*(["-m"] if kind == "module" else []), target, *args], cwd)
+    options: Sequence[str] = settings.get("options", ())  # type: ignore[assignment]
+    plain = run_plainly([*options, *(["-m"] if kind == "module" else []), target, *args], cwd)
     task = run_task(Program(kind, target, args), cwd, **settings)  # type: ignore[arg-type]
     assert task.told() == plain.told()
     return task
@@ -207,7 +212,7 @@ def test_a_users_own_worker_wins(tmp_path: Path, layout: dict[str, str], program
     for name, text in layout.items():
         write(tmp_path / name, text)
     write(tmp_path / "s.py", f"{program}\nprint(worker.whose)\n1 / 0")
-    outcome = compare(tmp_path, "s.py" if kind == "script" else "s", kind=kind)
+    outcome = compare(tmp_path, "s.py" if kind == "script" else "s", kind=kind, options=WITHOUT_SITE)
     assert outcome.check(1).out == "mine\n"
     assert outcome.failure is not None
     assert outcome.failure.type == "ZeroDivisionError"
@@ -240,7 +245,8 @@ def test_a_shipped_copy_runs_with_nothing_else(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "worker", tmp_path / "shipped copy" / "worker", ignore=shutil.ignore_patterns("__pycache__"))
     write(tmp_path / "s.py", "import worker\nprint(worker.__file__)")
     start = tmp_path / "shipped copy" / "worker" / "task" / "start.py"
-    assert run_task(Program("script", "s.py"), tmp_path, start=start).check().out == f"{start.parents[1] / '__init__.py'}\n"
+    outcome = run_task(Program("script", "s.py"), tmp_path, start=start, options=WITHOUT_SITE)
+    assert outcome.check().out == f"{start.parents[1] / '__init__.py'}\n"
 
 
 def test_nothing_heavy_is_imported(tmp_path: Path) -> None:

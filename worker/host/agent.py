@@ -34,8 +34,9 @@ class Agent:
         self._loop = Loop()
         self._link = Link(self._loop, orders_fd, frames_fd, self._obey, self._lose_owner)
         self._relay = Relay(self._loop, self._link)
-        self._tasks = TaskTable(self._loop, self._link, self._relay, self._on_empty)
-        self._prober = Prober(self._loop, self._link, self._tasks.is_running)
+        self._prober = Prober(self._loop, self._link)
+        self._tasks = TaskTable(self._loop, self._link, self._relay, self._prober.watch, self._on_empty)
+        self._prober.is_running = self._tasks.is_running
         self._held: list[socket.socket] = []
         self._hello: contract.Hello | None = None
         self._root = ""
@@ -69,8 +70,8 @@ class Agent:
         if isinstance(order, contract.Hello):
             self._greet(order)
         elif isinstance(order, contract.StartTasks):
-            started = [task for task in order.orders if self._tasks.start(order, task)]
-            self._prober.watch(started)
+            for task in order.orders:
+                self._tasks.start(order, task)
         elif isinstance(order, contract.StopTasks):
             self._tasks.stop(order.grace_s, order.tasks)
         elif isinstance(order, contract.Ack):
@@ -88,15 +89,19 @@ class Agent:
         self._hello = hello
         self._relay.shared = hello.shared_dir is not None
         self._tasks.run_id, self._tasks.root = hello.run_id, self._root
+        problems = look.find_problems(hello.programs, hello.cwd)
+        cores = look.count_cores()
+        if hello.template is not None and not (trouble or problems) and look.mentions(hello.template, hello.programs, hello.cwd):
+            self._tasks.warm_up(hello.template, cores, hello.cwd)
         facts = contract.Facts(
             hostname=socket.gethostname(),
             pid=os.getpid(),
             python=sys.executable,
             python_version=look.python_version(),
-            cores=look.count_cores(),
+            cores=cores,
             memory_bytes=look.measure_memory(),
             ports=tuple(sock.getsockname()[1] for sock in self._held),
-            problems=tuple(look.find_problems(hello.programs, hello.cwd)),
+            problems=tuple(problems),
             trouble=trouble,
         )
         self._link.send(facts)
@@ -125,6 +130,7 @@ class Agent:
             self._link.send(contract.Gone())
 
     def _give_back(self) -> None:
+        self._tasks.close()
         self._relay.close()
         for sock in self._held:
             sock.close()

@@ -38,3 +38,27 @@ def tf_config_of(start: StartTasks, order: TaskOrder) -> str | None:
     if order.cluster is None:
         return None
     return tf_config_text(start.clusters[order.cluster], TaskId.parse(order.task))
+
+
+_FROZEN = (
+    *("ABSL_", "CUDA_", "DNNL_", "GLIBC_", "GOTO_", "KERAS_", "KMP_", "LC_", "LD_", "LIBTPU_", "MALLOC_", "MKL_", "NUMEXPR_"),
+    *("NVIDIA_", "OMP_", "ONEDNN_", "OPENBLAS_", "PYTHON", "TF_", "TPU_", "XLA_"),
+)
+_FROZEN_NAMES = {"HOME", "LANG", "LANGUAGE", "VIRTUAL_ENV"}
+# Looked at when a server or a pool is made, not at import (seen on TensorFlow 2.21); CUDA's when a GPU is first used.
+_READ_LATE = {
+    "TF_CONFIG",
+    "TF_GRPC_REUSE_PORT",
+    "TF_NUM_INTRAOP_THREADS",
+    "TF_NUM_INTEROP_THREADS",
+    "CUDA_VISIBLE_DEVICES",
+    "TF_FORCE_GPU_ALLOW_GROWTH",
+}
+
+
+def frozen(env: Mapping[str, str]) -> frozenset[tuple[str, str]]:
+    """The part of an environment that imports look at. A process that has imported TensorFlow under another one stays as it is:
+    ``TF_CPP_MIN_LOG_LEVEL``, for one, is read once and never again."""
+    return frozenset(
+        (name, value) for name, value in env.items() if name not in _READ_LATE and (name.startswith(_FROZEN) or name in _FROZEN_NAMES)
+    )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import glob
 import importlib.util
+import itertools
 import os
 import platform
+import re
 import shutil
 import stat
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from ..contract import Program
+from ..contract import Program, TemplateOrder
 
 MAX_CHECKED = 16 * 1024 * 1024
 """A script of this length or more is not looked into, only run."""
@@ -51,6 +54,44 @@ def find_problems(programs: Iterable[Program], cwd: str) -> list[str]:
         return [f"the working directory {cwd!r} does not exist"]
     found = (_find_problem(program, cwd) for program in programs)
     return list(dict.fromkeys(problem for problem in found if problem))
+
+
+def mentions(template: TemplateOrder, programs: Iterable[Program], cwd: str) -> bool:
+    """Whether one of these programs seems to need what the template imports.
+
+    Its text, and those of the Python files beside it, are searched for the modules' names. A program that never names TensorFlow
+    must not wait for its import; one that comes to it by a longer way only loses the head start.
+    """
+    if template.always or any(program.kind == "serve" for program in programs):
+        return True
+    words = {name.partition(".")[0] for name in template.preload} | _IMPLIED
+    pattern = re.compile(rb"\b(" + b"|".join(re.escape(os.fsencode(word)) for word in sorted(words)) + rb")\b")
+    files = (path for program in programs for path in _sources(program, cwd))
+    return any(_holds(path, pattern) for path in itertools.islice(files, _MOST_FILES))
+
+
+_IMPLIED = {"keras", "tf_keras", "worker"}
+_MOST_FILES = 200
+
+
+def _sources(program: Program, cwd: str) -> Iterator[str]:
+    if program.kind == "command":
+        return
+    if program.kind == "script":
+        yield os.path.join(cwd, program.target)
+        directory = os.path.dirname(os.path.realpath(os.path.join(cwd, program.target)))
+    else:
+        directory = os.path.join(cwd, *program.target.split(".")[:-1])
+        yield os.path.join(directory, program.target.rpartition(".")[2] + ".py")
+    yield from sorted(glob.iglob(os.path.join(glob.escape(directory), "*.py")))
+
+
+def _holds(path: str, pattern: re.Pattern[bytes]) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return pattern.search(file.read(1024 * 1024)) is not None
+    except OSError:
+        return False
 
 
 def _find_problem(program: Program, cwd: str) -> str | None:

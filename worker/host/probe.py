@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from .. import contract
@@ -24,21 +24,23 @@ class _Awaited:
 class Prober:
     """Sends `Up` for a task when its port answers, and `Waiting` when the reason why it does not has changed."""
 
-    def __init__(self, loop: Loop, link: Link, is_running: Callable[[str], bool]) -> None:
-        self._loop, self._link, self._is_running = loop, link, is_running
+    def __init__(self, loop: Loop, link: Link) -> None:
+        self._loop, self._link = loop, link
+        self.is_running: Callable[[str], bool] = lambda name: False
         self._awaited: list[_Awaited] = []
         self._wait_s = FIRST_S
 
-    def watch(self, orders: Iterable[contract.TaskOrder]) -> None:
-        """Ask for those that have a port, until they answer or end."""
-        idle = not self._awaited
-        self._awaited += [_Awaited(order) for order in orders if order.port is not None]
+    def watch(self, order: contract.TaskOrder) -> None:
+        """Ask for a task that has just been started, if it has a port, until it answers or ends."""
+        if order.port is None:
+            return
         self._wait_s = FIRST_S
-        if idle and self._awaited:
+        self._awaited.append(_Awaited(order))
+        if len(self._awaited) == 1:
             self._loop.after(self._wait_s, self._probe)
 
     def _probe(self) -> None:
-        self._awaited = [one for one in self._awaited if self._is_running(one.order.task) and not self._is_up(one)]
+        self._awaited = [one for one in self._awaited if self.is_running(one.order.task) and not self._is_up(one)]
         if self._awaited:
             self._wait_s = min(MOST_S, self._wait_s * 1.2)
             self._loop.after(self._wait_s, self._probe)

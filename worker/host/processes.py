@@ -19,6 +19,7 @@ import errno
 import fcntl
 import os
 import resource
+import select
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,7 @@ from dataclasses import dataclass
 _LINUX = sys.platform == "linux"
 _F_SETSIG = 10  # not in the fcntl module; include/uapi/asm-generic/fcntl.h
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _INHERITED_FROM = 200  # where a task's private descriptors go, out of the way of the user's own
 _DEFAULTED = (signal.SIGPIPE, signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD)
@@ -95,16 +97,15 @@ def _become_task(command: Command, agent: int, limits: tuple[int, int], lifeline
     doing = command.argv[0]
     try:
         os.setsid()
-        _tie_to(agent, lifeline)
+        hold_lifeline(lifeline)
+        _die_with(agent)
         doing = f"the log directory of {command.stdout}"
-        _redirect(command.stdout, command.stderr)
+        redirect(command.stdout, command.stderr)
         doing = f"the working directory {command.cwd}"
         os.chdir(command.cwd)
         doing = command.argv[0]
-        for number in _DEFAULTED:
-            signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        restore_signals()
+        restore_limits(limits)
         argv = list(command.argv)
         if command.order_fd is not None:
             argv = [word.replace("{fd}", str(_keep(command.order_fd))) for word in argv[:3]] + argv[3:]
@@ -115,16 +116,46 @@ def _become_task(command: Command, agent: int, limits: tuple[int, int], lifeline
         os._exit(127)
 
 
-def _tie_to(agent: int, lifeline: int) -> None:
-    kept = _keep(lifeline)
+def _die_with(agent: int) -> None:
+    if _libc is not None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != agent:  # it died before the line above could take hold
+        os._exit(127)
+
+
+# --- what a task does to itself, between fork and exec or instead of an exec ---------------------
+
+
+def hold_lifeline(fd: int) -> None:
+    """In the leader of a new group: have the kernel kill the group when the other end of the pipe `fd` closes."""
+    kept = _keep(fd)
     if _libc is None:
         return
     fcntl.fcntl(kept, _F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(kept, fcntl.F_SETOWN, -os.getpid())
     fcntl.fcntl(kept, fcntl.F_SETFL, fcntl.fcntl(kept, fcntl.F_GETFL) | os.O_ASYNC)
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != agent:  # it died before the two lines above could take hold
+    poll = select.poll()
+    poll.register(kept, 0)
+    if poll.poll(0):  # it had closed before
         os._exit(127)
+
+
+def restore_signals() -> None:
+    """The dispositions and the mask of a process that nobody has prepared."""
+    for number in _DEFAULTED:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def restore_limits(limits: tuple[int, int]) -> None:
+    """The limits of open files (soft, hard) that the agent found."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def name_process(name: str) -> None:
+    """What ``ps -o comm`` and ``top`` call this process."""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def _keep(fd: int) -> int:
@@ -135,7 +166,8 @@ def _keep(fd: int) -> int:
         return fcntl.fcntl(fd, fcntl.F_DUPFD, 3)
 
 
-def _redirect(stdout: str, stderr: str) -> None:
+def redirect(stdout: str, stderr: str) -> None:
+    """Descriptors 0, 1 and 2 of a task."""
     # O_APPEND: the task, its children and a restarted interpreter write one after the other, never over one another.
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     for number, path, mode in ((0, os.devnull, os.O_RDONLY), (1, stdout, flags), (2, stderr, flags)):
@@ -173,10 +205,10 @@ def find_strays(marks: Sequence[str], known: set[int]) -> list[int]:
     """Our direct children outside `known` whose environment holds all `marks` (``KEY=value``).
 
     They are what a task left behind in a session of its own: as a subreaper we have inherited them.
-    Children that have changed their environment's memory are not recognised.
+    Children that have changed or dropped their environment are only found without `marks`.
     """
     wanted = [os.fsencode(mark) for mark in marks]
-    return [pid for pid in _children() if pid not in known and _has_marks(pid, wanted)]
+    return [pid for pid in _children() if pid not in known and (not wanted or _has_marks(pid, wanted))]
 
 
 def _children() -> list[int]:

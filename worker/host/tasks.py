@@ -9,24 +9,23 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .. import contract
-from . import environment, processes
+from . import processes
 from .link import Link
 from .loop import Loop
 from .output import TaskOutput
 from .relay import Relay
+from .starting import Birth, Starter, prepare
+from .templates import Templates
 
 SWEEP_LOOK_S = 0.02
 SWEEP_GRACE_S = 1.0
 """How long what a task left behind may take to end after SIGTERM."""
 SWEEP_GIVE_UP_S = 5.0
-_BOOTSTRAP = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "task", "start.py")
 
 
 @dataclass(slots=True)
@@ -41,46 +40,58 @@ class HostTask:
     ended: bool = False
     kill_at: float | None = None
     sweep_by: float = 0.0
+    looks_again: bool = False
+    warned: set[int] = field(default_factory=set)
+    """What it left behind and has been sent SIGTERM."""
 
 
 class TaskTable:
     """All tasks that are not swept yet, by the pid of their first process, which is also their group."""
 
-    def __init__(self, loop: Loop, link: Link, relay: Relay, on_empty: Callable[[], None]) -> None:
-        self._loop, self._link, self._relay, self._on_empty = loop, link, relay, on_empty
+    def __init__(
+        self, loop: Loop, link: Link, relay: Relay, on_started: Callable[[contract.TaskOrder], None], on_empty: Callable[[], None]
+    ) -> None:
+        self._loop, self._link, self._relay = loop, link, relay
+        self._on_started, self._on_empty = on_started, on_empty
         self._limits = processes.allow_many_files()
         self._env = dict(os.environ)
         self._tasks: dict[int, HostTask] = {}
+        self._templates = Templates(loop, self._limits, self._end, self._imported)
+        self._starter = Starter(self._templates, self._limits, self._started, self._failed, self._waiting, self._note)
         self.run_id = ""
         self.root = ""
 
     def __bool__(self) -> bool:
-        return bool(self._tasks)
+        return bool(self._tasks) or bool(self._starter)
 
     def is_running(self, name: str) -> bool:
         return any(task.order.task == name and not task.ended for task in self._tasks.values())
 
-    def start(self, start: contract.StartTasks, order: contract.TaskOrder) -> bool:
-        """Start one task and tell the controller; False if it could not be started."""
+    def warm_up(self, template: contract.TemplateOrder, cores: int, cwd: str) -> None:
+        """Begin with the imports that the tasks of `template` will need."""
+        self._templates.directory = os.path.join(self.root, "agents")
+        env = {**contract.default_environment(cores, template.tasks), **self._env, **template.env, "ORCH_RUN_ID": self.run_id}
+        self._templates.add(env, template.preload, cwd)
+
+    def start(self, start: contract.StartTasks, order: contract.TaskOrder) -> None:
+        """Start one task, and tell the controller that it runs or why it does not."""
         output = TaskOutput(order.task, order.attempt, os.path.join(self.root, order.log_dir))
         try:
             os.makedirs(output.directory, mode=0o700, exist_ok=True)
-            command = self._command(start, order, output)
-            try:
-                self._relay.add(output)
-                pid, lifeline = processes.spawn(command, self._limits)
-            finally:
-                if command.order_fd is not None:
-                    os.close(command.order_fd)
-        except (processes.SpawnError, OSError, KeyError) as error:
+            birth = prepare(self._env, start, order, output)
+        except (OSError, KeyError) as error:
             self._link.send(contract.NotStarted(order.task, order.attempt, str(error), time.time()))
-            return False
-        self._tasks[pid] = HostTask(order, pid, lifeline, output)
-        self._link.send(contract.Started(order.task, order.attempt, pid, time.time()))
-        return True
+            return
+        self._relay.add(output)
+        self._starter.start(birth)
+
+    def close(self) -> None:
+        """Let the templates go."""
+        self._templates.close()
 
     def stop(self, grace_s: float, names: Collection[str] | None = None) -> None:
         """SIGTERM now and SIGKILL after `grace_s`, for all tasks or those named. Asked again: the earlier end counts."""
+        self._starter.stop(grace_s, names)
         for task in list(self._tasks.values()):
             if names is None or task.order.task in names:
                 self._stop(task, grace_s)
@@ -94,23 +105,33 @@ class TaskTable:
                 break
             if pid == 0:
                 break
-            task = self._tasks.get(pid)
-            if task is not None and not task.ended:
-                self._end(task, status)
+            code = os.waitstatus_to_exitcode(status)
+            self._end(pid, code if code >= 0 else 128 - code)
         for task in [task for task in self._tasks.values() if task.ended]:
             self._sweep(task)
 
-    def _command(self, start: contract.StartTasks, order: contract.TaskOrder, output: TaskOutput) -> processes.Command:
-        tf_config = environment.tf_config_of(start, order)
-        env = environment.compose(self._env, start, order, output.directory, tf_config)
-        streams = output.path("stdout"), output.path("stderr")
-        program = order.program
-        if program.kind == "command":
-            return processes.Command((program.target, *program.args), order.cwd, env, *streams)
-        told = contract.BootstrapOrder(order.task, program, order.strategy, tf_config, order.devices, output.directory)
-        # The last two words are only there to be read in `ps`; the user's arguments may hold secrets and are not.
-        argv = (sys.executable, _BOOTSTRAP, "{fd}", order.task, program.target or program.kind)
-        return processes.Command(argv, order.cwd, env, *streams, order_fd=_keep(json.dumps(contract.to_json(told)).encode("ascii")))
+    def _started(self, birth: Birth, pid: int, lifeline: int) -> None:
+        order = birth.order
+        task = self._tasks[pid] = HostTask(order, pid, lifeline, birth.output)
+        self._link.send(contract.Started(order.task, order.attempt, pid, time.time()))
+        if birth.stop_after_s is not None:
+            self._stop(task, birth.stop_after_s)
+        else:
+            self._on_started(order)
+
+    def _failed(self, birth: Birth, reason: str) -> None:
+        self._relay.remove(birth.output)
+        self._link.send(contract.NotStarted(birth.order.task, birth.order.attempt, reason, time.time()))
+        self._tell_if_empty()
+
+    def _waiting(self, birth: Birth, reason: str) -> None:
+        self._link.send(contract.Waiting(birth.order.task, birth.order.attempt, reason))
+
+    def _imported(self, modules: tuple[str, ...], seconds: float) -> None:
+        self._link.send(contract.Imported(modules, seconds, time.time()))
+
+    def _note(self, text: str) -> None:
+        self._link.send(contract.Trouble("note", text, time.time()))
 
     def _stop(self, task: HostTask, grace_s: float) -> None:
         task.stopped = True
@@ -127,15 +148,18 @@ class TaskTable:
             if task.ended:
                 self._sweep(task)
 
-    def _end(self, task: HostTask, status: int) -> None:
-        code = os.waitstatus_to_exitcode(status)
+    def _end(self, pid: int, code: int) -> None:
+        """A process of ours has ended: seen by ourselves, or by the template that forked it, or by both."""
+        task = self._tasks.get(pid)
+        if task is None or task.ended:
+            return
         task.ended = True
         task.sweep_by = time.monotonic() + SWEEP_GRACE_S
         self._relay.announce(task.output)
         exited = contract.Exited(
             task.order.task,
             task.order.attempt,
-            code if code >= 0 else 128 - code,
+            code,
             time.time(),
             task.stopped,
             task.output.sizes(),
@@ -143,24 +167,36 @@ class TaskTable:
         )
         self._link.send(exited)
         processes.signal_group(task.pid, signal.SIGTERM)
+        self._sweep_soon(task, 0)
 
     def _sweep(self, task: HostTask) -> None:
         """End what an ended task has left behind; forget the task when nothing is left."""
         if task.pid not in self._tasks:
             return
-        marks = (f"ORCH_RUN_ID={self.run_id}", f"ORCH_TASK={task.order.task}")
-        strays = processes.find_strays(marks, set(self._tasks))
+        # The last task answers for those as well that have dropped our variables, and cannot be told apart by them.
+        marks = (f"ORCH_RUN_ID={self.run_id}", f"ORCH_TASK={task.order.task}") if len(self._tasks) > 1 else ()
+        strays = processes.find_strays(marks, set(self._tasks) | self._templates.pids)
         empty = processes.group_is_empty(task.pid)
         now = time.monotonic()
         overdue = now >= task.sweep_by or (task.kill_at is not None and now >= task.kill_at)
-        for pid in strays:
+        for pid in strays if overdue else set(strays) - task.warned:
             processes.signal_one(pid, signal.SIGKILL if overdue else signal.SIGTERM)
+        task.warned.update(strays)
         if overdue and not empty:
             processes.signal_group(task.pid, signal.SIGKILL)
         if (empty and not strays) or now >= task.sweep_by + SWEEP_GIVE_UP_S:
             self._forget(task)
         else:
-            self._loop.after(SWEEP_LOOK_S, lambda: self._sweep(task))
+            self._sweep_soon(task, SWEEP_LOOK_S)
+
+    def _sweep_soon(self, task: HostTask, seconds: float) -> None:
+        if not task.looks_again:
+            task.looks_again = True
+            self._loop.after(seconds, lambda: self._sweep_again(task))
+
+    def _sweep_again(self, task: HostTask) -> None:
+        task.looks_again = False
+        self._sweep(task)
 
     def _forget(self, task: HostTask) -> None:
         del self._tasks[task.pid]
@@ -169,23 +205,12 @@ class TaskTable:
         self._link.send(contract.Swept(task.order.task, task.order.attempt, task.output.sizes()))
         if task.output.truncated:
             text = f"{task.order.task} cut its own log short: it opened /dev/stdout or /dev/stderr anew (use >&1, >>, or tee -a)"
-            self._link.send(contract.Trouble("note", text, time.time()))
-        if not self._tasks:
+            self._note(text)
+        self._tell_if_empty()
+
+    def _tell_if_empty(self) -> None:
+        if not self:
             self._on_empty()
-
-
-def _keep(data: bytes) -> int:
-    """A descriptor that reads as `data`, for orders of any length, which no pipe would hold."""
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("orch-order")
-    else:
-        with tempfile.TemporaryFile(prefix="orch-") as file:
-            fd = os.dup(file.fileno())
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd
 
 
 def _read_failure(directory: str) -> contract.Failure | None:

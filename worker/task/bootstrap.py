@@ -30,12 +30,16 @@ _replaced: list[ModuleType | None] = []
 
 
 def main(fd: int, loaded: frozenset[str]) -> None:
-    """Run the order that `fd` holds, in this process. Returns when the user's program has come to its end.
+    """`run` for the order that `fd` holds."""
+    run(_read_order(fd), loaded)
+
+
+def run(order: dict[str, Any], loaded: frozenset[str]) -> None:
+    """Run an order, a `contract.BootstrapOrder` as JSON data, in this process. Returns when the user's program has come to its end.
 
     `loaded`: names of the modules that the interpreter had before our own code came. An exception of the
     user's leaves this function as it would leave the user's script, so it must be the last thing in `__main__`.
     """
-    order = _read_order(fd)
     _show_stacks_on_signal(order["log_dir"])
     if order["tf_config"] is not None:
         os.environ["TF_CONFIG"] = order["tf_config"]
