@@ -26,7 +26,7 @@ help:
 	@echo 'make lint     ruff: rules and format'
 	@echo 'make types    mypy --strict'
 	@echo 'make format   ruff: mend what can be mended'
-	@echo 'make bench    the figures of benchmarks/, as ratios'
+	@echo 'make bench    the figures of benchmarks/, as ratios; about ten minutes'
 	@echo 'make clean    remove caches and build output; .venv stays'
 
 demo: $(READY)

@@ -63,9 +63,9 @@ def _clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     temporary = tmp_path_factory.mktemp("tmp")
     with pytest.MonkeyPatch.context() as patch:
         for name in os.environ:
-            if name.startswith("ORCH_") or name in ("TF_CONFIG", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE"):
+            if name.startswith(("ORCH_", "PYTHON")) or name in ("TF_CONFIG", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE"):
                 patch.delenv(name)
-        patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+        patch.setenv("PYTHONPATH", str(ROOT))
         patch.setenv("TMPDIR", str(temporary))
         patch.setattr(tempfile, "tempdir", None)
         # Keras writes ~/.keras/keras.json on its first import, and obeys the one it finds there.

@@ -1,4 +1,4 @@
-"""The arrows, the purity and the size budget of docs/design.md, asserted from the source; and what `orch --help` imports.
+"""The arrows, the purity and the size budget of docs/how-it-works.md, asserted from the source; and what `orch --help` imports.
 
 The checker is a function from one module's text to its complaints, and is tested on bad snippets below.
 """
@@ -150,7 +150,7 @@ def complaints(module: str, source: str, is_package: bool = False) -> list[str]:
     tree = ast.parse(source)
     part = part_of(module)
     if part is None:
-        return [f"{module}: has no place in the house; give it one in docs/design.md and in ARROWS"]
+        return [f"{module}: has no place in the house; give it one in docs/how-it-works.md and in ARROWS"]
     found = []
     for item in imports(tree, module, is_package):
         found += [f"{module}:{item.line}: {text}" for text in _import_complaints(part, item)]

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator import __version__
+from tests.conftest import Orch
 
 HERE = Path(__file__).resolve().parent
 
@@ -103,7 +103,8 @@ def test_a_skip_is_listed_with_its_reason(run_tests: RunTests) -> None:
     assert re.search(r"^SKIPPED .*NOT TESTED: only root", said, re.MULTILINE)
 
 
-def test_the_program_runs_beside_a_users_worker_module(orch, script) -> None:
+def test_the_program_runs_beside_a_users_worker_module(orch: Orch, script: Callable[..., Path]) -> None:
     script("raise SystemExit('the wrong worker module was imported')", name="worker.py")
-    done = orch("--version", check=0)
-    assert __version__ in done.out
+    script("print('hello')", name="train.py")
+    done = orch("plan", "train.py", "--workers", "2", check=0)
+    assert "worker-1" in done.out

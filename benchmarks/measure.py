@@ -1,0 +1,38 @@
+"""What the benchmarks share: how orch is started, and how a figure is printed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAMS = ROOT / "benchmarks" / "programs"
+
+
+def orch_command() -> list[str]:
+    """The installed `orch` of this interpreter, or the checkout's if none is installed."""
+    installed = shutil.which("orch", path=os.path.dirname(sys.executable))
+    return [installed] if installed else [sys.executable, "-m", "orchestrator"]
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """This process's environment without settings for orch or TensorFlow's cluster, and with the checkout importable."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("ORCH_") and name != "TF_CONFIG"}
+    return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), kept.get("PYTHONPATH")))), **extra}
+
+
+def spread(values: Sequence[float], form: str = "{:.3f}") -> str:
+    """``median (least to most)``."""
+    median, least, most = (form.format(value) for value in (statistics.median(values), min(values), max(values)))
+    return f"{median} ({least} to {most})"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a Markdown table."""
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    for row in (head, ["-" * width for width in widths], *rows):
+        print("| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |", flush=True)
