@@ -11,7 +11,7 @@ import contextlib
 import errno
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from worker import contract
@@ -24,7 +24,7 @@ from .model.cluster import Cause, Cluster, Outcome, Phase, Verdict
 from .model.events import StopAsked
 from .model.plan import HostFacts, Placement, Plan
 from .model.spec import DEFAULT_PRELOAD, ClusterSpec
-from .record.journal import HostReady, RunEvent, RunNoted, TemplateReady
+from .record.journal import HostReady, RunBegun, RunEvent, RunNoted, TaskSpoke, TemplateReady
 from .record.rundir import RunDir
 
 ANSWER_S = 60.0
@@ -39,6 +39,16 @@ _SIGNALS = {
     signal.SIGTERM: ("told to end (SIGTERM)", TERMINATED),
     signal.SIGHUP: ("the terminal was closed (SIGHUP)", 128 + signal.SIGHUP),
 }
+
+
+def hold_signals() -> None:
+    """Keep the signals that end a run until `Supervisor.run` can act on them: an early Ctrl-C is not lost, and ends nothing half-way."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+
+
+def release_signals() -> None:
+    """Let them do again what they do to any Python program: once the verdict is written, they can only cost the reader something."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
 
 class Viewer(Protocol):
@@ -75,6 +85,7 @@ class Supervisor:
         self._reminded = ("", 0.0)
         self._disk_full = False
         self._lost: set[str] = set()
+        self._spoken: set[tuple[str, int]] = set()
         self._given_up: Exception | None = None
 
     async def run(self) -> Verdict:
@@ -111,6 +122,7 @@ class Supervisor:
     # --- preparing: agents, facts, plan --------------------------------------------------------
 
     async def _prepare(self) -> Plan:
+        self._record(RunBegun(time.time()))
         placement = plan.place(self._spec, list(self._hosts))
         for host in self._hosts.values():
             link = AgentLink(host, self._rundir.agent_log(host.name), self._receive, self._lose)
@@ -175,7 +187,7 @@ class Supervisor:
             case contract.Imported():
                 self._record(TemplateReady(host, frame.modules, frame.seconds, frame.at))
             case contract.Grew():
-                self._viewer.grew(frame.task, frame.attempt, frame.stream, frame.size)
+                self._grow(frame.task, frame.attempt, frame.stream, frame.size)
             case contract.Output():
                 self._store(host, frame, data)
             case contract.Trouble(kind="note"):
@@ -192,8 +204,14 @@ class Supervisor:
         except OSError as error:
             self._fail_to_write(error)
             return
-        self._viewer.grew(frame.task, frame.attempt, frame.stream, size)
+        self._grow(frame.task, frame.attempt, frame.stream, size)
         self._links[host].order(contract.Ack(len(data)))
+
+    def _grow(self, task: str, attempt: int, stream: str, size: int) -> None:
+        if (task, attempt) not in self._spoken:
+            self._spoken.add((task, attempt))
+            self._record(TaskSpoke(task, attempt, time.time()))
+        self._viewer.grew(task, attempt, stream, size)
 
     def _lose(self, host: str, reason: str) -> None:
         self._lost.add(host)
@@ -206,10 +224,13 @@ class Supervisor:
     def _signals(self) -> Iterator[None]:
         for number in _SIGNALS:
             self._loop.add_signal_handler(number, self._on_signal, number)
+        self._loop.add_signal_handler(signal.SIGUSR1, self._show_stacks)
+        release_signals()
         try:
             yield
         finally:
-            for number in _SIGNALS:
+            hold_signals()
+            for number in (*_SIGNALS, signal.SIGUSR1):
                 self._loop.remove_signal_handler(number)
 
     def _on_signal(self, number: signal.Signals) -> None:
@@ -246,15 +267,28 @@ class Supervisor:
                 assert self._plan is not None
                 for host, link in self._links.items():
                     link.order(self._plan.orders(host))
+            case events.CollectStacks():
+                for link, mine in self._by_host(action.tasks):
+                    link.order(contract.ShowStacks(mine))
             case events.Stop():
-                assert self._cluster is not None
-                for host, link in self._links.items():
-                    mine = tuple(name for name in action.tasks if self._cluster.tasks[name].host == host)
-                    if mine:
-                        link.order(contract.StopTasks(mine, action.grace_s))
+                for link, mine in self._by_host(action.tasks):
+                    link.order(contract.StopTasks(mine, action.grace_s))
             case events.Finish():
                 if not self._finished.done():
                     self._finished.set_result(action.verdict)
+
+    def _by_host(self, tasks: Iterable[str]) -> Iterator[tuple[AgentLink, tuple[str, ...]]]:
+        """These tasks, host by host, with the way to each host."""
+        by_host: dict[str, list[str]] = {}
+        for name in tasks:
+            if self._cluster is not None:
+                by_host.setdefault(self._cluster.tasks[name].host, []).append(name)
+        return ((self._links[host], tuple(names)) for host, names in by_host.items())
+
+    def _show_stacks(self) -> None:
+        """SIGUSR1: `orch stacks` wants to know where the tasks are."""
+        if self._cluster is not None:
+            self._perform(events.CollectStacks(tuple(name for name, task in self._cluster.tasks.items() if not task.has_ended)))
 
     def _set_timer(self) -> None:
         if self._timer is not None:

@@ -185,6 +185,13 @@ class StopTasks:
 
 
 @dataclass(frozen=True, slots=True)
+class ShowStacks:
+    """Have these tasks write the Python stacks of all their threads to their `stacks.txt` (SIGQUIT; see task/bootstrap.py)."""
+
+    tasks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Ack:
     """The controller has stored this many bytes of `Output`: the agent may send as many more."""
 
@@ -339,7 +346,7 @@ class Gone:
     """The agent's last frame: it holds nothing any more."""
 
 
-Order = Hello | StartTasks | StopTasks | Ack | Bye
+Order = Hello | StartTasks | StopTasks | ShowStacks | Ack | Bye
 Frame = Facts | Imported | Started | NotStarted | Up | Waiting | Grew | Output | Report | Exited | Swept | Trouble | Gone
 
 ORDERS: Mapping[int, type[Any]] = dict(enumerate(get_args(Order), start=1))

@@ -30,10 +30,11 @@ class AgentLink:
         self.host = host
         self._log = log
         self._receive, self._lose = receive, lose
-        self._closing = False
+        self._closing = self._heard = False
 
     async def open(self, transport: Transport) -> None:
         """Start the agent. Raises `UsageError` if its program cannot be run."""
+        self._program = transport.argv[0]
         with open(self._log, "ab", opener=_private) as stderr:
             try:
                 self._process = await asyncio.create_subprocess_exec(
@@ -85,13 +86,16 @@ class AgentLink:
                 break
             try:
                 for frame, payload in decoder.feed(data):
+                    self._heard = True
                     self._receive(self.host.name, frame, payload)
             except ChannelError as error:
                 broken = str(error)
                 self._end_process()
         code = await self._process.wait()
         if not self._closing:
-            self._lose(self.host.name, broken or self._explain(code))
+            reason = broken or self._explain(code)
+            # Something else was started in the place of an agent, such as --python /bin/cat.
+            self._lose(self.host.name, reason if self._heard else f"{reason}; is {self._program!r} a Python? set python: or --python")
 
     def _explain(self, code: int) -> str:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

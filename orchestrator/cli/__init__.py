@@ -6,19 +6,22 @@ A subcommand's module is imported only when that subcommand is wanted, so that `
 from __future__ import annotations
 
 import importlib
+import os
+import signal
 import sys
 from typing import Any
 
 import click
 
 from .. import __version__
-from ..errors import OrchError
+from ..errors import BROKEN, OrchError
 
 COMMANDS = {
     "up": ("up", "Start a cluster and stay attached."),
     "plan": ("plan", "Print the tasks, hosts and each TF_CONFIG that a spec means; start nothing."),
     "ps": ("runs", "Show the tasks of a run, or all runs."),
     "logs": ("logs", "Show what the tasks of a run wrote."),
+    "stacks": ("stacks", "Show where in their Python code the tasks of a run are."),
     "wait": ("runs", "Wait for a run to end; exit as it did."),
     "down": ("runs", "End a run."),
     "init": ("init", "Write a commented orch.yaml."),
@@ -43,6 +46,14 @@ class Commands(click.Group):
         command: click.Command = getattr(module, f"{cmd_name}_command")
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # Whoever read our output has seen enough. Python would complain once more when it closes stdout.
+            sys.stdout = None
+            return 128 + signal.SIGPIPE
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
@@ -66,6 +77,7 @@ def orch() -> None:
 
 def main(args: list[str] | None = None) -> None:
     """Run the command line and exit with a code of the table in docs/exit-codes.md."""
+    _open_missing_streams()
     try:
         code = orch.main(args, prog_name="orch", standalone_mode=False)
     except click.ClickException as error:
@@ -76,11 +88,22 @@ def main(args: list[str] | None = None) -> None:
     except OrchError as error:
         click.echo(_complaint(error), err=True)
         code = error.exit_code
-    except BrokenPipeError:
-        # Whoever read our output has seen enough. Python would complain once more when it closes stdout.
+    except OSError as error:  # such as a full disk behind our own output
+        click.echo(f"Error: {error}", err=True)
         sys.stdout = None
-        code = 141
+        code = BROKEN
     sys.exit(_as_code(code))
+
+
+def _open_missing_streams() -> None:
+    """With ``>&-`` the next file that is opened, a log or a lock, would be taken for standard output."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
 
 
 def _complaint(error: OrchError) -> str:

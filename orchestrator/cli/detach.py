@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from typing import Any
 
 from ..errors import BROKEN, OrchError
@@ -19,15 +20,20 @@ def fork(run: RunDir) -> dict[str, Any] | None:
     """In the parent: the controller's answer, once it has one. In the controller, which leads a session of its own: None."""
     global _answer_fd
     read_fd, write_fd = os.pipe()
-    if os.fork() == 0:
+    pid = os.fork()
+    if pid == 0:
         os.close(read_fd)
         _answer_fd = write_fd
         os.setsid()
         _redirect(run)
         return None
     os.close(write_fd)
-    with os.fdopen(read_fd, "rb") as pipe:
-        text = pipe.read()
+    try:
+        with os.fdopen(read_fd, "rb") as pipe:
+            text = pipe.read()
+    except KeyboardInterrupt:  # it leads its own session and has not heard the Ctrl-C
+        os.kill(pid, signal.SIGTERM)
+        raise
     if not text:
         return {"error": f"the controller of {run.run_id} died at once; see {run.path / 'controller.log'}", "code": BROKEN}
     found: dict[str, Any] = json.loads(text)

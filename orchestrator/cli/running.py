@@ -21,27 +21,30 @@ from ..model.cluster import Cluster, Verdict
 from ..model.parse import to_document
 from ..model.plan import task_ids
 from ..model.spec import ClusterSpec
-from ..record import render, rundir
+from ..record import render, rundir, timeline
 from ..record.console import Console, Sink
 from ..record.logs import LogView, wants_color
 from ..record.rundir import RunDir
-from ..supervisor import Supervisor, Viewer, verdict_of_error
+from ..supervisor import Supervisor, Viewer, hold_signals, release_signals, verdict_of_error
 from . import detach
 from .views import JsonLines, only_tasks
 
 
 def start(home: Path, spec: ClusterSpec, shown: Mapping[str, Any], *, detached: bool, as_json: bool) -> int:
     """Run `spec` once. `shown`: the options of `views.view_options`. Returns the exit code."""
+    view = _log_view(spec, shown)
     run = _create(home, spec)
     if detached:
         answer = detach.fork(run)
-        if answer is None:
-            return _run(run, spec, detach.Answering(run), None)
-        return _print_answer(answer, run, as_json)
+        if answer is not None:
+            return _print_answer(answer, run, as_json)
+    hold_signals()  # before the console's thread is there: a thread of its own would take them
+    if detached:
+        return _run(run, spec, detach.Answering(run), None)
     if as_json:
-        return _run(run, spec, JsonLines(), None)
+        return _run(run, spec, JsonLines(Sink()), None)
     console = Console(run, Sink(encoding=sys.stdout.encoding), quiet=shown["quiet"])
-    return _run(run, spec, console, None if shown["quiet"] else _log_view(spec, shown))
+    return _run(run, spec, console, None if shown["quiet"] else view, verbose=shown["verbose"])
 
 
 def _create(home: Path, spec: ClusterSpec) -> RunDir:
@@ -54,11 +57,16 @@ def _create(home: Path, spec: ClusterSpec) -> RunDir:
             run.write(f"request/{name}", text)
     except OSError as error:
         run.discard()
-        raise OrchError(f"cannot keep a run in {run.path}: {error.strerror or error}") from None
+        raise _cannot_keep(run, error) from None
     return run
 
 
-def _run(run: RunDir, spec: ClusterSpec, viewer: Viewer, view: LogView | None) -> int:
+def _cannot_keep(run: RunDir, error: OSError) -> OrchError:
+    reason = error.strerror or error
+    return OrchError(f"cannot keep a run in {run.path}: {reason}; make room, or name another directory with --run-dir or ORCH_HOME")
+
+
+def _run(run: RunDir, spec: ClusterSpec, viewer: Viewer, view: LogView | None, *, verbose: bool = False) -> int:
     """Supervise the run to its end and say how it ended. Returns the exit code."""
     run.lock()
     if isinstance(viewer, Console) and view is not None:
@@ -71,18 +79,22 @@ def _run(run: RunDir, spec: ClusterSpec, viewer: Viewer, view: LogView | None) -
         run.discard()
         _tell(viewer, error, run)
         raise
-    except OrchError as error:
-        _tell(viewer, error, run)
-        _write_verdict(run, verdict_of_error(error, started_at))
-        raise
-    except OSError as error:
-        raise OrchError(f"cannot keep a run in {run.path}: {error.strerror or error}") from None
+    except (OrchError, OSError) as error:
+        broken = error if isinstance(error, OrchError) else _cannot_keep(run, error)
+        verdict = verdict_of_error(broken, started_at)
+        _write_verdict(run, verdict)
+        _tell(viewer, broken, run)
+        if isinstance(viewer, JsonLines):
+            viewer.end(run, verdict)
+        raise broken from None
     _write_verdict(run, verdict)
-    _show_end(run, viewer, view, supervisor.cluster, verdict)
+    with contextlib.suppress(KeyboardInterrupt):  # whoever cannot be told any more still gets the exit code
+        _show_end(run, viewer, view, supervisor.cluster, verdict, verbose=verbose)
     return verdict.exit_code
 
 
 def _tell(viewer: Viewer, error: OrchError, run: RunDir) -> None:
+    release_signals()
     if isinstance(viewer, detach.Answering):
         viewer.refuse(error)
     if isinstance(viewer, Console):
@@ -96,21 +108,29 @@ def _write_verdict(run: RunDir, verdict: Verdict) -> None:
         click.echo(f"orch: the verdict cannot be written to {run.path}: {error.strerror or error}", err=True)
 
 
-def _show_end(run: RunDir, viewer: Viewer, view: LogView | None, cluster: Cluster | None, verdict: Verdict) -> None:
+def _show_end(run: RunDir, viewer: Viewer, view: LogView | None, cluster: Cluster | None, verdict: Verdict, *, verbose: bool) -> None:
     if isinstance(viewer, JsonLines):
+        release_signals()
         viewer.end(run, verdict)
         return
     if isinstance(viewer, Console):
         if cluster is not None and cluster.hurried:
             viewer.abandon()
         try:
+            release_signals()
             viewer.finish(cluster)
         except KeyboardInterrupt:  # nobody reads the console; the verdict is what is left to say
             viewer.abandon()
+    lines = render.report(verdict, run, cluster, _shown(run.path)).splitlines()
     if view is not None and view.folded_note:
-        click.echo(f"orch: {view.folded_note}", err=True)
-    text = render.report(verdict, run, cluster, _shown(run.path))
-    click.echo("\n".join(f"orch: {line}" for line in text.splitlines()), err=True)
+        lines.insert(0, view.folded_note)
+    if verbose and cluster is not None:
+        lines.insert(0, timeline.slowest(timeline.measure(run.read_events(), {name: task.host for name, task in cluster.tasks.items()})))
+    text = "".join(f"orch: {line}\n" for line in lines)
+    if isinstance(viewer, Console):
+        viewer.conclude(text)
+    else:
+        click.echo(text, nl=False, err=True)
 
 
 def _shown(path: Path) -> Path:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from worker.contract import to_json
-
 from ..backends import load
 from ..errors import DEADLINE, OrchError
 from ..model.cluster import Cluster
 from ..record import render, rundir
+from ..record import timeline as times
 from ..record.rundir import RunDir
 from .options import home_option
 
@@ -28,8 +29,9 @@ LOOK_S = 0.1
 @click.argument("run", required=False)
 @home_option
 @click.option("-a", "--all", "everything", is_flag=True, help="List all runs, newest last.")
+@click.option("--timeline", is_flag=True, help="Show when each task came how far, in seconds since the run began.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def ps_command(run: str | None, home: str, everything: bool, as_json: bool) -> int:
+def ps_command(run: str | None, home: str, everything: bool, timeline: bool, as_json: bool) -> int:
     """Show the tasks of RUN (default: the latest), or list all runs."""
     if everything:
         runs = rundir.list_runs(Path(os.path.abspath(home)))
@@ -40,19 +42,32 @@ def ps_command(run: str | None, home: str, everything: bool, as_json: bool) -> i
         return 0
     found = rundir.find(Path(os.path.abspath(home)), run)
     cluster = found.read_cluster()
+    measured = times.measure(found.read_events(), {name: task.host for name, task in cluster.tasks.items()}) if cluster else {}
     if as_json:
-        click.echo(json.dumps({**_summary(found, cluster), "tasks": _tasks(cluster)}))
+        click.echo(json.dumps({**_summary(found, cluster), "tasks": _tasks(cluster), "timeline": measured}))
         return 0
     click.echo(_line(found))
-    if cluster is not None:
+    if timeline:
+        click.echo(times.table(measured))
+        click.echo(times.slowest(measured))
+    elif cluster is not None:
         click.echo(render.table(cluster, time.time()))
     return 0
+
+
+SECONDS = click.FloatRange(0)
+
+
+def _not_nan(ctx: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
+    if value is not None and math.isnan(value):
+        raise click.BadParameter("'nan' is not a number of seconds", ctx, parameter)
+    return value
 
 
 @click.command("wait")
 @click.argument("run", required=False)
 @home_option
-@click.option("--timeout", type=float, metavar="S", help="Give up after this many seconds, with exit code 124.")
+@click.option("--timeout", type=SECONDS, callback=_not_nan, metavar="S", help="Give up after this many seconds, with exit code 124.")
 @click.option("--json", "as_json", is_flag=True, help="Print result.json.")
 def wait_command(run: str | None, home: str, timeout: float | None, as_json: bool) -> int:
     """Wait until RUN (default: the latest) is over, and exit with its code."""
@@ -138,7 +153,7 @@ def _line(run: RunDir) -> str:
     if result:
         took = render.describe_seconds(result.get("ended_at", 0) - result.get("started_at", 0))
         return f"{text} after {took}, exit code {result.get('exit_code', 0)}"
-    return f"{text} (its controller died without a verdict)"
+    return f"{text} (its controller died without a verdict; orch down {run.run_id} ends what it may have left)"
 
 
 def _summary(run: RunDir, cluster: Cluster | None) -> dict[str, Any]:
@@ -155,4 +170,4 @@ def _summary(run: RunDir, cluster: Cluster | None) -> dict[str, Any]:
 def _tasks(cluster: Cluster | None) -> list[dict[str, Any]]:
     if cluster is None:
         return []
-    return [{"state": task.state.value, **to_json(task)} for task in cluster.tasks.values()]
+    return [asdict(task) for task in cluster.tasks.values()]

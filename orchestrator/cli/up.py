@@ -14,10 +14,10 @@ from .views import view_options
 @click.command("up", cls=ScriptCommand)
 @spec_options
 @home_option
-@click.option("-d", "--detach", "detached", is_flag=True, help="Return as soon as the tasks are started.")
+@click.option("-d", "--detach", "detached", is_flag=True, envvar="ORCH_DETACH", help="Return as soon as the tasks are started.")
 @click.option("--dry-run", is_flag=True, help="Print what would be run, and each TF_CONFIG; start nothing.")
 @view_options
-@click.option("--json", "as_json", is_flag=True, help="Print events as JSON lines instead of logs.")
+@click.option("--json", "as_json", is_flag=True, envvar="ORCH_JSON", help="Print events as JSON lines instead of logs.")
 @click.pass_context
 def up_command(ctx: click.Context, /, home: str, detached: bool, dry_run: bool, as_json: bool, **_: Any) -> int:
     """Start a cluster that runs SCRIPT and stay attached. The script's own arguments go after --.

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-
-from worker.contract import to_json
 
 from ..errors import UsageError
 from ..model import events
@@ -15,6 +14,9 @@ from ..model.cluster import Cluster, Verdict
 from ..model.plan import Plan
 from ..record import journal
 from ..record.rundir import RunDir
+
+if TYPE_CHECKING:
+    from ..record.console import Sink
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -24,6 +26,9 @@ def view_options(command: F) -> F:
     decorators = (
         click.option("--only", multiple=True, metavar="TASK", help="Show only this task's output; may be repeated."),
         click.option("-q", "--quiet", envvar="ORCH_QUIET", is_flag=True, help="Show no output of the tasks, only the verdict."),
+        click.option(
+            "-v", "--verbose", is_flag=True, envvar="ORCH_VERBOSE", help="Say at the end which phase of the start was the slowest."
+        ),
         click.option("--timestamps", envvar="ORCH_TIMESTAMPS", is_flag=True, help="Begin each line with the time."),
         color_options,
     )
@@ -63,24 +68,46 @@ def _nearest(name: str, known: Sequence[str]) -> str:
 
 
 class JsonLines:
-    """A `Viewer` for programs: each event as a line of JSON, the verdict last."""
+    """A `Viewer` for programs: each event as a line of JSON, the verdict last.
+
+    A thread writes the lines, so that a reader that is slow or gone holds up nobody.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        import threading
+        from queue import SimpleQueue
+
+        self._sink = sink
+        self._lines: SimpleQueue[str | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._write, name="json", daemon=True)
+        self._thread.start()
 
     def planned(self, planned: Plan) -> None:
-        click.echo(_line({"event": "planned", "run": planned.run_id, "tasks": [str(task.id) for task in planned.tasks]}))
+        self._lines.put(_line({"event": "planned", "run": planned.run_id, "tasks": [str(task.id) for task in planned.tasks]}))
 
     def grew(self, task: str, attempt: int, stream: str, size: int) -> None: ...
 
     def said(self, text: str) -> None: ...
 
     def happened(self, before: Cluster, after: Cluster, event: events.Event) -> None:
-        click.echo(journal.to_line(event).decode("ascii"), nl=False)
+        self._lines.put(journal.to_line(event).decode("ascii"))
 
     def end(self, run: RunDir, verdict: Verdict) -> None:
         """The verdict, as in `result.json`."""
-        click.echo(_line({"event": "verdict", "run": run.run_id, **to_json(verdict)}))
+        self._lines.put(_line({"event": "verdict", "run": run.run_id, **asdict(verdict)}))
+        self.finish()
+
+    def finish(self) -> None:
+        """Return when all lines are written, or when nobody reads them."""
+        self._lines.put(None)
+        self._thread.join()
+
+    def _write(self) -> None:
+        while (line := self._lines.get()) is not None:
+            self._sink.write("stdout", line)
 
 
 def _line(data: dict[str, Any]) -> str:
     import json
 
-    return json.dumps(data, separators=(",", ":"))
+    return json.dumps(data, separators=(",", ":")) + "\n"

@@ -156,10 +156,17 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class CollectStacks:
+    """Have these tasks say where they are, before they are stopped."""
+
+    tasks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """The run is over; nothing is left."""
 
     verdict: Verdict
 
 
-Action = StartAttempt | Stop | Finish
+Action = StartAttempt | CollectStacks | Stop | Finish

@@ -18,6 +18,7 @@ from worker.contract import TaskId
 from .cluster import Cause, Cluster, Outcome, Phase, Policy, TaskState, TaskStatus, Verdict
 from .events import (
     Action,
+    CollectStacks,
     Event,
     Finish,
     HostBroken,
@@ -257,7 +258,9 @@ def _on_tick(cluster: Cluster, at: float) -> tuple[Cluster, tuple[Action, ...]]:
         cause = Cause(what, at, host=late[0].host if late else "")
     else:
         cause = Cause(f"the run was not over after {cluster.policy.run_s:g} s (--timeout)", at)
-    return _end(cluster, Outcome.TIMED_OUT, DEADLINE_CODE, at, cause)
+    cluster, actions = _end(cluster, Outcome.TIMED_OUT, DEADLINE_CODE, at, cause)
+    # SIGQUIT is delivered before SIGTERM, whichever was sent first: the lower number goes first (signal(7)).
+    return cluster, (CollectStacks(_running(cluster)), *actions)
 
 
 def describe_awaited(tasks: Iterable[TaskStatus]) -> str:

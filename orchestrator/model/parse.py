@@ -121,6 +121,14 @@ def _not_too_many(draft: Draft) -> Problem | None:
     return None
 
 
+def _ports_for_all(draft: Draft) -> Problem | None:
+    ports, total = draft.given.get("ports"), sum(draft.counts.values())
+    if not ports or draft.strategy in SINGLE_TASK_STRATEGIES or ports[1] - ports[0] + 1 >= total:
+        return None
+    message = f"ports: {ports[0]}-{ports[1]} are {ports[1] - ports[0] + 1} ports; {total} tasks need one each"
+    return Problem(draft.place("ports"), message, "give a wider range, or none: free ports are found")
+
+
 _COUNTS = ("strategy", *(f"tasks.{kind}.count" for kind in TASK_TYPES))
 RULES: tuple[tuple[tuple[str, ...], Callable[[Draft], Problem | None]], ...] = (
     (PROGRAM_KINDS, _one_program),
@@ -130,6 +138,7 @@ RULES: tuple[tuple[tuple[str, ...], Callable[[Draft], Problem | None]], ...] = (
     (_COUNTS, _parameter_server_has_a_chief),
     (("serve", "strategy", "tasks.ps.count"), _serve_needs_servers),
     (_COUNTS, _not_too_many),
+    ((*_COUNTS, "ports"), _ports_for_all),
 )
 """Each rule with the paths it reads: a rule is not asked about values that are already known to be wrong."""
 

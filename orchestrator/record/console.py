@@ -23,6 +23,8 @@ from .rundir import RunDir
 CHUNK = 256 * 1024
 IDLE_S = 0.25
 """How long an unfinished line is held back in the hope of its end."""
+ABANDONED_S = 0.2
+"""How long a console that is no longer wanted may take to end the line that it is at."""
 
 StreamKey = tuple[str, int, str]
 
@@ -46,6 +48,11 @@ class Sink:
             except OSError:
                 self._fds[stream] = fd = -1
 
+    def has_room(self, stream: str) -> bool:
+        """Something can be written right now. A terminal that was stopped (Ctrl-S) has none, nor a pipe that nobody reads."""
+        fd = self._fds[stream]
+        return fd >= 0 and bool(select.select((), (fd,), (), 0)[1])
+
     def is_gone(self, stream: str) -> bool:
         """Nobody reads this stream any more."""
         return self._fds[stream] < 0
@@ -62,9 +69,10 @@ class Console:
         self._notices: deque[str] = deque()
         self._changed = threading.Condition()
         self._ending = self._abandoned = False
+        # Waited for by this and not by join: a join that Ctrl-C interrupts takes the thread for ended (bpo-45274).
+        self._ended = threading.Event()
         # A daemon: a console that nobody reads must not keep orch from exiting.
-        self._thread = threading.Thread(target=self._show, name="console", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._run_thread, name="console", daemon=True).start()
 
     def show_logs(self, view: LogView) -> None:
         """From now on the tasks' output is shown too, rendered by `view`."""
@@ -95,7 +103,7 @@ class Console:
     # --- the end -------------------------------------------------------------------------------
 
     def finish(self, cluster: Cluster | None) -> None:
-        """Show everything that the files hold by now, and end. Blocks as long as the console does; see `abandon`."""
+        """Show everything that the files hold by now, and end. Blocks as long as the console does, unless it was abandoned."""
         if cluster is not None:
             for task in cluster.tasks.values():
                 for stream in ("stdout", "stderr"):
@@ -105,7 +113,13 @@ class Console:
         with self._changed:
             self._ending = True
             self._changed.notify()
-        self._thread.join()
+        self._ended.wait(ABANDONED_S if self._abandoned else None)
+
+    def conclude(self, text: str) -> None:
+        """The last words, on stderr. An abandoned console that is stuck there too does not get them."""
+        if self._abandoned and not self._ended.is_set() and not self._sink.has_room("stderr"):
+            return
+        self._sink.write("stderr", text)
 
     def abandon(self) -> None:
         """Show no more; lets `finish` return even if the console is stuck in the middle of a line."""
@@ -114,6 +128,12 @@ class Console:
             self._changed.notify()
 
     # --- the thread ----------------------------------------------------------------------------
+
+    def _run_thread(self) -> None:
+        try:
+            self._show()
+        finally:
+            self._ended.set()
 
     def _show(self) -> None:
         while True:

@@ -19,6 +19,13 @@ from ..model.cluster import Cluster
 
 
 @dataclass(frozen=True, slots=True)
+class RunBegun:
+    """The controller has begun; nothing is started yet."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class HostReady:
     """A host's agent has answered."""
 
@@ -41,6 +48,15 @@ class TemplateReady:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskSpoke:
+    """The controller has heard of a task's first output."""
+
+    task: str
+    attempt: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class RunNoted:
     """Something worth keeping that changes nothing."""
 
@@ -48,7 +64,7 @@ class RunNoted:
     at: float
 
 
-RunEvent = events.Event | HostReady | TemplateReady | RunNoted
+RunEvent = events.Event | RunBegun | HostReady | TemplateReady | TaskSpoke | RunNoted
 
 
 def _name(cls: type[Any]) -> str:
@@ -80,6 +96,6 @@ def from_lines(lines: Iterable[bytes]) -> Iterator[RunEvent]:
 def fold(cluster: Cluster, events: Iterable[RunEvent]) -> Cluster:
     """The cluster after these events, by the same `step` that ran it."""
     for event in events:
-        if not isinstance(event, (HostReady, TemplateReady, RunNoted)):
+        if not isinstance(event, (RunBegun, HostReady, TemplateReady, TaskSpoke, RunNoted)):
             cluster, _ = lifecycle.step(cluster, event)
     return cluster

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 from collections.abc import Iterable, Sequence
@@ -11,11 +12,14 @@ from ..model import events
 from ..model.cluster import Cause, Cluster, Outcome, Phase, TaskState, TaskStatus, Verdict
 from ..model.lifecycle import group_tasks
 from ..model.plan import Plan
+from . import stacks
 from .rundir import RunDir
 
 TAIL_LINES = 20
 TAIL_BYTES = 64 * 1024
 TRACEBACK_LINES = 60
+LINE_CHARACTERS = 500
+"""The longest line that the failure report repeats."""
 _HEADLINES = {
     Outcome.SUCCEEDED: "succeeded",
     Outcome.FAILED: "failed",
@@ -37,7 +41,7 @@ def describe_code(code: int) -> str:
 
 def describe_seconds(seconds: float) -> str:
     """``0.4 s``, ``2 min 05 s``, ``3 h 12 min``."""
-    if seconds < 60:
+    if seconds < 59.95:  # what rounds to 60.0 is a minute
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
@@ -95,10 +99,22 @@ def report(verdict: Verdict, run: RunDir, cluster: Cluster | None, shown_dir: Pa
         lines += _describe_others(cause, cluster)
     elif cause is not None:
         lines.append(f"  {cause.what}")
+        if verdict.outcome is Outcome.TIMED_OUT and cluster is not None:
+            lines += describe_stacks(run, cluster)
         lines.append(f"  logs: {directory}")
     if verdict.outcome is not Outcome.SUCCEEDED:
         lines.append(f"  exit code {verdict.exit_code}{_explain_given_code(verdict)}")
     return "\n".join(lines)
+
+
+def describe_stacks(run: RunDir, cluster: Cluster) -> list[str]:
+    """Where the tasks were when their stacks were last collected, a line a place."""
+    dumps: dict[str, str] = {}
+    for name in cluster.tasks:
+        with contextlib.suppress(OSError):
+            dumps[name] = (run.task_dir(name, cluster.attempt) / "stacks.txt").read_text(errors="replace")
+    found = stacks.summarise({name: text for name, text in dumps.items() if text})
+    return ["  where the tasks were:", *_indent(found)] if found else []
 
 
 def _describe_failure(cause: Cause, verdict: Verdict, run: RunDir, directory: Path) -> list[str]:
@@ -154,10 +170,14 @@ def _last_words(run: RunDir, task: str, attempt: int) -> tuple[str, list[str]]:
                 data = file.read()
         except OSError:
             continue
-        lines = [line.rpartition("\r")[2] for line in data.decode("utf-8", "backslashreplace").rstrip().split("\n")]
+        lines = [_cut(line.rpartition("\r")[2]) for line in data.decode("utf-8", "backslashreplace").rstrip().split("\n")]
         if any(lines):
             return stream, lines[-TAIL_LINES:]
     return "stderr", []
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= LINE_CHARACTERS else f"{line[:LINE_CHARACTERS]} … {len(line) - LINE_CHARACTERS:,} characters left out"
 
 
 def table(cluster: Cluster, now: float) -> str:

@@ -19,6 +19,7 @@ renamed. Whether a run is alive is a fact of the kernel (the lock), never a pid 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import fcntl
 import json
@@ -33,6 +34,7 @@ from worker.contract import ContractError, from_json, to_json
 from ..errors import OrchError, UsageError
 from ..model import lifecycle, plan
 from ..model.cluster import Cluster, Verdict
+from ..model.events import HostLost
 from ..model.plan import Plan
 from . import journal
 from .journal import RunEvent
@@ -40,6 +42,8 @@ from .journal import RunEvent
 RESERVE_BYTES = 32 * 1024
 """Kept free for the verdict: a run that a full disk has ended must still be able to say so."""
 IGNORE_ALL = b"*\n"
+ATTEMPTS = 100
+"""How often a directory is made again that runs which are being discarded take away."""
 
 
 class RunDir:
@@ -82,6 +86,8 @@ class RunDir:
 
     def write_plan(self, planned: Plan) -> None:
         """Write `plan.json`; from now on the run is the latest."""
+        for directory in {Path(task.order.log_dir).parent for task in planned.tasks}:  # an agent would make it readable by all
+            (self.path / directory).mkdir(mode=0o700, exist_ok=True)
         self.write("plan.json", json.dumps(to_json(planned)))
         home = self.path.parent.parent
         aside = home / f".latest-{self.run_id}"
@@ -97,13 +103,17 @@ class RunDir:
             ignore = home / ".gitignore"
             if [path.name for path in home.iterdir()] == [ignore.name] and ignore.read_bytes() == IGNORE_ALL:
                 ignore.unlink()
-                home.rmdir()
+                try:
+                    home.rmdir()
+                except OSError:  # another run has just come
+                    _write_whole(ignore, IGNORE_ALL)
             for parent in reversed(self.made):
                 parent.rmdir()
 
     def write_verdict(self, verdict: Verdict, extra: dict[str, Any]) -> None:
         """Write `result.json`, out of the reserve if need be."""
-        text = json.dumps({**to_json(verdict), **extra}, indent=2) + "\n"
+        # Every field, also those at their default: programs read this.
+        text = json.dumps({**extra, **dataclasses.asdict(verdict)}, indent=2) + "\n"
         try:
             self.write("result.json", text)
         except OSError as error:
@@ -197,7 +207,12 @@ class RunDir:
         if planned is None:
             return None
         cluster = lifecycle.new(lifecycle.policy_of(planned.spec), planned.hosts_by_task)
-        return journal.fold(cluster, self.read_events())
+        cluster = journal.fold(cluster, self.read_events())
+        if not cluster.is_over and self.controller_pid() is None:
+            # Nobody was left to say so: with the controller went the agents, and with them the tasks.
+            for host in planned.hosts:
+                cluster, _ = lifecycle.step(cluster, HostLost(host.name, "its controller died", cluster.started_at))
+        return cluster
 
 
 def create(home: Path, run_id: str) -> RunDir:
@@ -220,7 +235,7 @@ def _make_directories(run: RunDir) -> None:
     for parent in reversed([path for path in home.parents if not path.exists()]):
         parent.mkdir(exist_ok=True)
         run.made.append(parent)
-    for patience in (2, 1, 0):
+    for attempt in range(ATTEMPTS):
         try:
             if not home.exists():
                 home.mkdir(mode=0o700, exist_ok=True)
@@ -230,7 +245,7 @@ def _make_directories(run: RunDir) -> None:
             run.path.mkdir(mode=0o700)
             return
         except FileNotFoundError:  # another run has just been discarded, and its parents with it
-            if not patience:
+            if attempt == ATTEMPTS - 1:
                 raise
 
 

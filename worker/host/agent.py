@@ -35,12 +35,12 @@ class Agent:
         self._link = Link(self._loop, orders_fd, frames_fd, self._obey, self._lose_owner)
         self._relay = Relay(self._loop, self._link)
         self._prober = Prober(self._loop, self._link)
-        self._tasks = TaskTable(self._loop, self._link, self._relay, self._prober.watch, self._on_empty)
+        self._tasks = TaskTable(self._loop, self._link, self._relay, self._prober.watch)
         self._prober.is_running = self._tasks.is_running
         self._held: list[socket.socket] = []
         self._hello: contract.Hello | None = None
         self._root = ""
-        self._leaving = False
+        self._leaving = self._said_gone = False
         self._owner_lost = False
         self._disk_full = False
 
@@ -50,30 +50,38 @@ class Agent:
         for number in (signal.SIGINT, signal.SIGHUP):  # the terminal's, for the controller to deal with
             signal.signal(number, signal.SIG_IGN)
         try:
-            self._loop.run(self._is_done)
+            self._loop.run(self._is_over)
         finally:
             self._give_back()
         return 1 if self._owner_lost else 0
 
-    def _is_done(self) -> bool:
+    def _is_over(self) -> bool:
+        """Nothing is left to be done; says so to the controller once, after all output."""
         if self._tasks or not self._leaving:
             return False
-        return self._owner_lost or (self._link.is_empty and self._relay.is_idle)
+        if self._owner_lost:
+            return True
+        if self._relay.is_idle and not self._said_gone:
+            self._said_gone = True
+            self._link.send(contract.Gone())
+        return self._said_gone and self._link.is_empty
 
     def _on_signals(self, numbers: bytes) -> None:
         if signal.SIGTERM in numbers:
             self._link.send(contract.Trouble("note", "the agent was told to end (SIGTERM)", time.time()))
             self._lose_owner()
+        self._check_disk()  # first: a task that a full disk has ended must not be taken for the cause
         self._tasks.reap()
 
     def _obey(self, order: Any) -> None:
         if isinstance(order, contract.Hello):
             self._greet(order)
         elif isinstance(order, contract.StartTasks):
-            for task in order.orders:
-                self._tasks.start(order, task)
+            self._tasks.start(order)
         elif isinstance(order, contract.StopTasks):
             self._tasks.stop(order.grace_s, order.tasks)
+        elif isinstance(order, contract.ShowStacks):
+            self._tasks.show_stacks(order.tasks)
         elif isinstance(order, contract.Ack):
             self._relay.acknowledge(order.size)
         elif isinstance(order, contract.Bye):
@@ -92,7 +100,7 @@ class Agent:
         problems = look.find_problems(hello.programs, hello.cwd)
         cores = look.count_cores()
         if hello.template is not None and not (trouble or problems) and look.mentions(hello.template, hello.programs, hello.cwd):
-            self._tasks.warm_up(hello.template, cores, hello.cwd)
+            self._tasks.warm_up(hello.template, hello.programs, cores, hello.cwd)
         facts = contract.Facts(
             hostname=socket.gethostname(),
             pid=os.getpid(),
@@ -108,26 +116,24 @@ class Agent:
         self._look_at_disk()
 
     def _look_at_disk(self) -> None:
+        self._check_disk()
+        self._loop.after(DISK_LOOK_S, self._look_at_disk)
+
+    def _check_disk(self) -> None:
         free = look.free_bytes(self._root) if self._root else None
         if free is not None and free < DISK_FULL_BYTES and not self._disk_full:
             self._disk_full = True
-            self._link.send(contract.Trouble("disk_full", f"no space left for the tasks' output in {self._root}", time.time()))
-        self._loop.after(DISK_LOOK_S, self._look_at_disk)
+            text = f"no space left for the tasks' output in {self._root}; make room, or name another directory with --run-dir"
+            self._link.send(contract.Trouble("disk_full", text, time.time()))
 
     def _lose_owner(self) -> None:
+        self._owner_lost = True
         if not self._leaving:
-            self._owner_lost = True
             self._leave(self._hello.owner_grace_s if self._hello else 0.0)
 
     def _leave(self, grace_s: float) -> None:
         self._leaving = True
         self._tasks.stop(grace_s)
-        if not self._tasks:
-            self._on_empty()
-
-    def _on_empty(self) -> None:
-        if self._leaving:
-            self._link.send(contract.Gone())
 
     def _give_back(self) -> None:
         self._tasks.close()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import glob
 import importlib.util
-import itertools
 import os
 import platform
-import re
 import shutil
 import stat
 import sys
@@ -57,41 +56,57 @@ def find_problems(programs: Iterable[Program], cwd: str) -> list[str]:
 
 
 def mentions(template: TemplateOrder, programs: Iterable[Program], cwd: str) -> bool:
-    """Whether one of these programs seems to need what the template imports.
+    """Whether one of these programs imports what the template would, itself or through a module that lies beside it.
 
-    Its text, and those of the Python files beside it, are searched for the modules' names. A program that never names TensorFlow
-    must not wait for its import; one that comes to it by a longer way only loses the head start.
+    A program that never names TensorFlow must not wait for its import; one that comes to it by a longer way only loses the
+    head start.
     """
     if template.always or any(program.kind == "serve" for program in programs):
         return True
-    words = {name.partition(".")[0] for name in template.preload} | _IMPLIED
-    pattern = re.compile(rb"\b(" + b"|".join(re.escape(os.fsencode(word)) for word in sorted(words)) + rb")\b")
-    files = (path for program in programs for path in _sources(program, cwd))
-    return any(_holds(path, pattern) for path in itertools.islice(files, _MOST_FILES))
+    wanted = {name.partition(".")[0] for name in template.preload} | _IMPLIED
+    return any(not wanted.isdisjoint(_imports(program, cwd)) for program in programs)
 
 
 _IMPLIED = {"keras", "tf_keras", "worker"}
 _MOST_FILES = 200
 
 
-def _sources(program: Program, cwd: str) -> Iterator[str]:
+def _imports(program: Program, cwd: str) -> Iterator[str]:
+    """Top-level names that a program imports, and those that its neighbours do which it imports."""
     if program.kind == "command":
         return
-    if program.kind == "script":
-        yield os.path.join(cwd, program.target)
-        directory = os.path.dirname(os.path.realpath(os.path.join(cwd, program.target)))
-    else:
-        directory = os.path.join(cwd, *program.target.split(".")[:-1])
-        yield os.path.join(directory, program.target.rpartition(".")[2] + ".py")
-    yield from sorted(glob.iglob(os.path.join(glob.escape(directory), "*.py")))
+    first = os.path.join(cwd, program.target if program.kind == "script" else os.path.join(*program.target.split(".")) + ".py")
+    root = os.path.dirname(os.path.realpath(first)) if program.kind == "script" else cwd
+    waiting, seen = [first], {first}
+    while waiting and len(seen) < _MOST_FILES:
+        path = waiting.pop()
+        for name, is_relative in _names(path):
+            yield name
+            neighbours = [os.path.join(os.path.dirname(path), "*.py")] if is_relative else []
+            neighbours += [os.path.join(root, f"{name}.py"), os.path.join(root, name, "*.py")]
+            found = {match for pattern in neighbours for match in glob.iglob(_escape_but_star(pattern))} - seen
+            seen |= found
+            waiting += found
 
 
-def _holds(path: str, pattern: re.Pattern[bytes]) -> bool:
+def _escape_but_star(pattern: str) -> str:
+    directory, name = os.path.split(pattern)
+    return os.path.join(glob.escape(directory), name)
+
+
+def _names(path: str) -> Iterator[tuple[str, bool]]:
+    """What a file imports: top-level names, and whether that is relative to its own package."""
     try:
         with open(path, "rb") as file:
-            return pattern.search(file.read(1024 * 1024)) is not None
-    except OSError:
-        return False
+            tree = ast.parse(file.read())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name.partition(".")[0], False
+        elif isinstance(node, ast.ImportFrom):
+            yield (node.module or "").partition(".")[0], node.level > 0
 
 
 def _find_problem(program: Program, cwd: str) -> str | None:

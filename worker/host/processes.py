@@ -82,14 +82,19 @@ def spawn(command: Command, limits: tuple[int, int]) -> tuple[int, int]:
         os.waitpid(pid, 0)
         os.close(life_write)
         number, _, what = report.decode(errors="surrogateescape").partition(" ")
-        raise SpawnError(f"{what}: {_explain(int(number))}")
+        raise SpawnError(f"{what}: {_explain(int(number), command)}")
     return pid, life_write
 
 
-def _explain(number: int) -> str:
-    if number == errno.E2BIG:
-        return "its arguments and environment are too long for the kernel (one string: 128 KiB)"
-    return os.strerror(number)
+def _explain(number: int, command: Command) -> str:
+    if number != errno.E2BIG:
+        return os.strerror(number)
+    sizes = {f"the variable {name}": len(os.fsencode(f"{name}={value}")) for name, value in command.env.items()}
+    sizes |= {f"argument {position}": len(os.fsencode(word)) for position, word in enumerate(command.argv)}
+    longest = max(sizes, key=lambda what: sizes[what])
+    return (
+        f"arguments and environment are too long for the kernel (128 KiB a string); the longest is {longest} with {sizes[longest]:,} bytes"
+    )
 
 
 def _become_task(command: Command, agent: int, limits: tuple[int, int], lifeline: int, error_fd: int) -> None:
@@ -108,7 +113,7 @@ def _become_task(command: Command, agent: int, limits: tuple[int, int], lifeline
         restore_limits(limits)
         argv = list(command.argv)
         if command.order_fd is not None:
-            argv = [word.replace("{fd}", str(_keep(command.order_fd))) for word in argv[:3]] + argv[3:]
+            argv[argv.index("{fd}")] = str(_keep(command.order_fd))
         os.execvpe(argv[0], argv, dict(command.env))
     except OSError as error:
         os.write(error_fd, f"{error.errno} {doing}".encode(errors="surrogateescape"))

@@ -23,4 +23,6 @@ def load(name: str = "_orch_worker") -> None:
 
 if __name__ == "__main__":
     load()
-    sys.exit(importlib.import_module("_orch_worker.host.agent").main())
+    code = importlib.import_module("_orch_worker.host.agent").main()
+    sys.stderr.flush()
+    os._exit(code)  # whoever waits for our end need not wait for the interpreter's teardown as well

@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Collection
+import zipimport
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from .. import contract
 from . import environment, processes
+from .loop import Loop
 from .memory import keep_in_memory
 from .output import TaskOutput
-from .templates import Fork, Template, Templates
+from .templates import Fork, NoTemplateError, Template, Templates
 
+GATHER_S = 0.1
+"""How long tasks are waited for that are refused for the same reason, to be named together."""
 _BOOTSTRAP = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "task", "start.py")
 
 
@@ -32,10 +37,11 @@ class Birth:
 
 class Starter:
     """`on_started` gets each birth with its pid and our end of its lifeline; `on_failed` gets the others, with the reason;
-    `on_waiting` those that have to wait, with what for."""
+    `on_waiting` those that have to wait, with what for. `say`: a line for the user."""
 
     def __init__(
         self,
+        loop: Loop,
         templates: Templates,
         limits: tuple[int, int],
         on_started: Callable[[Birth, int, int], None],
@@ -43,19 +49,34 @@ class Starter:
         on_waiting: Callable[[Birth, str], None],
         say: Callable[[str], None],
     ) -> None:
-        self._templates, self._limits = templates, limits
+        self._loop, self._templates, self._limits = loop, templates, limits
         self._on_started, self._on_failed, self._on_waiting, self._say = on_started, on_failed, on_waiting, say
         self._births: list[Birth] = []
+        self._not_forked: dict[str, list[str]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._births)
 
-    def start(self, birth: Birth) -> None:
-        """Start a task now, or as soon as its template is ready."""
-        template = self._templates.find(birth.env) if birth.order.program.kind != "command" else None
-        if template is None:
-            self._execute(birth)
-            return
+    def start(self, births: Sequence[Birth]) -> None:
+        """Start tasks, each now or as soon as its template is ready."""
+        forkable = [birth for birth in births if birth.order.program.kind != "command"]
+        sharing = Counter(self._templates.key(birth.env) for birth in forkable)
+        for birth in births:
+            if birth.order.program.kind == "command":
+                self._execute(birth)
+                continue
+            try:
+                template = self._templates.choose(birth.env, sharing[self._templates.key(birth.env)])
+            except NoTemplateError as error:
+                self._execute_instead(birth, str(error))
+                continue
+            if template is None:
+                self._execute(birth)
+            else:
+                self._fork(birth, template)
+        self._say_if_idle()
+
+    def _fork(self, birth: Birth, template: Template) -> None:
         birth.template = template
         birth.fork = Fork(
             self._request(birth, template), lambda pid, life: self._born(birth, pid, life), lambda why: self._refused(birth, why)
@@ -78,14 +99,37 @@ class Starter:
     def _born(self, birth: Birth, pid: int, lifeline: int) -> None:
         self._births.remove(birth)
         self._on_started(birth, pid, lifeline)
+        self._say_if_idle()
 
     def _refused(self, birth: Birth, why: str) -> None:
         self._births.remove(birth)
         if birth.stop_after_s is not None:
             self._on_failed(birth, "stopped before it was started")
-            return
-        self._say(f"{birth.order.task} gets a fresh interpreter: {why}")
+        else:
+            self._execute_instead(birth, why)
+        self._say_if_idle()
+
+    def _execute_instead(self, birth: Birth, why: str) -> None:
+        if not self._not_forked:
+            self._loop.after(GATHER_S, self._say_who_was_not_forked)
+        self._not_forked.setdefault(why, []).append(birth.order.task)
         self._execute(birth)
+
+    def _say_if_idle(self) -> None:
+        if not self._births:
+            self._say_who_was_not_forked()
+
+    def _say_who_was_not_forked(self) -> None:
+        """One line for each reason, whoever shares it."""
+        for why, names in self._not_forked.items():
+            shown = names if len(names) <= 4 else [*names[:3], f"{len(names) - 3} more"]
+            who = (
+                f"{', '.join(shown[:-1])} and {shown[-1]} get fresh interpreters"
+                if len(names) > 1
+                else f"{names[0]} gets a fresh interpreter"
+            )
+            self._say(f"{who}: {why}")
+        self._not_forked.clear()
 
     def _execute(self, birth: Birth) -> None:
         command = _command(birth)
@@ -101,8 +145,6 @@ class Starter:
 
     def _request(self, birth: Birth, template: Template) -> dict[str, object]:
         order = birth.order
-        is_script = order.program.kind == "script"
-        path = os.path.dirname(os.path.realpath(os.path.join(order.cwd, order.program.target))) if is_script else order.cwd
         return {
             "order": contract.to_json(birth.told),
             "env": birth.env,
@@ -110,9 +152,26 @@ class Starter:
             "stdout": birth.output.path("stdout"),
             "stderr": birth.output.path("stderr"),
             "limits": self._limits,
-            "path": path,
-            "preload": template.preload,
+            "path": directory_of(order.program, order.cwd),
         }
+
+
+def directory_of(program: contract.Program, cwd: str) -> str:
+    """What `sys.path[0]` will be: where a program's own modules lie. A directory, or a zip file."""
+    if program.kind != "script":
+        return cwd
+    path = os.path.join(cwd, program.target)
+    if os.path.isdir(path) or _is_zip_file(path):
+        return path
+    return os.path.dirname(os.path.realpath(path))
+
+
+def _is_zip_file(path: str) -> bool:
+    try:
+        zipimport.zipimporter(path)
+    except ImportError:
+        return False
+    return True
 
 
 def prepare(host_env: dict[str, str], start: contract.StartTasks, order: contract.TaskOrder, output: TaskOutput) -> Birth:

@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from .. import contract
@@ -19,9 +19,11 @@ from .link import Link
 from .loop import Loop
 from .output import TaskOutput
 from .relay import Relay
-from .starting import Birth, Starter, prepare
-from .templates import Templates
+from .starting import Birth, Starter, directory_of, prepare
+from .templates import Start, Templates
 
+STACKS = "stacks.txt"
+"""The bootstrap makes this file once it has made SIGQUIT harmless."""
 SWEEP_LOOK_S = 0.02
 SWEEP_GRACE_S = 1.0
 """How long what a task left behind may take to end after SIGTERM."""
@@ -48,16 +50,14 @@ class HostTask:
 class TaskTable:
     """All tasks that are not swept yet, by the pid of their first process, which is also their group."""
 
-    def __init__(
-        self, loop: Loop, link: Link, relay: Relay, on_started: Callable[[contract.TaskOrder], None], on_empty: Callable[[], None]
-    ) -> None:
+    def __init__(self, loop: Loop, link: Link, relay: Relay, on_started: Callable[[contract.TaskOrder], None]) -> None:
         self._loop, self._link, self._relay = loop, link, relay
-        self._on_started, self._on_empty = on_started, on_empty
+        self._on_started = on_started
         self._limits = processes.allow_many_files()
         self._env = dict(os.environ)
         self._tasks: dict[int, HostTask] = {}
         self._templates = Templates(loop, self._limits, self._end, self._imported)
-        self._starter = Starter(self._templates, self._limits, self._started, self._failed, self._waiting, self._note)
+        self._starter = Starter(loop, self._templates, self._limits, self._started, self._failed, self._waiting, self._note)
         self.run_id = ""
         self.root = ""
 
@@ -67,23 +67,26 @@ class TaskTable:
     def is_running(self, name: str) -> bool:
         return any(task.order.task == name and not task.ended for task in self._tasks.values())
 
-    def warm_up(self, template: contract.TemplateOrder, cores: int, cwd: str) -> None:
-        """Begin with the imports that the tasks of `template` will need."""
+    def warm_up(self, template: contract.TemplateOrder, programs: Sequence[contract.Program], cores: int, cwd: str) -> None:
+        """Begin with the imports that the tasks of `template`, which run `programs`, will need."""
         self._templates.directory = os.path.join(self.root, "agents")
         env = {**contract.default_environment(cores, template.tasks), **self._env, **template.env, "ORCH_RUN_ID": self.run_id}
-        self._templates.add(env, template.preload, cwd)
+        program = next((program for program in programs if program.kind in ("script", "module")), contract.Program("serve"))
+        self._templates.add(Start(env, template.preload, cwd, directory_of(program, cwd)))
 
-    def start(self, start: contract.StartTasks, order: contract.TaskOrder) -> None:
-        """Start one task, and tell the controller that it runs or why it does not."""
-        output = TaskOutput(order.task, order.attempt, os.path.join(self.root, order.log_dir))
-        try:
-            os.makedirs(output.directory, mode=0o700, exist_ok=True)
-            birth = prepare(self._env, start, order, output)
-        except (OSError, KeyError) as error:
-            self._link.send(contract.NotStarted(order.task, order.attempt, str(error), time.time()))
-            return
-        self._relay.add(output)
-        self._starter.start(birth)
+    def start(self, start: contract.StartTasks) -> None:
+        """Start tasks, and tell the controller of each that it runs or why it does not."""
+        births = []
+        for order in start.orders:
+            output = TaskOutput(order.task, order.attempt, os.path.join(self.root, order.log_dir))
+            try:
+                os.makedirs(output.directory, mode=0o700, exist_ok=True)
+                births.append(prepare(self._env, start, order, output))
+            except (OSError, KeyError) as error:
+                self._link.send(contract.NotStarted(order.task, order.attempt, str(error), time.time()))
+            else:
+                self._relay.add(output)
+        self._starter.start(births)
 
     def close(self) -> None:
         """Let the templates go."""
@@ -95,6 +98,13 @@ class TaskTable:
         for task in list(self._tasks.values()):
             if names is None or task.order.task in names:
                 self._stop(task, grace_s)
+
+    def show_stacks(self, names: Collection[str]) -> None:
+        """SIGQUIT to the first processes of these tasks, if they are ready for it: it kills any other program."""
+        for task in self._tasks.values():
+            is_ready = os.path.exists(os.path.join(task.output.directory, STACKS))
+            if task.order.task in names and is_ready and not task.ended:
+                processes.signal_one(task.pid, signal.SIGQUIT)
 
     def reap(self) -> None:
         """Take in every process that has ended: tasks, and what they left behind."""
@@ -122,7 +132,6 @@ class TaskTable:
     def _failed(self, birth: Birth, reason: str) -> None:
         self._relay.remove(birth.output)
         self._link.send(contract.NotStarted(birth.order.task, birth.order.attempt, reason, time.time()))
-        self._tell_if_empty()
 
     def _waiting(self, birth: Birth, reason: str) -> None:
         self._link.send(contract.Waiting(birth.order.task, birth.order.attempt, reason))
@@ -206,11 +215,6 @@ class TaskTable:
         if task.output.truncated:
             text = f"{task.order.task} cut its own log short: it opened /dev/stdout or /dev/stderr anew (use >&1, >>, or tee -a)"
             self._note(text)
-        self._tell_if_empty()
-
-    def _tell_if_empty(self) -> None:
-        if not self:
-            self._on_empty()
 
 
 def _read_failure(directory: str) -> contract.Failure | None:

@@ -3,20 +3,26 @@
 Importing TensorFlow takes seconds; forking a process that has imported it takes milliseconds. That is safe as long as the
 template has only imported: one operation starts threads that a fork does not have, and the child then hangs (seen on
 TensorFlow 2.21; tensorflow#2448 says that the runtime "is not designed to be fork-safe"). So that is checked before each
-fork, and a template that cannot be sure says no.
+fork, and a template that cannot be sure says no. Nor may an import leave behind what a fork would share with its parent: a
+process, an open file.
 
 One message on the socket to the agent is one JSON object. The agent asks ``{"fork": TOKEN}`` with two descriptors, the order
 (in memory, of any length) and the task's end of its lifeline. The template says ``{"ready": …}`` once,
 ``{"forked": TOKEN, "pid": …}`` or ``{"refused": TOKEN, "why": …}`` for each, and ``{"ended": PID, "code": …}`` when a task's
 first process is done. It says so *before* it reaps: if it dies in between, the agent, a subreaper, inherits the process and
 learns its status from the kernel.
+
+A task that was forked and never announced must not run: the agent, seeing that the template is dead, starts it again. So the
+new process first becomes what a task is (from then on a signal to its group reaches it), says so to the template, which says so
+to the agent, and waits. It runs when the agent has written one byte into the lifeline, and ends when that has closed instead.
 """
 
 from __future__ import annotations
 
 import array
+import contextlib
 import gc
-import importlib
+import importlib.util
 import json
 import os
 import select
@@ -24,56 +30,85 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Collection
+from importlib.machinery import PathFinder
 from typing import Any
 
 from . import processes
 
 MESSAGE_BYTES = 64 * 1024
 _FDS = 2
+_SHORT = 2000
+_IS_TASK = b"+"
+_NEVER_RAN = 127
 
 
-def serve(control_fd: int, modules: list[str]) -> dict[str, Any] | None:
-    """Import `modules` and fork tasks until the agent is gone. Returns the task's order in a task, None in the template."""
+def serve(control_fd: int, directory: str, modules: list[str]) -> dict[str, Any] | None:
+    """Import `modules` and fork tasks until the agent is gone. Returns the task's order in a task, None in the template.
+
+    `directory`: where the program lies; what is found nowhere else is imported from there.
+    """
     control = socket.socket(fileno=control_fd)
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    ours = _open_files()
     started = time.monotonic()
     threads = 1
     try:
         for name in modules:
-            threads = _preload(name, threads)
+            threads = _preload(name, directory, threads)
     except BaseException as error:
-        _send(control, {"ready": False, "why": f"{type(error).__name__}: {error}"})
-        raise
+        _send(control, {"ready": False, "why": _describe(error)})
+        _show(error)
+        os._exit(1)
+    while directory in sys.path:
+        sys.path.remove(directory)
     gc.collect()
     gc.freeze()  # a collection in a task must not touch, and so copy, every page that it shares with us
+    template = _Template(control, directory, threads, ours)
     _send(control, {"ready": True, "seconds": time.monotonic() - started})
-    return _Template(control, threads).run()
+    return template.run()
 
 
-def _preload(name: str, threads: int) -> int:
+def _preload(name: str, directory: str, threads: int) -> int:
     """Import one module; returns how many threads are there by rights."""
     if name.partition(".")[0] in ("tensorflow", "keras", "tf_keras"):
         # NumPy comes with it. OpenBLAS keeps helper threads, stops them before a fork and starts them after it
         # (pthread_atfork in its driver/others/memory.c), so those that are there once it is imported do no harm.
-        importlib.import_module("numpy")
+        __import__("numpy")
         threads = max(threads, _count_threads())
-    importlib.import_module(name)
+    elif directory not in sys.path and importlib.util.find_spec(name.partition(".")[0]) is None:
+        sys.path.append(directory)
+    __import__(name)  # and not import_module: the import's own frames are nothing to the reader of a traceback
     return threads
+
+
+def _show(error: BaseException) -> None:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    error.__traceback__ = trace
+    sys.__excepthook__(type(error), error, trace)
+
+
+def _describe(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
 
 
 class _Template:
     """The loop. In a forked task it is left through `run`'s return, so that the task's code runs at the top level."""
 
-    def __init__(self, control: socket.socket, threads: int) -> None:
-        self._control, self._threads = control, threads
+    def __init__(self, control: socket.socket, directory: str, threads: int, ours: dict[int, str]) -> None:
+        self._control, self._directory, self._threads, self._ours = control, directory, threads, ours
+        self._danger = _look_for_leftovers(ours)
         self._wake, self._feeder = socket.socketpair()
         for sock in (self._wake, self._feeder):
             sock.setblocking(False)
         signal.set_wakeup_fd(self._feeder.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: None)  # the agent decides when we end
-        self._names = _importable(sys.modules)
+        self._homes = _homes(sys.modules)
 
     def run(self) -> dict[str, Any] | None:
         poll = select.poll()
@@ -94,56 +129,99 @@ class _Template:
                     return order
 
     def _fork(self, token: int, order_fd: int, lifeline: int) -> dict[str, Any] | None:
-        request = json.loads(_read_all(order_fd))
+        request: dict[str, Any] = json.loads(_read_all(order_fd))
         why = self._find_danger(request)
-        if why is not None:
-            _send(self._control, {"refused": token, "why": why})
-        else:
+        if why is None:
             for stream in (sys.stdout, sys.stderr):
                 if stream is not None:
-                    stream.flush()
-            pid = os.fork()
-            if pid == 0:
-                self._become_task(request, lifeline)
-                order: dict[str, Any] = request["order"]
-                return order
-            _send(self._control, {"forked": token, "pid": pid})
+                    with contextlib.suppress(OSError):
+                        stream.flush()
+            ours, childs = socket.socketpair()
+            with ours, childs:
+                try:
+                    pid = os.fork()
+                except OSError as error:
+                    why = f"it could not be forked: {error.strerror}"
+                else:
+                    if pid == 0:
+                        ours.close()
+                        self._become_task(request, lifeline, childs)
+                        order: dict[str, Any] = request["order"]
+                        return order
+                    childs.close()
+                    why = self._announce(token, pid, ours)
+        if why is not None:
+            _send(self._control, {"refused": token, "why": why})
         os.close(lifeline)
+        return None
+
+    def _announce(self, token: int, pid: int, child: socket.socket) -> str | None:
+        """Tell the agent of a new process once it is a task. Returns why it cannot be one."""
+        said = child.recv(_SHORT)
+        if said != _IS_TASK:
+            return said.decode("utf-8", "surrogateescape") or "it died as soon as it was forked"
+        _send(self._control, {"forked": token, "pid": pid})
         return None
 
     def _find_danger(self, request: dict[str, Any]) -> str | None:
         """Why a fork would not be what a fresh interpreter is."""
+        if self._danger is not None:
+            return self._danger
         if _count_threads() > self._threads:
             return "an import has started a thread"
         context = sys.modules.get("tensorflow.python.eager.context")
         made = getattr(context, "context_safe", lambda: None)()
         if made is not None and getattr(made, "_initialized", True):
             return "an import has started TensorFlow's runtime"
-        if any(target.startswith("/dev/nvidia") for target in _open_files()):
-            return "an import has opened a GPU"
-        shadowing = self._names & _importable_files(request["path"])
-        if shadowing:
-            return f"{min(shadowing)} beside the script is a name that {', '.join(request['preload'])} has imported as well"
+        return self._find_shadowing(request["path"])
+
+    def _find_shadowing(self, path: str) -> str | None:
+        """Whether the program, whose `sys.path[0]` is `path`, would have imported other modules than we have."""
+        hidden = _importable(path, self._homes)
+        for name, home in self._homes.items():
+            if home == self._directory != path:
+                return f"the module {name} was imported from {home}, where this program does not look"
+            if name in hidden and home != path:
+                return f"the program has a {name} of its own, and another one has been imported"
         return None
 
-    def _become_task(self, request: dict[str, Any], lifeline: int) -> None:
-        """In the child: everything that an exec would have given. Whatever goes wrong here ends the task, and is seen on its stderr."""
+    def _become_task(self, request: dict[str, Any], lifeline: int, template: socket.socket) -> None:
+        """In the child: everything that an exec would have given. Does not return if something goes wrong."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for sock in (self._control, self._wake, self._feeder):
-            sock.close()
-        os.setsid()
+        doing = "the new session"
+        try:
+            for sock in (self._control, self._wake, self._feeder):
+                sock.close()
+            for fd in self._ours:  # among them our own lifeline, which is nothing to the task
+                if fd > 2:
+                    _close(fd)
+            os.setsid()
+            processes.restore_signals()
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a fresh interpreter
+            signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+            doing = "the log directory"
+            processes.redirect(request["stdout"], request["stderr"])
+            doing = "the working directory"
+            os.chdir(request["cwd"])
+            doing = "the environment"
+            os.environ.clear()
+            os.environ.update(request["env"])
+            processes.restore_limits(tuple(request["limits"]))
+            template.send(_IS_TASK, socket.MSG_NOSIGNAL)
+        except (OSError, ValueError) as error:
+            # The agent tries an exec instead, which fails in the same way, and says so in its own words.
+            with contextlib.suppress(OSError):
+                template.send(f"{doing}: {error}".encode("utf-8", "surrogateescape")[:_SHORT], socket.MSG_NOSIGNAL)
+            os._exit(_NEVER_RAN)
+        template.close()
+        if not os.read(lifeline, 1):
+            os._exit(_NEVER_RAN)
         processes.hold_lifeline(lifeline)
         os.close(lifeline)
-        processes.redirect(request["stdout"], request["stderr"])
-        os.chdir(request["cwd"])
-        os.environ.clear()
-        os.environ.update(request["env"])
-        processes.restore_signals()
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a fresh interpreter
-        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-        processes.restore_limits(tuple(request["limits"]))
         processes.name_process(request["order"]["task"])
+        finder = sys.path_importer_cache.pop(request["path"], None)
+        getattr(finder, "invalidate_caches", int)()  # what is known of a zip file may be out of date, and is kept beside it
         _reseed()
 
     def _reap(self) -> None:
@@ -161,10 +239,13 @@ class _Template:
 
 
 def _reseed() -> None:
-    # Python reseeds `random` after a fork by itself; NumPy's legacy generator would be the same in every task.
+    # Python reseeds `random` after a fork by itself; what follows would be the same in every task.
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed()
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        process.current_process().authkey = os.urandom(32)
 
 
 def _count_threads() -> int:
@@ -174,30 +255,58 @@ def _count_threads() -> int:
         return 1
 
 
-def _open_files() -> list[str]:
-    found = []
-    for name in os.listdir("/proc/self/fd"):
+def _open_files() -> dict[int, str]:
+    """Our descriptors, and what they are open on; empty where the platform does not tell."""
+    found = {}
+    try:
+        names = os.listdir("/proc/self/fd")
+    except OSError:
+        return {}
+    for name in names:
         try:
-            found.append(os.readlink(f"/proc/self/fd/{name}"))
+            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
         except OSError:
-            continue
+            continue  # the listing's own
     return found
 
 
-def _importable(modules: dict[str, Any]) -> set[str]:
-    """Top-level names of modules that came from files: those that a file beside the script would hide."""
-    found = set()
+def _look_for_leftovers(ours: dict[int, str]) -> str | None:
+    """What the imports have left that a task must not share with others."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        pass
+    else:
+        return "an import has started a process"
+    opened = [target for fd, target in _open_files().items() if fd not in ours and not target.startswith(_HARMLESS)]
+    return f"an import has left {opened[0]} open" if opened else None
+
+
+# Nothing in these has a position or a state that tasks would share.
+_HARMLESS = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+
+
+def _homes(modules: dict[str, Any]) -> dict[str, str]:
+    """Top-level names of modules that came from files, which a file beside the script would hide, with their directories."""
+    found = {}
     for name, module in list(modules.items()):
         origin = getattr(getattr(module, "__spec__", None), "origin", None)
-        if "." not in name and origin not in (None, "built-in", "frozen"):
-            found.add(name)
+        if "." in name or origin in ("built-in", "frozen"):
+            continue
+        if origin is not None:
+            found[name] = os.path.dirname(os.path.dirname(origin) if hasattr(module, "__path__") else origin)
+        elif hasattr(module, "__path__") and not name.startswith("_orch"):
+            found[name] = ""  # a namespace package: any module of that name comes before it
     return found
 
 
-def _importable_files(directory: str) -> set[str]:
+def _importable(path: str, names: Collection[str]) -> set[str]:
+    """Which of `names` can be imported from `path`, a directory or a zip file."""
     try:
-        with os.scandir(directory) as entries:
-            return {_module_name(entry) for entry in entries} - {""}
+        with os.scandir(path) as entries:
+            return {_module_name(entry) for entry in entries}.intersection(names)
+    except NotADirectoryError:
+        return {name for name in names if PathFinder.find_spec(name, [path]) is not None}
     except OSError:
         return set()
 
@@ -205,8 +314,13 @@ def _importable_files(directory: str) -> set[str]:
 def _module_name(entry: os.DirEntry[str]) -> str:
     name, dot, suffix = entry.name.partition(".")
     if dot:
-        return name if suffix.endswith(("py", "pyc", "so")) else ""
+        return name if suffix in ("py", "pyc", "so") or suffix.endswith(".so") else ""
     return name if os.path.isfile(os.path.join(entry.path, "__init__.py")) else ""
+
+
+def _close(fd: int) -> None:
+    with contextlib.suppress(OSError):
+        os.close(fd)
 
 
 def _read_all(fd: int) -> bytes:

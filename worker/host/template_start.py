@@ -1,4 +1,5 @@
-"""``python template_start.py FD MODULE…``: a template. Its forks are tasks; FD is its end of the agent's socket.
+"""``python template_start.py FD DIRECTORY MODULE…``: a template. Its forks are tasks; FD is its end of the agent's socket,
+DIRECTORY the one in which the program lies.
 
 A fork must be what an exec would have given, so this file stands to a forked task as `task/start.py` does to a fresh one.
 """
@@ -17,6 +18,6 @@ if __name__ == "__main__":
     from _orch_worker.host import template  # type: ignore[import-not-found]
     from _orch_worker.task import bootstrap  # type: ignore[import-not-found]
 
-    order = template.serve(int(sys.argv[1]), sys.argv[2:])
+    order = template.serve(int(sys.argv[1]), sys.argv[2], sys.argv[3:])
     if order is not None:  # we are a task now
         bootstrap.run(order, frozenset(sys.modules))

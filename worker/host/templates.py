@@ -2,18 +2,24 @@
 
 A template serves all tasks whose import-time environment is its own, in every attempt of a run. Whatever it cannot
 do safely, or at all, comes back as a refusal with a reason; the task then gets a fresh interpreter.
+
+Its tasks are its children: it alone learns how one has ended. So the agent watches them as well, and a template that is dead,
+stopped or stuck is killed: its tasks live on, as the agent's own children, and the kernel tells their exit codes again.
 """
 
 from __future__ import annotations
 
 import array
+import contextlib
 import json
 import os
+import signal
 import socket
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from . import environment, processes
@@ -21,6 +27,10 @@ from .loop import Loop
 from .memory import keep_in_memory
 from .template import MESSAGE_BYTES
 
+PATIENCE_S = 5.0
+"""How long a template may owe an answer. One that is killed for it costs later tasks an import, and nothing else."""
+_MOST_ASKED = 8
+"""Requests on their way to one template. A socket's queue takes ten (net.unix.max_dgram_qlen)."""
 _START = os.path.join(os.path.dirname(os.path.abspath(__file__)), "template_start.py")
 
 
@@ -35,33 +45,54 @@ class Fork:
     """With the reason."""
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a template is started with. `directory`: where the program lies."""
+
+    env: Mapping[str, str]
+    preload: tuple[str, ...]
+    cwd: str
+    directory: str
+
+
+class NoTemplateError(Exception):
+    """A task cannot be forked; the message says why."""
+
+
 class Template:
     """One template process. It answers forks in the order in which they are asked for, as soon as its imports are done."""
 
-    def __init__(self, loop: Loop, environment_: Mapping[str, str], preload: tuple[str, ...], cwd: str, log: str, owner: Templates) -> None:
-        self.preload, self.key = preload, environment.frozen(environment_)
+    def __init__(self, loop: Loop, start: Start, log: str, owner: Templates) -> None:
+        self.preload, self.key = start.preload, environment.frozen(start.env, start.preload)
         self.ready = self.gone = False
+        self.why = ""
+        """Why it is gone."""
         self._loop, self._owner, self._log = loop, owner, log
-        self._why = ""
         self._waiting: deque[Fork] = deque()
         self._asked: dict[int, tuple[Fork, int]] = {}
         self._tokens = 0
+        self._watched: dict[int, int] = {}
+        self._departed: set[int] = set()
+        self._heard_at, self._is_watching = 0.0, False
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            argv = (sys.executable, _START, "{fd}", *preload)
-            command = processes.Command(argv, cwd, environment_, log, log, order_fd=theirs.fileno())
-            self.pid, self._lifeline = processes.spawn(command, owner.limits)
+            argv = (sys.executable, _START, "{fd}", start.directory, *start.preload)
+            command = processes.Command(argv, start.cwd, start.env, log, log, order_fd=theirs.fileno())
+            try:
+                self.pid, self._lifeline = processes.spawn(command, owner.limits)
+            except (OSError, processes.SpawnError):
+                self._control.close()
+                raise
         self._control.setblocking(False)
         loop.on_readable(self._control, self._read)
 
     def fork(self, fork: Fork) -> None:
         """Ask for a task."""
         if self.gone:
-            fork.on_refused(self._why)
-        elif self.ready:
-            self._ask(fork)
+            fork.on_refused(self.why)
         else:
             self._waiting.append(fork)
+            self._ask_next()
 
     def withdraw(self, fork: Fork) -> bool:
         """Take back a fork that has not been asked for yet. False: it has been, and will be answered."""
@@ -71,31 +102,31 @@ class Template:
         return True
 
     def close(self) -> None:
-        """Let the template end."""
+        """End the template."""
         if not self.gone:
-            self._leave("it was let go")
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
+            self._leave("the template was let go")
 
-    def _ask(self, fork: Fork) -> None:
+    def _ask_next(self) -> None:
+        while self.ready and self._waiting and len(self._asked) < _MOST_ASKED and self._ask(self._waiting[0]):
+            self._waiting.popleft()
+
+    def _ask(self, fork: Fork) -> bool:
+        """False: its queue is full, and there is another time when it has answered; or it is dead, and we are about to read that."""
         life_read, life_write = os.pipe()
         request = keep_in_memory(json.dumps(fork.request).encode("ascii"))
-        self._tokens += 1
         packed = array.array("i", [request, life_read])
         try:
-            self._control.sendmsg([json.dumps({"fork": self._tokens}).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed)])
-        except BlockingIOError:
-            self._waiting.append(fork)  # its queue is full; asked again when it has answered one
-            os.close(life_write)
+            self._control.sendmsg([json.dumps({"fork": self._tokens + 1}).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed)])
         except OSError:
             os.close(life_write)
-            fork.on_refused(self._why or "the template is gone")
-        else:
-            self._asked[self._tokens] = (fork, life_write)
+            return False
         finally:
             os.close(request)
             os.close(life_read)
+        self._expect_answer()
+        self._tokens += 1
+        self._asked[self._tokens] = (fork, life_write)
+        return True
 
     def _read(self) -> None:
         while not self.gone:
@@ -106,15 +137,22 @@ class Template:
             except OSError:
                 data = b""
             if not data:
-                self._leave(self._why or f"the template has died (see {self._log})")
+                self._leave(self.why or f"the template has died (see {self._log})")
                 return
             self._hear(json.loads(data))
 
     def _hear(self, message: Mapping[str, Any]) -> None:
+        self._heard_at = time.monotonic()
         if "ended" in message:
+            self._unwatch(message["ended"])
+            self._departed.discard(message["ended"])
             self._owner.on_ended(message["ended"], message["code"])
         elif "forked" in message:
             fork, lifeline = self._asked.pop(message["forked"])
+            # From here on it runs, and is no longer ours to start anew. One that has died meanwhile is a task that has ended.
+            with contextlib.suppress(BrokenPipeError):
+                os.write(lifeline, b"!")
+            self._watch(message["pid"])
             fork.on_forked(message["pid"], lifeline)
         elif "refused" in message:
             fork, lifeline = self._asked.pop(message["refused"])
@@ -124,22 +162,65 @@ class Template:
             self.ready = True
             self._owner.on_imported(self.preload, message["seconds"])
         else:
-            self._why = f"importing {', '.join(self.preload)} failed: {message['why']}"
-        while self.ready and self._waiting and len(self._asked) < 64:
-            self._ask(self._waiting.popleft())
+            self.why = f"importing {', '.join(self.preload)} failed: {message['why']} (see {self._log})"
+        self._ask_next()
 
     def _leave(self, why: str) -> None:
-        self.gone, self._why = True, why
+        self.gone, self.why = True, why
         self._loop.forget(self._control)
         self._control.close()
-        refused = [*self._waiting, *(fork for fork, _ in self._asked.values())]
+        processes.signal_group(self.pid, signal.SIGKILL)  # itself, if it has only closed its end, and what its imports have started
+        os.close(self._lifeline)
+        for pid in list(self._watched):
+            self._unwatch(pid)
+        refused = [*(fork for fork, _ in self._asked.values()), *self._waiting]
         for _, lifeline in self._asked.values():
-            # Had it been forked unbeknown to us, it ends here: a task is started once.
-            os.close(lifeline)
+            os.close(lifeline)  # what it may have forked without telling us never runs (see template.py), and ends
         self._waiting.clear()
         self._asked.clear()
         for fork in refused:
             fork.on_refused(why)
+
+    # --- is it still there? --------------------------------------------------------------------
+
+    def _watch(self, pid: int) -> None:
+        """See a task's end ourselves; how it has ended, the template has to tell."""
+        try:
+            self._watched[pid] = fd = os.pidfd_open(pid)
+        except (AttributeError, OSError):
+            return  # no such thing here, or too many open files
+        self._loop.on_readable(fd, lambda: self._notice_end(pid))
+
+    def _notice_end(self, pid: int) -> None:
+        if self._unwatch(pid):
+            self._expect_answer()
+            self._departed.add(pid)
+
+    def _unwatch(self, pid: int) -> bool:
+        fd = self._watched.pop(pid, None)
+        if fd is None:
+            return False
+        self._loop.forget(fd)
+        os.close(fd)
+        return True
+
+    def _expect_answer(self) -> None:
+        if not (self._asked or self._departed):
+            self._heard_at = time.monotonic()
+        if not self._is_watching:
+            self._is_watching = True
+            self._loop.after(PATIENCE_S, self._look)
+
+    def _look(self) -> None:
+        self._is_watching = False
+        if self.gone or not (self._asked or self._departed):
+            return
+        silent_s = time.monotonic() - self._heard_at
+        if silent_s >= PATIENCE_S:
+            self.why = f"the template did not answer for {PATIENCE_S:.0f} s and was killed"
+            processes.signal_one(self.pid, signal.SIGKILL)
+        self._is_watching = True
+        self._loop.after(max(PATIENCE_S - silent_s, 0.1), self._look)
 
 
 class Templates:
@@ -155,6 +236,8 @@ class Templates:
         self.limits, self.on_ended, self.on_imported = limits, on_ended, on_imported
         self.directory = ""
         self._loop = loop
+        self._first: Start | None = None
+        self._trouble = ""
         self._templates: list[Template] = []
 
     @property
@@ -162,22 +245,52 @@ class Templates:
         """Our children that are no tasks."""
         return {template.pid for template in self._templates}
 
-    def add(self, env: Mapping[str, str], preload: tuple[str, ...], cwd: str) -> Template | None:
+    def add(self, start: Start) -> Template | None:
         """Start a template; None if that cannot be done, and then tasks simply get fresh interpreters."""
+        self._first = self._first or start
         log = os.path.join(self.directory, f"template-{len(self._templates) + 1}.log")
         try:
             os.makedirs(self.directory, mode=0o700, exist_ok=True)
-            template = Template(self._loop, env, preload, cwd, log, self)
-        except (OSError, processes.SpawnError):
+            template = Template(self._loop, start, log, self)
+        except (OSError, processes.SpawnError) as error:
+            self._trouble = f"the template could not be started: {error}"
             return None
         self._templates.append(template)
         return template
 
-    def find(self, env: Mapping[str, str]) -> Template | None:
-        """A living template in which this environment would have imported the same."""
-        key = environment.frozen(env)
-        return next((template for template in self._templates if template.key == key and not template.gone), None)
+    def key(self, env: Mapping[str, str]) -> frozenset[tuple[str, str]]:
+        """What tasks must have in common to be forked from the same template."""
+        return environment.frozen(env, self._first.preload if self._first else ())
+
+    def choose(self, env: Mapping[str, str], sharing: int) -> Template | None:
+        """The living template in which this environment would have imported the same.
+
+        If there has never been one, and `sharing` tasks, at least two, are about to start with the same import-time environment, they
+        get one. Raises `NoTemplateError` where a fork was meant and cannot be had; None: nobody meant one.
+        """
+        if self._first is None:
+            return None
+        key = self.key(env)
+        found = next((template for template in self._templates if template.key == key), None)
+        if found is None and self._templates and sharing > 1:
+            found = self.add(replace(self._first, env={**env, "ORCH_TASK": ""}))
+        if found is None:
+            raise NoTemplateError(self._trouble or self._explain(key))
+        if found.gone:
+            raise NoTemplateError(found.why)
+        return found
 
     def close(self) -> None:
+        """End all templates, and what is left of their imports in sessions of its own. When no task is left."""
         for template in self._templates:
             template.close()
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(template.pid, 0)
+        for pid in processes.find_strays((), set()) if self._templates else ():
+            processes.signal_one(pid, signal.SIGKILL)
+
+    def _explain(self, key: frozenset[tuple[str, str]]) -> str:
+        first = self._templates[0]
+        names = sorted({name for name, _ in key ^ first.key})
+        verb = "differs" if len(names) == 1 else "differ"
+        return f"{', '.join(names)} {verb} from what {', '.join(first.preload)} has been imported under"

@@ -1,0 +1,79 @@
+"""Where the time of a start went: from a run's recorded events to phases, per task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ..model import events
+from .journal import HostReady, RunBegun, RunEvent, TaskSpoke, TemplateReady
+
+PHASES = ("agent", "template", "started", "port bound", "formed", "first output", "first report")
+"""In the order in which they come. ``formed`` is the whole cluster's; ``template`` is missing for a task that was executed."""
+
+
+@dataclass(slots=True)
+class _Times:
+    host: str
+    marks: dict[str, float] = field(default_factory=dict)
+
+
+def measure(happened: Iterable[RunEvent], hosts_by_task: dict[str, str]) -> dict[str, dict[str, float]]:
+    """For each task, seconds from the run's beginning to the end of each phase that it has reached, in its last attempt."""
+    begun = 0.0
+    hosts: dict[str, dict[str, float]] = {}
+    tasks = {name: _Times(host) for name, host in hosts_by_task.items()}
+    for event in happened:
+        match event:
+            case RunBegun():
+                begun = event.at
+            case HostReady():
+                hosts.setdefault(event.host, {})["agent"] = event.at
+            case TemplateReady():
+                hosts.setdefault(event.host, {}).setdefault("template", event.at)
+            case events.TaskStarted() if event.task in tasks:
+                tasks[event.task].marks = {"started": event.at}
+            case events.TaskUp() if event.task in tasks:
+                tasks[event.task].marks.setdefault("port bound", event.at)
+            case TaskSpoke() if event.task in tasks:
+                tasks[event.task].marks.setdefault("first output", event.at)
+            case events.TaskReported() if event.task in tasks:
+                tasks[event.task].marks.setdefault("first report", event.at)
+    formed = _formed(tasks.values())
+    return {name: _since(begun, {**hosts.get(task.host, {}), **task.marks, **formed}) for name, task in tasks.items()}
+
+
+def _formed(tasks: Iterable[_Times]) -> dict[str, float]:
+    bound = [task.marks.get("port bound") for task in tasks]
+    times = [at for at in bound if at is not None]
+    return {"formed": max(times)} if times and len(times) == len(bound) else {}
+
+
+def _since(begun: float, marks: dict[str, float]) -> dict[str, float]:
+    return {phase: max(0.0, marks[phase] - begun) for phase in PHASES if phase in marks}
+
+
+def table(measured: dict[str, dict[str, float]]) -> str:
+    """A line a task, a column a phase: seconds since the run began."""
+    phases = [phase for phase in PHASES if any(phase in marks for marks in measured.values())]
+    rows = [["TASK", *(phase.upper() for phase in phases)]]
+    rows += [[name, *(f"{marks[phase]:.2f} s" if phase in marks else "-" for phase in phases)] for name, marks in measured.items()]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+def slowest(measured: dict[str, dict[str, float]]) -> str:
+    """The phase that took the longest in any task, in a line; empty if nothing was measured."""
+    spans = [(took, phase, name) for name, marks in measured.items() for phase, took in _spans(marks)]
+    if not spans:
+        return ""
+    took, phase, name = max(spans)
+    return f"the slowest phase of the start was {phase!r} of {name}: {took:.2f} s"
+
+
+def _spans(marks: dict[str, float]) -> Iterable[tuple[str, float]]:
+    """How long each phase took: from the phase before it, as they really came."""
+    before = 0.0
+    for phase, at in sorted(marks.items(), key=lambda item: item[1]):
+        yield phase, at - before
+        before = at
