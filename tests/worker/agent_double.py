@@ -34,13 +34,20 @@ class Outcome:
         path = self.log_dir / "error.json"
         return from_json(Failure, json.loads(path.read_bytes())) if path.exists() else None
 
+    @property
+    def shell_code(self) -> int:
+        """The code as a shell says it: 128 + n for signal n."""
+        return self.code if self.code >= 0 else 128 - self.code
+
     def told(self) -> tuple[int, str, str]:
         """Code, stdout and stderr, as they are the same in every run."""
-        return self.code, hide_addresses(self.out), hide_addresses(self.err)
+        return self.shell_code, hide_addresses(self.out), hide_addresses(self.err)
 
     def check(self, code: int = 0) -> Outcome:
-        """Fail unless the program ended with this code."""
-        assert self.code == code, f"exit code {self.code}\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
+        """Fail unless the program ended with this code, negative for a signal."""
+        assert self.shell_code == (code if code >= 0 else 128 - code), (
+            f"exit code {self.code}\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
+        )
         return self
 
 

@@ -1,4 +1,4 @@
-"""A program under the bootstrap is what it is under plain Python. Every test runs both, or the real thing."""
+"""A program under the bootstrap is what it is under plain Python, whether its task was executed or forked from a template."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from tests.worker.agent_double import ROOT, START, Outcome, clean_environment, run_plainly, run_task, start_task
+from tests.worker.template_double import RefusedError, TemplateProcess, template
 from worker import contract
 from worker.contract import Program
 
@@ -48,12 +49,36 @@ WITHOUT_SITE = ("-S",)
 """An interpreter in which orch is not installed, though it may be in the one that runs the tests."""
 
 
-def compare(cwd: Path, target: str, *args: str, kind: str = "script", **settings: object) -> Outcome:
-    """Run the program both ways; both must have the same code and output. Returns the task's."""
+_template: TemplateProcess
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    global _template
+    with template(tmp_path_factory.mktemp("template"), "decimal") as _template:
+        yield
+
+
+@pytest.fixture(params=["executed", "forked"])
+def run(request: pytest.FixtureRequest) -> Callable[..., Outcome]:
+    """Runs a task to its end, in one way or the other."""
+    return run_task if request.param == "executed" else lambda *args, **settings: _template.fork(*args, **settings).wait()
+
+
+def compare(cwd: Path, target: str, *args: str, kind: str = "script", shadows: bool = False, **settings: object) -> Outcome:
+    """Run the program by hand, executed and forked; all must have the same code and output. Returns the task's.
+
+    `shadows`: it has modules by names that a template has imported, which does not fork it then.
+    """
     options: Sequence[str] = settings.get("options", ())  # type: ignore[assignment]
     plain = run_plainly([*options, *(["-m"] if kind == "module" else []), target, *args], cwd)
     task = run_task(Program(kind, target, args), cwd, **settings)  # type: ignore[arg-type]
     assert task.told() == plain.told()
+    if shadows:
+        with pytest.raises(RefusedError, match="of its own"):
+            _template.fork(Program(kind, target, args), cwd)  # type: ignore[arg-type]
+    elif not options:
+        assert _template.fork(Program(kind, target, args), cwd).wait().told() == plain.told()  # type: ignore[arg-type]
     return task
 
 
@@ -152,15 +177,15 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_multiprocessing_and_pickle(tmp_path: Path, method: str) -> None:
+def test_multiprocessing_and_pickle(tmp_path: Path, run: Callable[..., Outcome], method: str) -> None:
     write(tmp_path / "pool.py", MULTIPROCESSING)
-    assert run_task(Program("script", "pool.py", (method,)), tmp_path).check().out == "42 worker-0\n"
+    assert run(Program("script", "pool.py", (method,)), tmp_path).check().out == "42 worker-0\n"
 
 
-def test_multiprocessing_from_a_module(tmp_path: Path) -> None:
+def test_multiprocessing_from_a_module(tmp_path: Path, run: Callable[..., Outcome]) -> None:
     write(tmp_path / "package" / "__init__.py", "")
     write(tmp_path / "package" / "pool.py", MULTIPROCESSING)
-    assert run_task(Program("module", "package.pool", ("spawn",)), tmp_path).check().out == "42 worker-0\n"
+    assert run(Program("module", "package.pool", ("spawn",)), tmp_path).check().out == "42 worker-0\n"
 
 
 def test_the_future_of_our_files_is_not_the_users(tmp_path: Path) -> None:
@@ -188,13 +213,13 @@ def test_the_users_first_descriptor_has_the_usual_number(tmp_path: Path) -> None
 # --- whose modules -----------------------------------------------------------------------------
 
 
-def test_worker_is_ours_where_the_user_has_none(tmp_path: Path) -> None:
+def test_worker_is_ours_where_the_user_has_none(tmp_path: Path, run: Callable[..., Outcome]) -> None:
     write(
         tmp_path / "s.py",
         "import worker\nprint(worker.__file__)\nfrom worker import context\nprint(context().task)\nimport worker.contract",
     )
     for kind, target in (("script", "s.py"), ("module", "s")):
-        out = run_task(Program(kind, target), tmp_path, task="ps-3").check().out  # type: ignore[arg-type]
+        out = run(Program(kind, target), tmp_path, task="ps-3").check().out  # type: ignore[arg-type]
         assert out == f"{ROOT / 'worker' / '__init__.py'}\nps-3\n"
 
 
@@ -224,7 +249,7 @@ def test_a_users_own_worker_wins(tmp_path: Path, layout: dict[str, str], program
 def test_a_users_module_with_the_name_of_one_that_we_use_wins(tmp_path: Path, name: str) -> None:
     write(tmp_path / f"{name}.py", "whose = 'mine'")
     write(tmp_path / "s.py", f"import {name}\nprint({name}.whose)\nraise ValueError('x')")
-    outcome = compare(tmp_path, "s.py")
+    outcome = compare(tmp_path, "s.py", shadows=name in ("json", "signal", "enum", "re", "functools"))
     assert outcome.check(1).out == "mine\n"
     assert outcome.failure is not None
     assert outcome.failure.traceback == outcome.err
@@ -273,31 +298,31 @@ def test_nothing_heavy_is_imported(tmp_path: Path) -> None:
 # --- the order, signals ------------------------------------------------------------------------
 
 
-def test_the_order_is_read_as_the_contract_writes_it(tmp_path: Path) -> None:
+def test_the_order_is_read_as_the_contract_writes_it(tmp_path: Path, run: Callable[..., Outcome]) -> None:
     known = {spec.name for spec in fields(contract.BootstrapOrder)}
     assert known == {"task", "program", "strategy", "tf_config", "devices", "log_dir"}
     write(tmp_path / "s.py", "import os, sys\nprint(ascii(sys.argv), len(os.environ['TF_CONFIG']))")
     long = "x" * 300_000
     args = ("", "ü\udcff\n", "-x")
-    outcome = run_task(Program("script", "s.py", args), tmp_path, tf_config=long)
+    outcome = run(Program("script", "s.py", args), tmp_path, tf_config=long)
     assert outcome.check().out == f"{['s.py', *args]!a} 300000\n"
 
 
-def test_without_a_tf_config_there_is_none(tmp_path: Path) -> None:
+def test_without_a_tf_config_there_is_none(tmp_path: Path, run: Callable[..., Outcome]) -> None:
     write(tmp_path / "s.py", "import os\nprint('TF_CONFIG' in os.environ)")
-    assert run_task(Program("script", "s.py"), tmp_path).check().out == "False\n"
+    assert run(Program("script", "s.py"), tmp_path).check().out == "False\n"
 
 
-def test_the_order_does_not_stay_open(tmp_path: Path) -> None:
+def test_the_order_does_not_stay_open(tmp_path: Path, run: Callable[..., Outcome]) -> None:
     write(
         tmp_path / "s.py",
         """import os
 with os.scandir("/proc/self/fd") as entries:
     targets = [os.readlink(entry.path) for entry in entries if int(entry.name) > 2]
-print([target for target in targets if not target.startswith("/proc/")])
+print([target for target in targets if not target.startswith(("/proc/", "pipe:"))])
 """,
     )
-    outcome = run_task(Program("script", "s.py"), tmp_path).check()
+    outcome = run(Program("script", "s.py"), tmp_path).check()
     assert outcome.out == f"[{str(outcome.log_dir / 'stacks.txt')!r}]\n"
 
 
@@ -329,10 +354,11 @@ waits_for_the_last_line()
 """
 
 
-def test_sigquit_writes_the_stacks_of_all_threads_and_the_task_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["executed", "forked"])
+def test_sigquit_writes_the_stacks_of_all_threads_and_the_task_goes_on(tmp_path: Path, how: str) -> None:
     write(tmp_path / "s.py", STUCK)
     os.mkfifo(tmp_path / "fifo")
-    task = start_task(Program("script", "s.py", ("fifo",)), tmp_path)
+    task = (start_task if how == "executed" else _template.fork)(Program("script", "s.py", ("fifo",)), tmp_path)
     try:
         # Opening the other end waits until the task has opened its own.
         with (tmp_path / "fifo").open("w") as fifo:
@@ -356,12 +382,12 @@ def wait_for_text(path: Path, text: str) -> None:
         time.sleep(0.01)
 
 
-def test_a_crash_shows_the_stack(tmp_path: Path) -> None:
+def test_a_crash_shows_the_stack(tmp_path: Path, run: Callable[..., Outcome]) -> None:
     write(
         tmp_path / "s.py",
         "import os, resource, signal\nresource.setrlimit(resource.RLIMIT_CORE, (0, 0))\nos.kill(os.getpid(), signal.SIGSEGV)",
     )
-    outcome = run_task(Program("script", "s.py"), tmp_path).check(-signal.SIGSEGV)
+    outcome = run(Program("script", "s.py"), tmp_path).check(-signal.SIGSEGV)
     assert "Fatal Python error: Segmentation fault" in outcome.err
     assert 's.py", line 3 in <module>' in outcome.err
 

@@ -1,4 +1,4 @@
-"""What a failing program prints is, byte for byte, what plain Python prints; `error.json` says the same."""
+"""What a failing program prints is, byte for byte, what plain Python prints; `error.json` says the same. Executed or forked."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.worker.agent_double import Outcome, run_plainly, run_task
-from worker.contract import Program
+from tests.worker.template_double import TemplateProcess, template
+from worker.contract import Failure, Program
 
 FAILURES = {
     "plain": ("def f(x):\n    return 1 / x\nf(0)\n", "ZeroDivisionError", "division by zero"),
@@ -65,13 +68,30 @@ if sys.version_info >= (3, 11):
     FAILURES["note"] = ("e = ValueError('v')\ne.add_note('a note')\nraise e\n", "ValueError", "v")
 
 
+_template: TemplateProcess
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    global _template
+    with template(tmp_path_factory.mktemp("template"), "decimal") as _template:
+        yield
+
+
 def compare(tmp_path: Path, text: str | bytes, *args: str, kind: str = "script") -> Outcome:
     (tmp_path / "s.py").write_bytes(text if isinstance(text, bytes) else text.encode())
     target = "s.py" if kind == "script" else "s"
     plain = run_plainly([*(["-m"] if kind == "module" else []), target, *args], tmp_path)
     task = run_task(Program(kind, target, args), tmp_path)  # type: ignore[arg-type]
     assert task.told() == plain.told()
+    forked = _template.fork(Program(kind, target, args), tmp_path).wait()  # type: ignore[arg-type]
+    assert forked.told() == plain.told()
+    assert undated(forked.failure) == undated(task.failure)
     return task
+
+
+def undated(failure: Failure | None) -> Failure | None:
+    return failure and replace(failure, at=0)
 
 
 @pytest.mark.parametrize("name", FAILURES)
@@ -148,10 +168,11 @@ NEARLY = {
 def test_a_failure_looks_nearly_as_under_plain_python(tmp_path: Path, name: str) -> None:
     text, says = NEARLY[name]
     (tmp_path / "s.py").write_bytes(text if isinstance(text, bytes) else text.encode())
-    task = run_task(Program("script", "s.py"), tmp_path).check(1)
-    assert says in task.err
-    assert "worker" not in task.err
-    assert task.failure is not None
+    for task in (run_task(Program("script", "s.py"), tmp_path), _template.fork(Program("script", "s.py"), tmp_path).wait()):
+        task.check(1)
+        assert says in task.err
+        assert "worker" not in task.err
+        assert task.failure is not None
 
 
 def test_a_very_long_message_is_kept_in_part(tmp_path: Path) -> None:

@@ -1,0 +1,428 @@
+"""What the program says to a mistake: one message with place, reason and remedy, the right exit code, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Completed, Orch
+
+Script = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def hello(script: Script) -> Path:
+    return script("print('hello')\n", "hello.py")
+
+
+def complaint(done: Completed, code: int, *words: str) -> str:
+    """The one message of a run that was refused. `words` must stand in it, in this order."""
+    assert done.code == code, done
+    assert done.out == "", done
+    assert "Traceback" not in done.err, done
+    assert done.err.count("Error:") == 1, done
+    message = done.err[done.err.index("Error:") :]
+    at = 0
+    for word in words:
+        assert word in message[at:], f"{word!r} is not said (or not there)\n{done}"
+        at = message.index(word, at) + len(word)
+    return message
+
+
+def nothing_was_kept(directory: Path) -> None:
+    assert not (directory / ".orch").exists()
+
+
+# --- a word that is not known, a number that cannot be ------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--strategy", "mirorred"], ["--strategy", "'mirorred'", "did you mean 'mirrored'?"]),
+        (["-n", "0"], ["--workers", "at least 1", "0"]),
+        (["--workers", "-3"], ["--workers", "at least 1", "-3"]),
+        (["-n", "two"], ["--workers", "whole number", "'two'"]),
+        (["-n", "99999999999999999999"], ["--workers", "at most"]),
+        (["--ps", "-1"], ["--ps", "at least 0", "-1"]),
+        (["--timeout", "nan"], ["--timeout", "number"]),
+        (["--timeout", "0"], ["--timeout", "more than 0"]),
+        (["--grace", "-1"], ["--grace", "at least 0"]),
+        (["--set", "tasks.master=1"], ["--set", "'master'", "use 'chief'"]),
+        (["--set", "task.worker=1"], ["--set", "'task'", "did you mean 'tasks'?"]),
+        (["--set", "tasks.worker.cuont=1"], ["'cuont'", "did you mean 'count'?"]),
+        (["--set", "nonsense"], ["--set", "'nonsense'", "key.path=value"]),
+        (["--env", "FOO"], ["--env", "'FOO'", "NAME=VALUE"]),
+        (["--env", "=3"], ["--env", "name"]),
+        (["--ports", "41001-41000"], ["--ports", "41001", "41000"]),
+        (["--name", "../../etc"], ["--name", "letters"]),
+        (["--log-level", "lots"], ["--log-level", "'lots'"]),
+        (["--backend", "cloud"], ["--backend", "'cloud'", "local"]),
+        (["--python", ""], ["--python", "empty"]),
+        (["--workrs", "3"], ["--workrs", "did you mean --workers?"]),
+        (["--color", "purple"], ["--color", "'purple'", "always"]),
+        (["--only", "worker-7"], ["'worker-7'", "did you mean 'worker-0'?"]),
+        (["--only", "chief", "-q"], ["'chief'", "worker-0"]),
+        (["-m", "json.tool"], ["hello.py", "json.tool", "only one can run"]),
+        (["second.py"], ["second.py", "after --"]),
+        (["--run-dir", ""], ["--run-dir", "empty"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_wrong_option_is_named_with_the_reason_and_the_remedy(orch: Orch, tmp_path: Path, words: list[str], said: list[str]) -> None:
+    complaint(orch("up", "hello.py", *words), 2, *said)
+    nothing_was_kept(tmp_path)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_everything_that_is_wrong_with_a_file_is_said_at_once_with_its_line(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "orch.yaml").write_text("scirpt: hello.py\nstrategy: multi_worker_miror\ntasks:\n  wroker: 2\n  master: 1\n  ps: -1\n")
+    message = complaint(orch("up"), 2)
+    for place, right in (("1", "script"), ("2", "multi_worker_mirrored"), ("4", "worker"), ("5", "chief"), ("6", "at least 0")):
+        assert any(f"orch.yaml:{place}:" in line and right in line for line in message.splitlines()), message
+    nothing_was_kept(tmp_path)
+
+
+def test_an_option_of_the_script_goes_after_the_dashes(orch: Orch) -> None:
+    complaint(orch("up", "hello.py", "--epochs", "5"), 2, "no option --epochs", "after --", "-- --epochs")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["upp", "hello.py"], ["'upp'", "did you mean 'up'?"]),
+        (["hello.py"], ["'hello.py'", "orch up hello.py"]),
+        (["frobnicate"], ["'frobnicate'"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_wrong_command_is_answered_with_the_right_one(orch: Orch, words: list[str], said: list[str]) -> None:
+    complaint(orch(*words), 2, *said)
+
+
+def test_up_with_nothing_to_run_says_what_to_do(orch: Orch, tmp_path: Path) -> None:
+    complaint(orch("up"), 2, "nothing to run", "orch up train.py", "orch init")
+    complaint(orch("up", "-n", "3", "--", "hello.py"), 2, "nothing to run", "orch up train.py")
+    complaint(orch("up", "--no-python"), 2, "--no-python needs a program")
+    nothing_was_kept(tmp_path)
+
+
+# --- programs that cannot be run ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("detached", [False, True], ids=["attached", "detached"])
+def test_a_missing_script_is_named_with_the_one_that_was_meant(orch: Orch, tmp_path: Path, detached: bool) -> None:
+    message = complaint(orch("up", "helo.py", *["-d"][: int(detached)]), 2, "'helo.py'", "No such file", "did you mean 'hello.py'?")
+    assert str(tmp_path) in message
+    nothing_was_kept(tmp_path)
+
+
+@pytest.mark.parametrize("detached", [False, True], ids=["attached", "detached"])
+def test_a_syntax_error_is_shown_with_its_line(orch: Orch, script: Script, tmp_path: Path, detached: bool) -> None:
+    script("x = 1\nprint('a'\ny = 2\n", "bad.py")
+    complaint(orch("up", "bad.py", *["-d"][: int(detached)]), 2, "'bad.py'", "line 2", "never closed", "print('a'")
+    nothing_was_kept(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [(b"x = '\0'\n", "null bytes"), (b"\xff\xfe = 1\n", "utf-8"), (b"# coding: klingon\n", "unknown encoding: klingon")],
+    ids=["NUL", "not UTF-8", "unknown encoding"],
+)
+def test_bytes_that_are_no_python_source_are_refused(orch: Orch, tmp_path: Path, source: bytes, said: str) -> None:
+    (tmp_path / "odd.py").write_bytes(source)
+    complaint(orch("up", "odd.py"), 2, "'odd.py'", "not valid Python", said)
+    nothing_was_kept(tmp_path)
+
+
+def test_a_script_must_be_a_file_that_can_be_read(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "loop.py").symlink_to("loop.py")
+    os.mkfifo(tmp_path / "pipe.py")
+    complaint(orch("up", "folder"), 2, "'folder'", "directory without a __main__.py")
+    complaint(orch("up", "loop.py"), 2, "'loop.py'", "symbolic links")
+    complaint(orch("up", "hello.py/more.py"), 2, "Not a directory")
+    complaint(orch("up", "/proc/self/mem"), 2, "'/proc/self/mem'", "cannot be read")
+    for endless in ("pipe.py", "/dev/stdin", "/dev/zero"):
+        complaint(orch("up", endless), 2, endless, "pipe or a device", "save it to a file")
+    complaint(orch("up", ""), 2, "script", "empty")
+    nothing_was_kept(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="NOT TESTED: root reads every file")
+def test_a_script_without_permission_is_refused(orch: Orch, hello: Path, tmp_path: Path) -> None:
+    hello.chmod(0)
+    complaint(orch("up", "hello.py"), 2, "'hello.py'", "Permission denied")
+    nothing_was_kept(tmp_path)
+
+
+def test_a_missing_module_is_named_with_where_it_was_looked_for(orch: Orch, tmp_path: Path) -> None:
+    complaint(orch("up", "-m", "no_such_module"), 2, "'no_such_module'", str(tmp_path))
+    nothing_was_kept(tmp_path)
+
+
+def test_a_missing_command_is_named(orch: Orch, tmp_path: Path) -> None:
+    complaint(orch("up", "--no-python", "no-such-program"), 2, "'no-such-program'", "not on PATH")
+    complaint(orch("up", "--no-python", "./no-such-program"), 2, "'./no-such-program'", "does not exist")
+    complaint(orch("up", "--no-python", "./hello.py"), 2, "'./hello.py'", "not executable")
+    nothing_was_kept(tmp_path)
+
+
+def test_a_missing_interpreter_is_named(orch: Orch, tmp_path: Path) -> None:
+    for wrong in ("no-such-python", "./no-such-python", "./hello.py", "."):
+        complaint(orch("up", "hello.py", "--python", wrong), 2, f"'{wrong}'", "cannot be run", "--python")
+    nothing_was_kept(tmp_path)
+
+
+@pytest.mark.parametrize("program", ["/bin/true", "/bin/cat", "/bin/echo"])
+def test_an_interpreter_that_is_no_python_is_asked_about(orch: Orch, program: str) -> None:
+    complaint(orch("up", "hello.py", "--python", program), 125, f"is '{program}' a Python?", "--python")
+
+
+def test_a_missing_working_directory_is_named(orch: Orch, tmp_path: Path) -> None:
+    complaint(orch("up", "hello.py", "--workdir", "/no/such/place"), 2, "'/no/such/place'", "does not exist")
+    nothing_was_kept(tmp_path)
+
+
+# --- files that are no spec ---------------------------------------------------------------------
+
+
+def test_a_spec_that_cannot_be_read_is_named(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    complaint(orch("up", "-f", "none.yaml"), 2, "none.yaml", "No such file")
+    complaint(orch("up", "-f", "folder"), 2, "folder", "directory")
+    complaint(orch("up", env={"ORCH_FILE": "other.yaml"}), 2, "other.yaml", "No such file")
+    nothing_was_kept(tmp_path)
+
+
+def test_a_spec_of_ten_megabytes_is_refused_by_its_size(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "orch.yaml").write_text("script: hello.py\nargs: [" + '"some argument", ' * 700_000 + "]\n")
+    assert (tmp_path / "orch.yaml").stat().st_size > 10_000_000
+    complaint(orch("up"), 2, "orch.yaml", "MB long", "at most 1 MiB")
+    complaint(orch("plan"), 2, "orch.yaml", "MB long", "at most 1 MiB")
+
+
+def test_a_yaml_bomb_is_refused(orch: Orch, tmp_path: Path) -> None:
+    letters = "abcdefghi"
+    lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]" for old, new in pairwise(letters)]
+    (tmp_path / "orch.yaml").write_text("\n".join(lines))
+    complaint(orch("up"), 2, "orch.yaml:", "aliases")
+
+
+def test_a_yaml_tag_runs_nothing(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "orch.yaml").write_text('script: !!python/object/apply:os.system ["touch was-run"]\n')
+    complaint(orch("up"), 2, "orch.yaml:1", "tag", "not allowed")
+    assert not (tmp_path / "was-run").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"\xff\xfe\x00", b"script: [", b"- a\n- b\n", b"just words", b"script: a.py\nscript: b.py\n", b"\0", b"script:\t\tx: y: z"],
+)
+def test_text_that_is_no_spec_is_refused_with_its_place(orch: Orch, tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "orch.yaml").write_bytes(text)
+    complaint(orch("up"), 2, "orch.yaml")
+    nothing_was_kept(tmp_path)
+
+
+def test_a_wrong_variable_is_named_as_the_variable(orch: Orch, tmp_path: Path) -> None:
+    complaint(orch("up", "hello.py", env={"ORCH_WORKERS": "foo"}), 2, "ORCH_WORKERS", "whole number", "'foo'")
+    complaint(orch("up", "hello.py", env={"ORCH_CHIEF": "banana"}), 2, "ORCH_CHIEF", "whole number", "'banana'")
+    nothing_was_kept(tmp_path)
+
+
+# --- places that cannot be written --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["hello.py", "hello.py/below", "/proc/orch-test", "/dev/null/below"])
+def test_a_run_directory_that_cannot_be_made_is_named_with_another_way(orch: Orch, tmp_path: Path, place: str) -> None:
+    complaint(orch("up", "hello.py", "--run-dir", place), 125, str(tmp_path / place), "--run-dir", "ORCH_HOME")
+    complaint(orch("up", "hello.py", "-d", env={"ORCH_HOME": place}), 125, str(tmp_path / place))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["hello.py"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="NOT TESTED: root writes everywhere; see the read-only mount")
+def test_a_directory_without_permission_is_named(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir(mode=0o500)
+    complaint(orch("up", "hello.py", "--run-dir", "mine/runs"), 125, "Permission denied", "--run-dir")
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """``mounted("size=300k")`` is a file system of its own."""
+    places: list[Path] = []
+
+    def mount(options: str) -> Path:
+        place = tmp_path / f"disk-{len(places)}"
+        place.mkdir()
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", str(place)], capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"NOT TESTED: cannot mount here: {done.stderr.strip()}")
+        places.append(place)
+        return place
+
+    yield mount
+    for place in places:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.mark.root
+def test_a_read_only_disk_is_named(mounted: Callable[[str], Path], orch: Orch) -> None:
+    disk = mounted("ro,size=300k")
+    complaint(orch("up", "hello.py", "--run-dir", disk / "runs"), 125, str(disk), "Read-only file system", "--run-dir")
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("size", ["4k", "16k", "40k"])
+@pytest.mark.parametrize("detached", [False, True], ids=["attached", "detached"])
+def test_a_disk_that_is_full_before_the_start_is_named(mounted: Callable[[str], Path], orch: Orch, size: str, detached: bool) -> None:
+    disk = mounted(f"size={size}")
+    done = orch("up", "hello.py", "--run-dir", disk / "runs", *["-d"][: int(detached)])
+    complaint(done, 125, str(disk), "No space left on device", "--run-dir")
+    assert list(disk.iterdir()) == []
+
+
+@pytest.mark.root
+def test_a_disk_that_the_tasks_fill_ends_the_run_and_still_holds_the_verdict(
+    mounted: Callable[[str], Path], orch: Orch, script: Script
+) -> None:
+    disk = mounted("size=600k")
+    script(
+        """
+        import sys, time
+        try:
+            while True:
+                sys.stdout.write("x" * 999 + "\\n")
+        except OSError:
+            time.sleep(600)
+        """,
+        "fill.py",
+    )
+    done = orch("up", "fill.py", "-n", "2", "--quiet", "--run-dir", disk / "runs")
+    assert done.code == 125, done
+    assert "Traceback" not in done.err
+    assert f"no space left for the tasks' output in {disk}" in done.err
+    result = json.loads((disk / "runs" / "latest" / "result.json").read_text())
+    assert (result["outcome"], result["exit_code"]) == ("broken", 125)
+    assert str(disk) in result["cause"]["what"]
+    shown = orch("ps", "--json", "--run-dir", disk / "runs", check=0)
+    assert [task["state"] for task in json.loads(shown.out)["tasks"]] == ["stopped", "stopped"]
+
+
+# --- ports ---------------------------------------------------------------------------------------
+
+
+def test_a_port_range_that_is_used_up_is_named_with_the_numbers(orch: Orch, tmp_path: Path) -> None:
+    with taken_port() as port:
+        done = orch("up", "hello.py", "-n", "2", "--ports", f"{port}-{port + 1}")
+        complaint(done, 125, f"{port}-{port + 1}", "2 needed", "1 free")
+        complaint(orch("up", "hello.py", "-n", "2", "-d", "--ports", f"{port}-{port + 1}"), 125, f"{port}-{port + 1}", "2 needed")
+    shown = json.loads(orch("ps", "-a", "--json", check=0).out)
+    assert [run["result"]["exit_code"] for run in shown] == [125, 125]
+
+
+class taken_port:
+    """A port that another program listens on, with a free one behind it."""
+
+    def __enter__(self) -> int:
+        while True:
+            self._socket = socket.socket()
+            self._socket.bind(("0.0.0.0", 0))
+            port: int = self._socket.getsockname()[1]
+            with socket.socket() as next_one:
+                try:
+                    next_one.bind(("0.0.0.0", port + 1))
+                    return port
+                except OSError:
+                    self._socket.close()
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+
+def test_fewer_ports_than_tasks_are_refused(orch: Orch) -> None:
+    done = orch("up", "hello.py", "-n", "3", "--ports", "41000-41001")
+    assert done.code in (2, 125), done
+    assert "41000-41001" in done.err
+    assert "3" in done.err
+    assert "Traceback" not in done.err
+
+
+# --- too long for the kernel --------------------------------------------------------------------
+
+
+def test_a_variable_longer_than_the_kernel_takes_is_said_and_not_a_traceback(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "orch.yaml").write_text(f"script: hello.py\ndefaults: {{env: {{LONG: {'a' * 140_000}}}}}\n")
+    done = orch("up")
+    assert done.code == 125, done.code
+    assert "worker-0 could not be started" in done.err
+    assert "128 KiB" in done.err
+    assert "Traceback" not in done.err
+    assert len(done.err) < 4000
+
+
+def test_an_argument_of_a_command_longer_than_the_kernel_takes_is_said(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "orch.yaml").write_text(f"command: /bin/echo\nargs: [{'a' * 140_000}]\n")
+    done = orch("up")
+    assert done.code == 125, done.code
+    assert "/bin/echo" in done.err
+    assert "128 KiB" in done.err
+
+
+def test_an_argument_of_a_script_may_be_longer(orch: Orch, tmp_path: Path, script: Script) -> None:
+    script("import sys\nprint(len(sys.argv[1]))\n", "measure.py")
+    (tmp_path / "orch.yaml").write_text(f"script: measure.py\nargs: [{'a' * 140_000}]\n")
+    assert "worker-0 | 140000\n" in orch("up", check=0).out
+
+
+# --- runs and tasks that are not there ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command", [["ps"], ["logs"], ["logs", "worker-0"], ["wait"], ["down"], ["logs", "-f"], ["ps", "--json"]], ids=" ".join
+)
+def test_before_any_run_there_is_nothing_to_show(orch: Orch, tmp_path: Path, command: list[str]) -> None:
+    complaint(orch(*command), 2, "no run in", str(tmp_path / ".orch"))
+    nothing_was_kept(tmp_path)
+
+
+def test_no_run_is_an_empty_list(orch: Orch, tmp_path: Path) -> None:
+    assert json.loads(orch("ps", "-a", "--json", check=0).out) == []
+    assert "no run" in orch("ps", "-a", check=0).out
+    nothing_was_kept(tmp_path)
+
+
+def test_a_run_or_a_task_that_is_not_there_is_named_with_those_that_are(orch: Orch) -> None:
+    orch("up", "hello.py", check=0)
+    orch("up", "hello.py", check=0)
+    runs = [run["run"] for run in json.loads(orch("ps", "-a", "--json", check=0).out)]
+    for command in ("ps", "wait", "down"):
+        complaint(orch(command, "nosuch"), 2, "'nosuch'", "does not exist", *runs)
+        complaint(orch(command, "hello"), 2, "'hello'", "matches several", *runs)
+    complaint(orch("logs", "nosuch"), 2, "'nosuch'", "does not exist", "worker-0")
+    complaint(orch("logs", "worker-5"), 2, "'worker-5'", "did you mean 'worker-0'?")
+    complaint(orch("logs", "ps"), 2, "'ps'", "worker-0")
+    complaint(orch("logs", "one", "two"), 2, "one and two", "at most one")
+    complaint(orch("logs", "--attempt", "3"), 2, "no attempt 3", "it has 1")
+    complaint(orch("logs", "--grep", "("), 2, "--grep", "regular expression")
+    complaint(orch("logs", "--tail", "-1"), 2, "--tail")
+    complaint(orch("wait", "--timeout", "-1"), 2, "--timeout")
+    complaint(orch("wait", "--timeout", "nan"), 2, "--timeout")
+
+
+def test_a_second_down_says_so_and_does_no_harm(orch: Orch, script: Script) -> None:
+    script("import time\ntime.sleep(600)\n", "long.py")
+    orch("up", "long.py", "-d", check=0)
+    first, second = orch("down", check=0), orch("down", check=0)
+    assert "cancelled" in first.out
+    assert "not running" not in first.out
+    assert "cancelled" in second.out
+    assert "it was not running" in second.out

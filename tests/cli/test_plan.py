@@ -1,0 +1,93 @@
+"""What will be, printed before anything starts: `orch plan`, `orch up --dry-run`; and `orch init`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from orchestrator.model.parse import json_schema
+from tests.conftest import Orch
+
+Script = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def hello(script: Script) -> Path:
+    return script("print('hello')\n", "hello.py")
+
+
+def planned(orch: Orch, *words: str) -> dict[str, dict[str, Any]]:
+    found = json.loads(orch("plan", "--json", *words, check=0).out)
+    return {task["task"]: task for task in found["tasks"]}
+
+
+def test_a_plan_has_every_task_and_its_tf_config_and_starts_nothing(orch: Orch, tmp_path: Path) -> None:
+    tasks = planned(orch, "hello.py", "-n", "2", "--ps", "1", "--evaluator", "--", "--epochs", "5")
+    assert list(tasks) == ["chief-0", "worker-0", "worker-1", "ps-0", "evaluator-0"]
+    cluster = tasks["worker-1"]["tf_config"]["cluster"]
+    assert {kind: len(addresses) for kind, addresses in cluster.items()} == {"chief": 1, "worker": 2, "ps": 1}
+    assert tasks["worker-1"]["tf_config"]["task"] == {"type": "worker", "index": 1}
+    assert tasks["evaluator-0"]["tf_config"]["task"] == {"type": "evaluator", "index": 0}
+    assert tasks["chief-0"]["program"] == {"kind": "script", "target": "hello.py", "args": ["--epochs", "5"]}
+    assert [path.name for path in tmp_path.iterdir()] == ["hello.py"]
+
+
+def test_the_text_says_the_same_as_the_json(orch: Orch) -> None:
+    text = orch("plan", "hello.py", "-n", "2", check=0).out
+    for name, task in planned(orch, "hello.py", "-n", "2").items():
+        block = text[text.index(f"\n{name} on local\n") :]
+        assert json.loads(block.partition("TF_CONFIG=")[2].partition("\n")[0]) == task["tf_config"]
+
+
+@pytest.mark.parametrize("strategy", ["mirrored", "one_device", "none"])
+def test_one_process_strategies_have_no_tf_config(orch: Orch, strategy: str) -> None:
+    assert planned(orch, "hello.py", "--strategy", strategy)["worker-0"]["tf_config"] is None
+    assert "TF_CONFIG" not in orch("plan", "hello.py", "--strategy", strategy, check=0).out
+
+
+def test_a_dry_run_shows_what_would_be_executed_and_the_plan(orch: Orch, tmp_path: Path) -> None:
+    text = orch("up", "hello.py", "-n", "2", "--dry-run", check=0).out
+    assert "worker/host/start.py" in text
+    assert text.endswith(orch("plan", "hello.py", "-n", "2", check=0).out)
+    document = json.loads(orch("up", "hello.py", "-n", "2", "--dry-run", "--json", "-d", check=0).out)
+    assert [task["task"] for task in document["tasks"]] == ["worker-0", "worker-1"]
+    assert [path.name for path in tmp_path.iterdir()] == ["hello.py"]
+
+
+def test_a_plan_is_refused_as_a_run_is(orch: Orch) -> None:
+    assert orch("plan", "hello.py", "-n", "0", check=2).err == orch("up", "hello.py", "-n", "0", check=2).err
+    assert "nothing to run" in orch("plan", check=2).err
+
+
+# --- init ---------------------------------------------------------------------------------------
+
+
+def test_init_writes_a_file_that_is_valid_and_says_what_is_next(orch: Orch, tmp_path: Path) -> None:
+    done = orch("init", check=0)
+    assert "wrote orch.yaml" in done.out
+    text = (tmp_path / "orch.yaml").read_text()
+    jsonschema.validate(yaml.safe_load(text), json_schema())
+    assert "worker-0" in planned(orch)
+    live = "\n".join(line.removeprefix("#") if line.startswith("#") and not line.startswith("# ") else line for line in text.splitlines())
+    assert set(yaml.safe_load(live)) >= {"name", "strategy", "script", "tasks", "timeouts", "ports", "backend"}
+
+
+def test_init_leaves_a_file_alone_that_exists(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "orch.yaml").write_text("mine\n")
+    assert "orch.yaml exists already" in orch("init", check=2).err
+    assert (tmp_path / "orch.yaml").read_text() == "mine\n"
+    orch("init", "other.yaml", check=0)
+    assert "worker-0" in planned(orch, "-f", "other.yaml")
+
+
+@pytest.mark.parametrize("place", ["none/orch.yaml", "/proc/orch.yaml", "orch.yaml/x"])
+def test_init_says_why_it_cannot_write(orch: Orch, tmp_path: Path, place: str) -> None:
+    (tmp_path / "orch.yaml").write_text("mine\n")
+    done = orch("init", place, check=2)
+    assert done.err.startswith(f"Error: {place} cannot be written: ")

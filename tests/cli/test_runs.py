@@ -1,0 +1,272 @@
+"""Runs that go on by themselves, seen and ended from other processes: `up -d`, `ps`, `logs`, `wait`, `down`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from orchestrator.record import rundir
+from tests.conftest import Orch
+
+Script = Callable[..., Path]
+
+WAITING = """
+import os, pathlib, time
+print("up", os.environ["ORCH_TASK"], flush=True)
+pathlib.Path(os.environ["ORCH_TASK"] + ".up").touch()
+while not pathlib.Path("go").exists():
+    time.sleep(0.01)
+print("end", flush=True)
+"""
+TASK_KEYS = {"name", "host", "state", "pid", "started_at", "up_at", "ended_at", "code", "waiting", "report", "failure"}
+RUN_KEYS = {"run", "directory", "state", "phase", "controller_pid", "result"}
+RESULT_KEYS = {"run", "outcome", "exit_code", "attempt", "started_at", "ended_at", "cause"}
+
+
+@pytest.fixture(autouse=True)
+def waiting(script: Script) -> Path:
+    return script(WAITING, "waiting.py")
+
+
+def detach(orch: Orch, *words: str) -> str:
+    done = orch("up", "-d", *words, check=0)
+    assert re.fullmatch(r"[\w.-]+\n", done.out), done
+    return done.out.strip()
+
+
+def ps(orch: Orch, *words: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(orch("ps", "--json", *words, check=0).out)
+    return found
+
+
+# --- detached -----------------------------------------------------------------------------------
+
+
+def test_a_detached_run_goes_on_and_is_followed_and_waited_for_from_elsewhere(orch: Orch, tmp_path: Path) -> None:
+    run = detach(orch, "waiting.py", "-n", "2")
+    shown = ps(orch)
+    assert (shown["run"], shown["state"], shown["result"]) == (run, "running", None)
+    assert {task["state"] for task in shown["tasks"]} <= {"started", "up"}, "it returns once the tasks are started"
+    follower, waiter = orch.start("logs", "-f", run), orch.start("wait", run)
+    follower.wait_for("up worker-1")
+    assert waiter.alive
+    (tmp_path / "go").touch()
+    assert "succeeded" in waiter.wait(check=0).err
+    assert sorted(follower.wait(check=0).out.splitlines()) == sorted(
+        f"worker-{index} | {text}" for index in (0, 1) for text in (f"up worker-{index}", "end")
+    )
+    assert ps(orch)["result"]["outcome"] == "succeeded"
+    assert "Traceback" not in (tmp_path / ".orch" / "latest" / "controller.log").read_text()
+
+
+def test_a_detached_run_outlives_its_terminal(orch: Orch, tmp_path: Path) -> None:
+    terminal = subprocess.Popen(
+        ["sh", "-c", f"'{sys.executable}' -m orchestrator up -d waiting.py; read forever"],
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert terminal.stdin is not None
+    assert terminal.stdout is not None
+    run = terminal.stdout.readline().decode().strip()
+    os.killpg(terminal.pid, signal.SIGHUP)
+    terminal.wait()
+    terminal.stdin.close()
+    terminal.stdout.close()
+    assert ps(orch, run)["state"] == "running"
+    (tmp_path / "go").touch()
+    orch("wait", run, check=0)
+
+
+def test_what_a_detached_run_prints_can_be_piped(orch: Orch, tmp_path: Path) -> None:
+    done = subprocess.run(  # the pipe ends although the run goes on
+        [sys.executable, "-m", "orchestrator", "up", "-d", "--json", "waiting.py"], cwd=tmp_path, capture_output=True, timeout=60
+    )
+    answer = json.loads(done.stdout)
+    assert set(answer) == {"run", "directory"}
+    assert Path(answer["directory"]).name == answer["run"]
+    assert ps(orch)["state"] == "running"
+    orch("down", check=0)
+
+
+def test_the_exit_code_of_wait_is_that_of_the_run(orch: Orch, script: Script) -> None:
+    script("import sys\nsys.exit(7)\n", "seven.py")
+    detach(orch, "seven.py")
+    done = orch("wait", check=7)
+    assert "failed" in done.err
+    result = json.loads(orch("wait", "--json", check=7).out)
+    assert set(result) == RESULT_KEYS
+    assert (result["exit_code"], result["cause"]["task"], result["cause"]["code"]) == (7, "worker-0", 7)
+    ended = ps(orch)
+    assert set(ended) == RUN_KEYS | {"tasks"}
+    assert ended["tasks"][0]["code"] == 7
+
+
+def test_wait_gives_up_after_its_time_and_ctrl_c_ends_only_the_waiting(orch: Orch) -> None:
+    detach(orch, "waiting.py")
+    assert "still running" in orch("wait", "--timeout", "0.1", check=124).err
+    for words in (["wait"], ["logs", "-f"]):
+        waiter = orch.start(*words)
+        if words[0] == "logs":
+            waiter.wait_for("up worker-0")
+        else:
+            wait_until_blocked(waiter.pid)
+        waiter.signal(signal.SIGINT)
+        assert waiter.wait(check=130).err.strip() == ""
+    assert ps(orch)["state"] == "running"
+    orch("down", check=0)
+
+
+def wait_until_blocked(pid: int) -> None:
+    """Until the process waits for the lock of a run."""
+    process = psutil.Process(pid)
+    while not any(file.path.endswith("/lock") for file in process.open_files()):
+        assert process.is_running()
+
+
+# --- several runs -------------------------------------------------------------------------------
+
+
+def test_three_runs_at_once_in_one_directory_do_not_disturb_each_other(orch: Orch, tmp_path: Path) -> None:
+    started = [orch.start("up", "waiting.py", "-n", "2", "--name", name, "--env", f"NAME={name}") for name in ("red", "green", "blue")]
+    for running in started:
+        running.wait_for("up worker-0")
+        running.wait_for("up worker-1")
+    listed = json.loads(orch("ps", "-a", "--json", check=0).out)
+    assert sorted(run["run"].partition("-")[0] for run in listed) == ["blue", "green", "red"]
+    assert {run["state"] for run in listed} == {"running"}
+    ports = [address for run in listed for address in addresses(Path(run["directory"]))]
+    assert len(set(ports)) == 6
+    assert "cancelled" in orch("down", "green", check=0).out
+    started[1].wait(check=143)
+    assert {run: ps(orch, run)["state"] for run in ("red", "green", "blue")} == {"red": "running", "green": "cancelled", "blue": "running"}
+    (tmp_path / "go").touch()
+    for running in (started[0], started[2]):
+        done = running.wait(check=0)
+        assert sorted(done.out.splitlines()) == ["worker-0 | end", "worker-0 | up worker-0", "worker-1 | end", "worker-1 | up worker-1"]
+
+
+def addresses(directory: Path) -> list[str]:
+    return [task["address"] for task in json.loads((directory / "plan.json").read_text())["tasks"]]
+
+
+def test_a_beginning_names_a_run_if_it_is_the_only_one(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "go").touch()
+    first, second = detach(orch, "waiting.py", "--name", "abc"), detach(orch, "waiting.py", "--name", "abd")
+    orch("wait", first, check=0)
+    orch("wait", second, check=0)
+    assert ps(orch, "abc")["run"] == first
+    assert ps(orch, second)["run"] == second
+    assert ps(orch)["run"] == second, "without a name: the latest"
+    assert "matches several" in orch("ps", "ab", check=2).err
+    assert [run["run"] for run in json.loads(orch("ps", "-a", "--json", check=0).out)] == [first, second]
+    assert "up worker-0" in orch("logs", "abc", "worker-0", check=0).out
+
+
+# --- a controller that is gone ------------------------------------------------------------------
+
+
+def test_a_run_whose_controller_was_killed_is_lost_and_down_clears_it(orch: Orch) -> None:
+    run = detach(orch, "waiting.py", "-n", "2")
+    before = ps(orch)
+    os.kill(before["controller_pid"], signal.SIGKILL)
+    assert (
+        psutil.wait_procs([psutil.Process(before["controller_pid"])] if psutil.pid_exists(before["controller_pid"]) else [], timeout=20)[1]
+        == []
+    )
+    after = ps(orch)
+    assert (after["state"], after["controller_pid"], after["result"]) == ("lost", None, None)
+    shown = orch("ps", check=0).out
+    assert "lost" in shown
+    assert f"orch down {run}" in shown
+    assert "died" in orch("wait", check=125).err
+    assert "up worker-0" in orch("logs", "-f", check=0).out
+    cleared = json.loads(orch("down", "--json", check=0).out)
+    assert cleared["was_running"] is False
+    for task in before["tasks"]:
+        assert not psutil.pid_exists(task["pid"]) or psutil.Process(task["pid"]).status() == psutil.STATUS_ZOMBIE
+    orch("down", check=0)
+
+
+def test_down_now_does_not_wait_for_the_grace_period(orch: Orch, script: Script) -> None:
+    script("import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf', flush=True)\ntime.sleep(600)\n", "deaf.py")
+    running = orch.start("up", "deaf.py", "--grace", "500")
+    running.wait_for("deaf")
+    assert "cancelled" in orch("down", "--now", check=0).out
+    assert "killed by SIGKILL" in orch("ps", check=0).out
+    running.wait(check=143)
+
+
+# --- what is shown ------------------------------------------------------------------------------
+
+
+def test_json_has_the_same_keys_at_every_time(orch: Orch, tmp_path: Path) -> None:
+    detach(orch, "waiting.py", "-n", "2")
+    running = ps(orch)
+    (tmp_path / "go").touch()
+    orch("wait", check=0)
+    ended = ps(orch)
+    for shown in (running, ended):
+        assert set(shown) == RUN_KEYS | {"tasks"}
+        for task in shown["tasks"]:
+            assert set(task) >= TASK_KEYS
+    assert set(running["tasks"][0]) == set(ended["tasks"][0])
+    assert set(ended["result"]) == RESULT_KEYS
+    assert set(json.loads(orch("ps", "-a", "--json", check=0).out)[0]) == RUN_KEYS
+    assert set(json.loads(orch("down", "--json", check=0).out)) == RUN_KEYS | {"was_running", "cleared"}
+
+
+def test_the_events_of_a_run_fold_to_what_ps_shows(orch: Orch, script: Script, tmp_path: Path) -> None:
+    script("import os, sys\nsys.exit(5 if os.environ['ORCH_TASK'] == 'worker-1' else 0)\n", "one.py")
+    orch("up", "one.py", "-n", "3", check=5)
+    run = rundir.find(tmp_path / ".orch", None)
+    cluster = run.read_cluster()
+    assert cluster is not None
+    assert cluster.verdict is not None
+    shown = ps(orch)
+    assert {task["name"]: task["state"] for task in shown["tasks"]} == {name: task.state.value for name, task in cluster.tasks.items()}
+    assert (cluster.verdict.exit_code, cluster.verdict.outcome.value) == (shown["result"]["exit_code"], shown["result"]["outcome"])
+    table = orch("ps", check=0).out.splitlines()
+    assert table[1].split() == ["TASK", "HOST", "STATE", "PID", "SINCE", "NOTE"]
+    assert [line.split()[0] for line in table[2:]] == ["worker-0", "worker-1", "worker-2"]
+    assert "exit code 5" in table[3]
+
+
+def test_logs_of_some_tasks_some_lines_some_streams(orch: Orch, script: Script) -> None:
+    script("import os, sys\nfor i in range(5): print('line', i)\nprint('trouble', file=sys.stderr)\n", "talk.py")
+    orch("up", "talk.py", "-n", "2", check=0)
+    assert orch("logs", "worker-1", "--stream", "stdout", check=0).out == "".join(f"worker-1 | line {i}\n" for i in range(5))
+    everything = orch("logs", "worker", check=0)
+    assert everything.out.count("\n") == 10
+    assert everything.err.count("trouble") == 2
+    assert orch("logs", "worker-0", "--tail", "2", check=0).out == "worker-0 | line 3\nworker-0 | line 4\n"
+    assert orch("logs", "--grep", "line [34]", "worker-0", check=0).out == "worker-0 | line 3\nworker-0 | line 4\n"
+    lines = [json.loads(line) for line in orch("logs", "--json", "--stream", "stderr", check=0).out.splitlines()]
+    assert lines == [{"task": f"worker-{i}", "stream": "stderr", "line": "trouble"} for i in (0, 1)]
+    assert orch("logs", "--tail", "0", check=0).out == ""
+
+
+def test_bytes_in_logs_that_are_not_utf_8_are_kept_and_shown_as_escapes(orch: Orch, script: Script, tmp_path: Path) -> None:
+    data = b"caf\xe9 \xff\xfe \xf0\x9f\x98\x80 \xc3\xa9\n"
+    script(f"import sys\nsys.stdout.buffer.write({data!r})\n", "bytes.py")
+    attached = orch("up", "bytes.py", check=0)
+    assert (tmp_path / ".orch" / "latest" / "attempt-1" / "worker-0" / "stdout.log").read_bytes() == data
+    shown = orch("logs", check=0)
+    assert shown.out == attached.out
+    assert "\U0001f600 é" in shown.out
+    assert "caf" in shown.out
+    plain = orch("logs", env={"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, check=0)
+    assert plain.out.startswith("worker-0 | caf")
+    line = json.loads(orch("logs", "--json", check=0).out)["line"]
+    assert line.startswith("caf")

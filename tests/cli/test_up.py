@@ -1,0 +1,350 @@
+"""`orch up`: where settings come from, what reaches a task, and what is printed when nobody, or only a program, looks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Orch
+
+Script = Callable[..., Path]
+
+SHOW = """
+import json, os, sys
+with open(os.environ["ORCH_LOG_DIR"] + "/seen.json", "w") as file:
+    json.dump({"argv": sys.argv, "env": dict(os.environ), "cwd": os.getcwd()}, file)
+"""
+
+
+@pytest.fixture(autouse=True)
+def show(script: Script) -> Path:
+    return script(SHOW, "show.py")
+
+
+def seen(home: Path, task: str = "worker-0") -> dict[str, Any]:
+    """What the task of the latest run was given."""
+    found: dict[str, Any] = json.loads((home / "latest" / "attempt-1" / task / "seen.json").read_text())
+    return found
+
+
+def spec_of(home: Path) -> dict[str, Any]:
+    """The spec of the latest run, as it was kept."""
+    found: dict[str, Any] = json.loads((home / "latest" / "spec.yaml").read_text())
+    return found
+
+
+# --- what reaches a task ------------------------------------------------------------------------
+
+AWKWARD = [
+    "a b",
+    "it's",
+    '"quoted"',
+    "a,b;c&d|e",
+    "two\nlines\ttab\r",
+    "$HOME ${HOME} $(id) `id`",
+    "%s %d {0} {name}",
+    "\U0001f600 é 漢字",
+    "",
+    " ",
+    "--",
+    "--workers",
+    "-n",
+    "null",
+    "true",
+    "1e3",
+    "0x10",
+    "~",
+    "*",
+    "[a, b]",
+    "{a: 1}",
+    "# no comment",
+    "back\\slash \\n",
+    "a=b=c",
+    os.fsdecode(b"\xff\xfe not UTF-8"),
+]
+
+
+@pytest.mark.parametrize("locale", [{}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}], ids=["UTF-8", "C"])
+def test_arguments_arrive_as_they_were_typed(orch: Orch, tmp_path: Path, locale: dict[str, str]) -> None:
+    orch("up", "show.py", "--", *AWKWARD, env=locale, check=0)
+    assert [os.fsencode(word) for word in seen(tmp_path / ".orch")["argv"]] == [b"show.py", *map(os.fsencode, AWKWARD)]
+
+
+def test_arguments_of_a_command_arrive_as_they_were_typed(orch: Orch, tmp_path: Path) -> None:
+    orch("up", "--no-python", sys.executable, "--", "show.py", *AWKWARD, check=0)
+    assert seen(tmp_path / ".orch")["argv"] == ["show.py", *AWKWARD]
+
+
+def test_values_of_variables_arrive_as_they_were_typed(orch: Orch, tmp_path: Path) -> None:
+    wanted = {f"X{index}": value for index, value in enumerate(AWKWARD)}
+    orch("up", "show.py", *(word for name, value in wanted.items() for word in ("--env", f"{name}={value}")), check=0)
+    env = seen(tmp_path / ".orch")["env"]
+    assert {name: env.get(name) for name in wanted} == wanted
+
+
+def test_arguments_and_values_of_a_file_arrive_as_they_stand(orch: Orch, tmp_path: Path) -> None:
+    texts = [text for text in AWKWARD if text.isprintable() or "\n" in text]
+    (tmp_path / "orch.yaml").write_text(json.dumps({"script": "show.py", "args": texts, "defaults": {"env": {"X": texts[4]}}}))
+    orch("up", check=0)
+    assert seen(tmp_path / ".orch")["argv"] == ["show.py", *texts]
+    assert seen(tmp_path / ".orch")["env"]["X"] == texts[4]
+
+
+@pytest.mark.parametrize("locale", [{}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}], ids=["UTF-8", "C"])
+def test_paths_may_have_any_name(orch: Orch, weird_dir: Path, locale: dict[str, str]) -> None:
+    name, home = os.fsdecode(b"s\xff 'x'.py"), weird_dir / os.fsdecode(b'runs \xfe\n"')
+    (weird_dir / name).write_text(SHOW + "print('shown')")
+    done = orch("up", name, "--run-dir", home, cwd=weird_dir, env=locale, check=0)
+    assert "worker-0 | shown" in done.out
+    for command in (["ps"], ["ps", "-a"], ["ps", "--json"], ["logs"], ["logs", "--json"], ["wait"], ["down"]):
+        assert "Traceback" not in orch(*command, "--run-dir", home, cwd=weird_dir, env=locale, check=0).err
+    assert orch("logs", "--run-dir", home, cwd=weird_dir, env=locale, check=0).out == "worker-0 | shown\n"
+    missing = orch("up", "no" + name, cwd=weird_dir, env=locale, check=2)
+    assert missing.err.startswith("Error: the script ")
+    if not locale:
+        assert os.fsencode(seen(home)["cwd"]) == os.fsencode(weird_dir)
+        assert seen(home)["argv"] == [name]
+        assert json.loads(orch("ps", "--json", "--run-dir", home, check=0).out)["directory"].startswith(str(home))
+
+
+@pytest.mark.parametrize("before", ["", "{garbage", '{"cluster": {"worker": ["elsewhere:1"]}, "task": {"type": "worker", "index": 0}}'])
+def test_a_tf_config_of_the_shell_makes_no_difference(orch: Orch, tmp_path: Path, before: str) -> None:
+    orch("up", "show.py", "-n", "2", env={"TF_CONFIG": before}, check=0)
+    config = json.loads(seen(tmp_path / ".orch", "worker-1")["env"]["TF_CONFIG"])
+    assert config["task"] == {"type": "worker", "index": 1}
+    assert len(config["cluster"]["worker"]) == 2
+    for words in (["show.py"], ["--no-python", sys.executable, "--", "show.py"]):
+        orch("up", "--strategy", "none", *words, env={"TF_CONFIG": before}, check=0)
+        assert "TF_CONFIG" not in seen(tmp_path / ".orch")["env"]
+
+
+# --- where settings come from -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flag", "path"),
+    [
+        ("--workers", "tasks.worker.count"),
+        ("--grace", "timeouts.grace_s"),
+        ("--timeout", "timeouts.run_s"),
+        ("--start-timeout", "timeouts.start_s"),
+        ("--cpus", "defaults.devices.cpus"),
+    ],
+)
+def test_flag_beats_set_beats_variable_beats_file_beats_default(orch: Orch, tmp_path: Path, flag: str, path: str) -> None:
+    def value() -> float:
+        document: Any = spec_of(tmp_path / ".orch")
+        kept = path.replace("defaults.devices", "tasks.worker.devices")
+        for key in kept.split("."):
+            document = document[key]
+        return float(document)
+
+    text: Any = 2
+    for key in reversed(path.split(".")):
+        text = {key: text}
+    (tmp_path / "orch.yaml").write_text(json.dumps({"script": "show.py", **text}))
+    variable = {"ORCH_" + flag[2:].replace("-", "_").upper(): "3"}
+    given: list[str] = []
+    orch("up", check=0)
+    assert value() == 2
+    orch("up", env=variable, check=0)
+    assert value() == 3
+    given = ["--set", f"{path}=4"]
+    orch("up", *given, env=variable, check=0)
+    assert value() == 4
+    orch("up", *given, flag, "5", env=variable, check=0)
+    assert value() == 5
+    orch("up", env=dict.fromkeys(variable, ""), check=0)
+    assert value() == 2, "an empty variable says nothing"
+
+
+def test_a_variable_turns_a_switch_on_and_off(orch: Orch, tmp_path: Path) -> None:
+    def tasks(**env: str) -> set[str]:
+        planned = json.loads(orch("plan", "show.py", "--json", env=env, check=0).out)
+        return {task["task"] for task in planned["tasks"]}
+
+    assert tasks() == {"worker-0"}
+    for word in ("1", "true", "yes"):
+        assert tasks(ORCH_CHIEF=word) == {"chief-0", "worker-0"}
+    (tmp_path / "orch.yaml").write_text("tasks: {chief: 1}\n")
+    assert tasks() == {"chief-0", "worker-0"}
+    for word in ("0", "false", "off"):
+        assert tasks(ORCH_CHIEF=word) == {"worker-0"}
+
+
+def test_env_flags_go_over_the_files_variables(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "orch.yaml").write_text("script: show.py\ndefaults: {env: {A: file, B: file}}\n")
+    orch("up", "--env", "B=flag", "--env", "C.D=dots", env={"A": "shell", "E": "shell"}, check=0)
+    env = seen(tmp_path / ".orch")["env"]
+    assert [env.get(name) for name in ("A", "B", "C.D", "E")] == ["file", "flag", "dots", "shell"]
+
+
+def test_underscores_are_dashes(orch: Orch, tmp_path: Path) -> None:
+    orch("up", "show.py", "--start_timeout", "77", "--run_dir", "here", check=0)
+    assert spec_of(tmp_path / "here")["timeouts"]["start_s"] == 77
+
+
+def test_paths_of_a_file_start_at_the_file_and_those_typed_start_here(orch: Orch, tmp_path: Path, script: Script) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "own.py").write_text(SHOW)
+    (project / "orch.yaml").write_text("script: own.py\nargs: [from, file]\n")
+    orch("up", "-f", "project/orch.yaml", check=0)
+    assert seen(tmp_path / ".orch")["argv"] == ["own.py", "from", "file"]
+    assert seen(tmp_path / ".orch")["cwd"] == str(project)
+    orch("up", "show.py", "-f", "project/orch.yaml", check=0)
+    assert seen(tmp_path / ".orch")["argv"] == [str(tmp_path / "show.py"), "from", "file"]
+    assert seen(tmp_path / ".orch")["cwd"] == str(project)
+    orch("up", "show.py", "-f", "project/orch.yaml", "--", "typed", check=0)
+    assert seen(tmp_path / ".orch")["argv"][1:] == ["typed"]
+    orch("up", "-f", "project/orch.yaml", "--", check=0)
+    assert seen(tmp_path / ".orch")["argv"] == ["own.py"]
+    assert not (project / ".orch").exists()
+
+
+def test_a_module_runs_as_python_runs_it(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("")
+    (tmp_path / "package" / "tool.py").write_text(SHOW)
+    orch("up", "-m", "package.tool", "--", "x", check=0)
+    assert seen(tmp_path / ".orch")["argv"] == [str(tmp_path / "package" / "tool.py"), "x"]
+    orch("up", env={"ORCH_MODULE": "package.tool"}, check=0)
+    assert spec_of(tmp_path / ".orch")["module"] == "package.tool"
+    (tmp_path / "orch.yaml").write_text("script: show.py\n")
+    orch("up", "-m", "package.tool", check=0)
+    assert "script" not in spec_of(tmp_path / ".orch")
+    orch("up", "show.py", env={"ORCH_MODULE": "package.tool"}, check=0)
+    assert "module" not in spec_of(tmp_path / ".orch"), "a script that is typed beats a variable"
+
+
+def test_runs_are_kept_where_the_flag_or_else_the_variable_says(orch: Orch, tmp_path: Path) -> None:
+    home = {"ORCH_HOME": str(tmp_path / "variable")}
+    orch("up", "show.py", env=home, check=0)
+    orch("up", "show.py", "--run-dir", "flag", env=home, check=0)
+    assert len(list((tmp_path / "variable" / "runs").iterdir())) == 1
+    assert len(list((tmp_path / "flag" / "runs").iterdir())) == 1
+    assert not (tmp_path / ".orch").exists()
+    assert len(json.loads(orch("ps", "-a", "--json", env=home, check=0).out)) == 1
+
+
+# --- what is printed ----------------------------------------------------------------------------
+
+
+def test_json_is_an_object_a_line_and_the_verdict_is_last(orch: Orch, script: Script) -> None:
+    script("import sys\nprint('noise')\nsys.exit(3)\n", "fail.py")
+    for words, code in ((["show.py", "-n", "2"], 0), (["fail.py"], 3)):
+        done = orch("up", "--json", *words, check=code)
+        lines = [json.loads(line) for line in done.out.splitlines()]
+        assert [line["event"] for line in lines].count("verdict") == 1
+        assert lines[0]["event"] == "planned"
+        verdict = lines[-1]
+        assert (verdict["event"], verdict["exit_code"]) == ("verdict", code)
+        assert set(verdict) >= {"run", "outcome", "attempt", "started_at", "ended_at", "cause"}
+        assert (verdict["cause"] or {}).get("code") == (code or None)
+        assert "noise" not in done.out
+
+
+def test_json_of_a_run_that_cannot_start_ends_with_its_verdict(orch: Orch) -> None:
+    done = orch("up", "show.py", "--json", "--python", "/bin/true", check=125)
+    verdict = json.loads(done.out.splitlines()[-1])
+    assert (verdict["event"], verdict["outcome"], verdict["exit_code"]) == ("verdict", "broken", 125)
+    assert verdict["cause"]["what"] in done.err
+    assert orch("up", "missing.py", "--json", check=2).out == ""
+
+
+@pytest.mark.parametrize("words", [["up", "talk.py", "-n", "2"], ["up", "talk.py", "--json", "-n", "2"]], ids=["text", "json"])
+def test_a_reader_that_has_seen_enough_does_not_end_the_run(orch: Orch, script: Script, tmp_path: Path, words: list[str]) -> None:
+    script(
+        """
+        import pathlib, os, time
+        print("first", flush=True)
+        while not pathlib.Path("go").exists():
+            time.sleep(0.01)
+        for _ in range(2000):
+            print("more", flush=True)
+        """,
+        "talk.py",
+    )
+    read_fd, write_fd = os.pipe()
+    running = orch.start(*words, stdout=write_fd)
+    os.close(write_fd)
+    with open(read_fd, "rb") as pipe:
+        assert pipe.readline()
+    (tmp_path / "go").touch()
+    done = running.wait(check=0)
+    assert "Traceback" not in done.err
+    log = tmp_path / ".orch" / "latest" / "attempt-1" / "worker-1" / "stdout.log"
+    assert log.read_text() == "first\n" + "more\n" * 2000
+
+
+@pytest.mark.parametrize("words", [["plan", "show.py", "-n", "3000"], ["plan", "show.py", "-n", "3000", "--json"]], ids=["text", "json"])
+def test_a_reader_that_has_seen_enough_ends_a_listing_quietly(orch: Orch, words: list[str]) -> None:
+    read_fd, write_fd = os.pipe()
+    running = orch.start(*words, stdout=write_fd)
+    os.close(write_fd)
+    with open(read_fd, "rb") as pipe:
+        assert pipe.read(10)
+    done = running.wait(check=141)
+    assert done.err == ""
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("words", ["up show.py", "up show.py --json", "up show.py -d"])
+def test_closed_standard_streams_are_no_trouble(tmp_path: Path, closed: str, words: str) -> None:
+    def run(command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["sh", "-c", f"exec '{sys.executable}' -m orchestrator {command}"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        )
+
+    done = run(f"{words} {closed}")
+    assert done.returncode == 0, done
+    assert "Traceback" not in done.stderr
+    assert run("wait").returncode == 0
+    latest = tmp_path / ".orch" / "latest"
+    assert (latest / "lock").read_text().isdigit(), "a stream has been written to a file of the run"
+    assert all(json.loads(line) for line in (latest / "events.jsonl").read_text().splitlines())
+    assert run(f"up missing.py {closed}").returncode == 2
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="NOT TESTED: this system has no /dev/full")
+def test_a_full_disk_behind_the_output_is_an_error_and_not_a_traceback(orch: Orch) -> None:
+    with open("/dev/full", "wb") as full:
+        done = orch("plan", "show.py", stdout=full, check=125)
+        assert done.err == "Error: [Errno 28] No space left on device\n"
+        orch("up", "show.py", stdout=full, check=0)
+
+
+@pytest.mark.parametrize("env", [{"COLUMNS": "20"}, {"LC_ALL": "C"}, {"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
+@pytest.mark.parametrize("command", ["", "up", "plan", "ps", "logs", "wait", "down", "init"])
+def test_help_is_there_in_any_terminal(orch: Orch, env: dict[str, str], command: str) -> None:
+    done = orch(*filter(None, [command]), "--help", env=env, check=0)
+    assert done.out.startswith("Usage: orch")
+    assert done.err == ""
+    assert "\x1b" not in done.out
+    assert orch(*filter(None, [command]), "-h", env=env, check=0).out == done.out
+
+
+def test_output_without_a_terminal_has_no_colour_unless_it_is_asked_for(orch: Orch, script: Script) -> None:
+    script("print('hello')\n", "hello.py")
+    assert "\x1b" not in orch("up", "hello.py", check=0).out
+    assert "\x1b" in orch("up", "hello.py", "--color", "always", check=0).out
+    assert "\x1b" in orch("up", "hello.py", env={"ORCH_COLOR": "always"}, check=0).out
+    assert "\x1b" not in orch("logs", env={"NO_COLOR": "1"}, check=0).out
+
+
+def test_quiet_shows_the_verdict_only_and_only_shows_one_task(orch: Orch, script: Script) -> None:
+    script("import os\nprint(os.environ['ORCH_TASK'])\n", "name.py")
+    quiet = orch("up", "name.py", "-q", "-n", "2", check=0)
+    assert quiet.out == ""
+    assert quiet.err.count("\n") == 1
+    assert "succeeded" in quiet.err
+    assert orch("up", "name.py", env={"ORCH_QUIET": "1"}, check=0).out == ""
+    one = orch("up", "name.py", "-n", "3", "--only", "worker-1", check=0)
+    assert one.out == "worker-1 | worker-1\n"

@@ -1,0 +1,170 @@
+"""A run in progress, seen from outside: its tasks' processes, what they have let the test know, how it ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import textwrap
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+import pytest
+
+PATIENCE_S = 40.0
+"""A deadline against hangs; nothing here is expected to come near it."""
+
+PRELUDE = """
+import os, signal, subprocess, sys, time
+from pathlib import Path
+
+TASK = os.environ["ORCH_TASK"]
+
+def tell(name, text=""):
+    "Let the test and the other tasks know."
+    aside = Path(f".{name}.{TASK}.{os.getpid()}")
+    aside.write_text(str(text))
+    aside.replace(name)
+
+def ready():
+    tell(f"{TASK}.ready", os.getpid())
+
+def wait_for(*names):
+    while not all(Path(name).exists() for name in names):
+        time.sleep(0.005)
+
+def sleep():
+    while True:
+        time.sleep(1000)
+
+def ignore(*numbers):
+    for number in numbers or (signal.SIGTERM,):
+        signal.signal(number, signal.SIG_IGN)
+
+def listen():
+    "Come up, as TensorFlow does: beside the agent, on the task's own port."
+    import json, socket
+    config = json.loads(os.environ["TF_CONFIG"])
+    address = config["cluster"][config["task"]["type"]][config["task"]["index"]]
+    server = socket.socket()
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    server.bind(("127.0.0.1", int(address.rpartition(":")[2])))
+    server.listen()
+    return server
+
+def leave_behind(text, own_session=False):
+    "A child that outlives this process, and runs the text; returns when that has said that it is ready."
+    if os.fork() == 0:
+        if own_session:
+            os.setsid()
+            if os.fork():
+                os._exit(0)
+        exec(text, globals())
+        os._exit(0)
+    if own_session:
+        os.wait()
+"""
+
+T = TypeVar("T")
+
+
+def write_script(directory: Path, text: str, preload: Sequence[str] = ()) -> Path:
+    """`script.py`, which may use what stands in `PRELUDE`, and a spec beside it.
+
+    `preload`: what the tasks are forked from has imported this; nothing: each task is a fresh interpreter.
+    """
+    (directory / "orch.yaml").write_text(f"preload: {json.dumps(preload)}\n")
+    path = directory / "script.py"
+    path.write_text(PRELUDE + textwrap.dedent(text))
+    return path
+
+
+def wait_until(find: Callable[[], T | None], what: str) -> T:
+    """What `find` returns, once it returns something."""
+    __tracebackhide__ = True
+    deadline = time.monotonic() + PATIENCE_S
+    while not (found := find()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"no {what} after {PATIENCE_S} s")
+        time.sleep(0.005)
+    return found
+
+
+def wait_for_file(path: Path) -> str:
+    """The text of a file, once it is there."""
+    __tracebackhide__ = True
+    wait_until(path.exists, str(path))
+    return path.read_text()
+
+
+def wait_until_ready(directory: Path, *names: str) -> dict[str, psutil.Process]:
+    """The processes that have said under these names that they are ready."""
+    __tracebackhide__ = True
+    return {name: psutil.Process(int(wait_for_file(directory / f"{name}.ready"))) for name in names}
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Neither gone nor a zombie, at this moment."""
+    try:
+        return process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD) and process.is_running()
+    except psutil.NoSuchProcess:
+        return False
+
+
+def wait_until_gone(processes: Iterable[psutil.Process]) -> None:
+    """Fail the test if one of them does not end."""
+    __tracebackhide__ = True
+    left = list(processes)
+    deadline = time.monotonic() + PATIENCE_S
+    while left := [process for process in left if is_alive(process)]:
+        if time.monotonic() > deadline:
+            pytest.fail(f"still there: {left}")
+        time.sleep(0.005)
+
+
+class LiveRun:
+    """The latest run below a directory, read as another program would read it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._home = directory / ".orch"
+
+    @property
+    def path(self) -> Path:
+        return wait_until(lambda: (self._home / "latest").exists() and (self._home / "latest").resolve(), "run")
+
+    def events(self) -> list[dict[str, Any]]:
+        lines = (self.path / "events.jsonl").read_bytes().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith(b"\n")]
+
+    def event(self, name: str, **wanted: object) -> dict[str, Any]:
+        """The first event of this name with these values; waits for it."""
+
+        def find() -> dict[str, Any] | None:
+            fits = (event for event in self.events() if event["event"] == name and wanted.items() <= event.items())
+            return next(fits, None)
+
+        return wait_until(find, f"event {name} {wanted}")
+
+    def agent(self) -> psutil.Process:
+        return psutil.Process(self.event("host_ready")["pid"])
+
+    def controller(self) -> psutil.Process:
+        return psutil.Process(int((self.path / "lock").read_text()))
+
+    def result(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.path / "result.json").read_bytes())
+        return found
+
+    def cause(self) -> dict[str, Any]:
+        return self.result()["cause"]  # type: ignore[no-any-return]
+
+    def log(self, task: str, stream: str = "stdout") -> bytes:
+        return (self.path / "attempt-1" / task / f"{stream}.log").read_bytes()
+
+
+def kill(*processes: psutil.Process) -> None:
+    """SIGKILL to all of them, as nearly at once as it can be done."""
+    for process in processes:
+        os.kill(process.pid, 9)

@@ -1,0 +1,228 @@
+"""A run on disk: who may read it, how it is written, how it is found again, and what is left of one that never started."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import OrchError, UsageError
+from orchestrator.model.cluster import Cause, Outcome, Verdict
+from orchestrator.record import rundir
+from orchestrator.record.journal import RunNoted
+from tests.conftest import Orch
+
+Script = Callable[..., Path]
+
+
+def entries(directory: Path) -> set[str]:
+    return {str(path.relative_to(directory)) for path in directory.rglob("*")}
+
+
+# --- made and discarded -------------------------------------------------------------------------
+
+
+def test_a_new_run_is_hidden_from_git_and_from_other_users(tmp_path: Path) -> None:
+    home = tmp_path / "a" / ".orch"
+    before = os.umask(0)
+    try:
+        run = rundir.create(home, "one")
+        run.write("request/agent.txt", "x")
+    finally:
+        os.umask(before)
+    assert (home / ".gitignore").read_text() == "*\n"
+    for path in [home, *home.rglob("*")]:
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_a_directory_with_other_things_in_it_is_not_hidden_from_git(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("mine")
+    rundir.create(tmp_path, "one")
+    assert not (tmp_path / ".gitignore").exists()
+
+
+def test_discarding_takes_away_all_that_was_made_and_nothing_else(tmp_path: Path) -> None:
+    rundir.create(tmp_path / "a" / "b" / "home", "one").discard()
+    assert entries(tmp_path) == set()
+    (tmp_path / "mine").mkdir()
+    rundir.create(tmp_path / "mine", "one").discard()
+    assert entries(tmp_path) == {"mine"}
+    first, second = rundir.create(tmp_path / "home", "one"), rundir.create(tmp_path / "home", "two")
+    first.discard()
+    assert second.path.is_dir()
+    assert not first.path.exists()
+    second.discard()
+    assert entries(tmp_path) == {"mine"}
+
+
+def test_runs_made_and_discarded_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    def make(number: int) -> None:
+        run = rundir.create(tmp_path / "home", f"run-{number}")
+        run.write("spec.yaml", "x")
+        run.discard()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(make, range(200)))
+    assert {path for path in entries(tmp_path) if "run-" in path} == set()
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_place_that_cannot_hold_a_run_is_named(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(OrchError, match=r"cannot keep a run in .*file.*--run-dir") as raised:
+        rundir.create(tmp_path / place, "one")
+    assert raised.value.exit_code == 125
+    assert entries(tmp_path) == {"file"}
+
+
+# --- written ------------------------------------------------------------------------------------
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    run = rundir.create(tmp_path / "home", "one")
+    run.write("spec.yaml", "first")
+    with pytest.raises(UnicodeEncodeError):
+        run.write("spec.yaml", "half \ud800")
+    assert (run.path / "spec.yaml").read_text() == "first"
+    before = (run.path / "spec.yaml").stat().st_ino
+    run.write("spec.yaml", "second")
+    assert (run.path / "spec.yaml").stat().st_ino != before, "renamed into place, not written over"
+    assert not [name for name in entries(run.path) if "/." in f"/{name}"]
+
+
+def test_bytes_that_are_not_utf_8_survive(tmp_path: Path) -> None:
+    run = rundir.create(tmp_path / "home", "one")
+    run.write("spec.yaml", os.fsdecode(b"\xff\xfe"))
+    assert (run.path / "spec.yaml").read_bytes() == b"\xff\xfe"
+
+
+def test_output_that_arrives_in_pieces_is_put_where_it_belongs(tmp_path: Path) -> None:
+    run = rundir.create(tmp_path / "home", "one")
+    assert run.append_output("worker-0", 1, "stdout", 0, b"hello ") == 6
+    assert run.append_output("worker-0", 1, "stdout", 6, b"\xffworld") == 12
+    assert run.append_output("worker-0", 1, "stdout", 6, b"\xffworld") == 12, "a piece that comes twice changes nothing"
+    assert run.log_path("worker-0", 1, "stdout").read_bytes() == b"hello \xffworld"
+
+
+def test_the_verdict_has_every_field_and_the_reserve_is_given_back(tmp_path: Path) -> None:
+    run = rundir.create(tmp_path / "home", "one")
+    assert (run.path / "reserve").stat().st_size >= 16 * 1024
+    run.write_verdict(Verdict(Outcome.SUCCEEDED, 0, 1, 1.0, 2.0), {"run": "one"})
+    assert run.read_result() == {
+        "run": "one", "outcome": "succeeded", "exit_code": 0, "attempt": 1, "started_at": 1.0, "ended_at": 2.0, "cause": None,
+    }  # fmt: skip
+    assert not (run.path / "reserve").exists()
+    run.write_verdict(Verdict(Outcome.BROKEN, 125, 1, 1.0, 2.0, Cause("no space", 2.0)), {"run": "one"})
+    assert json.loads((run.path / "result.json").read_text())["cause"] == {
+        "what": "no space", "at": 2.0, "task": "", "host": "", "code": None, "failure": None,
+    }  # fmt: skip
+
+
+def test_events_are_read_back_and_an_unfinished_or_foreign_line_is_left_out(tmp_path: Path) -> None:
+    run = rundir.create(tmp_path / "home", "one")
+    assert list(run.read_events()) == []
+    run.record(RunNoted("first", 1.0))
+    run.record(RunNoted("zwei \udcff", 2.0))
+    assert run._events_fd is not None
+    os.close(run._events_fd)  # a controller keeps it open to its end
+    with open(run.path / "events.jsonl", "ab") as file:
+        file.write(b'{"event": "of_a_newer_orch", "x": 1}\nnoise \xff\n[1]\n' + b'{"event": "run_noted", "text": "half')
+    assert [event.text for event in run.read_events() if isinstance(event, RunNoted)] == ["first", "zwei \udcff"]
+    assert len(list(run.read_events())) == 2
+
+
+# --- found --------------------------------------------------------------------------------------
+
+
+def test_runs_are_found_by_name_by_beginning_or_as_the_latest(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with pytest.raises(UsageError, match="no run in"):
+        rundir.find(home, None)
+    assert rundir.list_runs(home) == []
+    for name in ("abc", "abcd", "xyz"):
+        rundir.create(home, name)
+    assert [run.run_id for run in rundir.list_runs(home)] == ["abc", "abcd", "xyz"]
+    assert rundir.find(home, "x").run_id == "xyz"
+    assert rundir.find(home, "abc").run_id == "abc", "a whole name is not the beginning of another"
+    with pytest.raises(UsageError, match=r"'ab' matches several .*abc, abcd"):
+        rundir.find(home, "ab")
+    with pytest.raises(UsageError, match=r"'q' does not exist .*abc, abcd, xyz"):
+        rundir.find(home, "q")
+    with pytest.raises(UsageError, match="no run in"):
+        rundir.find(home, None)
+    (home / "latest").symlink_to("runs/gone")
+    with pytest.raises(UsageError, match="no run in"):
+        rundir.find(home, None)
+
+
+def test_a_plan_that_is_damaged_is_an_error_with_its_place(tmp_path: Path) -> None:
+    run = rundir.create(tmp_path / "home", "one")
+    assert run.read_plan() is None
+    for text in ("{", "[]", '{"run_id": 1}'):
+        run.write("plan.json", text)
+        with pytest.raises(OrchError, match="plan of one cannot be read"):
+            run.read_plan()
+
+
+# --- alive --------------------------------------------------------------------------------------
+
+HOLD = """
+import sys
+from pathlib import Path
+from orchestrator.record.rundir import RunDir
+run = RunDir(Path(sys.argv[1]))
+run.lock()
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_lock_and_not_the_pid_in_it_says_whether_a_run_is_alive(tmp_path: Path) -> None:
+    run = rundir.create(tmp_path / "home", "one")
+    assert run.controller_pid() is None
+    (run.path / "lock").write_text(str(os.getpid()))
+    assert run.controller_pid() is None, "a pid without a lock is nobody"
+    with subprocess.Popen([sys.executable, "-c", HOLD, run.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"locked\n"
+        assert run.controller_pid() == holder.pid
+        with pytest.raises(OrchError, match="one already has a controller"):
+            run.lock()
+        assert run.controller_pid() == holder.pid, "having asked has changed nothing"
+        holder.kill()
+    run.wait_unlocked()
+    assert run.controller_pid() is None
+
+
+# --- a whole run --------------------------------------------------------------------------------
+
+
+def test_everything_that_a_run_leaves_is_private_and_latest_points_to_it(orch: Orch, script: Script, tmp_path: Path) -> None:
+    script("import sys\nprint('x')\nsys.exit(3)\n", "fail.py")
+    before = os.umask(0)
+    try:
+        for detached in ([], ["-d"]):
+            orch("up", "fail.py", "-n", "2", *detached)
+            orch("wait", check=3)
+    finally:
+        os.umask(before)
+    home = tmp_path / ".orch"
+    runs = rundir.list_runs(home)
+    assert [os.readlink(home / "latest"), len(runs)] == [f"runs/{runs[-1].run_id}", 2]
+    for run in runs:
+        kept = entries(run.path)
+        assert {"spec.yaml", "plan.json", "events.jsonl", "result.json", "lock", "request/agent-local.txt"} <= kept
+        assert {f"attempt-1/worker-{i}/{name}.log" for i in (0, 1) for name in ("stdout", "stderr")} <= kept
+        assert "reserve" not in kept
+        for path in run.path.rglob("*"):
+            assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+    assert subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True).returncode == 0
+    status = subprocess.run(["git", "status", "--porcelain"], cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert ".orch" not in status.stdout

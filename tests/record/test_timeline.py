@@ -1,0 +1,45 @@
+"""Phases of a start, from recorded events."""
+
+from __future__ import annotations
+
+from orchestrator.model import events
+from orchestrator.record import timeline
+from orchestrator.record.journal import HostReady, RunBegun, TaskSpoke, TemplateReady
+
+HOSTS = {"worker-0": "local", "worker-1": "local"}
+HAPPENED = (
+    RunBegun(100.0),
+    HostReady("local", 1, "python", "3.11", 2, 100.25),
+    TemplateReady("local", ("tensorflow",), 3.0, 103.5),
+    events.TaskStarted("worker-0", 1, 10, 103.75),
+    events.TaskStarted("worker-1", 1, 11, 104.0),
+    events.TaskUp("worker-0", 1, 104.5),
+    TaskSpoke("worker-0", 1, 104.75),
+    events.TaskUp("worker-1", 1, 105.0),
+    events.TaskReported("worker-0", 1, {"step": 1}, 106.0),
+    events.TaskReported("worker-0", 1, {"step": 2}, 109.0),
+)
+
+
+def test_each_task_has_the_phases_that_it_has_reached() -> None:
+    shared = {"agent": 0.25, "template": 3.5, "formed": 5.0}
+    assert timeline.measure(HAPPENED, HOSTS) == {
+        "worker-0": {**shared, "started": 3.75, "port bound": 4.5, "first output": 4.75, "first report": 6.0},
+        "worker-1": {**shared, "started": 4.0, "port bound": 5.0},
+    }
+
+
+def test_a_cluster_that_has_not_formed_says_so_by_leaving_it_out() -> None:
+    measured = timeline.measure(HAPPENED[:6], HOSTS)
+    assert all("formed" not in marks for marks in measured.values())
+
+
+def test_the_table_has_a_line_a_task_and_a_dash_for_what_is_missing() -> None:
+    lines = timeline.table(timeline.measure(HAPPENED, HOSTS)).splitlines()
+    assert lines[0].split() == ["TASK", "AGENT", "TEMPLATE", "STARTED", "PORT", "BOUND", "FORMED", "FIRST", "OUTPUT", "FIRST", "REPORT"]
+    assert lines[2].split()[-2:] == ["-", "-"]
+
+
+def test_the_slowest_phase_is_named() -> None:
+    assert timeline.slowest(timeline.measure(HAPPENED, HOSTS)) == "the slowest phase of the start was 'template' of worker-1: 3.25 s"
+    assert timeline.slowest({}) == ""

@@ -1,0 +1,218 @@
+"""How runs end and what is said about it: the exit code, the first cause, nothing left behind. Real processes, no TensorFlow."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.live import LiveRun, wait_for_file, wait_until_ready, write_script
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> LiveRun:
+    return LiveRun(tmp_path)
+
+
+def test_a_run_whose_tasks_all_end_well_succeeds(orch, tmp_path: Path, run: LiveRun) -> None:
+    write_script(tmp_path, "print('done', TASK)")
+    done = orch("up", "script.py", "-n", "3", check=0)
+    assert sorted(done.out.splitlines()) == [f"worker-{i} | done worker-{i}" for i in range(3)]
+    assert (run.result()["outcome"], run.result()["exit_code"]) == ("succeeded", 0)
+    assert re.fullmatch(r"orch: script-\S+ succeeded after \d+\.\d s", done.err.splitlines()[-1])
+
+
+# --- failures ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("prepare", "code"), [("", 143), ("ignore(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)", 137)])
+def test_the_first_failure_ends_the_run_and_its_peers(orch, tmp_path: Path, run: LiveRun, prepare: str, code: int) -> None:
+    write_script(
+        tmp_path,
+        f"""
+        if TASK == "worker-1":
+            wait_for("worker-0.ready", "worker-2.ready")
+            print("the reason", file=sys.stderr)
+            sys.exit(7)
+        {prepare}
+        ready()
+        sleep()
+        """,
+    )
+    done = orch("up", "script.py", "-n", "3", "--grace", "0.3", check=7)
+    assert (run.cause()["task"], run.cause()["code"], run.result()["outcome"]) == ("worker-1", 7, "failed")
+    report = done.err[done.err.index("first failure") :]
+    assert report.startswith("first failure: worker-1 on local: exit code 7\n")
+    assert "    the reason\n" in report
+    assert "stopped because of it: worker-0, worker-2\n" in report
+    assert "failed after it" not in report
+    log = re.search(r"log: (\S+)", report)
+    assert log is not None
+    assert (tmp_path / log[1]).read_bytes() == b"the reason\n"
+    codes = {event["task"]: event["code"] for event in run.events() if event["event"] == "task_exited"}
+    assert codes == {"worker-0": code, "worker-1": 7, "worker-2": code}
+
+
+def test_a_death_by_signal_is_said_in_words(orch, tmp_path: Path) -> None:
+    write_script(tmp_path, "os.kill(os.getpid(), signal.SIGSEGV)")
+    done = orch("up", "script.py", "-n", "1", check=139)
+    assert "first failure: worker-0 on local: killed by SIGSEGV\n" in done.err
+
+
+def test_a_killed_task_is_the_cause(orch, tmp_path: Path, run: LiveRun) -> None:
+    write_script(tmp_path, "ready(); sleep()")
+    running = orch.start("up", "script.py", "-n", "2")
+    wait_until_ready(tmp_path, "worker-0", "worker-1")["worker-1"].kill()
+    assert "first failure: worker-1 on local: killed by SIGKILL\n" in running.wait(check=137).err
+    assert run.cause()["task"] == "worker-1"
+
+
+@pytest.mark.parametrize("code", [124, 125])
+def test_codes_that_mean_something_else_are_given_as_1_and_explained(orch, tmp_path: Path, code: int) -> None:
+    write_script(tmp_path, f"sys.exit({code})")
+    done = orch("up", "script.py", "-n", "1", check=1)
+    assert f"first failure: worker-0 on local: exit code {code}\n" in done.err
+    assert f"exit code 1 (worker-0 ended with {code}, which means something else here)\n" in done.err
+
+
+def test_an_exception_is_shown_with_its_traceback(orch, tmp_path: Path, run: LiveRun) -> None:
+    write_script(tmp_path, "def deep():\n    raise ValueError('that is why')\ndeep()")
+    done = orch("up", "script.py", "-n", "1", check=1)
+    report = done.err[done.err.index("first failure") :]
+    assert "in deep" in report
+    assert "ValueError: that is why" in report
+    assert run.cause()["failure"]["type"] == "ValueError"
+
+
+@pytest.mark.parametrize("prepare", ["", "ignore()"])
+def test_of_two_failures_the_earlier_is_the_cause_though_its_exit_came_later(orch, tmp_path: Path, run: LiveRun, prepare: str) -> None:
+    write_script(
+        tmp_path,
+        f"""
+        if TASK == "worker-0":
+            import atexit
+            {prepare}
+            atexit.register(lambda: (tell("failed"), wait_for("later")))
+            raise ValueError("first")
+        wait_for("failed")
+        raise KeyError("second")
+        """,
+    )
+    running = orch.start("up", "script.py", "-n", "2")
+    run.event("task_exited", task="worker-1")
+    (tmp_path / "later").touch()
+    done = running.wait(check=1)
+    assert run.cause()["task"] == "worker-0"
+    report = done.err[done.err.index("first failure") :]
+    assert "ValueError: first" in report
+    assert "failed after it: worker-1 (exit code 1)" in report
+
+
+@pytest.mark.parametrize("answer", ["sys.exit(9)", "raise RuntimeError('stopped, not failed')", "os.abort()"])
+def test_what_a_task_does_when_it_is_stopped_is_never_the_cause(orch, tmp_path: Path, run: LiveRun, answer: str) -> None:
+    write_script(
+        tmp_path,
+        f"""
+        if TASK == "worker-1":
+            wait_for("worker-0.ready")
+            sys.exit(7)
+        def end(*_):
+            {answer}
+        signal.signal(signal.SIGTERM, end)
+        ready()
+        sleep()
+        """,
+    )
+    done = orch("up", "script.py", "-n", "2", check=7)
+    assert run.cause()["task"] == "worker-1"
+    assert "stopped because of it: worker-0\n" in done.err
+    assert "failed after it" not in done.err
+    assert "stopped, not failed" not in done.err[done.err.index("first failure") :]
+
+
+def test_a_program_that_cannot_be_executed_is_our_failure_and_named(orch, tmp_path: Path, run: LiveRun) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/no/such/interpreter\n")
+    program.chmod(0o700)
+    done = orch("up", "--no-python", "./program", "-n", "2", check=125)
+    assert "could not be started: ./program: No such file or directory" in done.err
+    assert run.result()["outcome"] == "broken"
+
+
+# --- parameter servers -------------------------------------------------------------------------
+
+PS = ("up", "script.py", "--ps", "1", "-n", "1", "--chief", "--grace", "0.3")
+
+
+def test_the_chiefs_success_ends_the_servers(orch, tmp_path: Path, run: LiveRun) -> None:
+    write_script(
+        tmp_path,
+        """
+        if TASK == "chief-0":
+            wait_for("ps-0.ready", "worker-0.ready")
+            sys.exit()
+        ignore()
+        ready()
+        sleep()
+        """,
+    )
+    orch(*PS, check=0)
+    assert run.result()["outcome"] == "succeeded"
+    states = {event["task"]: (event["code"], event["stopped"]) for event in run.events() if event["event"] == "task_exited"}
+    assert states == {"chief-0": (0, False), "ps-0": (137, True), "worker-0": (137, True)}
+
+
+@pytest.mark.parametrize("task", ["ps-0", "worker-0"])
+def test_a_server_that_ends_before_the_chief_is_a_failure(orch, tmp_path: Path, run: LiveRun, task: str) -> None:
+    write_script(tmp_path, f"if TASK != '{task}':\n    ready()\n    sleep()\nwait_for('chief-0.ready')")
+    done = orch(*PS, check=1)
+    assert f"{task} ended by itself (exit code 0) before the chief was done" in done.err
+    assert run.cause()["task"] == task
+
+
+def test_a_failing_evaluator_does_not_fail_the_run(orch, tmp_path: Path, run: LiveRun) -> None:
+    write_script(tmp_path, "if TASK == 'evaluator-0':\n    sys.exit(3)\nwait_for('go')")
+    running = orch.start("up", "script.py", "-n", "1", "--chief", "--evaluator")
+    assert run.event("task_exited", task="evaluator-0")["code"] == 3
+    (tmp_path / "go").touch()
+    running.wait(check=0)
+    assert run.result()["outcome"] == "succeeded"
+
+
+# --- deadlines ---------------------------------------------------------------------------------
+
+
+def test_a_run_that_takes_too_long_is_ended(orch, tmp_path: Path, run: LiveRun) -> None:
+    write_script(tmp_path, "ready(); sleep()")
+    done = orch("up", "script.py", "-n", "2", "--timeout", "0.7", check=124)
+    assert "the run was not over after 0.7 s (--timeout)" in done.err
+    assert run.result()["outcome"] == "timed_out"
+    assert "first failure" not in done.err
+
+
+def test_a_cluster_that_does_not_form_names_who_is_late(orch, tmp_path: Path, run: LiveRun) -> None:
+    write_script(tmp_path, "server = None if TASK == 'worker-1' else listen()\nsleep()")
+    done = orch("up", "script.py", "-n", "3", "--start-timeout", "1.5", check=124)
+    last = next(line for line in reversed(done.err.splitlines()) if "(--start-timeout)" in line)
+    assert "waiting for worker-1: connection refused" in last
+    assert "worker-0" not in last
+    assert run.result()["outcome"] == "timed_out"
+
+
+def test_a_cluster_that_has_formed_in_time_is_left_alone(orch, tmp_path: Path, run: LiveRun) -> None:
+    write_script(tmp_path, "server = listen()\nwait_for('go')")
+    running = orch.start("up", "script.py", "-n", "2", "--start-timeout", "60")
+    running.wait_for("cluster formed after")
+    assert {event["task"] for event in run.events() if event["event"] == "task_up"} == {"worker-0", "worker-1"}
+    (tmp_path / "go").touch()
+    running.wait(check=0)
+
+
+def test_who_is_awaited_is_said_while_the_user_waits(orch, tmp_path: Path) -> None:
+    write_script(tmp_path, "server = TASK == 'worker-0' and listen()\nready()\nsleep()")
+    running = orch.start("up", "script.py", "-n", "2")
+    assert wait_for_file(tmp_path / "worker-0.ready")
+    running.wait_for("waiting for worker-1: connection refused (1 of 2 up)")
+    running.signal(2)
+    running.wait(check=130)

@@ -1,0 +1,194 @@
+"""No orphan, ever: violent deaths of the controller, of an agent and of tasks, with tasks that resist. No TensorFlow."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.live import LiveRun, is_alive, kill, wait_until, wait_until_gone, wait_until_ready, write_script
+
+RESISTING = {
+    "plain": "ready(); sleep()",
+    "ignores": "ignore(*{*range(1, 32)} - {signal.SIGKILL, signal.SIGSTOP}); ready(); sleep()",
+    "blocks": "signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65)); ready(); sleep()",
+    "stopped": "ready(); os.kill(os.getpid(), signal.SIGSTOP)",
+    "busy": "ignore(); ready(); sum(range(10**15))",
+    "closed": "ignore(); ready(); os.closerange(0, 4096); sleep()",
+    "child": "leave_behind('ignore(); tell(\"child-of-child.ready\", os.getpid()); sleep()'); ignore(); ready(); sleep()",
+    "detached": "leave_behind('ignore(); tell(\"child-of-detached.ready\", os.getpid()); sleep()', own_session=True); ready(); sleep()",
+}
+"""What a task does to live on, by what it is called here. Each worker takes the one of its index."""
+ALL = [*(f"worker-{index}" for index in range(len(RESISTING))), "child-of-child", "child-of-detached"]
+
+PROGRAM = f"""
+ways = {list(RESISTING.values())!r}
+exec(ways[int(TASK.rpartition("-")[2])])
+"""
+
+
+@pytest.fixture(params=[(), ("json",)], ids=["executed", "forked"])
+def preload(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """Tasks are children of the agent, or of a process from which they were forked."""
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> LiveRun:
+    return LiveRun(tmp_path)
+
+
+def start_resisting(orch, directory: Path, preload: Sequence[str] = (), *options: str):
+    """All of them as one run; returns it, and the processes by name."""
+    write_script(directory, PROGRAM, preload)
+    running = orch.start("up", "script.py", "-n", str(len(RESISTING)), *options)
+    processes = wait_until_ready(directory, *ALL)
+    stopped = processes[f"worker-{list(RESISTING).index('stopped')}"]
+    wait_until(lambda: stopped.status() == psutil.STATUS_STOPPED, "stopped task")
+    return running, processes
+
+
+def test_no_task_survives_the_controller(orch, tmp_path: Path, run: LiveRun, preload) -> None:
+    running, processes = start_resisting(orch, tmp_path, preload)
+    agent = run.agent()
+    kill(run.controller())
+    wait_until_gone([*processes.values(), agent])
+    assert running.wait().code == -signal.SIGKILL
+    assert orch("wait").code == 125
+
+
+def test_no_task_survives_its_agent_and_the_verdict_says_so(orch, tmp_path: Path, run: LiveRun, preload) -> None:
+    running, processes = start_resisting(orch, tmp_path, preload)
+    kill(run.agent())
+    done = running.wait(check=125)
+    assert not [name for name, process in processes.items() if is_alive(process)]
+    assert "lost host local: its agent was killed by SIGKILL" in done.err
+    assert "first failure" not in done.err
+    assert run.result()["outcome"] == "broken"
+
+
+def test_no_task_survives_the_death_of_both_at_once(orch, tmp_path: Path, run: LiveRun, preload) -> None:
+    """Nobody is left to clear up: what the kernel was told beforehand has to do.
+
+    That does not reach a session of its own, nor a forked task that has closed every descriptor; `orch down` does.
+    """
+    running, processes = start_resisting(orch, tmp_path, preload)
+    beyond = {"child-of-detached", *([f"worker-{list(RESISTING).index('closed')}"] if preload else [])}
+    # Stopped first, so that neither can act on the other's death.
+    pair = [run.controller(), run.agent()]
+    for process in pair:
+        process.suspend()
+    kill(*pair)
+    wait_until_gone(processes[name] for name in ALL if name not in beyond)
+    running.wait()
+    assert f"{len(beyond)} processes that its dead controller had left were killed" in orch("down", check=0).out
+    wait_until_gone(processes[name] for name in beyond)
+
+
+def test_an_agent_that_is_told_to_end_takes_its_tasks_with_it(orch, tmp_path: Path, run: LiveRun, preload) -> None:
+    running, processes = start_resisting(orch, tmp_path, preload)
+    run.agent().terminate()
+    done = running.wait(check=125)
+    assert not [name for name, process in processes.items() if is_alive(process)]
+    assert "the agent was told to end (SIGTERM)" in done.err
+    assert "lost host local" in done.err
+    assert "first failure" not in done.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_the_terminals_signals_do_not_reach_the_agent(orch, tmp_path: Path, run: LiveRun, number: signal.Signals) -> None:
+    write_script(tmp_path, "ready(); wait_for('go')")
+    running = orch.start("up", "script.py", "-n", "1")
+    wait_until_ready(tmp_path, "worker-0")
+    os.killpg(run.agent().pid, number)
+    (tmp_path / "go").touch()
+    running.wait(check=0)
+
+
+def test_tasks_that_resist_are_ended_by_ctrl_c_twice(orch, tmp_path: Path, preload) -> None:
+    running, processes = start_resisting(orch, tmp_path, preload, "--grace", "1000")
+    running.signal(signal.SIGINT)
+    running.wait_for("SIGKILL after 1000 s")
+    running.signal(signal.SIGINT)
+    running.wait(check=130)
+    assert not [name for name, process in processes.items() if is_alive(process)]
+
+
+def test_a_controller_that_dies_lets_tasks_tidy_up(orch, tmp_path: Path, run: LiveRun, preload) -> None:
+    write_script(tmp_path, "signal.signal(signal.SIGTERM, lambda *_: sys.exit(print('tidied up', flush=True))); ready(); sleep()", preload)
+    running = orch.start("up", "script.py", "-n", "1")
+    tasks = wait_until_ready(tmp_path, "worker-0")
+    kill(run.controller())
+    wait_until_gone(tasks.values())
+    running.wait()
+    assert run.log("worker-0") == b"tidied up\n"
+
+
+# --- what tasks leave behind -------------------------------------------------------------------
+
+LEFT_BEHIND = {
+    "holds the output": ("tell('child.ready', os.getpid()); sleep()", False),
+    "holds the output and ignores SIGTERM": ("ignore(); tell('child.ready', os.getpid()); sleep()", False),
+    "in a session of its own": ("tell('child.ready', os.getpid()); sleep()", True),
+    "in a session of its own, ignores SIGTERM": ("ignore(); tell('child.ready', os.getpid()); sleep()", True),
+    "in a session of its own, with children": (
+        "leave_behind('ignore(); tell(\"child.ready\", os.getpid()); sleep()', own_session=True); sleep()",
+        True,
+    ),
+    "in a session of its own, without our variables": (
+        "os.execve('/bin/sh', ['sh', '-c', 'echo $$ > .child && mv .child child.ready; exec sleep 1000'], {'PATH': os.environ['PATH']})",
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "own_session"), LEFT_BEHIND.values(), ids=LEFT_BEHIND)
+def test_what_a_task_leaves_behind_is_swept(orch, tmp_path: Path, run: LiveRun, preload, text: str, own_session: bool) -> None:
+    write_script(tmp_path, f"leave_behind({text!r}, own_session={own_session})\nwait_for('child.ready', 'go')", preload)
+    running = orch.start("up", "script.py", "-n", "1")
+    child = wait_until_ready(tmp_path, "child")["child"]
+    (tmp_path / "go").touch()
+    running.wait(check=0)
+    assert not is_alive(child)
+    assert run.result()["outcome"] == "succeeded"
+
+
+def test_a_tasks_end_is_known_before_its_children_are_gone(orch, tmp_path: Path, run: LiveRun) -> None:
+    """The exit is noticed as such, not as the end of the output that a child still holds."""
+    write_script(
+        tmp_path,
+        """
+        def live_on():
+            ignore()
+            while True:
+                tell("child.seen", time.time())
+                tell("child.ready", os.getpid())
+                time.sleep(0.01)
+        leave_behind("live_on()")
+        wait_for("child.ready")
+        sys.exit(7)
+        """,
+    )
+    orch("up", "script.py", "-n", "1", check=7)
+    assert float((tmp_path / "child.seen").read_text()) > run.event("task_exited")["at"]
+
+
+def test_children_of_one_task_are_left_alone_when_another_ends(orch, tmp_path: Path) -> None:
+    write_script(
+        tmp_path,
+        """
+        if TASK == "worker-0":
+            wait_for("child.ready")
+            sys.exit()
+        leave_behind("tell('child.ready', os.getpid()); wait_for('go'); tell('lived')", own_session=True)
+        wait_for("go", "lived")
+        """,
+    )
+    running = orch.start("up", "script.py", "-n", "2")
+    LiveRun(tmp_path).event("task_swept", task="worker-0")
+    (tmp_path / "go").touch()
+    running.wait(check=0)

@@ -1,0 +1,256 @@
+"""No line is lost and nobody waits for a slow reader: what tasks wrote, in the files and on the console. No TensorFlow."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.live import LiveRun, kill, wait_for_file, wait_until, wait_until_gone, wait_until_ready, write_script
+
+BOTH_STREAMS = """
+for number in range(3000):
+    os.write(1, f"out {number}\\n".encode())
+    os.write(2, f"err {number}\\n".encode())
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> LiveRun:
+    return LiveRun(tmp_path)
+
+
+def numbered(word: str, count: int) -> bytes:
+    return b"".join(f"{word} {number}\n".encode() for number in range(count))
+
+
+def lines_of(task: str, console: str) -> str:
+    """What the console shows of one task, without the prefixes."""
+    return "".join(line.partition(" | ")[2] + "\n" for line in console.splitlines() if line.partition(" | ")[0].strip() == task)
+
+
+# --- nothing is lost ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [("", 0), ("os._exit(7)", 7), ("os.kill(os.getpid(), signal.SIGKILL)", 137)],
+    ids=["normal end", "os._exit", "kill -9"],
+)
+def test_every_byte_is_in_the_files_and_every_line_on_the_console(orch, tmp_path: Path, run: LiveRun, end: str, code: int) -> None:
+    # The others have written everything when the first one ends, or they would be stopped in the middle of it.
+    last = f"wait_for('worker-1.ready', 'worker-2.ready', 'worker-3.ready'); {end}"
+    write_script(tmp_path, f"{BOTH_STREAMS}\nif TASK == 'worker-0':\n    {last}\nelse:\n    ready()\n")
+    done = orch("up", "script.py", "-n", "4", check=code)
+    for task in (f"worker-{index}" for index in range(4)):
+        assert run.log(task, "stdout") == numbered("out", 3000)
+        assert run.log(task, "stderr") == numbered("err", 3000)
+        assert lines_of(task, done.out).encode() == numbered("out", 3000)
+        assert lines_of(task, done.err).encode() == numbered("err", 3000)
+    assert all(re.fullmatch(r"worker-\d \| out \d+", line) for line in done.out.splitlines())
+    assert all(re.fullmatch(r"worker-\d \| err \d+|orch: .*", line) for line in done.err.splitlines())
+
+
+ENDLESS = """
+import itertools
+ignore()
+count = os.open("count." + TASK, os.O_CREAT | os.O_WRONLY, 0o600)
+for number in itertools.count():
+    os.write(1, f"out {number}\\n".encode())
+    os.pwrite(count, str(number + 1).encode(), 0)
+    if number == 500:
+        ready()
+"""
+
+
+@pytest.mark.parametrize("victim", ["controller", "agent"])
+def test_what_was_written_before_a_violent_death_is_in_the_files(orch, tmp_path: Path, run: LiveRun, victim: str) -> None:
+    write_script(tmp_path, ENDLESS)
+    running = orch.start("up", "script.py", "-n", "2")
+    tasks = wait_until_ready(tmp_path, "worker-0", "worker-1")
+    kill(getattr(run, victim)())
+    wait_until_gone(tasks.values())
+    done = running.wait()
+    for task in tasks:
+        counted = int((tmp_path / f"count.{task}").read_text())
+        # The task may have died between the two writes.
+        assert run.log(task) in (numbered("out", counted), numbered("out", counted + 1))
+        if victim == "agent":
+            assert lines_of(task, done.out).encode() == run.log(task)
+
+
+def test_a_task_that_is_killed_has_written_what_it_has_written(orch, tmp_path: Path, run: LiveRun) -> None:
+    write_script(tmp_path, ENDLESS)
+    running = orch.start("up", "script.py", "-n", "2", "--grace", "0")
+    wait_until_ready(tmp_path, "worker-0", "worker-1")["worker-1"].kill()
+    done = running.wait(check=137)
+    for task in ("worker-0", "worker-1"):
+        counted = int((tmp_path / f"count.{task}").read_text())
+        assert run.log(task) in (numbered("out", counted), numbered("out", counted + 1))
+        assert lines_of(task, done.out).encode() == run.log(task)
+
+
+def test_eight_writers_of_two_megabytes(orch, tmp_path: Path, run: LiveRun) -> None:
+    write_script(tmp_path, "line = TASK + ' ' + 'x' * 90\nfor number in range(20_000):\n    print(number, line)\n")
+    done = orch("up", "script.py", "-n", "8", check=0)
+    shown: dict[str, list[str]] = {f"worker-{index}": [] for index in range(8)}
+    for line in done.out.splitlines():
+        task, _, text = line.partition(" | ")
+        shown[task].append(text)
+    for task, lines in shown.items():
+        assert lines == [f"{number} {task} {'x' * 90}" for number in range(20_000)]
+        assert run.log(task).decode() == "\n".join(lines) + "\n"
+
+
+def test_what_the_children_of_a_task_write_is_its_output(orch, tmp_path: Path, run: LiveRun) -> None:
+    write_script(
+        tmp_path, "os.write(1, b'parent\\n'); subprocess.run(['sh', '-c', 'echo child; echo trouble >&2']); os.write(1, b'parent again\\n')"
+    )
+    done = orch("up", "script.py", "-n", "1", check=0)
+    assert run.log("worker-0") == b"parent\nchild\nparent again\n"
+    assert run.log("worker-0", "stderr") == b"trouble\n"
+    assert done.out == "worker-0 | parent\nworker-0 | child\nworker-0 | parent again\n"
+
+
+# --- awkward output ----------------------------------------------------------------------------
+
+
+def test_a_last_line_without_its_end_is_shown(orch, tmp_path: Path, run: LiveRun) -> None:
+    write_script(tmp_path, "os.write(1, b'one\\ntwo')")
+    assert orch("up", "script.py", "-n", "1", check=0).out == "worker-0 | one\nworker-0 | two\n"
+    assert run.log("worker-0") == b"one\ntwo"
+
+
+def test_an_unfinished_line_is_shown_while_its_task_waits(orch, tmp_path: Path) -> None:
+    write_script(tmp_path, "os.write(1, b'name? '); wait_for('answer'); os.write(1, b'thanks\\n')")
+    running = orch.start("up", "script.py", "-n", "1")
+    running.wait_for("name?")
+    (tmp_path / "answer").touch()
+    assert "thanks" in running.wait(check=0).out
+
+
+def test_a_progress_bar_stays_readable_and_its_bytes_stay(orch, tmp_path: Path, run: LiveRun) -> None:
+    write_script(tmp_path, "os.write(1, b''.join(b'\\r%3d%%' % percent for percent in range(101)) + b'\\ndone\\n')")
+    done = orch("up", "script.py", "-n", "1", check=0)
+    assert run.log("worker-0") == b"".join(b"\r%3d%%" % percent for percent in range(101)) + b"\ndone\n"
+    assert "\r" not in done.out
+    assert done.out.endswith("worker-0 | 100%\nworker-0 | done\n")
+
+
+def test_bytes_that_are_no_text_stay_as_they_are_in_the_files(orch, tmp_path: Path, run: LiveRun) -> None:
+    write_script(tmp_path, "os.write(1, bytes(range(256)) * 8 + b'\\nend\\n')")
+    done = orch("up", "script.py", "-n", "1", check=0)
+    assert run.log("worker-0") == bytes(range(256)) * 8 + b"\nend\n"
+    assert done.out.endswith("worker-0 | end\n")
+    assert all(line.startswith("worker-0 | ") for line in done.out.rstrip("\n").split("\n"))
+    done.out.encode("utf-8")  # no lone surrogates: what was shown is UTF-8
+
+
+def test_a_line_of_two_megabytes_is_shown_whole_or_in_marked_pieces(orch, tmp_path: Path, run: LiveRun) -> None:
+    write_script(tmp_path, "print('x' * 2_000_000); print('end')")
+    done = orch("up", "script.py", "-n", "1", check=0)
+    assert run.log("worker-0") == b"x" * 2_000_000 + b"\nend\n"
+    assert done.out.count("x") == 2_000_000
+    assert done.out.endswith("worker-0 | end\n")
+
+
+def test_a_task_that_cuts_its_own_log_is_told_so(orch, tmp_path: Path, run: LiveRun) -> None:
+    write_script(
+        tmp_path,
+        """
+        os.write(1, b"lost\\n" * 1000)
+        wait_for("go")
+        open("/dev/stdout", "w").close()
+        os.write(1, b"kept\\n")
+        """,
+    )
+    running = orch.start("up", "script.py", "-n", "1")
+    running.wait_for("worker-0 | lost")
+    (tmp_path / "go").touch()
+    done = running.wait(check=0)
+    assert "worker-0 cut its own log short" in done.err
+    assert run.log("worker-0") == b"kept\n"
+
+
+# --- readers that are slow, stuck or gone ------------------------------------------------------
+
+MUCH = "line = b'x' * 99 + b'\\n'\nfor _ in range(40):\n    os.write(1, line * 1000)\ntell('written')\n"
+
+
+def test_a_console_that_is_not_read_holds_up_nobody(orch, tmp_path: Path, run: LiveRun) -> None:
+    write_script(tmp_path, MUCH)
+    read_fd, write_fd = os.pipe()
+    with os.fdopen(read_fd, "rb") as unread:
+        running = orch.start("up", "script.py", "-n", "2", stdout=write_fd)
+        os.close(write_fd)
+        wait_for_file(tmp_path / "written")
+        wait_until((run.path / "result.json").exists, "verdict")
+        assert run.result()["outcome"] == "succeeded"
+        assert running.alive  # it still has 8 MB to show
+        # Whoever reads again gets everything.
+        shown = unread.read()
+    assert shown.count(b"\n") == 80_000
+    assert set(shown.splitlines()) == {b"worker-%d | " % index + b"x" * 99 for index in range(2)}
+    running.wait(check=0)
+
+
+def test_ctrl_c_leaves_a_console_that_is_not_read(orch, tmp_path: Path, run: LiveRun) -> None:
+    write_script(tmp_path, f"{MUCH}\nignore()\nready()\nsleep()")
+    read_fd, write_fd = os.pipe()
+    running = orch.start("up", "script.py", "-n", "1", "--grace", "1000", stdout=write_fd)
+    os.close(write_fd)
+    wait_until_ready(tmp_path, "worker-0")
+    running.signal(signal.SIGINT)
+    run.event("stop_asked")
+    running.signal(signal.SIGINT)
+    done = running.wait(check=130)
+    os.close(read_fd)
+    assert done.err.splitlines()[-1] == "orch:   exit code 130"
+
+
+def test_ctrl_c_at_the_end_leaves_a_console_that_is_not_read(orch, tmp_path: Path, run: LiveRun) -> None:
+    write_script(tmp_path, f"{MUCH}\nsys.exit(7)")
+    read_fd, write_fd = os.pipe()
+    running = orch.start("up", "script.py", "-n", "1", stdout=write_fd)
+    os.close(write_fd)
+    wait_until((run.path / "result.json").exists, "verdict")
+    running.signal(signal.SIGINT)
+    done = running.wait(check=7)
+    os.close(read_fd)
+    assert done.err.splitlines()[-1] == "orch:   exit code 7"
+
+
+def test_a_stuck_terminal_can_be_left(tmp_path: Path, run: LiveRun) -> None:
+    """Both streams go to one place that nobody reads, as a terminal after Ctrl-S."""
+    write_script(tmp_path, f"{MUCH}\nready()\nsleep()")
+    read_fd, write_fd = os.pipe()
+    command = [sys.executable, "-m", "orchestrator", "up", "script.py", "-n", "1"]
+    with subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=write_fd, stderr=write_fd) as process:
+        try:
+            os.close(write_fd)
+            wait_until_ready(tmp_path, "worker-0")
+            process.send_signal(signal.SIGINT)
+            wait_until((run.path / "result.json").exists, "verdict")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130
+        finally:
+            process.kill()
+            os.close(read_fd)
+
+
+def test_a_reader_that_goes_away_does_not_end_the_run(orch, tmp_path: Path, run: LiveRun) -> None:
+    write_script(tmp_path, "print('first', flush=True)\nwait_for('go')\n" + MUCH)
+    read_fd, write_fd = os.pipe()
+    running = orch.start("up", "script.py", "-n", "1", stdout=write_fd)
+    os.close(write_fd)
+    with os.fdopen(read_fd, "rb", buffering=0) as head:
+        assert head.read(100) == b"worker-0 | first\n"
+    (tmp_path / "go").touch()
+    done = running.wait(check=0)
+    assert "Traceback" not in done.err
+    assert run.log("worker-0") == b"first\n" + (b"x" * 99 + b"\n") * 40_000

@@ -1,0 +1,176 @@
+"""Runs that somebody ends: Ctrl-C once and twice, signals, `orch down` from another terminal. Real processes, no TensorFlow."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.live import LiveRun, is_alive, wait_for_file, wait_until, wait_until_ready, write_script
+
+TIDY = """
+def tidy(*_):
+    print("tidied up", flush=True)
+    sys.exit()
+signal.signal(signal.SIGTERM, tidy)
+ready()
+sleep()
+"""
+STUBBORN = "ignore(); ready(); sleep()"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> LiveRun:
+    return LiveRun(tmp_path)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_the_first_signal_lets_the_tasks_tidy_up(orch, tmp_path: Path, run: LiveRun, number: signal.Signals, code: int) -> None:
+    write_script(tmp_path, TIDY)
+    running = orch.start("up", "script.py", "-n", "2", "--grace", "30")
+    tasks = wait_until_ready(tmp_path, "worker-0", "worker-1")
+    running.signal(number)
+    done = running.wait(check=code)
+    assert not any(is_alive(task) for task in tasks.values())
+    assert sorted(done.out.splitlines()) == ["worker-0 | tidied up", "worker-1 | tidied up"]
+    assert (run.result()["outcome"], run.result()["exit_code"]) == ("cancelled", code)
+    assert "first failure" not in done.err
+    assert done.err.splitlines()[-1] == f"orch:   exit code {code}"
+
+
+def test_it_says_what_it_waits_for(orch, tmp_path: Path) -> None:
+    write_script(tmp_path, f"if TASK == 'worker-2':\n    sys.exit()\n{STUBBORN}")
+    running = orch.start("up", "script.py", "-n", "3", "--grace", "0.3")
+    wait_until_ready(tmp_path, "worker-0", "worker-1")
+    LiveRun(tmp_path).event("task_exited", task="worker-2")
+    running.signal(signal.SIGINT)
+    done = running.wait(check=130)
+    assert "interrupted (Ctrl-C); stopping worker-0..1 (SIGTERM now, SIGKILL after 0.3 s" in done.err
+    assert "Ctrl-C again kills them at once" in done.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_second_signal_kills_at_once(orch, tmp_path: Path, run: LiveRun, number: signal.Signals) -> None:
+    write_script(tmp_path, STUBBORN)
+    running = orch.start("up", "script.py", "-n", "2", "--grace", "1000")
+    tasks = wait_until_ready(tmp_path, "worker-0", "worker-1")
+    running.signal(signal.SIGINT)
+    running.wait_for("SIGKILL after 1000 s")
+    assert all(is_alive(task) for task in tasks.values())
+    running.signal(number)
+    done = running.wait(check=130)
+    assert "again: killing what is left" in done.err
+    assert {event["code"] for event in run.events() if event["event"] == "task_exited"} == {137}
+
+
+def test_ctrl_c_while_a_failure_is_being_cleared_away_keeps_the_failure(orch, tmp_path: Path, run: LiveRun) -> None:
+    write_script(tmp_path, f"if TASK == 'worker-0':\n    wait_for('worker-1.ready')\n    sys.exit(7)\n{STUBBORN}")
+    running = orch.start("up", "script.py", "-n", "2", "--grace", "1000")
+    running.wait_for("SIGKILL after 1000 s")
+    running.signal(signal.SIGINT)
+    running.wait(check=7)
+    assert run.cause()["task"] == "worker-0"
+
+
+# --- before there is anything to stop ----------------------------------------------------------
+
+SLOW_PYTHON = """#!/bin/sh
+sleep 1000 &
+echo $! > .pid && mv .pid python.started
+wait
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_while_the_agent_is_starting_ends_it(orch, tmp_path: Path, number: signal.Signals, code: int) -> None:
+    slow = tmp_path / "python"
+    slow.write_text(SLOW_PYTHON)
+    slow.chmod(0o700)
+    write_script(tmp_path, "")
+    running = orch.start("up", "script.py", "-n", "2", "--python", str(slow))
+    child = psutil.Process(int(wait_for_file(tmp_path / "python.started")))
+    running.signal(number)
+    done = running.wait(check=code)
+    assert not is_alive(child)
+    assert "Traceback" not in done.err
+    assert f"exit code {code}" in done.err
+
+
+@pytest.mark.parametrize("moment", range(8))
+def test_ctrl_c_at_any_moment_of_the_start_leaves_nothing(orch, tmp_path: Path, moment: int) -> None:
+    write_script(tmp_path, "sleep()")
+    running = orch.start("up", "script.py", "-n", "3")
+    wait_until(lambda: list(tmp_path.glob(".orch/runs/*/lock")), "run")
+    time.sleep(moment * 0.02)  # not to wait for something: to hit the start in different places
+    running.signal(signal.SIGINT)
+    done = running.wait(check=130)
+    assert "Traceback" not in done.err
+
+
+# --- from another terminal ---------------------------------------------------------------------
+
+
+def test_down_ends_an_attached_run(orch, tmp_path: Path, run: LiveRun) -> None:
+    write_script(tmp_path, TIDY)
+    running = orch.start("up", "script.py", "-n", "2")
+    tasks = wait_until_ready(tmp_path, "worker-0", "worker-1")
+    down = orch("down", check=0)
+    assert not any(is_alive(task) for task in tasks.values())
+    done = running.wait(check=143)
+    assert f"{run.path.name}: cancelled after" in down.out
+    assert "told to end (SIGTERM)" in done.err
+    assert sorted(done.out.splitlines()) == ["worker-0 | tidied up", "worker-1 | tidied up"]
+    again = orch("down", check=0)
+    assert "it was not running" in again.out
+
+
+def test_down_ends_a_detached_run(orch, tmp_path: Path, run: LiveRun) -> None:
+    write_script(tmp_path, TIDY)
+    started = orch("up", "-d", "script.py", "-n", "2", check=0)
+    assert started.out.strip() == run.path.name
+    tasks = wait_until_ready(tmp_path, "worker-0", "worker-1")
+    controller = run.controller()
+    orch("down", started.out.strip(), check=0)
+    assert not any(is_alive(task) for task in tasks.values())
+    assert run.result()["outcome"] == "cancelled"
+    assert run.log("worker-0") == b"tidied up\n"
+    orch("wait", check=143)
+    wait_until(lambda: not is_alive(controller), "end of the controller")
+
+
+def test_down_now_does_not_wait_for_the_grace_period(orch, tmp_path: Path) -> None:
+    write_script(tmp_path, STUBBORN)
+    orch("up", "-d", "script.py", "-n", "2", "--grace", "1000", check=0)
+    tasks = wait_until_ready(tmp_path, "worker-0", "worker-1")
+    orch("down", "--now", check=0)
+    assert not any(is_alive(task) for task in tasks.values())
+    orch("wait", check=143)
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_wait_ends_as_the_run_does(orch, tmp_path: Path, code: int) -> None:
+    write_script(tmp_path, f"wait_for('go')\nsys.exit({code})")
+    orch("up", "-d", "script.py", "-n", "2", check=0)
+    waiting = orch.start("wait")
+    early = orch("wait", "--timeout", "0.2", check=124)
+    assert "is still running after 0.2 s" in early.err
+    assert waiting.alive
+    (tmp_path / "go").touch()
+    waiting.wait(check=code)
+
+
+def test_a_detached_run_outlives_the_shell_that_started_it(orch, tmp_path: Path) -> None:
+    write_script(tmp_path, "ready(); wait_for('go')")
+    shell = f"'{sys.executable}' -m orchestrator up -d script.py -n 1 >/dev/null && kill -9 -$$"
+    # setsid: the shell leads the group that it kills.
+    code = os.waitstatus_to_exitcode(os.system(f'cd "{tmp_path}" && exec setsid sh -c "{shell}"'))
+    assert code != 0
+    task = wait_until_ready(tmp_path, "worker-0")["worker-0"]
+    assert is_alive(task)
+    (tmp_path / "go").touch()
+    orch("wait", check=0)

@@ -1,0 +1,185 @@
+"""Plays the agent's part towards a template: starts one, and has it fork tasks as `agent_double` executes them."""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.worker.agent_double import ROOT, Outcome, clean_environment
+from worker.contract import BootstrapOrder, DeviceSettings, Program, to_json
+from worker.host.memory import keep_in_memory
+from worker.host.starting import directory_of
+
+START = ROOT / "worker" / "host" / "template_start.py"
+PATIENCE_S = 60.0
+
+
+class RefusedError(Exception):
+    """The template would not fork this task; the message says why."""
+
+
+class TemplateProcess:
+    """A template and the agent's end of its socket."""
+
+    def __init__(self, directory: Path, preload: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.control.settimeout(PATIENCE_S)
+        self.log = directory / "template.log"
+        with theirs, self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, str(START), str(theirs.fileno()), str(directory), *preload],
+                cwd=directory,
+                env=clean_environment({"PYTHONUNBUFFERED": "1", **(env or {})}),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        self._tokens = 0
+        self._ended: dict[int, int] = {}
+
+    def receive(self) -> dict[str, Any]:
+        """Its next message; empty if it has closed its end."""
+        data = self.control.recv(64 * 1024)
+        return json.loads(data) if data else {}
+
+    def wait_until_ready(self) -> None:
+        message = self.receive()
+        assert message.get("ready"), f"{message}\n{self.log.read_text()}"
+
+    def fork(self, program: Program, cwd: Path, **settings: Any) -> ForkedTask:
+        """Fork a task; the settings are those of `agent_double.start_task`. Raises `RefusedError`."""
+        log_dir, lifeline = self.ask(program, cwd, **settings)
+        message = self.receive()
+        while "ended" in message:
+            self._ended[message["ended"]] = message["code"]
+            message = self.receive()
+        if "refused" in message:
+            os.close(lifeline)
+            raise RefusedError(message["why"])
+        os.write(lifeline, b"!")
+        return ForkedTask(ForkedProcess(message["pid"], lifeline, self), log_dir)
+
+    def ask(
+        self,
+        program: Program,
+        cwd: Path,
+        *,
+        task: str = "worker-0",
+        strategy: str = "none",
+        tf_config: str | None = None,
+        devices: DeviceSettings = DeviceSettings(),
+        env: Mapping[str, str] | None = None,
+        log_dir: Path | None = None,
+    ) -> tuple[Path, int]:
+        """Ask for a task, without waiting for the answer. Returns its log directory, and our end of its lifeline."""
+        if log_dir is None:
+            (cwd / "logs").mkdir(exist_ok=True)
+            log_dir = Path(tempfile.mkdtemp(prefix=f"{task}-", dir=cwd / "logs"))
+        log_dir.mkdir(exist_ok=True)
+        order = BootstrapOrder(task, program, strategy, tf_config, devices, str(log_dir))
+        changes = {"PYTHONUNBUFFERED": "1", "ORCH_TASK": task, "ORCH_STRATEGY": strategy, "ORCH_LOG_DIR": str(log_dir), **(env or {})}
+        request = {
+            "order": to_json(order),
+            "env": clean_environment(changes),
+            "cwd": str(cwd),
+            "stdout": str(log_dir / "stdout.log"),
+            "stderr": str(log_dir / "stderr.log"),
+            "limits": resource.getrlimit(resource.RLIMIT_NOFILE),
+            "path": directory_of(program, str(cwd)),
+        }
+        self._tokens += 1
+        request_fd = keep_in_memory(json.dumps(request).encode("ascii"))
+        life_read, life_write = os.pipe()
+        packed = array.array("i", [request_fd, life_read])
+        self.control.sendmsg([json.dumps({"fork": self._tokens}).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed)])
+        os.close(request_fd)
+        os.close(life_read)
+        return log_dir, life_write
+
+    def has_ended(self, pid: int) -> bool:
+        return pid in self._ended
+
+    def wait_for_end(self, pid: int, timeout: float = PATIENCE_S) -> int:
+        self.control.settimeout(timeout)
+        while pid not in self._ended:
+            message = self.receive()
+            assert "ended" in message, message
+            self._ended[message["ended"]] = message["code"]
+        return self._ended[pid]
+
+    def close(self) -> None:
+        """Let go of it, and see it end by itself."""
+        self.control.close()
+        try:
+            self.process.wait(PATIENCE_S)
+        finally:
+            self.process.kill()
+            self.process.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class ForkedProcess:
+    """What a test needs of a `Popen`, for a process that is a template's child."""
+
+    pid: int
+    lifeline: int
+    template: TemplateProcess
+
+    def wait(self, timeout: float) -> int:
+        code = self.template.wait_for_end(self.pid, timeout)
+        with suppress(OSError):
+            os.close(self.lifeline)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        if not self.template.has_ended(self.pid):
+            os.kill(self.pid, signal.SIGKILL)
+
+
+@dataclass(frozen=True, slots=True)
+class ForkedTask:
+    """A forked task that runs: `agent_double.Task`, for a `ForkedProcess`. Its exit code is what a shell would say."""
+
+    process: ForkedProcess
+    log_dir: Path
+
+    def wait(self, timeout: float = 100) -> Outcome:
+        try:
+            code = self.process.wait(timeout)
+        except TimeoutError:
+            self.process.kill()
+            raise
+        out, err = ((self.log_dir / f"{name}.log").read_bytes().decode("utf-8", "surrogateescape") for name in ("stdout", "stderr"))
+        return Outcome(code, out, err, self.log_dir)
+
+    def kill(self) -> Outcome:
+        self.process.kill()
+        return self.wait()
+
+
+@contextmanager
+def template(directory: Path, *preload: str, env: Mapping[str, str] | None = None) -> Iterator[TemplateProcess]:
+    """A template that is ready."""
+    process = TemplateProcess(directory, preload, env)
+    try:
+        process.wait_until_ready()
+        yield process
+    finally:
+        process.close()

@@ -1,0 +1,235 @@
+"""The agent alone, at the end of its channel: facts, ports, tasks and their ends, whoever goes away first."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.worker.controller_double import AgentProcess, agents, wait_for_file
+from worker import contract
+from worker.channel import HEADER, MAGIC, encode
+from worker.contract import Program
+
+
+@pytest.fixture
+def start_agent(tmp_path: Path) -> Iterator[Callable[[], AgentProcess]]:
+    yield from agents(tmp_path)
+
+
+@pytest.fixture
+def agent(start_agent: Callable[[], AgentProcess]) -> AgentProcess:
+    return start_agent()
+
+
+def is_alive(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+# --- facts and ports ---------------------------------------------------------------------------
+
+
+def test_it_says_what_its_host_has(agent: AgentProcess) -> None:
+    facts = agent.hello()
+    assert facts.pid == agent.process.pid
+    assert facts.hostname == socket.gethostname()
+    assert facts.cores == len(os.sched_getaffinity(0))
+    assert facts.memory_bytes == psutil.virtual_memory().total
+    assert facts.python_version == platform.python_version()
+    assert (facts.ports, facts.problems, facts.trouble) == ((), (), None)
+
+
+def test_it_says_what_cannot_run(agent: AgentProcess, tmp_path: Path) -> None:
+    (tmp_path / "wrong.py").write_text("def f(:\n")
+    programs = (
+        Program("script", "missing.py"),
+        Program("script", "wrong.py"),
+        Program("command", "no-such-command"),
+        Program("command", "sh"),
+    )
+    problems = agent.hello(programs=programs).problems
+    assert len(problems) == 3
+    assert "'missing.py' cannot be read" in problems[0]
+    assert "'wrong.py' is not valid Python" in problems[1]
+    assert "line 1" in problems[1]
+    assert "'no-such-command' is not on PATH" in problems[2]
+
+
+def bind(port: int, *, reuse: bool) -> socket.socket:
+    sock = socket.socket()
+    try:
+        if reuse:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.bind(("0.0.0.0", port))
+        sock.listen()
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def test_the_ports_it_names_are_held_for_its_tasks(agent: AgentProcess) -> None:
+    ports = agent.hello(ports=3).ports
+    assert len(set(ports)) == 3
+    for port in ports:
+        with pytest.raises(OSError, match="in use"):
+            bind(port, reuse=False)
+        with bind(port, reuse=True), socket.create_connection(("127.0.0.1", port), timeout=10):
+            pass
+
+
+def test_ports_are_taken_from_the_range_and_around_what_is_taken(start_agent: Callable[[], AgentProcess]) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as taken:
+        port = taken.getsockname()[1]
+        span = (port, min(port + 30, 65535))
+        first = start_agent().hello(ports=2, port_range=span).ports
+        second = start_agent().hello(ports=2, port_range=span).ports
+        assert len({port, *first, *second}) == 5
+        assert all(span[0] <= one <= span[1] for one in (*first, *second))
+        facts = start_agent().hello(ports=2, port_range=(port, port))
+        assert facts.ports == ()
+        assert facts.trouble == f"ports {port}-{port} are used up: 2 needed, 0 free"
+
+
+def test_the_ports_are_given_back(agent: AgentProcess) -> None:
+    (port,) = agent.hello(ports=1).ports
+    agent.order(contract.Bye())
+    agent.read_to_end()
+    assert agent.wait() == 0
+    bind(port, reuse=False).close()
+
+
+def test_a_task_that_listens_is_up(agent: AgentProcess, tmp_path: Path) -> None:
+    (port,) = agent.hello(ports=1).ports
+    (tmp_path / "listen.py").write_text(
+        f"import socket; s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)\n"
+        f"s.bind(('127.0.0.1', {port})); s.listen(); s.accept()[0].recv(1)"
+    )
+    agent.start(f'while ! [ -e go ]; do sleep 0.01; done; "{sys.executable}" listen.py; exec sleep 1000', port=port)
+    assert "refused" in agent.wait_for(contract.Waiting).reason
+    assert not agent.all(contract.Up)
+    (tmp_path / "go").touch()
+    assert agent.wait_for(contract.Up).task == "worker-0"
+
+
+# --- tasks -------------------------------------------------------------------------------------
+
+
+def test_a_tasks_life_is_told_in_order(agent: AgentProcess, tmp_path: Path) -> None:
+    agent.hello()
+    agent.start("echo out; echo err >&2; exit 7")
+    agent.wait_for(contract.Swept)
+    (exited,) = agent.all(contract.Exited)
+    assert (exited.task, exited.code, exited.stopped, exited.sizes, exited.failure) == ("worker-0", 7, False, (4, 4), None)
+    kinds = [type(frame) for frame, _ in agent.frames]
+    assert kinds.index(contract.Started) < kinds.index(contract.Exited) < kinds.index(contract.Swept)
+    assert (tmp_path / "attempt-1/worker-0/stdout.log").read_bytes() == b"out\n"
+    last = {frame.stream: frame.size for frame in agent.all(contract.Grew)}
+    assert last == {"stdout": 4, "stderr": 4}
+
+
+def test_a_task_that_cannot_be_started_is_said_and_the_others_run(agent: AgentProcess, tmp_path: Path) -> None:
+    agent.hello()
+    order = contract.TaskOrder("worker-1", 1, Program("command", "no-such-command"), str(tmp_path), "attempt-1/worker-1")
+    agent.order(contract.StartTasks((order,)))
+    agent.start("exit 3")
+    assert agent.wait_for(contract.NotStarted).reason == "no-such-command: No such file or directory"
+    assert agent.wait_for(contract.Exited).code == 3
+
+
+IGNORING = "trap '' TERM; : > ready; while :; do sleep 0.1; done"
+
+
+def test_stopping_is_sigterm_and_then_sigkill(agent: AgentProcess, tmp_path: Path) -> None:
+    agent.hello()
+    agent.start("exec sleep 1000", IGNORING, "exec sleep 1000")
+    wait_for_file(tmp_path / "ready")
+    agent.order(contract.StopTasks(("worker-0", "worker-1"), 0.2))
+    codes = {name: agent.wait_for(contract.Exited, lambda frame, name=name: frame.task == name) for name in ("worker-0", "worker-1")}
+    assert {name: (frame.code, frame.stopped) for name, frame in codes.items()} == {"worker-0": (143, True), "worker-1": (137, True)}
+    survivor = agent.wait_for(contract.Started, lambda frame: frame.task == "worker-2").pid
+    assert is_alive(survivor)
+
+
+def test_stopping_again_without_grace_is_at_once(agent: AgentProcess, tmp_path: Path) -> None:
+    agent.hello()
+    agent.start(IGNORING)
+    wait_for_file(tmp_path / "ready")
+    agent.order(contract.StopTasks(("worker-0",), 1000), contract.StopTasks(("worker-0",), 0), contract.StopTasks(("worker-0",), 1000))
+    assert agent.wait_for(contract.Exited).code == 137
+
+
+def test_swept_comes_when_nothing_is_left(agent: AgentProcess, tmp_path: Path) -> None:
+    agent.hello()
+    agent.start(
+        f"({IGNORING}) & echo $! > child\n"
+        "setsid sh -c 'echo $$ > detached; exec sleep 1000' &\n"
+        "while ! [ -s detached ] || ! [ -e ready ]; do sleep 0.01; done"
+    )
+    agent.wait_for(contract.Swept)
+    assert agent.wait_for(contract.Exited).code == 0
+    assert not is_alive(int((tmp_path / "child").read_text()))
+    assert not is_alive(int((tmp_path / "detached").read_text()))
+
+
+# --- the ends of the channel -------------------------------------------------------------------
+
+
+def test_a_bye_ends_the_tasks_and_gone_is_the_last_word(agent: AgentProcess, tmp_path: Path) -> None:
+    agent.hello()
+    agent.start(IGNORING)
+    wait_for_file(tmp_path / "ready")
+    agent.order(contract.Bye())
+    agent.read_to_end()
+    assert agent.wait() == 0
+    assert [frame.code for frame in agent.all(contract.Exited)] == [137]
+    assert [type(frame) for frame, _ in agent.frames][-2:] == [contract.Swept, contract.Gone]
+
+
+@pytest.mark.parametrize("way", ["end of file", "both ends closed", "garbage", "version", "unknown order", "broken order", "SIGTERM"])
+def test_an_agent_without_an_owner_ends_its_tasks_and_itself(agent: AgentProcess, tmp_path: Path, way: str) -> None:
+    agent.hello(owner_grace_s=0.3)
+    agent.start("trap 'echo tidied up; exit' TERM; : > gentle; while :; do sleep 0.05; done", IGNORING)
+    wait_for_file(tmp_path / "ready")
+    wait_for_file(tmp_path / "gentle")
+    pids = [agent.wait_for(contract.Started, lambda frame, name=name: frame.task == name).pid for name in ("worker-0", "worker-1")]
+    if way == "end of file":
+        agent.stdin.close()
+    elif way == "both ends closed":
+        agent.stdin.close()
+        agent.stdout.close()
+    elif way == "SIGTERM":
+        agent.process.send_signal(signal.SIGTERM)
+    else:
+        version = encode(contract.Ack(1))
+        agent.send(
+            {
+                "garbage": b"Welcome to this host!\n" * 100,
+                "version": version[:4] + bytes([contract.PROTOCOL + 1]) + version[5:],
+                "unknown order": HEADER.pack(MAGIC, contract.PROTOCOL, 63, 0, 2, 0) + b"{}",
+                "broken order": HEADER.pack(MAGIC, contract.PROTOCOL, version[5], 0, 2, 0) + b"{}",
+            }[way]
+        )
+    assert agent.wait() == 1
+    assert not any(is_alive(pid) for pid in pids)
+    assert (tmp_path / "attempt-1/worker-0/stdout.log").read_bytes() == b"tidied up\n"
+    told = {
+        "garbage": "Welcome",
+        "version": f"version {contract.PROTOCOL + 1}",
+        "unknown order": "unknown kind 63",
+        "broken order": "a broken Ack",
+    }
+    assert told.get(way, "") in agent.complaints
+    assert "Traceback" not in agent.complaints
+
+
+def test_an_agent_whose_controller_dies_before_hello_ends(agent: AgentProcess) -> None:
+    agent.stdin.close()
+    assert agent.wait() == 1
