@@ -43,11 +43,14 @@ _SIGNALS = {
 
 def hold_signals() -> None:
     """Keep the signals that end a run until `Supervisor.run` can act on them: an early Ctrl-C is not lost, and ends nothing half-way."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    signal.pthread_sigmask(signal.SIG_BLOCK, (*_SIGNALS, signal.SIGUSR1))
 
 
 def release_signals() -> None:
-    """Let them do again what they do to any Python program: once the verdict is written, they can only cost the reader something."""
+    """Let them do again what they do to any Python program: once the verdict is written, they can only cost the reader something.
+
+    But not SIGUSR1: an `orch stacks` that comes too late must not kill what it asks.
+    """
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
 
@@ -225,7 +228,7 @@ class Supervisor:
         for number in _SIGNALS:
             self._loop.add_signal_handler(number, self._on_signal, number)
         self._loop.add_signal_handler(signal.SIGUSR1, self._show_stacks)
-        release_signals()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_SIGNALS, signal.SIGUSR1))
         try:
             yield
         finally:

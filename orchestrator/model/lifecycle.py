@@ -187,7 +187,8 @@ def _blame_earlier(cluster: Cluster, event: TaskExited) -> Cluster:
     asked_at = cluster.stopping_at or event.at
     if event.stopped and not (event.failure and event.failure.at < asked_at):
         return cluster
-    cause = _cause_of_exit(cluster, replace(event, stopped=False))
+    # A task that we stopped after its exception ended by our signal; its own end would have been Python's code 1.
+    cause = _cause_of_exit(cluster, replace(event, stopped=False, code=1) if event.stopped else event)
     if cause is None or cause.at >= ending.cause.at:
         return cluster
     return replace(cluster, ending=replace(ending, cause=cause, exit_code=_given_code(cause)))

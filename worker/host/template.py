@@ -52,6 +52,8 @@ def serve(control_fd: int, directory: str, modules: list[str]) -> dict[str, Any]
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     ours = _open_files()
+    room = processes.find_room("ORCH_TASK")
+    os.environ.pop("ORCH_TASK", None)
     started = time.monotonic()
     threads = 1
     try:
@@ -65,7 +67,7 @@ def serve(control_fd: int, directory: str, modules: list[str]) -> dict[str, Any]
         sys.path.remove(directory)
     gc.collect()
     gc.freeze()  # a collection in a task must not touch, and so copy, every page that it shares with us
-    template = _Template(control, directory, threads, ours)
+    template = _Template(control, directory, threads, ours, room)
     _send(control, {"ready": True, "seconds": time.monotonic() - started})
     return template.run()
 
@@ -99,7 +101,7 @@ def _describe(error: BaseException) -> str:
 class _Template:
     """The loop. In a forked task it is left through `run`'s return, so that the task's code runs at the top level."""
 
-    def __init__(self, control: socket.socket, directory: str, threads: int, ours: dict[int, str]) -> None:
+    def __init__(self, control: socket.socket, directory: str, threads: int, ours: dict[int, str], room: tuple[int, int] | None) -> None:
         self._control, self._directory, self._threads, self._ours = control, directory, threads, ours
         self._danger = _look_for_leftovers(ours)
         self._wake, self._feeder = socket.socketpair()
@@ -109,6 +111,7 @@ class _Template:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: None)  # the agent decides when we end
         self._homes = _homes(sys.modules)
+        self._room = room
 
     def run(self) -> dict[str, Any] | None:
         poll = select.poll()
@@ -219,7 +222,10 @@ class _Template:
             os._exit(_NEVER_RAN)
         processes.hold_lifeline(lifeline)
         os.close(lifeline)
-        processes.name_process(request["order"]["task"])
+        task = request["order"]["task"]
+        processes.name_process(task)
+        if self._room is not None:
+            processes.show_mark(self._room, task)
         finder = sys.path_importer_cache.pop(request["path"], None)
         getattr(finder, "invalidate_caches", int)()  # what is known of a zip file may be out of date, and is kept beside it
         _reseed()

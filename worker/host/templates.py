@@ -31,6 +31,8 @@ PATIENCE_S = 5.0
 """How long a template may owe an answer. One that is killed for it costs later tasks an import, and nothing else."""
 _MOST_ASKED = 8
 """Requests on their way to one template. A socket's queue takes ten (net.unix.max_dgram_qlen)."""
+_ROOM = 64
+"""Where each fork writes its task's name, for whoever looks at its environment from outside."""
 _START = os.path.join(os.path.dirname(os.path.abspath(__file__)), "template_start.py")
 
 
@@ -77,7 +79,8 @@ class Template:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             argv = (sys.executable, _START, "{fd}", start.directory, *start.preload)
-            command = processes.Command(argv, start.cwd, start.env, log, log, order_fd=theirs.fileno())
+            env = {**start.env, "ORCH_TASK": "-" * _ROOM}
+            command = processes.Command(argv, start.cwd, env, log, log, order_fd=theirs.fileno())
             try:
                 self.pid, self._lifeline = processes.spawn(command, owner.limits)
             except (OSError, processes.SpawnError):
@@ -273,7 +276,7 @@ class Templates:
         key = self.key(env)
         found = next((template for template in self._templates if template.key == key), None)
         if found is None and self._templates and sharing > 1:
-            found = self.add(replace(self._first, env={**env, "ORCH_TASK": ""}))
+            found = self.add(replace(self._first, env=env))
         if found is None:
             raise NoTemplateError(self._trouble or self._explain(key))
         if found.gone:

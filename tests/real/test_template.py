@@ -1,0 +1,151 @@
+"""TensorFlow in tasks that are forked from one import of it: everything works, and comes out the same."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.live import LiveRun
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(300)]
+
+HOW = """
+import os, sys
+from pathlib import Path
+FORKED = "template_start" in Path(f"/proc/{os.getppid()}/cmdline").read_text()
+TASK = os.environ["ORCH_TASK"]
+"""
+
+
+@pytest.fixture
+def up(orch: Any, tmp_path: Path) -> Any:
+    """``up(text, *options)``: run a program; returns what each task has left in ``TASK.json``, and the run as it ended."""
+
+    def run(text: str, *options: str) -> tuple[dict[str, Any], Any]:
+        (tmp_path / "s.py").write_text(HOW + textwrap.dedent(text))
+        done = orch("up", "s.py", *options, timeout=250, check=0, env={"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"})
+        found = {}
+        for path in tmp_path.glob("*.json"):
+            found[path.stem] = json.loads(path.read_text())
+            path.unlink()
+        return found, done
+
+    return run
+
+
+TRAIN = """
+import json
+import numpy
+import tensorflow as tf
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+drawn = [float(tf.random.uniform([])), float(numpy.random.rand()), float(tf.keras.random.uniform([]))]
+
+def reduce():
+    return tf.distribute.get_replica_context().all_reduce("sum", tf.constant(10.0**index))
+
+total = float(strategy.run(tf.function(reduce)))
+
+def numbers():
+    for number in range(12):
+        yield float(number)
+
+tf.keras.utils.set_random_seed(7)
+options = tf.data.Options()
+options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+dataset = tf.data.Dataset.from_generator(numbers, output_signature=tf.TensorSpec((), tf.float32))
+dataset = dataset.map(lambda x: tf.numpy_function(lambda y: y / 12, [x], tf.float32), num_parallel_calls=2)
+dataset = dataset.map(lambda x: tf.ensure_shape(x, ())).batch(4, drop_remainder=True).with_options(options)
+with strategy.scope():
+    model = tf.keras.Sequential([tf.keras.Input((1,)), tf.keras.layers.Dense(5, "tanh"), tf.keras.layers.Dense(1)])
+    optimizer = tf.keras.optimizers.Adam(0.1)
+
+@tf.function
+def train(batch):
+    def step(x):
+        x = x[:, tf.newaxis]
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((model(x) - 3 * x) ** 2) / 4
+        optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    strategy.run(step, args=(batch,))
+
+for batch in strategy.experimental_distribute_dataset(dataset):
+    train(batch)
+weights = [float(number).hex() for array in model.get_weights() for number in array.ravel()]
+Path(f"{TASK}.json").write_text(json.dumps([FORKED, drawn, total, weights]))
+"""
+
+
+def test_workers_train_alike_with_and_without_a_template(up: Any) -> None:
+    with_one, done = up(TRAIN, "-n", "2")
+    assert "fresh interpreter" not in done.err
+    without, _ = up(TRAIN, "-n", "2", "--set", "preload=[]")
+    for found, forked in ((with_one, True), (without, False)):
+        assert [(found[name][0], found[name][2]) for name in ("worker-0", "worker-1")] == [(forked, 11.0)] * 2
+        # Nobody has seeded these: they are each task's own.
+        for one, other in zip(found["worker-0"][1], found["worker-1"][1], strict=True):
+            assert one != other
+    weights = [found[name][3] for found in (with_one, without) for name in ("worker-0", "worker-1")]
+    assert len(weights[0]) == 16
+    assert weights == [weights[0]] * 4
+
+
+def test_four_workers_reduce_and_a_restart_is_forked_as_well(up: Any, tmp_path: Path) -> None:
+    found, done = up(TRAIN, "-n", "4")
+    assert "fresh interpreter" not in done.err
+    assert [found[f"worker-{index}"][0] for index in range(4)] == [True] * 4
+    assert [found[f"worker-{index}"][2] for index in range(4)] == [1111.0] * 4
+    assert len({json.dumps(found[f"worker-{index}"][1]) for index in range(4)}) == 4
+    assert len({json.dumps(found[f"worker-{index}"][3]) for index in range(4)}) == 1
+    (ready,) = (event for event in LiveRun(tmp_path).events() if event["event"] == "template_ready")
+    assert ready["modules"] == ["tensorflow"]
+
+
+def test_parameter_servers_are_forked_too(up: Any, tmp_path: Path) -> None:
+    text = """
+    import json
+    import worker
+    strategy = worker.strategy()
+    import tensorflow as tf
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    with strategy.scope():
+        total = tf.Variable(0.0)
+    @tf.function
+    def step():
+        total.assign_add(1.0)
+    for _ in range(20):
+        coordinator.schedule(step)
+    coordinator.join()
+    agent = Path(f"/proc/{os.getppid()}/task/{os.getppid()}/children").read_text().split()
+    Path(f"{TASK}.json").write_text(json.dumps([FORKED, total.device, float(total.numpy()), len(agent)]))
+    """
+    found, done = up(text, "--strategy", "parameter_server", "--chief", "-n", "1", "--ps", "1", "--serve")
+    assert "fresh interpreter" not in done.err
+    # The template's children: the chief, the worker and the ps.
+    assert found == {"chief-0": [True, "/job:ps/replica:0/task:0/device:CPU:0", 20.0, 3]}
+
+
+MIRRORED = """
+import json
+import tensorflow as tf
+strategy = tf.distribute.MirroredStrategy([f"CPU:{index}" for index in range(4)])
+values = strategy.run(tf.function(lambda: tf.distribute.get_replica_context().all_reduce("sum", tf.constant(1.0))))
+Path(f"{TASK}.json").write_text(json.dumps([FORKED, len(tf.config.list_logical_devices("CPU")), float(values.values[3])]))
+"""
+
+
+def test_logical_devices_in_a_fork(up: Any) -> None:
+    found, _ = up(MIRRORED, "--strategy", "mirrored", "--cpus", "4")
+    assert found == {"worker-0": [True, 4, 4.0]}
+
+
+def test_an_import_that_computes_is_not_forked_from(up: Any, tmp_path: Path) -> None:
+    (tmp_path / "computes.py").write_text("import tensorflow as tf\none = tf.constant(1) + 1\n")
+    found, done = up(MIRRORED + "import computes", "--strategy", "mirrored", "--cpus", "4", "--set", "preload=[computes]")
+    assert found == {"worker-0": [False, 4, 4.0]}
+    assert "worker-0 gets a fresh interpreter: an import has started " in done.err
