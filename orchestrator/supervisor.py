@@ -305,10 +305,11 @@ class Supervisor:
         """Name those whom the cluster waits for; again when that changes, and now and then."""
         if self._cluster is None or self._cluster.phase is not Phase.STARTING:
             return
-        late = lifecycle.awaited(self._cluster)
-        text = f"{lifecycle.describe_awaited(late)} ({len(self._cluster.tasks) - len(late)} of {len(self._cluster.tasks)} up)"
+        text = lifecycle.describe_formation(self._cluster)
         now = self._loop.time()
-        if text != self._reminded[0] or now - self._reminded[1] >= REMIND_S:
+        if not text:
+            pass
+        elif text != self._reminded[0] or now - self._reminded[1] >= REMIND_S:
             self._reminded = (text, now)
             self._viewer.said(text)
         self._loop.call_later(1.0, self._remind)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,11 @@ class AgentLink:
                     self._receive(self.host.name, frame, payload)
             except ChannelError as error:
                 broken = str(error)
+                self._end_process()
+            except Exception as error:
+                # A mistake of our own. A controller that no longer listens, and does not say so, would be worse.
+                traceback.print_exc()
+                broken = f"orch made a mistake: {type(error).__name__}: {error}"
                 self._end_process()
         code = await self._process.wait()
         if not self._closing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -9,7 +10,7 @@ from typing import Any
 
 from ..errors import BROKEN, OrchError
 from ..model import events
-from ..model.cluster import Cluster, TaskState
+from ..model.cluster import Cluster, TaskState, Verdict
 from ..model.plan import Plan
 from ..record.rundir import RunDir
 
@@ -65,6 +66,11 @@ class Answering:
         if after.is_over or all(task.state is not TaskState.PENDING for task in after.tasks.values()):
             self._answer({"run": self._run.run_id})
 
+    def end(self, verdict: Verdict) -> None:
+        """The run is over; this is only news if it was cancelled before it had tasks."""
+        what = verdict.cause.what if verdict.cause else verdict.outcome.value
+        self._answer({"error": f"{self._run.run_id}: {what}", "code": verdict.exit_code})
+
     def refuse(self, error: OrchError) -> None:
         """The run could not be started."""
         self._answer({"error": str(error), "code": error.exit_code})
@@ -72,6 +78,7 @@ class Answering:
     def _answer(self, answer: dict[str, Any]) -> None:
         global _answer_fd
         if _answer_fd >= 0:
-            os.write(_answer_fd, json.dumps(answer).encode())
+            with contextlib.suppress(OSError):  # whoever asked is gone; the run goes on
+                os.write(_answer_fd, json.dumps(answer).encode())
             os.close(_answer_fd)
             _answer_fd = -1

@@ -88,13 +88,17 @@ def _run(run: RunDir, spec: ClusterSpec, viewer: Viewer, view: LogView | None, *
             viewer.end(run, verdict)
         raise broken from None
     _write_verdict(run, verdict)
+    run.unlock()  # `orch wait` and `ps` need not wait for our console
+    if isinstance(viewer, detach.Answering):
+        viewer.end(verdict)
     with contextlib.suppress(KeyboardInterrupt):  # whoever cannot be told any more still gets the exit code
         _show_end(run, viewer, view, supervisor.cluster, verdict, verbose=verbose)
     return verdict.exit_code
 
 
 def _tell(viewer: Viewer, error: OrchError, run: RunDir) -> None:
-    release_signals()
+    with contextlib.suppress(KeyboardInterrupt):  # one that was held back; the error says more
+        release_signals()
     if isinstance(viewer, detach.Answering):
         viewer.refuse(error)
     if isinstance(viewer, Console):
@@ -110,7 +114,6 @@ def _write_verdict(run: RunDir, verdict: Verdict) -> None:
 
 def _show_end(run: RunDir, viewer: Viewer, view: LogView | None, cluster: Cluster | None, verdict: Verdict, *, verbose: bool) -> None:
     if isinstance(viewer, JsonLines):
-        release_signals()
         viewer.end(run, verdict)
         return
     if isinstance(viewer, Console):

@@ -96,7 +96,7 @@ def down_command(run: str | None, home: str, now: bool, as_json: bool) -> int:
     found = rundir.find(Path(os.path.abspath(home)), run)
     pid = found.controller_pid()
     if pid is not None:
-        _ask(pid, twice=now)
+        _ask(found, pid, twice=now)
         found.wait_unlocked()
     cleared = 0
     planned = found.read_plan()
@@ -111,12 +111,13 @@ def down_command(run: str | None, home: str, now: bool, as_json: bool) -> int:
     return 0
 
 
-def _ask(pid: int, *, twice: bool) -> None:
+def _ask(run: RunDir, pid: int, *, twice: bool) -> None:
     try:
         os.kill(pid, signal.SIGTERM)
         if twice:
             time.sleep(LOOK_S)  # two signals at once would arrive as one
-            os.kill(pid, signal.SIGTERM)
+            if run.controller_pid() == pid:
+                os.kill(pid, signal.SIGTERM)
     except ProcessLookupError:
         pass
     except PermissionError:

@@ -78,12 +78,16 @@ class TaskStatus:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The part of a spec that decides what happens next. Seconds; None: no limit."""
+    """The part of a spec that decides what happens next. Seconds; None: no limit.
+
+    `opens_ports`: its tasks are up when their runtimes listen; otherwise, as for a program that is not Python, when they are started.
+    """
 
     strategy: str
     start_s: float | None = None
     run_s: float | None = None
     grace_s: float = 5.0
+    opens_ports: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from .events import (
     TaskWaiting,
     Tick,
 )
-from .spec import ClusterSpec
+from .spec import SINGLE_TASK_STRATEGIES, ClusterSpec
 
 DEADLINE_CODE, BROKEN_CODE = 124, 125
 
@@ -44,7 +44,8 @@ DEADLINE_CODE, BROKEN_CODE = 124, 125
 def policy_of(spec: ClusterSpec) -> Policy:
     """What a spec says about life and death."""
     limits = spec.timeouts
-    return Policy(spec.strategy, limits.start_s, limits.run_s, limits.grace_s)
+    opens_ports = spec.strategy not in SINGLE_TASK_STRATEGIES and spec.program.kind != "command"
+    return Policy(spec.strategy, limits.start_s, limits.run_s, limits.grace_s, opens_ports)
 
 
 def new(policy: Policy, hosts_by_task: Mapping[str, str]) -> Cluster:
@@ -102,6 +103,13 @@ def awaited(cluster: Cluster) -> tuple[TaskStatus, ...]:
     return tuple(task for task in _members(cluster) if not _has_come_up(cluster, task))
 
 
+def describe_formation(cluster: Cluster) -> str:
+    """``waiting for worker-1: connection refused (2 of 3 up)``; empty if nobody is waited for."""
+    late = awaited(cluster)
+    members = len(list(_members(cluster)))
+    return f"{describe_awaited(late)} ({members - len(late)} of {members} up)" if late else ""
+
+
 def _is_stale(cluster: Cluster, event: Event) -> bool:
     if getattr(event, "attempt", cluster.attempt) != cluster.attempt:
         return True
@@ -126,10 +134,7 @@ def _members(cluster: Cluster) -> Iterable[TaskStatus]:
 
 
 def _has_come_up(cluster: Cluster, task: TaskStatus) -> bool:
-    ready = (
-        {TaskState.UP} if cluster.policy.strategy in ("multi_worker_mirrored", "parameter_server") else {TaskState.UP, TaskState.STARTED}
-    )
-    return task.state in ready or task.has_ended
+    return task.state is TaskState.UP or task.has_ended or (task.state is TaskState.STARTED and not cluster.policy.opens_ports)
 
 
 def _form(cluster: Cluster, at: float) -> Cluster:
@@ -146,6 +151,7 @@ def _on_exit(cluster: Cluster, event: TaskExited) -> tuple[Cluster, tuple[Action
     cluster = _update(cluster, event.task, state=state, ended_at=event.at, code=event.code, failure=event.failure)
     if cluster.phase is Phase.STOPPING:
         return _blame_earlier(cluster, event), ()
+    cluster = _form(cluster, event.at)
     cause = _cause_of_exit(cluster, event)
     if cause is not None:
         return _end(cluster, Outcome.FAILED, _given_code(cause), event.at, cause)
@@ -260,7 +266,6 @@ def _on_tick(cluster: Cluster, at: float) -> tuple[Cluster, tuple[Action, ...]]:
     else:
         cause = Cause(f"the run was not over after {cluster.policy.run_s:g} s (--timeout)", at)
     cluster, actions = _end(cluster, Outcome.TIMED_OUT, DEADLINE_CODE, at, cause)
-    # SIGQUIT is delivered before SIGTERM, whichever was sent first: the lower number goes first (signal(7)).
     return cluster, (CollectStacks(_running(cluster)), *actions)
 
 

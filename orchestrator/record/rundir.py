@@ -74,6 +74,12 @@ class RunDir:
         os.pwrite(fd, str(os.getpid()).encode(), 0)
         self._lock_fd = fd
 
+    def unlock(self) -> None:
+        """Say that the run is over: its verdict is written."""
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = None
+
     def record(self, event: RunEvent) -> None:
         """Append to `events.jsonl`. Raises OSError, such as for a full disk."""
         if self._events_fd is None:

@@ -109,7 +109,7 @@ def test_the_exit_code_of_wait_is_that_of_the_run(orch: Orch, script: Script) ->
     assert set(result) == RESULT_KEYS
     assert (result["exit_code"], result["cause"]["task"], result["cause"]["code"]) == (7, "worker-0", 7)
     ended = ps(orch)
-    assert set(ended) == RUN_KEYS | {"tasks"}
+    assert set(ended) == RUN_KEYS | {"tasks", "timeline"}
     assert ended["tasks"][0]["code"] == 7
 
 
@@ -218,7 +218,7 @@ def test_json_has_the_same_keys_at_every_time(orch: Orch, tmp_path: Path) -> Non
     orch("wait", check=0)
     ended = ps(orch)
     for shown in (running, ended):
-        assert set(shown) == RUN_KEYS | {"tasks"}
+        assert set(shown) == RUN_KEYS | {"tasks", "timeline"}
         for task in shown["tasks"]:
             assert set(task) >= TASK_KEYS
     assert set(running["tasks"][0]) == set(ended["tasks"][0])

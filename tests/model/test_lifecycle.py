@@ -301,3 +301,23 @@ def test_a_task_that_we_stopped_is_blamed_only_for_what_it_did_before(events: li
         assert task.failure is not None
         assert history.cluster.stopping_at is not None
         assert task.failure.at < history.cluster.stopping_at
+
+
+def test_a_worker_that_is_done_early_is_not_waited_for() -> None:
+    history = History(Policy("multi_worker_mirrored", start_s=10.0), {"worker-0": "a", "worker-1": "a"}).start_all(up=False)
+    history.happen(ev.TaskUp("worker-1", 1, 102.0))
+    history.end("worker-0", at=103.0)
+    assert history.cluster.phase is Phase.RUNNING
+    assert lc.next_deadline(history.cluster) is None
+    assert lc.describe_formation(history.cluster) == ""
+
+
+def test_programs_that_open_no_ports_form_by_starting() -> None:
+    history = History(Policy("multi_worker_mirrored", opens_ports=False)).start_all(up=False)
+    assert history.cluster.phase is Phase.RUNNING
+
+
+def test_what_is_waited_for_is_said_with_how_many_are_there() -> None:
+    history = History(tasks={**WORKERS, "evaluator-0": "a"}).start_all(up=False)
+    history.happen(ev.TaskUp("worker-0", 1, 102.0))
+    assert lc.describe_formation(history.cluster) == "waiting for worker-1..2: no port is open yet (1 of 3 up)"

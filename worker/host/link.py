@@ -47,6 +47,8 @@ class Link:
         self._write()
 
     def _write(self) -> None:
+        if not self._outgoing:  # written meanwhile, by another handler of the same wake-up
+            return
         was_full = self.is_full
         try:
             while self._outgoing:

@@ -80,7 +80,7 @@ class TaskOutput:
         for line in reversed(whole.splitlines()):
             try:
                 found = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(found, dict):
                 return found

@@ -29,6 +29,7 @@ class Relay:
         self._reports: dict[int, tuple[TaskOutput, dict[str, Any]]] = {}
         self._reporting = False
         self._credit = CREDIT
+        self._listening = False
         self.shared = True
         link.on_room = self.flush
         self._listen()
@@ -41,6 +42,10 @@ class Relay:
     def add(self, output: TaskOutput) -> None:
         """Before the task starts, or its first bytes would go unnoticed."""
         self._watch.add(output)
+        if self._watch.is_blind and self._listening:  # the kernel has run out of watches
+            self._loop.forget(self._watch)
+            self._listening = False
+            self._look()
 
     def remove(self, output: TaskOutput) -> None:
         """Nothing will be written any more; what has been is still handed on."""
@@ -71,14 +76,16 @@ class Relay:
         self._watch.close()
 
     def _listen(self) -> None:
-        if self._watch.is_blind:
-            self._loop.after(LOOK_S, self._look)
-        else:
+        self._listening = not self._watch.is_blind
+        if self._listening:
             self._loop.on_readable(self._watch, self._hear)
+        else:
+            self._loop.after(LOOK_S, self._look)
 
     def _hear(self) -> None:
         # Listened to again only after FLUSH_S: a task that writes in a loop must not keep us busy.
         self._loop.forget(self._watch)
+        self._listening = False
         self._look(FLUSH_S)
 
     def _look(self, again_s: float = 0.0) -> None:
@@ -127,6 +134,6 @@ class Relay:
     def _send_reports(self) -> None:
         for output, report in self._reports.values():
             at = report.pop("at", None)
-            when = float(at) if isinstance(at, (int, float)) else time.time()
+            when = at if isinstance(at, float) else time.time()
             self._link.send(contract.Report(output.task, output.attempt, when, report))
         self._reports.clear()

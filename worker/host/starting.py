@@ -132,16 +132,17 @@ class Starter:
         self._not_forked.clear()
 
     def _execute(self, birth: Birth) -> None:
-        command = _command(birth)
         try:
-            pid, lifeline = processes.spawn(command, self._limits)
+            command = _command(birth)
+            try:
+                pid, lifeline = processes.spawn(command, self._limits)
+            finally:
+                if command.order_fd is not None:
+                    os.close(command.order_fd)
         except (processes.SpawnError, OSError) as error:
             self._on_failed(birth, str(error))
         else:
             self._on_started(birth, pid, lifeline)
-        finally:
-            if command.order_fd is not None:
-                os.close(command.order_fd)
 
     def _request(self, birth: Birth, template: Template) -> dict[str, object]:
         order = birth.order

@@ -24,6 +24,8 @@ from .templates import Start, Templates
 
 STACKS = "stacks.txt"
 """The bootstrap makes this file once it has made SIGQUIT harmless."""
+STACKS_S = 0.3
+"""How long a task that shows its stacks is left alone: a SIGTERM that came at once would end it before its handler has run."""
 SWEEP_LOOK_S = 0.02
 SWEEP_GRACE_S = 1.0
 """How long what a task left behind may take to end after SIGTERM."""
@@ -42,6 +44,7 @@ class HostTask:
     ended: bool = False
     kill_at: float | None = None
     sweep_by: float = 0.0
+    quiet_until: float = 0.0
     looks_again: bool = False
     warned: set[int] = field(default_factory=set)
     """What it left behind and has been sent SIGTERM."""
@@ -56,6 +59,8 @@ class TaskTable:
         self._limits = processes.allow_many_files()
         self._env = dict(os.environ)
         self._tasks: dict[int, HostTask] = {}
+        # Ends that were seen before the start was: of a task whose template died right after it had forked it.
+        self._unclaimed: dict[int, int] = {}
         self._templates = Templates(loop, self._limits, self._end, self._imported)
         self._starter = Starter(loop, self._templates, self._limits, self._started, self._failed, self._waiting, self._note)
         self.run_id = ""
@@ -105,6 +110,7 @@ class TaskTable:
             is_ready = os.path.exists(os.path.join(task.output.directory, STACKS))
             if task.order.task in names and is_ready and not task.ended:
                 processes.signal_one(task.pid, signal.SIGQUIT)
+                task.quiet_until = time.monotonic() + STACKS_S
 
     def reap(self) -> None:
         """Take in every process that has ended: tasks, and what they left behind."""
@@ -117,6 +123,8 @@ class TaskTable:
                 break
             code = os.waitstatus_to_exitcode(status)
             self._end(pid, code if code >= 0 else 128 - code)
+        if not self._starter:
+            self._unclaimed.clear()
         for task in [task for task in self._tasks.values() if task.ended]:
             self._sweep(task)
 
@@ -124,7 +132,9 @@ class TaskTable:
         order = birth.order
         task = self._tasks[pid] = HostTask(order, pid, lifeline, birth.output)
         self._link.send(contract.Started(order.task, order.attempt, pid, time.time()))
-        if birth.stop_after_s is not None:
+        if pid in self._unclaimed:
+            self._end(pid, self._unclaimed.pop(pid))
+        elif birth.stop_after_s is not None:
             self._stop(task, birth.stop_after_s)
         else:
             self._on_started(order)
@@ -144,12 +154,21 @@ class TaskTable:
 
     def _stop(self, task: HostTask, grace_s: float) -> None:
         task.stopped = True
+        now = time.monotonic()
+        begin = max(now, task.quiet_until) if grace_s > 0 else now
         if task.kill_at is None and grace_s > 0 and not task.ended:
-            processes.signal_group(task.pid, signal.SIGTERM)
-        kill_at = time.monotonic() + grace_s
+            if begin > now:
+                self._loop.after(begin - now, lambda: self._terminate(task))
+            else:
+                self._terminate(task)
+        kill_at = begin + grace_s
         if task.kill_at is None or kill_at < task.kill_at:
             task.kill_at = kill_at
-            self._loop.after(grace_s, lambda: self._kill_overdue(task))
+            self._loop.after(kill_at - now, lambda: self._kill_overdue(task))
+
+    def _terminate(self, task: HostTask) -> None:
+        if task.pid in self._tasks and not task.ended:
+            processes.signal_group(task.pid, signal.SIGTERM)
 
     def _kill_overdue(self, task: HostTask) -> None:
         if task.pid in self._tasks:
@@ -160,6 +179,8 @@ class TaskTable:
     def _end(self, pid: int, code: int) -> None:
         """A process of ours has ended: seen by ourselves, or by the template that forked it, or by both."""
         task = self._tasks.get(pid)
+        if task is None:
+            self._unclaimed[pid] = code
         if task is None or task.ended:
             return
         task.ended = True
@@ -221,5 +242,5 @@ def _read_failure(directory: str) -> contract.Failure | None:
     try:
         with open(os.path.join(directory, "error.json"), encoding="utf-8", errors="surrogateescape") as file:
             return contract.from_json(contract.Failure, json.load(file))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None

@@ -1,0 +1,89 @@
+"""What a fresh reader broke: each of these once ended in silence, or blamed the wrong one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.conftest import Orch
+
+Script = Callable[..., Path]
+SLEEP = "import time\ntime.sleep(1000)\n"
+
+
+def test_a_deadline_shows_where_every_task_was_even_those_that_die_at_sigterm(orch: Orch, script: Script) -> None:
+    script(SLEEP, "wait.py")
+    done = orch("up", "wait.py", "-n", "8", "--timeout", "3", check=124)
+    assert "worker-0..7: wait.py:2 in <module>\n" in done.err
+
+
+def test_stacks_are_shown_while_a_run_goes_on(orch: Orch, script: Script) -> None:
+    script(
+        """
+        import os, time
+        def load(): time.sleep(1000)
+        def train(): time.sleep(1000)
+        print("ready", flush=True)
+        load() if os.environ["RANK"] == "2" else train()
+        """,
+        "wait.py",
+    )
+    running = orch.start("up", "wait.py", "-n", "3")
+    for task in range(3):
+        running.wait_for(f"worker-{task} | ready")
+    assert orch("stacks", check=0).out == "worker-0..1: wait.py:4 in train\nworker-2: wait.py:3 in load\n"
+    running.signal(signal.SIGTERM)
+    running.wait(check=143)
+    assert "is not running" in orch("stacks", check=2).err
+
+
+def test_a_report_that_no_parser_likes_harms_nobody(orch: Orch, script: Script) -> None:
+    script(
+        """
+        import os
+        for text in ("[" * 100_000, '{"at": 1' + "0" * 400 + "}", '{"step": 3}'):
+            with open(os.path.join(os.environ["ORCH_LOG_DIR"], "reports.jsonl"), "a") as file:
+                file.write(text + "\\n")
+        """,
+        "bomb.py",
+    )
+    orch("up", "bomb.py", "-n", "2", check=0)
+
+
+def test_a_detached_run_whose_caller_was_killed_still_listens(orch: Orch, script: Script, tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text("import time\ntime.sleep(3)\n")
+    script(SLEEP, "wait.py")
+    caller = orch.start("up", "wait.py", "-d", "--set", "preload=[slow]", env={"PYTHONPATH": f"{tmp_path}:{os.environ['PYTHONPATH']}"})
+    plans = tmp_path / ".orch" / "latest" / "plan.json"
+    while not plans.exists():
+        assert caller.alive
+    os.kill(caller.pid, signal.SIGKILL)
+    while json.loads(orch("ps", "--json", check=0).out)["tasks"][0]["state"] == "pending":
+        pass
+    assert "cancelled" in orch("down", check=0).out
+
+
+def test_a_program_that_opens_no_port_is_not_waited_for(orch: Orch) -> None:
+    done = orch("up", "--no-python", "sleep", "-n", "2", "--start-timeout", "3", "--", "5", check=0)
+    assert "waiting for" not in done.err
+
+
+def test_a_worker_that_is_done_before_the_others_is_not_waited_for(orch: Orch, script: Script) -> None:
+    script(
+        """
+        import json, os, socket, time
+        if os.environ["RANK"] == "1":
+            port = int(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"][1].rpartition(":")[2])
+            with socket.socket() as server:
+                server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                server.bind(("127.0.0.1", port))
+                server.listen()
+                time.sleep(8)
+        """,
+        "early.py",
+    )
+    done = orch("up", "early.py", "-n", "2", "--start-timeout", "6", check=0)
+    assert "waiting for  (" not in done.err
