@@ -6,6 +6,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 # tensorflow-cpu has no wheels for macOS; there the plain package is the CPU build.
 TENSORFLOW ?= $(if $(filter Darwin,$(shell uname -s)),tensorflow,tensorflow-cpu)
 PYTEST_ARGS ?=
+BENCH_ARGS ?= --quick
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -26,7 +27,7 @@ help:
 	@echo 'make lint     ruff: rules and format'
 	@echo 'make types    mypy --strict'
 	@echo 'make format   ruff: mend what can be mended'
-	@echo 'make bench    the figures of benchmarks/, as ratios; about ten minutes'
+	@echo 'make bench    the figures of benchmarks/, in a few minutes (BENCH_ARGS= for all rounds)'
 	@echo 'make clean    remove caches and build output; .venv stays'
 
 demo: $(READY)
@@ -47,7 +48,8 @@ format: $(READY)
 	@$(BIN)/python -m ruff format .
 
 bench: $(BENCH_READY)
-	@for name in help_cpu relay steptime; do echo "== $$name"; $(BIN)/python -m benchmarks.$$name || exit; done
+	@for name in help_cpu relay verdict plan startup steptime; do \
+		echo "== $$name"; $(BIN)/python -m benchmarks.$$name $(BENCH_ARGS) || exit; done
 
 clean:
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

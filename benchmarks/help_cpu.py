@@ -30,7 +30,9 @@ def cpu_seconds(command: list[str]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=20)
-    runs = parser.parse_args().runs
+    parser.add_argument("--quick", action="store_true", help="5 runs")
+    options = parser.parse_args()
+    runs = 5 if options.quick else options.runs
 
     bare = "python -c pass"
     commands = {bare: [sys.executable, "-c", "pass"], "orch --help": [*orch_command(), "--help"]}

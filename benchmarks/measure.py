@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import statistics
 import sys
+import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -20,8 +23,12 @@ def orch_command() -> list[str]:
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """This process's environment without settings for orch or TensorFlow's cluster, and with the checkout importable."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("ORCH_") and name != "TF_CONFIG"}
+    """This process's environment without settings for orch or TensorFlow's cluster, and with the checkout importable.
+
+    Python may keep what it compiles, as it does for whatever is installed.
+    """
+    unset = ("TF_CONFIG", "PYTHONDONTWRITEBYTECODE")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("ORCH_") and name not in unset}
     return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), kept.get("PYTHONPATH")))), **extra}
 
 
@@ -36,3 +43,15 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
     for row in (head, ["-" * width for width in widths], *rows):
         print("| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |", flush=True)
+
+
+def free_addresses(count: int) -> list[str]:
+    """Addresses on this machine that were free a moment ago, which is all that a start by hand has."""
+    with ExitStack() as stack:
+        held = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [f"127.0.0.1:{server.getsockname()[1]}" for server in held]
+
+
+def load() -> str:
+    """What else the machine was doing, for whoever reads the figures."""
+    return f"load average {os.getloadavg()[0]:.2f} on {os.cpu_count()} cores, {time.strftime('%Y-%m-%d %H:%M')}"

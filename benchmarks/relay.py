@@ -111,7 +111,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--megabytes", type=float, default=100)
+    parser.add_argument("--quick", action="store_true", help="one round")
     options = parser.parse_args()
+    rounds = 1 if options.quick else options.rounds
     lines = int(options.megabytes * 1e6 / WRITERS / LINE_BYTES)
     megabytes = WRITERS * lines * LINE_BYTES / 1e6
 
@@ -123,7 +125,7 @@ def main() -> None:
 
     free: dict[str, list[Relayed]] = {command.__name__: [] for command in commands}
     paused: dict[str, list[Relayed]] = {command.__name__: [] for command in commands}
-    for _ in range(options.rounds):
+    for _ in range(rounds):
         for command in commands:
             free[command.__name__].append(relay(command, lines, paused=False))
             paused[command.__name__].append(relay(command, lines, paused=True))

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import socket
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import PROGRAMS, environment, orch_command, spread, table
+from benchmarks.measure import PROGRAMS, environment, free_addresses, orch_command, spread, table
 
 SCRIPT = PROGRAMS / "train_steps.py"
 WORKERS = 2
@@ -29,9 +27,7 @@ def under_orch(directory: Path, steps: int) -> dict[str, Any]:
 
 
 def by_hand(directory: Path, steps: int, threads: dict[str, str]) -> dict[str, Any]:
-    with ExitStack() as stack:
-        held = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(WORKERS)]
-        addresses = [f"127.0.0.1:{server.getsockname()[1]}" for server in held]
+    addresses = free_addresses(WORKERS)
     tasks = [{"type": "worker", "index": index} for index in range(WORKERS)]
     configs = [json.dumps({"cluster": {"worker": addresses}, "task": task}) for task in tasks]
     command = [sys.executable, str(SCRIPT), str(directory), str(steps)]
@@ -62,11 +58,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--quick", action="store_true", help="one pair")
     options = parser.parse_args()
+    pairs = 1 if options.quick else options.pairs
 
     taken: dict[str, list[float]] = {"orch": [], "by hand": [], "by hand, default threads": []}
     threads: dict[str, str] = {}
-    for turn in range(options.pairs):
+    for turn in range(pairs):
         names = list(taken) if turn % 2 == 0 else list(reversed(taken))
         for name in names:
             with tempfile.TemporaryDirectory() as directory:
@@ -81,7 +79,7 @@ def main() -> None:
         return spread([mine / theirs for mine, theirs in zip(taken["orch"], taken[name], strict=True)])
 
     rows = [(name, spread(values, "{:.2f}"), ratios(name)) for name, values in taken.items()]
-    table((f"{WORKERS} workers", f"ms a step, {options.pairs} runs: median (least to most)", "orch ÷ this, per pair"), rows)
+    table((f"{WORKERS} workers", f"ms a step, {pairs} runs: median (least to most)", "orch ÷ this, per pair"), rows)
     print(f"threads under orch and by hand: {threads or 'defaults'}")
 
 
