@@ -161,19 +161,21 @@ json.dump(found, sys.stdout)
 """
 
 
-def test_a_fork_finds_what_an_exec_finds(tmp_path: Path, start_host: Callable[[str], Host]) -> None:
+def test_a_fork_finds_what_an_exec_finds(tmp_path: Path, start_host: Callable[[str], Host], monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, LOOK)
+    write(tmp_path, "", "part.py")
     program = Program("script", "s.py", ("a b", "$HOME", "ü"))
     found = []
-    for preload in ((), ("decimal",)):
-        host = start_host("decimal" if preload else "nothing")
+    monkeypatch.setenv("PYTHONPATH", f"{os.environ['PYTHONPATH']}:{tmp_path / 'forked'}")
+    for preload in ((), ("decimal", "part")):
+        host = start_host("forked" if preload else "executed")
         host.greet(preload, program=program)
         (text,) = host.run("worker-0", program=program, env={"OF_THE_TASK": "1"})
-        pipes = re.sub(r"pipe:\[\d+\]", "pipe", text.replace(str(host.directory), "HERE"))
+        pipes = re.sub(r"pipe:\[\d+\]", "pipe", re.sub(r"/(forked|executed)\b", "/HERE", text))
         found.append(json.loads(pipes))
         assert host.log(stream="stderr") == ""
         assert host.notes() == []
-        assert len(host.agent.all(contract.Imported)) == len(preload)
+        assert len(host.agent.all(contract.Imported)) == bool(preload)
     executed, forked = found
     for name, value in executed.items():
         assert forked[name] == value, name
@@ -203,10 +205,10 @@ def test_what_should_differ_between_tasks_does(tmp_path: Path, start_host: Calla
 
 
 def test_time_spent_on_the_import_is_not_the_tasks(tmp_path: Path, start_host: Callable[[], Host]) -> None:
-    write(tmp_path, "import time\nwhile time.process_time() < 1: pass", "busy.py")
+    write(tmp_path, "import time\nwhile time.process_time() < 0.5: pass", "busy.py")
     write(
         tmp_path,
-        "import resource, time\nprint(time.process_time() < 1, resource.getrusage(resource.RUSAGE_SELF).ru_utime < 1)\nimport busy",
+        "import resource, time\nprint(time.process_time() < 0.4, resource.getrusage(resource.RUSAGE_SELF).ru_utime < 0.4)\nimport busy",
     )
     host = start_host()
     host.greet(["busy"])
@@ -474,7 +476,6 @@ def test_an_import_that_hangs_does_not_keep_anybody_from_stopping(orch: Any, tmp
     write(tmp_path, "print('never')")
     running = orch.start("up", "s.py", "-n", "2", "--grace", "1000", "--set", "preload=[stuck]")
     wait_for_file(tmp_path / "importing")
-    running.wait_for(re.compile("waiting for worker-0.*: importing stuck"))
     running.signal(signal.SIGINT)
     done = running.wait(check=130)
     assert "never" not in done.out

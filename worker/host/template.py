@@ -30,11 +30,10 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Collection
-from importlib.machinery import PathFinder
 from typing import Any
 
 from . import processes
+from .safety import Safety, open_files
 
 MESSAGE_BYTES = 64 * 1024
 _FDS = 2
@@ -51,38 +50,34 @@ def serve(control_fd: int, directory: str, modules: list[str]) -> dict[str, Any]
     control = socket.socket(fileno=control_fd)
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    ours = _open_files()
+    ours = open_files()
     room = processes.find_room("ORCH_TASK")
     os.environ.pop("ORCH_TASK", None)
     started = time.monotonic()
-    threads = 1
+    thresholds = gc.get_threshold()
+    gc.set_threshold(0)  # imports make much that stays and hardly any garbage: collecting meanwhile is a fifth of TensorFlow's import
     try:
         for name in modules:
-            threads = _preload(name, directory, threads)
+            _preload(name, directory)
     except BaseException as error:
         _send(control, {"ready": False, "why": _describe(error)})
         _show(error)
         os._exit(1)
-    while directory in sys.path:
+    if not was_there and directory in sys.path:
         sys.path.remove(directory)
+    if gc.get_threshold()[0] == 0:  # unless a module has set its own
+        gc.set_threshold(*thresholds)
     gc.collect()
     gc.freeze()  # a collection in a task must not touch, and so copy, every page that it shares with us
-    template = _Template(control, directory, threads, ours, room)
+    template = _Template(control, Safety(directory, ours), ours, room)
     _send(control, {"ready": True, "seconds": time.monotonic() - started})
     return template.run()
 
 
-def _preload(name: str, directory: str, threads: int) -> int:
-    """Import one module; returns how many threads are there by rights."""
-    if name.partition(".")[0] in ("tensorflow", "keras", "tf_keras"):
-        # NumPy comes with it. OpenBLAS keeps helper threads, stops them before a fork and starts them after it
-        # (pthread_atfork in its driver/others/memory.c), so those that are there once it is imported do no harm.
-        __import__("numpy")
-        threads = max(threads, _count_threads())
-    elif directory not in sys.path and importlib.util.find_spec(name.partition(".")[0]) is None:
+def _preload(name: str, directory: str) -> None:
+    if directory not in sys.path and importlib.util.find_spec(name.partition(".")[0]) is None:
         sys.path.append(directory)
     __import__(name)  # and not import_module: the import's own frames are nothing to the reader of a traceback
-    return threads
 
 
 def _show(error: BaseException) -> None:
@@ -101,16 +96,14 @@ def _describe(error: BaseException) -> str:
 class _Template:
     """The loop. In a forked task it is left through `run`'s return, so that the task's code runs at the top level."""
 
-    def __init__(self, control: socket.socket, directory: str, threads: int, ours: dict[int, str], room: tuple[int, int] | None) -> None:
-        self._control, self._directory, self._threads, self._ours = control, directory, threads, ours
-        self._danger = _look_for_leftovers(ours)
+    def __init__(self, control: socket.socket, safety: Safety, ours: dict[int, str], room: tuple[int, int] | None) -> None:
+        self._control, self._safety, self._ours = control, safety, ours
         self._wake, self._feeder = socket.socketpair()
         for sock in (self._wake, self._feeder):
             sock.setblocking(False)
         signal.set_wakeup_fd(self._feeder.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: None)  # the agent decides when we end
-        self._homes = _homes(sys.modules)
         self._room = room
 
     def run(self) -> dict[str, Any] | None:
@@ -133,7 +126,7 @@ class _Template:
 
     def _fork(self, token: int, order_fd: int, lifeline: int) -> dict[str, Any] | None:
         request: dict[str, Any] = json.loads(_read_all(order_fd))
-        why = self._find_danger(request)
+        why = self._safety.find_danger(request["path"])
         if why is None:
             for stream in (sys.stdout, sys.stderr):
                 if stream is not None:
@@ -164,28 +157,6 @@ class _Template:
         if said != _IS_TASK:
             return said.decode("utf-8", "surrogateescape") or "it died as soon as it was forked"
         _send(self._control, {"forked": token, "pid": pid})
-        return None
-
-    def _find_danger(self, request: dict[str, Any]) -> str | None:
-        """Why a fork would not be what a fresh interpreter is."""
-        if self._danger is not None:
-            return self._danger
-        if _count_threads() > self._threads:
-            return "an import has started a thread"
-        context = sys.modules.get("tensorflow.python.eager.context")
-        made = getattr(context, "context_safe", lambda: None)()
-        if made is not None and getattr(made, "_initialized", True):
-            return "an import has started TensorFlow's runtime"
-        return self._find_shadowing(request["path"])
-
-    def _find_shadowing(self, path: str) -> str | None:
-        """Whether the program, whose `sys.path[0]` is `path`, would have imported other modules than we have."""
-        hidden = _importable(path, self._homes)
-        for name, home in self._homes.items():
-            if home == self._directory != path:
-                return f"the module {name} was imported from {home}, where this program does not look"
-            if name in hidden and home != path:
-                return f"the program has a {name} of its own, and another one has been imported"
         return None
 
     def _become_task(self, request: dict[str, Any], lifeline: int, template: socket.socket) -> None:
@@ -252,76 +223,6 @@ def _reseed() -> None:
     process = sys.modules.get("multiprocessing.process")
     if process is not None:
         process.current_process().authkey = os.urandom(32)
-
-
-def _count_threads() -> int:
-    try:
-        return len(os.listdir("/proc/self/task"))
-    except OSError:
-        return 1
-
-
-def _open_files() -> dict[int, str]:
-    """Our descriptors, and what they are open on; empty where the platform does not tell."""
-    found = {}
-    try:
-        names = os.listdir("/proc/self/fd")
-    except OSError:
-        return {}
-    for name in names:
-        try:
-            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
-        except OSError:
-            continue  # the listing's own
-    return found
-
-
-def _look_for_leftovers(ours: dict[int, str]) -> str | None:
-    """What the imports have left that a task must not share with others."""
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        pass
-    else:
-        return "an import has started a process"
-    opened = [target for fd, target in _open_files().items() if fd not in ours and not target.startswith(_HARMLESS)]
-    return f"an import has left {opened[0]} open" if opened else None
-
-
-# Nothing in these has a position or a state that tasks would share.
-_HARMLESS = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
-
-
-def _homes(modules: dict[str, Any]) -> dict[str, str]:
-    """Top-level names of modules that came from files, which a file beside the script would hide, with their directories."""
-    found = {}
-    for name, module in list(modules.items()):
-        origin = getattr(getattr(module, "__spec__", None), "origin", None)
-        if "." in name or origin in ("built-in", "frozen"):
-            continue
-        if origin is not None:
-            found[name] = os.path.dirname(os.path.dirname(origin) if hasattr(module, "__path__") else origin)
-        elif hasattr(module, "__path__") and not name.startswith("_orch"):
-            found[name] = ""  # a namespace package: any module of that name comes before it
-    return found
-
-
-def _importable(path: str, names: Collection[str]) -> set[str]:
-    """Which of `names` can be imported from `path`, a directory or a zip file."""
-    try:
-        with os.scandir(path) as entries:
-            return {_module_name(entry) for entry in entries}.intersection(names)
-    except NotADirectoryError:
-        return {name for name in names if PathFinder.find_spec(name, [path]) is not None}
-    except OSError:
-        return set()
-
-
-def _module_name(entry: os.DirEntry[str]) -> str:
-    name, dot, suffix = entry.name.partition(".")
-    if dot:
-        return name if suffix in ("py", "pyc", "so") or suffix.endswith(".so") else ""
-    return name if os.path.isfile(os.path.join(entry.path, "__init__.py")) else ""
 
 
 def _close(fd: int) -> None:

@@ -1,0 +1,136 @@
+"""Whether a template may still be forked, and whether a fork would be what a fresh interpreter is."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+from collections.abc import Collection
+from importlib.machinery import PathFinder
+from typing import Any
+
+_PROBE_MS = 5000
+
+
+class Safety:
+    """What the imports have done to this process. `ours`: the files that were open before them; `directory`: see `template.serve`."""
+
+    def __init__(self, directory: str, ours: dict[int, str]) -> None:
+        self._directory = directory
+        if count_threads() > 1:
+            stop_pools()
+        self._leftovers = _look_for_leftovers(ours)
+        self._homes = _homes(sys.modules)
+
+    def find_danger(self, path: str) -> str | None:
+        """Why a program whose `sys.path[0]` is `path` must not be forked from here; None: it may."""
+        if self._leftovers is not None:
+            return self._leftovers
+        context = sys.modules.get("tensorflow.python.eager.context")
+        made = getattr(context, "context_safe", lambda: None)()
+        if made is not None and getattr(made, "_initialized", True):
+            return "an import has started TensorFlow's runtime"
+        if count_threads() > 1:
+            return "an import has started a thread"
+        return self._find_shadowing(path)
+
+    def _find_shadowing(self, path: str) -> str | None:
+        """Whether the program would have imported other modules than we have."""
+        hidden = _importable(path, self._homes)
+        for name, home in self._homes.items():
+            if home == self._directory != path:
+                return f"the module {name} was imported from {home}, where this program does not look"
+            if name in hidden and home != path:
+                return f"the program has a {name} of its own, and another one has been imported"
+        return None
+
+
+def stop_pools() -> None:
+    """End the threads that a fork would end anyway.
+
+    Each OpenBLAS (NumPy and SciPy have one each) keeps helper threads on a machine with several cores. It stops them before a
+    fork, in parent and child, and starts them when it is next used (pthread_atfork in its driver/others/memory.c). So whatever
+    is left after a fork that leads to nothing does not know of forks, and must not be forked.
+    """
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.close(writer)
+    poll = select.poll()
+    poll.register(reader, 0)  # closed by the child's end
+    if not poll.poll(_PROBE_MS):
+        os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    os.close(reader)
+
+
+def count_threads() -> int:
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except OSError:
+        return 1
+
+
+def open_files() -> dict[int, str]:
+    """Our descriptors, and what they are open on; empty where the platform does not tell."""
+    found = {}
+    try:
+        names = os.listdir("/proc/self/fd")
+    except OSError:
+        return {}
+    for name in names:
+        try:
+            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            continue  # the listing's own
+    return found
+
+
+def _look_for_leftovers(ours: dict[int, str]) -> str | None:
+    """What the imports have left that a task must not share with others."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        pass
+    else:
+        return "an import has started a process"
+    opened = [target for fd, target in open_files().items() if fd not in ours and not target.startswith(_HARMLESS)]
+    return f"an import has left {opened[0]} open" if opened else None
+
+
+# Nothing in these has a position or a state that tasks would share.
+_HARMLESS = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+
+
+def _homes(modules: dict[str, Any]) -> dict[str, str]:
+    """Top-level names of modules that came from files, which a file beside the script would hide, with their directories."""
+    found = {}
+    for name, module in list(modules.items()):
+        origin = getattr(getattr(module, "__spec__", None), "origin", None)
+        if "." in name or origin in ("built-in", "frozen"):
+            continue
+        if origin is not None:
+            found[name] = os.path.dirname(os.path.dirname(origin) if hasattr(module, "__path__") else origin)
+        elif hasattr(module, "__path__") and not name.startswith("_orch"):
+            found[name] = ""  # a namespace package: any module of that name comes before it
+    return found
+
+
+def _importable(path: str, names: Collection[str]) -> set[str]:
+    """Which of `names` can be imported from `path`, a directory or a zip file."""
+    try:
+        with os.scandir(path) as entries:
+            return {_module_name(entry) for entry in entries}.intersection(names)
+    except NotADirectoryError:
+        return {name for name in names if PathFinder.find_spec(name, [path]) is not None}
+    except OSError:
+        return set()
+
+
+def _module_name(entry: os.DirEntry[str]) -> str:
+    name, dot, suffix = entry.name.partition(".")
+    if dot:
+        return name if suffix in ("py", "pyc", "so") or suffix.endswith(".so") else ""
+    return name if os.path.isfile(os.path.join(entry.path, "__init__.py")) else ""
