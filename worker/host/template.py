@@ -54,6 +54,7 @@ def serve(control_fd: int, directory: str, modules: list[str]) -> dict[str, Any]
     room = processes.find_room("ORCH_TASK")
     os.environ.pop("ORCH_TASK", None)
     started = time.monotonic()
+    was_there = directory in sys.path
     thresholds = gc.get_threshold()
     gc.set_threshold(0)  # imports make much that stays and hardly any garbage: collecting meanwhile is a fifth of TensorFlow's import
     try:
