@@ -183,6 +183,10 @@ class _Template:
             os.environ.clear()
             os.environ.update(request["env"])
             processes.restore_limits(tuple(request["limits"]))
+            task = request["order"]["task"]
+            processes.name_process(task)
+            if self._room is not None:
+                processes.show_mark(self._room, task)
             template.send(_IS_TASK, socket.MSG_NOSIGNAL)
         except (OSError, ValueError) as error:
             # The agent tries an exec instead, which fails in the same way, and says so in its own words.
@@ -194,10 +198,6 @@ class _Template:
             os._exit(_NEVER_RAN)
         processes.hold_lifeline(lifeline)
         os.close(lifeline)
-        task = request["order"]["task"]
-        processes.name_process(task)
-        if self._room is not None:
-            processes.show_mark(self._room, task)
         finder = sys.path_importer_cache.pop(request["path"], None)
         getattr(finder, "invalidate_caches", int)()  # what is known of a zip file may be out of date, and is kept beside it
         _reseed()
