@@ -145,7 +145,7 @@ class TemplateOrder:
 class Hello:
     """The first order. The agent looks around, holds `ports` ports, and answers with `Facts`.
 
-    `programs` and `cwds` are looked at on the host, before anything starts, and what is wrong with
+    `programs` and `cwd` are looked at on the host, before anything starts, and what is wrong with
     them comes back in `Facts.problems`. `shared_dir`: the run directory, if this host sees it; the
     agent then writes the tasks' output there itself and sends `Grew` instead of `Output`.
     """

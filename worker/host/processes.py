@@ -6,7 +6,7 @@ Every task leads its own session and process group. Three things end it when the
 * the *lifeline*: the task inherits the read end of a pipe whose only write end is the agent's. The pipe
   is set to send SIGKILL to the task's process group when that end closes (``F_SETSIG``, ``F_SETOWN``,
   ``O_ASYNC``; see fcntl(2)), so the kernel does it, without a thread, blocked signals or not;
-* ``PR_SET_PDEATHSIG`` for the task's first process;
+* ``PR_SET_PDEATHSIG`` for the first process of a task that was executed (a forked one is the template's child, and must survive it);
 * the agent is a subreaper (``PR_SET_CHILD_SUBREAPER``, prctl(2)): what a task leaves behind, even in a
   session of its own, becomes the agent's child, and is found and ended.
 """
