@@ -313,7 +313,7 @@ BAD = {
     "worker imports itself absolutely": ("worker.host.agent", "import worker.contract", "import worker.contract relatively"),
     "worker imports psutil": ("worker.host.agent", "import psutil", "standard library alone: psutil"),
     "worker imports psutil late": ("worker.host.agent", "def f():\n    import psutil", "standard library alone: psutil"),
-    "host imports TensorFlow late": ("worker.host.template", "def f():\n    import tensorflow", "worker/task only"),
+    "host imports TensorFlow late": ("worker.host.template.server", "def f():\n    import tensorflow", "worker/task only"),
     "task imports TensorFlow early": ("worker.task.strategy", "import tensorflow as tf", "inside functions"),
     "task imports the host privately": ("worker.task.start", "from _orch_worker.host import agent", "must not import worker.host"),
     "task imports the host": ("worker.task.strategy", "from ..host import agent", "must not import worker.host"),

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(300)
 HOW = """
 import os, sys
 from pathlib import Path
-FORKED = "template_start" in Path(f"/proc/{os.getppid()}/cmdline").read_text()
+FORKED = "template/start" in Path(f"/proc/{os.getppid()}/cmdline").read_text()
 TASK = os.environ["ORCH_TASK"]
 """
 

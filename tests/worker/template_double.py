@@ -19,10 +19,10 @@ from typing import Any
 
 from tests.worker.agent_double import ROOT, Outcome, clean_environment
 from worker.contract import BootstrapOrder, DeviceSettings, Program, to_json
+from worker.host.births import directory_of
 from worker.host.memory import keep_in_memory
-from worker.host.starting import directory_of
 
-START = ROOT / "worker" / "host" / "template_start.py"
+START = ROOT / "worker" / "host" / "template" / "start.py"
 PATIENCE_S = 60.0
 
 

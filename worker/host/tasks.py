@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 
 from .. import contract
 from . import processes
+from .births import Birth, Starter, directory_of, prepare
 from .link import Link
 from .loop import Loop
 from .output import TaskOutput
 from .relay import Relay
-from .starting import Birth, Starter, directory_of, prepare
-from .templates import Start, Templates
+from .template.client import Start, Templates
 
 STACKS = "stacks.txt"
 """The bootstrap makes this file once it has made SIGQUIT harmless."""

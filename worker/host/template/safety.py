@@ -14,7 +14,7 @@ _PROBE_MS = 5000
 
 
 class Safety:
-    """What the imports have done to this process. `ours`: the files that were open before them; `directory`: see `template.serve`."""
+    """What the imports have done to this process. `ours`: the files that were open before them; `directory`: see `server.serve`."""
 
     def __init__(self, directory: str, ours: dict[int, str]) -> None:
         self._directory = directory

@@ -22,10 +22,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from . import environment, processes
-from .loop import Loop
-from .memory import keep_in_memory
-from .template import MESSAGE_BYTES
+from .. import environment, processes
+from ..loop import Loop
+from ..memory import keep_in_memory
+from .server import MESSAGE_BYTES
 
 PATIENCE_S = 5.0
 """How long a template may owe an answer. One that is killed for it costs later tasks an import, and nothing else."""
@@ -33,12 +33,12 @@ _MOST_ASKED = 8
 """Requests on their way to one template. A socket's queue takes ten (net.unix.max_dgram_qlen)."""
 _ROOM = 64
 """Where each fork writes its task's name, for whoever looks at its environment from outside."""
-_START = os.path.join(os.path.dirname(os.path.abspath(__file__)), "template_start.py")
+_START = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start.py")
 
 
 @dataclass(slots=True)
 class Fork:
-    """A task that a template is asked for. `request`: what `template.py` reads. Exactly one of the two is called, once."""
+    """A task that a template is asked for. `request`: what `server.py` reads. Exactly one of the two is called, once."""
 
     request: Mapping[str, Any]
     on_forked: Callable[[int, int], None]

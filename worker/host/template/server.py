@@ -32,7 +32,7 @@ import sys
 import time
 from typing import Any
 
-from . import processes
+from .. import processes
 from .safety import Safety, open_files
 
 MESSAGE_BYTES = 64 * 1024
