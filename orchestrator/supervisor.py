@@ -19,7 +19,7 @@ from worker import contract
 from .backends import Backend, Host
 from .backends.agents import AgentLink, refuse_silence
 from .errors import BROKEN, INTERRUPTED, TERMINATED, OrchError, Problem, SpecError
-from .model import events, lifecycle, plan
+from .model import events, formation, lifecycle, plan
 from .model.cluster import Cause, Cluster, Outcome, Phase, Verdict
 from .model.events import StopAsked
 from .model.plan import HostFacts, Placement, Plan
@@ -39,17 +39,19 @@ _SIGNALS = {
     signal.SIGTERM: ("told to end (SIGTERM)", TERMINATED),
     signal.SIGHUP: ("the terminal was closed (SIGHUP)", 128 + signal.SIGHUP),
 }
+_REQUESTS = (signal.SIGUSR1, signal.SIGUSR2)
+"""`orch stacks` and `orch restart`."""
 
 
 def hold_signals() -> None:
     """Keep the signals that end a run until `Supervisor.run` can act on them: an early Ctrl-C is not lost, and ends nothing half-way."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, (*_SIGNALS, signal.SIGUSR1))
+    signal.pthread_sigmask(signal.SIG_BLOCK, (*_SIGNALS, *_REQUESTS))
 
 
 def release_signals() -> None:
     """Let them do again what they do to any Python program: once the verdict is written, they can only cost the reader something.
 
-    But not SIGUSR1: an `orch stacks` that comes too late must not kill what it asks.
+    But not those that only ask for something: an `orch stacks` that comes too late must not kill what it asks.
     """
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
@@ -89,6 +91,7 @@ class Supervisor:
         self._disk_full = False
         self._lost: set[str] = set()
         self._spoken: set[tuple[str, int]] = set()
+        self._heard_at = 0.0
         self._given_up: Exception | None = None
 
     async def run(self) -> Verdict:
@@ -173,10 +176,9 @@ class Supervisor:
 
     def _launch(self, planned: Plan) -> None:
         self._rundir.write_plan(planned)
-        self._cluster = lifecycle.new(lifecycle.policy_of(self._spec), planned.hosts_by_task)
+        self._cluster = lifecycle.new(lifecycle.policy_of(self._spec), planned.hosts_by_task, planned.run_id)
         self._viewer.planned(planned)
         self._happen(events.Launched(1, time.time()))
-        self._loop.call_later(OVERDUE_S, self._remind)
 
     # --- frames and signals in -----------------------------------------------------------------
 
@@ -214,6 +216,8 @@ class Supervisor:
         if (task, attempt) not in self._spoken:
             self._spoken.add((task, attempt))
             self._record(TaskSpoke(task, attempt, time.time()))
+        if not task.startswith("evaluator-"):  # it lives on while the training hangs
+            self._heard_at = time.time()
         self._viewer.grew(task, attempt, stream, size)
 
     def _lose(self, host: str, reason: str) -> None:
@@ -228,12 +232,13 @@ class Supervisor:
         for number in _SIGNALS:
             self._loop.add_signal_handler(number, self._on_signal, number)
         self._loop.add_signal_handler(signal.SIGUSR1, self._show_stacks)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_SIGNALS, signal.SIGUSR1))
+        self._loop.add_signal_handler(signal.SIGUSR2, lambda: self._happen(events.RestartAsked(time.time())))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_SIGNALS, *_REQUESTS))
         try:
             yield
         finally:
             hold_signals()
-            for number in (*_SIGNALS, signal.SIGUSR1):
+            for number in (*_SIGNALS, *_REQUESTS):
                 self._loop.remove_signal_handler(number)
 
     def _on_signal(self, number: signal.Signals) -> None:
@@ -256,6 +261,8 @@ class Supervisor:
     def _happen(self, event: events.Event) -> None:
         if self._cluster is None:
             return
+        if isinstance(event, (events.TaskExited, events.Tick)):
+            self._look_for_checkpoints(self._cluster)
         self._record(event)
         before = self._cluster
         self._cluster, actions = lifecycle.step(before, event)
@@ -267,9 +274,7 @@ class Supervisor:
     def _perform(self, action: events.Action) -> None:
         match action:
             case events.StartAttempt():
-                assert self._plan is not None
-                for host, link in self._links.items():
-                    link.order(self._plan.orders(host))
+                self._start(action)
             case events.CollectStacks():
                 for link, mine in self._by_host(action.tasks):
                     link.order(contract.ShowStacks(mine))
@@ -279,6 +284,20 @@ class Supervisor:
             case events.Finish():
                 if not self._finished.done():
                     self._finished.set_result(action.verdict)
+
+    def _start(self, action: events.StartAttempt) -> None:
+        assert self._plan is not None
+        try:
+            self._rundir.make_attempt(action.attempt)
+        except OSError as error:
+            self._fail_to_write(error)
+        for host, link in self._links.items():
+            orders = self._plan.orders(host, action.attempt, set(action.tasks))
+            if orders.orders:
+                link.order(orders)
+        if len(action.tasks) == len(self._plan.tasks):
+            self._reminded = ("", 0.0)
+            self._loop.call_later(OVERDUE_S, self._remind, action.attempt)
 
     def _by_host(self, tasks: Iterable[str]) -> Iterator[tuple[AgentLink, tuple[str, ...]]]:
         """These tasks, host by host, with the way to each host."""
@@ -299,20 +318,38 @@ class Supervisor:
             self._timer = None
         at = lifecycle.next_deadline(self._cluster) if self._cluster is not None else None
         if at is not None:
-            self._timer = self._loop.call_later(max(0.0, at - time.time()), lambda: self._happen(events.Tick(time.time())))
+            self._timer = self._loop.call_later(max(0.0, at - time.time()), self._tick)
 
-    def _remind(self) -> None:
-        """Name those whom the cluster waits for; again when that changes, and now and then."""
-        if self._cluster is None or self._cluster.phase is not Phase.STARTING:
+    def _tick(self) -> None:
+        if self._cluster is None:
             return
-        text = lifecycle.describe_formation(self._cluster)
+        now = time.time()
+        if self._cluster.policy.hang_s is not None and self._heard_at > self._cluster.heard_at:
+            # Told only now: each line of each task would otherwise be an event.
+            self._happen(events.Heard(self._heard_at))
+        self._happen(events.Tick(now))
+
+    def _look_for_checkpoints(self, cluster: Cluster) -> None:
+        """What an attempt has saved is progress, where it matters whether there was any."""
+        if cluster.policy.restart.max:
+            newest = self._rundir.newest_checkpoint()
+            if newest > cluster.saved_at:
+                seen = events.CheckpointSeen(newest)
+                self._record(seen)
+                self._cluster, _ = lifecycle.step(cluster, seen)
+
+    def _remind(self, attempt: int) -> None:
+        """Name those whom the cluster waits for; again when that changes, and now and then."""
+        if self._cluster is None or self._cluster.phase is not Phase.STARTING or self._cluster.attempt != attempt:
+            return
+        text = formation.describe_formation(self._cluster)
         now = self._loop.time()
         if not text:
             pass
         elif text != self._reminded[0] or now - self._reminded[1] >= REMIND_S:
             self._reminded = (text, now)
             self._viewer.said(text)
-        self._loop.call_later(1.0, self._remind)
+        self._loop.call_later(1.0, self._remind, attempt)
 
     def _record(self, event: RunEvent) -> None:
         try:
@@ -345,7 +382,7 @@ def _as_event(host: str, frame: Any) -> events.Event:
         case contract.Report():
             return events.TaskReported(frame.task, frame.attempt, frame.values, frame.at)
         case contract.Exited():
-            return events.TaskExited(frame.task, frame.attempt, frame.code, frame.stopped, frame.at, frame.failure)
+            return events.TaskExited(frame.task, frame.attempt, frame.code, frame.stopped, frame.at, frame.failure, frame.killed)
         case contract.Swept():
             return events.TaskSwept(frame.task, frame.attempt, time.time())
         case contract.Trouble():

@@ -61,6 +61,7 @@ PURE_IMPORTS = {
     "functools",
     "graphlib",
     "hashlib",
+    "zlib",
     "heapq",
     "ipaddress",
     "itertools",

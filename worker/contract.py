@@ -321,6 +321,8 @@ class Exited:
     stopped: bool
     sizes: tuple[int, int]
     failure: Failure | None = None
+    killed: bool = False
+    """By a signal. A program may also exit with such a code by itself, as a shell does whose command was killed."""
 
 
 @dataclass(frozen=True, slots=True)

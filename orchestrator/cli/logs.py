@@ -37,7 +37,7 @@ _TASK = re.compile(r"(chief|worker|ps|evaluator|master)(-\d*)?")
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Begin with the last N lines of each stream.")
 @click.option("--grep", metavar="RE", help="Show only lines in which this regular expression is found.")
 @click.option("--stream", type=click.Choice(STREAMS), help="Show only this stream.")
-@click.option("--attempt", type=click.IntRange(1), metavar="N", help="An earlier attempt; default: the last.")
+@click.option("--attempt", type=click.IntRange(1), metavar="N", help="One attempt; default: each task's last.")
 @color_options
 @click.option("--json", "as_json", is_flag=True, help="Print lines as JSON objects.")
 def logs_command(names: Sequence[str], home: str, **given: Any) -> int:
@@ -48,7 +48,8 @@ def logs_command(names: Sequence[str], home: str, **given: Any) -> int:
         raise OrchError(f"{run.run_id} ended before it had tasks; logs: {run.path}")
     tasks = [str(task.id) for task in planned.tasks]
     shown = only_tasks(wanted, tasks)
-    streams = _Streams(run, [task for task in tasks if shown is None or task in shown], given, _last_attempt(run, given["attempt"]))
+    _check_attempt(run, given["attempt"])
+    streams = _Streams(run, [task for task in tasks if shown is None or task in shown], given)
     printer = _JsonPrinter(_pattern(given["grep"])) if given["as_json"] else _TextPrinter(planned, given)
     streams.show(printer)
     while given["follow"]:
@@ -74,11 +75,10 @@ def _split(home: Path, names: Sequence[str]) -> tuple[RunDir, list[str]]:
         raise UsageError(f"{error}; tasks are written worker-0" if others else str(error)) from None
 
 
-def _last_attempt(run: RunDir, asked: int | None) -> int:
+def _check_attempt(run: RunDir, asked: int | None) -> None:
     found = sorted(int(path.name.partition("-")[2]) for path in run.path.glob("attempt-*"))
     if asked is not None and asked not in found:
         raise UsageError(f"{run.run_id} has no attempt {asked}; it has {', '.join(map(str, found)) or 'none'}")
-    return asked or (found[-1] if found else 1)
 
 
 def _pattern(text: str | None) -> re.Pattern[str] | None:
@@ -89,18 +89,34 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
 
 
 class _Streams:
-    """The files to be shown, each read on from where it was left."""
+    """The files to be shown, each read on from where it was left. When a task is started again, its new files follow."""
 
-    def __init__(self, run: RunDir, tasks: Sequence[str], given: dict[str, Any], attempt: int) -> None:
-        streams = (given["stream"],) if given["stream"] else STREAMS
-        self._followers = [
-            (task, stream, Follower(run.log_path(task, attempt, stream), tail=given["tail"])) for task in tasks for stream in streams
-        ]
+    def __init__(self, run: RunDir, tasks: Sequence[str], given: dict[str, Any]) -> None:
+        self._run, self._asked = run, given["attempt"]
+        self._streams = (given["stream"],) if given["stream"] else STREAMS
+        newest = run.last_attempts()
+        self._attempts = {task: given["attempt"] or newest.get(task, 1) for task in tasks}
+        self._followers = {task: self._open(task, tail=given["tail"]) for task in tasks}
+
+    def _open(self, task: str, tail: int | None = None) -> list[tuple[str, Follower]]:
+        attempt = self._attempts[task]
+        return [(stream, Follower(self._run.log_path(task, attempt, stream), tail=tail)) for stream in self._streams]
 
     def show(self, printer: _TextPrinter | _JsonPrinter) -> bool:
         """Print everything that is there by now; False if that was nothing."""
+        found = self._show(printer)
+        newest = {} if self._asked else self._run.last_attempts()
+        for task, attempt in self._attempts.items():
+            if newest.get(task, attempt) > attempt:
+                self._attempts[task] = attempt + 1  # one after the other: there may have been more than one since we looked
+                printer.end_of(task)
+                self._followers[task] = self._open(task)
+                found = True
+        return found
+
+    def _show(self, printer: _TextPrinter | _JsonPrinter) -> bool:
         found = False
-        for task, stream, follower in self._followers:
+        for task, stream, follower in ((task, *one) for task, opened in self._followers.items() for one in opened):
             while data := follower.read():
                 found = True
                 printer.show(task, stream, data)
@@ -131,6 +147,11 @@ class _TextPrinter:
         for stream, text in self._view.idle(time.time()):
             self._sink.write(stream, text)
 
+    def end_of(self, task: str) -> None:
+        """What comes next of this task is of another attempt."""
+        for stream, text in self._view.finish(task):
+            self._sink.write(stream, text)
+
     def end(self) -> None:
         for stream, text in self._view.finish():
             self._sink.write(stream, text)
@@ -151,10 +172,14 @@ class _JsonPrinter:
 
     def rest(self) -> None: ...
 
+    def end_of(self, task: str) -> None:
+        for key in [key for key in self._views if key[0] == task]:
+            for _, text in self._views.pop(key).finish():
+                self._print(*key, text)
+
     def end(self) -> None:
-        for (task, stream), view in self._views.items():
-            for _, text in view.finish():
-                self._print(task, stream, text)
+        for task in {task for task, _ in self._views}:
+            self.end_of(task)
 
     def _print(self, task: str, stream: str, text: str) -> None:
         for line in text.split("\n")[:-1]:

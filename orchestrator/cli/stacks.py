@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from ..errors import UsageError
-from ..model.lifecycle import group_tasks
+from ..model.formation import group_tasks
 from ..record import rundir, stacks
 from .options import home_option
 
@@ -30,7 +30,7 @@ def stacks_command(run: str | None, home: str, full: bool) -> int:
     pid, cluster = found.controller_pid(), found.read_cluster()
     if pid is None or cluster is None:
         raise UsageError(f"{found.run_id} is not running")
-    files = {name: found.task_dir(name, cluster.attempt) / "stacks.txt" for name, task in cluster.tasks.items() if not task.has_ended}
+    files = {name: found.task_dir(name, task.attempt) / "stacks.txt" for name, task in cluster.tasks.items() if not task.has_ended}
     before = {name: _size(path) for name, path in files.items()}
     os.kill(pid, signal.SIGUSR1)
     _wait_until_still(files, before)

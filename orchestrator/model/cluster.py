@@ -3,6 +3,11 @@
 a task:     PENDING -> STARTED -> UP -> SUCCEEDED | FAILED | STOPPED | LOST
 a cluster:  STARTING -> RUNNING -> STOPPING -> DONE
             (started)   (formed)   (one end is decided: success, failure, cancel, deadline)
+                                            -> RESTARTING -> STARTING
+                                               (the next attempt is waited for)
+
+Attempts are numbered through the run. A task that is started again alone has a number of its own, so each number and task is one
+process, with one directory.
 """
 
 from __future__ import annotations
@@ -13,6 +18,8 @@ from enum import Enum
 from typing import Any
 
 from worker.contract import Failure
+
+from .spec import Restart
 
 
 class TaskState(str, Enum):
@@ -36,6 +43,7 @@ class Phase(str, Enum):
     STARTING = "starting"
     RUNNING = "running"
     STOPPING = "stopping"
+    RESTARTING = "restarting"
     DONE = "done"
 
 
@@ -51,21 +59,28 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """One task of the current attempt. Times are seconds since the epoch."""
+    """One task, in its latest attempt. Times are seconds since the epoch.
+
+    `restart_at`: it has failed and is started again then, alone. `step_before`: `Cluster.reached` when it was started.
+    """
 
     name: str
     host: str
+    attempt: int = 1
     state: TaskState = TaskState.PENDING
     pid: int | None = None
     started_at: float | None = None
     up_at: float | None = None
     ended_at: float | None = None
     code: int | None = None
+    killed: bool = False
     swept: bool = False
     waiting: str = ""
     report: Mapping[str, Any] = field(default_factory=dict)
     reported_at: float | None = None
     failure: Failure | None = None
+    restart_at: float | None = None
+    step_before: float | None = None
 
     @property
     def type(self) -> str:
@@ -88,11 +103,16 @@ class Policy:
     run_s: float | None = None
     grace_s: float = 5.0
     opens_ports: bool = True
+    hang_s: float | None = None
+    restart: Restart = Restart()
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a run did not succeed. `task` is empty when it was no task. `what`: one sentence without the task's name."""
+    """Why a run, or an attempt, did not succeed. `task` is empty when it was no task. `what`: one sentence without the task's name.
+
+    `attempt`: the one that `task` was in. `killed`: a signal ended it, and `code` is 128 plus its number.
+    """
 
     what: str
     at: float
@@ -100,11 +120,29 @@ class Cause:
     host: str = ""
     code: int | None = None
     failure: Failure | None = None
+    killed: bool = False
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PastAttempt:
+    """A failure that was followed by a new start, or that might have been. `task`: the one that failed alone; empty: the whole cluster.
+
+    `free`: it does not count against the restarts that are allowed. `progressed`: it brought the training forward.
+    """
+
+    attempt: int
+    started_at: float
+    ended_at: float
+    cause: Cause | None = None
+    task: str = ""
+    free: bool = False
+    progressed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The end of a run."""
+    """The end of a run. `attempt`: its last. `past`: the failures before; `gave_up`: why this one was not followed by another start."""
 
     outcome: Outcome
     exit_code: int
@@ -112,22 +150,45 @@ class Verdict:
     started_at: float
     ended_at: float
     cause: Cause | None = None
+    past: tuple[PastAttempt, ...] = ()
+    gave_up: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A run in progress. `ending` is the verdict to come, as far as it is known while tasks are being stopped."""
+    """A run in progress.
+
+    `attempt`: the newest number; `attempt_at`: when the whole cluster was last started. `ending` is the verdict to come, as far as it is
+    known while tasks are being stopped; `again`: unless there is another attempt. `resume_at`: when that begins. `alone`: the tasks that
+    wait to be started again alone. `heard_at`: when any task last wrote or reported something, as far as it has been told.
+    `reached`: the highest step reported in this attempt; `furthest`: in those before. `saved_at`: the newest checkpoint, as told.
+    `seed` makes the pauses of different runs differ. `missing`, `left`, `undecided`: how many tasks are still to come up, to be swept, and
+    to succeed; kept, for counting them at each event would take minutes in a cluster of thousands.
+    """
 
     policy: Policy
     tasks: Mapping[str, TaskStatus]
     attempt: int = 1
     phase: Phase = Phase.STARTING
     started_at: float = 0.0
+    attempt_at: float = 0.0
     formed_at: float | None = None
     stopping_at: float | None = None
     ending: Verdict | None = None
+    again: bool = False
+    resume_at: float | None = None
+    alone: tuple[str, ...] = ()
+    heard_at: float = 0.0
+    reached: float | None = None
+    furthest: float | None = None
+    saved_at: float = 0.0
+    past: tuple[PastAttempt, ...] = ()
     hurried: bool = False
     verdict: Verdict | None = None
+    seed: str = ""
+    missing: int = 0
+    left: int = 0
+    undecided: int = 0
 
     @property
     def is_over(self) -> bool:

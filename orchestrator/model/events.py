@@ -75,6 +75,8 @@ class TaskExited:
     stopped: bool
     at: float
     failure: Failure | None = None
+    killed: bool = False
+    """By a signal; `code` is then 128 plus its number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,27 @@ class StopAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class RestartAsked:
+    """Somebody wants the cluster to be started anew (`orch restart`)."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Some task has written or reported something; told when it matters to a deadline."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSeen:
+    """The newest file in the run's checkpoint directory is of this time; told when an attempt ends."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed; sent when `next_deadline` is due."""
 
@@ -132,6 +155,9 @@ Event = (
     | HostLost
     | HostBroken
     | StopAsked
+    | RestartAsked
+    | Heard
+    | CheckpointSeen
     | Tick
 )
 
@@ -141,7 +167,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class StartAttempt:
-    """Start these tasks."""
+    """Start these tasks: all of them, or one that goes on alone."""
 
     attempt: int
     tasks: tuple[str, ...]

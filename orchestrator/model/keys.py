@@ -32,6 +32,7 @@ from .tree import Node, scalar
 MAX_TASKS = 100_000
 MAX_CPUS = 1024
 MAX_SECONDS = 1_000_000_000
+MAX_RESTARTS = 1_000_000
 MAX_NAME = 40
 LOG_LEVELS = ("debug", "info", "warning", "error")
 FIRST_PORT, LAST_PORT = 1024, 65535
@@ -155,9 +156,33 @@ _DEFAULTS = Struct(
 _TIMEOUTS = Struct(
     {
         "start_s": Key(Number(MAX_SECONDS), "Until every task is up.", "120", "no limit"),
-        "run_s": Key(Number(MAX_SECONDS), "For the whole run.", "3600", "no limit"),
+        "hang_s": Key(Number(MAX_SECONDS), "Without any output or report of any task.", "600", "no limit"),
+        "run_s": Key(Number(MAX_SECONDS), "For the whole run, with all its attempts.", "3600", "no limit"),
         "grace_s": Key(Number(MAX_SECONDS, zero=True), "From SIGTERM to SIGKILL, when a task is stopped.", "5", "5"),
     }
+)
+_RESTART = Struct(
+    {
+        "max": Key(Integer(0, MAX_RESTARTS), "How often, in the whole run.", "3", "0"),
+        "backoff_s": Key(
+            Number(MAX_SECONDS, zero=True), "Seconds before the first restart; doubled for each further one, varied by a quarter.", "1", "1"
+        ),
+        "backoff_max_s": Key(Number(MAX_SECONDS, zero=True), "The longest pause.", "60", "60"),
+        "without_progress": Key(
+            Integer(0, MAX_RESTARTS),
+            "So many attempts in a row without progress end the run, whatever is left of max; 0: they do not. "
+            "Progress is a higher step in worker.report(step=...), or a new file in ORCH_CHECKPOINT_DIR.",
+            "3",
+            "3",
+        ),
+        "progress_s": Key(
+            Number(MAX_SECONDS),
+            "An attempt that neither reports nor saves has made progress if it lasted this long.",
+            "600",
+            "600",
+        ),
+    },
+    shorthand="max",
 )
 _BACKEND = Struct({"type": Key(OneOf(("local",), "the backends"), "The kind of place.", "local", "local")}, shorthand="type")
 
@@ -198,10 +223,12 @@ ROOT = Struct(
             "tensorflow, if the program uses it",
         ),
         "timeouts": Key(_TIMEOUTS, "Limits in seconds."),
+        "restart": Key(_RESTART, "What is started again after a failure: a number of restarts, or a mapping as here."),
         "ports": Key(PortRange(), "The first and last port that may be used.", "41000-41999", "any free port"),
         "backend": Key(_BACKEND, "Where the tasks run."),
     },
     misplaced={
+        "max_restarts": "unknown key 'max_restarts'; write it as restart: {max: 3}",
         "workers": "unknown key 'workers'; write it as tasks: {worker: 4}",
         "env": "unknown key 'env'; write it as defaults: {env: {NAME: value}}",
         "devices": "unknown key 'devices'; write it as defaults: {devices: {cpus: 2}}",

@@ -3,27 +3,29 @@
 The policy of a run lives here and nowhere else. Time is in the events; nothing here looks at a clock. `orch ps` folds a
 run's recorded events with the same `step` that ran it.
 
-A verdict is decided when the cluster starts STOPPING, and given when the last task is swept. What tasks do in
-between can only move the blame to an earlier moment, never to one that we caused.
+A verdict is decided when the cluster starts STOPPING, and given when the last task is swept, unless another attempt follows
+(`restarts` knows when). What tasks do in between can only move the blame to an earlier moment, never to one that we caused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from worker.contract import TaskId
-
+from . import formation, restarts
 from .cluster import Cause, Cluster, Outcome, Phase, Policy, TaskState, TaskStatus, Verdict
 from .events import (
     Action,
+    CheckpointSeen,
     CollectStacks,
     Event,
     Finish,
+    Heard,
     HostBroken,
     HostLost,
     Launched,
+    RestartAsked,
     StartAttempt,
     Stop,
     StopAsked,
@@ -45,12 +47,12 @@ def policy_of(spec: ClusterSpec) -> Policy:
     """What a spec says about life and death."""
     limits = spec.timeouts
     opens_ports = spec.strategy not in SINGLE_TASK_STRATEGIES and spec.program.kind != "command"
-    return Policy(spec.strategy, limits.start_s, limits.run_s, limits.grace_s, opens_ports)
+    return Policy(spec.strategy, limits.start_s, limits.run_s, limits.grace_s, opens_ports, limits.hang_s, spec.restart)
 
 
-def new(policy: Policy, hosts_by_task: Mapping[str, str]) -> Cluster:
-    """A cluster whose tasks are all still to be started."""
-    return Cluster(policy, {name: TaskStatus(name, host) for name, host in hosts_by_task.items()})
+def new(policy: Policy, hosts_by_task: Mapping[str, str], seed: str = "") -> Cluster:
+    """A cluster whose tasks are all still to be started. `seed`: the run's id, by which its pauses differ from those of others."""
+    return _recount(Cluster(policy, {name: TaskStatus(name, host) for name, host in hosts_by_task.items()}, seed=seed))
 
 
 def step(cluster: Cluster, event: Event) -> tuple[Cluster, tuple[Action, ...]]:
@@ -59,21 +61,23 @@ def step(cluster: Cluster, event: Event) -> tuple[Cluster, tuple[Action, ...]]:
         return cluster, ()
     match event:
         case Launched():
-            return replace(cluster, started_at=event.at), (StartAttempt(event.attempt, tuple(cluster.tasks)),)
+            cluster = replace(cluster, started_at=event.at, attempt_at=event.at, heard_at=event.at)
+            return cluster, (StartAttempt(event.attempt, tuple(cluster.tasks)),)
         case TaskStarted():
-            cluster = _update(cluster, event.task, state=TaskState.STARTED, pid=event.pid, started_at=event.at, waiting="")
-            return _form(cluster, event.at), ()
+            changes = {"state": TaskState.STARTED, "pid": event.pid, "started_at": event.at, "waiting": ""}
+            return _form(_update(cluster, event.task, **changes, step_before=cluster.reached), event.at), ()
         case TaskUp():
             cluster = _update(cluster, event.task, state=TaskState.UP, up_at=event.at, waiting="")
             return _form(cluster, event.at), ()
         case TaskWaiting():
             return _update(cluster, event.task, waiting=event.reason), ()
         case TaskReported():
-            return _update(cluster, event.task, report=event.values, reported_at=event.at), ()
+            return _on_report(cluster, event), ()
         case TaskNotStarted():
             state = TaskState.STOPPED if cluster.phase is Phase.STOPPING else TaskState.FAILED
             cluster = _update(cluster, event.task, state=state, ended_at=event.at, swept=True)
-            cause = Cause(f"could not be started: {event.reason}", event.at, event.task, cluster.tasks[event.task].host)
+            task = cluster.tasks[event.task]
+            cause = Cause(f"could not be started: {event.reason}", event.at, task.name, task.host, attempt=task.attempt)
             return _end(cluster, Outcome.BROKEN, BROKEN_CODE, event.at, cause)
         case TaskExited():
             return _on_exit(cluster, event)
@@ -84,9 +88,13 @@ def step(cluster: Cluster, event: Event) -> tuple[Cluster, tuple[Action, ...]]:
         case HostBroken():
             return _end(cluster, Outcome.BROKEN, BROKEN_CODE, event.at, Cause(event.reason, event.at, host=event.host))
         case StopAsked():
-            if cluster.phase is Phase.STOPPING:
-                return _hurry(cluster)
-            return _end(cluster, Outcome.CANCELLED, event.code, event.at, Cause(event.reason, event.at))
+            return _on_stop_asked(cluster, event)
+        case RestartAsked():
+            return _on_restart_asked(cluster, event)
+        case Heard():
+            return replace(cluster, heard_at=max(cluster.heard_at, event.at)), ()
+        case CheckpointSeen():
+            return replace(cluster, saved_at=max(cluster.saved_at, event.at)), ()
         case Tick():
             return _on_tick(cluster, event.at)
 
@@ -96,49 +104,67 @@ def next_deadline(cluster: Cluster) -> float | None:
     return min((at for at, _ in _deadlines(cluster)), default=None)
 
 
-def awaited(cluster: Cluster) -> tuple[TaskStatus, ...]:
-    """The tasks that the cluster's formation still waits for."""
-    if cluster.formed_at is not None:
-        return ()
-    return tuple(task for task in _members(cluster) if not _has_come_up(cluster, task))
-
-
-def describe_formation(cluster: Cluster) -> str:
-    """``waiting for worker-1: connection refused (2 of 3 up)``; empty if nobody is waited for."""
-    late = awaited(cluster)
-    members = len(list(_members(cluster)))
-    return f"{describe_awaited(late)} ({members - len(late)} of {members} up)" if late else ""
-
-
 def _is_stale(cluster: Cluster, event: Event) -> bool:
-    if getattr(event, "attempt", cluster.attempt) != cluster.attempt:
+    name = getattr(event, "task", None)
+    if name is None:
+        return getattr(event, "attempt", cluster.attempt) != cluster.attempt
+    task = cluster.tasks.get(name)
+    if task is None or getattr(event, "attempt", task.attempt) != task.attempt:
         return True
-    task = getattr(event, "task", None)
-    if task is None:
-        return False
-    if task not in cluster.tasks:
-        return True
-    return cluster.tasks[task].has_ended and not isinstance(event, (TaskSwept, TaskReported))
+    return task.has_ended and not isinstance(event, (TaskSwept, TaskReported))
+
+
+def _on_report(cluster: Cluster, event: TaskReported) -> Cluster:
+    cluster = _update(cluster, event.task, report=event.values, reported_at=event.at)
+    reached = cluster.reached
+    step = event.values.get("step")
+    # A bool is a number in Python, and NaN compares with nothing.
+    if isinstance(step, (int, float)) and not isinstance(step, bool) and step == step:
+        reached = step if reached is None else max(reached, step)
+    heard_at = cluster.heard_at if cluster.tasks[event.task].type == "evaluator" else max(cluster.heard_at, event.at)
+    return replace(cluster, heard_at=heard_at, reached=reached)
+
+
+# --- counting ----------------------------------------------------------------------------------
 
 
 def _update(cluster: Cluster, name: str, **changes: Any) -> Cluster:
-    return replace(cluster, tasks={**cluster.tasks, name: replace(cluster.tasks[name], **changes)})
+    """The cluster with one task changed, and its counts kept."""
+    before = cluster.tasks[name]
+    after = replace(before, **changes)
+    missing, left, undecided = (new - old for new, old in zip(_tally(cluster, after), _tally(cluster, before), strict=True))
+    return replace(
+        cluster,
+        tasks={**cluster.tasks, name: after},
+        missing=cluster.missing + missing,
+        left=cluster.left + left,
+        undecided=cluster.undecided + undecided,
+    )
 
 
-# --- forming -----------------------------------------------------------------------------------
+def _recount(cluster: Cluster) -> Cluster:
+    """The cluster with its counts made anew."""
+    tallies = [_tally(cluster, task) for task in cluster.tasks.values()]
+    missing, left, undecided = (sum(column) for column in zip(*tallies, strict=True))
+    return replace(cluster, missing=missing, left=left, undecided=undecided)
 
 
-def _members(cluster: Cluster) -> Iterable[TaskStatus]:
-    """The tasks without which there is no cluster. An evaluator joins nobody."""
-    return (task for task in cluster.tasks.values() if task.type != "evaluator")
+def _tally(cluster: Cluster, task: TaskStatus) -> tuple[bool, bool, bool]:
+    """Whether this task counts among those that are still to come up, to be swept, and to succeed."""
+    return (
+        formation.is_missing(cluster.policy, task),
+        not (task.has_ended and task.swept),
+        _decides(cluster, task) and task.state is not TaskState.SUCCEEDED,
+    )
 
 
-def _has_come_up(cluster: Cluster, task: TaskStatus) -> bool:
-    return task.state is TaskState.UP or task.has_ended or (task.state is TaskState.STARTED and not cluster.policy.opens_ports)
+def _decides(cluster: Cluster, task: TaskStatus) -> bool:
+    """Its success is the run's: the chief's under a parameter server, otherwise that of all that train."""
+    return task.type in (("chief",) if cluster.policy.strategy == "parameter_server" else ("chief", "worker"))
 
 
 def _form(cluster: Cluster, at: float) -> Cluster:
-    if cluster.phase is not Phase.STARTING or not all(_has_come_up(cluster, task) for task in _members(cluster)):
+    if cluster.phase is not Phase.STARTING or cluster.missing:
         return cluster
     return replace(cluster, phase=Phase.RUNNING, formed_at=at)
 
@@ -148,36 +174,44 @@ def _form(cluster: Cluster, at: float) -> Cluster:
 
 def _on_exit(cluster: Cluster, event: TaskExited) -> tuple[Cluster, tuple[Action, ...]]:
     state = TaskState.STOPPED if event.stopped else TaskState.FAILED if event.code else TaskState.SUCCEEDED
-    cluster = _update(cluster, event.task, state=state, ended_at=event.at, code=event.code, failure=event.failure)
+    changes = {"state": state, "ended_at": event.at, "code": event.code, "killed": event.killed, "failure": event.failure}
+    cluster = _update(cluster, event.task, **changes)
     if cluster.phase is Phase.STOPPING:
         return _blame_earlier(cluster, event), ()
     cluster = _form(cluster, event.at)
-    cause = _cause_of_exit(cluster, event)
-    if cause is not None:
-        return _end(cluster, Outcome.FAILED, _given_code(cause), event.at, cause)
-    if all(task.state is TaskState.SUCCEEDED for task in _deciders(cluster)):
+    cause = None if event.stopped else _cause_of_exit(cluster, event)
+    task = cluster.tasks[event.task]
+    if cause is not None and restarts.goes_alone(cluster.policy.strategy, task.type):
+        cluster, pause = _plan_alone(cluster, task, cause)
+        if pause is not None:
+            return cluster, ()
+    # Stopped, though nobody here asked: its agent has lost us, or was told to end. That agent's end is the cause.
+    if cause is not None and task.type != "evaluator":
+        return _end(cluster, Outcome.FAILED, _given_code(cause), event.at, cause, again=True)
+    if not cluster.undecided:
         return _end(cluster, Outcome.SUCCEEDED, 0, event.at)
     return cluster, ()
 
 
-def _deciders(cluster: Cluster) -> list[TaskStatus]:
-    """The tasks whose success is the run's: the chief under a parameter server, otherwise all that train."""
-    types = ("chief",) if cluster.policy.strategy == "parameter_server" else ("chief", "worker")
-    return [task for task in cluster.tasks.values() if task.type in types]
+def _plan_alone(cluster: Cluster, task: TaskStatus, cause: Cause) -> tuple[Cluster, float | None]:
+    """Have a task start again alone, if it may, after the pause that is returned."""
+    past = (*cluster.past, restarts.of_task(cluster, task, cause))
+    pause = restarts.pause_after(cluster.policy.restart, restarts.relevant(past, task.name), f"{cluster.seed}/{task.name}")
+    if pause is None:
+        return cluster, None
+    cluster = replace(cluster, past=past, alone=(*cluster.alone, task.name))
+    return _update(cluster, task.name, restart_at=cause.at + pause), pause
 
 
 def _cause_of_exit(cluster: Cluster, event: TaskExited) -> Cause | None:
-    """The failure that this exit is, if it is one. A failing evaluator does not fail the training."""
+    """The failure that this exit is, if it is one."""
     task = cluster.tasks[event.task]
-    # Stopped, though nobody here asked: its agent has lost us, or was told to end. That agent's end is the cause.
-    if task.type == "evaluator" or event.stopped:
-        return None
-    serves = cluster.policy.strategy == "parameter_server" and task.type != "chief"
+    serves = cluster.policy.strategy == "parameter_server" and task.type in ("worker", "ps")
     if event.code == 0 and not serves:
         return None
     what = "ended by itself (exit code 0) before the chief was done" if event.code == 0 else "failed"
     at = event.failure.at if event.failure else event.at
-    return Cause(what, at, event.task, task.host, event.code, event.failure)
+    return Cause(what, at, event.task, task.host, event.code, event.failure, event.killed, task.attempt)
 
 
 def _given_code(cause: Cause) -> int:
@@ -191,10 +225,11 @@ def _blame_earlier(cluster: Cluster, event: TaskExited) -> Cluster:
     if ending is None or ending.outcome is not Outcome.FAILED or ending.cause is None or event.code == 0:
         return cluster
     asked_at = cluster.stopping_at or event.at
-    if event.stopped and not (event.failure and event.failure.at < asked_at):
+    if cluster.tasks[event.task].type == "evaluator" or (event.stopped and not (event.failure and event.failure.at < asked_at)):
         return cluster
     # A task that we stopped after its exception ended by our signal; its own end would have been Python's code 1.
-    cause = _cause_of_exit(cluster, replace(event, stopped=False, code=1) if event.stopped else event)
+    own_end = replace(event, stopped=False, code=1, killed=False) if event.stopped else event
+    cause = _cause_of_exit(cluster, own_end)
     if cause is None or cause.at >= ending.cause.at:
         return cluster
     return replace(cluster, ending=replace(ending, cause=cause, exit_code=_given_code(cause)))
@@ -202,88 +237,146 @@ def _blame_earlier(cluster: Cluster, event: TaskExited) -> Cluster:
 
 def _on_host_lost(cluster: Cluster, event: HostLost) -> tuple[Cluster, tuple[Action, ...]]:
     lost = [task for task in cluster.tasks.values() if task.host == event.host and not (task.has_ended and task.swept)]
-    tasks = dict(cluster.tasks)
     for task in lost:
         state = task.state if task.has_ended else TaskState.LOST
-        tasks[task.name] = replace(task, state=state, ended_at=task.ended_at or event.at, swept=True)
-    cluster = replace(cluster, tasks=tasks)
+        cluster = _update(cluster, task.name, state=state, ended_at=task.ended_at or event.at, swept=True)
+    cause = Cause(f"lost host {event.host}: {event.reason}", event.at, host=event.host)
     if cluster.phase is Phase.STOPPING:
-        return _finish_if_empty(cluster, event.at)
-    return _end(cluster, Outcome.BROKEN, BROKEN_CODE, event.at, Cause(f"lost host {event.host}: {event.reason}", event.at, host=event.host))
+        return _finish_if_empty(replace(cluster, again=False), event.at)
+    return _end(cluster, Outcome.BROKEN, BROKEN_CODE, event.at, cause)
 
 
-def _end(cluster: Cluster, outcome: Outcome, code: int, at: float, cause: Cause | None = None) -> tuple[Cluster, tuple[Action, ...]]:
-    """Decide the end and stop what still runs. An end that has been decided stays."""
+def _on_stop_asked(cluster: Cluster, event: StopAsked) -> tuple[Cluster, tuple[Action, ...]]:
+    if cluster.phase is Phase.STOPPING and cluster.again:
+        return replace(cluster, again=False), ()  # they are being stopped already; they are not to come back
     if cluster.phase is Phase.STOPPING:
-        return _finish_if_empty(cluster, at)
+        running = tuple(task.name for task in cluster.tasks.values() if not task.swept)
+        return replace(cluster, hurried=True), (Stop(running, 0.0),)
+    return _end(cluster, Outcome.CANCELLED, event.code, event.at, Cause(event.reason, event.at))
+
+
+def _on_restart_asked(cluster: Cluster, event: RestartAsked) -> tuple[Cluster, tuple[Action, ...]]:
+    if cluster.phase is Phase.RESTARTING:
+        return _begin_attempt(cluster, event.at)
+    if cluster.phase is Phase.STOPPING:
+        return cluster, ()
+    return _end(cluster, Outcome.CANCELLED, 1, event.at, Cause("a restart was asked for (orch restart)", event.at), again=True)
+
+
+def _end(
+    cluster: Cluster, outcome: Outcome, code: int, at: float, cause: Cause | None = None, *, again: bool = False
+) -> tuple[Cluster, tuple[Action, ...]]:
+    """Decide the end and stop what still runs. An end that has been decided stays. `again`: another attempt may follow."""
+    if cluster.phase is Phase.STOPPING:
+        # What breaks a host while an attempt is being stopped would break the next one too.
+        return _finish_if_empty(replace(cluster, again=cluster.again and again), at)
     ending = Verdict(outcome, code, cluster.attempt, cluster.started_at, at, cause)
-    cluster = replace(cluster, phase=Phase.STOPPING, stopping_at=at, ending=ending)
-    running = _running(cluster)
+    cluster = replace(cluster, phase=Phase.STOPPING, stopping_at=at, ending=ending, again=again, alone=())
+    running = running_tasks(cluster)
     if running:
         return cluster, (Stop(running, cluster.policy.grace_s),)
     return _finish_if_empty(cluster, at)
 
 
-def _running(cluster: Cluster) -> tuple[str, ...]:
+def running_tasks(cluster: Cluster) -> tuple[str, ...]:
+    """The names of the tasks that have not ended."""
     return tuple(task.name for task in cluster.tasks.values() if not task.has_ended)
 
 
-def _hurry(cluster: Cluster) -> tuple[Cluster, tuple[Action, ...]]:
-    running = tuple(task.name for task in cluster.tasks.values() if not task.swept)
-    return replace(cluster, hurried=True), (Stop(running, 0.0),)
-
-
 def _finish_if_empty(cluster: Cluster, at: float) -> tuple[Cluster, tuple[Action, ...]]:
-    if cluster.phase is not Phase.STOPPING or cluster.ending is None or not all(t.has_ended and t.swept for t in cluster.tasks.values()):
+    if cluster.phase is not Phase.STOPPING or cluster.ending is None or cluster.left:
         return cluster, ()
-    verdict = replace(cluster.ending, ended_at=max(at, cluster.started_at))
+    gave_up = ""
+    if cluster.again:
+        past = (*cluster.past, restarts.of_cluster(cluster, at))
+        counted = restarts.relevant(past)
+        pause = 0.0 if restarts.is_asked(cluster) else restarts.pause_after(cluster.policy.restart, counted, cluster.seed)
+        if pause is not None:
+            return replace(cluster, phase=Phase.RESTARTING, resume_at=at + pause, past=past), ()
+        gave_up = restarts.explain_end(cluster.policy.restart, counted)
+    verdict = replace(cluster.ending, ended_at=max(at, cluster.started_at), past=cluster.past, gave_up=gave_up)
     return replace(cluster, phase=Phase.DONE, verdict=verdict), (Finish(verdict),)
+
+
+# --- starting again ----------------------------------------------------------------------------
+
+
+def _begin_attempt(cluster: Cluster, at: float) -> tuple[Cluster, tuple[Action, ...]]:
+    """Start the whole cluster anew."""
+    number = cluster.attempt + 1
+    furthest = cluster.reached if cluster.furthest is None else max(cluster.furthest, cluster.reached or cluster.furthest)
+    cluster = replace(
+        cluster,
+        tasks={name: TaskStatus(name, task.host, number) for name, task in cluster.tasks.items()},
+        attempt=number,
+        attempt_at=at,
+        phase=Phase.STARTING,
+        formed_at=None,
+        stopping_at=None,
+        ending=None,
+        again=False,
+        resume_at=None,
+        alone=(),
+        heard_at=at,
+        reached=None,
+        furthest=furthest,
+    )
+    return _recount(cluster), (StartAttempt(number, tuple(cluster.tasks)),)
+
+
+def _begin_alone(cluster: Cluster, name: str) -> tuple[Cluster, StartAttempt]:
+    """Start one task anew, on the port that is held for it."""
+    number = cluster.attempt + 1
+    cluster = replace(cluster, attempt=number, alone=tuple(other for other in cluster.alone if other != name))
+    fresh = TaskStatus(name, cluster.tasks[name].host, number)
+    tasks = {**cluster.tasks, name: fresh}
+    return _recount(replace(cluster, tasks=tasks)), StartAttempt(number, (name,))
 
 
 # --- deadlines ---------------------------------------------------------------------------------
 
 
 def _deadlines(cluster: Cluster) -> list[tuple[float, str]]:
-    """When which limit is reached, as long as it still matters."""
+    """When what is due, as long as it still matters."""
+    if cluster.phase in (Phase.STOPPING, Phase.DONE):
+        return []
+    policy = cluster.policy
     found: list[tuple[float, str]] = []
-    if cluster.phase in (Phase.STARTING, Phase.RUNNING):
-        policy = cluster.policy
-        if policy.start_s is not None and cluster.formed_at is None:
-            found.append((cluster.started_at + policy.start_s, "start"))
-        if policy.run_s is not None:
-            found.append((cluster.started_at + policy.run_s, "run"))
-    return found
+    if policy.run_s is not None:
+        found.append((cluster.started_at + policy.run_s, "run"))
+    if cluster.phase is Phase.RESTARTING:
+        return [*found, (cluster.resume_at or 0.0, "resume")]
+    if policy.start_s is not None and cluster.formed_at is None:
+        found.append((cluster.attempt_at + policy.start_s, "start"))
+    if policy.hang_s is not None:
+        found.append((cluster.heard_at + policy.hang_s, "hang"))
+    # One that is not swept yet still has its port.
+    waiting = (cluster.tasks[name] for name in cluster.alone)
+    return found + [(task.restart_at or 0.0, task.name) for task in waiting if task.swept]
 
 
 def _on_tick(cluster: Cluster, at: float) -> tuple[Cluster, tuple[Action, ...]]:
     due = [which for when, which in _deadlines(cluster) if when <= at]
-    if not due:
-        return cluster, ()
-    if due[0] == "start":
-        late = awaited(cluster)
-        what = f"the cluster had not formed {cluster.policy.start_s:g} s after its start (--start-timeout); {describe_awaited(late)}"
-        cause = Cause(what, at, host=late[0].host if late else "")
-    else:
-        cause = Cause(f"the run was not over after {cluster.policy.run_s:g} s (--timeout)", at)
-    cluster, actions = _end(cluster, Outcome.TIMED_OUT, DEADLINE_CODE, at, cause)
-    return cluster, (CollectStacks(_running(cluster)), *actions)
+    policy = cluster.policy
+    if "run" in due:
+        return _run_out(cluster, at, Cause(f"the run was not over after {policy.run_s:g} s (--timeout)", at), again=False)
+    if "resume" in due:
+        return _begin_attempt(cluster, at)
+    if "start" in due:
+        late = formation.awaited(cluster)
+        said = formation.describe_awaited(late)
+        what = f"the cluster had not formed {policy.start_s:g} s after its start (--start-timeout); {said}"
+        return _run_out(cluster, at, Cause(what, at, host=late[0].host if late else ""))
+    if "hang" in due:
+        return _run_out(cluster, at, Cause(f"no task has written or reported anything for {policy.hang_s:g} s (--hang-timeout)", at))
+    actions = []
+    for name in due:
+        cluster, action = _begin_alone(cluster, name)
+        actions.append(action)
+    return cluster, tuple(actions)
 
 
-def describe_awaited(tasks: Iterable[TaskStatus]) -> str:
-    """``waiting for worker-1, worker-2: connection refused``; tasks that wait for the same reason stand together."""
-    by_reason: dict[str, list[str]] = {}
-    for task in tasks:
-        reason = task.waiting or ("not started" if task.state is TaskState.PENDING else "no port is open yet")
-        by_reason.setdefault(reason, []).append(task.name)
-    return "waiting for " + "; ".join(f"{group_tasks(names)}: {reason}" for reason, names in by_reason.items())
-
-
-def group_tasks(names: Iterable[str]) -> str:
-    """Task names with runs of indices folded: ``chief-0, worker-0..3, worker-5``."""
-    spans: list[tuple[str, int, int]] = []
-    for task in (TaskId.parse(name) for name in names):
-        if spans and spans[-1][0] == task.type and spans[-1][2] == task.index - 1:
-            spans[-1] = (task.type, spans[-1][1], task.index)
-        else:
-            spans.append((task.type, task.index, task.index))
-    return ", ".join(f"{kind}-{first}" if first == last else f"{kind}-{first}..{last}" for kind, first, last in spans)
+def _run_out(cluster: Cluster, at: float, cause: Cause, *, again: bool = True) -> tuple[Cluster, tuple[Action, ...]]:
+    running = running_tasks(cluster)
+    cluster, actions = _end(cluster, Outcome.TIMED_OUT, DEADLINE_CODE, at, cause, again=again)
+    return cluster, ((CollectStacks(running), *actions) if running else actions)

@@ -14,7 +14,7 @@ from ..errors import Problem, SpecError
 from .document import Node, place_of
 from .findings import Findings, listed
 from .keys import MAX_NAME, MAX_TASKS, ROOT, json_schema, template
-from .spec import SINGLE_TASK_STRATEGIES, BackendSpec, ClusterSpec, TaskSpec, Timeouts
+from .spec import SINGLE_TASK_STRATEGIES, BackendSpec, ClusterSpec, Restart, TaskSpec, Timeouts
 
 __all__ = ["json_schema", "parse", "template", "to_document"]
 
@@ -163,6 +163,7 @@ def _spec(draft: Draft, workdir: str) -> ClusterSpec:
         preload=given.get("preload"),
         ports=given.get("ports"),
         timeouts=Timeouts(**given.get("timeouts", {})),
+        restart=Restart(**given.get("restart", {})),
         backend=BackendSpec(**given.get("backend", {})),
     )
 
@@ -203,6 +204,7 @@ def to_document(spec: ClusterSpec) -> dict[str, Any]:
         "defaults": {"env": dict(spec.env)},
         "serve": spec.serve,
         "timeouts": {field.name: getattr(spec.timeouts, field.name) for field in fields(Timeouts)},
+        "restart": {field.name: getattr(spec.restart, field.name) for field in fields(Restart)},
         "ports": list(spec.ports or ()),
         "backend": {"type": spec.backend.type},
     }

@@ -7,8 +7,8 @@ with what the hosts answered.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from worker.contract import DeviceSettings, Program, StartTasks, TaskId, TaskOrder, default_environment, tf_config_text
 
@@ -43,7 +43,7 @@ class PlannedTask:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All tasks of an attempt, and what they share. `clusters`: JSON texts by name (see `tf_config.clusters`)."""
+    """All tasks, as the first attempt starts them, and what they share. `clusters`: JSON texts by name (see `tf_config.clusters`)."""
 
     run_id: str
     spec: ClusterSpec
@@ -63,15 +63,16 @@ class Plan:
             return None
         return tf_config_text(self.clusters[task.order.cluster], task.id)
 
-    def orders(self, host: str) -> StartTasks:
-        """What the agent on `host` is told to start. Its tasks' TF_CONFIGs are made there."""
+    def orders(self, host: str, attempt: int = 1, names: Collection[str] | None = None) -> StartTasks:
+        """What the agent on `host` is told to start: all of its tasks, or those in `names`. Their TF_CONFIGs are made there."""
         facts = next(facts for facts in self.hosts if facts.name == host)
-        mine = tuple(task.order for task in self.tasks if task.host == host)
+        mine = [task.order for task in self.tasks if task.host == host]
+        chosen = (order for order in mine if names is None or order.task in names)
         peers = tuple(dict.fromkeys(("localhost", *(facts.address for facts in self.hosts))))
         return StartTasks(
-            orders=mine,
+            orders=tuple(replace(order, attempt=attempt, log_dir=log_dir(attempt, order.task)) for order in chosen),
             clusters=self.clusters,
-            env={**self.env, **_run_directories(facts)},
+            env={**self.env, "ORCH_ATTEMPT": str(attempt), **_run_directories(facts)},
             env_defaults=default_environment(facts.cores, len(mine)),
             peers=peers if self.clusters else (),
         )
@@ -112,8 +113,8 @@ def programs(spec: ClusterSpec) -> tuple[Program, ...]:
     return tuple(dict.fromkeys(Program(program.kind, program.target) for program in found))
 
 
-def make(run_id: str, spec: ClusterSpec, placement: Placement, hosts: Sequence[HostFacts], attempt: int = 1) -> Plan:
-    """The plan of one attempt. A host without ports gets a word in their place: nothing is held in a dry run."""
+def make(run_id: str, spec: ClusterSpec, placement: Placement, hosts: Sequence[HostFacts]) -> Plan:
+    """The plan of a run. A host without ports gets a word in their place: nothing is held in a dry run."""
     facts = {host.name: host for host in hosts}
     addresses: dict[TaskId, str] = {}
     ports: dict[TaskId, int] = {}
@@ -127,14 +128,14 @@ def make(run_id: str, spec: ClusterSpec, placement: Placement, hosts: Sequence[H
     planned = []
     for host, ids in placement.items():
         for local_rank, task in enumerate(ids):
-            order = _order(spec, by_type[task.type], task, attempt, ports.get(task), {**ranks[task], **_local(local_rank, len(ids))})
+            order = _order(spec, by_type[task.type], task, ports.get(task), {**ranks[task], **_local(local_rank, len(ids))})
             planned.append(PlannedTask(task, host, addresses[task], order))
     first = planned[0]
     env = {
         **spec.env,
         "ORCH_RUN_ID": run_id,
         "ORCH_STRATEGY": spec.strategy,
-        "ORCH_ATTEMPT": str(attempt),
+        "ORCH_ATTEMPT": "1",
         "MASTER_ADDR": facts[first.host].address,
         "MASTER_PORT": str(ports.get(first.id, 0)),
     }
@@ -146,14 +147,14 @@ def log_dir(attempt: int, task: TaskId | str) -> str:
     return f"attempt-{attempt}/{task}"
 
 
-def _order(spec: ClusterSpec, tasks: TaskSpec, task: TaskId, attempt: int, port: int | None, ranks: Mapping[str, str]) -> TaskOrder:
+def _order(spec: ClusterSpec, tasks: TaskSpec, task: TaskId, port: int | None, ranks: Mapping[str, str]) -> TaskOrder:
     cluster = tf_config.cluster_name(spec.strategy, task)
     return TaskOrder(
         task=str(task),
-        attempt=attempt,
+        attempt=1,
         program=_program(spec, tasks),
         cwd=spec.workdir,
-        log_dir=log_dir(attempt, task),
+        log_dir=log_dir(1, task),
         env={**_threads(tasks.devices), **tasks.env, **ranks, "ORCH_TASK": str(task)},
         # A TF_CONFIG of the caller's shell would make a lone task wait for a cluster that is not there.
         unset=() if cluster else ("TF_CONFIG",),

@@ -27,11 +27,32 @@ class TaskSpec:
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds. `start_s`: until every task is up; `run_s`: the whole run; `grace_s`: from SIGTERM to SIGKILL. None: no limit."""
+    """Seconds. None: no limit.
+
+    `start_s`: until every task is up, in each attempt; `hang_s`: without a word of any task; `run_s`: the whole run, with all its
+    attempts; `grace_s`: from SIGTERM to SIGKILL.
+    """
 
     start_s: float | None = None
+    hang_s: float | None = None
     run_s: float | None = None
     grace_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """What may be started again after a failure.
+
+    `max`: how often, in the whole run. `backoff_s`: the pause before the first restart, doubled for each further one up to
+    `backoff_max_s`. `without_progress`: after so many attempts in a row that made none, the run ends, whatever is left of `max`; 0: never.
+    `progress_s`: an attempt of which neither reports nor checkpoints tell anything has made progress if it lasted so long.
+    """
+
+    max: int = 0
+    backoff_s: float = 1.0
+    backoff_max_s: float = 60.0
+    without_progress: int = 3
+    progress_s: float = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +83,7 @@ class ClusterSpec:
     preload: tuple[str, ...] | None = None
     ports: tuple[int, int] | None = None
     timeouts: Timeouts = Timeouts()
+    restart: Restart = Restart()
     backend: BackendSpec = BackendSpec()
 
     @property

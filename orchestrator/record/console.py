@@ -66,6 +66,7 @@ class Console:
         self._view: LogView | None = None
         self._sizes: dict[StreamKey, int] = {}
         self._followers: dict[StreamKey, Follower] = {}
+        self._attempts: dict[str, int] = {}
         self._notices: deque[str] = deque()
         self._changed = threading.Condition()
         self._ending = self._abandoned = False
@@ -107,9 +108,9 @@ class Console:
         if cluster is not None:
             for task in cluster.tasks.values():
                 for stream in ("stdout", "stderr"):
-                    path = self._run.log_path(task.name, cluster.attempt, stream)
+                    path = self._run.log_path(task.name, task.attempt, stream)
                     with contextlib.suppress(OSError):
-                        self.grew(task.name, cluster.attempt, stream, path.stat().st_size)
+                        self.grew(task.name, task.attempt, stream, path.stat().st_size)
         with self._changed:
             self._ending = True
             self._changed.notify()
@@ -160,10 +161,19 @@ class Console:
         return bool(self._notices or self._ending or (self._view is not None and self._grown()))
 
     def _grown(self) -> list[StreamKey]:
-        return [key for key, size in self._sizes.items() if key not in self._followers or size > self._followers[key].offset]
+        """The files with something new in them, of each task those of its oldest attempt only: the newer ones come after it."""
+        grown = [key for key, size in self._sizes.items() if key not in self._followers or size > self._followers[key].offset]
+        oldest: dict[str, int] = {}
+        for task, attempt, _ in grown:
+            oldest[task] = min(attempt, oldest.get(task, attempt))
+        return [key for key in grown if key[1] == oldest[key[0]]]
 
     def _show_some(self, view: LogView | None, key: StreamKey) -> None:
-        task, _, stream = key
+        task, attempt, stream = key
+        if view is not None and self._attempts.setdefault(task, attempt) != attempt:
+            self._attempts[task] = attempt
+            for other, text in view.finish(task, time.time()):
+                self._sink.write(other, text)
         follower = self._followers.setdefault(key, Follower(self._run.log_path(*key)))
         data = follower.read(CHUNK)
         if not data:

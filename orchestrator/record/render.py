@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ..model import events
+from ..model import events, restarts
 from ..model.cluster import Cause, Cluster, Outcome, Phase, TaskState, TaskStatus, Verdict
-from ..model.lifecycle import group_tasks
+from ..model.formation import group_tasks
 from ..model.plan import Plan
 from . import stacks
 from .rundir import RunDir
@@ -18,6 +18,8 @@ from .rundir import RunDir
 TAIL_LINES = 20
 TAIL_BYTES = 64 * 1024
 TRACEBACK_LINES = 60
+PAST_LINES = 5
+"""How many earlier attempts the failure report tells of."""
 LINE_CHARACTERS = 500
 """The longest line that the failure report repeats."""
 _HEADLINES = {
@@ -29,14 +31,15 @@ _HEADLINES = {
 }
 
 
-def describe_code(code: int) -> str:
-    """An exit code in words: ``exit code 7``, ``killed by SIGKILL``."""
+def describe_code(code: int, killed: bool) -> str:
+    """An end in words: ``exit code 7``, ``killed by SIGKILL``. `killed`: by a signal, and not by its own word for one."""
+    name = ""
     if code > 128:
-        try:
-            return f"killed by {signal.Signals(code - 128).name}"
-        except ValueError:
-            pass
-    return f"exit code {code}"
+        with contextlib.suppress(ValueError):
+            name = signal.Signals(code - 128).name
+    if killed:
+        return f"killed by {name or f'signal {code - 128}'}"
+    return f"exit code {code}" + (f", a shell's word for {name}" if name else "")
 
 
 def describe_seconds(seconds: float) -> str:
@@ -59,14 +62,32 @@ def narrate(before: Cluster, after: Cluster, event: events.Event) -> str | None:
     """What an event means to somebody who watches, in a line; None if it means nothing to them."""
     if before.phase is not Phase.STOPPING and after.phase in (Phase.STOPPING, Phase.DONE):
         return _narrate_ending(after)
+    if after.phase is Phase.RESTARTING and before.phase is not Phase.RESTARTING:
+        return _narrate_restart(after)
+    if after.attempt != before.attempt:
+        alone = len(after.alone) < len(before.alone)
+        return f"attempt {after.attempt}{f' of {before.alone[0]} alone' if alone else ''}"
     if isinstance(event, events.StopAsked) and before.phase is Phase.STOPPING:
-        return "again: killing what is left"
+        return "it is not started again" if before.again else "again: killing what is left"
     if before.phase is Phase.STARTING and after.phase is Phase.RUNNING and len(after.tasks) > 1:
-        took = (after.formed_at or after.started_at) - after.started_at
+        took = (after.formed_at or after.attempt_at) - after.attempt_at
         return f"cluster formed after {describe_seconds(took)}: {len(after.tasks)} tasks are up"
+    if isinstance(event, events.TaskExited) and event.task in after.alone:
+        pause = max(0.0, (after.tasks[event.task].restart_at or event.at) - event.at)
+        return f"{event.task} failed ({describe_code(event.code, event.killed)}); it is started again alone in {describe_seconds(pause)}"
     if isinstance(event, events.TaskExited) and event.code and after.phase is not Phase.STOPPING:
-        return f"{event.task} failed ({describe_code(event.code)}); the training goes on"
+        return f"{event.task} failed ({describe_code(event.code, event.killed)}); the training goes on"
     return None
+
+
+def _narrate_restart(after: Cluster) -> str:
+    """``attempt 1 failed after 12.3 s; starting again in 1.1 s (restart 1 of 3)``"""
+    last = after.past[-1]
+    took = describe_seconds(max(0.0, last.ended_at - last.started_at))
+    pause = describe_seconds(max(0.0, (after.resume_at or 0.0) - last.ended_at))
+    spent = sum(not attempt.free for attempt in restarts.relevant(after.past))
+    count = "free of charge" if last.free else f"restart {spent} of {after.policy.restart.max}"
+    return f"attempt {last.attempt} ended after {took}; starting again in {pause} ({count})"
 
 
 def _narrate_ending(after: Cluster) -> str | None:
@@ -84,7 +105,7 @@ def _narrate_ending(after: Cluster) -> str | None:
 def _headline(cause: Cause) -> str:
     if not cause.task:
         return cause.what
-    code = f" ({describe_code(cause.code)})" if cause.code else ""
+    code = f" ({describe_code(cause.code, cause.killed)})" if cause.code else ""
     return f"{cause.task} {cause.what}{code}"
 
 
@@ -92,7 +113,9 @@ def report(verdict: Verdict, run: RunDir, cluster: Cluster | None, shown_dir: Pa
     """The end of a run: what came first, last on the screen."""
     directory = shown_dir or run.path
     took = describe_seconds(max(0.0, verdict.ended_at - verdict.started_at))
-    lines = [f"{run.run_id} {_HEADLINES[verdict.outcome]} after {took}"]
+    again = f", in attempt {verdict.attempt}" if verdict.past else ""
+    lines = [f"{run.run_id} {_HEADLINES[verdict.outcome]} after {took}{again}"]
+    lines += _describe_past(verdict)
     cause = verdict.cause
     if cause is not None and cause.task:
         lines += _describe_failure(cause, verdict, run, directory)
@@ -102,23 +125,36 @@ def report(verdict: Verdict, run: RunDir, cluster: Cluster | None, shown_dir: Pa
         if verdict.outcome is Outcome.TIMED_OUT and cluster is not None:
             lines += describe_stacks(run, cluster)
         lines.append(f"  logs: {directory}")
+    if verdict.gave_up:
+        lines.append(f"  {verdict.gave_up}")
     if verdict.outcome is not Outcome.SUCCEEDED:
         lines.append(f"  exit code {verdict.exit_code}{_explain_given_code(verdict)}")
     return "\n".join(lines)
 
 
+def _describe_past(verdict: Verdict) -> list[str]:
+    """A line for each earlier failure, the newest last."""
+    lines = []
+    for attempt in verdict.past[-PAST_LINES:]:
+        who = f"attempt {attempt.attempt}{f' of {attempt.task} alone' if attempt.task else ''}"
+        took = describe_seconds(max(0.0, attempt.ended_at - attempt.started_at))
+        lines.append(f"  {who} ended after {took}: {_headline(attempt.cause) if attempt.cause else 'for no known reason'}")
+    left_out = len(verdict.past) - len(lines)
+    return [f"  {left_out} earlier attempts: see events.jsonl", *lines] if left_out else lines
+
+
 def describe_stacks(run: RunDir, cluster: Cluster) -> list[str]:
     """Where the tasks were when their stacks were last collected, a line a place."""
     dumps: dict[str, str] = {}
-    for name in cluster.tasks:
+    for name, task in cluster.tasks.items():
         with contextlib.suppress(OSError):
-            dumps[name] = (run.task_dir(name, cluster.attempt) / "stacks.txt").read_text(errors="replace")
+            dumps[name] = (run.task_dir(name, task.attempt) / "stacks.txt").read_text(errors="replace")
     found = stacks.summarise({name: text for name, text in dumps.items() if text})
     return ["  where the tasks were:", *_indent(found)] if found else []
 
 
 def _describe_failure(cause: Cause, verdict: Verdict, run: RunDir, directory: Path) -> list[str]:
-    how = describe_code(cause.code) if cause.code is not None else cause.what
+    how = describe_code(cause.code, cause.killed) if cause.code is not None else cause.what
     lines = [f"  first failure: {cause.task} on {cause.host}: {how}"]
     if cause.code == 0:
         lines[0] += f"; it {cause.what}"
@@ -126,9 +162,9 @@ def _describe_failure(cause: Cause, verdict: Verdict, run: RunDir, directory: Pa
     if cause.failure is not None:
         lines += _indent(_shorten(cause.failure.traceback.rstrip().splitlines()))
     elif cause.code is not None:
-        stream, tail = _last_words(run, cause.task, verdict.attempt)
+        stream, tail = _last_words(run, cause.task, cause.attempt)
         lines += [f"  its last lines on {stream}:", *_indent(tail)] if tail else ["  it wrote nothing"]
-    log = run.log_path(cause.task, verdict.attempt, stream).relative_to(run.path)
+    log = run.log_path(cause.task, cause.attempt, stream).relative_to(run.path)
     return [*lines, f"  log: {directory / log}"]
 
 
@@ -139,7 +175,7 @@ def _describe_others(cause: Cause, cluster: Cluster | None) -> list[str]:
     stopped = [task.name for task in others if task.state is TaskState.STOPPED]
     failed = [task for task in others if task.state is TaskState.FAILED]
     lines = [f"  stopped because of it: {group_tasks(stopped)}"] if stopped else []
-    return lines + [f"  failed after it: {task.name} ({describe_code(task.code or 0)})" for task in failed[:8]]
+    return lines + [f"  failed after it: {task.name} ({describe_code(task.code or 0, task.killed)})" for task in failed[:8]]
 
 
 def _explain_given_code(verdict: Verdict) -> str:
@@ -192,7 +228,9 @@ def _row(task: TaskStatus, now: float) -> tuple[str, str, str, str, str, str]:
     since = task.ended_at or task.up_at or task.started_at
     note = ""
     if task.code:
-        note = describe_code(task.code)
+        note = describe_code(task.code, task.killed)
+        if task.restart_at is not None:
+            note += f"; started again in {describe_seconds(max(0.0, task.restart_at - now))}"
     elif task.report:
         note = " ".join(f"{key}={_short(value)}" for key, value in task.report.items())
     elif task.waiting and not task.has_ended:

@@ -41,6 +41,8 @@ from .journal import RunEvent
 
 RESERVE_BYTES = 32 * 1024
 """Kept free for the verdict: a run that a full disk has ended must still be able to say so."""
+MOST_CHECKPOINTS = 10_000
+"""How many files are looked at in search of a new one."""
 IGNORE_ALL = b"*\n"
 ATTEMPTS = 100
 """How often a directory is made again that runs which are being discarded take away."""
@@ -90,10 +92,12 @@ class RunDir:
     def write_spec(self, text: str) -> None:
         self.write("spec.yaml", text)
 
+    def make_attempt(self, number: int) -> None:
+        """Make the directory of an attempt; an agent would make it readable by all."""
+        (self.path / f"attempt-{number}").mkdir(mode=0o700, exist_ok=True)
+
     def write_plan(self, planned: Plan) -> None:
         """Write `plan.json`; from now on the run is the latest."""
-        for directory in {Path(task.order.log_dir).parent for task in planned.tasks}:  # an agent would make it readable by all
-            (self.path / directory).mkdir(mode=0o700, exist_ok=True)
         self.write("plan.json", json.dumps(to_json(planned)))
         home = self.path.parent.parent
         aside = home / f".latest-{self.run_id}"
@@ -158,6 +162,26 @@ class RunDir:
     def task_dir(self, task: str, attempt: int) -> Path:
         return self.path / plan.log_dir(attempt, task)
 
+    def newest_checkpoint(self) -> float:
+        """When anything in the checkpoint directory last changed; 0 if nothing is there."""
+        newest, seen = 0.0, 0
+        for directory, _, names in os.walk(self.path / "checkpoints"):
+            for name in names:
+                with contextlib.suppress(OSError):  # it has just been renamed, or removed as too old
+                    newest = max(newest, os.stat(os.path.join(directory, name)).st_mtime)
+            seen += len(names)
+            if seen > MOST_CHECKPOINTS:
+                break
+        return newest
+
+    def last_attempts(self) -> dict[str, int]:
+        """The newest attempt of each task that was ever started."""
+        found: dict[str, int] = {}
+        for directory in self.path.glob("attempt-[0-9]*"):
+            number = int(directory.name.partition("-")[2])
+            found.update({name: number for name in os.listdir(directory) if number > found.get(name, 0)})
+        return found
+
     def agent_log(self, host: str) -> Path:
         path = self.path / "agents" / f"{host}.log"
         path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -212,7 +236,7 @@ class RunDir:
         planned = self.read_plan()
         if planned is None:
             return None
-        cluster = lifecycle.new(lifecycle.policy_of(planned.spec), planned.hosts_by_task)
+        cluster = lifecycle.new(lifecycle.policy_of(planned.spec), planned.hosts_by_task, self.run_id)
         cluster = journal.fold(cluster, self.read_events())
         if not cluster.is_over and self.controller_pid() is None:
             # Nobody was left to say so: with the controller went the agents, and with them the tasks.

@@ -7,8 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.model import events as ev
+from orchestrator.model import formation
 from orchestrator.model import lifecycle as lc
 from orchestrator.model.cluster import Outcome, Phase, Policy, TaskState, Verdict
+from orchestrator.model.spec import Restart
 from worker.contract import Failure
 
 MIRRORED = Policy("multi_worker_mirrored", grace_s=5.0)
@@ -65,7 +67,7 @@ def test_a_cluster_has_formed_when_every_runtime_listens() -> None:
     history = History().start_all(up=False)
     history.happen(ev.TaskUp("worker-0", 1, 102.0), ev.TaskUp("worker-1", 1, 103.0))
     assert history.cluster.phase is Phase.STARTING
-    assert [task.name for task in lc.awaited(history.cluster)] == ["worker-2"]
+    assert [task.name for task in formation.awaited(history.cluster)] == ["worker-2"]
     history.happen(ev.TaskUp("worker-2", 1, 104.0))
     assert (history.cluster.phase, history.cluster.formed_at) == (Phase.RUNNING, 104.0)
 
@@ -245,15 +247,15 @@ def test_events_of_another_attempt_change_nothing() -> None:
 
 
 def test_names_are_grouped() -> None:
-    assert lc.group_tasks(["chief-0", "worker-0", "worker-1", "worker-2", "worker-5"]) == "chief-0, worker-0..2, worker-5"
+    assert formation.group_tasks(["chief-0", "worker-0", "worker-1", "worker-2", "worker-5"]) == "chief-0, worker-0..2, worker-5"
 
 
 # --- properties --------------------------------------------------------------------------------
 
 NAMES = st.sampled_from(["chief-0", "worker-0", "worker-1", "ps-0", "evaluator-0", "worker-9"])
 TIMES = st.floats(100, 1000)
-CODES = st.sampled_from([0, 1, 7, 124, 137, 143])
-ATTEMPTS = st.sampled_from([1, 1, 1, 2])
+CODES = st.sampled_from([0, 1, 7, 42, 124, 137, 143])
+ATTEMPTS = st.sampled_from([1, 1, 1, 2, 2, 3])
 EVENTS = st.one_of(
     st.builds(ev.TaskStarted, NAMES, ATTEMPTS, st.integers(2, 99), TIMES),
     st.builds(ev.TaskNotStarted, NAMES, ATTEMPTS, st.just("no"), TIMES),
@@ -265,15 +267,26 @@ EVENTS = st.one_of(
     st.builds(ev.HostLost, st.sampled_from(["a", "b", "c"]), st.just("gone"), TIMES),
     st.builds(ev.HostBroken, st.sampled_from(["a", "b"]), st.just("full"), TIMES),
     st.builds(ev.StopAsked, st.just("Ctrl-C"), st.sampled_from([130, 143]), TIMES),
+    st.builds(ev.RestartAsked, TIMES),
+    st.builds(ev.Heard, TIMES),
+    st.builds(ev.CheckpointSeen, TIMES),
     st.builds(ev.Tick, TIMES),
+)
+POLICIES = st.builds(
+    Policy,
+    st.sampled_from(["multi_worker_mirrored", "parameter_server", "none"]),
+    start_s=st.none() | TIMES,
+    run_s=st.none() | TIMES,
+    hang_s=st.none() | TIMES,
+    restart=st.builds(Restart, max=st.integers(0, 3), without_progress=st.integers(0, 3), backoff_s=st.sampled_from([0.0, 1.0, 50.0])),
 )
 
 
 @settings(max_examples=500)
 @given(
-    policy=st.builds(Policy, st.sampled_from(["multi_worker_mirrored", "parameter_server", "none"]), st.none() | TIMES, st.none() | TIMES),
+    policy=POLICIES,
     tasks=st.lists(st.sampled_from(["chief-0", "worker-0", "worker-1", "ps-0", "evaluator-0"]), min_size=1, unique=True),
-    events=st.lists(EVENTS, max_size=40),
+    events=st.lists(EVENTS, max_size=60),
 )
 def test_any_history_ends_in_one_verdict_and_starts_no_task_twice(policy: Policy, tasks: list[str], events: list[ev.Event]) -> None:
     history = History(policy, {name: "ab"[number % 2] for number, name in enumerate(tasks)})
@@ -281,10 +294,14 @@ def test_any_history_ends_in_one_verdict_and_starts_no_task_twice(policy: Policy
     # Whatever came before: asked to stop, and with everybody gone, there is an end.
     history.happen(ev.StopAsked("SIGTERM", 143, 2000.0), ev.HostLost("a", "gone", 2001.0), ev.HostLost("b", "gone", 2002.0))
     finishes = [action for action in history.did if isinstance(action, ev.Finish)]
-    started = [name for action in history.did if isinstance(action, ev.StartAttempt) for name in action.tasks]
+    started = [(action.attempt, name) for action in history.did if isinstance(action, ev.StartAttempt) for name in action.tasks]
     assert len(finishes) == 1
     assert history.cluster.is_over
-    assert sorted(started) == sorted(tasks)
+    assert len(started) == len(set(started))
+    assert {name for _, name in started} == set(tasks)
+    assert [name for attempt, name in started if attempt == 1] == tasks
+    counted = [past for past in history.cluster.past if not past.free and not past.task.startswith("evaluator")]
+    assert len(counted) <= policy.restart.max
     assert (finishes[0].verdict.exit_code == 0) == (finishes[0].verdict.outcome is Outcome.SUCCEEDED)
 
 
@@ -309,7 +326,7 @@ def test_a_worker_that_is_done_early_is_not_waited_for() -> None:
     history.end("worker-0", at=103.0)
     assert history.cluster.phase is Phase.RUNNING
     assert lc.next_deadline(history.cluster) is None
-    assert lc.describe_formation(history.cluster) == ""
+    assert formation.describe_formation(history.cluster) == ""
 
 
 def test_programs_that_open_no_ports_form_by_starting() -> None:
@@ -320,4 +337,13 @@ def test_programs_that_open_no_ports_form_by_starting() -> None:
 def test_what_is_waited_for_is_said_with_how_many_are_there() -> None:
     history = History(tasks={**WORKERS, "evaluator-0": "a"}).start_all(up=False)
     history.happen(ev.TaskUp("worker-0", 1, 102.0))
-    assert lc.describe_formation(history.cluster) == "waiting for worker-1..2: no port is open yet (1 of 3 up)"
+    assert formation.describe_formation(history.cluster) == "waiting for worker-1..2: no port is open yet (1 of 3 up)"
+
+
+@settings(max_examples=200)
+@given(POLICIES, st.lists(EVENTS, max_size=60))
+def test_the_counts_are_what_counting_would_give(policy: Policy, events: list[ev.Event]) -> None:
+    history = History(policy, {"chief-0": "a", "worker-0": "a", "worker-1": "b", "evaluator-0": "b"})
+    for event in events:
+        history.happen(event)
+        assert history.cluster == lc._recount(history.cluster)

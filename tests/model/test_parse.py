@@ -17,7 +17,7 @@ from orchestrator.model.document import Node, empty, overlay, parse_assignment, 
 from orchestrator.model.keys import ROOT
 from orchestrator.model.parse import json_schema, parse, template, to_document
 from orchestrator.model.schema import Struct
-from orchestrator.model.spec import STRATEGIES, BackendSpec, ClusterSpec, TaskSpec, Timeouts
+from orchestrator.model.spec import STRATEGIES, BackendSpec, ClusterSpec, Restart, TaskSpec, Timeouts
 from worker.contract import TASK_TYPES, DeviceSettings, Program
 
 
@@ -61,7 +61,8 @@ def test_every_key():
       devices: {cpus: 2, threads: {intra: 4, inter: 1}}
       log_level: error
     serve: true
-    timeouts: {start_s: 60, run_s: 3600.5, grace_s: 0}
+    timeouts: {start_s: 60, hang_s: 600, run_s: 3600.5, grace_s: 0}
+    restart: {max: 3, backoff_s: 0.5, backoff_max_s: 30, without_progress: 0, progress_s: 60}
     ports: 41000-41999
     backend: {type: local}
     """
@@ -81,7 +82,8 @@ def test_every_key():
         env={"A": "all", "FLAG": "yes", "EXP": "1e3", "EMPTY": "", "QUOTED": "a\nb", "TF_CPP_MIN_LOG_LEVEL": "2"},
         serve=True,
         ports=(41000, 41999),
-        timeouts=Timeouts(60.0, 3600.5, 0.0),
+        timeouts=Timeouts(start_s=60.0, hang_s=600, run_s=3600.5, grace_s=0.0),
+        restart=Restart(max=3, backoff_s=0.5, backoff_max_s=30, without_progress=0, progress_s=60),
         backend=BackendSpec("local"),
     )
 
@@ -489,8 +491,9 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
         args=ARGS,
         python=FULL_TEXTS,
         workdir=FULL_TEXTS.filter(lambda path: not path.startswith("~")),
+        restart=st.integers(0, 9) | some_of(max=st.integers(0, 99), backoff_s=SECONDS, backoff_max_s=SECONDS, progress_s=SECONDS),
         defaults=some_of(env=ENV, devices=DEVICES, log_level=st.sampled_from(["debug", "info", "warning", "error"])),
-        timeouts=some_of(start_s=SECONDS, run_s=SECONDS | st.integers(1, 10**9), grace_s=SECONDS | st.just(0)),
+        timeouts=some_of(start_s=SECONDS, hang_s=SECONDS, run_s=SECONDS | st.integers(1, 10**9), grace_s=SECONDS | st.just(0)),
         ports=PORTS | PORTS.map(lambda ends: f"{ends[0]}-{ends[1]}"),
         serve=st.just(strategy == "parameter_server"),
         backend=st.just("local") | some_of(type=st.just("local")),

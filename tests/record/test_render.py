@@ -30,25 +30,28 @@ def told(before: Cluster, event: events.Event) -> str | None:
 
 
 def exited(task: str, code: int, at: float = 110.0, *, stopped: bool = False, failure: Failure | None = None) -> events.TaskExited:
-    return events.TaskExited(task, 1, code, stopped, at, failure)
+    return events.TaskExited(task, 1, code, stopped, at, failure, killed=code > 128)
 
 
 # --- words --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("code", "words"),
+    ("code", "killed", "words"),
     [
-        (0, "exit code 0"),
-        (7, "exit code 7"),
-        (128, "exit code 128"),
-        (137, "killed by SIGKILL"),
-        (139, "killed by SIGSEGV"),
-        (255, "exit code 255"),
+        (0, False, "exit code 0"),
+        (7, False, "exit code 7"),
+        (128, False, "exit code 128"),
+        (137, True, "killed by SIGKILL"),
+        (137, False, "exit code 137, a shell's word for SIGKILL"),
+        (139, True, "killed by SIGSEGV"),
+        (162, True, "killed by SIGRTMIN"),
+        (163, True, "killed by signal 35"),
+        (255, False, "exit code 255"),
     ],
 )
-def test_an_exit_code_in_words(code: int, words: str) -> None:
-    assert render.describe_code(code) == words
+def test_an_end_in_words(code: int, killed: bool, words: str) -> None:
+    assert render.describe_code(code, killed) == words
 
 
 @pytest.mark.parametrize(

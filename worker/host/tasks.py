@@ -121,8 +121,7 @@ class TaskTable:
                 break
             if pid == 0:
                 break
-            code = os.waitstatus_to_exitcode(status)
-            self._end(pid, code if code >= 0 else 128 - code)
+            self._end(pid, os.waitstatus_to_exitcode(status))
         if not self._starter:
             self._unclaimed.clear()
         for task in [task for task in self._tasks.values() if task.ended]:
@@ -177,7 +176,7 @@ class TaskTable:
                 self._sweep(task)
 
     def _end(self, pid: int, code: int) -> None:
-        """A process of ours has ended: seen by ourselves, or by the template that forked it, or by both."""
+        """A process of ours has ended: seen by ourselves, or by the template that forked it, or by both. `code`: -n for signal n."""
         task = self._tasks.get(pid)
         if task is None:
             self._unclaimed[pid] = code
@@ -189,11 +188,12 @@ class TaskTable:
         exited = contract.Exited(
             task.order.task,
             task.order.attempt,
-            code,
+            code if code >= 0 else 128 - code,
             time.time(),
             task.stopped,
             task.output.sizes(),
             _read_failure(task.output.directory),
+            killed=code < 0,
         )
         self._link.send(exited)
         processes.signal_group(task.pid, signal.SIGTERM)

@@ -211,7 +211,7 @@ class _Template:
             if found is None:
                 return
             killed = found.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
-            code = 128 + found.si_status if killed else found.si_status
+            code = -found.si_status if killed else found.si_status
             _send(self._control, {"ended": found.si_pid, "code": code})
             os.waitpid(found.si_pid, 0)
 

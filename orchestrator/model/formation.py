@@ -1,0 +1,52 @@
+"""Who has come up, who is waited for and why: the formation of a cluster, in words. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from worker.contract import TaskId
+
+from .cluster import Cluster, Policy, TaskState, TaskStatus
+
+
+def is_missing(policy: Policy, task: TaskStatus) -> bool:
+    """Whether the cluster cannot form yet for want of this task. An evaluator joins nobody; one that has ended is waited for no longer."""
+    if task.type == "evaluator" or task.state is TaskState.UP:
+        return False
+    if task.has_ended:
+        return task.restart_at is not None
+    return policy.opens_ports or task.state is TaskState.PENDING
+
+
+def awaited(cluster: Cluster) -> tuple[TaskStatus, ...]:
+    """The tasks that the cluster's formation still waits for."""
+    if cluster.formed_at is not None:
+        return ()
+    return tuple(task for task in cluster.tasks.values() if is_missing(cluster.policy, task))
+
+
+def describe_formation(cluster: Cluster) -> str:
+    """``waiting for worker-1: connection refused (2 of 3 up)``; empty if nobody is waited for."""
+    late = awaited(cluster)
+    members = sum(task.type != "evaluator" for task in cluster.tasks.values())
+    return f"{describe_awaited(late)} ({members - len(late)} of {members} up)" if late else ""
+
+
+def describe_awaited(tasks: Iterable[TaskStatus]) -> str:
+    """``waiting for worker-1, worker-2: connection refused``; tasks that wait for the same reason stand together."""
+    by_reason: dict[str, list[str]] = {}
+    for task in tasks:
+        reason = task.waiting or ("not started" if task.state is TaskState.PENDING else "no port is open yet")
+        by_reason.setdefault(reason, []).append(task.name)
+    return "waiting for " + "; ".join(f"{group_tasks(names)}: {reason}" for reason, names in by_reason.items())
+
+
+def group_tasks(names: Iterable[str]) -> str:
+    """Task names with runs of indices folded: ``chief-0, worker-0..3, worker-5``."""
+    spans: list[tuple[str, int, int]] = []
+    for task in (TaskId.parse(name) for name in names):
+        if spans and spans[-1][0] == task.type and spans[-1][2] == task.index - 1:
+            spans[-1] = (task.type, spans[-1][1], task.index)
+        else:
+            spans.append((task.type, task.index, task.index))
+    return ", ".join(f"{kind}-{first}" if first == last else f"{kind}-{first}..{last}" for kind, first, last in spans)
