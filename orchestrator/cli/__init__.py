@@ -23,6 +23,7 @@ COMMANDS = {
     "logs": ("logs", "Show what the tasks of a run wrote."),
     "stacks": ("stacks", "Show where in their Python code the tasks of a run are."),
     "wait": ("runs", "Wait for a run to end; exit as it did."),
+    "restart": ("runs", "Start the cluster of a run anew."),
     "down": ("runs", "End a run."),
     "init": ("init", "Write a commented orch.yaml."),
 }

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from ..backends import load
-from ..errors import DEADLINE, OrchError
+from ..errors import DEADLINE, OrchError, UsageError
 from ..model.cluster import Cluster
 from ..record import render, rundir
 from ..record import timeline as times
@@ -86,6 +86,20 @@ def wait_command(run: str | None, home: str, timeout: float | None, as_json: boo
     return code
 
 
+@click.command("restart")
+@click.argument("run", required=False)
+@home_option
+def restart_command(run: str | None, home: str) -> int:
+    """Stop the tasks of RUN (default: the latest) and start them again, as its next attempt. Costs none of --max-restarts."""
+    found = rundir.find(Path(os.path.abspath(home)), run)
+    pid, cluster = found.controller_pid(), found.read_cluster()
+    if pid is None or cluster is None:
+        raise UsageError(f"{found.run_id} is not running; orch up starts a new run")
+    _send(found, pid, signal.SIGUSR2)
+    click.echo(f"{found.run_id}: asked to start again after attempt {cluster.attempt}", err=True)
+    return 0
+
+
 @click.command("down")
 @click.argument("run", required=False)
 @home_option
@@ -112,12 +126,16 @@ def down_command(run: str | None, home: str, now: bool, as_json: bool) -> int:
 
 
 def _ask(run: RunDir, pid: int, *, twice: bool) -> None:
+    _send(run, pid, signal.SIGTERM)
+    if twice:
+        time.sleep(LOOK_S)  # two signals at once would arrive as one
+        if run.controller_pid() == pid:
+            _send(run, pid, signal.SIGTERM)
+
+
+def _send(run: RunDir, pid: int, number: signal.Signals) -> None:
     try:
-        os.kill(pid, signal.SIGTERM)
-        if twice:
-            time.sleep(LOOK_S)  # two signals at once would arrive as one
-            if run.controller_pid() == pid:
-                os.kill(pid, signal.SIGTERM)
+        os.kill(pid, number)
     except ProcessLookupError:
         pass
     except PermissionError:

@@ -9,12 +9,12 @@ A verdict is decided when the cluster starts STOPPING, and given when the last t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from . import formation, restarts
-from .cluster import Cause, Cluster, Outcome, Phase, Policy, TaskState, TaskStatus, Verdict
+from .cluster import Cause, Cluster, Outcome, PastAttempt, Phase, Policy, TaskState, TaskStatus, Verdict
 from .events import (
     Action,
     CheckpointSeen,
@@ -247,7 +247,7 @@ def _on_host_lost(cluster: Cluster, event: HostLost) -> tuple[Cluster, tuple[Act
 
 
 def _on_stop_asked(cluster: Cluster, event: StopAsked) -> tuple[Cluster, tuple[Action, ...]]:
-    if cluster.phase is Phase.STOPPING and cluster.again:
+    if comes_again(cluster, event.at):
         return replace(cluster, again=False), ()  # they are being stopped already; they are not to come back
     if cluster.phase is Phase.STOPPING:
         running = tuple(task.name for task in cluster.tasks.values() if not task.swept)
@@ -286,19 +286,30 @@ def running_tasks(cluster: Cluster) -> tuple[str, ...]:
 def _finish_if_empty(cluster: Cluster, at: float) -> tuple[Cluster, tuple[Action, ...]]:
     if cluster.phase is not Phase.STOPPING or cluster.ending is None or cluster.left:
         return cluster, ()
-    gave_up = ""
-    if cluster.again:
-        past = (*cluster.past, restarts.of_cluster(cluster, at))
-        counted = restarts.relevant(past)
-        pause = 0.0 if restarts.is_asked(cluster) else restarts.pause_after(cluster.policy.restart, counted, cluster.seed)
-        if pause is not None:
-            return replace(cluster, phase=Phase.RESTARTING, resume_at=at + pause, past=past), ()
-        gave_up = restarts.explain_end(cluster.policy.restart, counted)
+    past = (*cluster.past, restarts.of_cluster(cluster, at))
+    pause = _pause(cluster, past)
+    if pause is not None:
+        return replace(cluster, phase=Phase.RESTARTING, resume_at=at + pause, past=past), ()
+    gave_up = restarts.explain_end(cluster.policy.restart, restarts.relevant(past)) if cluster.again else ""
     verdict = replace(cluster.ending, ended_at=max(at, cluster.started_at), past=cluster.past, gave_up=gave_up)
     return replace(cluster, phase=Phase.DONE, verdict=verdict), (Finish(verdict),)
 
 
 # --- starting again ----------------------------------------------------------------------------
+
+
+def comes_again(cluster: Cluster, at: float) -> bool:
+    """Whether another attempt will follow the one that is being stopped, as far as is known by now."""
+    if cluster.phase is not Phase.STOPPING:
+        return False
+    return _pause(cluster, (*cluster.past, restarts.of_cluster(cluster, at))) is not None
+
+
+def _pause(cluster: Cluster, past: Sequence[PastAttempt]) -> float | None:
+    """Seconds until the attempt after `past`; None: there is none."""
+    if not cluster.again or restarts.is_asked(cluster):
+        return 0.0 if cluster.again else None
+    return restarts.pause_after(cluster.policy.restart, restarts.relevant(past), cluster.seed)
 
 
 def _begin_attempt(cluster: Cluster, at: float) -> tuple[Cluster, tuple[Action, ...]]:

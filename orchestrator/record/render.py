@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ..model import events, restarts
+from ..model import events, lifecycle, restarts
 from ..model.cluster import Cause, Cluster, Outcome, Phase, TaskState, TaskStatus, Verdict
 from ..model.formation import group_tasks
 from ..model.plan import Plan
@@ -68,7 +68,7 @@ def narrate(before: Cluster, after: Cluster, event: events.Event) -> str | None:
         alone = len(after.alone) < len(before.alone)
         return f"attempt {after.attempt}{f' of {before.alone[0]} alone' if alone else ''}"
     if isinstance(event, events.StopAsked) and before.phase is Phase.STOPPING:
-        return "it is not started again" if before.again else "again: killing what is left"
+        return "it is not started again" if before.again and not after.again else "again: killing what is left"
     if before.phase is Phase.STARTING and after.phase is Phase.RUNNING and len(after.tasks) > 1:
         took = (after.formed_at or after.attempt_at) - after.attempt_at
         return f"cluster formed after {describe_seconds(took)}: {len(after.tasks)} tasks are up"
@@ -99,6 +99,8 @@ def _narrate_ending(after: Cluster) -> str | None:
         return first
     grace = f"SIGTERM now, SIGKILL after {after.policy.grace_s:g} s" if after.policy.grace_s else "SIGKILL"
     again = "; Ctrl-C again kills them at once" if ending and ending.exit_code == 130 else ""
+    if lifecycle.comes_again(after, after.stopping_at or 0.0):
+        again = "; then all start again"
     return f"{first}; stopping {group_tasks(running)} ({grace}{again})"
 
 

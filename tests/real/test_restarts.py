@@ -1,0 +1,117 @@
+"""TensorFlow clusters that lose a task and go on: with real collectives, real parameter servers and real checkpoints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.live import LiveRun
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(300)]
+
+HEAD = """
+import json, os, signal, sys, time
+import tensorflow as tf
+import worker
+
+TASK, ATTEMPT = os.environ["ORCH_TASK"], int(os.environ["ORCH_ATTEMPT"])
+"""
+
+SYNCHRONOUS = """
+strategy = worker.strategy()
+with strategy.scope():
+    total = tf.Variable(0.0, aggregation=tf.VariableAggregation.MEAN)
+    step = tf.Variable(0, dtype=tf.int64, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+checkpoint = tf.train.Checkpoint(total=total, step=step)
+# As TensorFlow's guide has it: every worker saves, for the variables are read together; only the chief's is kept.
+folder = os.environ["ORCH_CHECKPOINT_DIR"] if worker.context().is_chief else f"/tmp/{os.environ['ORCH_RUN_ID']}-{TASK}"
+manager = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=2)
+newest = tf.train.latest_checkpoint(os.environ["ORCH_CHECKPOINT_DIR"])
+if newest:
+    checkpoint.restore(newest).assert_consumed()
+began_at = int(step.numpy())
+
+@tf.function
+def train():
+    def replica():
+        total.assign_add(tf.distribute.get_replica_context().all_reduce("sum", tf.constant(1.0)))
+        step.assign_add(1)
+    strategy.run(replica)
+
+while int(step.numpy()) < 6:
+    train()
+    manager.save()
+    worker.report(step=int(step.numpy()))
+    if TASK == "worker-1" and ATTEMPT == 1 and int(step.numpy()) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+forked = "template/start" in open(f"/proc/{os.getppid()}/cmdline").read()
+with open(f"{TASK}.json", "w") as file:
+    json.dump({"began_at": began_at, "total": float(total.numpy()), "attempt": ATTEMPT, "forked": forked}, file)
+if not worker.context().is_chief:
+    tf.io.gfile.rmtree(folder)
+"""
+
+SERVED = """
+strategy = worker.strategy()  # workers and parameter servers stay in here
+with strategy.scope():
+    count = tf.Variable(0, dtype=tf.int64)
+coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+
+@tf.function
+def compute():
+    count.assign_add(1)
+    return tf.distribute.coordinator.experimental_get_current_worker_index()
+
+def run_until_used(task):
+    used = set()
+    while task not in used:
+        results = [coordinator.schedule(compute) for _ in range(5)]
+        coordinator.join()
+        used = {int(result.fetch()) for result in results}
+
+run_until_used(1)
+with open(os.path.join(os.environ["ORCH_RUN_DIR"], "events.jsonl")) as file:
+    pids = {one["task"]: one["pid"] for one in map(json.loads, file) if one["event"] == "task_started"}
+os.kill(pids["worker-1"], signal.SIGKILL)
+before = int(count)
+run_until_used(0)
+run_until_used(1)
+with open("chief.json", "w") as file:
+    json.dump({"before": before, "after": int(count), "attempt": ATTEMPT}, file)
+"""
+
+
+@pytest.fixture
+def up(orch: Any, tmp_path: Path) -> Any:
+    def run(text: str, *options: str) -> Any:
+        (tmp_path / "train.py").write_text(HEAD + text)
+        env = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
+        return orch("up", "train.py", *options, "--max-restarts", "1", "--set", "restart.backoff_s=0.1", timeout=250, check=0, env=env)
+
+    return run
+
+
+def test_a_synchronous_cluster_goes_on_from_its_own_checkpoint(up: Any, tmp_path: Path) -> None:
+    done = up(SYNCHRONOUS, "-n", "2")
+    found = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("worker-*.json")}
+    # Two replicas add 1 each, in six steps; the first three were not lost, or the two of them if the third was not yet saved.
+    assert found == {
+        name: {"began_at": found[name]["began_at"], "total": 12.0, "attempt": 2, "forked": True} for name in ("worker-0", "worker-1")
+    }
+    assert {one["began_at"] for one in found.values()} <= {2, 3}
+    (past,) = LiveRun(tmp_path).result()["past"]
+    assert (past["cause"]["task"], past["cause"]["killed"], past["progressed"]) == ("worker-1", True, True)
+    assert "worker-1 failed (killed by SIGKILL)" in done.err
+
+
+def test_a_lost_worker_rejoins_its_parameter_servers(up: Any, tmp_path: Path) -> None:
+    up(SERVED, "-n", "2", "--ps", "1")
+    found = json.loads((tmp_path / "chief.json").read_text())
+    assert found["attempt"] == 1
+    assert found["after"] > found["before"]  # the variables have lived on
+    run = LiveRun(tmp_path)
+    assert [past["task"] for past in run.result()["past"]] == ["worker-1"]
+    assert len([event for event in run.events() if event["event"] == "task_started"]) == 5

@@ -1,0 +1,257 @@
+"""Runs that survive: attempts of the whole cluster, tasks that come back alone, what is kept of it. Real processes, no TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.live import LiveRun, is_alive, kill, wait_for_file, wait_until, wait_until_gone, wait_until_ready, write_script
+
+ATTEMPT = 'ATTEMPT = int(os.environ["ORCH_ATTEMPT"])\n'
+FAIL_FIRST = (
+    ATTEMPT + "print('try', ATTEMPT, flush=True)\nif ATTEMPT == 1 and TASK == 'worker-1':\n    sys.exit(3)\nif ATTEMPT == 1:\n    sleep()\n"
+)
+QUICK = ("--set", "restart.backoff_s=0.01")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> LiveRun:
+    return LiveRun(tmp_path)
+
+
+@pytest.mark.parametrize("preload", [(), ("decimal",)], ids=["executed", "forked"])
+def test_the_whole_cluster_comes_back_on_its_ports_and_keeps_what_each_attempt_wrote(orch, tmp_path: Path, run: LiveRun, preload) -> None:
+    write_script(
+        tmp_path, f"tell(f'{{TASK}}.{{os.environ[\"ORCH_ATTEMPT\"]}}.config', os.environ['TF_CONFIG'])\nlisten()\n{FAIL_FIRST}", preload
+    )
+    done = orch("up", "script.py", "-n", "2", "--max-restarts", "1", *QUICK, check=0)
+    configs = {path.name: path.read_text() for path in tmp_path.glob("*.config")}
+    assert len(configs) == 4
+    assert configs["worker-0.1.config"] == configs["worker-0.2.config"]
+    for attempt in (1, 2):
+        assert [(run.path / f"attempt-{attempt}/worker-{index}/stdout.log").read_text() for index in (0, 1)] == [f"try {attempt}\n"] * 2
+    assert sorted(done.out.splitlines()) == ["worker-0 | try 1", "worker-0 | try 2", "worker-1 | try 1", "worker-1 | try 2"]
+    assert "attempt 1 ended after" in done.err
+    assert "(restart 1 of 1)" in done.err
+    result = run.result()
+    assert (result["outcome"], result["attempt"], [past["cause"]["task"] for past in result["past"]]) == ("succeeded", 2, ["worker-1"])
+    assert done.err.splitlines()[-1].endswith("worker-1 failed (exit code 3)")
+    assert len([event for event in run.events() if event["event"] == "template_ready"]) == len(preload)
+
+
+def test_when_the_budget_is_spent_the_last_failure_counts(orch, tmp_path: Path, run: LiveRun) -> None:
+    write_script(tmp_path, ATTEMPT + "sys.exit(10 + ATTEMPT)")
+    done = orch("up", "script.py", "-n", "1", "--max-restarts", "2", *QUICK, "--set", "restart.without_progress=0", check=13)
+    assert "gave up: all 2 restarts that --max-restarts allows had been used" in done.err
+    assert [past["cause"]["code"] for past in run.result()["past"]] == [11, 12]
+    assert "first failure: worker-0 on local: exit code 13" in done.err
+
+
+def test_a_script_that_saves_goes_on_where_it_was_and_one_that_does_not_is_given_up(orch, tmp_path: Path, run: LiveRun) -> None:
+    text = """
+    folder = Path(os.environ["ORCH_CHECKPOINT_DIR"])
+    folder.mkdir(exist_ok=True)
+    step = max((int(path.name) for path in folder.iterdir()), default=0)
+    while step < 6:
+        step += 1
+        if sys.argv[1] == "save":
+            (folder / str(step)).touch()
+        os._exit(9)
+    """
+    write_script(tmp_path, text)
+    orch("up", "script.py", "-n", "1", "--max-restarts", "99", *QUICK, "--", "save", check=0)
+    assert [past["progressed"] for past in run.result()["past"]] == [True] * 6
+    done = orch("up", "script.py", "-n", "1", "--max-restarts", "99", *QUICK, "--", "forget", check=9)
+    assert "gave up: 3 attempts in a row made no progress" in done.err
+    assert run.result()["attempt"] == 3
+
+
+def test_reports_are_progress(orch, tmp_path: Path, run: LiveRun) -> None:
+    write_script(tmp_path, ATTEMPT + "import worker\nworker.report(step=min(ATTEMPT, 4))\nsys.exit(1)")
+    orch("up", "script.py", "-n", "1", "--max-restarts", "99", *QUICK, "--set", "restart.without_progress=1", check=1)
+    assert [past["progressed"] for past in run.result()["past"]] == [True] * 4
+    assert run.result()["attempt"] == 5
+
+
+@pytest.mark.parametrize("code", [42, 143])
+def test_saved_restart_me_is_free_of_charge(orch, tmp_path: Path, run: LiveRun, code: int) -> None:
+    write_script(tmp_path, ATTEMPT + f"sys.exit({code} if ATTEMPT == 1 else 0)")
+    done = orch("up", "script.py", "-n", "2", *QUICK, check=0)
+    assert "(free of charge)" in done.err
+    assert run.result()["past"][0]["free"] is True
+
+
+def test_a_worker_of_a_parameter_server_cluster_comes_back_alone_on_its_port(orch, tmp_path: Path, run: LiveRun) -> None:
+    text = """
+    server = listen()
+    tell(f"{TASK}.{os.environ['ORCH_ATTEMPT']}", os.getpid())
+    if TASK == "chief-0":
+        wait_for("enough")
+        sys.exit()
+    sleep()
+    """
+    write_script(tmp_path, text)
+    running = orch.start("up", "script.py", "-n", "2", "--ps", "1", "--max-restarts", "2", *QUICK)
+    first = int(wait_for_file(tmp_path / "worker-1.1"))
+    for name in ("chief-0.1", "worker-0.1", "ps-0.1"):
+        wait_for_file(tmp_path / name)
+    os.kill(first, signal.SIGKILL)
+    second = int(wait_for_file(tmp_path / "worker-1.2"))
+    run.event("task_up", task="worker-1", attempt=2)
+    os.kill(second, signal.SIGKILL)
+    wait_for_file(tmp_path / "worker-1.3")
+    table = orch("ps").out
+    assert "worker-1" in table
+    (tmp_path / "enough").touch()
+    done = running.wait(check=0)
+    assert done.err.count("worker-1 failed (killed by SIGKILL); it is started again alone in") == 2
+    assert len([event for event in run.events() if event["event"] == "task_started"]) == 6
+    assert [past["task"] for past in run.result()["past"]] == ["worker-1", "worker-1"]
+    assert sorted(path.name for path in tmp_path.glob("*-0.[0-9]")) == ["chief-0.1", "ps-0.1", "worker-0.1"]
+
+
+def test_an_evaluator_comes_back_alone(orch, tmp_path: Path, run: LiveRun) -> None:
+    write_script(
+        tmp_path,
+        ATTEMPT + "if TASK == 'worker-0':\n    wait_for('evaluated')\nelif ATTEMPT == 1:\n    sys.exit(5)\nelse:\n    tell('evaluated')",
+    )
+    orch("up", "script.py", "-n", "1", "--evaluator", "--max-restarts", "1", *QUICK, check=0)
+    assert [past["task"] for past in run.result()["past"]] == ["evaluator-0"]
+
+
+def test_what_a_failed_attempt_left_behind_is_gone_before_the_next_begins(orch, tmp_path: Path) -> None:
+    text = """
+    if ATTEMPT == 1:
+        leave_behind("ignore(); tell('stray', os.getpid()); sleep()", own_session=True)
+        wait_for("stray")
+        sys.exit(1)
+    stray = int(Path("stray").read_text())
+    try:
+        os.kill(stray, 0)
+    except ProcessLookupError:
+        sys.exit(0)
+    sys.exit("it lives")
+    """
+    write_script(tmp_path, ATTEMPT + text.replace("\n    ", "\n"))
+    orch("up", "script.py", "-n", "1", "--max-restarts", "1", *QUICK, check=0)
+
+
+# --- hangs -------------------------------------------------------------------------------------
+
+
+def test_silence_ends_with_124_and_with_where_everybody_was(orch, tmp_path: Path) -> None:
+    write_script(tmp_path, "print('hello', flush=True)\ndef wait_for_data():\n    time.sleep(1000)\nwait_for_data()")
+    done = orch("up", "script.py", "-n", "2", "--hang-timeout", "1", check=124)
+    assert "no task has written or reported anything for 1 s (--hang-timeout)" in done.err
+    assert "wait_for_data" in done.err
+
+
+@pytest.mark.parametrize("sound", ["print('.', end='', flush=True)", "worker.report(step=1)", "print('!', file=sys.stderr, flush=True)"])
+def test_any_sound_of_any_task_is_a_sign_of_life(orch, tmp_path: Path, sound: str) -> None:
+    text = f"""
+    import worker
+    for _ in range(25 if TASK == 'worker-1' else 0):
+        {sound}
+        time.sleep(0.1)
+    if TASK == 'worker-0':
+        wait_for('done')
+    tell('done')
+    """
+    write_script(tmp_path, text)
+    orch("up", "script.py", "-n", "2", "--hang-timeout", "2", "--set", "timeouts.run_s=30", check=0)
+
+
+def test_a_hang_can_be_survived(orch, tmp_path: Path, run: LiveRun) -> None:
+    write_script(tmp_path, ATTEMPT + "print(ATTEMPT, flush=True)\nif ATTEMPT == 1:\n    sleep()")
+    orch("up", "script.py", "-n", "2", "--hang-timeout", "1", "--max-restarts", "1", *QUICK, check=0)
+    assert "--hang-timeout" in run.result()["past"][0]["cause"]["what"]
+
+
+# --- the user, the controller ------------------------------------------------------------------
+
+
+def test_ctrl_c_during_a_pause_ends_the_run(orch, tmp_path: Path, run: LiveRun) -> None:
+    write_script(tmp_path, "sys.exit(3)")
+    running = orch.start(
+        "up", "script.py", "-n", "2", "--max-restarts", "5", "--set", "restart.backoff_s=1000", "--set", "restart.backoff_max_s=1000"
+    )
+    running.wait_for("starting again in")
+    assert "(restarting)" in orch("ps").out
+    running.signal(signal.SIGINT)
+    running.wait(check=130)
+    assert (run.result()["outcome"], len(run.result()["past"])) == ("cancelled", 1)
+
+
+def test_asked_for_a_restart_the_cluster_begins_anew(orch, tmp_path: Path, run: LiveRun) -> None:
+    write_script(tmp_path, ATTEMPT + "tell(f'{TASK}.{ATTEMPT}')\nif ATTEMPT == 1:\n    sleep()")
+    running = orch.start("up", "script.py", "-n", "2")
+    wait_for_file(tmp_path / "worker-0.1")
+    wait_for_file(tmp_path / "worker-1.1")
+    assert "asked to start again after attempt 1" in orch("restart", check=0).err
+    running.wait(check=0)
+    assert run.result()["attempt"] == 2
+    assert "is not running" in orch("restart", check=2).err
+
+
+def test_a_controller_killed_during_a_pause_leaves_nothing(orch, tmp_path: Path, run: LiveRun) -> None:
+    write_script(tmp_path, "sys.exit(3)", ("decimal",))
+    running = orch.start("up", "script.py", "-n", "2", "--max-restarts", "5", "--set", "restart.backoff_s=60")
+    running.wait_for("starting again in")
+    agent = run.agent()
+    around = [agent, *agent.children(recursive=True)]
+    kill(run.controller())
+    running.wait(check=None)
+    wait_until_gone(around)
+    assert "lost" in orch("ps").out
+
+
+def test_a_template_that_dies_between_attempts_costs_an_import_and_no_more(orch, tmp_path: Path, run: LiveRun) -> None:
+    write_script(tmp_path, ATTEMPT + "if ATTEMPT == 1:\n    ready()\n    sleep()", ("decimal",))
+    running = orch.start("up", "script.py", "-n", "2", "--max-restarts", "1", *QUICK)
+    tasks = wait_until_ready(tmp_path, "worker-0", "worker-1")
+    template = tasks["worker-0"].parent()
+    assert template is not None
+    kill(template)
+    wait_until(lambda: not is_alive(template), "end of the template")
+    kill(tasks["worker-1"])
+    running.wait(check=0)
+    assert run.result()["attempt"] == 2
+
+
+# --- looking -----------------------------------------------------------------------------------
+
+
+def test_logs_show_each_tasks_last_attempt_or_the_one_asked_for(orch, tmp_path: Path) -> None:
+    write_script(tmp_path, FAIL_FIRST)
+    orch("up", "script.py", "-n", "2", "--max-restarts", "1", *QUICK, check=0)
+    assert orch("logs", check=0).out == "worker-0 | try 2\nworker-1 | try 2\n"
+    assert orch("logs", "--attempt", "1", check=0).out == "worker-0 | try 1\nworker-1 | try 1\n"
+    assert "has no attempt 3; it has 1, 2" in orch("logs", "--attempt", "3", check=2).err
+
+
+def test_logs_follow_from_one_attempt_into_the_next(orch, tmp_path: Path) -> None:
+    write_script(
+        tmp_path, ATTEMPT + "print('try', ATTEMPT, flush=True)\nready()\nif ATTEMPT < 3:\n    wait_for(f'go{ATTEMPT}')\n    sys.exit(1)"
+    )
+    running = orch.start("up", "script.py", "-n", "1", "--max-restarts", "2", *QUICK, "--quiet")
+    wait_until_ready(tmp_path, "worker-0")
+    following = orch.start("logs", "-f", "--json")
+    following.wait_for('"try 1"')
+    (tmp_path / "go1").touch()
+    following.wait_for('"try 2"')
+    (tmp_path / "go2").touch()
+    lines = [json.loads(line)["line"] for line in following.wait(check=0).out.splitlines()]
+    assert lines == ["try 1", "try 2", "try 3"]
+    running.wait(check=0)
+
+
+def test_ps_tells_of_past_attempts_to_programs(orch, tmp_path: Path) -> None:
+    write_script(tmp_path, FAIL_FIRST)
+    orch("up", "script.py", "-n", "2", "--max-restarts", "1", *QUICK, check=0)
+    found = json.loads(orch("ps", "--json", check=0).out)
+    assert [task["attempt"] for task in found["tasks"]] == [2, 2]
+    assert [past["attempt"] for past in found["result"]["past"]] == [1]
