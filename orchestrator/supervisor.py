@@ -10,11 +10,12 @@ import asyncio
 import contextlib
 import errno
 import signal
-import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any, Protocol
 
 from worker import contract
+from worker.clock import now
 
 from .backends import Backend, Host
 from .backends.agents import AgentLink, refuse_silence
@@ -84,6 +85,8 @@ class Supervisor:
         self._hosts = {host.name: host for host in backend.hosts(spec)}
         self._links: dict[str, AgentLink] = {}
         self._facts: dict[str, contract.Facts] = {}
+        self._ahead: dict[str, float] = {}
+        """By how many seconds each host's clock is ahead of ours."""
         self._cluster: Cluster | None = None
         self._plan: Plan | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -99,7 +102,7 @@ class Supervisor:
         self._loop = asyncio.get_running_loop()
         self._answered: asyncio.Future[None] = self._loop.create_future()
         self._finished: asyncio.Future[Verdict] = self._loop.create_future()
-        started_at = time.time()
+        started_at = now()
         with self._signals():
             try:
                 self._plan = await self._prepare()
@@ -128,7 +131,7 @@ class Supervisor:
     # --- preparing: agents, facts, plan --------------------------------------------------------
 
     async def _prepare(self) -> Plan:
-        self._record(RunBegun(time.time()))
+        self._record(RunBegun(now()))
         placement = plan.place(self._spec, list(self._hosts))
         for host in self._hosts.values():
             link = AgentLink(host, self._rundir.agent_log(host.name), self._receive, self._lose)
@@ -178,7 +181,7 @@ class Supervisor:
         self._rundir.write_plan(planned)
         self._cluster = lifecycle.new(lifecycle.policy_of(self._spec), planned.hosts_by_task, planned.run_id)
         self._viewer.planned(planned)
-        self._happen(events.Launched(1, time.time()))
+        self._happen(events.Launched(1, now()))
 
     # --- frames and signals in -----------------------------------------------------------------
 
@@ -186,7 +189,8 @@ class Supervisor:
         match frame:
             case contract.Facts():
                 self._facts[host] = frame
-                self._record(HostReady(host, frame.pid, frame.python, frame.python_version, frame.cores, time.time()))
+                self._ahead[host] = frame.at - now()
+                self._record(HostReady(host, frame.pid, frame.python, frame.python_version, frame.cores, now()))
                 if len(self._facts) == len(self._hosts) and not self._answered.done():
                     self._answered.set_result(None)
             case contract.Imported():
@@ -201,7 +205,7 @@ class Supervisor:
             case contract.Gone():
                 pass
             case _:
-                self._happen(_as_event(host, frame))
+                self._happen(_as_event(host, _in_our_time(frame, self._ahead.get(host, 0.0))))
 
     def _store(self, host: str, frame: contract.Output, data: bytes) -> None:
         try:
@@ -215,15 +219,15 @@ class Supervisor:
     def _grow(self, task: str, attempt: int, stream: str, size: int) -> None:
         if (task, attempt) not in self._spoken:
             self._spoken.add((task, attempt))
-            self._record(TaskSpoke(task, attempt, time.time()))
+            self._record(TaskSpoke(task, attempt, now()))
         if not task.startswith("evaluator-"):  # it lives on while the training hangs
-            self._heard_at = time.time()
+            self._heard_at = now()
         self._viewer.grew(task, attempt, stream, size)
 
     def _lose(self, host: str, reason: str) -> None:
         self._lost.add(host)
         if self._cluster is not None:
-            self._happen(events.HostLost(host, reason, time.time()))
+            self._happen(events.HostLost(host, reason, now()))
         else:
             self._give_up(OrchError(f"host {host} cannot be used: {reason}"))
 
@@ -232,7 +236,7 @@ class Supervisor:
         for number in _SIGNALS:
             self._loop.add_signal_handler(number, self._on_signal, number)
         self._loop.add_signal_handler(signal.SIGUSR1, self._show_stacks)
-        self._loop.add_signal_handler(signal.SIGUSR2, lambda: self._happen(events.RestartAsked(time.time())))
+        self._loop.add_signal_handler(signal.SIGUSR2, lambda: self._happen(events.RestartAsked(now())))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_SIGNALS, *_REQUESTS))
         try:
             yield
@@ -243,7 +247,7 @@ class Supervisor:
 
     def _on_signal(self, number: signal.Signals) -> None:
         reason, code = _SIGNALS[number]
-        asked = StopAsked(reason, code, time.time())
+        asked = StopAsked(reason, code, now())
         if self._cluster is not None:
             self._happen(asked)
         else:
@@ -318,16 +322,16 @@ class Supervisor:
             self._timer = None
         at = lifecycle.next_deadline(self._cluster) if self._cluster is not None else None
         if at is not None:
-            self._timer = self._loop.call_later(max(0.0, at - time.time()), self._tick)
+            self._timer = self._loop.call_later(max(0.0, at - now()), self._tick)
 
     def _tick(self) -> None:
         if self._cluster is None:
             return
-        now = time.time()
+        at = now()
         if self._cluster.policy.hang_s is not None and self._heard_at > self._cluster.heard_at:
             # Told only now: each line of each task would otherwise be an event.
             self._happen(events.Heard(self._heard_at))
-        self._happen(events.Tick(now))
+        self._happen(events.Tick(at))
 
     def _look_for_checkpoints(self, cluster: Cluster) -> None:
         """What an attempt has saved is progress, where it matters whether there was any."""
@@ -343,11 +347,11 @@ class Supervisor:
         if self._cluster is None or self._cluster.phase is not Phase.STARTING or self._cluster.attempt != attempt:
             return
         text = formation.describe_formation(self._cluster)
-        now = self._loop.time()
+        moment = self._loop.time()
         if not text:
             pass
-        elif text != self._reminded[0] or now - self._reminded[1] >= REMIND_S:
-            self._reminded = (text, now)
+        elif text != self._reminded[0] or moment - self._reminded[1] >= REMIND_S:
+            self._reminded = (text, moment)
             self._viewer.said(text)
         self._loop.call_later(1.0, self._remind, attempt)
 
@@ -365,7 +369,17 @@ class Supervisor:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             self._rundir.free_reserve()
         reason = f"the run cannot be recorded in {self._rundir.path}: {error.strerror or error}"
-        self._loop.call_soon(self._happen, events.HostBroken("", reason, time.time()))
+        self._loop.call_soon(self._happen, events.HostBroken("", reason, now()))
+
+
+def _in_our_time(frame: Any, ahead: float) -> Any:
+    """What an agent says, with its times as our clock would have told them."""
+    changes: dict[str, Any] = {}
+    if hasattr(frame, "at"):
+        changes["at"] = frame.at - ahead
+    if getattr(frame, "failure", None) is not None:
+        changes["failure"] = replace(frame.failure, at=frame.failure.at - ahead)
+    return replace(frame, **changes) if changes else frame
 
 
 def _as_event(host: str, frame: Any) -> events.Event:
@@ -378,13 +392,13 @@ def _as_event(host: str, frame: Any) -> events.Event:
         case contract.Up():
             return events.TaskUp(frame.task, frame.attempt, frame.at)
         case contract.Waiting():
-            return events.TaskWaiting(frame.task, frame.attempt, frame.reason, time.time())
+            return events.TaskWaiting(frame.task, frame.attempt, frame.reason, now())
         case contract.Report():
             return events.TaskReported(frame.task, frame.attempt, frame.values, frame.at)
         case contract.Exited():
             return events.TaskExited(frame.task, frame.attempt, frame.code, frame.stopped, frame.at, frame.failure, frame.killed)
         case contract.Swept():
-            return events.TaskSwept(frame.task, frame.attempt, time.time())
+            return events.TaskSwept(frame.task, frame.attempt, now())
         case contract.Trouble():
             return events.HostBroken(host, frame.message, frame.at)
     raise OrchError(f"an agent sent {type(frame).__name__}, which nobody awaits")
@@ -393,4 +407,4 @@ def _as_event(host: str, frame: Any) -> events.Event:
 def verdict_of_error(error: OrchError, started_at: float) -> Verdict:
     """How a run that never started is recorded."""
     outcome = Outcome.BROKEN if error.exit_code == BROKEN else Outcome.FAILED
-    return Verdict(outcome, error.exit_code, 1, started_at, time.time(), Cause(str(error), time.time()))
+    return Verdict(outcome, error.exit_code, 1, started_at, now(), Cause(str(error), now()))

@@ -3,7 +3,8 @@
 Pure values and nothing else: no I/O, no clock, no environment. Both sides import this module, so it
 lives with the side that has to stay small and shippable. `channel.py` puts these values on a wire.
 
-Times are seconds since the epoch, as the host that saw the thing happen tells them. Texts may hold
+Times are seconds since the epoch, as the agent that saw the thing happen tells them (`clock.py`); the controller
+knows from `Facts.at` how far that clock is from its own. Texts may hold
 lone surrogates (``surrogateescape``): a path, an argument or an environment value that is not UTF-8
 travels unharmed.
 """
@@ -221,6 +222,8 @@ class Facts:
     """Why the programs cannot run here: a missing script, a syntax error, a missing command."""
     trouble: str | None = None
     """Why this host cannot be used at all, such as a port range that is used up."""
+    at: float = 0.0
+    """When this was said."""
 
 
 @dataclass(frozen=True, slots=True)

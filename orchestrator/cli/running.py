@@ -15,6 +15,8 @@ from typing import Any
 
 import click
 
+from worker.clock import now
+
 from ..backends import load
 from ..errors import OrchError, UsageError
 from ..model.cluster import Cluster, Verdict
@@ -72,7 +74,7 @@ def _run(run: RunDir, spec: ClusterSpec, viewer: Viewer, view: LogView | None, *
     if isinstance(viewer, Console) and view is not None:
         viewer.show_logs(view)
     supervisor = Supervisor(spec, load(spec.backend.type), run, viewer)
-    started_at = time.time()
+    started_at = now()
     try:
         verdict = asyncio.run(supervisor.run())
     except UsageError as error:

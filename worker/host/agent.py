@@ -12,10 +12,9 @@ import signal
 import socket
 import sys
 import tempfile
-import time
 from typing import Any
 
-from .. import contract
+from .. import clock, contract
 from . import look, ports, processes
 from .link import Link
 from .loop import Loop
@@ -68,7 +67,7 @@ class Agent:
 
     def _on_signals(self, numbers: bytes) -> None:
         if signal.SIGTERM in numbers:
-            self._link.send(contract.Trouble("note", "the agent was told to end (SIGTERM)", time.time()))
+            self._link.send(contract.Trouble("note", "the agent was told to end (SIGTERM)", clock.now()))
             self._lose_owner()
         self._check_disk()  # first: a task that a full disk has ended must not be taken for the cause
         self._tasks.reap()
@@ -111,6 +110,7 @@ class Agent:
             ports=tuple(sock.getsockname()[1] for sock in self._held),
             problems=tuple(problems),
             trouble=trouble,
+            at=clock.now(),
         )
         self._link.send(facts)
         self._look_at_disk()
@@ -124,7 +124,7 @@ class Agent:
         if free is not None and free < DISK_FULL_BYTES and not self._disk_full:
             self._disk_full = True
             text = f"no space left for the tasks' output in {self._root}; make room, or name another directory with --run-dir"
-            self._link.send(contract.Trouble("disk_full", text, time.time()))
+            self._link.send(contract.Trouble("disk_full", text, clock.now()))
 
     def _lose_owner(self) -> None:
         self._owner_lost = True

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .. import contract
+from .. import clock, contract
 from .link import Link
 from .loop import Loop
 
@@ -48,7 +47,7 @@ class Prober:
     def _is_up(self, one: _Awaited) -> bool:
         refusal = _connect(one.order.port or 0)
         if refusal is None:
-            self._link.send(contract.Up(one.order.task, one.order.attempt, time.time()))
+            self._link.send(contract.Up(one.order.task, one.order.attempt, clock.now()))
         elif refusal != one.refusal:
             one.refusal = refusal
             self._link.send(contract.Waiting(one.order.task, one.order.attempt, refusal))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
-from .. import contract
+from .. import clock, contract
 from .link import Link
 from .loop import Loop
 from .output import TaskOutput, Watch
@@ -134,6 +133,6 @@ class Relay:
     def _send_reports(self) -> None:
         for output, report in self._reports.values():
             at = report.pop("at", None)
-            when = at if isinstance(at, float) else time.time()
+            when = clock.from_system(at) if isinstance(at, float) else clock.now()
             self._link.send(contract.Report(output.task, output.attempt, when, report))
         self._reports.clear()

@@ -11,9 +11,9 @@ import os
 import signal
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from .. import contract
+from .. import clock, contract
 from . import processes
 from .births import Birth, Starter, directory_of, prepare
 from .link import Link
@@ -88,7 +88,7 @@ class TaskTable:
                 os.makedirs(output.directory, mode=0o700, exist_ok=True)
                 births.append(prepare(self._env, start, order, output))
             except (OSError, KeyError) as error:
-                self._link.send(contract.NotStarted(order.task, order.attempt, str(error), time.time()))
+                self._link.send(contract.NotStarted(order.task, order.attempt, str(error), clock.now()))
             else:
                 self._relay.add(output)
         self._starter.start(births)
@@ -130,7 +130,7 @@ class TaskTable:
     def _started(self, birth: Birth, pid: int, lifeline: int) -> None:
         order = birth.order
         task = self._tasks[pid] = HostTask(order, pid, lifeline, birth.output)
-        self._link.send(contract.Started(order.task, order.attempt, pid, time.time()))
+        self._link.send(contract.Started(order.task, order.attempt, pid, clock.now()))
         if pid in self._unclaimed:
             self._end(pid, self._unclaimed.pop(pid))
         elif birth.stop_after_s is not None:
@@ -140,16 +140,16 @@ class TaskTable:
 
     def _failed(self, birth: Birth, reason: str) -> None:
         self._relay.remove(birth.output)
-        self._link.send(contract.NotStarted(birth.order.task, birth.order.attempt, reason, time.time()))
+        self._link.send(contract.NotStarted(birth.order.task, birth.order.attempt, reason, clock.now()))
 
     def _waiting(self, birth: Birth, reason: str) -> None:
         self._link.send(contract.Waiting(birth.order.task, birth.order.attempt, reason))
 
     def _imported(self, modules: tuple[str, ...], seconds: float) -> None:
-        self._link.send(contract.Imported(modules, seconds, time.time()))
+        self._link.send(contract.Imported(modules, seconds, clock.now()))
 
     def _note(self, text: str) -> None:
-        self._link.send(contract.Trouble("note", text, time.time()))
+        self._link.send(contract.Trouble("note", text, clock.now()))
 
     def _stop(self, task: HostTask, grace_s: float) -> None:
         task.stopped = True
@@ -189,7 +189,7 @@ class TaskTable:
             task.order.task,
             task.order.attempt,
             code if code >= 0 else 128 - code,
-            time.time(),
+            clock.now(),
             task.stopped,
             task.output.sizes(),
             _read_failure(task.output.directory),
@@ -241,6 +241,7 @@ class TaskTable:
 def _read_failure(directory: str) -> contract.Failure | None:
     try:
         with open(os.path.join(directory, "error.json"), encoding="utf-8", errors="surrogateescape") as file:
-            return contract.from_json(contract.Failure, json.load(file))
+            failure = contract.from_json(contract.Failure, json.load(file))
+            return replace(failure, at=clock.from_system(failure.at))
     except (OSError, ValueError, RecursionError):
         return None

@@ -1,0 +1,21 @@
+"""The time, as this process tells it: the system's clock when it began, and from then on a clock that nobody sets.
+
+What happened is put in order by its time, and deadlines are counted from it: a system clock that is set while a run goes on (by a
+person, by NTP after a suspend) must change neither. CLOCK_MONOTONIC stands still while the machine sleeps, and so do the deadlines.
+"""
+
+from __future__ import annotations
+
+import time
+
+_ANCHOR = time.time() - time.monotonic()
+
+
+def now() -> float:
+    """Seconds since the epoch."""
+    return _ANCHOR + time.monotonic()
+
+
+def from_system(at: float) -> float:
+    """A moment just past, told by the system's clock, as this clock tells it."""
+    return at + now() - time.time()
