@@ -382,7 +382,8 @@ def _as_event(host: str, frame: Any) -> events.Event:
         case contract.Report():
             return events.TaskReported(frame.task, frame.attempt, frame.values, frame.at)
         case contract.Exited():
-            return events.TaskExited(frame.task, frame.attempt, frame.code, frame.stopped, frame.at, frame.failure, frame.killed)
+            values = (frame.task, frame.attempt, frame.code, frame.stopped, frame.at, frame.failure)
+            return events.TaskExited(*values, frame.killed, frame.evidence)
         case contract.Swept():
             return events.TaskSwept(frame.task, frame.attempt, time.time())
         case contract.Trouble():
