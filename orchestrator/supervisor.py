@@ -11,14 +11,13 @@ import contextlib
 import errno
 import signal
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Any, Protocol
 
 from worker import contract
 from worker.clock import now
 
 from .backends import Backend, Host
-from .backends.agents import AgentLink, refuse_silence
+from .backends.agents import AgentLink, as_event, in_our_time, refuse_silence
 from .errors import BROKEN, INTERRUPTED, TERMINATED, OrchError, Problem, SpecError
 from .model import events, formation, lifecycle, plan
 from .model.cluster import Cause, Cluster, Outcome, Phase, Verdict
@@ -205,7 +204,7 @@ class Supervisor:
             case contract.Gone():
                 pass
             case _:
-                self._happen(_as_event(host, _in_our_time(frame, self._ahead.get(host, 0.0))))
+                self._happen(as_event(host, in_our_time(frame, self._ahead.get(host, 0.0))))
 
     def _store(self, host: str, frame: contract.Output, data: bytes) -> None:
         try:
@@ -370,38 +369,6 @@ class Supervisor:
             self._rundir.free_reserve()
         reason = f"the run cannot be recorded in {self._rundir.path}: {error.strerror or error}"
         self._loop.call_soon(self._happen, events.HostBroken("", reason, now()))
-
-
-def _in_our_time(frame: Any, ahead: float) -> Any:
-    """What an agent says, with its times as our clock would have told them."""
-    changes: dict[str, Any] = {}
-    if hasattr(frame, "at"):
-        changes["at"] = frame.at - ahead
-    if getattr(frame, "failure", None) is not None:
-        changes["failure"] = replace(frame.failure, at=frame.failure.at - ahead)
-    return replace(frame, **changes) if changes else frame
-
-
-def _as_event(host: str, frame: Any) -> events.Event:
-    """What an agent says, as what happened."""
-    match frame:
-        case contract.Started():
-            return events.TaskStarted(frame.task, frame.attempt, frame.pid, frame.at)
-        case contract.NotStarted():
-            return events.TaskNotStarted(frame.task, frame.attempt, frame.reason, frame.at)
-        case contract.Up():
-            return events.TaskUp(frame.task, frame.attempt, frame.at)
-        case contract.Waiting():
-            return events.TaskWaiting(frame.task, frame.attempt, frame.reason, now())
-        case contract.Report():
-            return events.TaskReported(frame.task, frame.attempt, frame.values, frame.at)
-        case contract.Exited():
-            return events.TaskExited(frame.task, frame.attempt, frame.code, frame.stopped, frame.at, frame.failure, frame.killed)
-        case contract.Swept():
-            return events.TaskSwept(frame.task, frame.attempt, now())
-        case contract.Trouble():
-            return events.HostBroken(host, frame.message, frame.at)
-    raise OrchError(f"an agent sent {type(frame).__name__}, which nobody awaits")
 
 
 def verdict_of_error(error: OrchError, started_at: float) -> Verdict:

@@ -29,7 +29,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "orchestrator.testing": ("orchestrator.supervisor", *PLACES),
     "orchestrator.supervisor": PLACES,
     "orchestrator.insight": ("orchestrator.record", *MODEL),
-    "orchestrator.backends": (*MODEL, "worker", "worker.channel"),
+    "orchestrator.backends": (*MODEL, "worker", "worker.channel", "worker.clock"),
     "orchestrator.record": MODEL,
     "orchestrator.model": MODEL,
     "orchestrator.errors": (),

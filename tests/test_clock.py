@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import supervisor
+from orchestrator.backends.agents import in_our_time
 from tests.live import LiveRun, write_script
 from worker import contract
 
@@ -59,6 +59,6 @@ def test_a_clock_that_is_set_during_a_run_changes_no_deadline_and_no_blame(orch,
 def test_a_host_whose_clock_is_ahead_is_heard_in_our_time() -> None:
     failure = contract.Failure("E", "m", "t", 1060.0)
     frame = contract.Exited("worker-0", 1, 1, 1060.5, False, (0, 0), failure)
-    heard = supervisor._in_our_time(frame, 60.0)
+    heard = in_our_time(frame, 60.0)
     assert (heard.at, heard.failure.at) == (1000.5, 1000.0)
-    assert supervisor._in_our_time(contract.Gone(), 60.0) == contract.Gone()
+    assert in_our_time(contract.Gone(), 60.0) == contract.Gone()

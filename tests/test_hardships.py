@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.conftest import Orch
+from tests.live import LiveRun
 
 Script = Callable[..., Path]
 SLEEP = "import time\ntime.sleep(1000)\n"
@@ -17,10 +18,10 @@ SLEEP = "import time\ntime.sleep(1000)\n"
 def test_a_deadline_shows_where_every_task_was_even_those_that_die_at_sigterm(orch: Orch, script: Script) -> None:
     script(SLEEP, "wait.py")
     done = orch("up", "wait.py", "-n", "8", "--timeout", "3", check=124)
-    assert "worker-0..7: wait.py:2 in <module>\n" in done.err
+    assert "worker-0..7: in time.sleep (wait.py:2)\n" in done.err
 
 
-def test_stacks_are_shown_while_a_run_goes_on(orch: Orch, script: Script) -> None:
+def test_stacks_are_shown_while_a_run_goes_on(orch: Orch, script: Script, tmp_path: Path) -> None:
     script(
         """
         import os, time
@@ -34,7 +35,12 @@ def test_stacks_are_shown_while_a_run_goes_on(orch: Orch, script: Script) -> Non
     running = orch.start("up", "wait.py", "-n", "3")
     for task in range(3):
         running.wait_for(f"worker-{task} | ready")
-    assert orch("stacks", check=0).out == "worker-0..1: wait.py:4 in train\nworker-2: wait.py:3 in load\n"
+    odd = "worker-2: in time.sleep (wait.py:3), the odd one out\n"
+    assert orch("stacks", check=0).out == f"worker-0..1: in time.sleep (wait.py:4)\n{odd}"
+    stopped = LiveRun(tmp_path).event("task_started", task="worker-1")["pid"]
+    os.kill(stopped, signal.SIGSTOP)
+    assert "worker-1: is stopped (SIGSTOP)\n" in orch("stacks", check=0).out
+    os.kill(stopped, signal.SIGCONT)
     running.signal(signal.SIGTERM)
     running.wait(check=143)
     assert "is not running" in orch("stacks", check=2).err

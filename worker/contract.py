@@ -310,6 +310,24 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class Evidence:
+    """What an agent has seen of a task's end beyond its code. All of it is fact; what does not hold is empty.
+
+    `failed_first`: the exception came before the task was told to stop, by the one clock that saw both.
+    `condition`: why it could not act when it was told to stop, such as ``stopped (SIGSTOP)``; see host/conditions.py.
+    `out_of_memory`: that the kernel killed it for want of memory, in words; see host/oom.py.
+    `last_words`: the end of its stderr, if it left no exception.
+    `python`: the interpreter, if a module was missing in it.
+    """
+
+    failed_first: bool = False
+    condition: str = ""
+    out_of_memory: str = ""
+    last_words: str = ""
+    python: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Exited:
     """A task's process has ended. `code` as a shell says it: 128 + n for signal n.
 
@@ -326,6 +344,7 @@ class Exited:
     failure: Failure | None = None
     killed: bool = False
     """By a signal. A program may also exit with such a code by itself, as a shell does whose command was killed."""
+    evidence: Evidence = Evidence()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Our end of a channel: an agent is started, gets orders, and its frames are handed on."""
+"""Our end of a channel: an agent is started, gets orders, and its frames are handed on, as events of our time."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ import os
 import signal
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from worker import contract
 from worker.channel import ChannelError, Decoder, encode
+from worker.clock import now
 from worker.contract import FRAMES, Bye
 
 from ..errors import OrchError, UsageError
+from ..model import events
 from . import Host, Transport
 
 ENDING_S = 10.0
@@ -119,3 +123,36 @@ def _private(path: str, flags: int) -> int:
 def refuse_silence(host: Host, seconds: float) -> OrchError:
     """The error for an agent that has started and says nothing."""
     return OrchError(f"the agent on {host.name} has not answered for {seconds:g} s")
+
+
+def in_our_time(frame: Any, ahead: float) -> Any:
+    """What an agent says, with its times as our clock would have told them."""
+    changes: dict[str, Any] = {}
+    if hasattr(frame, "at"):
+        changes["at"] = frame.at - ahead
+    if getattr(frame, "failure", None) is not None:
+        changes["failure"] = replace(frame.failure, at=frame.failure.at - ahead)
+    return replace(frame, **changes) if changes else frame
+
+
+def as_event(host: str, frame: Any) -> events.Event:
+    """What an agent says, as what happened."""
+    match frame:
+        case contract.Started():
+            return events.TaskStarted(frame.task, frame.attempt, frame.pid, frame.at)
+        case contract.NotStarted():
+            return events.TaskNotStarted(frame.task, frame.attempt, frame.reason, frame.at)
+        case contract.Up():
+            return events.TaskUp(frame.task, frame.attempt, frame.at)
+        case contract.Waiting():
+            return events.TaskWaiting(frame.task, frame.attempt, frame.reason, now())
+        case contract.Report():
+            return events.TaskReported(frame.task, frame.attempt, frame.values, frame.at)
+        case contract.Exited():
+            values = (frame.task, frame.attempt, frame.code, frame.stopped, frame.at, frame.failure)
+            return events.TaskExited(*values, frame.killed, frame.evidence)
+        case contract.Swept():
+            return events.TaskSwept(frame.task, frame.attempt, now())
+        case contract.Trouble():
+            return events.HostBroken(host, frame.message, frame.at)
+    raise OrchError(f"an agent sent {type(frame).__name__}, which nobody awaits")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,48 +14,86 @@ from pathlib import Path
 import click
 
 from ..errors import UsageError
+from ..model.cluster import Cluster
 from ..model.formation import group_tasks
 from ..record import rundir, stacks
+from ..record.rundir import RunDir
 from .options import home_option
 
 LOOK_S = 0.1
 GIVE_UP_S = 3.0
 """How long tasks that do not answer are waited for."""
+NATIVE_S = 30.0
+"""How long py-spy may take for one task."""
 
 
 @click.command("stacks")
 @click.argument("run", required=False)
 @home_option
 @click.option("--full", is_flag=True, help="Print the stacks of all threads, not only where each task is.")
-def stacks_command(run: str | None, home: str, full: bool) -> int:
+@click.option("--native", is_flag=True, help="Print the stacks with their C and C++ frames, by py-spy; tasks on this machine only.")
+def stacks_command(run: str | None, home: str, full: bool, native: bool) -> int:
     """Show where in their Python code the tasks of RUN (default: the latest) are, those at the same place together."""
     found = rundir.find(Path(os.path.abspath(home)), run)
     pid, cluster = found.controller_pid(), found.read_cluster()
     if pid is None or cluster is None:
         raise UsageError(f"{found.run_id} is not running")
+    py_spy = _find_py_spy(found) if native else ""
     files = {name: found.task_dir(name, task.attempt) / "stacks.txt" for name, task in cluster.tasks.items() if not task.has_ended}
     before = {name: _size(path) for name, path in files.items()}
     os.kill(pid, signal.SIGUSR1)
     _wait_until_still(files, before)
     new = {name: _read_from(path, before[name]) for name, path in files.items()}
-    silent = [name for name, text in new.items() if not text]
-    for line in stacks.summarise({name: text for name, text in new.items() if text}):
+    answers = {name: stacks.parse(text) for name, text in new.items()}
+    for line in stacks.summarise({name: answer for name, answer in answers.items() if answer}):
         click.echo(line)
+    silent = [name for name, answer in answers.items() if not answer]
     if silent:
-        click.echo(f"{group_tasks(silent)}: no answer (not Python, not started yet, or stopped)")
+        click.echo(f"{group_tasks(silent)}: no answer (not Python, or not started yet)")
     for name, text in new.items() if full else ():
         click.echo(f"\n{name}\n{text}")
+    for name in files if native else ():
+        click.echo(f"\n{name}\n{_dump_native(py_spy, name, cluster)}")
     return 0
 
 
+def _find_py_spy(run: RunDir) -> str:
+    """py-spy beside this interpreter, or on PATH. Raises `UsageError`."""
+    planned = run.read_plan()
+    if planned is not None and planned.spec.backend.type != "local":
+        raise UsageError(
+            "--native looks into tasks on this machine only; run py-spy dump --native --pid PID on their hosts (orch ps has the pids)"
+        )
+    beside = os.path.join(os.path.dirname(sys.executable), "py-spy")
+    found = beside if os.access(beside, os.X_OK) else shutil.which("py-spy")
+    if found is None:
+        raise UsageError("--native needs py-spy, which is not installed: pip install py-spy")
+    return found
+
+
+def _dump_native(py_spy: str, name: str, cluster: Cluster) -> str:
+    pid = cluster.tasks[name].pid
+    if pid is None:
+        return "not started yet"
+    try:
+        done = subprocess.run(
+            [py_spy, "dump", "--native", "--pid", str(pid)], capture_output=True, text=True, errors="replace", timeout=NATIVE_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"py-spy gave no answer within {NATIVE_S:.0f} s"
+    except OSError as error:
+        return f"py-spy could not be run: {error.strerror}"
+    return done.stdout if done.returncode == 0 else f"py-spy failed: {done.stderr.strip() or done.returncode}"
+
+
 def _wait_until_still(files: Mapping[str, Path], before: Mapping[str, int]) -> None:
-    """Until every file has grown and none grows any more, or `GIVE_UP_S` has passed."""
+    """Until everybody has answered and no file grows any more, or `GIVE_UP_S` has passed."""
     deadline = time.monotonic() + GIVE_UP_S
     last: dict[str, int] = {}
     while time.monotonic() < deadline:
         time.sleep(LOOK_S)
         sizes = {name: _size(path) for name, path in files.items()}
-        if sizes == last and all(size > before[name] for name, size in sizes.items()):
+        if sizes == last and all(stacks.parse(_read_from(path, before[name])) for name, path in files.items()):
             return
         last = sizes
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from worker.contract import Failure
+from worker.contract import Evidence, Failure
 
 from .spec import Restart
 
@@ -81,6 +81,7 @@ class TaskStatus:
     failure: Failure | None = None
     restart_at: float | None = None
     step_before: float | None = None
+    evidence: Evidence = Evidence()
 
     @property
     def type(self) -> str:
@@ -108,10 +109,21 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
+class Secondary:
+    """A task that failed because it lost another one. `lost`: who and how, in words; empty if it does not say."""
+
+    task: str
+    at: float
+    code: int | None = None
+    lost: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Cause:
     """Why a run, or an attempt, did not succeed. `task` is empty when it was no task. `what`: one sentence without the task's name.
 
-    `attempt`: the one that `task` was in. `killed`: a signal ended it, and `code` is 128 plus its number.
+    `attempt`: the one that `task` was in. `killed`: a signal ended it, and `code` is 128 plus its number. `suspect`: the task
+    that it lost, if that is not known to have failed. `remedy`: what to do, if that is known.
     """
 
     what: str
@@ -122,6 +134,9 @@ class Cause:
     failure: Failure | None = None
     killed: bool = False
     attempt: int = 1
+    suspect: str = ""
+    remedy: str = ""
+    secondary: tuple[Secondary, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

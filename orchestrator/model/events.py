@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from worker.contract import Failure
+from worker.contract import Evidence, Failure
 
 from .cluster import Verdict
 
@@ -77,6 +77,7 @@ class TaskExited:
     failure: Failure | None = None
     killed: bool = False
     """By a signal; `code` is then 128 plus its number."""
+    evidence: Evidence = Evidence()
 
 
 @dataclass(frozen=True, slots=True)

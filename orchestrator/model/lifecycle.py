@@ -4,7 +4,7 @@ The policy of a run lives here and nowhere else. Time is in the events; nothing 
 run's recorded events with the same `step` that ran it.
 
 A verdict is decided when the cluster starts STOPPING, and given when the last task is swept, unless another attempt follows
-(`restarts` knows when). What tasks do in between can only move the blame to an earlier moment, never to one that we caused.
+(`restarts` knows when). By then all is known that tasks have done by themselves, and `blame` says which of it came first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from . import formation, restarts
+from . import blame, formation, restarts
 from .cluster import Cause, Cluster, Outcome, PastAttempt, Phase, Policy, TaskState, TaskStatus, Verdict
 from .events import (
     Action,
@@ -180,9 +180,9 @@ def _form(cluster: Cluster, at: float) -> Cluster:
 def _on_exit(cluster: Cluster, event: TaskExited) -> tuple[Cluster, tuple[Action, ...]]:
     state = TaskState.STOPPED if event.stopped else TaskState.FAILED if event.code else TaskState.SUCCEEDED
     changes = {"state": state, "ended_at": event.at, "code": event.code, "killed": event.killed, "failure": event.failure}
-    cluster = _update(cluster, event.task, **changes)
+    cluster = _update(cluster, event.task, **changes, evidence=event.evidence)
     if cluster.phase is Phase.STOPPING:
-        return _blame_earlier(cluster, event), ()
+        return cluster, ()
     cluster = _form(cluster, event.at)
     cause = None if event.stopped else _cause_of_exit(cluster, event)
     task = cluster.tasks[event.task]
@@ -192,7 +192,9 @@ def _on_exit(cluster: Cluster, event: TaskExited) -> tuple[Cluster, tuple[Action
             return cluster, ()
     # Stopped, though nobody here asked: its agent has lost us, or was told to end. That agent's end is the cause.
     if cause is not None and task.type != "evaluator":
-        return _end(cluster, Outcome.FAILED, _given_code(cause), event.at, cause, again=True)
+        stalled = blame.suspects(cluster, task.name)
+        cluster, actions = _end(cluster, Outcome.FAILED, blame.given_code(cause), event.at, cause, again=True)
+        return cluster, ((CollectStacks(stalled), *actions) if stalled else actions)
     if not cluster.undecided:
         return _end(cluster, Outcome.SUCCEEDED, 0, event.at)
     return cluster, ()
@@ -211,33 +213,11 @@ def _plan_alone(cluster: Cluster, task: TaskStatus, cause: Cause) -> tuple[Clust
 def _cause_of_exit(cluster: Cluster, event: TaskExited) -> Cause | None:
     """The failure that this exit is, if it is one."""
     task = cluster.tasks[event.task]
-    serves = cluster.policy.strategy == "parameter_server" and task.type in ("worker", "ps")
-    if event.code == 0 and not serves:
+    if event.code == 0 and not blame.serves(cluster, task):
         return None
     what = "ended by itself (exit code 0) before the chief was done" if event.code == 0 else "failed"
     at = event.failure.at if event.failure else event.at
     return Cause(what, at, event.task, task.host, event.code, event.failure, event.killed, task.attempt)
-
-
-def _given_code(cause: Cause) -> int:
-    """A failing task's code as ours. 124 and 125 mean something else in our table, and 0 would say success."""
-    return cause.code if cause.code not in (None, 0, DEADLINE_CODE, BROKEN_CODE) else 1
-
-
-def _blame_earlier(cluster: Cluster, event: TaskExited) -> Cluster:
-    """A task that had failed before the one that was blamed is the cause, though we heard of it later."""
-    ending = cluster.ending
-    if ending is None or ending.outcome is not Outcome.FAILED or ending.cause is None or event.code == 0:
-        return cluster
-    asked_at = cluster.stopping_at or event.at
-    if cluster.tasks[event.task].type == "evaluator" or (event.stopped and not (event.failure and event.failure.at < asked_at)):
-        return cluster
-    # A task that we stopped after its exception ended by our signal; its own end would have been Python's code 1.
-    own_end = replace(event, stopped=False, code=1, killed=False) if event.stopped else event
-    cause = _cause_of_exit(cluster, own_end)
-    if cause is None or cause.at >= ending.cause.at:
-        return cluster
-    return replace(cluster, ending=replace(ending, cause=cause, exit_code=_given_code(cause)))
 
 
 def _on_host_lost(cluster: Cluster, event: HostLost) -> tuple[Cluster, tuple[Action, ...]]:
@@ -291,12 +271,14 @@ def running_tasks(cluster: Cluster) -> tuple[str, ...]:
 def _finish_if_empty(cluster: Cluster, at: float) -> tuple[Cluster, tuple[Action, ...]]:
     if cluster.phase is not Phase.STOPPING or cluster.ending is None or cluster.left:
         return cluster, ()
+    ending = blame.settle(cluster, cluster.ending)
+    cluster = replace(cluster, ending=ending)
     past = (*cluster.past, restarts.of_cluster(cluster, at))
     pause = _pause(cluster, past)
     if pause is not None:
         return replace(cluster, phase=Phase.RESTARTING, resume_at=at + pause, past=past), ()
     gave_up = restarts.explain_end(cluster.policy.restart, restarts.relevant(past)) if cluster.again else ""
-    verdict = replace(cluster.ending, ended_at=max(at, cluster.started_at), past=cluster.past, gave_up=gave_up)
+    verdict = replace(ending, ended_at=max(at, cluster.started_at), past=cluster.past, gave_up=gave_up)
     return replace(cluster, phase=Phase.DONE, verdict=verdict), (Finish(verdict),)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from ..model import events, lifecycle, restarts
+from ..model import blame, events, lifecycle, restarts
 from ..model.cluster import Cause, Cluster, Outcome, Phase, TaskState, TaskStatus, Verdict
 from ..model.formation import group_tasks
 from ..model.plan import Plan
@@ -20,6 +20,8 @@ TAIL_BYTES = 64 * 1024
 TRACEBACK_LINES = 60
 PAST_LINES = 5
 """How many earlier attempts the failure report tells of."""
+MOST_OTHERS = 8
+"""How many of the tasks that failed later have a line of their own."""
 LINE_CHARACTERS = 500
 """The longest line that the failure report repeats."""
 _HEADLINES = {
@@ -95,6 +97,9 @@ def _narrate_ending(after: Cluster) -> str | None:
     cause = ending.cause if ending else None
     running = [task.name for task in after.tasks.values() if not task.has_ended]
     first = _headline(cause) if cause else "done" if running else None
+    lost = blame.describe_loss(after, cause.task) if cause and cause.task else ""
+    if lost:
+        first = f"{first}: it lost {lost}"
     if not running:
         return first
     grace = f"SIGTERM now, SIGKILL after {after.policy.grace_s:g} s" if after.policy.grace_s else "SIGKILL"
@@ -121,6 +126,8 @@ def report(verdict: Verdict, run: RunDir, cluster: Cluster | None, shown_dir: Pa
     cause = verdict.cause
     if cause is not None and cause.task:
         lines += _describe_failure(cause, verdict, run, directory)
+        lines += _describe_suspect(cause, run, cluster)
+        lines += [f"  what to do: {cause.remedy}"] if cause.remedy else []
         lines += _describe_others(cause, cluster)
     elif cause is not None:
         lines.append(f"  {cause.what}")
@@ -147,18 +154,30 @@ def _describe_past(verdict: Verdict) -> list[str]:
 
 def describe_stacks(run: RunDir, cluster: Cluster) -> list[str]:
     """Where the tasks were when their stacks were last collected, a line a place."""
-    dumps: dict[str, str] = {}
-    for name, task in cluster.tasks.items():
-        with contextlib.suppress(OSError):
-            dumps[name] = (run.task_dir(name, task.attempt) / "stacks.txt").read_text(errors="replace")
-    found = stacks.summarise({name: text for name, text in dumps.items() if text})
+    answers = {name: _last_answer(run, name, task.attempt) for name, task in cluster.tasks.items()}
+    found = stacks.summarise({name: answer for name, answer in answers.items() if answer})
     return ["  where the tasks were:", *_indent(found)] if found else []
 
 
+def _last_answer(run: RunDir, task: str, attempt: int) -> stacks.Answer:
+    try:
+        return stacks.parse((run.task_dir(task, attempt) / "stacks.txt").read_text(errors="replace"))
+    except OSError:
+        return stacks.Answer()
+
+
+def _describe_suspect(cause: Cause, run: RunDir, cluster: Cluster | None) -> list[str]:
+    """Where the task was that the first failure was about, if it was asked before it was stopped."""
+    if not cause.suspect or cluster is None:
+        return []
+    answer = _last_answer(run, cause.suspect, cluster.tasks[cause.suspect].attempt)
+    return [f"  {cause.suspect} was {stacks.place(stacks.Answer(answer.frames))}"] if answer.frames else []
+
+
 def _describe_failure(cause: Cause, verdict: Verdict, run: RunDir, directory: Path) -> list[str]:
-    how = describe_code(cause.code, cause.killed) if cause.code is not None else cause.what
+    how = describe_code(cause.code, cause.killed) if cause.code else f"it {cause.what}" if cause.code == 0 else cause.what
     lines = [f"  first failure: {cause.task} on {cause.host}: {how}"]
-    if cause.code == 0:
+    if cause.code and cause.what != "failed":
         lines[0] += f"; it {cause.what}"
     stream = "stderr"
     if cause.failure is not None:
@@ -173,11 +192,21 @@ def _describe_failure(cause: Cause, verdict: Verdict, run: RunDir, directory: Pa
 def _describe_others(cause: Cause, cluster: Cluster | None) -> list[str]:
     if cluster is None:
         return []
-    others = [task for task in cluster.tasks.values() if task.name != cause.task]
+    lost = {end.task: end.lost for end in cause.secondary}
+    said = {name: lost[name] for name in cluster.tasks if name in lost}
+    others = [task for task in cluster.tasks.values() if task.name not in (cause.task, *said)]
     stopped = [task.name for task in others if task.state is TaskState.STOPPED]
     failed = [task for task in others if task.state is TaskState.FAILED]
     lines = [f"  stopped because of it: {group_tasks(stopped)}"] if stopped else []
-    return lines + [f"  failed after it: {task.name} ({describe_code(task.code or 0, task.killed)})" for task in failed[:8]]
+    lines += [f"  failed because of it: {names}: lost {whom}" for whom, names in _group_lost(said)]
+    return lines + [f"  failed after it: {task.name} ({describe_code(task.code or 0, task.killed)})" for task in failed[:MOST_OTHERS]]
+
+
+def _group_lost(said: Mapping[str, str]) -> list[tuple[str, str]]:
+    by_loss: dict[str, list[str]] = {}
+    for task, lost in said.items():
+        by_loss.setdefault(lost, []).append(task)
+    return [(lost, group_tasks(names)) for lost, names in by_loss.items()][:MOST_OTHERS]
 
 
 def _explain_given_code(verdict: Verdict) -> str:

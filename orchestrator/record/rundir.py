@@ -274,7 +274,7 @@ def _make_directories(run: RunDir) -> None:
             run.path.parent.mkdir(mode=0o700, exist_ok=True)
             run.path.mkdir(mode=0o700)
             return
-        except FileNotFoundError:  # another run has just been discarded, and its parents with it
+        except (FileNotFoundError, FileExistsError):  # another run has just been discarded, and its parents with it
             if attempt == ATTEMPTS - 1:
                 raise
 

@@ -2,21 +2,29 @@
 
 The file holds what `faulthandler` writes when a task gets SIGQUIT (_Py_DumpTracebackThreads in CPython's Python/traceback.c):
 the youngest thread first, so the main thread last; in each the innermost call first. Which thread is headed "Current thread" says
-nothing: the kernel may give the signal to any of them, also to one of TensorFlow's that Python does not know.
+nothing: the kernel may give the signal to any of them, also to one of TensorFlow's that Python does not know. Lines that begin with
+``orch: `` are the agent's (worker/host/evidence.py): when it asked, and why a task will not answer.
 """
 
 from __future__ import annotations
 
+import linecache
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 
 from ..model.formation import group_tasks
 
+ASKED = "orch: asked at "
+_NOTE = "orch: "
 _HEAD = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):")
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
-_LIBRARY = re.compile(r"/(lib|lib64)/python3[^/]*/|^<|/worker/task/|/worker/host/")
+_LIBRARY = re.compile(r"/(?:lib|lib64)/python3[^/]*/|/(?:site|dist)-packages/|^<|/worker/task/|/worker/host/")
+_WRAPPERS = frozenset({"error_handler", "wrapper", "wrapped", "inner", "op_dispatch_handler"})
+"""What TensorFlow, Keras and others put around a function that a user calls."""
+_CALL = re.compile(r"(?<!def )\b(?!(?:if|while|for|in|and|or|not|return|print|await|yield|with|assert|lambda)\b)([A-Za-z_][\w.]*)\s*\(")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,38 +35,83 @@ class Frame:
     line: str
     function: str
 
-    def __str__(self) -> str:
-        return f"{PurePath(self.file).name}:{self.line} in {self.function}"
+    @property
+    def place(self) -> str:
+        return f"{PurePath(self.file).name}:{self.line}"
 
     @property
     def is_library(self) -> bool:
         return _LIBRARY.search(self.file) is not None
 
 
-def parse(text: str) -> tuple[Frame, ...]:
-    """The main thread's calls of the last dump in `text`, innermost first; empty if there is no whole dump."""
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a task said when it was last asked, or its agent for it.
+
+    `frames`: the main thread's, innermost first. `note`: why it is silent.
+    """
+
+    frames: tuple[Frame, ...] = ()
+    note: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.frames or self.note)
+
+
+def read_line(file: str, line: str) -> str:
+    """The source of a frame, if this machine has it; it may have changed since the task read it."""
+    return linecache.getline(file, int(line)) if line.isdigit() else ""
+
+
+def parse(text: str) -> Answer:
+    """The last answer in `text`."""
     frames: list[Frame] = []
-    for line in text.splitlines():
+    note = ""
+    for line in text[max(0, text.rfind(ASKED)) :].splitlines():
         if _HEAD.match(line):
             frames = []
         elif frame := _FRAME.match(line):
             frames.append(Frame(*frame.groups()))
-    return tuple(frames)
+        elif line.startswith(_NOTE) and not line.startswith(ASKED):
+            note = line.removeprefix(_NOTE)
+    return Answer(tuple(frames), note)
 
 
-def place(frames: tuple[Frame, ...]) -> str:
-    """Where that is, for people: the innermost line of the user's own code, and the library call that it is in."""
-    if not frames:
-        return "nowhere in Python"
-    own = next((frame for frame in frames if not frame.is_library), None)
-    if own is None or own is frames[0]:
-        return str(own or frames[0])
-    return f"{own}, inside {frames[0].function} ({PurePath(frames[0].file).name})"
+def place(answer: Answer, source: Callable[[str, str], str] = read_line) -> str:
+    """Where that is, for people: ``in all_reduce (train.py:41)``, the innermost line of the user's own code and the call that it is in."""
+    where = _place(answer.frames, source) if answer.frames else ""
+    if where and answer.note:
+        return f"{where}; {answer.note}"
+    return where or answer.note or "nowhere in Python"
 
 
-def summarise(dumps: Mapping[str, str]) -> list[str]:
-    """``worker-0..2: train.py:41 in step, inside quick_execute (execute.py)``: a line a place, the rarest last."""
+def _place(frames: tuple[Frame, ...], source: Callable[[str, str], str]) -> str:
+    own = next((number for number, frame in enumerate(frames) if not frame.is_library), None)
+    if own is None:
+        return f"in {frames[0].function} ({frames[0].place})"
+    called = next((frame.function for frame in reversed(frames[:own]) if frame.function not in _WRAPPERS), "")
+    if called == "__next__":
+        called = "next"
+    if not called or called.startswith("_"):
+        # A call of C code has no frame, and one of an object is named after the class: the line says it better, if there is but one in it.
+        calls = _CALL.findall(source(frames[own].file, frames[own].line))
+        called = calls[0] if len(calls) == 1 else frames[0].function
+    return f"in {called} ({frames[own].place})"
+
+
+def summarise(answers: Mapping[str, Answer]) -> list[str]:
+    """``worker-0..2: in all_reduce (train.py:41)``: a line a place, the rarest last, and one that is alone among its like named."""
     by_place: dict[str, list[str]] = {}
-    for task, text in dumps.items():
-        by_place.setdefault(place(parse(text)), []).append(task)
-    return [f"{group_tasks(tasks)}: {where}" for where, tasks in sorted(by_place.items(), key=lambda item: -len(item[1]))]
+    for task, answer in answers.items():
+        by_place.setdefault(place(answer), []).append(task)
+    groups = sorted(by_place.items(), key=lambda item: -len(item[1]))
+    return [f"{group_tasks(tasks)}: {where}{_is_odd(tasks, groups)}" for where, tasks in groups]
+
+
+def _is_odd(tasks: list[str], groups: list[tuple[str, list[str]]]) -> str:
+    """Of three or more of one type, the only one that is not where all the others are."""
+    if len(tasks) != 1:
+        return ""
+    kind = tasks[0].rpartition("-")[0]
+    sizes = Counter(number for number, (_, names) in enumerate(groups) for name in names if name.rpartition("-")[0] == kind)
+    return ", the odd one out" if len(sizes) == 2 and max(sizes.values()) > 1 else ""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.model import events, lifecycle
-from orchestrator.model.cluster import Cause, Cluster, Outcome, Policy, Verdict
+from orchestrator.model.cluster import Cause, Cluster, Outcome, Policy, Secondary, Verdict
 from orchestrator.record import render, rundir
 from orchestrator.record.rundir import RunDir
 from worker.contract import Failure
@@ -124,6 +124,49 @@ def test_a_failure_shows_the_traceback_the_log_the_others_and_the_code(run: RunD
     others = "\n".join(text.splitlines()[6:-1])
     assert "stopped because of it: worker-0" in others
     assert "worker-1" not in others
+
+
+def lost(peer: str, at: float) -> Failure:
+    message = f"The following tasks are unhealthy (stopped sending heartbeats):\n/job:worker/replica:0/task:{peer}\n"
+    return Failure("UnavailableError", message, f"Traceback …\nUnavailableError: {message}", at)
+
+
+def test_a_failure_that_is_about_a_peer_says_whom_it_has_lost() -> None:
+    text = told(cluster(grace_s=0), exited("worker-1", 1, failure=lost("2", 109.0)))
+    assert text == "worker-1 failed (exit code 1): it lost worker-2 (it stopped sending heartbeats); stopping worker-0, worker-2 (SIGKILL)"
+
+
+def test_a_suspect_is_shown_with_its_place_and_what_to_do(run: RunDir) -> None:
+    failure = lost("2", 109.0)
+    state = cluster(
+        exited("worker-1", 1, failure=failure),
+        exited("worker-0", 1, 110.1, failure=lost("2", 109.5)),
+        exited("worker-2", 137, 115.0, stopped=True),
+    )
+    for task in ("worker-0", "worker-1", "worker-2"):
+        state, _ = lifecycle.step(state, events.TaskSwept(task, 1, 116.0))
+    assert state.verdict is not None
+    stacks = run.task_dir("worker-2", 1) / "stacks.txt"
+    stacks.parent.mkdir(parents=True)
+    stacks.write_text('Thread 0x00007f0000000001 (most recent call first):\n  File "/home/me/gone.py", line 9 in load\n')
+    assert render.report(state.verdict, run, state, Path("shown")).splitlines()[1:] == [
+        "  first failure: worker-1 on local: exit code 1; "
+        "it failed because it lost worker-2 (it stopped sending heartbeats), which was still running until orch stopped it",
+        *(f"    {line}" for line in failure.traceback.splitlines()),
+        "  log: shown/attempt-1/worker-1/stderr.log",
+        "  worker-2 was in load (gone.py:9)",
+        "  what to do: find out what held worker-2 up: where it was, and its log; a stalled task often waits for input or for a lock",
+        "  stopped because of it: worker-2",
+        "  failed because of it: worker-0: lost worker-2 (it stopped sending heartbeats)",
+        "  exit code 1",
+    ]
+
+
+def test_tasks_that_lost_the_same_peer_stand_together(run: RunDir) -> None:
+    secondary = tuple(Secondary(f"worker-{i}", 111.0, 1, "worker-9 (its connection was closed)") for i in (2, 0, 1))
+    cause = Cause("failed", 110.0, "worker-9", "local", 3, remedy="mend it", secondary=secondary)
+    text = render.report(Verdict(Outcome.FAILED, 3, 1, 100.0, 110.0, cause), run, cluster(workers=10))
+    assert "  what to do: mend it\n  failed because of it: worker-0..2: lost worker-9 (its connection was closed)\n" in text
 
 
 def test_a_command_is_shown_by_its_last_lines_and_none_is_endless(run: RunDir) -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import faulthandler
+import linecache
 import tempfile
 import threading
+from pathlib import Path
+
+import pytest
 
 from orchestrator.record import stacks
+from orchestrator.record.stacks import Answer, Frame
 
 
 def dump(*lines: str, head: str = "Current thread 0x00007f0000000001 [python] (most recent call first):") -> str:
@@ -15,37 +20,121 @@ def dump(*lines: str, head: str = "Current thread 0x00007f0000000001 [python] (m
 
 TRAINING = dump(
     '"/usr/lib/python3.11/site-packages/tensorflow/python/eager/execute.py", line 53 in quick_execute',
+    '"/usr/lib/python3.11/site-packages/tensorflow/python/distribute/distribute_lib.py", line 3400 in all_reduce',
     '"/home/me/train.py", line 41 in step',
     '"/home/me/train.py", line 60 in <module>',
 )
 SLEEPING = dump('"/home/me/data.py", line 9 in wait', '"/home/me/train.py", line 60 in <module>')
 
 
-def test_tasks_at_the_same_place_stand_together_and_the_odd_one_comes_last() -> None:
-    dumps = {"worker-0": TRAINING, "worker-3": SLEEPING, "worker-1": TRAINING, "worker-2": TRAINING}
-    assert stacks.summarise(dumps) == [
-        "worker-0..2: train.py:41 in step, inside quick_execute (execute.py)",
-        "worker-3: data.py:9 in wait",
+SOURCES = {
+    ("/home/me/train.py", "41"): "    total = context.all_reduce('sum', loss)\n",
+    ("/home/me/data.py", "9"): "    time.sleep(1000)\n",
+}
+
+
+def source(file: str, line: str) -> str:
+    return SOURCES.get((file, line), "")
+
+
+def place(text: str) -> str:
+    return stacks.place(stacks.parse(text), source)
+
+
+def summarise(monkeypatch: pytest.MonkeyPatch, **dumps: str) -> list[str]:
+    monkeypatch.setattr(linecache, "getline", lambda file, line: source(file, str(line)))
+    return stacks.summarise({name.replace("_", "-"): stacks.parse(text) for name, text in dumps.items()})
+
+
+def test_tasks_at_the_same_place_stand_together_and_the_odd_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert summarise(monkeypatch, worker_0=TRAINING, worker_3=SLEEPING, worker_1=TRAINING, worker_2=TRAINING) == [
+        "worker-0..2: in all_reduce (train.py:41)",
+        "worker-3: in time.sleep (data.py:9), the odd one out",
     ]
 
 
-def test_the_last_dump_counts() -> None:
-    assert stacks.parse(TRAINING + SLEEPING)[0] == stacks.Frame("/home/me/data.py", "9", "wait")
+def test_of_two_nobody_is_odd_nor_is_a_task_of_another_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert summarise(monkeypatch, worker_0=TRAINING, worker_1=SLEEPING) == [
+        "worker-0: in all_reduce (train.py:41)",
+        "worker-1: in time.sleep (data.py:9)",
+    ]
+    assert summarise(monkeypatch, chief_0=SLEEPING, worker_0=TRAINING, worker_1=TRAINING)[-1] == "chief-0: in time.sleep (data.py:9)"
+
+
+LIBRARY = "/usr/lib/python3.11/site-packages"
+
+
+@pytest.mark.parametrize(
+    ("frames", "line", "expected"),
+    [
+        # A call of C code has no frame of its own; the line has its name, if there is but one in it.
+        (['"/home/me/a.py", line 5 in f'], "x = lock.acquire()", "in lock.acquire (a.py:5)"),
+        (['"/home/me/a.py", line 5 in f'], "x = g(h())", "in f (a.py:5)"),
+        (['"/home/me/a.py", line 5 in f'], "", "in f (a.py:5)"),
+        (['"/home/me/a.py", line 5 in f'], "while not done():", "in done (a.py:5)"),
+        (['"/home/me/a.py", line 5 in f'], "if (x and y):", "in f (a.py:5)"),
+        # Wrappers are passed over; an object that is called is named as the line names it.
+        (
+            [
+                f'"{LIBRARY}/tensorflow/python/eager/execute.py", line 53 in quick_execute',
+                f'"{LIBRARY}/tensorflow/python/eager/polymorphic_function/polymorphic_function.py", line 833 in __call__',
+                f'"{LIBRARY}/tensorflow/python/util/traceback_utils.py", line 150 in error_handler',
+                '"/home/me/a.py", line 5 in <module>',
+            ],
+            "loss = train_step(batch)",
+            "in train_step (a.py:5)",
+        ),
+        (
+            [
+                f'"{LIBRARY}/tensorflow/python/framework/ops.py", line 1 in raise_from',
+                f'"{LIBRARY}/tensorflow/python/distribute/input_lib.py", line 260 in __next__',
+                '"/home/me/a.py", line 5 in <module>',
+            ],
+            "train_step(next(batches))",
+            "in next (a.py:5)",
+        ),
+        (
+            [
+                f'"{LIBRARY}/keras/src/trainer.py", line 1 in fit',
+                f'"{LIBRARY}/keras/src/utils.py", line 1 in error_handler',
+                '"/home/me/a.py", line 5 in m',
+            ],
+            "",
+            "in fit (a.py:5)",
+        ),
+        # None of the frames is the user's.
+        (['"/usr/lib/python3.11/threading.py", line 1119 in join'], "", "in join (threading.py:1119)"),
+    ],
+)
+def test_a_place_is_the_users_own_line_and_the_call_that_it_is_in(frames: list[str], line: str, expected: str) -> None:
+    assert stacks.place(stacks.parse(dump(*frames)), lambda *_: line) == expected
+
+
+def test_the_last_answer_counts() -> None:
+    asked = "orch: asked at 2026-11-21 06:50:01\n"
+    assert stacks.parse(TRAINING + SLEEPING).frames[0] == Frame("/home/me/data.py", "9", "wait")
+    assert stacks.parse(f"{asked}orch: is stopped (SIGSTOP)\n{TRAINING}{asked}{SLEEPING}") == stacks.parse(SLEEPING)
+    assert stacks.parse(f"{asked}{TRAINING}{asked}") == Answer()
+    assert place(f"{asked}{TRAINING}{asked}orch: is stopped (SIGSTOP)\n") == "is stopped (SIGSTOP)"
+
+
+def test_one_that_answers_after_it_was_held_says_both() -> None:
+    assert place(f"orch: is stopped (SIGSTOP)\n{SLEEPING}") == "in time.sleep (data.py:9); is stopped (SIGSTOP)"
 
 
 def test_other_threads_are_left_out() -> None:
     other = dump('"/home/me/pool.py", line 1 in idle', head="Thread 0x00007f0000000002 (most recent call first):")
-    assert stacks.place(stacks.parse(other + SLEEPING)) == "data.py:9 in wait"
+    assert place(other + SLEEPING) == "in time.sleep (data.py:9)"
 
 
 def test_the_main_thread_counts_whoever_took_the_signal() -> None:
     other = dump('"/home/me/pool.py", line 1 in idle')
     main = SLEEPING.replace("Current thread", "Thread")
-    assert stacks.place(stacks.parse(other + main)) == "data.py:9 in wait"
+    assert place(other + main) == "in time.sleep (data.py:9)"
 
 
 def test_a_task_without_python_is_nowhere() -> None:
-    assert stacks.summarise({"worker-0": ""}) == ["worker-0: nowhere in Python"]
+    assert place("") == "nowhere in Python"
 
 
 def test_what_faulthandler_really_writes_is_read() -> None:
@@ -59,5 +148,6 @@ def test_what_faulthandler_really_writes_is_read() -> None:
     done.set()
     thread.join()
     assert "Thread 0x" in text
-    assert "test_what_faulthandler_really_writes_is_read" in [frame.function for frame in stacks.parse(text)]
-    assert stacks.parse(text)[0].function == "test_what_faulthandler_really_writes_is_read"
+    frames = stacks.parse(text).frames
+    assert "test_what_faulthandler_really_writes_is_read" in [frame.function for frame in frames]
+    assert stacks.place(Answer(frames)) == f"in faulthandler.dump_traceback ({Path(__file__).name}:{frames[0].line})"

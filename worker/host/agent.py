@@ -117,6 +117,7 @@ class Agent:
 
     def _look_at_disk(self) -> None:
         self._check_disk()
+        self._tasks.look_at_memory()
         self._loop.after(DISK_LOOK_S, self._look_at_disk)
 
     def _check_disk(self) -> None:

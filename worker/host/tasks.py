@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -14,10 +13,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from .. import clock, contract
-from . import processes
+from . import conditions, evidence, processes
 from .births import Birth, Starter, directory_of, prepare
 from .link import Link
 from .loop import Loop
+from .oom import OomCounter
 from .output import TaskOutput
 from .relay import Relay
 from .template.client import Start, Templates
@@ -41,6 +41,10 @@ class HostTask:
     lifeline: int
     output: TaskOutput
     stopped: bool = False
+    stopped_at: float = 0.0
+    """Seconds since the epoch; 0: it has not been told to stop."""
+    condition: str = ""
+    """What held it when it was told to stop; see `contract.Evidence`."""
     ended: bool = False
     kill_at: float | None = None
     sweep_by: float = 0.0
@@ -61,6 +65,7 @@ class TaskTable:
         self._tasks: dict[int, HostTask] = {}
         # Ends that were seen before the start was: of a task whose template died right after it had forked it.
         self._unclaimed: dict[int, int] = {}
+        self._oom = OomCounter()
         self._templates = Templates(loop, self._limits, self._end, self._imported)
         self._starter = Starter(loop, self._templates, self._limits, self._started, self._failed, self._waiting, self._note)
         self.run_id = ""
@@ -93,6 +98,10 @@ class TaskTable:
                 self._relay.add(output)
         self._starter.start(births)
 
+    def look_at_memory(self) -> None:
+        """Now and then: see `OomCounter.look`."""
+        self._oom.look()
+
     def close(self) -> None:
         """Let the templates go."""
         self._templates.close()
@@ -105,12 +114,22 @@ class TaskTable:
                 self._stop(task, grace_s)
 
     def show_stacks(self, names: Collection[str]) -> None:
-        """SIGQUIT to the first processes of these tasks, if they are ready for it: it kills any other program."""
+        """SIGQUIT to the first processes of these tasks, if they are ready for it: it kills any other program.
+
+        Of one that will not answer, the file says why.
+        """
         for task in self._tasks.values():
-            is_ready = os.path.exists(os.path.join(task.output.directory, STACKS))
-            if task.order.task in names and is_ready and not task.ended:
+            path = os.path.join(task.output.directory, STACKS)
+            if task.order.task not in names or task.ended or not os.path.exists(path):
+                continue
+            evidence.append(path, f"orch: asked at {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
+            deaf = conditions.why_deaf(task.pid, signal.SIGQUIT)
+            if not deaf:
                 processes.signal_one(task.pid, signal.SIGQUIT)
                 task.quiet_until = time.monotonic() + STACKS_S
+            held = conditions.what_holds(task.pid)
+            if held or deaf:
+                evidence.append(path, f"orch: {f'is {held}' if held else deaf}\n")
 
     def reap(self) -> None:
         """Take in every process that has ended: tasks, and what they left behind."""
@@ -152,8 +171,13 @@ class TaskTable:
         self._link.send(contract.Trouble("note", text, clock.now()))
 
     def _stop(self, task: HostTask, grace_s: float) -> None:
-        task.stopped = True
+        if not task.stopped:
+            task.stopped, task.stopped_at, task.condition = True, clock.now(), conditions.what_holds(task.pid)
         now = time.monotonic()
+        if task.condition and task.quiet_until > now and grace_s > 0:
+            # It was asked where it is and could not answer; a SIGTERM would come before its handler has run.
+            processes.signal_group(task.pid, signal.SIGCONT)
+            task.quiet_until = now + STACKS_S
         begin = max(now, task.quiet_until) if grace_s > 0 else now
         if task.kill_at is None and grace_s > 0 and not task.ended:
             if begin > now:
@@ -185,6 +209,8 @@ class TaskTable:
         task.ended = True
         task.sweep_by = time.monotonic() + SWEEP_GRACE_S
         self._relay.announce(task.output)
+        failure = evidence.read_failure(task.output.directory)
+        found = evidence.gather(task.output, code, failure, task.stopped_at, self._oom)
         exited = contract.Exited(
             task.order.task,
             task.order.attempt,
@@ -192,8 +218,9 @@ class TaskTable:
             clock.now(),
             task.stopped,
             task.output.sizes(),
-            _read_failure(task.output.directory),
-            killed=code < 0,
+            failure,
+            code < 0,
+            replace(found, condition=task.condition),
         )
         self._link.send(exited)
         processes.signal_group(task.pid, signal.SIGTERM)
@@ -236,12 +263,3 @@ class TaskTable:
         if task.output.truncated:
             text = f"{task.order.task} cut its own log short: it opened /dev/stdout or /dev/stderr anew (use >&1, >>, or tee -a)"
             self._note(text)
-
-
-def _read_failure(directory: str) -> contract.Failure | None:
-    try:
-        with open(os.path.join(directory, "error.json"), encoding="utf-8", errors="surrogateescape") as file:
-            failure = contract.from_json(contract.Failure, json.load(file))
-            return replace(failure, at=clock.from_system(failure.at))
-    except (OSError, ValueError, RecursionError):
-        return None

@@ -1,0 +1,95 @@
+"""What /proc says of processes that do not answer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.live import wait_until
+from worker.host import conditions
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="NOT TESTED: only Linux has /proc")
+
+Start = Callable[[str], "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """A Python program that runs the text, says so, and sleeps."""
+    started = []
+
+    def run(text: str) -> subprocess.Popen[bytes]:
+        program = f"import faulthandler, signal, sys, threading, time\n{text}\nprint(flush=True)\ntime.sleep(1000)"
+        process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+        started.append(process)
+        assert process.stdout is not None
+        process.stdout.readline()
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_a_process_that_sleeps_is_held_by_nothing_and_hears(start: Start) -> None:
+    process = start("faulthandler.register(signal.SIGQUIT)")
+    assert conditions.what_holds(process.pid) == ""
+    assert conditions.why_deaf(process.pid, signal.SIGQUIT) == ""
+
+
+def test_a_stopped_process_is_said_to_be_stopped(start: Start) -> None:
+    process = start("faulthandler.register(signal.SIGQUIT)")
+    os.kill(process.pid, signal.SIGSTOP)
+    assert wait_until(lambda: conditions.what_holds(process.pid), "state") == "stopped (SIGSTOP)"
+
+
+@pytest.mark.root
+def test_a_process_that_writes_its_core_file_is_said_to_have_crashed(start: Start, tmp_path: Path) -> None:
+    pattern = Path("/proc/sys/kernel/core_pattern").read_text()
+    if pattern.startswith(("|", "/")):
+        pytest.skip(f"NOT TESTED: core files do not go into the working directory here ({pattern.strip()})")
+    process = start(
+        f"import os, resource\nos.chdir({str(tmp_path)!r})\nresource.setrlimit(resource.RLIMIT_CORE, (-1, -1))\n"
+        "x = bytearray(os.urandom(1 << 20)) * 400\nthreading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGSEGV)).start()"
+    )
+    assert wait_until(lambda: conditions.what_holds(process.pid), "state") == "writing its core file after a crash"
+    process.kill()
+    process.wait()
+    for path in tmp_path.glob("core*"):
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "has taken away the handler"),
+        ("signal.signal(signal.SIGQUIT, signal.SIG_IGN)", "ignores SIGQUIT"),
+        (
+            "faulthandler.register(signal.SIGQUIT)\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGQUIT])\n"
+            "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()",
+            "blocks SIGQUIT in all of its threads",
+        ),
+        (
+            "faulthandler.register(signal.SIGQUIT)\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n"
+            "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGQUIT])",
+            "",
+        ),
+    ],
+)
+def test_a_process_that_would_not_hear_is_told_why(start: Start, text: str, why: str) -> None:
+    found = conditions.why_deaf(start(text).pid, signal.SIGQUIT)
+    assert found.startswith(why)
+    assert bool(found) is bool(why)
+
+
+def test_of_a_process_that_is_gone_nothing_is_said() -> None:
+    done = subprocess.Popen([sys.executable, "-c", ""])
+    done.wait()
+    assert conditions.what_holds(done.pid) == conditions.why_deaf(done.pid, signal.SIGQUIT) == ""

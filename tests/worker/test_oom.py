@@ -1,0 +1,162 @@
+"""The kernel's own count of kills for want of memory, v1 and v2, from made-up trees and from a real one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Orch
+from tests.live import LiveRun, write_script
+from worker.host import oom
+from worker.host.oom import OomCounter
+
+V1 = "12:pids:/job\n4:memory,hugetlb:{path}\n0::/job\n"
+V2 = "0::{path}\n"
+V1_MOUNT = "33 31 0:30 {root} {point} rw,relatime - cgroup cgroup rw,memory,hugetlb\n"
+V2_MOUNT = "29 23 0:26 {root} {point} rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
+OTHER = (
+    "31 23 0:28 / /sys/fs/cgroup rw,relatime shared:7 master:2 - tmpfs tmpfs rw,mode=755\n"
+    "32 31 0:1 / {point}-cpu rw - cgroup cgroup rw,cpu\n"
+)
+
+
+class Tree:
+    """A /proc/self and a mounted cgroup hierarchy of our own."""
+
+    def __init__(self, root: Path, version: int, path: str = "/job", mount_root: str = "/", inside: str | None = None) -> None:
+        self.proc, point = root / "proc", root / "a mount"
+        self.group = point / (path if inside is None else inside).lstrip("/")
+        for directory in (self.proc, self.group):
+            directory.mkdir(parents=True)
+        shown = str(point).replace(" ", "\\040")
+        mount = (V1_MOUNT if version == 1 else V2_MOUNT).format(root=mount_root, point=shown)
+        (self.proc / "cgroup").write_text((V1 if version == 1 else V2).format(path=path))
+        (self.proc / "mountinfo").write_text(OTHER.format(point=shown) + mount)
+        self._version = version
+        self.count(0)
+
+    def count(self, kills: int) -> None:
+        if self._version == 1:
+            (self.group / "memory.oom_control").write_text(f"oom_kill_disable 0\nunder_oom 0\noom_kill {kills}\n")
+        else:
+            (self.group / "memory.events").write_text(f"low 0\nhigh 0\nmax 9\noom 9\noom_kill {kills}\noom_group_kill 0\n")
+
+    def limit(self, text: str) -> None:
+        (self.group / ("memory.limit_in_bytes" if self._version == 1 else "memory.max")).write_text(text)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_kill_that_was_counted_explains_one_end(tmp_path: Path, version: int) -> None:
+    tree = Tree(tmp_path, version)
+    tree.limit("209715200\n")
+    counter = OomCounter(str(tree.proc))
+    assert counter.claim() == ""
+    tree.count(2)
+    counter.look()
+    expected = "the kernel killed a process in its memory cgroup (limit 200 MiB)"
+    assert [counter.claim() for _ in range(3)] == [expected, expected, ""]
+
+
+def test_what_was_counted_before_or_long_ago_explains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = Tree(tmp_path, 2)
+    tree.count(5)
+    counter = OomCounter(str(tree.proc))
+    assert counter.claim() == ""
+    tree.count(6)
+    counter.look()
+    now = oom.time.monotonic()
+    monkeypatch.setattr(oom.time, "monotonic", lambda: now + oom.WINDOW_S + 1)
+    assert counter.claim() == ""
+
+
+@pytest.mark.parametrize(("version", "text"), [(1, "9223372036854771712\n"), (2, "max\n")])
+def test_a_group_without_a_limit_has_none_shown(tmp_path: Path, version: int, text: str) -> None:
+    tree = Tree(tmp_path, version)
+    tree.limit(text)
+    counter = OomCounter(str(tree.proc))
+    tree.count(1)
+    assert counter.claim() == "the kernel killed a process in its memory cgroup"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(
+    ("path", "mount_root", "inside"),
+    [
+        ("/docker/abc", "/docker/abc", "/"),  # the container's own group is the root of what it has mounted
+        ("/docker/abc/step", "/docker/abc", "/step"),
+        ("/../../kubepods/pod1", "/", "/"),  # a name from outside the cgroup namespace
+        ("/", "/", "/"),
+    ],
+)
+def test_a_container_finds_its_own_group(tmp_path: Path, version: int, path: str, mount_root: str, inside: str) -> None:
+    tree = Tree(tmp_path, version, path, mount_root, inside)
+    found = oom.find_group(str(tree.proc))
+    assert found is not None
+    assert Path(found.directory).resolve() == tree.group
+
+
+def test_where_nothing_is_counted_nothing_is_claimed(tmp_path: Path) -> None:
+    assert OomCounter(str(tmp_path)).claim() == ""
+    tree = Tree(tmp_path, 2)
+    (tree.group / "memory.events").unlink()  # the root of v2 has no such file
+    assert OomCounter(str(tree.proc)).claim() == ""
+
+
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """A memory cgroup of 250 MiB, in this machine's real hierarchy."""
+    found = oom.find_group()
+    point = next((Path(line.split()[4]) for line in Path("/proc/self/mountinfo").read_text().splitlines() if _has_memory(line)), None)
+    if found is None or point is None:
+        pytest.skip("NOT TESTED: this machine has no memory cgroup whose kills are counted")
+    group = point / f"orch-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / found.limit).write_text(str(250 << 20))
+    except OSError as error:
+        if group.exists():
+            group.rmdir()
+        pytest.skip(f"NOT TESTED: no memory cgroup can be made here ({error})")
+    yield group
+    group.rmdir()
+
+
+def _has_memory(line: str) -> bool:
+    kind, _, options = line.partition(" - ")[2].split(" ", 2)
+    return kind == "cgroup2" or (kind == "cgroup" and "memory" in options.split(","))
+
+
+@pytest.mark.root
+def test_a_task_that_the_kernel_kills_for_want_of_memory_is_told_from_one_that_a_person_kills(
+    orch: Orch, tmp_path: Path, small_group: Path
+) -> None:
+    write_script(
+        tmp_path,
+        """
+        if TASK == "worker-1":
+            wait_for("worker-0.ready")
+            if Path("greedy").exists():
+                hog = bytearray(600 << 20)
+                for i in range(0, len(hog), 4096):
+                    hog[i] = 1
+            os.kill(os.getpid(), signal.SIGKILL)
+        ready()
+        sleep()
+        """,
+    )
+    (tmp_path / "greedy").touch()
+    command = [sys.executable, "-m", "orchestrator", "up", "script.py", "-n", "2", "--grace", "0.2"]
+    into = f'echo $$ > {small_group}/cgroup.procs && exec "$@"'
+    done = subprocess.run(["sh", "-c", into, "sh", *command], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 137, done.stderr
+    assert "what to do: likely out of memory: the kernel killed a process in its memory cgroup (limit 250 MiB); give" in done.stderr
+    cause = LiveRun(tmp_path).cause()
+    assert (cause["task"], cause["code"]) == ("worker-1", 137)
+    assert cause["remedy"].startswith("likely out of memory")
+    (tmp_path / "greedy").unlink()
+    assert "out of memory" not in orch("up", "script.py", "-n", "2", "--grace", "0.2", check=137).err

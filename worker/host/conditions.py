@@ -1,0 +1,64 @@
+"""What keeps a living process from answering, as /proc tells it: stopped, traced, or deaf to the signal that asks.
+
+/proc is Linux's; elsewhere nothing is known and nothing is said. Fields: proc_pid_stat(5), proc_pid_status(5).
+"""
+
+from __future__ import annotations
+
+import os
+
+_STATES = {
+    "T": "stopped (SIGSTOP)",
+    "t": "stopped by a debugger",
+    "Z": "ended, but still held by its threads",
+}
+
+
+def what_holds(pid: int) -> str:
+    """``stopped (SIGSTOP)`` or the like; empty for a process that runs, sleeps, is gone, or cannot be looked at.
+
+    A process that writes its core file keeps its sockets until it is done: 2.5 GB took 5 s, and SIGTERM does not end it.
+    """
+    masks = _masks(pid, "CoreDumping")
+    if masks is not None and masks[0]:
+        return "writing its core file after a crash"
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            data = file.read()
+    except OSError:
+        return ""
+    # The name in parentheses may itself hold parentheses and blanks.
+    return _STATES.get(data[data.rfind(b")") + 2 :][:1].decode("ascii", "replace"), "")
+
+
+def why_deaf(pid: int, number: int) -> str:
+    """Why a signal would not reach a handler in this process; empty if it would, or if nobody can tell."""
+    masks = _masks(pid, "SigCgt", "SigIgn")
+    if masks is None:
+        return ""
+    caught, ignored = masks
+    bit = 1 << (number - 1)
+    if ignored & bit:
+        return "ignores SIGQUIT, which asks for its stacks"
+    if not caught & bit:
+        return "has taken away the handler that shows its stacks (SIGQUIT)"
+    blocked = [_masks(thread, "SigBlk") for thread in _threads(pid)]
+    if blocked and all(mask is not None and mask[0] & bit for mask in blocked):
+        return "blocks SIGQUIT in all of its threads"
+    return ""
+
+
+def _threads(pid: int) -> list[str]:
+    try:
+        return [f"{pid}/task/{name}" for name in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return []
+
+
+def _masks(place: int | str, *names: str) -> tuple[int, ...] | None:
+    try:
+        with open(f"/proc/{place}/status", "rb") as file:
+            lines = dict(line.decode("ascii", "replace").partition(":")[::2] for line in file)
+        return tuple(int(lines[name], 16) for name in names)
+    except (OSError, KeyError, ValueError):
+        return None

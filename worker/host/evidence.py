@@ -1,0 +1,59 @@
+"""What a task leaves behind that says why it ended: its exception, the end of its log, the kernel's counters."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+from dataclasses import replace
+
+from .. import clock, contract
+from .oom import OomCounter
+from .output import TaskOutput
+
+LAST_WORDS = 4096
+"""Bytes of a task's stderr that go with its end, if it left no exception."""
+
+
+def gather(output: TaskOutput, code: int, failure: contract.Failure | None, stopped_at: float, memory: OomCounter) -> contract.Evidence:
+    """What is known of an end beyond its code, which is -n for signal n.
+
+    `stopped_at`: when the task was told to stop, in seconds since the epoch; 0: it was not.
+    """
+    own = code != 0 and not stopped_at
+    return contract.Evidence(
+        failed_first=failure is not None and 0 < failure.at < stopped_at,
+        out_of_memory=memory.claim() if own and code == -signal.SIGKILL else "",
+        last_words=_read_end(output.path("stderr")) if own and failure is None else "",
+        python=sys.executable if failure is not None and failure.type == "ModuleNotFoundError" else "",
+    )
+
+
+def read_failure(directory: str) -> contract.Failure | None:
+    """The exception that the bootstrap has kept in ``error.json``, if there was one."""
+    try:
+        with open(os.path.join(directory, "error.json"), encoding="utf-8", errors="surrogateescape") as file:
+            failure = contract.from_json(contract.Failure, json.load(file))
+            return replace(failure, at=clock.from_system(failure.at))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def append(path: str, text: str) -> None:
+    """Add to a file of the task's, if that can be done."""
+    with contextlib.suppress(OSError), open(path, "a") as file:
+        file.write(text)
+
+
+def _read_end(path: str) -> str:
+    """The last `LAST_WORDS` bytes of a file, from the first whole line on."""
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - LAST_WORDS))
+            data = file.read(LAST_WORDS)
+    except OSError:
+        return ""
+    return (data if size <= LAST_WORDS else data.partition(b"\n")[2]).decode("utf-8", "surrogateescape")
