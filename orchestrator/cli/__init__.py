@@ -26,6 +26,7 @@ COMMANDS = {
     "wait": ("runs", "Wait for a run to end; exit as it did."),
     "restart": ("runs", "Start the cluster of a run anew."),
     "down": ("runs", "End a run."),
+    "doctor": ("doctor", "Say whether this machine can run a cluster, and what to do if not."),
     "init": ("init", "Write a commented orch.yaml."),
 }
 SETTINGS = {
