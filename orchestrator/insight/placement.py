@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from . import devices
-from .reads import GraphReads, VariableRead
+from .reads import ARGUMENTS, READ, GraphReads, VariableRead
 
 MAX_LINE = 1 << 20
 """A line without an end is not looked at from this many bytes on."""
@@ -29,15 +29,27 @@ MAX_COMPLAINT = 4096
 MAX_KNOWN = 1 << 16
 """Different lines that are recognised without being taken apart again."""
 
-Line = tuple[str, bytes, bytes, bytes]
-"""A line of the log: ``executed``, ``sent``, ``placed`` or nothing of ours; op; device; a node's name."""
+
+@dataclass(slots=True)
+class _Line:
+    """One text of the log, and how often it came. `kind`: ``executed``, ``sent``, ``placed`` or, for what is not ours, "".
+
+    `matters`: it is a node that begins a graph or reads a variable.
+    """
+
+    kind: str = ""
+    op: bytes = b""
+    device: bytes = b""
+    name: bytes = b""
+    matters: bool = False
+    number: int = 0
+
 
 _NAMED = re.compile(rb"(?:Executing op (\S+) (in device|on task)|([^\s:()]+): \((\w+)\):) (/job:\S+)")
 _CREATED = re.compile(rb"\] Created device (/job:\S+/device:GPU:\d+) ")
 _COMPLAINTS = (b" device specification", b"explicitly assigned to", b"find any devices for spec", b"unknown device.")
 """One of these is in each text that `devices.explain` knows."""
 _HOW = {b"in device": "executed", b"on task": "sent"}
-_OTHER: Line = ("", b"", b"", b"")
 _FUNCTION = re.compile(r"__(?:inference|forward|backward)_(.+?)_\d+(?:_partitioned_\d+_\d+)?")
 
 BOOKKEEPING = frozenset(
@@ -102,7 +114,7 @@ class StreamScan:
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, bytes, bytes]] = Counter()
-        self._known: dict[bytes, Line] = {}
+        self._known: dict[bytes, _Line] = {}
         self.reads = GraphReads()
         self.gpus: set[bytes] = set()
         self.complaints: dict[str, None] = {}
@@ -121,10 +133,11 @@ class StreamScan:
         """The stream has ended."""
         self._scan(self._rest)
         self._rest = b""
+        self._settle()
         self.reads.end()
 
     def count(self, kind: str) -> Counter[tuple[str, str]]:
-        """How often each op met each device, in lines of this kind."""
+        """How often each op met each device, in lines of this kind. Only after `finish`."""
         found: Counter[tuple[str, str]] = Counter()
         for (what, op, device), number in self._counts.items():
             if what == kind:
@@ -132,33 +145,40 @@ class StreamScan:
         return found
 
     def _scan(self, block: bytes) -> None:
-        known, counts, reads = self._known, self._counts, self.reads
+        known, reads = self._known, self.reads
+        pending = reads.pending
         for line in block.split(b"\n"):
             if b"/job:" not in line:
                 continue
             text = line.rpartition(b"] ")[2]
-            entry = known.get(text) or self._recognise(text)
-            kind, op, device, name = entry
-            if not kind:
-                continue
-            counts[kind, op, device] += 1
-            if name:
-                reads.add(name, op, device)
+            entry = known.get(text)
+            if entry is None:
+                entry = self._recognise(text)
+            entry.number += 1
+            if entry.matters or (pending and entry.name):
+                reads.add(entry.name, entry.op, entry.device)
         if b"] Created device " in block:
             self.gpus.update(_CREATED.findall(block))
         if any(words in block for words in _COMPLAINTS):
             self._note_complaints(block)
 
-    def _recognise(self, text: bytes) -> Line:
+    def _recognise(self, text: bytes) -> _Line:
         found = _NAMED.fullmatch(text.rstrip(b"\r"))
-        entry = _OTHER
+        entry = _Line()
         if found is not None:
             ran, how, name, op, device = found.groups()
-            entry = (_HOW[how], ran, device, b"") if ran else ("placed", op, device, name)
+            entry = _Line(_HOW[how], ran, device) if ran else _Line("placed", op, device, name, op == READ or op in ARGUMENTS)
         if len(self._known) >= MAX_KNOWN:
-            self._known.clear()
+            self._settle()
         self._known[text] = entry
         return entry
+
+    def _settle(self) -> None:
+        """Add up what the known lines have counted, and forget them."""
+        for entry in self._known.values():
+            if entry.kind:
+                self._counts[entry.kind, entry.op, entry.device] += entry.number
+        self._known.clear()
 
     def _note_complaints(self, block: bytes) -> None:
         for line in block.split(b"\n"):

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..errors import OrchError
-from ..model.lifecycle import group_tasks
+from ..model.formation import group_tasks
 from ..record.rundir import RunDir
 from .devices import shorten
 from .placement import BOOKKEEPING, Count, StreamScan, TaskPlacement, summarise

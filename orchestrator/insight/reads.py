@@ -23,8 +23,9 @@ MAX_NODES = 50_000
 MAX_FOUND = 1_000
 """Different findings of one task that are kept."""
 
+READ = b"ReadVariableOp"
 _READ = b"/ReadVariableOp"
-_ARGUMENTS = frozenset((b"_Arg", b"_DeviceArg"))
+ARGUMENTS = frozenset((b"_Arg", b"_DeviceArg"))
 # Ops that compute nothing, or that follow a resource rather than a value.
 _SILENT = frozenset((b"Const", b"Identity", b"IdentityN", b"NoOp", b"ReadVariableOp", b"_Retval", b"_DeviceRetval", b"VarHandleOp"))
 # Scopes that stand for a whole function and not for a layer.
@@ -52,26 +53,25 @@ class GraphReads:
     """Fed with the nodes of one stream, in order. A new graph begins with its arguments, or when `end` is called."""
 
     found: Counter[tuple[bytes, bytes, bytes, bytes, Evidence]] = field(default_factory=Counter)
-    _reads: dict[bytes, bytes] = field(default_factory=dict)
+    pending: dict[bytes, bytes] = field(default_factory=dict)
+    """The reads of this graph whose op has not come yet: the op's name, and the variable's device. While there are none, nodes that
+    neither read nor are arguments need not be added."""
     _users: dict[bytes, set[tuple[bytes, bytes]]] = field(default_factory=dict)
-    _is_beginning: bool = True
 
     def add(self, name: bytes, op: bytes, device: bytes) -> None:
         """The next node that was placed."""
-        if op in _ARGUMENTS:
-            if not self._is_beginning:
+        if op in ARGUMENTS:
+            if self.pending or self._users:
                 self.end()
-            return
-        self._is_beginning = False
-        if op == b"ReadVariableOp":
+        elif op == READ:
             user, mark, _ = name.rpartition(_READ)
-            if mark and len(self._reads) < MAX_NODES:
-                self._reads[user] = device
-        elif self._reads:
+            if mark and len(self.pending) < MAX_NODES:
+                self.pending[user] = device
+        elif self.pending:
             self._use(name, op, device)
 
     def _use(self, name: bytes, op: bytes, device: bytes) -> None:
-        source = self._reads.pop(name, None)
+        source = self.pending.pop(name, None)
         if source is not None:
             if source != device:
                 self._note(name, op, device, source, "name")
@@ -80,15 +80,14 @@ class GraphReads:
 
     def end(self) -> None:
         """The graph is complete."""
-        for user, source in self._reads.items():
+        for user, source in self.pending.items():
             scope = user.rpartition(b"/")[0]
             if scope not in _OUTER:
                 for op, device in self._users.get(scope, ()):
                     if device != source:
                         self._note(scope, op, device, source, "scope")
-        self._reads.clear()
+        self.pending.clear()
         self._users.clear()
-        self._is_beginning = True
 
     def _note(self, name: bytes, op: bytes, device: bytes, source: bytes, evidence: Evidence) -> None:
         key = (name, op, device, source, evidence)
