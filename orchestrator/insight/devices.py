@@ -90,6 +90,7 @@ def _remedy(kind: str, number: str, had: list[str] | None) -> str:
         return soft
     if had is not None and not any(name.rpartition(" ")[2].startswith("GPU:") for name in had):
         return f"orch doctor says why TensorFlow sees no GPU; {soft}"
-    sizes = ", ".join(["1024"] * count)
-    more = f"devices.gpus: {count} (--gpus {count}) gives the task {count} GPUs, devices.logical_gpus: [{sizes}] splits one"
+    sizes = ["1024"] * count
+    split = f"devices.logical_gpus: [{', '.join(sizes)}] (--logical-gpus {','.join(sizes)}) splits one"
+    more = f"devices.gpus: {count} (--gpus {count}) gives the task {count} GPUs, {split}"
     return f"{more if count > 1 else 'orch doctor says whether TensorFlow sees a GPU'}; {soft}"

@@ -1,6 +1,6 @@
 """Which operations ran on which device: the lines of `tf.debugging.set_log_device_placement(True)`, counted.
 
-What TensorFlow 2.21 writes (looked at in real runs; the older shapes are those of 2.16 to 2.19):
+What TensorFlow 2.21 writes (looked at in real runs; older releases begin a line with its date, as in tensorflow#59743):
 
 - An eager op, each time it runs, on stderr: ``… execute.cc:1775] Executing op MatMul in device /job:…/device:CPU:0``. A function
   is such an op too, with the device that it was started on, which says nothing about the ops inside.
@@ -26,26 +26,30 @@ MAX_LINE = 1 << 20
 """A line without an end is not looked at from this many bytes on."""
 MAX_COMPLAINTS = 20
 MAX_COMPLAINT = 4096
-MAX_KNOWN = 1 << 16
+MAX_KNOWN = 1 << 14
 """Different lines that are recognised without being taken apart again."""
+MAX_TEXT = 4096
+"""A longer line is none of TensorFlow's about placement."""
 
 
 @dataclass(slots=True)
 class _Line:
-    """One text of the log, and how often it came. `kind`: ``executed``, ``sent``, ``placed`` or, for what is not ours, "".
+    """One text of the log, and how often it came. `kind`: ``executed``, ``sent`` or ``placed``.
 
-    `matters`: it is a node that begins a graph or reads a variable.
+    `name`: a node's. `matters`: it is a node that begins a graph or reads a variable.
     """
 
-    kind: str = ""
-    op: bytes = b""
-    device: bytes = b""
+    kind: str
+    op: bytes
+    device: bytes
     name: bytes = b""
     matters: bool = False
     number: int = 0
 
 
-_NAMED = re.compile(rb"(?:Executing op (\S+) (in device|on task)|([^\s:()]+): \((\w+)\):) (/job:\S+)")
+_NAMED = re.compile(
+    rb"(?:Executing op (\S+) (in device|on task)|([^\s:()]+): \((\w+)\):) (/job:\w+/replica:\d+/task:\d+/device:[A-Z_]+:\d+)"
+)
 _CREATED = re.compile(rb"\] Created device (/job:\S+/device:GPU:\d+) ")
 _COMPLAINTS = (b" device specification", b"explicitly assigned to", b"find any devices for spec", b"unknown device.")
 """One of these is in each text that `devices.explain` knows."""
@@ -151,9 +155,9 @@ class StreamScan:
             if b"/job:" not in line:
                 continue
             text = line.rpartition(b"] ")[2]
-            entry = known.get(text)
+            entry = known.get(text) or self._recognise(text)
             if entry is None:
-                entry = self._recognise(text)
+                continue
             entry.number += 1
             if entry.matters or (pending and entry.name):
                 reads.add(entry.name, entry.op, entry.device)
@@ -162,12 +166,12 @@ class StreamScan:
         if any(words in block for words in _COMPLAINTS):
             self._note_complaints(block)
 
-    def _recognise(self, text: bytes) -> _Line:
-        found = _NAMED.fullmatch(text.rstrip(b"\r"))
-        entry = _Line()
-        if found is not None:
-            ran, how, name, op, device = found.groups()
-            entry = _Line(_HOW[how], ran, device) if ran else _Line("placed", op, device, name, op == READ or op in ARGUMENTS)
+    def _recognise(self, text: bytes) -> _Line | None:
+        found = _NAMED.fullmatch(text.rstrip(b"\r")) if len(text) <= MAX_TEXT else None
+        if found is None:
+            return None
+        ran, how, name, op, device = found.groups()
+        entry = _Line(_HOW[how], ran, device) if ran else _Line("placed", op, device, name, op == READ or op in ARGUMENTS)
         if len(self._known) >= MAX_KNOWN:
             self._settle()
         self._known[text] = entry
@@ -176,8 +180,7 @@ class StreamScan:
     def _settle(self) -> None:
         """Add up what the known lines have counted, and forget them."""
         for entry in self._known.values():
-            if entry.kind:
-                self._counts[entry.kind, entry.op, entry.device] += entry.number
+            self._counts[entry.kind, entry.op, entry.device] += entry.number
         self._known.clear()
 
     def _note_complaints(self, block: bytes) -> None:

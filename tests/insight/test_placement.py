@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.insight import placements
+from orchestrator.insight import placement, placements
 from orchestrator.insight.placement import Count, StreamScan, TaskPlacement, summarise
 from orchestrator.insight.reads import VariableRead
 
@@ -77,7 +77,14 @@ def test_the_shapes_of_other_versions(line: str) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["loss: 0.5", f"I saw {LOCAL}CPU:0", f"my device: (is): not {LOCAL}CPU:0", f"] Executing op in device {LOCAL}CPU:0", "\x00\xff"],
+    [
+        "loss: 0.5",
+        f"I saw {LOCAL}CPU:0",
+        f"my device: (is): not {LOCAL}CPU:0",
+        f"] Executing op in device {LOCAL}CPU:0",
+        "a: (Add): /job:mine",
+        "\x00\xff",
+    ],
 )
 def test_other_lines_are_not_counted(line: str) -> None:
     assert of("worker-0", line, line).counts == {}
@@ -88,6 +95,12 @@ def test_graphs_are_counted_where_stderr_is_silenced_and_that_is_noted() -> None
     assert (quiet.counts, quiet.is_muted) == ({("Add", "CPU:0"): Count(placed=1)}, True)
     assert not of("worker-0", executed("Add", "CPU:0"), nodes(("a", "Add", "CPU:0"))).is_muted
     assert not of("worker-0").is_muted
+
+
+def test_more_different_lines_than_are_remembered_are_all_counted() -> None:
+    number = placement.MAX_KNOWN + 10
+    lines = nodes(*((f"n{index}", "Add", "CPU:0") for index in range(number)))
+    assert of("worker-0", "", lines + lines).counts == {("Add", "CPU:0"): Count(placed=2 * number)}
 
 
 @given(st.lists(st.integers(0, 12_000), max_size=6))
