@@ -62,7 +62,7 @@ def _verdict(findings: Sequence[Finding]) -> str:
     said = ", ".join(f"{number} {kind}{'s' if number > 1 else ''}" for kind in _COLORS if (number := counts[kind]))
     if counts["error"]:
         return f"{said}: a run would fail here"
-    return f"{said}: nothing stands in the way" if said else "nothing stands in the way"
+    return f"{said}: a run can start" if said else "nothing stands in the way"
 
 
 def _facts(facts: HostFacts) -> Iterator[tuple[str, str]]:

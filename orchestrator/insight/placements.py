@@ -124,8 +124,11 @@ def to_text(placements: Sequence[TaskPlacement], wanted: Filter) -> Iterator[str
     shown = [wanted.apply(one) for one in placements]
     rows = _rows(shown)
     yield from _table(rows) if rows else ("no operation fits",)
-    hidden = sum(count.total for one in placements for (op, _), count in one.counts.items() if op in BOOKKEEPING)
-    if hidden and not wanted.everything and not wanted.ops:
+    whole = replace(wanted, everything=True)
+    hidden = sum(count.total for one in placements for count in whole.apply(one).counts.values()) - sum(
+        row[2].total * len(row[3]) for row in rows
+    )
+    if hidden:
         yield f"not shown: {hidden:,} of what every graph is full of (constants, arguments); --all"
     muted = [one.task for one in placements if one.is_muted]
     if muted:
