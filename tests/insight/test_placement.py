@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.insight import placement, placements
@@ -103,6 +103,7 @@ def test_more_different_lines_than_are_remembered_are_all_counted() -> None:
     assert of("worker-0", "", lines + lines).counts == {("Add", "CPU:0"): Count(placed=2 * number)}
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 12_000), max_size=6))
 def test_the_counts_do_not_depend_on_how_the_bytes_arrive(cuts: list[int]) -> None:
     data = (LOGS / "tf2.21-two-cpus.stderr.log").read_bytes()
