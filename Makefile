@@ -50,7 +50,7 @@ format: $(READY)
 	@$(BIN)/python -m ruff format .
 
 bench: $(BENCH_READY)
-	@for name in help_cpu relay verdict plan startup restart steptime; do \
+	@for name in help_cpu relay verdict plan placement startup restart steptime; do \
 		echo "== $$name"; $(BIN)/python -m benchmarks.$$name $(BENCH_ARGS) || exit; done
 
 chaos: $(READY)

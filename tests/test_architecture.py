@@ -23,7 +23,12 @@ ROOT = Path(__file__).resolve().parent.parent
 # A module belongs to the longest name that fits it; the name must be listed.
 MODEL = ("orchestrator.model", "orchestrator.errors", "worker.contract")
 PLACES = ("orchestrator.backends", "orchestrator.record", "worker.clock", *MODEL)
+# What judges and counts, of the room that asks questions; its other modules read files and start processes.
+INSIGHT = tuple(
+    f"orchestrator.insight.{name}" for name in ("devices", "doctor", "facts", "finding", "judge", "placement", "reads", "tensorflow_rules")
+)
 ARROWS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(INSIGHT, (*INSIGHT, *MODEL)),
     "orchestrator.__main__": ("orchestrator.cli",),
     "orchestrator.cli": ("orchestrator.__version__", "orchestrator.supervisor", "orchestrator.insight", *PLACES),
     "orchestrator.testing": ("orchestrator.supervisor", *PLACES),
@@ -46,7 +51,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
 # These two stand for the package's own module: as a prefix they would let everything in.
 EXACT = ("orchestrator", "worker")
 
-PURE = ("orchestrator.model", "orchestrator.errors", "worker.codec", "worker.contract")
+PURE = ("orchestrator.model", "orchestrator.errors", "worker.codec", "worker.contract", *INSIGHT)
 PURE_IMPORTS = {
     "__future__",
     "abc",
@@ -319,6 +324,12 @@ BAD = {
     "task imports TensorFlow early": ("worker.task.strategy", "import tensorflow as tf", "inside functions"),
     "task imports the host privately": ("worker.task.start", "from _orch_worker.host import agent", "must not import worker.host"),
     "task imports the host": ("worker.task.strategy", "from ..host import agent", "must not import worker.host"),
+    "a judge of facts opens a file": (
+        "orchestrator.insight.judge",
+        "def f(p):\n    return open(p).read()",
+        "judge:2: pure code calls open()",
+    ),
+    "a judge of facts imports the run directory": ("orchestrator.insight.judge", "from ..record import rundir", "must not import"),
     "the channel imports the host": ("worker.channel", "from .host import agent", "must not import worker.host"),
     "a room nobody planned": ("orchestrator.utils", "", "has no place in the house"),
 }

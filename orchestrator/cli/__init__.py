@@ -22,9 +22,11 @@ COMMANDS = {
     "ps": ("runs", "Show the tasks of a run, or all runs."),
     "logs": ("logs", "Show what the tasks of a run wrote."),
     "stacks": ("stacks", "Show where in their Python code the tasks of a run are."),
+    "placement": ("placement", "Show which operations of a run ran on which device."),
     "wait": ("runs", "Wait for a run to end; exit as it did."),
     "restart": ("runs", "Start the cluster of a run anew."),
     "down": ("runs", "End a run."),
+    "doctor": ("doctor", "Say whether this machine can run a cluster, and what to do if not."),
     "init": ("init", "Write a commented orch.yaml."),
 }
 SETTINGS = {

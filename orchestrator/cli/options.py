@@ -135,6 +135,14 @@ def _not_empty(ctx: click.Context, parameter: click.Parameter, value: str) -> st
 
 def read_document(ctx: click.Context) -> tuple[Node, str]:
     """The document that the command line means, and the directory that its paths start from. Raises `SpecError`, `UsageError`."""
+    document, base = read_settings(ctx)
+    if not document.place and not says(document, *PROGRAM_KINDS):
+        raise UsageError(_NOTHING_TO_RUN)
+    return document, base
+
+
+def read_settings(ctx: click.Context) -> tuple[Node, str]:
+    """The same, for a command that needs nothing to run."""
     from ..model import document as documents
 
     given = ctx.params
@@ -143,13 +151,12 @@ def read_document(ctx: click.Context) -> tuple[Node, str]:
     environment, flags = _option_overlays(ctx)
     for path, value in [*environment, *assignments, *flags, *_variables(given["variables"]), *_program(ctx, base)]:
         document = documents.overlay(document, path, value)
-    if not document.place and not any(_says(document, kind) for kind in PROGRAM_KINDS):
-        raise UsageError(_NOTHING_TO_RUN)
     return document, base
 
 
-def _says(document: Node, key: str) -> bool:
-    return isinstance(document.value, dict) and key in document.value and document.value[key].value is not None
+def says(document: Node, *keys: str) -> bool:
+    """Whether the document has a value for one of these keys."""
+    return isinstance(document.value, dict) and any(key in document.value and document.value[key].value is not None for key in keys)
 
 
 def _read_file(name: str | None) -> tuple[Node, str]:

@@ -94,6 +94,7 @@ class LogView:
         self._heads: dict[tuple[str, str], str] = {}
         self._streams: dict[tuple[str, str], _Stream] = {}
         self._folded: dict[str, int] = {}
+        self._placements = 0
         for task in tasks:
             self._admit(task)
 
@@ -146,11 +147,12 @@ class LogView:
     @property
     def folded_note(self) -> str:
         """One line that says how many lines were hidden and how to see them; "" if none were."""
-        count = self.folded
+        count, placements = self.folded - self._placements, self._placements
+        said = f"{_lines(placements)} that say where operations ran folded; orch placement sums them up" if placements else ""
         if not count:
-            return ""
-        lines, them = ("1 line", "it") if count == 1 else (f"{count} lines", "them")
-        return f"{lines} of TensorFlow's start-up noise folded; --all shows {them}"
+            return f"{said}, --all shows them" if said else ""
+        noise = f"{_lines(count)} of TensorFlow's start-up noise folded"
+        return f"{noise}; {said}; --all shows all" if said else f"{noise}; --all shows {'it' if count == 1 else 'them'}"
 
     def _shows(self, task: str) -> bool:
         return self._only is None or task in self._only
@@ -171,8 +173,10 @@ class LogView:
 
     def _write(self, key: tuple[str, str], state: _Stream, lines: list[str]) -> str:
         if self._fold and lines:
+            before = state.noise.placements
             shown = state.noise.fold(lines)
             if shown is not lines:
+                self._placements += state.noise.placements - before
                 self._folded[key[0]] = self._folded.get(key[0], 0) + len(lines) - len(shown)
                 lines = shown
         if self._grep is not None:
@@ -263,6 +267,10 @@ def tail_offset(path: Path | str, lines: int) -> int:
     except OSError as error:
         raise _unreadable(path, error) from error
     return 0
+
+
+def _lines(count: int) -> str:
+    return "1 line" if count == 1 else f"{count:,} lines"
 
 
 def _unreadable(path: Path | str, error: OSError) -> OrchError:

@@ -4,6 +4,9 @@ Every TensorFlow process prints the same lines when it starts: what its build su
 started, which plug-ins were registered twice. A view folds them; the files keep them. The lists below come
 from real starts of TensorFlow 2.17, 2.19 and 2.21 (the samples are test data) and from its sources.
 
+The lines of `tf.debugging.set_log_device_placement(True)`, thousands of them, are folded as well, and counted apart: `orch placement`
+sums them up.
+
 Two rules. A warning or an error is folded only if it is on a list, with its level. A line that only looks
 like one of TensorFlow's is shown: to show too much is a nuisance, to hide a user's line is a fault.
 Pure: no I/O, no clock.
@@ -27,6 +30,11 @@ _LOG_LINE = re.compile(
     re.ASCII,
 )
 _PYTHON_LINE = "INFO:tensorflow:"
+# execute.cc and placer.cc; the second kind also goes to stdout, as it is, without the beginning of a log line.
+_DEVICE = r"/job:\w+/replica:\d+/task:\d+/device:[A-Z_]+:\d+\Z"
+_EXECUTED = re.compile(rf"Executing op \S+ (?:in device|on task) {_DEVICE}", re.ASCII)
+_PLACED = re.compile(rf"[\w.\\/>-]+: \(\w+\): {_DEVICE}", re.ASCII)
+_PLACED_MARK = "): /job:"
 
 _CPP = {
     "I": (
@@ -115,9 +123,11 @@ class StartupNoise:
     first line that has not.
     """
 
-    __slots__ = ("_depth", "_expecting")
+    __slots__ = ("_depth", "_expecting", "placements")
 
     def __init__(self) -> None:
+        self.placements = 0
+        """How many of the lines that were noise said where an operation was placed."""
         self._expecting: _Expecting = ""
         self._depth = 0
 
@@ -125,8 +135,8 @@ class StartupNoise:
         """The lines that are not noise, in order; the same list object if none is."""
         if not self._expecting:
             # Ordinary output passes here: one look at the first character of each line, and no more.
-            suspects = [line for line in lines if line[:1] in _FIRST]
-            if not any(map(_starts_noise, suspects)):
+            suspects = [line for line in lines if line[:1] in _FIRST or _PLACED_MARK in line]
+            if not any(_starts_noise(line) or _says_placement(line) for line in suspects):
                 return lines
         return [line for line in lines if not self.hides(line)]
 
@@ -135,6 +145,9 @@ class StartupNoise:
         if self._expecting and self._continues(line):
             return True
         self._expecting = ""
+        if _says_placement(line):
+            self.placements += 1
+            return True
         if line[:1] not in _FIRST or not _starts_noise(line):
             return False
         if line.endswith(_STRAGGLERS):
@@ -161,6 +174,17 @@ class StartupNoise:
             return True
         # Inside a block a field is indented; outside, only names of ConfigProto count.
         return _CONFIG_FIELD.match(line) is not None and line.startswith("  ") == (self._depth > 0)
+
+
+def _says_placement(line: str) -> bool:
+    """Whether a line says on which device an operation ran or was placed."""
+    if "/device:" not in line:
+        return False
+    found = _LOG_LINE.match(line)
+    if found is None:
+        return _PLACED.match(line) is not None
+    level, text = found[1] or found[2], found.end()
+    return level == "I" and found[3] == "cc" and (_EXECUTED.match(line, text) or _PLACED.match(line, text)) is not None
 
 
 def _starts_noise(line: str) -> bool:

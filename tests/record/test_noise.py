@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.record.noise import StartupNoise
@@ -89,6 +89,36 @@ def test_everything_else_is_shown(line: str) -> None:
     assert not StartupNoise().hides(line)
 
 
+PLACEMENT_SAMPLES = SAMPLES.parent.parent / "insight" / "logs"
+WHERE = "/job:localhost/replica:0/task:0/device:CPU:0"
+
+
+@pytest.mark.parametrize("path", sorted(PLACEMENT_SAMPLES.iterdir()), ids=lambda path: path.name)
+def test_lines_that_say_where_operations_ran_are_folded_and_counted_apart(path: Path) -> None:
+    lines = [line for line in path.read_text().splitlines() if "task:0/device:CPU" in line and "specification" not in line]
+    noise = StartupNoise()
+    assert noise.fold(lines) == []
+    assert noise.placements == len(lines) > 0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"my data is: (here): {WHERE}",
+        f"a: (Add): {WHERE} and more",
+        f"a: (Add): {WHERE[:-6]}",
+        f"Executing op Add in device {WHERE}",
+        f"W0000 00:00:1.1  1 execute.cc:1775] Executing op Add in device {WHERE}",
+        f"I0501 12:00:00.123456 140123 train.py:12] Executing op Add in device {WHERE}",
+        f"I0000 00:00:1.1  1 execute.cc:1775] Could not satisfy device specification '{WHERE}'",
+    ],
+)
+def test_a_line_that_only_looks_like_a_placement_is_shown(line: str) -> None:
+    noise = StartupNoise()
+    assert not noise.hides(line)
+    assert noise.fold([line]) == [line]
+
+
 @pytest.mark.parametrize("name", ONLY_NOISE)
 def test_the_same_line_with_a_level_that_is_not_on_the_list_is_shown(name: str) -> None:
     raised = []
@@ -133,9 +163,11 @@ MIXED = [line for name in ONLY_NOISE for line in lines_of(name)] + [
     "}",
     "loss: 0.5",
     "/job:worker/replica:0/task:1",
+    f"a/b: (Add): {WHERE}",
 ]
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(MIXED), max_size=40), st.lists(st.integers(0, 40)))
 def test_what_is_folded_does_not_depend_on_how_the_lines_arrive(lines: list[str], cuts: list[int]) -> None:
     whole = StartupNoise()
@@ -145,6 +177,7 @@ def test_what_is_folded_does_not_depend_on_how_the_lines_arrive(lines: list[str]
     assert [line for a, b in pairwise(bounds) for line in pieces.fold(lines[a:b])] == one_by_one
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(st.characters(exclude_characters="\n"), max_size=30)))
 def test_a_user_s_text_is_never_folded(lines: list[str]) -> None:
     assert StartupNoise().fold(lines) == lines

@@ -1,0 +1,68 @@
+"""``orch placement``: which operations ran on which device, by the tasks' own logs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from ..errors import OrchError, Problem, SpecError, UsageError
+from ..insight import placements
+from ..record import rundir
+from .options import home_option
+from .views import only_tasks
+
+
+@click.command("placement")
+@click.argument("run", required=False)
+@home_option
+@click.option("--task", "tasks", multiple=True, metavar="TASK", help="Only this task, or type of task; may be repeated.")
+@click.option("--op", "ops", multiple=True, metavar="NAME", help="Only this operation: MatMul, '*Variable*'; may be repeated.")
+@click.option("--device", "devices", multiple=True, metavar="DEVICE", help="Only this device: GPU:0, GPU, /device:CPU:1; may be repeated.")
+@click.option("--attempt", type=click.IntRange(1), metavar="N", help="An earlier attempt; default: the last.")
+@click.option("-a", "--all", "everything", is_flag=True, help="Show constants, arguments and the like too.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def placement_command(
+    run: str | None,
+    home: str,
+    tasks: Sequence[str],
+    ops: Sequence[str],
+    devices: Sequence[str],
+    attempt: int | None,
+    everything: bool,
+    as_json: bool,
+) -> int:
+    """Show which operations of RUN (default: the latest) ran on which device.
+
+    Counts the lines that tf.debugging.set_log_device_placement(True) makes TensorFlow write, and points at operations that
+    fell back to the CPU, at variables used on another device than their own, and at devices that do not exist.
+    """
+    wanted = placements.Filter(tuple(ops), tuple(_device(text) for text in devices), everything=everything or as_json)
+    found = rundir.find(Path(os.path.abspath(home)), run)
+    cluster = found.read_cluster()
+    if cluster is None:
+        raise OrchError(f"{found.run_id} ended before it had tasks; logs: {found.path}")
+    if attempt is not None and not (found.path / f"attempt-{attempt}").is_dir():
+        raise UsageError(f"{found.run_id} has no attempt {attempt}; its last is attempt {cluster.attempt}")
+    shown = only_tasks(tasks, list(cluster.tasks))
+    number = attempt or cluster.attempt
+    read = placements.read(found, [task for task in cluster.tasks if shown is None or task in shown], number)
+    if as_json:
+        click.echo(json.dumps(placements.to_json(found.run_id, number, map(wanted.apply, read))))
+        return 0
+    if not any(one.counts or one.complaints for one in read):
+        click.echo(f"orch: {placements.NOTHING_LOGGED.format(run=found.run_id)}", err=True)
+        return 0
+    for line in placements.to_text(read, wanted):
+        click.echo(line)
+    return 0
+
+
+def _device(text: str) -> str:
+    try:
+        return placements.device_pattern(text)
+    except ValueError as error:
+        raise SpecError(Problem("--device", str(error))) from None

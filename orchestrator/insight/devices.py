@@ -1,0 +1,96 @@
+"""The names of TensorFlow's devices, and what to do about one that is not there.
+
+TensorFlow writes the same device as ``/job:worker/replica:0/task:1/device:GPU:0``, ``/device:GPU:0``, ``/gpu:0`` or ``GPU:0``
+(`DeviceNameUtils::ParseFullName`, tensorflow/core/util/device_name_utils.cc). Here a name is as short as it can be:
+``GPU:0`` in the task that has it, ``ps-0 CPU:0`` in another task. Pure: no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+import re
+
+_FULL = re.compile(
+    r"(?:/job:(?P<job>\w+))?(?:/replica:\d+)?(?:/task:(?P<task>\d+))?(?:/?(?:device:)?(?P<kind>[A-Za-z_]+):(?P<index>\d+|\*))?", re.ASCII
+)
+LOCAL = "localhost"
+"""The job of a process that has no cluster."""
+
+# What TensorFlow 2.21 says about a device that it has not, each with the device and, where it names them, those that it has.
+# Sources: eager/execute.cc, eager/placement_utils.cc, placer.cc, process_function_library_runtime.cc, eager/context.cc.
+_MISSING = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"Could not satisfy device specification '(?P<asked>[^']+)'\.[^\n]*?All available devices \[(?P<had>[^\]\n]*)\]",
+        r"was explicitly assigned to (?P<asked>\S+) but available devices are \[(?P<had>[^\]\n]*)\]",
+        r"Could not satisfy explicit device specification '(?P<asked>[^']+)' because no devices matching"
+        r"[^\n]*?available devices: (?P<had>[^\n]*)",
+        r"Unable to find any devices for spec (?P<asked>\S+)",
+        r"(?P<asked>(?:/job:\S+|/?(?:device:)?[A-Za-z_]+:\d+)) unknown device\.",
+    )
+)
+
+
+def shorten(name: str, task: str = "") -> str:
+    """A device's name as seen by `task` (``worker-1``): ``GPU:0`` if it is the task's own, else ``ps-0 CPU:0``.
+
+    Raises ValueError for a text that names no device.
+    """
+    found = _FULL.fullmatch(name.strip())
+    if found is None or found["kind"] is None:
+        raise ValueError(
+            f"{name!r} is not the name of a device; write it as GPU:0, /device:CPU:1 or /job:worker/replica:0/task:0/device:GPU:0"
+        )
+    device = f"{found['kind'].upper()}:{found['index']}"
+    owner = f"{found['job']}-{found['task'] or 0}" if found["job"] not in (None, LOCAL) else task
+    return device if owner == task else f"{owner} {device}"
+
+
+def explain(text: str) -> str | None:
+    """For an error of TensorFlow about a device that does not exist: which device, what there is, and the setting that creates it.
+
+    None for any other text.
+    """
+    for pattern in _MISSING:
+        found = pattern.search(text)
+        if found is not None:
+            had = found.groupdict().get("had")
+            return _explain(found["asked"].rstrip(".,;'\""), None if had is None else _names(had))
+    return None
+
+
+def _names(text: str) -> list[str]:
+    names = []
+    for word in text.replace(",", " ").split():
+        try:
+            names.append(shorten(word))
+        except ValueError:
+            continue  # a list that ends in words, such as an ellipsis
+    return names
+
+
+def _explain(asked: str, had: list[str] | None) -> str | None:
+    try:
+        wanted = shorten(asked)
+    except ValueError:
+        return None
+    there = "" if had is None else f"; the task has {', '.join(had) or 'none'}"
+    place, _, device = wanted.rpartition(" ")
+    kind, _, number = device.partition(":")
+    if place and had is not None and not any(name.startswith(f"{place} ") for name in had):
+        return f"the script asks for {device} of {place}, which is not in this task's cluster{there}"
+    return f"the script asks for {device}, which does not exist{there}: {_remedy(kind, number, had)}"
+
+
+def _remedy(kind: str, number: str, had: list[str] | None) -> str:
+    count = int(number) + 1 if number.isdigit() else 1
+    if kind == "CPU":
+        return f"devices.cpus: {count} (--cpus {count}) makes {count} logical CPU devices"
+    soft = "devices.soft_placement: true (--soft-placement) lets TensorFlow take a device that is there"
+    if kind != "GPU":
+        return soft
+    if had is not None and not any(name.rpartition(" ")[2].startswith("GPU:") for name in had):
+        return f"orch doctor says why TensorFlow sees no GPU; {soft}"
+    sizes = ["1024"] * count
+    split = f"devices.logical_gpus: [{', '.join(sizes)}] (--logical-gpus {','.join(sizes)}) splits one"
+    more = f"devices.gpus: {count} (--gpus {count}) gives the task {count} GPUs, {split}"
+    return f"{more if count > 1 else 'orch doctor says whether TensorFlow sees a GPU'}; {soft}"

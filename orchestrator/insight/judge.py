@@ -1,0 +1,248 @@
+"""Facts of hosts -> findings: what will go wrong, why, and what to do about it. Pure: a table of small rules.
+
+A rule gets one host's facts and what is wanted, and yields findings. What is unknown is not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from . import tensorflow_rules
+from .facts import HostFacts, Machine
+from .finding import Finding, Wanted, error, note, warning
+
+MB, GB = 1 << 20, 1 << 30
+TASK_BYTES = 350 * MB
+"""A task that has imported TensorFlow and trains a small model: 337 MB measured (TensorFlow 2.21, CPU, PSS)."""
+LEAST_FILES, FILES_PER_PEER = 1024, 8
+THREADS_PER_TASK = 64
+MOST_SKEW_S = 2.0
+SLOW_LOOKUP_S = 1.0
+"""Names are looked up at every connection of a cluster."""
+
+
+def judge(hosts: Sequence[HostFacts], wanted: Wanted) -> list[Finding]:
+    """All findings, the worst first. The same finding of several hosts is one."""
+    merged: dict[Finding, list[str]] = {}
+    for facts in hosts:
+        for finding in _judge_host(facts, wanted, len(hosts)):
+            merged.setdefault(finding, []).append(facts.name)
+    found = [replace(finding, hosts=tuple(names)) for finding, names in merged.items()]
+    found += _compare(hosts)
+    return sorted(found, key=lambda finding: _ORDER[finding.severity])
+
+
+_ORDER = {"error": 0, "warning": 1, "note": 2}
+
+
+def _judge_host(facts: HostFacts, wanted: Wanted, hosts: int) -> Iterator[Finding]:
+    yield from tensorflow_rules.judge(facts, wanted)
+    if facts.machine is None:
+        yield error(
+            "host", "this host could not be looked at", facts.machine_problem, "run python3 -I worker/host/survey.py there to see why"
+        )
+        return
+    for rule in (_disk, _memory, _shm, _limits, _ports, _names, _proxies, _clock):
+        yield from rule(facts.machine, replace(wanted, hosts=hosts))
+
+
+def _disk(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
+    disk = machine.run_dir
+    elsewhere = "name another directory with --run-dir or ORCH_HOME"
+    if not disk.writable:
+        yield error("disk", f"{disk.path} cannot be written to", disk.problem or "runs are kept there, with the tasks' logs", elsewhere)
+    elif disk.free_bytes is not None and disk.free_bytes < GB:
+        kind = error if disk.free_bytes < 50 * MB else warning
+        why = "a run ends when its logs or checkpoints find no room"
+        yield kind("disk", f"{disk.path} has {size(disk.free_bytes)} free", why, f"make room, or {elsewhere}")
+    elif disk.free_files is not None and disk.free_files < 1000:
+        yield warning(
+            "disk",
+            f"{disk.path} has room for {disk.free_files} more files",
+            "each task has five of its own",
+            f"remove files, or {elsewhere}",
+        )
+
+
+def _memory(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
+    needed = max(1, -(-wanted.tasks // wanted.hosts)) * TASK_BYTES
+    if machine.memory_free_bytes and machine.memory_free_bytes < needed:
+        what = f"{size(machine.memory_free_bytes)} of memory free, about {size(needed)} wanted"
+        why = "a task that only imports TensorFlow and trains a small model takes 350 MB; short of memory the kernel kills tasks (SIGKILL)"
+        yield warning("memory", what, why, "fewer tasks per host, or end what else runs here")
+
+
+def _shm(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
+    shm = machine.shm
+    if machine.system.startswith("Linux") and shm is None:
+        yield warning(
+            "shm", "there is no /dev/shm", "NCCL and Python's multiprocessing keep shared memory there", "mount a tmpfs on /dev/shm"
+        )
+    elif shm is not None and shm.free_bytes is not None and shm.free_bytes < 128 * MB:
+        kind = warning if len(machine.nvidia.gpus) > 1 else note
+        why = "NCCL between GPUs and Python's multiprocessing keep shared memory there; a container gets 64 MB unless told otherwise"
+        yield kind("shm", f"/dev/shm has {size(shm.free_bytes)} free", why, "docker run --shm-size=1g, or an emptyDir with medium: Memory")
+
+
+def _limits(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
+    files = _soft(machine, "open_files")
+    needed = max(LEAST_FILES, wanted.tasks * FILES_PER_PEER)
+    if files is not None and files < needed:
+        hard = machine.limits["open_files"][1]
+        how = (
+            f"ulimit -n {needed}"
+            if hard is None or hard >= needed
+            else "raise nofile in /etc/security/limits.conf (LimitNOFILE= of a service)"
+        )
+        yield warning(
+            "limits", f"a process may have {files:,} files open", f"about {needed:,} are wanted: each task talks to every other one", how
+        )
+    processes = _soft(machine, "processes")
+    if processes is not None and processes < wanted.tasks * THREADS_PER_TASK and not machine.is_root:
+        why = f"threads count too, and each TensorFlow process has about {THREADS_PER_TASK} or more"
+        yield warning("limits", f"this user may have {processes:,} processes", why, f"ulimit -u {wanted.tasks * THREADS_PER_TASK * 2}")
+    space = _soft(machine, "address_space")
+    if space is not None:
+        why = "TensorFlow reserves much more address space than it uses, above all for GPUs"
+        yield warning("limits", f"address space is limited to {size(space)}", why, "ulimit -v unlimited")
+    locked = _soft(machine, "locked_memory")
+    if locked is not None and len(machine.nvidia.gpus) > 1 and wanted.hosts > 1:
+        why = "NCCL over InfiniBand locks its buffers in memory"
+        yield note("limits", f"{size(locked)} of memory may be locked", why, "ulimit -l unlimited, if the hosts talk over InfiniBand")
+
+
+def _soft(machine: Machine, name: str) -> int | None:
+    return machine.limits.get(name, (None, None))[0]
+
+
+def _ports(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
+    ports = machine.ports
+    if not wanted.needs_ports:
+        return
+    if ports.problem:
+        yield error(
+            "ports",
+            "no port can be bound on every interface",
+            ports.problem,
+            "TensorFlow's servers need that; look at the sandbox or container",
+        )
+    if wanted.ports is not None:
+        yield from _port_range(machine, wanted, wanted.ports)
+    if wanted.strategy:
+        why = "they run what they are sent, without asking who sends it"
+        yield note("ports", "TensorFlow's servers listen on every interface", why, "keep this host's ports closed to whom you do not trust")
+
+
+def _port_range(machine: Machine, wanted: Wanted, asked: tuple[int, int]) -> Iterator[Finding]:
+    first, last = asked
+    ports, needed = machine.ports, -(-wanted.tasks // wanted.hosts)
+    free = ports.tried - len(ports.busy)
+    reasons = ", ".join(sorted(set(ports.busy.values())))
+    if ports.tried and free < needed:
+        why = f"{needed} tasks need a port each here; the others: {reasons or 'the range ends'}"
+        yield error("ports", f"{free} of the ports {first}-{last} are free", why, "ask for a wider range (ports:, --ports), or for none")
+    elif ports.busy:
+        some = ", ".join(list(ports.busy)[:5])
+        yield note("ports", f"{len(ports.busy)} of the ports {first}-{last} are taken ({some})", reasons, "orch leaves them out")
+    if ports.ephemeral and first <= ports.ephemeral[1] and last >= ports.ephemeral[0]:
+        low, high = ports.ephemeral
+        why = f"the kernel gives ports from {low} to {high} to outgoing connections, so some may be taken when a run starts"
+        yield note("ports", f"the ports {first}-{last} are not for you alone", why, f"choose them outside {low}-{high}")
+
+
+def _names(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
+    names, several = machine.names, wanted.hosts > 1
+    etc = f"add the host's address and {machine.hostname} to /etc/hosts, or to DNS"
+    if names.problem:
+        kind = error if several else warning
+        yield kind("names", f"the host does not know its own name {machine.hostname!r}", names.problem, etc)
+    elif several and all(_is_loopback(address) for address in names.addresses):
+        why = "a task that announces itself under this name cannot be reached from the other hosts"
+        yield warning("names", f"{machine.hostname!r} stands for {', '.join(names.addresses)} there", why, etc)
+    if names.seconds > SLOW_LOOKUP_S:
+        why = "TensorFlow and gRPC look names up again and again, and a start waits each time"
+        yield warning("names", f"looking up the own name took {names.seconds:.1f} s", why, f"{etc}; look at /etc/resolv.conf")
+    if not any(_is_loopback(address) for address in names.localhost):
+        found = ", ".join(names.localhost) or "nothing"
+        yield error("names", f"localhost stands for {found}", "tasks of one host talk over it", "put '127.0.0.1 localhost' into /etc/hosts")
+
+
+def _is_loopback(address: str) -> bool:
+    return address.startswith("127.") or address == "::1"
+
+
+def _proxies(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
+    # gRPC takes the first of these (src/core/ext/filters/client_channel/http_proxy_mapper.cc).
+    names = [name for name in ("grpc_proxy", "https_proxy", "http_proxy") if machine.environment.get(name)]
+    if not names:
+        return
+    what = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} set"
+    why = "gRPC would send even connections to localhost to the proxy, and the cluster would wait for ever"
+    yield note("proxy", what, why, "nothing under orch, which excludes the cluster's hosts (no_grpc_proxy); without it: unset them")
+
+
+def _clock(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
+    if machine.clock.synchronised is False and wanted.hosts > 1:
+        why = "times in logs, and which task failed first, are compared between hosts"
+        yield note("clock", "no clock service keeps this host's clock", why, "run chrony or systemd-timesyncd")
+
+
+# --- between hosts ------------------------------------------------------------------------------
+
+
+def _compare(hosts: Sequence[HostFacts]) -> Iterator[Finding]:
+    """What differs between hosts that should not."""
+    yield from _differing(hosts, "tensorflow", "TensorFlow", "error", lambda facts: facts.tensorflow.version if facts.tensorflow else "")
+    yield from _differing(hosts, "keras", "Keras", "warning", lambda facts: facts.tensorflow.keras if facts.tensorflow else "")
+    yield from _differing(
+        hosts, "python", "Python", "warning", lambda facts: facts.python.version.rpartition(".")[0] if facts.python else ""
+    )
+    yield from _skewed(hosts)
+
+
+def _differing(
+    hosts: Iterable[HostFacts], topic: str, what: str, severity: Literal["error", "warning"], version: Callable[[HostFacts], str]
+) -> Iterator[Finding]:
+    found: dict[str, list[str]] = {}
+    for facts in hosts:
+        if version(facts):
+            found.setdefault(version(facts), []).append(facts.name)
+    if len(found) > 1:
+        versions = "; ".join(f"{name} on {', '.join(where)}" for name, where in sorted(found.items()))
+        why = "the tasks of a cluster exchange graphs and tensors, which other versions may read differently"
+        names = tuple(name for where in found.values() for name in where)
+        yield Finding(
+            severity,
+            topic,
+            f"the hosts have different versions of {what}",
+            f"{versions}: {why}",
+            "install the same version everywhere",
+            names,
+        )
+
+
+def _skewed(hosts: Iterable[HostFacts]) -> Iterator[Finding]:
+    for facts in hosts:
+        if facts.machine is None or not facts.answered_at:
+            continue
+        # The host looked at some time between our question and its answer: only what lies outside is skew.
+        at = facts.machine.clock.at
+        skew = at - facts.answered_at if at > facts.answered_at else min(0.0, at - facts.asked_at)
+        if abs(skew) > MOST_SKEW_S:
+            way = "ahead of" if skew > 0 else "behind"
+            why = "which task failed first is decided by the hosts' clocks"
+            yield Finding(
+                "warning",
+                "clock",
+                f"its clock is {abs(skew):.0f} s {way} ours",
+                why,
+                "run chrony or systemd-timesyncd there",
+                (facts.name,),
+            )
+
+
+def size(count: int) -> str:
+    """Bytes for people: ``340 MB``, ``1.5 GB``."""
+    return f"{count / GB:.1f} GB" if count >= GB else f"{count / MB:.0f} MB"

@@ -1,0 +1,141 @@
+"""The rules about the interpreter, TensorFlow, Keras and GPUs. Pure. See `judge`."""
+
+from __future__ import annotations
+
+from .facts import HostFacts, Machine, Python, TensorFlow
+from .finding import Finding, Findings, Wanted, error, note, warning
+
+OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 13)
+OLDEST_TENSORFLOW = (2, 16)
+SLOW_IMPORT_S = 30.0
+_CHOOSE = "set python: or --python to an interpreter that has TensorFlow"
+
+
+def judge(facts: HostFacts, wanted: Wanted) -> Findings:
+    """What there is to say about the tasks' interpreter on one host."""
+    if facts.python is None:
+        yield error("python", f"{facts.program!r} is of no use as the tasks' interpreter", facts.python_problem, _CHOOSE)
+        return
+    yield from _python(facts.python)
+    severe = error if wanted.needs_tensorflow else note
+    found = facts.tensorflow
+    if found is None:
+        why = "\n".join([facts.import_problem, *facts.stack])
+        yield severe("tensorflow", "importing TensorFlow does not come to an end", why, _import_remedy(facts))
+    elif found.missing:
+        package = "'tensorflow[and-cuda]'" if facts.machine and facts.machine.nvidia.gpus else "tensorflow-cpu"
+        remedy = f"{facts.python.executable} -m pip install {package}; or {_CHOOSE}"
+        yield severe("tensorflow", f"{facts.python.executable} has no TensorFlow", "every task would fail at its import", remedy)
+    elif not found.version:
+        yield severe("tensorflow", "TensorFlow cannot be imported", found.problem, _import_remedy(facts))
+    else:
+        yield from _tensorflow(found)
+        yield from _keras(found, facts, wanted)
+        if facts.machine is not None:
+            yield from _gpus(found, facts.machine, facts, wanted)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    words = text.split(".")[:2]
+    return tuple(int(word) for word in words) if len(words) == 2 and all(word.isdigit() for word in words) else ()
+
+
+def _python(python: Python) -> Findings:
+    version = _version(python.version)
+    if version and version < OLDEST_PYTHON:
+        yield error("python", f"{python.executable} is Python {python.version}", "orch's part inside the tasks needs 3.10", _CHOOSE)
+    elif version > NEWEST_PYTHON:
+        yield warning("python", f"{python.executable} is Python {python.version}", "orch is tested with 3.10 to 3.13", _CHOOSE)
+    if python.implementation != "CPython":
+        yield error("python", f"{python.executable} is {python.implementation}", "TensorFlow is built for CPython only", _CHOOSE)
+
+
+def _import_remedy(facts: HostFacts) -> str:
+    said = f"{facts.import_problem} {facts.tensorflow.problem if facts.tensorflow else ''}"
+    flags = facts.machine.cpu_flags if facts.machine else None
+    if "SIGILL" in said or (flags is not None and "avx" not in flags):
+        return "TensorFlow's builds need a CPU with AVX, which this one has not: use another host, or build TensorFlow for it"
+    if "numpy" in said.lower():
+        return "its NumPy does not fit: python -m pip install --upgrade tensorflow numpy, in an environment of its own"
+    program = facts.python.executable if facts.python else "python"
+    return f"try: {program} -c 'import tensorflow'; a fresh virtual environment often is the shortest way"
+
+
+def _tensorflow(found: TensorFlow) -> Findings:
+    version = _version(found.version)
+    if version and version < OLDEST_TENSORFLOW:
+        yield warning("tensorflow", f"TensorFlow is {found.version}", "orch is made for 2.16 or newer", "pip install --upgrade tensorflow")
+    if found.problem:
+        yield warning(
+            "tensorflow", "TensorFlow's import is not whole", found.problem, "reinstall it: pip install --force-reinstall tensorflow"
+        )
+    if found.seconds > SLOW_IMPORT_S:
+        why = "every start of a run waits for it once per host; a cold or remote file system is the usual reason"
+        yield warning("tensorflow", f"importing TensorFlow took {found.seconds:.0f} s", why, "put the environment on a local disk")
+
+
+_FIT = {
+    "multi_worker_mirrored": "fails under MultiWorkerMirroredStrategy with several workers (keras#20585)",
+    "parameter_server": "cannot work under ParameterServerStrategy",
+}
+
+
+def _keras(found: TensorFlow, facts: HostFacts, wanted: Wanted) -> Findings:
+    asked = wanted.env.get("TF_USE_LEGACY_KERAS", facts.machine.environment.get("TF_USE_LEGACY_KERAS", "") if facts.machine else "")
+    minor = ".".join(found.version.split(".")[:2])
+    install = f"pip install 'tf-keras~={minor}.0' and --env TF_USE_LEGACY_KERAS=1"
+    if not found.keras:
+        why = found.keras_problem
+        if asked.lower() in ("1", "true") and not found.tf_keras:
+            what = "TF_USE_LEGACY_KERAS=1 is set and tf-keras is not installed"
+            yield error("keras", what, why, f"pip install 'tf-keras~={minor}.0', or unset TF_USE_LEGACY_KERAS")
+        else:
+            yield warning("keras", "tf.keras cannot be imported", why, "pip install --upgrade keras, unless the script uses no Keras")
+    elif not found.keras.startswith("2.") and wanted.strategy in ("", *_FIT):
+        ways = [wanted.strategy] if wanted.strategy else list(_FIT)
+        if wanted.strategy and wanted.tasks < 2:
+            return
+        kind = warning if wanted.strategy else note
+        why = "; ".join(_FIT[way] for way in ways)
+        yield kind(
+            "keras",
+            f"tf.keras is Keras {found.keras}, whose Model.fit {why}",
+            "custom training loops work, with Keras models too",
+            f"for fit: {install}",
+        )
+
+
+def _gpus(found: TensorFlow, machine: Machine, facts: HostFacts, wanted: Wanted) -> Findings:
+    nvidia, hidden = machine.nvidia, machine.environment.get("CUDA_VISIBLE_DEVICES")
+    severe = error if wanted.gpus else warning
+    if nvidia.problem:
+        yield severe(
+            "gpu", "NVIDIA's driver does not answer", nvidia.problem, "nvidia-smi has to work first: reload the driver, or restart the host"
+        )
+    if found.gpus:
+        return
+    if nvidia.gpus and hidden is not None and hidden.strip() in ("", "-1", "none", "NoDevFiles"):
+        yield severe("gpu", "CUDA_VISIBLE_DEVICES hides every GPU", f"it is {hidden!r} in this environment", "unset CUDA_VISIBLE_DEVICES")
+    elif nvidia.gpus:
+        yield _unseen(found, facts, len(nvidia.gpus), severe is error)
+    elif wanted.gpus:
+        remedy = "leave out gpus:, or choose a host with GPUs" if not nvidia.driver else "nvidia-smi should list them"
+        yield error(
+            "gpu",
+            "GPUs are asked for and this host has none",
+            "the driver knows of none" if nvidia.driver else "there is no driver",
+            remedy,
+        )
+
+
+def _unseen(found: TensorFlow, facts: HostFacts, count: int, fails: bool) -> Finding:
+    kind = error if fails else warning
+    what = f"the host has {count} GPU{'s' if count > 1 else ''} and TensorFlow sees none"
+    if not found.is_cuda_build:
+        return kind("gpu", what, f"TensorFlow {found.version} was built without CUDA", "pip install 'tensorflow[and-cuda]'")
+    said = next((line for line in facts.complaints if "dlopen" in line or "cuInit" in line or "cuda" in line.lower()), "")
+    cuda, cudnn = found.build.get("cuda_version", "?"), found.build.get("cudnn_version", "?")
+    why = f"it was built for CUDA {cuda} and cuDNN {cudnn}, whose libraries it does not find or the driver is too old for"
+    return kind(
+        "gpu", what, f"{why}{': ' if said else ''}{said}", "pip install 'tensorflow[and-cuda]', or put the libraries on LD_LIBRARY_PATH"
+    )

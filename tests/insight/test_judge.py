@@ -1,0 +1,198 @@
+"""Facts of hosts and what is judged of them. Each row changes one thing about a host that has nothing wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orchestrator.insight import doctor
+from orchestrator.insight.facts import Clock, Disk, Gpu, HostFacts, Machine, Names, Nvidia, Ports, Python, TensorFlow
+from orchestrator.insight.finding import Wanted
+from orchestrator.insight.judge import judge
+
+GB = 1 << 30
+MACHINE = Machine(
+    hostname="box",
+    system="Linux 6.1.0 x86_64",
+    cores=8,
+    clock=Clock(1000.0, synchronised=True),
+    run_dir=Disk("/home/me", free_bytes=50 * GB, total_bytes=100 * GB, free_files=100_000),
+    names=Names(("10.0.0.4",), localhost=("127.0.0.1",)),
+    ports=Ports(ephemeral=(32768, 60999)),
+    memory_bytes=32 * GB,
+    memory_free_bytes=30 * GB,
+    cpu_flags=("avx", "avx2", "fma"),
+    shm=Disk("/dev/shm", free_bytes=16 * GB),
+    limits={"open_files": (20_000, 20_000), "processes": (None, None), "address_space": (None, None), "locked_memory": (8 << 20, 8 << 20)},
+)
+TENSORFLOW = TensorFlow(version="2.21.0", seconds=3.0, keras="2.15.0")
+SOUND = HostFacts("local", "python3", MACHINE, python=Python("/usr/bin/python3", "3.11.7"), tensorflow=TENSORFLOW)
+MIRRORED = Wanted("mirrored")
+MWMS = Wanted("multi_worker_mirrored", tasks=4)
+PS = Wanted("parameter_server", tasks=4)
+GPUS = Nvidia("550.54", (Gpu(0, "H200", 143771), Gpu(1, "H200", 143771)))
+CUDA = replace(TENSORFLOW, is_cuda_build=True, build={"cuda_version": "12.5.1", "cudnn_version": "9"})
+
+
+def machine(**changes: Any) -> HostFacts:
+    return replace(SOUND, machine=replace(MACHINE, **changes))
+
+
+def tensorflow(**changes: Any) -> HostFacts:
+    return replace(SOUND, tensorflow=replace(TENSORFLOW, **changes))
+
+
+def found(facts: HostFacts, wanted: Wanted) -> list[tuple[str, str]]:
+    return [(finding.severity, finding.topic) for finding in judge([facts], wanted)]
+
+
+def test_a_sound_host_has_nothing_wrong() -> None:
+    assert found(SOUND, MIRRORED) == []
+    assert found(SOUND, Wanted()) == []
+
+
+ROWS = [
+    # the interpreter
+    (replace(SOUND, python=None, tensorflow=None, python_problem="it cannot be run"), MIRRORED, "error python", "is of no use"),
+    (replace(SOUND, python=Python("/usr/bin/python3", "3.8.10")), MIRRORED, "error python", "orch's part inside the tasks needs 3.10"),
+    (replace(SOUND, python=Python("/usr/bin/python3", "3.15.0")), MIRRORED, "warning python", "tested with 3.10 to 3.13"),
+    (replace(SOUND, python=Python("/usr/bin/pypy3", "3.11.9", "PyPy")), MIRRORED, "error python", "built for CPython only"),
+    # TensorFlow
+    (tensorflow(missing=True, version=""), MIRRORED, "error tensorflow", "/usr/bin/python3 -m pip install tensorflow-cpu"),
+    (tensorflow(missing=True, version=""), replace(MIRRORED, needs_tensorflow=False), "note tensorflow", "has no TensorFlow"),
+    (
+        replace(tensorflow(missing=True, version=""), machine=replace(MACHINE, nvidia=GPUS)),
+        MIRRORED,
+        "error tensorflow",
+        "tensorflow[and-cuda]",
+    ),
+    (tensorflow(version="", problem="ImportError: numpy.core.multiarray failed"), MIRRORED, "error tensorflow", "its NumPy does not fit"),
+    (tensorflow(version="2.12.1"), MIRRORED, "warning tensorflow", "made for 2.16 or newer"),
+    (tensorflow(seconds=61.0), MIRRORED, "warning tensorflow", "took 61 s"),
+    (
+        replace(SOUND, tensorflow=None, import_problem="it has not ended after 5 s", stack=('  File "a.py", line 1 in f',)),
+        MIRRORED,
+        "error tensorflow",
+        'File "a.py", line 1',
+    ),
+    (
+        replace(machine(cpu_flags=()), tensorflow=None, import_problem="it was killed by SIGILL"),
+        MIRRORED,
+        "error tensorflow",
+        "a CPU with AVX",
+    ),
+    # Keras
+    (tensorflow(keras="3.15.1"), MWMS, "warning keras", "tf-keras~=2.21.0"),
+    (tensorflow(keras="3.15.1"), PS, "warning keras", "cannot work under ParameterServerStrategy"),
+    (tensorflow(keras="3.15.1"), Wanted(), "note keras", "keras#20585"),
+    (
+        tensorflow(keras="", keras_problem="ImportError"),
+        replace(PS, env={"TF_USE_LEGACY_KERAS": "1"}),
+        "error keras",
+        "tf-keras is not installed",
+    ),
+    (tensorflow(keras="", keras_problem="ImportError: no keras"), MIRRORED, "warning keras", "no keras"),
+    # GPUs
+    (machine(nvidia=GPUS), MIRRORED, "warning gpu", "was built without CUDA"),
+    (replace(machine(nvidia=GPUS), tensorflow=CUDA), MIRRORED, "warning gpu", "built for CUDA 12.5.1 and cuDNN 9"),
+    (replace(machine(nvidia=GPUS), tensorflow=CUDA), replace(MIRRORED, gpus=True), "error gpu", "2 GPUs and TensorFlow sees none"),
+    (
+        replace(machine(nvidia=GPUS, environment={"CUDA_VISIBLE_DEVICES": ""}), tensorflow=CUDA),
+        MIRRORED,
+        "warning gpu",
+        "unset CUDA_VISIBLE_DEVICES",
+    ),
+    (SOUND, replace(MIRRORED, gpus=True), "error gpu", "there is no driver"),
+    (
+        machine(nvidia=Nvidia(problem="couldn't communicate with the NVIDIA driver")),
+        MIRRORED,
+        "warning gpu",
+        "nvidia-smi has to work first",
+    ),
+    # the host
+    (replace(SOUND, machine=None, machine_problem="timed out"), MIRRORED, "error host", "timed out"),
+    (machine(run_dir=Disk("/mnt", writable=False)), MIRRORED, "error disk", "--run-dir or ORCH_HOME"),
+    (machine(run_dir=Disk("/mnt", free_bytes=1 << 20)), MIRRORED, "error disk", "1 MB free"),
+    (machine(run_dir=Disk("/mnt", free_bytes=500 << 20)), MIRRORED, "warning disk", "500 MB free"),
+    (machine(run_dir=Disk("/mnt", free_bytes=GB, free_files=3)), MIRRORED, "warning disk", "3 more files"),
+    (machine(memory_free_bytes=GB), replace(MIRRORED, tasks=8), "warning memory", "1.0 GB of memory free, about 2.7 GB wanted"),
+    (machine(shm=None), MIRRORED, "warning shm", "mount a tmpfs"),
+    (machine(shm=Disk("/dev/shm", free_bytes=64 << 20)), MIRRORED, "note shm", "--shm-size"),
+    (machine(limits={"open_files": (256, 4096)}), MIRRORED, "warning limits", "ulimit -n 1024"),
+    (machine(limits={"open_files": (256, 256)}), MIRRORED, "warning limits", "limits.conf"),
+    (machine(limits={"processes": (100, 100)}), replace(MIRRORED, tasks=4), "warning limits", "threads count too"),
+    (machine(limits={"address_space": (GB, GB)}), MIRRORED, "warning limits", "ulimit -v unlimited"),
+    (machine(names=Names((), "Name or service not known", localhost=("127.0.0.1",))), MIRRORED, "warning names", "/etc/hosts"),
+    (machine(names=Names(("10.0.0.4",), localhost=())), MIRRORED, "error names", "localhost stands for nothing"),
+    (machine(names=Names(("10.0.0.4",), seconds=4.0, localhost=("127.0.0.1",))), MIRRORED, "warning names", "took 4.0 s"),
+    (machine(environment={"http_proxy": "http://proxy:3128"}), MIRRORED, "note proxy", "no_grpc_proxy"),
+    (machine(ports=Ports("Operation not permitted")), MWMS, "error ports", "Operation not permitted"),
+]
+
+
+@pytest.mark.parametrize(("facts", "wanted", "kind", "said"), ROWS, ids=[f"{row[2]}: {row[3]}" for row in ROWS])
+def test_what_is_wrong_is_found_and_has_a_remedy(facts: HostFacts, wanted: Wanted, kind: str, said: str) -> None:
+    findings = [one for one in judge([facts], wanted) if f"{one.severity} {one.topic}" == kind]
+    assert len(findings) == 1, judge([facts], wanted)
+    assert said in f"{findings[0].what} {findings[0].why} {findings[0].remedy}"
+    assert findings[0].remedy
+    others = [one for one in judge([facts], wanted) if one not in findings and one.severity != "note"]
+    assert others == []
+
+
+def test_keras_3_is_no_matter_where_its_fit_works() -> None:
+    assert found(tensorflow(keras="3.15.1"), MIRRORED) == []
+    assert ("warning", "keras") not in found(tensorflow(keras="3.15.1"), replace(MWMS, tasks=1))
+
+
+def test_a_range_of_ports_that_is_too_small_is_an_error_and_one_with_some_taken_a_note() -> None:
+    wanted = replace(MWMS, ports=(41000, 41005))
+    taken = {str(port): "Address already in use" for port in range(41000, 41003)}
+    findings = judge([machine(ports=Ports(tried=6, busy=taken))], wanted)
+    assert [(one.severity, one.what) for one in findings if "41000" in one.what] == [("error", "3 of the ports 41000-41005 are free")]
+    findings = judge([machine(ports=Ports(tried=6, busy={"41000": "Address already in use"}, ephemeral=(32768, 60999)))], wanted)
+    assert [one.severity for one in findings if "41000" in one.what] == ["note", "note"]
+    assert "outside 32768-60999" in " ".join(one.remedy for one in findings)
+
+
+def test_several_hosts_are_compared_and_share_their_findings() -> None:
+    a = replace(SOUND, name="a")
+    b = replace(tensorflow(version="2.19.0"), name="b", asked_at=2000.0, answered_at=2001.0)
+    loop = replace(machine(names=Names(("127.0.1.1",), localhost=("127.0.0.1",))), name="c")
+    findings = judge([a, b, loop], MWMS)
+    by_what = {one.what: one for one in findings}
+    versions = by_what["the hosts have different versions of TensorFlow"]
+    assert (versions.severity, versions.why.partition(":")[0]) == ("error", "2.19.0 on b; 2.21.0 on a, c")
+    assert by_what["its clock is 1000 s behind ours"].hosts == ("b",)
+    assert by_what["'box' stands for 127.0.1.1 there"].hosts == ("c",)
+    assert by_what["TensorFlow's servers listen on every interface"].hosts == ("a", "b", "c")
+    assert findings[0].severity == "error"
+    assert findings[-1].severity == "note"
+
+
+def test_the_time_an_answer_took_is_no_skew() -> None:
+    slow = replace(machine(clock=Clock(1005.0)), asked_at=1000.0, answered_at=1010.0)
+    assert [one for one in judge([slow], MIRRORED) if one.topic == "clock"] == []
+
+
+def test_the_text_fits_into_80_columns_and_ends_with_a_verdict() -> None:
+    bad = replace(machine(run_dir=Disk("/mnt", writable=False), nvidia=GPUS), tensorflow=CUDA)
+    findings = judge([bad], MWMS)
+    lines = list(doctor.to_text([bad], findings, color=False))
+    assert max(map(len, lines)) <= 80
+    assert "\x1b" not in "".join(lines)
+    assert lines[-1] == "1 error, 1 warning, 1 note: a run would fail here"
+    assert any("\x1b[31merror\x1b[0m" in line for line in doctor.to_text([bad], findings, color=True))
+    assert list(doctor.to_text([SOUND], [], color=False))[-1] == "nothing stands in the way"
+
+
+@pytest.mark.parametrize(
+    ("severities", "code", "strict"),
+    [([], 0, 0), (["note"], 0, 0), (["warning"], 0, 1), (["error", "note"], 1, 1)],
+)
+def test_the_exit_code_says_whether_a_run_can_start(severities: list[str], code: int, strict: int) -> None:
+    sample = judge([machine(run_dir=Disk("/mnt", writable=False))], MIRRORED)[0]
+    findings: list[Any] = [replace(sample, severity=severity) for severity in severities]
+    assert (doctor.exit_code(findings, strict=False), doctor.exit_code(findings, strict=True)) == (code, strict)

@@ -1,0 +1,97 @@
+"""What this interpreter and its TensorFlow are, for `orch doctor`: two JSON objects on stdout, a line each.
+
+    python examine.py SECONDS
+
+The first line says which Python this is, at once; the second comes when TensorFlow has been imported, or has refused. An import that
+takes longer than `SECONDS` ends with the stack of where it stands on stderr and no second line. A file by itself, in words that an old
+Python understands too, so that it can say that it is one. The facts are those of `orchestrator.insight.facts`.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import platform
+import sys
+import time
+import traceback
+from typing import Any
+
+
+def describe_python() -> dict[str, Any]:
+    """The interpreter."""
+    return {
+        "executable": sys.executable or "",
+        "version": platform.python_version(),
+        "implementation": platform.python_implementation(),
+        "prefix": sys.prefix,
+    }
+
+
+def describe_tensorflow() -> dict[str, Any]:
+    """TensorFlow, its build, its Keras and the devices that it sees; or why there is none. Imports TensorFlow."""
+    began = time.monotonic()
+    try:
+        import tensorflow as tf
+    except ModuleNotFoundError as error:
+        if error.name == "tensorflow":
+            return {"missing": True}
+        return {"problem": _last_words(error)}
+    except Exception as error:  # whatever an import may run into
+        return {"problem": _last_words(error)}
+    seconds = time.monotonic() - began
+    found: dict[str, Any] = {
+        "version": str(getattr(tf, "__version__", "")),
+        "seconds": round(seconds, 2),
+        "path": str(getattr(tf, "__file__", "") or ""),
+    }
+    if not found["version"]:
+        return {"problem": f"it has no version: {found['path'] or 'a directory of that name'} is not TensorFlow"}
+    try:
+        build = dict(tf.sysconfig.get_build_info())
+        found["build"] = {str(key): str(value) for key, value in build.items()}
+        found["is_cuda_build"] = bool(tf.test.is_built_with_cuda())
+        found["gpus"] = [device.name for device in tf.config.list_physical_devices("GPU")]
+    except Exception as error:  # a build that is not whole
+        found["problem"] = _last_words(error)
+    found["keras"], found["keras_problem"] = _keras(tf)
+    found["tf_keras"] = _version_of("tf_keras") or _version_of("tf-keras")
+    return found
+
+
+def _keras(tf: Any) -> Any:
+    """The version of what `tf.keras` stands for, which is looked up late; or why there is none."""
+    try:
+        return str(tf.keras.__version__), ""
+    except Exception as error:  # such as TF_USE_LEGACY_KERAS=1 without tf-keras
+        return "", _last_words(error)
+
+
+def _version_of(name: str) -> str:
+    try:
+        from importlib.metadata import version
+
+        return str(version(name))
+    except Exception:  # not installed, or a Python before 3.8
+        return ""
+
+
+def _last_words(error: BaseException) -> str:
+    lines = traceback.format_exception_only(type(error), error)
+    return " ".join(" ".join(lines).split())[:600]
+
+
+def main(seconds: float | None) -> None:
+    out = os.dup(1)
+    os.dup2(2, 1)  # what an import prints is not our answer
+    sys.path[:1] = []  # this file's directory, whose modules must not stand in for others
+    if seconds:
+        faulthandler.dump_traceback_later(seconds, exit=True)
+    os.write(out, (json.dumps(describe_python()) + "\n").encode())
+    os.write(out, (json.dumps(describe_tensorflow()) + "\n").encode())
+    os._exit(0)  # without the interpreter's teardown, which may take TensorFlow a second
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]) if len(sys.argv) > 1 else None)
