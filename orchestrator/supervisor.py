@@ -174,7 +174,7 @@ class Supervisor:
     def _host_facts(self, host: Host) -> HostFacts:
         facts = self._facts[host.name]
         run_dir = str(self._rundir.path) if host.sees_run_dir else None
-        return HostFacts(host.name, host.address, facts.cores, facts.ports, run_dir)
+        return HostFacts(host.name, host.address, facts.cores, facts.ports, run_dir, facts.gpus)
 
     def _launch(self, planned: Plan) -> None:
         self._rundir.write_plan(planned)

@@ -56,7 +56,17 @@ OPTIONS = (
     SpecOption(("--name",), "name", "The run's name; its id begins with it.", "NAME"),
     SpecOption(("--python",), "python", "The tasks' interpreter.", "PATH"),
     SpecOption(("--workdir",), "workdir", "The tasks' working directory.", "DIR"),
+    SpecOption(("--gpus",), "defaults.devices.gpus", "Each task's GPUs: auto, how many, or which (0,2 or GPU:1 or UUIDs).", "GPUS"),
+    SpecOption(("--share-gpus",), "defaults.devices.share_gpus", "Let tasks have the same GPUs.", flag="true", off="false"),
+    SpecOption(("--gpu-memory",), "defaults.devices.memory_limit_mb", "The most that a task takes of each of its GPUs.", "MB"),
+    SpecOption(("--memory-growth",), "defaults.devices.memory_growth", "Take GPU memory as it is needed.", flag="true", off="false"),
+    SpecOption(("--logical-gpus",), "defaults.devices.logical_gpus", "Split each GPU into logical ones of these sizes.", "MB,MB"),
     SpecOption(("--cpus",), "defaults.devices.cpus", "Logical CPU devices per task.", "N"),
+    SpecOption(("--log-placement",), "defaults.devices.log_placement", "Log each operation's device.", flag="true", off="false"),
+    SpecOption(
+        ("--soft-placement",), "defaults.devices.soft_placement", "Take another device for one not there.", flag="true", off="false"
+    ),
+    SpecOption(("--no-soft-placement",), "defaults.devices.soft_placement", "Fail there.", flag="false", off="true"),
     SpecOption(("--serve",), "serve", "Run TensorFlow servers in worker and ps tasks.", flag="true", off="false"),
     SpecOption(("--ports",), "ports", "Take the tasks' ports from this range.", "A-B"),
     SpecOption(("--start-timeout",), "timeouts.start_s", "Seconds until all tasks must be up.", "S"),

@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from worker.contract import to_json
+
 from ..backends import load
 from ..model import plan
 from ..model.parse import parse
@@ -63,6 +65,8 @@ def _lines(planned: Plan) -> Iterator[str]:
             yield f"  {task.order.program.kind} {task.order.program.target}".rstrip()
         if task.order.program.args:
             yield f"  arguments {json.dumps(list(task.order.program.args))}"
+        for name, value in sorted(to_json(task.order.devices).items()):
+            yield f"  devices.{name}: {json.dumps(value)}"
         for name, value in sorted({**shared[task.host], **task.order.env}.items()):
             yield f"  {name}={value}"
         text = planned.tf_config(task)
@@ -89,6 +93,7 @@ def _json_parts(planned: Plan) -> Iterator[str]:
             "host": task.host,
             "address": task.address,
             "program": {"kind": program.kind, "target": program.target, "args": list(program.args)},
+            "devices": to_json(task.order.devices),
             "env": {**shared[task.host], **task.order.env},
             "tf_config": json.loads(text) if text else None,
         }

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from .device_keys import DEVICES, OVERRIDES
 from .findings import Findings, listed, shown
 from .schema import (
     ANY_TEXT,
@@ -30,7 +31,6 @@ from .spec import STRATEGIES
 from .tree import Node, scalar
 
 MAX_TASKS = 100_000
-MAX_CPUS = 1024
 MAX_SECONDS = 1_000_000_000
 MAX_RESTARTS = 1_000_000
 MAX_NAME = 40
@@ -101,20 +101,6 @@ class PortRange:
 _TEXT = Text()
 _ARGS = Listing(ANY_TEXT)
 _ENV = Mapping_(ANY_TEXT, _variable_complaint, "^(?!TF_CONFIG$|ORCH_)[^=]+$")
-_THREADS = Struct(
-    {
-        "intra": Key(Integer(1, MAX_CPUS), "Threads that one operation may use.", "2", "the host's cores, shared out among its tasks"),
-        "inter": Key(
-            Integer(1, MAX_CPUS), "Operations that may run at the same time.", "2", "the host's cores, shared out among its tasks"
-        ),
-    }
-)
-_DEVICES = Struct(
-    {
-        "cpus": Key(Integer(1, MAX_CPUS), "How many logical CPU devices each task sees.", "1", "1"),
-        "threads": Key(_THREADS, "The sizes of TensorFlow's thread pools."),
-    }
-)
 
 
 def _tasks(minimum: int, maximum: int) -> Struct:
@@ -123,7 +109,8 @@ def _tasks(minimum: int, maximum: int) -> Struct:
             "count": Key(Integer(minimum, maximum), "How many there are.", "2", "1", live=True),
             "args": Key(_ARGS, "Their arguments, in place of the cluster's.", '["--epochs", "5"]', "args of the cluster"),
             "env": Key(_ENV, "Their environment variables, over those of defaults.env.", "{NAME: value}", "none"),
-            "devices": Key(_DEVICES, "Their devices, over those of defaults.devices.", "{cpus: 1}", "defaults.devices"),
+            "devices": Key(DEVICES, "Their devices, over those of defaults.devices.", "{cpus: 1}", "defaults.devices"),
+            "overrides": Key(OVERRIDES, "What holds for single tasks, by index.", "{0: {devices: {cpus: 1}}}", "none"),
         },
         shorthand="count",
     )
@@ -144,7 +131,7 @@ _TASK_TYPES = Struct(
 _DEFAULTS = Struct(
     {
         "env": Key(_ENV, "Environment variables of every task.", "{NAME: value}", "none"),
-        "devices": Key(_DEVICES, "Devices of every task."),
+        "devices": Key(DEVICES, "Devices of every task."),
         "log_level": Key(
             OneOf(LOG_LEVELS, "the levels"),
             f"The least that TensorFlow's runtime logs: {listed(LOG_LEVELS, 'or')}.",
@@ -246,6 +233,7 @@ def json_schema() -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "orch.yaml",
         "description": "A TensorFlow cluster, as `orch up` starts it.",
+        "$defs": {DEVICES.name: DEVICES.definition()},
         **ROOT.json_schema(),
     }
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
-from worker.contract import TASK_TYPES, DeviceSettings, Program
+from worker.contract import TASK_TYPES, Program
 
 from ..errors import Problem, SpecError
+from . import device_keys, device_rules
+from .device_rules import LEVEL
 from .document import Node, place_of
 from .findings import Findings, listed
 from .keys import MAX_NAME, MAX_TASKS, ROOT, json_schema, template
-from .spec import SINGLE_TASK_STRATEGIES, BackendSpec, ClusterSpec, Restart, TaskSpec, Timeouts
+from .spec import SINGLE_TASK_STRATEGIES, BackendSpec, ClusterSpec, Restart, TaskSpec, Timeouts, computes
 
 __all__ = ["json_schema", "parse", "template", "to_document"]
 
@@ -41,6 +43,8 @@ def parse(document: Node, *, workdir: str) -> ClusterSpec:
     for reads, rule in RULES:
         if findings.sound(reads) and (problem := rule(draft)):
             findings.note(problem)
+    for problem in _device_problems(draft, findings):
+        findings.note(problem)
     if findings.problems:
         raise SpecError(*findings.problems)
     return _spec(draft, workdir)
@@ -129,6 +133,12 @@ def _ports_for_all(draft: Draft) -> Problem | None:
     return Problem(draft.place("ports"), message, "give a wider range, or none: free ports are found")
 
 
+def _device_problems(draft: Draft, findings: Findings) -> Iterator[Problem]:
+    counts = {kind: count for kind, count in draft.counts.items() if findings.sound([f"tasks.{kind}.count"])}
+    for path, message, hint in device_rules.complaints(draft.given, counts, "command" in draft.given):
+        yield Problem(draft.place(path), message, hint)
+
+
 _COUNTS = ("strategy", *(f"tasks.{kind}.count" for kind in TASK_TYPES))
 RULES: tuple[tuple[tuple[str, ...], Callable[[Draft], Problem | None]], ...] = (
     (PROGRAM_KINDS, _one_program),
@@ -151,6 +161,9 @@ def _spec(draft: Draft, workdir: str) -> ClusterSpec:
     kind = next(kind for kind in PROGRAM_KINDS if kind in given)
     program = Program(kind, given[kind], given.get("args", ()))
     defaults = given.get("defaults", {})
+    env = LOG_LEVEL_ENV.get(defaults.get("log_level", ""), {}) | defaults.get("env", {})
+    if defaults.get("devices", {}).get("log_placement"):
+        env = {LEVEL: "0"} | env  # here and not only in each task's own, so that a template is started under it
     return ClusterSpec(
         name=given.get("name") or _derived_name(program),
         strategy=draft.strategy,
@@ -158,7 +171,7 @@ def _spec(draft: Draft, workdir: str) -> ClusterSpec:
         tasks=tuple(_task_spec(draft, kind) for kind, count in draft.counts.items() if count),
         workdir=str(PurePosixPath(workdir, given.get("workdir", ""))),
         python=given.get("python", ""),
-        env=LOG_LEVEL_ENV.get(defaults.get("log_level", ""), {}) | defaults.get("env", {}),
+        env=env,
         serve=given.get("serve", False),
         preload=given.get("preload"),
         ports=given.get("ports"),
@@ -170,16 +183,11 @@ def _spec(draft: Draft, workdir: str) -> ClusterSpec:
 
 def _task_spec(draft: Draft, kind: str) -> TaskSpec:
     own = draft.given.get("tasks", {}).get(kind, {})
-    devices = _device_fields(draft.given.get("defaults", {})) | _device_fields(own)
-    return TaskSpec(kind, draft.counts[kind], own.get("args"), own.get("env", {}), DeviceSettings(**devices))
-
-
-def _device_fields(owner: Mapping[str, Any]) -> dict[str, int]:
-    """The fields of `DeviceSettings` that the key `devices` of `owner` sets."""
-    devices = owner.get("devices", {})
-    threads = devices.get("threads", {})
-    found = {"cpus": devices.get("cpus"), "intra_op_threads": threads.get("intra"), "inter_op_threads": threads.get("inter")}
-    return {name: value for name, value in found.items() if value is not None}
+    defaults = draft.given.get("defaults", {})
+    if not computes(kind, draft.strategy):
+        defaults = {"devices": {key: value for key, value in defaults.get("devices", {}).items() if key != "gpus"}}
+    overrides = {int(index): device_keys.read(defaults, own, override) for index, override in own.get("overrides", {}).items()}
+    return TaskSpec(kind, draft.counts[kind], own.get("args"), own.get("env", {}), device_keys.read(defaults, own), overrides)
 
 
 def _derived_name(program: Program) -> str:
@@ -213,11 +221,10 @@ def to_document(spec: ClusterSpec) -> dict[str, Any]:
 
 
 def _task_document(tasks: TaskSpec) -> dict[str, Any]:
-    devices = tasks.devices
-    threads = {"intra": devices.intra_op_threads, "inter": devices.inter_op_threads}
     return {
         "count": tasks.count,
         "args": None if tasks.args is None else list(tasks.args),
         "env": dict(tasks.env),
-        "devices": {"cpus": devices.cpus, "threads": threads},
+        "devices": device_keys.write(tasks.devices),
+        "overrides": {str(index): {"devices": device_keys.write(devices)} for index, devices in tasks.overrides.items()},
     }

@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from worker.contract import DeviceSettings, Program, StartTasks, TaskId, TaskOrder, default_environment, tf_config_text
+from worker.contract import DeviceSettings, Gpu, Program, StartTasks, TaskId, TaskOrder, default_environment, tf_config_text
 
-from . import tf_config
+from ..errors import SpecError
+from . import devices, tf_config
+from .device_rules import GROWTH
+from .devices import HostGpus, TaskGpus
 from .spec import SINGLE_TASK_STRATEGIES, ClusterSpec, TaskSpec
 
 
@@ -21,7 +24,7 @@ class HostFacts:
     """What a plan needs to know of a host. `ports`: held there, one per task; empty in a dry run, when nothing is held.
 
     `address`: the name or number by which the other hosts reach it. `run_dir`: where tasks there find the run
-    directory; None if they do not see it.
+    directory; None if they do not see it. `gpus`: those that tasks there may use; None in a dry run, when nobody has looked.
     """
 
     name: str
@@ -29,6 +32,7 @@ class HostFacts:
     cores: int
     ports: tuple[int, ...] = ()
     run_dir: str | None = None
+    gpus: tuple[Gpu, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,10 @@ class PlannedTask:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All tasks, as the first attempt starts them, and what they share. `clusters`: JSON texts by name (see `tf_config.clusters`)."""
+    """All tasks, as the first attempt starts them, and what they share. `clusters`: JSON texts by name (see `tf_config.clusters`).
+
+    `notes`: what orch decided that nobody has said, a line each.
+    """
 
     run_id: str
     spec: ClusterSpec
@@ -51,6 +58,7 @@ class Plan:
     clusters: Mapping[str, str]
     env: Mapping[str, str]
     hosts: tuple[HostFacts, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def hosts_by_task(self) -> dict[str, str]:
@@ -114,8 +122,14 @@ def programs(spec: ClusterSpec) -> tuple[Program, ...]:
 
 
 def make(run_id: str, spec: ClusterSpec, placement: Placement, hosts: Sequence[HostFacts]) -> Plan:
-    """The plan of a run. A host without ports gets a word in their place: nothing is held in a dry run."""
+    """The plan of a run. A host without ports gets a word in their place: nothing is held in a dry run.
+
+    Raises `SpecError` for devices that are asked for and are not there.
+    """
     facts = {host.name: host for host in hosts}
+    shares = devices.share_out(spec, [HostGpus(host, facts[host].gpus, tuple(ids)) for host, ids in placement.items()])
+    if shares.problems:
+        raise SpecError(*shares.problems)
     addresses: dict[TaskId, str] = {}
     ports: dict[TaskId, int] = {}
     for host, ids in placement.items():
@@ -128,7 +142,8 @@ def make(run_id: str, spec: ClusterSpec, placement: Placement, hosts: Sequence[H
     planned = []
     for host, ids in placement.items():
         for local_rank, task in enumerate(ids):
-            order = _order(spec, by_type[task.type], task, ports.get(task), {**ranks[task], **_local(local_rank, len(ids))})
+            env = {**ranks[task], **_local(local_rank, len(ids))}
+            order = _order(spec, by_type[task.type], task, ports.get(task), env, shares.tasks[task])
             planned.append(PlannedTask(task, host, addresses[task], order))
     first = planned[0]
     env = {
@@ -139,7 +154,8 @@ def make(run_id: str, spec: ClusterSpec, placement: Placement, hosts: Sequence[H
         "MASTER_ADDR": facts[first.host].address,
         "MASTER_PORT": str(ports.get(first.id, 0)),
     }
-    return Plan(run_id, spec, tuple(planned), tf_config.clusters(spec.strategy, addresses), env, tuple(hosts))
+    notes = (*_describe_threads(spec, placement, facts), *shares.notes)
+    return Plan(run_id, spec, tuple(planned), tf_config.clusters(spec.strategy, addresses), env, tuple(hosts), notes)
 
 
 def log_dir(attempt: int, task: TaskId | str) -> str:
@@ -147,21 +163,28 @@ def log_dir(attempt: int, task: TaskId | str) -> str:
     return f"attempt-{attempt}/{task}"
 
 
-def _order(spec: ClusterSpec, tasks: TaskSpec, task: TaskId, port: int | None, ranks: Mapping[str, str]) -> TaskOrder:
+def _order(spec: ClusterSpec, tasks: TaskSpec, task: TaskId, port: int | None, ranks: Mapping[str, str], gpus: TaskGpus) -> TaskOrder:
     cluster = tf_config.cluster_name(spec.strategy, task)
+    # A TF_CONFIG of the caller's shell would make a lone task wait for a cluster that is not there.
+    unset = () if cluster else ("TF_CONFIG",)
+    growth = gpus.settings.memory_growth
+    forced = {}
+    if growth is not None and spec.program.kind == "command":
+        forced = {GROWTH: str(growth).lower()}  # there is no other way into a program that is not ours to start
+    elif growth is not None and GROWTH not in {**spec.env, **tasks.env}:
+        unset = (*unset, GROWTH)  # the shell's would beat the spec and the script
     return TaskOrder(
         task=str(task),
         attempt=1,
         program=_program(spec, tasks),
         cwd=spec.workdir,
         log_dir=log_dir(1, task),
-        env={**_threads(tasks.devices), **tasks.env, **ranks, "ORCH_TASK": str(task)},
-        # A TF_CONFIG of the caller's shell would make a lone task wait for a cluster that is not there.
-        unset=() if cluster else ("TF_CONFIG",),
+        env={**_threads(gpus.settings), **gpus.env, **forced, **tasks.env, **ranks, "ORCH_TASK": str(task)},
+        unset=unset,
         port=port,
         strategy=spec.strategy,
         cluster=cluster,
-        devices=tasks.devices,
+        devices=gpus.settings,
     )
 
 
@@ -191,6 +214,21 @@ def _local(rank: int, size: int) -> dict[str, str]:
 def _threads(devices: DeviceSettings) -> dict[str, str]:
     wanted = {"TF_NUM_INTRAOP_THREADS": devices.intra_op_threads, "TF_NUM_INTEROP_THREADS": devices.inter_op_threads}
     return {name: str(number) for name, number in wanted.items() if number is not None}
+
+
+def _describe_threads(spec: ClusterSpec, placement: Placement, facts: Mapping[str, HostFacts]) -> Iterator[str]:
+    """One line on what `default_environment` gives, if any host has more than one task and not everything is said."""
+    said = all(None not in (found.intra_op_threads, found.inter_op_threads) for found in _all_settings(spec))
+    shared = {(facts[host].cores, len(ids)) for host, ids in placement.items() if len(ids) > 1}
+    if said or not shared:
+        return
+    parts = [f"{max(1, cores // tasks)} for each task ({cores} cores, {tasks} tasks)" for cores, tasks in sorted(shared)]
+    yield f"threads: {' or '.join(parts[:3])}{' or …' * (len(parts) > 3)}, where nothing else is set"
+
+
+def _all_settings(spec: ClusterSpec) -> Iterator[DeviceSettings]:
+    for tasks in spec.tasks:
+        yield from (found.settings for found in (tasks.devices, *tasks.overrides.values()))
 
 
 def _run_directories(facts: HostFacts) -> dict[str, str]:

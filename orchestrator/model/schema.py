@@ -226,13 +226,15 @@ class Struct:
     """A mapping with known keys. A null counts as a missing key.
 
     `shorthand`: the key that a scalar in the mapping's place stands for. `misplaced`: wrong keys that deserve an
-    answer of their own. `hint`: what to write, where the value is not a mapping at all.
+    answer of their own. `hint`: what to write, where the value is not a mapping at all. `name`: under which a JSON
+    Schema defines this once (`definition`) and refers to it.
     """
 
     keys: Mapping[str, Key]
     shorthand: str = ""
     misplaced: Mapping[str, str] = field(default_factory=dict)
     hint: str = ""
+    name: str = ""
 
     def check(self, node: Node, path: str, findings: Findings) -> dict[str, Any] | None:
         if self.shorthand and is_scalar(node):
@@ -261,6 +263,10 @@ class Struct:
         findings.note(problem, spoils=_joined(path, right) if right else None)
 
     def json_schema(self) -> JsonSchema:
+        return {"$ref": f"#/$defs/{self.name}"} if self.name else self.definition()
+
+    def definition(self) -> JsonSchema:
+        """Its JSON Schema, written out."""
         mapping = {
             "type": "object",
             "properties": {name: _described(name, key) for name, key in self.keys.items()},
@@ -281,6 +287,8 @@ def _or_null(schema: JsonSchema) -> JsonSchema:
     """The same, and null as well: ``env:`` with nothing behind it is a missing key."""
     if "enum" in schema:
         return {**schema, "enum": [*schema["enum"], None]}
+    if "$ref" in schema:
+        return {"anyOf": [schema, {"type": "null"}]}
     if "anyOf" in schema:
         return {**schema, "anyOf": [*schema["anyOf"], {"type": "null"}]}
     kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]

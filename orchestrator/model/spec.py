@@ -14,15 +14,49 @@ SINGLE_TASK_STRATEGIES = ("mirrored", "one_device", "none")
 DEFAULT_PRELOAD = ("tensorflow",)
 
 
+def computes(task_type: str, strategy: str) -> bool:
+    """Whether such tasks have a use for GPUs. A parameter server and its chief would only lock away their memory."""
+    return task_type in ("worker", "evaluator") or (task_type == "chief" and strategy != "parameter_server")
+
+
+@dataclass(frozen=True, slots=True)
+class GpuWish:
+    """The GPUs that a task asks for: `count` of them, or those in `ids` (indices, UUIDs); neither: its share of the host's.
+
+    `share`: they may be other tasks' as well.
+    """
+
+    count: int | None = None
+    ids: tuple[str, ...] = ()
+    share: bool = False
+
+    @property
+    def is_auto(self) -> bool:
+        return self.count is None and not self.ids
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDevices:
+    """What one task asks of its devices: which GPUs, and how it is set up on them."""
+
+    settings: DeviceSettings = DeviceSettings()
+    gpus: GpuWish = GpuWish()
+
+
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
-    """All tasks of one type. `args` None: the cluster's own arguments."""
+    """All tasks of one type. `args` None: the cluster's own arguments. `overrides`: all that is said of single tasks, by index."""
 
     type: str
     count: int
     args: tuple[str, ...] | None = None
     env: Mapping[str, str] = field(default_factory=dict)
-    devices: DeviceSettings = DeviceSettings()
+    devices: TaskDevices = TaskDevices()
+    overrides: Mapping[int, TaskDevices] = field(default_factory=dict)
+
+    def devices_of(self, index: int) -> TaskDevices:
+        """What the task of this index asks for."""
+        return self.overrides.get(index, self.devices)
 
 
 @dataclass(frozen=True, slots=True)

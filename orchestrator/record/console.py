@@ -83,7 +83,8 @@ class Console:
     # --- what the supervisor says --------------------------------------------------------------
 
     def planned(self, planned: Plan) -> None:
-        self.said(render.describe_plan(planned))
+        for line in (render.describe_plan(planned), *planned.notes):
+            self.said(line)
 
     def grew(self, task: str, attempt: int, stream: str, size: int) -> None:
         with self._changed:

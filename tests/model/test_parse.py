@@ -13,11 +13,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import SpecError
+from orchestrator.model.device_keys import DEVICES
 from orchestrator.model.document import Node, empty, overlay, parse_assignment, read, wrap
 from orchestrator.model.keys import ROOT
 from orchestrator.model.parse import json_schema, parse, template, to_document
 from orchestrator.model.schema import Struct
-from orchestrator.model.spec import STRATEGIES, BackendSpec, ClusterSpec, Restart, TaskSpec, Timeouts
+from orchestrator.model.spec import STRATEGIES, BackendSpec, ClusterSpec, Restart, TaskDevices, TaskSpec, Timeouts
 from worker.contract import TASK_TYPES, DeviceSettings, Program
 
 
@@ -66,7 +67,7 @@ def test_every_key():
     ports: 41000-41999
     backend: {type: local}
     """
-    devices = DeviceSettings(2, 4, 1)
+    devices = TaskDevices(DeviceSettings(2, 4, 1))
     assert spec_of(text) == ClusterSpec(
         name="digits",
         strategy="parameter_server",
@@ -74,7 +75,7 @@ def test_every_key():
         tasks=(
             TaskSpec("chief", 1, devices=devices),
             TaskSpec("worker", 4, ("x",), {"A": "own", "N": "007"}, devices),
-            TaskSpec("ps", 2, (), {}, DeviceSettings(3, 4, 1)),
+            TaskSpec("ps", 2, (), {}, TaskDevices(DeviceSettings(3, 4, 1))),
             TaskSpec("evaluator", 1, devices=devices),
         ),
         workdir="/home/me/work",
@@ -467,22 +468,36 @@ def some_of(**parts: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]
     return st.fixed_dictionaries({}, optional={name: part | st.none() for name, part in parts.items()})
 
 
-DEVICES = some_of(cpus=SMALL, threads=some_of(intra=SMALL, inter=SMALL))
+# What reaches a command as well as a script; what is set inside Python; and the two words on memory, of which a GPU takes one.
+OUTER_DEVICES = {
+    "threads": some_of(intra=SMALL, inter=SMALL),
+    "gpus": st.sampled_from(["auto", 0, 2, "0,1", [3, "GPU-5e8a", "/device:GPU:1"], []]),
+    "share_gpus": st.booleans(),
+    "determinism": st.booleans(),
+}
+INNER_DEVICES = {"cpus": SMALL, "soft_placement": st.booleans(), "xla": st.booleans(), "tf32": st.booleans()}
+GROWTH = {"memory_growth": st.booleans() | st.sampled_from([[True, True], {"GPU:0": False}])}
+LIMITS = {"memory_limit_mb": SMALL}
 
 
-def tasks_of(counts: st.SearchStrategy[int]) -> st.SearchStrategy[Any]:
-    return counts | some_of(count=counts, args=ARGS, env=ENV, devices=DEVICES)
+def tasks_of(counts: st.SearchStrategy[int], devices: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    overrides = st.fixed_dictionaries({"0": some_of(devices=devices)})
+    return counts | some_of(count=counts, args=ARGS, env=ENV, devices=devices, overrides=overrides)
 
 
 @st.composite
 def documents(draw: st.DrawFn) -> dict[str, Any]:
     """Valid documents, as plain data."""
     strategy = draw(st.sampled_from([*STRATEGIES, None]))
-    kinds = {"worker": tasks_of(st.just(1))}
+    kind = draw(st.sampled_from(["script", "module", "command"]))
+    memory = draw(st.sampled_from([GROWTH, LIMITS] if kind != "command" else [GROWTH]))
+    devices = some_of(**OUTER_DEVICES, **memory, **(INNER_DEVICES if kind != "command" else {}))
+    kinds = {"worker": tasks_of(st.just(1), devices)}
     if strategy not in ("mirrored", "one_device", "none"):
-        kinds = {"worker": tasks_of(st.integers(1, 9999)), "chief": tasks_of(st.just(1)), "evaluator": tasks_of(st.integers(0, 1))}
+        kinds = {"worker": tasks_of(st.integers(1, 9999), devices), "chief": tasks_of(st.just(1), devices)}
+        kinds["evaluator"] = tasks_of(st.just(1), devices)
     if strategy == "parameter_server":
-        kinds["ps"] = tasks_of(st.integers(1, 99))
+        kinds["ps"] = tasks_of(st.integers(1, 99), devices)
     tasks = draw(some_of(**kinds))
     if strategy == "parameter_server" and tasks.get("ps") is None:
         tasks["ps"] = 1
@@ -492,13 +507,13 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
         python=FULL_TEXTS,
         workdir=FULL_TEXTS.filter(lambda path: not path.startswith("~")),
         restart=st.integers(0, 9) | some_of(max=st.integers(0, 99), backoff_s=SECONDS, backoff_max_s=SECONDS, progress_s=SECONDS),
-        defaults=some_of(env=ENV, devices=DEVICES, log_level=st.sampled_from(["debug", "info", "warning", "error"])),
+        defaults=some_of(env=ENV, devices=devices, log_level=st.sampled_from(["debug", "info", "warning", "error"])),
         timeouts=some_of(start_s=SECONDS, hang_s=SECONDS, run_s=SECONDS | st.integers(1, 10**9), grace_s=SECONDS | st.just(0)),
         ports=PORTS | PORTS.map(lambda ends: f"{ends[0]}-{ends[1]}"),
         serve=st.just(strategy == "parameter_server"),
         backend=st.just("local") | some_of(type=st.just("local")),
     )
-    program = {draw(st.sampled_from(["script", "module", "command"])): draw(FULL_TEXTS)}
+    program = {kind: draw(FULL_TEXTS)}
     return {**draw(rest), **program, "strategy": strategy, "tasks": tasks}
 
 
@@ -523,7 +538,7 @@ def test_the_json_schema_accepts_whatever_is_valid(data):
 
 
 STRUCTS = [ROOT, *(key.kind for key in ROOT.keys.values() if isinstance(key.kind, Struct))]
-EXTRA_KEYS = {"count", "cpus", "threads", "intra", "inter", "master", "<<", ""}
+EXTRA_KEYS = {"count", "intra", "inter", "overrides", "0", "GPU:0", "master", "<<", "", *DEVICES.keys}
 KEYS = sorted(EXTRA_KEYS.union(*(struct.keys for struct in STRUCTS)))
 WORDS = st.sampled_from([*STRATEGIES, *TASK_TYPES, "local", "info", "x", "", "~", "41000-41999", "9" * 5000, "off"])
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), WORDS, st.text(max_size=5))

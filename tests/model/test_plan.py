@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.model import plan, tf_config
 from orchestrator.model.plan import HostFacts, Plan
-from orchestrator.model.spec import ClusterSpec, TaskSpec
+from orchestrator.model.spec import ClusterSpec, TaskDevices, TaskSpec
 from worker.contract import TASK_TYPES, DeviceSettings, Program, TaskId
 
 
@@ -91,7 +91,7 @@ def test_tasks_are_spread_in_blocks() -> None:
 def test_threads_are_the_hosts_cores_shared_out_unless_set() -> None:
     assert make(spec(worker=2)).orders("host0").env_defaults["TF_NUM_INTRAOP_THREADS"] == "4"
     assert make(spec(worker=20)).orders("host0").env_defaults["OMP_NUM_THREADS"] == "1"
-    wanted = replace(spec(), tasks=(TaskSpec("worker", 1, devices=DeviceSettings(intra_op_threads=3)),))
+    wanted = replace(spec(), tasks=(TaskSpec("worker", 1, devices=TaskDevices(DeviceSettings(intra_op_threads=3))),))
     assert make(wanted).tasks[0].order.env["TF_NUM_INTRAOP_THREADS"] == "3"
 
 

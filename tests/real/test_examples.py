@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.agent_double import ROOT, clean_environment, run_plainly, start_cluster
-from worker.contract import Program
+from tests.worker.agent_double import ROOT, Outcome, clean_environment, run_plainly, run_task, start_cluster
+from worker.contract import DeviceSettings, Program
 
 EXAMPLES = ROOT / "examples"
 
@@ -85,3 +85,29 @@ def test_the_text_says_what_the_arrays_say(settings: dict[str, str], tmp_path: P
         return hashlib.sha256(row.astype("float32").tobytes()).hexdigest()
 
     assert sorted(map(key, rows)) == sorted(map(key, expected))
+
+
+@pytest.mark.slow
+def test_operations_are_placed_by_hand(settings: dict[str, str], tmp_path: Path) -> None:
+    """`tf.device`, logical devices, a product on each and their sum on the CPU."""
+    script = Program("script", str(EXAMPLES / "manual_placement.py"))
+    outcome = run_task(script, tmp_path, devices=DeviceSettings(cpus=3), env={**settings, "CUDA_VISIBLE_DEVICES": "-1"}).check()
+    *lines, last = outcome.out.splitlines()
+    assert lines == ["devices: CPU:0, CPU:1, CPU:2", "products on: CPU:0, CPU:1, CPU:2", "sum on: CPU:0"]
+    assert float(last.rpartition(" ")[2]) < 1e-4
+
+
+@pytest.mark.slow
+def test_layers_on_two_devices_are_saved_and_restored_on_one(settings: dict[str, str], tmp_path: Path) -> None:
+    def run(devices: DeviceSettings, option: str) -> Outcome:
+        script = Program("script", str(EXAMPLES / "layers_on_devices.py"), (option, "model"))
+        return run_task(script, tmp_path, devices=devices, env={**settings, "CUDA_VISIBLE_DEVICES": "-1"})
+
+    saved = run(DeviceSettings(cpus=2), "--save").check().out.splitlines()
+    assert saved[0] == "layers on: CPU:0, CPU:1"
+    restored = run(DeviceSettings(cpus=1), "--restore").check().out.splitlines()
+    # The operations still ask for the second device, and the same network computes without it.
+    assert restored == ["placed on: CPU:0, CPU:1", "computed on: CPU:0", saved[-1]]
+    refused = run(DeviceSettings(cpus=1, soft_placement=False), "--restore").check(1)
+    assert "was explicitly assigned to /device:CPU:1 but available devices are" in refused.err
+    assert refused.err.splitlines()[-1].startswith("orch: --cpus 2 would give this task CPU:1")

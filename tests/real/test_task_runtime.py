@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.agent_double import ROOT, Outcome, run_plainly, run_task, start_cluster
+from tests.worker.agent_double import ROOT, run_plainly, run_task, start_cluster
 from worker.contract import DeviceSettings, Program, TaskId, tf_config_text
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
@@ -111,32 +111,113 @@ def test_by_hand_it_is_tensorflows_default(tmp_path: Path) -> None:
     run_plainly(["s.py"], tmp_path, env={"PYTHONPATH": str(ROOT)}).check()
 
 
-def refused(tmp_path: Path, **settings: object) -> Outcome:
-    write(tmp_path, "print('never')")
-    outcome = run_task(SCRIPT, tmp_path, **settings).check(1)
-    assert outcome.out == ""
-    assert outcome.failure is not None
-    assert outcome.err.splitlines()[-1] == f"orch: {outcome.failure.message}"
-    assert outcome.failure.type.endswith("SettingRefused")
-    return outcome
-
-
 def test_a_setting_that_comes_too_late_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "early.py").write_text("import tensorflow as tf\ntf.constant(1) + 1\n")
-    outcome = refused(tmp_path, devices=DeviceSettings(cpus=3), start=late_start(tmp_path))
-    assert outcome.err.splitlines()[-1].startswith("orch: devices.cpus: 3 was refused by TensorFlow, or came too late: ")
+    write(tmp_path, "print('never')")
+    outcome = run_task(SCRIPT, tmp_path, devices=DeviceSettings(cpus=3), start=late_start(tmp_path)).check(1)
+    assert outcome.out == ""
+    assert outcome.failure is not None
+    assert outcome.failure.type.endswith("SettingRefused")
+    last = outcome.err.splitlines()[-1]
+    assert last == f"orch: {outcome.failure.message}"
+    assert last.startswith("orch: devices.cpus: 3 came too late: TensorFlow's runtime was in use before the program began")
+
+
+PHANTOMS = """
+from tensorflow.python.eager import context
+runtime = context.context()
+runtime._initialize_physical_devices()
+for index in range(2):
+    gpu = context.PhysicalDevice(f"/physical_device:GPU:{index}", "GPU")
+    runtime._physical_devices.append(gpu)
+    runtime._visible_device_list.append(gpu)
+    runtime._memory_growth_map[gpu] = None
+"""
+
+
+@pytest.mark.parametrize(
+    ("devices", "growth", "limits", "hint"),
+    [
+        (DeviceSettings(gpus=2, memory_growth=True), True, [], ""),
+        (DeviceSettings(logical_gpus=(16, 32)), False, [[16, 32]] * 2, "devices.logical_gpus: [16, 32]"),
+        (DeviceSettings(memory_limit_mb=64), False, [[64]] * 2, "devices.memory_limit_mb: 64"),
+    ],
+)
+def test_gpus_are_set_up_by_tensorflows_own_rules(
+    tmp_path: Path, devices: DeviceSettings, growth: bool, limits: list[list[int]], hint: str
+) -> None:
+    """Two GPUs that are only names: TensorFlow's Python takes every setting and keeps its rules, and nothing is computed."""
+    (tmp_path / "early.py").write_text(PHANTOMS)
+    write(
+        tmp_path,
+        """
+import tensorflow as tf
+from tensorflow.python.eager import context
+options = context.context().config.gpu_options
+print([options.allow_growth, [list(map(int, gpu.memory_limit_mb)) for gpu in options.experimental.virtual_devices]])
+tf.config.experimental.set_memory_growth(tf.config.list_physical_devices("GPU")[1], True)
+""",
+    )
+    outcome = run_task(SCRIPT, tmp_path, devices=devices, start=late_start(tmp_path)).check(1 if hint else 0)
+    assert outcome.out == f"{[growth, limits]}\n"
+    if hint:
+        assert "Cannot set memory growth on device when virtual devices configured" in outcome.err
+        assert outcome.err.splitlines()[-1].startswith(f"orch: {hint} holds for this task already; ")
 
 
 def late_start(tmp_path: Path) -> Path:
-    """The real start, after somebody else has used TensorFlow's runtime in this process."""
+    """The real start, after ``early.py`` has been imported into this process."""
     path = tmp_path / "late_start.py"
     start = ROOT / "worker" / "task" / "start.py"
     path.write_text(f"import early, runpy, sys\nsys.path.insert(0, '')\nrunpy.run_path({str(start)!r}, run_name='__main__')\n")
     return path
 
 
-def test_a_setting_without_tensorflow_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "tensorflow.py").write_text("raise ImportError('there is no TensorFlow')\n")
-    outcome = refused(tmp_path, devices=DeviceSettings(cpus=2))
-    assert "devices.cpus: 2 needs TensorFlow, which " in outcome.err
-    assert outcome.err.endswith("cannot import: there is no TensorFlow\n")
+def test_the_settings_hold_before_the_programs_first_line_and_its_own_word_comes_last(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        """
+import tensorflow as tf
+from tensorflow.python.framework.config import is_op_determinism_enabled
+config = tf.config
+print(len(config.get_logical_device_configuration(config.list_physical_devices("CPU")[0])))
+print(config.get_soft_device_placement(), config.optimizer.get_jit(), config.experimental.tensor_float_32_execution_enabled())
+print(is_op_determinism_enabled())
+config.set_logical_device_configuration(config.list_physical_devices("CPU")[0], [config.LogicalDeviceConfiguration()] * 3)
+print(len(config.list_logical_devices("CPU")))
+with tf.device("/CPU:3"):
+    tf.constant([1.0]) * 2
+""",
+    )
+    settings = DeviceSettings(
+        cpus=2, soft_placement=False, log_placement=True, xla=True, tf32=False, memory_growth=True, memory_limit_mb=64
+    )
+    env = {"CUDA_VISIBLE_DEVICES": "-1", "TF_DETERMINISTIC_OPS": "1", "TF_CPP_MIN_LOG_LEVEL": "0"}
+    outcome = run_task(SCRIPT, tmp_path, devices=settings, env=env).check(1)
+    assert outcome.out.splitlines()[:4] == ["2", "False autoclustering False", "True", "3"]
+    assert outcome.failure is not None
+    hint = "orch: --cpus 4 would give this task CPU:3; --soft-placement lets TensorFlow take another device"
+    assert outcome.failure.traceback.splitlines()[-1] == outcome.err.splitlines()[-1] == hint
+
+
+def test_placement_is_logged_from_the_first_operation_on(tmp_path: Path) -> None:
+    write(tmp_path, "import tensorflow as tf\nwith tf.device('/CPU:1'):\n    tf.matmul([[1.0]], [[2.0]])\n")
+    env = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "0"}
+    outcome = run_task(SCRIPT, tmp_path, devices=DeviceSettings(cpus=2, log_placement=True), env=env).check()
+    assert "Executing op MatMul in device /job:localhost/replica:0/task:0/device:CPU:1" in outcome.err
+
+
+def test_orchs_own_server_has_the_devices_of_its_task(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        """
+import worker
+strategy = worker.strategy()
+import tensorflow as tf
+print(sorted(device.name for device in tf.config.list_logical_devices("CPU") if "/job:worker" in device.name))
+""",
+    )
+    types = ("chief", "worker", "ps")
+    with start_cluster(SCRIPT, tmp_path, "parameter_server", *types, servers=Program("serve"), devices=DeviceSettings(cpus=2)) as tasks:
+        out = tasks["chief-0"].wait(200).check().out
+    assert out == f"{[f'/job:worker/replica:0/task:0/device:CPU:{index}' for index in range(2)]}\n"

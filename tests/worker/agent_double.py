@@ -158,7 +158,13 @@ def held_ports(count: int) -> Iterator[list[str]]:
 
 @contextmanager
 def start_cluster(
-    program: Program, cwd: Path, strategy: str, *types: str, servers: Program | None = None, env: Mapping[str, str] | None = None
+    program: Program,
+    cwd: Path,
+    strategy: str,
+    *types: str,
+    servers: Program | None = None,
+    devices: DeviceSettings = DeviceSettings(),
+    env: Mapping[str, str] | None = None,
 ) -> Iterator[dict[str, Task]]:
     """One task of each type in `types`, in one cluster; they are killed at the end. `servers`: what all but the chief run."""
     with held_ports(len(types)) as addresses, ExitStack() as stack:
@@ -175,6 +181,7 @@ def start_cluster(
                 task=str(name),
                 strategy=strategy,
                 tf_config=tf_config_text(json.dumps(jobs), name),
+                devices=devices,
                 env={
                     "TF_GRPC_REUSE_PORT": "true",
                     "TF_NUM_INTEROP_THREADS": "1",

@@ -66,5 +66,6 @@ def test_a_task_of_ten_thousand_has_its_tf_config(tmp_path: Path) -> None:
 def test_what_imports_look_at_tells_templates_apart() -> None:
     base = {"PATH": "/bin", "TF_CPP_MIN_LOG_LEVEL": "0", "TF_CONFIG": "{}"}
     assert environment.frozen(base) == environment.frozen({**base, "PATH": "/usr/bin", "TF_CONFIG": "{ }", "RANK": "1"})
+    assert environment.frozen(base) == environment.frozen({**base, "CUDA_VISIBLE_DEVICES": "GPU-1", "TF_DETERMINISTIC_OPS": "1"})
     assert environment.frozen(base) != environment.frozen({**base, "TF_CPP_MIN_LOG_LEVEL": "1"})
     assert environment.frozen(base) != environment.frozen({**base, "OMP_NUM_THREADS": "2"})

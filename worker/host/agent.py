@@ -109,6 +109,7 @@ class Agent:
             memory_bytes=look.measure_memory(),
             ports=tuple(sock.getsockname()[1] for sock in self._held),
             problems=tuple(problems),
+            gpus=look.find_gpus(os.environ),
             trouble=trouble,
             at=clock.now(),
         )

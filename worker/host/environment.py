@@ -55,6 +55,7 @@ _READ_LATE = {
     "TF_NUM_INTEROP_THREADS",
     "CUDA_VISIBLE_DEVICES",
     "TF_FORCE_GPU_ALLOW_GROWTH",
+    "TF_DETERMINISTIC_OPS",  # when the first operation asks for it (tensorflow/core/util/determinism.cc)
 }
 _KNOWN_MODULES = {"keras", "numpy", "tensorflow", "tf_keras"} | sys.stdlib_module_names
 # What orch itself tells each task.

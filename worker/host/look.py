@@ -10,9 +10,9 @@ import platform
 import shutil
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
-from ..contract import Program, TemplateOrder
+from ..contract import Gpu, Program, TemplateOrder
 
 MAX_CHECKED = 16 * 1024 * 1024
 """A script of this length or more is not looked into, only run."""
@@ -40,6 +40,19 @@ def free_bytes(path: str) -> int | None:
     except OSError:
         return None
     return (found.f_bfree if os.geteuid() == 0 else found.f_bavail) * found.f_frsize
+
+
+_DRIVER_FILES = ("/dev/nvidiactl", "/proc/driver/nvidia/version", "/dev/dxg")
+"""One of these is there if NVIDIA's driver is, the last one under WSL."""
+
+
+def find_gpus(env: Mapping[str, str]) -> tuple[Gpu, ...]:
+    """The GPUs that a program with this environment may use."""
+    if not any(map(os.path.exists, _DRIVER_FILES)):
+        return ()
+    from . import gpus  # a host without a driver need not load what asks one
+
+    return gpus.find(env)
 
 
 def python_version() -> str:

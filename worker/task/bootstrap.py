@@ -56,6 +56,7 @@ def run(order: dict[str, Any], loaded: frozenset[str]) -> None:
     except BaseException as error:
         # A child that the user forked ends here too, with an exception that is not the task's.
         if os.getpid() == pid and not isinstance(error, KeyboardInterrupt):
+            _explain(error, order["devices"])
             failure.record(error, order["log_dir"])
         failure.hide_our_frames()
         raise
@@ -100,15 +101,26 @@ def _move_away(fd: int) -> int:
 
 
 def _apply_devices(settings: dict[str, Any], log_dir: str) -> None:
-    if settings.get("cpus") is None:
+    if not settings:
         return
     from . import devices
 
-    try:
-        devices.apply(settings["cpus"])
-    except devices.SettingRefused as error:
+    def refuse(error: devices.SettingRefused) -> NoReturn:
         failure.record(error, log_dir)
-        _end(f"orch: {error}", 1)
+        print(f"orch: {error}", file=sys.stderr)
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        os._exit(1)  # not an exception: the program's import stands around us, and it might catch one and compute on the wrong devices
+
+    devices.apply_soon(settings, refuse)
+
+
+def _explain(error: BaseException, settings: dict[str, Any]) -> None:
+    if "tensorflow" in sys.modules:
+        from . import devices
+
+        devices.explain(error, settings)
 
 
 def _end(message: str, code: int) -> NoReturn:

@@ -1,34 +1,205 @@
 """Device settings, applied before the user's code can touch TensorFlow's runtime.
 
-TensorFlow fixes its devices when its context is made ("Virtual devices cannot be modified after being
-initialized", tensorflow/python/eager/context.py). Thread counts need nothing here: they are environment variables.
+TensorFlow fixes its devices when its context is made ("Virtual devices cannot be modified after being initialized",
+tensorflow/python/eager/context.py). So they are set at once in a task that has TensorFlow already, forked from a template, and
+otherwise as soon as the program has imported it: one that never does pays nothing. None of the calls here makes the context, so
+what the program itself says to `tf.config` before it computes still counts, where TensorFlow allows that.
+
+Which GPUs there are, thread counts and determinism need nothing here: they are environment variables, which TensorFlow reads late
+and which a program's own word beats.
 """
 
 from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+SETTINGS = ("cpus", "gpus", "memory_growth", "memory_limit_mb", "logical_gpus", "soft_placement", "log_placement", "xla", "tf32")
+"""The fields of `contract.DeviceSettings` that are applied here."""
 
 
 class SettingRefused(Exception):
     """A device setting that cannot be applied. The message names it and says why."""
 
 
-def apply(cpus: int) -> None:
-    """Split the CPU into `cpus` logical devices. Imports TensorFlow. Raises `SettingRefused`."""
-    setting = f"devices.cpus: {cpus}"
-    try:
-        import tensorflow as tf
-    except Exception as error:  # whatever an import may run into
-        raise SettingRefused(f"{setting} needs TensorFlow, which {_python()} cannot import: {error}") from error
-    try:
-        physical = tf.config.list_physical_devices("CPU")
-        tf.config.set_logical_device_configuration(physical[0], [tf.config.LogicalDeviceConfiguration()] * cpus)
-    except (RuntimeError, ValueError, IndexError) as error:
-        raise SettingRefused(f"{setting} was refused by TensorFlow, or came too late: {_one_line(error)}") from error
+def apply_soon(settings: dict[str, Any], on_refused: Callable[[SettingRefused], None]) -> None:
+    """Apply settings, the JSON of a `contract.DeviceSettings`, now or right after TensorFlow's import."""
+    wanted = {name: settings[name] for name in SETTINGS if settings.get(name) is not None}
+
+    def apply_now(tensorflow: ModuleType) -> None:
+        try:
+            apply(tensorflow, wanted)
+        except SettingRefused as error:
+            on_refused(error)
+
+    if not wanted:
+        return
+    present = sys.modules.get("tensorflow")
+    if present is not None:
+        apply_now(present)
+    else:
+        sys.meta_path.insert(0, _AfterImport("tensorflow", apply_now))
 
 
-def _python() -> str:
-    import sys
+def apply(tf: Any, settings: dict[str, Any]) -> None:
+    """Set what is asked for. Raises `SettingRefused`."""
+    for name, call in _calls(tf, settings):
+        try:
+            call()
+        except SettingRefused:
+            raise
+        except Exception as error:  # whatever TensorFlow, or what the user has in its place, may run into
+            what = _say(name, settings)
+            if "after being initialized" in str(error):
+                reason = "TensorFlow's runtime was in use before the program began, by something that Python imports at its start"
+                raise SettingRefused(f"{what} came too late: {reason} ({_one_line(error)})") from error
+            raise SettingRefused(f"{what} was refused by TensorFlow: {_one_line(error)}") from error
 
-    return sys.executable
+
+def _calls(tf: Any, settings: dict[str, Any]) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Each setting with what applies it. Cheap ones first; listing GPUs starts CUDA and is only done for a setting of theirs."""
+    config = tf.config
+    simple = {
+        "log_placement": lambda on: tf.debugging.set_log_device_placement(on),
+        "soft_placement": lambda on: config.set_soft_device_placement(on),
+        "xla": lambda on: config.optimizer.set_jit("autoclustering" if on else False),
+        "tf32": lambda on: config.experimental.enable_tensor_float_32_execution(on),
+        "cpus": lambda count: _split(tf, config.list_physical_devices("CPU")[0], [None] * count),
+    }
+    for name, call in simple.items():
+        if name in settings:
+            yield name, lambda call=call, name=name: call(settings[name])  # type: ignore[misc]
+    if "gpus" in settings:
+        yield "gpus", lambda: _count_gpus(tf, settings["gpus"])
+    for name in ("memory_growth", "memory_limit_mb", "logical_gpus"):
+        if name in settings:
+            yield name, lambda name=name: _set_up_gpus(tf, name, settings[name])  # type: ignore[misc]
+
+
+def _set_up_gpus(tf: Any, name: str, value: Any) -> None:
+    for gpu in tf.config.list_physical_devices("GPU"):
+        if name == "memory_growth":
+            tf.config.experimental.set_memory_growth(gpu, value)
+        else:
+            _split(tf, gpu, [value] if name == "memory_limit_mb" else value)
+
+
+def _split(tf: Any, device: Any, limits: list[int | None]) -> None:
+    parts = [tf.config.LogicalDeviceConfiguration(memory_limit=limit) for limit in limits]
+    tf.config.set_logical_device_configuration(device, parts)
+
+
+def _count_gpus(tf: Any, wanted: int) -> None:
+    found = len(tf.config.list_physical_devices("GPU"))
+    if found == wanted:
+        return
+    given = f"this task was given {wanted} (CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', '')}), TensorFlow finds {found}"
+    if not tf.test.is_built_with_cuda():
+        why = "this TensorFlow is built without CUDA: pip install 'tensorflow[and-cuda]'"
+    else:
+        why = "its log says which of CUDA's libraries it misses, or the program has set CUDA_VISIBLE_DEVICES itself"
+    raise SettingRefused(f"devices.gpus: {given}; {why}")
+
+
+# --- right after the import --------------------------------------------------------------------
+
+
+class _AfterImport:
+    """A finder that leaves the finding to the others, and calls `then` with the module once it is loaded."""
+
+    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
+        self._name, self._then = name, then
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name != self._name:
+            return None
+        for finder in sys.meta_path:
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec = find(name, path, target) if find is not None else None
+            if spec is not None:
+                if hasattr(spec.loader, "exec_module"):
+                    spec.loader = _Loader(spec.loader, self)
+                found: ModuleSpec = spec
+                return found
+        return None
+
+    def loaded(self, module: ModuleType) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            self._then(module)
+
+
+class _Loader:
+    """The module's own loader, until it has run. An import that fails may be tried again: only one that succeeds is the last."""
+
+    def __init__(self, real: Any, owner: _AfterImport) -> None:
+        self._real, self._owner = real, owner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._real
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._real
+        self._real.exec_module(module)
+        self._owner.loaded(module)
+
+
+# --- the program's own word --------------------------------------------------------------------
+
+# What TensorFlow says (tensorflow/python/eager/context.py), and the settings that can be the reason.
+_IN_THE_WAY = {
+    "Cannot set memory growth on device when virtual devices configured": ("memory_limit_mb", "logical_gpus"),
+    "Memory growth cannot differ between GPU devices": ("memory_growth",),
+    "Physical devices cannot be modified after being initialized": ("memory_growth",),
+    "Virtual devices cannot be modified after being initialized": ("cpus", "memory_limit_mb", "logical_gpus"),
+    "Visible devices cannot be modified after being initialized": ("gpus",),
+}
+
+
+def explain(error: BaseException, settings: dict[str, Any]) -> None:
+    """Add to an exception that leaves the program which setting stood in the way, or which would have helped, if one did."""
+    hint = _missing_device(str(error)) if hasattr(error, "error_code") else _in_the_way(error, settings)
+    if not hint:
+        return
+    if hasattr(error, "add_note"):
+        error.add_note(f"orch: {hint}")
+    elif len(error.args) == 1:  # Python 3.10
+        error.args = (f"{error}\norch: {hint}",)
+
+
+def _in_the_way(error: BaseException, settings: dict[str, Any]) -> str:
+    names = next((names for said, names in _IN_THE_WAY.items() if said in str(error)), ())
+    set_ = [_say(name, settings) for name in names if settings.get(name) is not None]
+    if not set_ or not isinstance(error, (RuntimeError, ValueError)):
+        return ""
+    holds = f"{' and '.join(set_)} {'holds' if len(set_) == 1 else 'hold'} for this task already"
+    return f"{holds}; take it out of the spec, or leave the devices to the spec"
+
+
+def _missing_device(text: str) -> str:
+    """For TensorFlow's two ways to say that a device is not there: in a graph (colocation_graph.cc) and eagerly (placement_utils.cc)."""
+    import re  # wanted only now
+
+    found = re.search(r"(?:explicitly assigned to |satisfy device specification ')[^ ']*device:(CPU|GPU):([0-9]+)", text)
+    if found is None:
+        return ""
+    kind, count = found[1], int(found[2]) + 1
+    makes = f"--cpus {count}" if kind == "CPU" else f"--gpus {count} on a host that has as many, or --logical-gpus on one GPU,"
+    return f"{makes} would give this task {kind}:{count - 1}; --soft-placement lets TensorFlow take another device"
+
+
+def _say(name: str, settings: dict[str, Any]) -> str:
+    value = settings[name]
+    return f"devices.{name}: {str(value).lower() if isinstance(value, bool) else value}"
 
 
 def _one_line(error: Exception) -> str:

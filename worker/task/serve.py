@@ -15,13 +15,18 @@ def serve() -> NoReturn:
     if not task.cluster:
         raise ValueError("a server needs a cluster, and TF_CONFIG names none: start this task with orch, or set TF_CONFIG")
     import tensorflow as tf
+    from tensorflow.python.eager import context as runtime
 
+    # A server reads nothing of tf.config. This is where TensorFlow itself keeps what was said there: a server without it would have
+    # one CPU device, and all memory of all GPUs.
+    config = runtime.context().config
+    config.inter_op_parallelism_threads = _count_threads(len(task.cluster.get("worker", ())))
     server = tf.distribute.Server(
         tf.train.ClusterSpec({name: list(addresses) for name, addresses in task.cluster.items()}),
         job_name=task.type,
         task_index=task.index,
         protocol="grpc",
-        config=tf.compat.v1.ConfigProto(inter_op_parallelism_threads=_count_threads(len(task.cluster.get("worker", ())))),
+        config=config,
     )
     server.join()
     sys.exit(0)

@@ -1,0 +1,190 @@
+"""The keys below `devices`: every spelling of a device, and what contradicts what."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.errors import SpecError
+from orchestrator.model import device_names
+from orchestrator.model.document import read
+from orchestrator.model.parse import parse
+from orchestrator.model.spec import ClusterSpec, GpuWish
+from worker.contract import DeviceSettings
+
+
+def spec_of(text: str) -> ClusterSpec:
+    return parse(read(text, "o"), workdir="/w")
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(SpecError) as caught:
+        spec_of(text)
+    return str(caught.value).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("name", "means", "local"),
+    [
+        ("CPU:0", "CPU:0", True),
+        ("/gpu:1", "GPU:1", True),
+        ("/device:GPU:1", "GPU:1", True),
+        ("/job:localhost/replica:0/task:0/device:GPU:1", "GPU:1", True),
+        ("/job:worker/replica:0/task:1/device:GPU:0", "GPU:0", False),
+        ("/job:localhost/replica:0/task:1/device:GPU:0", "GPU:0", False),
+    ],
+)
+def test_a_device_has_many_names(name: str, means: str, local: bool) -> None:
+    found = device_names.parse(name)
+    assert found is not None
+    assert (str(found), found.is_local) == (means, local)
+
+
+@pytest.mark.parametrize("text", ["", "GPU", "GPU:", ":1", "GPU:x", "0", "/device:GPU:*", "/job:/device:GPU:0", "GPU:1 GPU:2"])
+def test_what_is_no_name_of_a_device(text: str) -> None:
+    assert device_names.parse(text) is None
+
+
+@pytest.mark.parametrize(
+    ("written", "wish"),
+    [
+        ("auto", GpuWish()),
+        ("0", GpuWish(count=0)),
+        ("[]", GpuWish(count=0)),
+        ("2", GpuWish(count=2)),
+        ("0,2", GpuWish(ids=("0", "2"))),
+        ("'0,'", GpuWish(ids=("0",))),
+        ("'[0]'", GpuWish(ids=("0",))),
+        ("GPU:1", GpuWish(ids=("1",))),
+        ("[0, /device:GPU:2, /job:localhost/replica:0/task:0/device:GPU:3]", GpuWish(ids=("0", "2", "3"))),
+        ("[GPU-5e8a, MIG-1-2]", GpuWish(ids=("GPU-5e8a", "MIG-1-2"))),
+    ],
+)
+def test_gpus_are_asked_for_in_many_ways(written: str, wish: GpuWish) -> None:
+    (tasks,) = spec_of(f"script: a\ndefaults: {{devices: {{gpus: {written if ',' not in written else _quoted(written)}}}}}").tasks
+    assert tasks.devices.gpus == wish
+
+
+DIFFERS = (
+    "defaults.devices.memory_growth: differs between the GPUs of one task; TensorFlow wants the same for all of them (write true or false)"
+)
+
+
+def _quoted(written: str) -> str:
+    return written if written[0] in "['" else f"'{written}'"
+
+
+@pytest.mark.parametrize(
+    ("devices", "expected"),
+    [
+        ("{gpus: CPU:1}", "defaults.devices.gpus: 'CPU:1' is not a GPU (for logical CPU devices write cpus: 2)"),
+        (
+            "{gpus: many}",
+            "defaults.devices.gpus: 'many' is not a GPU (an index (0), a UUID (GPU-… or MIG-…) or a device name (/device:GPU:0))",
+        ),
+        ("{gpus: [0, GPU:0]}", "defaults.devices.gpus: names GPU 0 twice"),
+        (
+            "{gpus: [/job:worker/task:1/device:GPU:0]}",
+            "defaults.devices.gpus: '/job:worker/task:1/device:GPU:0' is a device of another task"
+            " (write GPU:0: a task can only be given GPUs of its own host)",
+        ),
+        ("{gpus: -1}", "defaults.devices.gpus: must be at least 0, not -1"),
+        ("{gpus: {}}", "defaults.devices.gpus: must be auto, a number of GPUs, or a list of GPUs, not a mapping (write auto, 2 or [0, 2])"),
+        (
+            "{memory_growth: [true, false]}",
+            DIFFERS,
+        ),
+        (
+            "{memory_growth: {GPU:0: true, GPU:1: false}}",
+            DIFFERS,
+        ),
+        (
+            "{memory_growth: {CPU:0: true}}",
+            "defaults.devices.memory_growth: 'CPU:0' is not a GPU of a task (write true or false, for all of a task's GPUs)",
+        ),
+        ("{logical_gpus: [1024, 0]}", "defaults.devices.logical_gpus: must be at least 1, not 0"),
+        ("{logical_gpus: []}", "defaults.devices.logical_gpus: is empty (write [1024, 1024] for two logical GPUs of 1 GB)"),
+        (
+            "{memory_growth: true, memory_limit_mb: 4096}",
+            "defaults.devices.memory_limit_mb: memory_growth and memory_limit_mb cannot both hold on one GPU"
+            " (defaults.devices.memory_growth is given too; TensorFlow allows one of them:"
+            " set memory_growth: false here, or take the other away)",
+        ),
+        (
+            "{memory_limit_mb: 1, logical_gpus: 1}",
+            "defaults.devices.logical_gpus: memory_limit_mb and logical_gpus cannot both hold on one GPU"
+            " (defaults.devices.memory_limit_mb is given too: logical_gpus: [1024] is a limit as well; keep one)",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_setting(devices: str, expected: str) -> None:
+    assert problems(f"script: a\ndefaults: {{devices: {devices}}}") == [f"o:2: {expected}"]
+
+
+def test_a_type_and_a_single_task_have_the_last_word() -> None:
+    spec = spec_of("""
+script: a
+defaults: {devices: {gpus: 1, memory_growth: true, cpus: 2, threads: {intra: 3}}}
+tasks:
+  worker:
+    count: 3
+    devices: {gpus: auto, threads: {inter: 4}}
+    overrides:
+      2: {devices: {gpus: [GPU:7], share_gpus: true, cpus: 1, memory_growth: {GPU:0: false}}}
+""")
+    (workers,) = spec.tasks
+    assert workers.devices_of(0).settings == DeviceSettings(cpus=2, intra_op_threads=3, inter_op_threads=4, memory_growth=True)
+    assert workers.devices_of(0).gpus.is_auto
+    assert workers.devices_of(2).settings == DeviceSettings(cpus=1, intra_op_threads=3, inter_op_threads=4, memory_growth=False)
+    assert workers.devices_of(2).gpus == GpuWish(ids=("7",), share=True)
+
+
+def test_contradictions_are_found_in_what_holds_in_the_end_with_their_places() -> None:
+    text = """script: a
+defaults: {devices: {memory_growth: true}}
+tasks:
+  worker:
+    count: 2
+    devices: {memory_growth: false, memory_limit_mb: 100}
+    overrides:
+      0: {devices: {logical_gpus: "10,10"}}
+      1: {devices: {cpus: 2}}
+      2: {devices: {cpus: 2}}
+  evaluator: {devices: {memory_limit_mb: 100}}
+"""
+    found = problems(text)
+    assert [line.partition(" (")[0] for line in found] == [
+        "o:8: tasks.worker.overrides.0.devices.logical_gpus: memory_limit_mb and logical_gpus cannot both hold on one GPU",
+        "o:10: tasks.worker.overrides.2: there is no worker-2",
+        "o:11: tasks.evaluator.devices.memory_limit_mb: memory_growth and memory_limit_mb cannot both hold on one GPU",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("defaults", "path"),
+    [
+        ("env: {CUDA_VISIBLE_DEVICES: 1}, devices: {gpus: 2}", "defaults.env.CUDA_VISIBLE_DEVICES"),
+        ("env: {TF_FORCE_GPU_ALLOW_GROWTH: true}, devices: {memory_growth: false}", "defaults.env.TF_FORCE_GPU_ALLOW_GROWTH"),
+        ("env: {TF_CPP_MIN_LOG_LEVEL: 1}, devices: {log_placement: true}", "defaults.env.TF_CPP_MIN_LOG_LEVEL"),
+        ("log_level: error, devices: {log_placement: true}", "defaults.log_level"),
+    ],
+)
+def test_a_variable_that_says_otherwise(defaults: str, path: str) -> None:
+    (found,) = problems(f"script: a\ntasks: {{worker: 2, evaluator: 1}}\ndefaults: {{{defaults}}}")
+    assert found.startswith(f"o:3: {path}: ")
+    assert "defaults.devices." in found
+
+
+def test_a_command_takes_only_what_its_environment_can_say() -> None:
+    (found,) = problems("command: ./a\ndefaults: {devices: {gpus: 1, cpus: 2, threads: {intra: 1}, soft_placement: false}}")
+    assert "defaults.devices: cpus and soft_placement would be set inside a Python program, and this cluster runs a command" in found
+    assert spec_of("command: ./a\ndefaults: {devices: {gpus: 1, memory_growth: true, determinism: true}}")
+
+
+def test_a_number_of_gpus_for_everybody_is_for_those_that_compute() -> None:
+    wanted = "script: a\ntasks: {worker: 1, ps: 1}\ndefaults: {devices: {gpus: 1, cpus: 2}}"
+    gpus = {tasks.type: (tasks.devices.gpus.count, tasks.devices.settings.cpus) for tasks in spec_of(wanted).tasks}
+    assert gpus == {"chief": (None, 2), "worker": (1, 2), "ps": (None, 2)}
+
+
+def test_placement_is_logged_whatever_the_shell_says() -> None:
+    assert spec_of("script: a\ndefaults: {devices: {log_placement: true}}").env == {"TF_CPP_MIN_LOG_LEVEL": "0"}

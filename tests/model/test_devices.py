@@ -1,0 +1,221 @@
+"""Who gets which GPUs, and what is said when that cannot be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import SpecError
+from orchestrator.model import plan
+from orchestrator.model.document import wrap
+from orchestrator.model.parse import parse
+from orchestrator.model.plan import HostFacts, Plan
+from worker.contract import Gpu
+
+
+def gpu(index: int, memory_mb: int = 1000) -> Gpu:
+    return Gpu(index, f"GPU-{index}{index}{index}", "Fake", memory_mb, f"GPU-{index}{index}{index}")
+
+
+PART = Gpu(0, "MIG-a", "Part", 100, "MIG-a")
+OTHER_PART = Gpu(0, "MIG-b", "Part", 100, "MIG-b")
+
+
+def planned(document: dict[str, Any], *gpus: tuple[Gpu, ...] | None) -> Plan:
+    """The plan of a cluster on as many hosts, ``a``, ``b``, …, as there are arguments: each the GPUs of one."""
+    spec = parse(wrap({"script": "s", **document}, "here"), workdir="/w")
+    names = "abcdef"[: len(gpus)]
+    placement = plan.place(spec, list(names))
+    facts = [HostFacts(name, name, 4, tuple(range(len(placement[name]))), None, found) for name, found in zip(names, gpus, strict=True)]
+    return plan.make("r", spec, placement, facts)
+
+
+def visible(document: dict[str, Any], *gpus: tuple[Gpu, ...] | None) -> dict[str, str | None]:
+    """CUDA_VISIBLE_DEVICES of each task, as orch sets it; GPU-111 is short for 1."""
+    found = {str(task.id): task.order.env.get("CUDA_VISIBLE_DEVICES") for task in planned(document, *gpus).tasks}
+    return {
+        name: ",".join(part[-1] if part.startswith("GPU-") else part for part in text.split(",")) if text else text
+        for name, text in found.items()
+    }
+
+
+def refused(document: dict[str, Any], *gpus: tuple[Gpu, ...] | None) -> list[str]:
+    with pytest.raises(SpecError) as caught:
+        planned(document, *gpus)
+    return str(caught.value).splitlines()
+
+
+def notes(document: dict[str, Any], *gpus: tuple[Gpu, ...] | None) -> list[str]:
+    return [note for note in planned(document, *gpus).notes if not note.startswith("threads:")]
+
+
+TWO, FOUR = (gpu(0), gpu(1)), tuple(map(gpu, range(4)))
+
+
+def workers(count: int, more: dict[str, Any] | None = None, **devices: Any) -> dict[str, Any]:
+    return {"tasks": {"worker": {"count": count, "devices": devices, **(more or {})}}}
+
+
+def overrides(**devices: dict[str, Any]) -> dict[str, Any]:
+    return {"overrides": {name[1:]: {"devices": found} for name, found in devices.items()}}
+
+
+PS = {"tasks": {"worker": 2, "ps": 1}}
+
+
+@pytest.mark.parametrize(
+    ("document", "gpus", "expected"),
+    [
+        pytest.param(workers(2), [FOUR], ["0,1", "2,3"], id="in blocks"),
+        pytest.param(workers(1), [FOUR], ["0,1,2,3"], id="one task has all"),
+        pytest.param(workers(3), [FOUR], ["0", "1", "2"], id="evenly"),
+        pytest.param(workers(2), [()], [None, None], id="a host without GPUs is left alone"),
+        pytest.param(workers(2), [None], [None, None], id="a dry run knows nothing"),
+        pytest.param(workers(3), [TWO], ["-1", "-1", "-1"], id="too few for all"),
+        pytest.param(workers(3, share_gpus=True), [TWO], ["0", "1", "0"], id="too few, and shared"),
+        pytest.param(workers(4), [FOUR, TWO], ["0", "1", "0", "1"], id="as many on every host"),
+        pytest.param(workers(2), [FOUR, ()], ["-1", None], id="as many on every host, so none"),
+        pytest.param(PS, [FOUR], ["-1", "0,1", "2,3", "-1"], id="parameter servers and their chief get none"),
+        pytest.param({**PS, "defaults": {"devices": {"gpus": 1}}}, [FOUR], ["-1", "0", "1", "-1"], id="nor by a default"),
+        pytest.param({"tasks": {"worker": 1, "evaluator": 1}}, [TWO], ["0", "1"], id="an evaluator computes"),
+        pytest.param(workers(2, gpus=0), [FOUR], ["-1", "-1"], id="none are asked for"),
+        pytest.param(workers(2, gpus=0), [None], ["-1", "-1"], id="none, in a dry run"),
+        pytest.param(workers(2, gpus=2), [None], ["<2 of the GPUs of a>"] * 2, id="some, in a dry run"),
+        pytest.param(workers(1, gpus=[1, 0]), [None], ["1,0"], id="a list, in a dry run"),
+        pytest.param(workers(2, gpus=1), [FOUR], ["0", "1"], id="a count"),
+        pytest.param(workers(1, gpus=["GPU:3", "GPU-0"]), [FOUR], ["3,0"], id="names and UUIDs, in their order"),
+        pytest.param(workers(2, gpus=[1, 3], share_gpus=True), [FOUR], ["1,3", "1,3"], id="the same list, shared"),
+        pytest.param(workers(2, gpus=2, share_gpus=True), [TWO], ["0,1", "0,1"], id="a count, shared"),
+        pytest.param(workers(2, overrides(_0={"gpus": [2]})), [FOUR], ["2", "0"], id="a single task's own, and as many for the other"),
+        pytest.param(workers(2, overrides(_1={"gpus": [2]}), gpus=1), [FOUR], ["0", "2"], id="a single task's own"),
+        pytest.param(
+            {**workers(2), "defaults": {"env": {"CUDA_VISIBLE_DEVICES": "7"}}}, [FOUR], [None, None], id="the spec's own variable"
+        ),
+        pytest.param(workers(2), [(PART, OTHER_PART)], ["MIG-a", "MIG-b"], id="parts"),
+        pytest.param(workers(1), [(PART, OTHER_PART)], ["MIG-a"], id="one part each"),
+        pytest.param(workers(1), [(Gpu(2, "GPU-2", "", 0, "2"), Gpu(3, "GPU-3", "", 0, "3"))], ["2,3"], id="in the caller's words"),
+    ],
+)
+def test_gpus_are_given_out(document: dict[str, Any], gpus: list[tuple[Gpu, ...] | None], expected: list[str | None]) -> None:
+    assert list(visible(document, *gpus).values()) == expected
+
+
+@pytest.mark.parametrize(
+    ("document", "gpus", "expected"),
+    [
+        (workers(2, overrides(_1={"gpus": [2]}), gpus=1), [TWO], "worker-1 asks for GPU 2; host a has GPUs 0, 1"),
+        (workers(2, gpus=[5], share_gpus=True), [TWO], "worker-0..1 ask for GPU 5; host a has GPUs 0, 1"),
+        (workers(1, gpus=["GPU-ffff"]), [TWO], "worker-0 asks for GPU-ffff; host a has GPUs 0, 1"),
+        (workers(1, gpus=1), [()], "worker-0 asks for 1 GPU; host a has no GPU"),
+        (workers(1, gpus=3), [TWO], "worker-0 asks for 3 GPUs; host a has GPUs 0, 1"),
+        (workers(1, gpus=3, share_gpus=True), [TWO], "worker-0 asks for 3 GPUs; host a has GPUs 0, 1"),
+        (
+            workers(2, gpus=2),
+            [(gpu(0), gpu(1), gpu(2))],
+            "worker-1 asks for 2 GPUs; host a has GPUs 0, 1, 2, and 1 of them left by worker-0 (share_gpus: true lets tasks share)",
+        ),
+        (
+            workers(2, gpus=[0]),
+            [TWO],
+            "worker-1 asks for GPU 0; which worker-0 has on host a; share_gpus: true lets tasks share",
+        ),
+        (workers(1, gpus=[0, "GPU-0"]), [TWO], "worker-0 asks for one GPU under two names; host a has GPUs 0, 1"),
+        (workers(1, gpus=[0]), [(PART, OTHER_PART)], "worker-0 asks for GPU 0; which stands for MIG-a and MIG-b; name one of them"),
+        (
+            workers(1, gpus=2),
+            [(PART, OTHER_PART)],
+            "worker-0 asks for MIG-a and MIG-b; of which CUDA shows a process only one; ask for one part of a GPU",
+        ),
+        (workers(1, memory_limit_mb=1001, gpus=1), [TWO], "worker-0 asks for 1,001 MB; host a's GPU 0 (Fake) has 1,000 MB"),
+        (workers(1, logical_gpus=[500, 501], gpus=[1]), [TWO], "worker-0 asks for 1,001 MB; host a's GPU 1 (Fake) has 1,000 MB"),
+        (
+            workers(3, memory_limit_mb=400, gpus=[0], share_gpus=True),
+            [TWO],
+            "worker-0..2 ask for 1,200 MB together; host a's GPU 0 (Fake) has 1,000 MB",
+        ),
+        (
+            {"tasks": {"chief": {"devices": {"gpus": 2}}, "worker": {"count": 2, "devices": {"gpus": 1}}}},
+            [FOUR],
+            "multi_worker_mirrored needs as many GPUs in every task; chief-0 has 2 and worker-0..1 have 1",
+        ),
+        (
+            workers(2, overrides(_0={"logical_gpus": [10, 10]}), gpus=1),
+            [TWO],
+            "multi_worker_mirrored needs as many GPUs in every task; worker-0 has 2 and worker-1 has 1",
+        ),
+    ],
+)
+def test_what_cannot_be_given_names_the_task_the_host_and_what_it_has(
+    document: dict[str, Any], gpus: list[tuple[Gpu, ...]], expected: str
+) -> None:
+    assert refused(document, *gpus) == [expected]
+
+
+def test_everything_that_is_wrong_is_said_at_once() -> None:
+    document = {"tasks": {"chief": {"devices": {"gpus": [9]}}, "worker": {"count": 1, "devices": {"gpus": 3}}}}
+    assert refused(document, TWO, TWO) == ["chief-0 asks for GPU 9; host a has GPUs 0, 1", "worker-0 asks for 3 GPUs; host b has GPUs 0, 1"]
+
+
+@pytest.mark.parametrize(
+    ("document", "gpus", "expected"),
+    [
+        (workers(1), [TWO], []),
+        (workers(2), [()], []),
+        (workers(2), [FOUR], ["GPUs: worker-0: 0, 1; worker-1: 2, 3"]),
+        (workers(6), [tuple(map(gpu, range(6)))], ["GPUs: 1 for each of worker-0..5"]),
+        (
+            workers(3),
+            [FOUR],
+            ["GPUs: worker-0: 0; worker-1: 1; worker-2: 2", "host a: 1 of 4 GPUs stay unused, so that every task has as many"],
+        ),
+        (
+            workers(3),
+            [TWO],
+            [
+                "worker-0..2 on a: no GPU, as there are too few for all to have as many (GPUs 0, 1);"
+                " gpus: 1 with share_gpus: true lets them share"
+            ],
+        ),
+        (workers(1, logical_gpus=[1, 1]), [()], ["worker-0 on a: logical_gpus has no effect, as the host has no GPU"]),
+        (workers(1, memory_growth=True, memory_limit_mb=None), [()], []),
+    ],
+)
+def test_what_orch_decided_is_said(document: dict[str, Any], gpus: list[tuple[Gpu, ...]], expected: list[str]) -> None:
+    assert notes(document, *gpus) == expected
+
+
+@pytest.mark.parametrize(
+    ("document", "hosts", "expected"),
+    [
+        (workers(1), 1, ()),
+        (workers(2), 2, ()),
+        (workers(2), 1, ("threads: 2 for each task (4 cores, 2 tasks), where nothing else is set",)),
+        (workers(8), 1, ("threads: 1 for each task (4 cores, 8 tasks), where nothing else is set",)),
+        (workers(3, threads={"intra": 1}), 1, ("threads: 1 for each task (4 cores, 3 tasks), where nothing else is set",)),
+        (workers(3, threads={"intra": 1, "inter": 1}), 1, ()),
+        (workers(5), 2, ("threads: 2 for each task (4 cores, 2 tasks) or 1 for each task (4 cores, 3 tasks), where nothing else is set",)),
+    ],
+)
+def test_the_threads_are_said_in_one_line(document: dict[str, Any], hosts: int, expected: tuple[str, ...]) -> None:
+    assert planned(document, *[()] * hosts).notes == expected
+
+
+def test_a_task_is_told_how_many_gpus_it_must_find_if_that_was_asked_for() -> None:
+    asked, shared = planned(workers(2, gpus=1), TWO), planned(workers(2), TWO)
+    assert [task.order.devices.gpus for task in (*asked.tasks, *shared.tasks)] == [1, 1, None, None]
+
+
+def test_what_the_environment_says_to_a_task() -> None:
+    (task,) = planned(workers(1, memory_growth=True, determinism=True, log_placement=True), ()).tasks
+    assert task.order.env["TF_DETERMINISTIC_OPS"] == "1"
+    assert task.order.env["TF_CPP_MIN_LOG_LEVEL"] == "0"
+    assert "TF_FORCE_GPU_ALLOW_GROWTH" not in task.order.env
+    assert "TF_FORCE_GPU_ALLOW_GROWTH" in task.order.unset
+    assert task.order.devices.memory_growth is True
+
+
+def test_a_command_gets_memory_growth_by_its_environment() -> None:
+    document = {"command": "./a", "script": None, "defaults": {"devices": {"memory_growth": True}}}
+    (task,) = planned(document, TWO).tasks
+    assert task.order.env["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"

@@ -1,0 +1,213 @@
+"""Device settings inside a task. TensorFlow's place is taken by a module that keeps what it is told: GPUs cannot be had here.
+
+tests/real/test_task_runtime.py and test_template.py do the same with TensorFlow itself, on CPUs.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.worker.agent_double import Outcome, run_task
+from worker.contract import DeviceSettings, Program
+
+TENSORFLOW = '''
+"""As much of TensorFlow as orch calls, with TensorFlow's own refusals (tensorflow/python/eager/context.py)."""
+import json, os, types
+calls, grows, parts = [], {}, {}
+
+def tell(name, *words):
+    calls.append([name, *words])
+
+def list_physical_devices(kind):
+    if kind == "GPU":
+        tell("list GPUs")
+        return [name for name in os.environ.get("FAKE_GPUS", "").split(",") if name]
+    return ["CPU:0"]
+
+def set_memory_growth(device, on):
+    if device in parts:
+        raise ValueError("Cannot set memory growth on device when virtual devices configured")
+    if os.environ.get("FAKE_LATE"):
+        raise RuntimeError("Physical devices cannot be modified after being initialized")
+    tell("growth", device, on)
+
+def set_logical_device_configuration(device, limits):
+    parts[device] = limits
+    tell("split", device, limits)
+
+def LogicalDeviceConfiguration(memory_limit=None):
+    return memory_limit
+
+config = types.SimpleNamespace(
+    list_physical_devices=list_physical_devices,
+    set_logical_device_configuration=set_logical_device_configuration,
+    LogicalDeviceConfiguration=LogicalDeviceConfiguration,
+    set_soft_device_placement=lambda on: tell("soft", on),
+    optimizer=types.SimpleNamespace(set_jit=lambda on: tell("jit", on)),
+    experimental=types.SimpleNamespace(set_memory_growth=set_memory_growth, enable_tensor_float_32_execution=lambda on: tell("tf32", on)),
+)
+debugging = types.SimpleNamespace(set_log_device_placement=lambda on: tell("log", on))
+test = types.SimpleNamespace(is_built_with_cuda=lambda: os.environ.get("FAKE_CUDA") == "1")
+tell("imported")
+'''
+SHOW = "import json, tensorflow\nprint(json.dumps(tensorflow.calls))\n"
+
+
+def run(tmp_path: Path, script: str, devices: DeviceSettings, **env: str) -> Outcome:
+    (tmp_path / "tensorflow.py").write_text(TENSORFLOW)
+    (tmp_path / "s.py").write_text(script)
+    return run_task(Program("script", "s.py"), tmp_path, devices=devices, env=env)
+
+
+@pytest.mark.parametrize(
+    ("devices", "gpus", "expected"),
+    [
+        (DeviceSettings(), "GPU:0", []),
+        (DeviceSettings(intra_op_threads=2, determinism=True), "GPU:0", []),
+        (DeviceSettings(cpus=3), "GPU:0", [["split", "CPU:0", [None, None, None]]]),
+        (DeviceSettings(log_placement=True, soft_placement=False), "", [["log", True], ["soft", False]]),
+        (DeviceSettings(xla=True, tf32=False), "", [["jit", "autoclustering"], ["tf32", False]]),
+        (DeviceSettings(xla=False), "", [["jit", False]]),
+        (DeviceSettings(gpus=2), "GPU:0,GPU:1", [["list GPUs"]]),
+        (DeviceSettings(memory_growth=True), "GPU:0,GPU:1", [["list GPUs"], ["growth", "GPU:0", True], ["growth", "GPU:1", True]]),
+        (DeviceSettings(memory_growth=False), "", [["list GPUs"]]),
+        (DeviceSettings(memory_limit_mb=4096), "GPU:0,GPU:1", [["list GPUs"], ["split", "GPU:0", [4096]], ["split", "GPU:1", [4096]]]),
+        (DeviceSettings(logical_gpus=(10, 20)), "GPU:0", [["list GPUs"], ["split", "GPU:0", [10, 20]]]),
+    ],
+)
+def test_each_setting_is_a_call_right_after_the_import(tmp_path: Path, devices: DeviceSettings, gpus: str, expected: list[Any]) -> None:
+    outcome = run(tmp_path, SHOW, devices, FAKE_GPUS=gpus).check()
+    assert json.loads(outcome.out) == [["imported"], *expected]
+
+
+def test_a_program_that_never_imports_tensorflow_pays_nothing(tmp_path: Path) -> None:
+    script = "import sys\nprint('tensorflow' in sys.modules, len(sys.meta_path))"
+    plain = run(tmp_path, script, DeviceSettings()).check().out.split()
+    assert run(tmp_path, script, DeviceSettings(cpus=2)).check().out.split() == ["False", str(int(plain[1]) + 1)]
+
+
+def test_the_program_sees_nothing_of_the_watch(tmp_path: Path) -> None:
+    script = """
+import sys
+before = list(sys.meta_path)
+try:
+    import tensorflow.missing
+except ModuleNotFoundError as error:
+    print(error)
+import tensorflow, importlib
+print(type(tensorflow.__loader__).__name__, type(tensorflow.__spec__.loader).__name__, len(before) - len(sys.meta_path))
+importlib.reload(tensorflow)
+print(tensorflow.calls)
+"""
+    outcome = run(tmp_path, script, DeviceSettings(cpus=2)).check()
+    assert outcome.out.splitlines() == [
+        "No module named 'tensorflow.missing'; 'tensorflow' is not a package",
+        "SourceFileLoader SourceFileLoader 1",
+        "[['imported']]",
+    ]
+
+
+def test_an_import_that_fails_may_be_tried_again(tmp_path: Path) -> None:
+    script = """
+import os, json
+text = open("tensorflow.py").read()
+open("tensorflow.py", "w").write("raise ImportError('not yet')")
+try:
+    import tensorflow
+except ImportError as error:
+    print(error)
+open("tensorflow.py", "w").write(text + "#")
+import tensorflow
+print(json.dumps(tensorflow.calls))
+"""
+    outcome = run(tmp_path, script, DeviceSettings(tf32=True)).check()
+    assert outcome.out.splitlines() == ["not yet", '[["imported"], ["tf32", true]]']
+
+
+def test_without_tensorflow_the_program_fails_in_its_own_words(tmp_path: Path) -> None:
+    (tmp_path / "s.py").write_text("import tensorflow")
+    (tmp_path / "tensorflow.py").write_text("raise ImportError('there is no TensorFlow')\n")
+    outcome = run_task(Program("script", "s.py"), tmp_path, devices=DeviceSettings(cpus=2)).check(1)
+    assert outcome.failure is not None
+    assert (outcome.failure.type, outcome.failure.message) == ("ImportError", "there is no TensorFlow")
+
+
+CAUGHT = "try:\n    import tensorflow\nexcept BaseException:\n    pass\nprint('never')"
+
+
+@pytest.mark.parametrize(
+    ("devices", "env", "expected"),
+    [
+        (
+            DeviceSettings(gpus=2),
+            {"FAKE_GPUS": "GPU:0", "FAKE_CUDA": "1", "CUDA_VISIBLE_DEVICES": "0,1"},
+            "devices.gpus: this task was given 2 (CUDA_VISIBLE_DEVICES=0,1), TensorFlow finds 1; its log says which of CUDA's libraries it"
+            " misses, or the program has set CUDA_VISIBLE_DEVICES itself",
+        ),
+        (
+            DeviceSettings(gpus=1),
+            {"CUDA_VISIBLE_DEVICES": "GPU-a"},
+            "devices.gpus: this task was given 1 (CUDA_VISIBLE_DEVICES=GPU-a), TensorFlow finds 0; this TensorFlow is built without CUDA: "
+            "pip install 'tensorflow[and-cuda]'",
+        ),
+        (
+            DeviceSettings(memory_growth=True),
+            {"FAKE_GPUS": "GPU:0", "FAKE_LATE": "1"},
+            "devices.memory_growth: true came too late: TensorFlow's runtime was in use before the program began, by something that Python"
+            " imports at its start (Physical devices cannot be modified after being initialized)",
+        ),
+    ],
+)
+def test_a_setting_that_cannot_be_applied_ends_the_task(
+    tmp_path: Path, devices: DeviceSettings, env: dict[str, str], expected: str
+) -> None:
+    outcome = run(tmp_path, CAUGHT, devices, **env).check(1)
+    assert (outcome.out, outcome.err) == ("", f"orch: {expected}\n")
+    assert outcome.failure is not None
+    assert outcome.failure.message == expected
+    assert outcome.failure.type.endswith("SettingRefused")
+
+
+def test_the_programs_own_word_comes_after_ours(tmp_path: Path) -> None:
+    script = SHOW.replace("print", "tensorflow.config.set_logical_device_configuration('CPU:0', [None])\nprint")
+    outcome = run(tmp_path, script, DeviceSettings(cpus=2)).check()
+    assert json.loads(outcome.out)[1:] == [["split", "CPU:0", [None, None]], ["split", "CPU:0", [None]]]
+
+
+@pytest.mark.parametrize(
+    ("devices", "script", "hint"),
+    [
+        (
+            DeviceSettings(memory_limit_mb=5),
+            "import tensorflow\ntensorflow.config.experimental.set_memory_growth('GPU:0', True)",
+            "devices.memory_limit_mb: 5 holds",
+        ),
+        (
+            DeviceSettings(memory_growth=True),
+            "import tensorflow\nraise ValueError('Memory growth cannot differ between GPU devices')",
+            "devices.memory_growth: true holds",
+        ),
+        (
+            DeviceSettings(cpus=2, logical_gpus=(1, 2)),
+            "import tensorflow\nraise RuntimeError('Virtual devices cannot be modified after being initialized')",
+            "devices.cpus: 2 and devices.logical_gpus: [1, 2] hold",
+        ),
+        (
+            DeviceSettings(cpus=2),
+            "import tensorflow\nraise RuntimeError('Physical devices cannot be modified after being initialized')",
+            "",
+        ),
+        (DeviceSettings(cpus=2), "import tensorflow\nraise RuntimeError('something else')", ""),
+        (DeviceSettings(cpus=2), "import tensorflow\nraise KeyError('Virtual devices cannot be modified after being initialized')", ""),
+    ],
+)
+def test_a_refusal_names_the_setting_that_stood_in_the_way(tmp_path: Path, devices: DeviceSettings, script: str, hint: str) -> None:
+    outcome = run(tmp_path, script, devices, FAKE_GPUS="GPU:0").check(1)
+    assert outcome.failure is not None
+    last = outcome.err.splitlines()[-1]
+    assert last == outcome.failure.traceback.splitlines()[-1]
+    assert last.startswith(f"orch: {hint} for this task already; ") if hint else "orch:" not in outcome.err
