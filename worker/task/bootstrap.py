@@ -48,6 +48,10 @@ def run(order: dict[str, Any], loaded: frozenset[str]) -> None:
     sys.path.append(_PATH)
     _forget_shadowed(sys.modules.keys() - loaded)
     _apply_devices(order["devices"], order["log_dir"])
+    if order["strategy"] == "multi_worker_mirrored":
+        from . import signals
+
+        signals.keep_sigterm()
     pid = os.getpid()
     try:
         start()

@@ -12,12 +12,12 @@ and which a program's own word beats.
 from __future__ import annotations
 
 import os
-import sys
+
+from . import imports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from importlib.machinery import ModuleSpec
     from types import ModuleType
     from typing import Any
 
@@ -41,11 +41,7 @@ def apply_soon(settings: dict[str, Any], on_refused: Callable[[SettingRefused], 
 
     if not wanted:
         return
-    present = sys.modules.get("tensorflow")
-    if present is not None:
-        apply_now(present)
-    else:
-        sys.meta_path.insert(0, _AfterImport("tensorflow", apply_now))
+    imports.after("tensorflow", apply_now)
 
 
 def apply(tf: Any, settings: dict[str, Any]) -> None:
@@ -106,51 +102,6 @@ def _count_gpus(tf: Any, wanted: int) -> None:
     else:
         why = "its log says which of CUDA's libraries it misses, or the program has set CUDA_VISIBLE_DEVICES itself"
     raise SettingRefused(f"devices.gpus: {given}; {why}")
-
-
-# --- right after the import --------------------------------------------------------------------
-
-
-class _AfterImport:
-    """A finder that leaves the finding to the others, and calls `then` with the module once it is loaded."""
-
-    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
-        self._name, self._then = name, then
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if name != self._name:
-            return None
-        for finder in sys.meta_path:
-            find = None if finder is self else getattr(finder, "find_spec", None)
-            spec = find(name, path, target) if find is not None else None
-            if spec is not None:
-                if hasattr(spec.loader, "exec_module"):
-                    spec.loader = _Loader(spec.loader, self)
-                found: ModuleSpec = spec
-                return found
-        return None
-
-    def loaded(self, module: ModuleType) -> None:
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-            self._then(module)
-
-
-class _Loader:
-    """The module's own loader, until it has run. An import that fails may be tried again: only one that succeeds is the last."""
-
-    def __init__(self, real: Any, owner: _AfterImport) -> None:
-        self._real, self._owner = real, owner
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__loader__ = self._real
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._real
-        self._real.exec_module(module)
-        self._owner.loaded(module)
 
 
 # --- the program's own word --------------------------------------------------------------------
