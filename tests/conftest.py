@@ -326,10 +326,10 @@ def orch(_nothing_left: None, tmp_path: Path, tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture
 def start_warm(orch: Orch) -> Iterator[Callable[..., Completed]]:
-    """``start_warm("json")``: `orch warm start` with these modules; the options are those of `orch`. It is ended after the test."""
+    """``start_warm("json")``: `orch warm start` with this module; the options are those of `orch`. It is ended after the test."""
 
-    def start(*preload: str, **options: Any) -> Completed:
-        return orch("warm", "start", *(f"--preload={name}" for name in preload), **{"check": 0, **options})
+    def start(module: str, *words: str, **options: Any) -> Completed:
+        return orch("warm", "start", "--preload", module, *words, **{"check": 0, **options})
 
     yield start
     orch("warm", "stop", check=0)
