@@ -90,6 +90,7 @@ class TaskTable:
         births = []
         for order in start.orders:
             output = TaskOutput(order.task, order.attempt, os.path.join(self.root, order.log_dir))
+            output.awaits_begin = order.program.kind != "command"
             try:
                 os.makedirs(output.directory, mode=0o700, exist_ok=True)
                 births.append(prepare(self._env, start, order, output))
