@@ -278,6 +278,18 @@ def test_what_cannot_be_kept_is_refused_at_the_start(orch: Any, packages: Path, 
     assert orch("warm", "stop", check=0).out == "no warm process was running\n"
 
 
+def test_a_start_that_is_given_up_leaves_nothing(orch: Any, tmp_path: Path, packages: Path) -> None:
+    (packages / "stuck.py").write_text(f"import time\nopen({str(tmp_path / 'importing')!r}, 'w').close()\nwhile True: time.sleep(1000)")
+    running = orch.start("warm", "start", "--preload", "stuck")
+    wait_for_file(tmp_path / "importing")
+    assert "another one is being started" in orch("warm", "start", "--preload", "stuck", check=125).err
+    running.signal(signal.SIGINT)
+    running.wait(check=130)
+    assert not status(orch)["running"]
+    orch("warm", "stop", check=0)
+    assert not home().exists()
+
+
 def test_the_commands_say_what_is_wrong_with_a_command_line(orch: Any) -> None:
     assert "--idle-timeout must be a positive number of seconds" in orch("warm", "start", "--idle-timeout", "nan", check=2).err
     assert "'/bin/cat' is not a Python that can be used" in orch("warm", "start", "--python", "/bin/cat", check=2).err

@@ -50,7 +50,10 @@ def move(orders_fd: int, frames_fd: int) -> Stay | int:
         with _connected() as connection:
             if connection is None:
                 return Stay(seed)
-            pidfd, lifeline = _send_ahead(connection, hello, seed, orders_fd, frames_fd)
+            try:
+                pidfd, lifeline = _send_ahead(connection, hello, seed, orders_fd, frames_fd)
+            except (OSError, ValueError, KeyError) as error:
+                raise NotUsedError(f"it does not answer as it should ({error})") from None
             return _stand_by(connection, pidfd, lifeline, orders_fd, frames_fd)
     except NotUsedError as error:
         return Stay(seed, f"the warm template is not used: {error}")
@@ -122,6 +125,7 @@ def _send_ahead(connection: socket.socket, hello: contract.Hello, seed: bytes, o
         os.makedirs(os.path.dirname(log), mode=0o700, exist_ok=True)
         _send(connection, {"go": True}, [memory.keep_in_memory(_text(order)), os.dup(orders_fd), os.dup(frames_fd), os.dup(2), life_read])
         _hear(connection)
+        _send(connection, {"take": True}, [])
     except (NotUsedError, OSError) as error:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)

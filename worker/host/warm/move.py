@@ -62,6 +62,8 @@ def become_agent(move: Move) -> dict[str, Any] | None:
     os.close(life_read)
     os.close(stderr)
     _say(move.connection, {"begun": True})
+    if not move.connection.recv(MESSAGE_BYTES):
+        os._exit(0)  # it has not waited for us, and is the agent itself
     arrival = agent.Arrival(given["seed"].encode("latin-1"), given["note"], Running(pid, life_write, control))
     try:
         code = agent.Agent(orders, frames, arrival).run()

@@ -2,11 +2,11 @@
 
 It listens in the directory of `place.py`. One message is one JSON object. An agent asks ``{"ask": "come"}`` with a descriptor,
 `key.describe`'s answer for its run in memory. If that is what we would describe, and no file has changed since our import, we fork.
-The fork says ``{"pid": …, "since": …}`` on the same connection, and from then on it is the agent that it speaks with: it gets the agent's
-descriptors and what `key.inherit` found there, says ``{"begun": true}``, and is the agent of that run, in its place, until ``{"code": …}``.
-Before it becomes that, it forks the run's template from itself. So everything below it, its tasks' ends, what they leave
-behind, its own death, is as with any agent and its template; and of us nothing is needed any more. Whoever cannot be served is
-told ``{"refused": …}``; also ``"stale": true``, if that will not change any more. Then we end.
+The fork says ``{"pid": …, "since": …}`` on the same connection, and from then on it is the agent that it speaks with: it gets the
+agent's descriptors and what `key.inherit` found there, forks the run's template from itself, says ``{"begun": true}``, hears
+``{"take": true}``, and is the agent of that run, in its place, until ``{"code": …}``. So everything below it, its tasks' ends, what they
+leave behind, its own death, is as with any agent and its template; and of us nothing is needed any more. Whoever cannot be served
+is told ``{"refused": …}``; also ``"stale": true``, if that will not change any more. Then we end.
 
 ``{"ask": "status"}`` and ``{"ask": "end"}`` are `orch warm`'s.
 """
@@ -90,7 +90,7 @@ class Warm:
                     poll.unregister(fd)
                     self._reap(fd)
                     continue
-                move = self._answer(self._server.accept()[0])
+                move = self._answer()
                 if move is not None:
                     return move
                 for pidfd in self._agents:
@@ -107,8 +107,12 @@ class Warm:
         os.close(pidfd)
         self._used_at = time.monotonic()
 
-    def _answer(self, connection: socket.socket) -> Move | None:
-        """Do what one visitor wants. Returns in a fork only."""
+    def _answer(self) -> Move | None:
+        """Do what one visitor wants. The answer is a `Move` in a fork only."""
+        try:
+            connection, _ = self._server.accept()
+        except OSError:
+            return None
         with connection:
             connection.settimeout(_IMPATIENCE_S)
             try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 
 
@@ -25,13 +26,19 @@ def _serve(fd: int, idle_s: float, preload: list[str]) -> dict[str, object] | No
         _report(fd, {"error": "another one is being started at this moment"})
         os._exit(1)
     processes.name_process("orch-warm")
+    processes.follow_parent(signal.SIGKILL)  # an import that hangs is given up with the command that waits for it
     try:
         warm = server.prepare(preload)
     except server.StartError as error:
         meeting_point.clear()
         _report(fd, {"error": str(error)})
         os._exit(1)
-    moved = warm.serve(meeting_point, idle_s, lambda: _report(fd, {"pid": os.getpid()}))
+
+    def report() -> None:
+        processes.follow_parent(0)
+        _report(fd, {"pid": os.getpid()})
+
+    moved = warm.serve(meeting_point, idle_s, report)
     if moved is None:
         os._exit(0)
     order: dict[str, object] | None = move.become_agent(moved)
