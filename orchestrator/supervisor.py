@@ -195,7 +195,7 @@ class Supervisor:
             case contract.Imported():
                 self._record(TemplateReady(host, frame.modules, frame.seconds, frame.at))
             case contract.Begun():
-                self._record(TaskBegan(frame.task, frame.attempt, frame.at))
+                self._record(TaskBegan(frame.task, frame.attempt, frame.at - self._ahead[host]))
             case contract.Grew():
                 self._grow(frame.task, frame.attempt, frame.stream, frame.size)
             case contract.Output():

@@ -69,7 +69,7 @@ class TaskOutput:
         return offset, data
 
     def begun_at(self) -> float | None:
-        """When the program came to its first line; told once."""
+        """When the program came to its first line, by CLOCK_MONOTONIC; told once."""
         if not self.awaits_begin:
             return None
         try:

@@ -120,7 +120,7 @@ class Relay:
     def _tell_begin(self, output: TaskOutput) -> None:
         at = output.begun_at()
         if at is not None:
-            self._link.send(contract.Begun(output.task, output.attempt, at))
+            self._link.send(contract.Begun(output.task, output.attempt, clock.from_monotonic(at)))
 
     def _take_report(self, output: TaskOutput) -> None:
         report = output.last_report()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 STACKS = "stacks.txt"
 BEGUN = "begun"
-"""Holds the time at which the program's first line was due: seconds since the epoch."""
+"""Holds the moment at which the program's first line was due, by CLOCK_MONOTONIC."""
 _PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "path")
 _BROKEN = 125
 _OUT_OF_THE_WAY = 200
@@ -95,7 +95,7 @@ def _show_stacks_on_signal(log_dir: str) -> None:
 def _say_when(log_dir: str) -> None:
     try:
         fd = os.open(os.path.join(log_dir, BEGUN), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        os.write(fd, repr(time.time()).encode())
+        os.write(fd, repr(time.monotonic()).encode())
         os.close(fd)
     except OSError:
         pass  # it is only missing in the timeline

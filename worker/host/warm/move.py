@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ... import clock
 from .. import agent, processes
 from ..template import server as template
 from ..template.client import Running
@@ -46,6 +47,7 @@ def become_agent(move: Move) -> dict[str, Any] | None:
         for number in (1, 2):
             os.dup2(stderr, number)
         processes.become_subreaper()
+        clock.begin()
         control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         life_read, life_write = os.pipe()
         pid = os.fork()
