@@ -268,14 +268,15 @@ def _cell(values: list[float], base: list[float], unit: str, form: str = "{:.2f}
     return f"{form.format(median)} {unit}{spread}; {median / statistics.median(base):.2f}"
 
 
-def print_floor(increment_s: float, runs: int) -> None:
+def print_floor(increment_s: float | None, runs: int) -> None:
     """What a cluster that is forked from one import cannot start without."""
     parts = {name: statistics.median(values) for name, values in floor(runs).items()}
     print(
         f"\nFloor: one import {parts['import']:.2f} s, one fork of what has imported {parts['fork'] * 1000:.0f} ms, one task that does "
-        f"nothing under orch, its channel formed and closed again, {parts['channel']:.2f} s; together {sum(parts.values()):.2f} s. "
-        f"A further worker costs orch up {increment_s * 1000:.0f} ms, which is {increment_s / parts['fork']:.0f} forks."
+        f"nothing under orch, its channel formed and closed again, {parts['channel']:.2f} s; together {sum(parts.values()):.2f} s."
     )
+    if increment_s is not None:
+        print(f"A further worker costs orch up {increment_s * 1000:.0f} ms, which is {increment_s / parts['fork']:.0f} forks.")
 
 
 def measure_all(ways: dict[str, Way], counts: list[int], rounds: int, memory_of: int) -> dict[str, Figures]:
@@ -325,7 +326,7 @@ def main() -> None:
     print()
     print_table(taken, counts, options.memory)
     medians = [(count, statistics.median(values)) for count, values in taken[COLD].wall_s.items()]
-    print_floor(slope(medians) if len(medians) > 1 else float("nan"), rounds)
+    print_floor(slope(medians) if len(medians) > 1 else None, rounds)
     print(f"\nMedian of {rounds}{' (least to most)' if rounds > 1 else ''}; after the semicolon: divided by the shell loop's. {load()}.")
     for line in missing:
         print(line)
