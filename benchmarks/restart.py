@@ -110,7 +110,7 @@ def main() -> None:
     print(load(), flush=True)
     taken: dict[str, list[float]] = {}
     for _ in range(rounds):
-        fresh = startup.start(startup.shell_loop, workers).wall_s
+        fresh = startup.start(startup.Way(startup.shell_loop), workers).wall_s
         taken.setdefault("a fresh start by shell loop", []).append(fresh)
         taken.setdefault("orch, multi_worker_mirrored", []).extend(measure(orch, workers, workers))
         served = measure(orch_served, workers, 1, "stepped reduced")

@@ -1,9 +1,10 @@
-"""From nothing to the first all-reduce done in every worker: ``orch up`` beside other ways to start the same cluster.
+"""From nothing to the first all-reduce done in every worker: ``orch up`` beside other ways to start the same cluster, as one table.
 
-The other ways: a shell loop that starts N interpreters with ``TF_CONFIG`` (the base of every ratio), ``orch up`` without its
-template, TensorFlow's own multi_process_runner, and torchrun with gloo (``--torchrun PATH``; another library's all-reduce, so a
-hint and not a peer). The ways take turns. Beside the seconds stand those of CPU of all processes until then, which other people's
-work on the machine changes less. Then the memory (PSS, all processes) of one cluster after its first all-reduce.
+The ways: a shell loop that starts N interpreters with ``TF_CONFIG`` (the base of every ratio); ``orch up``; ``orch up`` with `orch warm`
+running; ``orch up`` without its template; TensorFlow's own multi_process_runner, and a second cluster of the same runner; torchrun with
+gloo (``--torchrun PATH``; another library's all-reduce, so a hint and not a peer). They take turns. Beside the seconds stand those
+of CPU of all processes until then, which other people's work on the machine changes less, and the memory (PSS, all processes, what
+is kept warm included) after the first all-reduce. Under the table: the floor, which no way to start things can save.
 """
 
 from __future__ import annotations
@@ -20,20 +21,32 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
-from benchmarks.measure import PROGRAMS, environment, free_addresses, load, orch_command, spread, table
+from benchmarks.measure import PROGRAMS, environment, free_addresses, load, orch_command, table
 
 SCRIPT = PROGRAMS / "first_reduce.py"
 DEADLINE_S = 240.0
-FLOOR_RUNS = 3
 HOLD = "hold"
+BASE, COLD = "shell loop", "orch up"
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2"}
 
-Way = Callable[[Path, int, list[str]], list[str]]
-"""The command that starts a cluster of that many workers, whose script gets the directory and those arguments."""
+Command = Callable[[Path, int, list[str]], list[str]]
+"""What starts a cluster of that many workers, whose script gets the directory and those arguments."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One row. `resident`: a process that is there before, and whose descendants the cluster's processes may be."""
+
+    command: Command
+    env: dict[str, str] = field(default_factory=dict)
+    resident: int | None = None
+    can_hold: bool = True
+    """Its script waits after the all-reduce if it is asked to, for its memory to be looked at."""
 
 
 def orch_up(directory: Path, workers: int, more: list[str]) -> list[str]:
@@ -55,7 +68,7 @@ def mpr(directory: Path, workers: int, more: list[str]) -> list[str]:
     return [sys.executable, str(PROGRAMS / "first_reduce_mpr.py"), str(directory), str(workers)]
 
 
-def torchrun(program: str) -> Way:
+def torchrun(program: str) -> Command:
     def command(directory: Path, workers: int, more: list[str]) -> list[str]:
         script = [str(PROGRAMS / "first_reduce_torch.py"), str(directory)]
         return [program, "--standalone", "--nproc-per-node", str(workers), *script]
@@ -64,10 +77,27 @@ def torchrun(program: str) -> Way:
 
 
 @contextmanager
-def started(command: list[str], directory: Path, workers: int) -> Iterator[tuple[subprocess.Popen[bytes], list[float]]]:
+def kept_warm() -> Iterator[Way]:
+    """`orch up` with a warm process, which is there for as long."""
+    with tempfile.TemporaryDirectory() as runtime:
+        env = {"XDG_RUNTIME_DIR": runtime}
+        orch = [*orch_command(), "warm"]
+        started = subprocess.run(
+            [*orch, "start", "--json", "--idle-timeout", str(DEADLINE_S)], env=environment(**QUIET, **env), capture_output=True, check=True
+        )
+        try:
+            yield Way(orch_up, env, json.loads(started.stdout)["pid"])
+        finally:
+            subprocess.run([*orch, "stop"], env=environment(**env), capture_output=True, check=True)
+
+
+@contextmanager
+def started(way: Way, directory: Path, workers: int, more: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], list[float]]]:
     """A cluster once all its workers have done their all-reduce, and when each of them had. Its end is waited for."""
     said = directory / "said"
-    env = environment(TF_CPP_MIN_LOG_LEVEL="2")
+    command = way.command(directory, workers, more)
+    # No warm process but the one that is meant.
+    env = environment(**{**QUIET, "XDG_RUNTIME_DIR": str(directory), **way.env})
     with said.open("wb") as output:
         process = subprocess.Popen(command, cwd=directory, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
     try:
@@ -75,6 +105,8 @@ def started(command: list[str], directory: Path, workers: int) -> Iterator[tuple
         (directory / "go").touch()
         if process.wait(DEADLINE_S):
             raise SystemExit(f"{said.read_text(errors='replace')[-4000:]}\n{shlex.join(command)[:500]} ended with {process.returncode}")
+        if way.resident is not None and "forked from the warm template" not in said.read_text(errors="replace"):
+            raise SystemExit(f"{said.read_text(errors='replace')[-4000:]}\nthe warm process was not used")
     finally:
         for one in family(process.pid):
             with suppress(psutil.NoSuchProcess):
@@ -105,15 +137,20 @@ def start(way: Way, workers: int) -> Start:
     """One cluster, from nothing to its end."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        command = way(directory, workers, [])
+        before_s = sum(_cpu_seconds(one) for one in _resident(way))
         began = time.time()
-        with started(command, directory, workers) as (process, reduced):
-            wall_s, cpu_s = max(reduced) - began, sum(_cpu_seconds(one) for one in family(process.pid))
+        with started(way, directory, workers, []) as (process, reduced):
+            processes = [*family(process.pid), *_resident(way)]
+            wall_s, cpu_s = max(reduced) - began, sum(_cpu_seconds(one) for one in processes) - before_s
         again = directory / "again"
         if not again.exists():
             return Start(wall_s, cpu_s)
         times = [json.loads(path.read_text())["reduced"] for path in again.glob("[0-9]*.json")]
         return Start(wall_s, cpu_s, max(times) - float((again / "began").read_text()))
+
+
+def _resident(way: Way) -> list[psutil.Process]:
+    return family(way.resident) if way.resident is not None else []
 
 
 def family(pid: int) -> list[psutil.Process]:
@@ -132,11 +169,11 @@ def _cpu_seconds(process: psutil.Process) -> float:
 
 
 def memory_mb(way: Way, workers: int) -> float:
-    """PSS of everything that was started, after the first all-reduce of every worker."""
+    """PSS of everything that was started, and of what was there for it, after the first all-reduce of every worker."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        with started(way(directory, workers, [HOLD]), directory, workers) as (process, _):
-            return sum(pss_kb(one.pid) for one in family(process.pid)) / 1024
+        with started(way, directory, workers, [HOLD]) as (process, _):
+            return sum(pss_kb(one.pid) for one in [*family(process.pid), *_resident(way)]) / 1024
 
 
 def pss_kb(pid: int) -> int:
@@ -148,10 +185,10 @@ def pss_kb(pid: int) -> int:
 # --- the floor: what cannot be saved by starting things in another way ----------------------------
 
 
-def floor() -> dict[str, list[float]]:
+def floor(runs: int) -> dict[str, list[float]]:
     """Seconds for one import, one fork of a process that has imported, and one task that does nothing under orch."""
     found: dict[str, list[float]] = {"import": [], "fork": [], "channel": []}
-    for _ in range(FLOOR_RUNS):
+    for _ in range(runs):
         found["import"].append(_timed([sys.executable, "-c", "import os, tensorflow; os._exit(0)"]))
         answer = subprocess.run(
             [sys.executable, "-c", _FORK], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True
@@ -198,65 +235,101 @@ def why_not(torch_program: str | None) -> Iterator[str]:
         yield "torchrun: not measured, there is none on PATH (--torchrun PATH names one)"
 
 
-def print_times(title: str, taken: dict[str, dict[int, list[float]]], counts: list[int]) -> None:
-    base = {count: statistics.median(taken["shell loop"][count]) for count in counts}
+@dataclass
+class Figures:
+    """What was measured of one way, by the number of workers. `memory`: of the cluster that was looked at, in MB."""
+
+    wall_s: dict[int, list[float]]
+    cpu_s: dict[int, list[float]]
+    memory: float | None = None
+
+
+def print_table(taken: dict[str, Figures], counts: list[int], memory_of: int) -> None:
+    """The one table. A cell: the median, the least and the most if there are several, and the ratio to the shell loop's."""
+    base = taken[BASE]
+    most = max(counts)
+    head = ("to the first all-reduce", *(f"{count} workers" for count in counts), "more per worker", f"CPU, {most} workers")
     rows = []
-    for name, by_count in taken.items():
-        cells = [f"{spread(by_count[count], '{:.2f}')}; {statistics.median(by_count[count]) / base[count]:.2f}" for count in counts]
-        medians = [(count, statistics.median(by_count[count])) for count in counts]
-        rows.append((name, *cells, f"{slope(medians):.2f}" if len(counts) > 1 else "-"))
-    table((f"{title}, median (least to most); ÷ shell loop", *(f"{count} workers" for count in counts), "more per worker"), rows)
+    for name, figures in taken.items():
+        cells = [_cell(figures.wall_s[count], base.wall_s[count], "s") for count in counts]
+        medians = [(count, statistics.median(figures.wall_s[count])) for count in counts]
+        cells.append(f"{slope(medians):.2f} s" if len(counts) > 1 else "-")
+        cells.append(_cell(figures.cpu_s[most], base.cpu_s[most], "s") if figures.cpu_s[most] else "-")
+        if memory_of:
+            known = figures.memory is not None and base.memory is not None
+            cells.append(_cell([figures.memory], [base.memory], "MB", "{:.0f}") if known else "-")  # type: ignore[list-item]
+        rows.append((name, *cells))
+    table((*head, *((f"PSS, {memory_of} workers",) if memory_of else ())), rows)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--workers", type=int, nargs="+", default=[2, 4, 8], metavar="N")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--torchrun", default=shutil.which("torchrun"), metavar="PATH")
-    parser.add_argument("--memory", type=int, default=8, metavar="N", help="workers of the cluster whose memory is looked at; 0: none")
-    parser.add_argument("--quick", action="store_true", help="one round with 2 and 8 workers")
-    options = parser.parse_args()
-    counts = [2, 8] if options.quick else options.workers
-    rounds = 1 if options.quick else options.rounds
+def _cell(values: list[float], base: list[float], unit: str, form: str = "{:.2f}") -> str:
+    median = statistics.median(values)
+    spread = f" ({form.format(min(values))} to {form.format(max(values))})" if len(values) > 1 else ""
+    return f"{form.format(median)} {unit}{spread}; {median / statistics.median(base):.2f}"
 
-    ways: dict[str, Way] = {"shell loop": shell_loop, "orch up": orch_up, "orch up, preload=[]": orch_without_template}
-    missing = list(why_not(options.torchrun))
-    if not any(line.startswith("multi") for line in missing):
-        ways["multi_process_runner"] = mpr
-    if options.torchrun:
-        ways["torchrun, gloo"] = torchrun(options.torchrun)
-    for line in missing:
-        print(line)
 
-    print(load(), flush=True)
-    wall: dict[str, dict[int, list[float]]] = {name: {count: [] for count in counts} for name in ways}
-    cpu: dict[str, dict[int, list[float]]] = {name: {count: [] for count in counts} for name in ways}
-    warm: dict[int, list[float]] = {count: [] for count in counts}
+def print_floor(increment_s: float | None, runs: int) -> None:
+    """What a cluster that is forked from one import cannot start without."""
+    parts = {name: statistics.median(values) for name, values in floor(runs).items()}
+    print(
+        f"\nFloor: one import {parts['import']:.2f} s, one fork of what has imported {parts['fork'] * 1000:.0f} ms, one task that does "
+        f"nothing under orch, its channel formed and closed again, {parts['channel']:.2f} s; together {sum(parts.values()):.2f} s."
+    )
+    if increment_s is not None:
+        print(f"A further worker costs orch up {increment_s * 1000:.0f} ms, which is {increment_s / parts['fork']:.0f} forks.")
+
+
+def measure_all(ways: dict[str, Way], counts: list[int], rounds: int, memory_of: int) -> dict[str, Figures]:
+    """Every way in turns, with each number of workers."""
+    found = {name: Figures({count: [] for count in counts}, {count: [] for count in counts}) for name in ways}
+    again: dict[int, list[float]] = {count: [] for count in counts}
     for turn in range(rounds):
         for count in counts:
             for name in list(ways) if turn % 2 == 0 else reversed(ways):
                 taken = start(ways[name], count)
-                print(f"  {name}, {count}: {taken.wall_s:.2f} s, {taken.cpu_s:.2f} s of CPU; {load()}", file=sys.stderr)
-                wall[name][count].append(taken.wall_s)
-                cpu[name][count].append(taken.cpu_s)
+                print(f"  {name}, {count}: {taken.wall_s:.2f} s, {taken.cpu_s:.2f} s of CPU; {load()}", file=sys.stderr, flush=True)
+                found[name].wall_s[count].append(taken.wall_s)
+                found[name].cpu_s[count].append(taken.cpu_s)
                 if taken.again_s is not None:
-                    warm[count].append(taken.again_s)
-    if all(warm.values()):
-        wall["the same runner, its second cluster"] = warm
-    print_times("seconds", wall, counts)
-    print_times("CPU seconds", cpu, counts)
-    parts = {name: statistics.median(values) for name, values in floor().items()}
-    print(
-        f"floor: one import {parts['import']:.2f} s, one fork of what has imported {parts['fork'] * 1000:.0f} ms, "
-        f"one task that does nothing under orch {parts['channel']:.2f} s; {parts['import'] + parts['channel']:.2f} s in all"
-    )
-    if options.memory:
-        compared = ("shell loop", "orch up")
-        used = {name: memory_mb(ways[name], options.memory) for name in compared}
-        ratio = used["orch up"] / used["shell loop"]
-        said = ", ".join(f"{name} {value:.0f} MB" for name, value in used.items())
-        print(f"PSS of all processes, {options.memory} workers after their first all-reduce: {said}; ratio {ratio:.2f}")
-    print(load())
+                    again[count].append(taken.again_s)
+    for name, way in ways.items() if memory_of else ():
+        if way.can_hold:
+            found[name].memory = memory_mb(way, memory_of)
+    if all(again.values()):
+        found["multi_process_runner, its second cluster"] = Figures(again, {count: [] for count in counts})
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workers", type=int, nargs="+", default=[2, 4, 8, 16], metavar="N")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--torchrun", default=shutil.which("torchrun"), metavar="PATH")
+    parser.add_argument("--memory", type=int, default=8, metavar="N", help="workers of the cluster whose memory is looked at; 0: none")
+    parser.add_argument("--quick", action="store_true", help="one round")
+    options = parser.parse_args()
+    counts, rounds = options.workers, 1 if options.quick else options.rounds
+    missing = list(why_not(options.torchrun))
+    with kept_warm() as warm:
+        ways = {
+            BASE: Way(shell_loop),
+            COLD: Way(orch_up),
+            "orch up, warm": warm,
+            "orch up, preload=[]": Way(orch_without_template, can_hold=False),
+        }
+        if not any(line.startswith("multi") for line in missing):
+            ways["multi_process_runner"] = Way(mpr, can_hold=False)
+        if options.torchrun:
+            ways["torchrun, gloo"] = Way(torchrun(options.torchrun), can_hold=False)
+        print(load(), flush=True)
+        taken = measure_all(ways, counts, rounds, options.memory)
+    print()
+    print_table(taken, counts, options.memory)
+    medians = [(count, statistics.median(values)) for count, values in taken[COLD].wall_s.items()]
+    print_floor(slope(medians) if len(medians) > 1 else None, rounds)
+    print(f"\nMedian of {rounds}{' (least to most)' if rounds > 1 else ''}; after the semicolon: divided by the shell loop's. {load()}.")
+    for line in missing:
+        print(line)
 
 
 if __name__ == "__main__":

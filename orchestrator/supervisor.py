@@ -24,7 +24,7 @@ from .model.cluster import Cause, Cluster, Outcome, Phase, Verdict
 from .model.events import StopAsked
 from .model.plan import HostFacts, Placement, Plan
 from .model.spec import DEFAULT_PRELOAD, ClusterSpec
-from .record.journal import HostReady, RunBegun, RunEvent, RunNoted, TaskSpoke, TemplateReady
+from .record.journal import HostReady, RunBegun, RunEvent, RunNoted, TaskBegan, TaskSpoke, TemplateReady
 from .record.rundir import RunDir
 
 ANSWER_S = 60.0
@@ -194,6 +194,8 @@ class Supervisor:
                     self._answered.set_result(None)
             case contract.Imported():
                 self._record(TemplateReady(host, frame.modules, frame.seconds, frame.at))
+            case contract.Begun():
+                self._record(TaskBegan(frame.task, frame.attempt, frame.at - self._ahead[host]))
             case contract.Grew():
                 self._grow(frame.task, frame.attempt, frame.stream, frame.size)
             case contract.Output():

@@ -68,6 +68,8 @@ def _clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
         patch.setenv("PYTHONPATH", str(ROOT))
         patch.setenv("TMPDIR", str(temporary))
         patch.setattr(tempfile, "tempdir", None)
+        # No warm process of the developer's.
+        patch.setenv("XDG_RUNTIME_DIR", str(temporary))
         # Keras writes ~/.keras/keras.json on its first import, and obeys the one it finds there.
         patch.setenv("KERAS_HOME", str(temporary / "keras"))
         yield
@@ -320,3 +322,14 @@ def orch(_nothing_left: None, tmp_path: Path, tmp_path_factory: pytest.TempPathF
     program = Orch(tmp_path, tmp_path_factory.mktemp("console"))
     yield program
     program.stop()
+
+
+@pytest.fixture
+def start_warm(orch: Orch) -> Iterator[Callable[..., Completed]]:
+    """``start_warm("json")``: `orch warm start` with this module; the options are those of `orch`. It is ended after the test."""
+
+    def start(module: str, *words: str, **options: Any) -> Completed:
+        return orch("warm", "start", "--preload", module, *words, **{"check": 0, **options})
+
+    yield start
+    orch("warm", "stop", check=0)

@@ -81,13 +81,13 @@ def write_script(directory: Path, text: str, preload: Sequence[str] = ()) -> Pat
     return path
 
 
-def wait_until(find: Callable[[], T | None], what: str) -> T:
+def wait_until(find: Callable[[], T | None], what: str, patience_s: float = PATIENCE_S) -> T:
     """What `find` returns, once it returns something."""
     __tracebackhide__ = True
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + patience_s
     while not (found := find()):
         if time.monotonic() > deadline:
-            pytest.fail(f"no {what} after {PATIENCE_S} s")
+            pytest.fail(f"no {what} after {patience_s} s")
         time.sleep(0.005)
     return found
 

@@ -8,12 +8,23 @@ from __future__ import annotations
 
 import time
 
-_ANCHOR = time.time() - time.monotonic()
+_anchor = time.time() - time.monotonic()
+
+
+def begin() -> None:
+    """Look at the system's clock again: in a fork that is to be a process in its own right."""
+    global _anchor
+    _anchor = time.time() - time.monotonic()
 
 
 def now() -> float:
     """Seconds since the epoch."""
-    return _ANCHOR + time.monotonic()
+    return _anchor + time.monotonic()
+
+
+def from_monotonic(at: float) -> float:
+    """A moment told by this machine's CLOCK_MONOTONIC, which all its processes share."""
+    return _anchor + at
 
 
 def from_system(at: float) -> float:

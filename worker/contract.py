@@ -284,6 +284,15 @@ class NotStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class Begun:
+    """A task's program, which is Python, has come to its first line."""
+
+    task: str
+    attempt: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class Up:
     """The task's runtime listens on its port."""
 
@@ -403,7 +412,7 @@ class Gone:
 
 
 Order = Hello | StartTasks | StopTasks | ShowStacks | Ack | Bye
-Frame = Facts | Imported | Started | NotStarted | Up | Waiting | Grew | Output | Report | Exited | Swept | Trouble | Gone
+Frame = Facts | Imported | Started | NotStarted | Begun | Up | Waiting | Grew | Output | Report | Exited | Swept | Trouble | Gone
 
 ORDERS: Mapping[int, type[Any]] = dict(enumerate(get_args(Order), start=1))
 FRAMES: Mapping[int, type[Any]] = dict(enumerate(get_args(Frame), start=64))

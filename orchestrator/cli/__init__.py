@@ -27,6 +27,7 @@ COMMANDS = {
     "restart": ("runs", "Start the cluster of a run anew."),
     "down": ("runs", "End a run."),
     "doctor": ("doctor", "Say whether this machine can run a cluster, and what to do if not."),
+    "warm": ("warm", "Keep a process that has imported TensorFlow between runs."),
     "init": ("init", "Write a commented orch.yaml."),
 }
 SETTINGS = {

@@ -48,6 +48,15 @@ class TemplateReady:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskBegan:
+    """A task's program has come to its first line."""
+
+    task: str
+    attempt: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class TaskSpoke:
     """The controller has heard of a task's first output."""
 
@@ -64,7 +73,7 @@ class RunNoted:
     at: float
 
 
-RunEvent = events.Event | RunBegun | HostReady | TemplateReady | TaskSpoke | RunNoted
+RunEvent = events.Event | RunBegun | HostReady | TemplateReady | TaskBegan | TaskSpoke | RunNoted
 
 
 def _name(cls: type[Any]) -> str:
@@ -96,6 +105,6 @@ def from_lines(lines: Iterable[bytes]) -> Iterator[RunEvent]:
 def fold(cluster: Cluster, events: Iterable[RunEvent]) -> Cluster:
     """The cluster after these events, by the same `step` that ran it."""
     for event in events:
-        if not isinstance(event, (RunBegun, HostReady, TemplateReady, TaskSpoke, RunNoted)):
+        if not isinstance(event, (RunBegun, HostReady, TemplateReady, TaskBegan, TaskSpoke, RunNoted)):
             cluster, _ = lifecycle.step(cluster, event)
     return cluster

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..model import events
-from .journal import HostReady, RunBegun, RunEvent, TaskSpoke, TemplateReady
+from .journal import HostReady, RunBegun, RunEvent, TaskBegan, TaskSpoke, TemplateReady
 
-PHASES = ("agent", "template", "started", "port bound", "formed", "first output", "first report")
-"""In the order in which they come. ``formed`` is the whole cluster's; ``template`` is missing for a task that was executed."""
+PHASES = ("agent", "template", "fork or exec", "first line", "port bound", "formed", "first output", "first report")
+"""In the order in which they come. ``formed`` is the whole cluster's; ``template`` is missing where there is none, and ``first line``,
+the program's own, where that is not Python."""
 
 
 @dataclass(slots=True)
@@ -32,7 +33,9 @@ def measure(happened: Iterable[RunEvent], hosts_by_task: dict[str, str]) -> dict
             case TemplateReady():
                 hosts.setdefault(event.host, {}).setdefault("template", event.at)
             case events.TaskStarted() if event.task in tasks:
-                tasks[event.task].marks = {"started": event.at}
+                tasks[event.task].marks = {"fork or exec": event.at}
+            case TaskBegan() if event.task in tasks:
+                tasks[event.task].marks.setdefault("first line", event.at)
             case events.TaskUp() if event.task in tasks:
                 tasks[event.task].marks.setdefault("port bound", event.at)
             case TaskSpoke() if event.task in tasks:

@@ -270,3 +270,18 @@ def test_bytes_in_logs_that_are_not_utf_8_are_kept_and_shown_as_escapes(orch: Or
     assert plain.out.startswith("worker-0 | caf")
     line = json.loads(orch("logs", "--json", check=0).out)["line"]
     assert line.startswith("caf")
+
+
+@pytest.mark.parametrize("preload", ["", "json"], ids=["executed", "forked"])
+def test_the_timeline_has_each_tasks_first_line(orch, script, preload: str) -> None:
+    script("import time; time.sleep(0.2); print('hello')", "train.py")
+    orch("up", "train.py", "-n", "2", "--set", f"preload=[{preload}]", check=0)
+    timeline = json.loads(orch("ps", "--json", check=0).out)["timeline"]
+    for marks in timeline.values():
+        assert ("template" in marks) == bool(preload)
+        # The start is told by the agent, which may hear of it a moment after the task has begun.
+        assert 0 < marks["agent"] <= marks["first line"] <= marks["first output"] - 0.1
+        assert marks["fork or exec"] <= marks["first output"]
+    assert "FIRST LINE" in orch("ps", "--timeline", check=0).out
+    orch("up", "--no-python", "true", "-n", "1", check=0)
+    assert "first line" not in json.loads(orch("ps", "--json", check=0).out)["timeline"]["worker-0"]

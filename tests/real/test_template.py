@@ -14,9 +14,9 @@ from tests.live import LiveRun
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(300)]
 
 HOW = """
-import os, sys
+import os, re, sys
 from pathlib import Path
-FORKED = "template/start" in Path(f"/proc/{os.getppid()}/cmdline").read_text()
+FORKED = bool(re.search("(template|warm)/start", Path(f"/proc/{os.getppid()}/cmdline").read_text()))
 TASK = os.environ["ORCH_TASK"]
 """
 
@@ -151,3 +151,22 @@ def test_an_import_that_computes_is_not_forked_from(up: Any, tmp_path: Path) -> 
     found, done = up(MIRRORED + "import computes", "--strategy", "mirrored", "--cpus", "4", "--set", "preload=[computes]")
     assert found == {"worker-0": [False, 4, 4.0]}
     assert "worker-0 gets a fresh interpreter: an import has started TensorFlow's runtime" in done.err
+
+
+def test_tasks_of_a_warm_template_compute_alike(up: Any, tmp_path: Path, start_warm: Any) -> None:
+    """Under fewer or more threads than those that it was started with, twice from the same, and under all cores of one task."""
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    start_warm("tensorflow", env=quiet)
+    found, done = up(TRAIN, "-n", "2")
+    again, done_again = up(TRAIN, "-n", "2")
+    for one in (done, done_again):
+        assert "tasks are forked from the warm template of " in one.err
+        assert "fresh interpreter" not in one.err
+    for each in (found, again):
+        assert [(each[name][0], each[name][2]) for name in ("worker-0", "worker-1")] == [(True, 11.0)] * 2
+    drawn = [each[name][1] for each in (found, again) for name in ("worker-0", "worker-1")]
+    assert len({json.dumps(numbers) for numbers in drawn}) == 4
+    assert len({json.dumps(each[name][3]) for each in (found, again) for name in ("worker-0", "worker-1")}) == 1
+    mirrored, done = up(MIRRORED, "--strategy", "mirrored", "--cpus", "4")
+    assert "tasks are forked from the warm template of " in done.err
+    assert mirrored == {"worker-0": [True, 4, 4.0]}

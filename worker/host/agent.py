@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import tempfile
+from dataclasses import dataclass
 from typing import Any
 
 from .. import clock, contract
@@ -21,20 +22,32 @@ from .loop import Loop
 from .probe import Prober
 from .relay import Relay
 from .tasks import TaskTable
+from .template.client import Running
+from .warm import place
 
 DISK_LOOK_S = 1.0
 DISK_FULL_BYTES = 64 * 1024
 
 
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """What an agent begins with that does not begin with nothing: orders that were read already, a line for the user, a template."""
+
+    seed: bytes = b""
+    note: str = ""
+    template: Running | None = None
+
+
 class Agent:
     """Serves one controller. `orders_fd` and `frames_fd` are the two ends of the channel."""
 
-    def __init__(self, orders_fd: int, frames_fd: int) -> None:
+    def __init__(self, orders_fd: int, frames_fd: int, arrival: Arrival = Arrival()) -> None:
         self._loop = Loop()
-        self._link = Link(self._loop, orders_fd, frames_fd, self._obey, self._lose_owner)
+        self._link = Link(self._loop, orders_fd, frames_fd, self._obey, self._lose_owner, arrival.seed)
+        self._note = arrival.note
         self._relay = Relay(self._loop, self._link)
         self._prober = Prober(self._loop, self._link)
-        self._tasks = TaskTable(self._loop, self._link, self._relay, self._prober.watch)
+        self._tasks = TaskTable(self._loop, self._link, self._relay, self._prober.watch, arrival.template)
         self._prober.is_running = self._tasks.is_running
         self._held: list[socket.socket] = []
         self._hello: contract.Hello | None = None
@@ -99,7 +112,7 @@ class Agent:
         problems = look.find_problems(hello.programs, hello.cwd)
         cores = look.count_cores()
         if hello.template is not None and not (trouble or problems) and look.mentions(hello.template, hello.programs, hello.cwd):
-            self._tasks.warm_up(hello.template, hello.programs, cores, hello.cwd)
+            self._tasks.warm_up(hello.template, hello.programs, hello.cwd)
         facts = contract.Facts(
             hostname=socket.gethostname(),
             pid=os.getpid(),
@@ -114,6 +127,8 @@ class Agent:
             at=clock.now(),
         )
         self._link.send(facts)
+        if self._note:
+            self._link.send(contract.Trouble("note", self._note, clock.now()))
         self._look_at_disk()
 
     def _look_at_disk(self) -> None:
@@ -150,5 +165,13 @@ def main() -> int:
     """Serve the controller at the other end of stdin and stdout."""
     frames_fd = os.dup(1)
     os.dup2(2, 1)  # a stray print must not end up among the frames
+    arrival = Arrival()
+    if place.is_there():
+        from .warm import client  # most runs need nothing of it
+
+        came = client.move(0, frames_fd)
+        if isinstance(came, int):
+            return came
+        arrival = Arrival(came.seed, came.note)
     processes.become_subreaper()
-    return Agent(0, frames_fd).run()
+    return Agent(0, frames_fd, arrival).run()

@@ -167,6 +167,11 @@ def directory_of(program: contract.Program, cwd: str) -> str:
     return os.path.dirname(os.path.realpath(path))
 
 
+def directory_of_first(programs: Sequence[contract.Program], cwd: str) -> str:
+    """`directory_of` the first of these that has one: where a template looks for modules that are found nowhere else."""
+    return directory_of(next((program for program in programs if program.kind in ("script", "module")), contract.Program("serve")), cwd)
+
+
 def _is_zip_file(path: str) -> bool:
     try:
         zipimport.zipimporter(path)

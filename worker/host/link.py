@@ -16,9 +16,11 @@ FULL = 4 * 1024 * 1024
 
 
 class Link:
-    """`obey` is called for each order; `lose` once, when the controller is gone or makes no sense."""
+    """`obey` is called for each order; `lose` once, when the controller is gone or makes no sense. `seed`: what has been read already."""
 
-    def __init__(self, loop: Loop, orders_fd: int, frames_fd: int, obey: Callable[[Any], None], lose: Callable[[], None]) -> None:
+    def __init__(
+        self, loop: Loop, orders_fd: int, frames_fd: int, obey: Callable[[Any], None], lose: Callable[[], None], seed: bytes = b""
+    ) -> None:
         self._loop, self._orders_fd, self._frames_fd = loop, orders_fd, frames_fd
         self._obey, self._lose = obey, lose
         self._decoder = Decoder(ORDERS)
@@ -27,6 +29,8 @@ class Link:
         self.on_room: Callable[[], None] = lambda: None
         os.set_blocking(frames_fd, False)
         loop.on_readable(orders_fd, self._read)
+        if seed:
+            loop.after(0, lambda: self._take(lambda: seed))
 
     @property
     def is_empty(self) -> bool:
@@ -64,8 +68,11 @@ class Link:
         self._loop.after(0, self.on_room)
 
     def _read(self) -> None:
+        self._take(lambda: os.read(self._orders_fd, 1024 * 1024))
+
+    def _take(self, read: Callable[[], bytes]) -> None:
         try:
-            data = os.read(self._orders_fd, 1024 * 1024)
+            data = read()
             if data:
                 for order, _ in self._decoder.feed(data):
                     self._obey(order)

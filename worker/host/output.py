@@ -19,6 +19,7 @@ from typing import Any
 from ..contract import STREAMS
 
 REPORTS = "reports.jsonl"
+BEGUN = "begun"
 _IN_MODIFY = 0x2
 _IN_Q_OVERFLOW = 0x4000
 _EVENT = struct.Struct("iIII")
@@ -35,6 +36,8 @@ class TaskOutput:
     directory: str
     told: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STREAMS, 0))
     reports_read: int = 0
+    awaits_begin: bool = False
+    """Its program is Python, and has not come to its first line yet, as far as we know."""
     truncated: bool = False
 
     def path(self, stream: str) -> str:
@@ -64,6 +67,18 @@ class TaskOutput:
             data = b""
         self.told[stream] = offset + len(data)
         return offset, data
+
+    def begun_at(self) -> float | None:
+        """When the program came to its first line, by CLOCK_MONOTONIC; told once."""
+        if not self.awaits_begin:
+            return None
+        try:
+            with open(os.path.join(self.directory, BEGUN), "rb", buffering=0) as file:
+                at = float(file.read())
+        except (OSError, ValueError):
+            return None  # not yet, or not wholly
+        self.awaits_begin = False
+        return at
 
     def last_report(self) -> dict[str, Any] | None:
         """The newest whole line that the task has reported since the last call."""

@@ -126,9 +126,14 @@ def _become_task(command: Command, agent: int, limits: tuple[int, int], lifeline
         os._exit(127)
 
 
-def _die_with(agent: int) -> None:
+def follow_parent(number: int) -> None:
+    """Have the kernel send us this signal when our parent ends; 0: not any more."""
     if _libc is not None:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        _libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+
+
+def _die_with(agent: int) -> None:
+    follow_parent(signal.SIGKILL)
     if os.getppid() != agent:  # it died before the line above could take hold
         os._exit(127)
 

@@ -54,6 +54,7 @@ class Relay:
     def announce(self, output: TaskOutput) -> None:
         """Hand on what `output` holds by now, ahead of any frame that is sent later (if the channel has room)."""
         self._dirty[id(output)] = output
+        self._tell_begin(output)
         self._take_report(output)
         self._send_reports()
         self.flush()
@@ -90,6 +91,7 @@ class Relay:
     def _look(self, again_s: float = 0.0) -> None:
         for output in self._watch.changed():
             self._dirty[id(output)] = output
+            self._tell_begin(output)
             self._take_report(output)
         self._send_reports_later()
         self.flush()
@@ -114,6 +116,11 @@ class Relay:
                 self._credit -= len(data)
                 self._link.send(contract.Output(output.task, output.attempt, stream, offset), data)
         return True
+
+    def _tell_begin(self, output: TaskOutput) -> None:
+        at = output.begun_at()
+        if at is not None:
+            self._link.send(contract.Begun(output.task, output.attempt, clock.from_monotonic(at)))
 
     def _take_report(self, output: TaskOutput) -> None:
         report = output.last_report()

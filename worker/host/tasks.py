@@ -9,18 +9,18 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from .. import clock, contract
-from . import conditions, evidence, processes
-from .births import Birth, Starter, directory_of, prepare
+from . import conditions, evidence, look, processes
+from .births import Birth, Starter, directory_of_first, prepare
 from .link import Link
 from .loop import Loop
 from .oom import OomCounter
 from .output import TaskOutput
 from .relay import Relay
-from .template.client import Start, Templates
+from .template.client import Running, Start, Templates
 
 STACKS = "stacks.txt"
 """The bootstrap makes this file once it has made SIGQUIT harmless."""
@@ -57,7 +57,9 @@ class HostTask:
 class TaskTable:
     """All tasks that are not swept yet, by the pid of their first process, which is also their group."""
 
-    def __init__(self, loop: Loop, link: Link, relay: Relay, on_started: Callable[[contract.TaskOrder], None]) -> None:
+    def __init__(
+        self, loop: Loop, link: Link, relay: Relay, on_started: Callable[[contract.TaskOrder], None], template: Running | None = None
+    ) -> None:
         self._loop, self._link, self._relay = loop, link, relay
         self._on_started = on_started
         self._limits = processes.allow_many_files()
@@ -66,7 +68,7 @@ class TaskTable:
         # Ends that were seen before the start was: of a task whose template died right after it had forked it.
         self._unclaimed: dict[int, int] = {}
         self._oom = OomCounter()
-        self._templates = Templates(loop, self._limits, self._end, self._imported)
+        self._templates = Templates(loop, self._limits, self._end, self._imported, template)
         self._starter = Starter(loop, self._templates, self._limits, self._started, self._failed, self._waiting, self._note)
         self.run_id = ""
         self.root = ""
@@ -77,18 +79,18 @@ class TaskTable:
     def is_running(self, name: str) -> bool:
         return any(task.order.task == name and not task.ended for task in self._tasks.values())
 
-    def warm_up(self, template: contract.TemplateOrder, programs: Sequence[contract.Program], cores: int, cwd: str) -> None:
+    def warm_up(self, template: contract.TemplateOrder, programs: Sequence[contract.Program], cwd: str) -> None:
         """Begin with the imports that the tasks of `template`, which run `programs`, will need."""
         self._templates.directory = os.path.join(self.root, "agents")
-        env = {**contract.default_environment(cores, template.tasks), **self._env, **template.env, "ORCH_RUN_ID": self.run_id}
-        program = next((program for program in programs if program.kind in ("script", "module")), contract.Program("serve"))
-        self._templates.add(Start(env, template.preload, cwd, directory_of(program, cwd)))
+        env = template_environment(template, self._env, self.run_id)
+        self._templates.add(Start(env, template.preload, cwd, directory_of_first(programs, cwd)))
 
     def start(self, start: contract.StartTasks) -> None:
         """Start tasks, and tell the controller of each that it runs or why it does not."""
         births = []
         for order in start.orders:
             output = TaskOutput(order.task, order.attempt, os.path.join(self.root, order.log_dir))
+            output.awaits_begin = order.program.kind != "command"
             try:
                 os.makedirs(output.directory, mode=0o700, exist_ok=True)
                 births.append(prepare(self._env, start, order, output))
@@ -263,3 +265,8 @@ class TaskTable:
         if task.output.truncated:
             text = f"{task.order.task} cut its own log short: it opened /dev/stdout or /dev/stderr anew (use >&1, >>, or tee -a)"
             self._note(text)
+
+
+def template_environment(template: contract.TemplateOrder, host: Mapping[str, str], run_id: str) -> dict[str, str]:
+    """The environment under which the imports for these tasks are made."""
+    return {**contract.default_environment(look.count_cores(), template.tasks), **host, **template.env, "ORCH_RUN_ID": run_id}

@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import time
 from importlib.machinery import SourceFileLoader, SourcelessFileLoader
 
 from . import failure
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 STACKS = "stacks.txt"
+BEGUN = "begun"
+"""Holds the moment at which the program's first line was due, by CLOCK_MONOTONIC."""
 _PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "path")
 _BROKEN = 125
 _OUT_OF_THE_WAY = 200
@@ -53,6 +56,7 @@ def run(order: dict[str, Any], loaded: frozenset[str]) -> None:
 
         signals.keep_sigterm()
     pid = os.getpid()
+    _say_when(order["log_dir"])
     try:
         start()
     except SystemExit:
@@ -91,6 +95,15 @@ def _show_stacks_on_signal(log_dir: str) -> None:
     except OSError:
         return  # the log directory is gone or full: the program can still run
     faulthandler.register(signal.SIGQUIT, _move_away(fd), all_threads=True, chain=False)
+
+
+def _say_when(log_dir: str) -> None:
+    try:
+        fd = os.open(os.path.join(log_dir, BEGUN), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        os.write(fd, repr(time.monotonic()).encode())
+        os.close(fd)
+    except OSError:
+        pass  # it is only missing in the timeline
 
 
 def _move_away(fd: int) -> int:

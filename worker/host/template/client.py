@@ -57,14 +57,37 @@ class Start:
     directory: str
 
 
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A template's process, which is our child, our end of its lifeline and our end of its socket."""
+
+    pid: int
+    lifeline: int
+    control: socket.socket
+
+
 class NoTemplateError(Exception):
     """A task cannot be forked; the message says why."""
+
+
+def _spawn(start: Start, log: str, limits: tuple[int, int]) -> Running:
+    """Start a template. Raises OSError or `SpawnError`."""
+    control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        argv = (sys.executable, _START, "{fd}", start.directory, *start.preload)
+        env = {**start.env, "ORCH_TASK": "-" * _ROOM}
+        command = processes.Command(argv, start.cwd, env, log, log, order_fd=theirs.fileno())
+        try:
+            return Running(*processes.spawn(command, limits), control)
+        except (OSError, processes.SpawnError):
+            control.close()
+            raise
 
 
 class Template:
     """One template process. It answers forks in the order in which they are asked for, as soon as its imports are done."""
 
-    def __init__(self, loop: Loop, start: Start, log: str, owner: Templates) -> None:
+    def __init__(self, loop: Loop, start: Start, log: str, owner: Templates, running: Running) -> None:
         self.preload, self.key = start.preload, environment.frozen(start.env, start.preload)
         self.ready = self.gone = False
         self.why = ""
@@ -76,16 +99,7 @@ class Template:
         self._watched: dict[int, int] = {}
         self._departed: set[int] = set()
         self._heard_at, self._is_watching = 0.0, False
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            argv = (sys.executable, _START, "{fd}", start.directory, *start.preload)
-            env = {**start.env, "ORCH_TASK": "-" * _ROOM}
-            command = processes.Command(argv, start.cwd, env, log, log, order_fd=theirs.fileno())
-            try:
-                self.pid, self._lifeline = processes.spawn(command, owner.limits)
-            except (OSError, processes.SpawnError):
-                self._control.close()
-                raise
+        self.pid, self._lifeline, self._control = running.pid, running.lifeline, running.control
         self._control.setblocking(False)
         loop.on_readable(self._control, self._read)
 
@@ -235,10 +249,12 @@ class Templates:
         limits: tuple[int, int],
         on_ended: Callable[[int, int], None],
         on_imported: Callable[[tuple[str, ...], float], None],
+        running: Running | None = None,
     ) -> None:
+        """`running`: the first template, if it is there already."""
         self.limits, self.on_ended, self.on_imported = limits, on_ended, on_imported
         self.directory = ""
-        self._loop = loop
+        self._loop, self._running = loop, running
         self._first: Start | None = None
         self._trouble = ""
         self._templates: list[Template] = []
@@ -254,10 +270,11 @@ class Templates:
         log = os.path.join(self.directory, f"template-{len(self._templates) + 1}.log")
         try:
             os.makedirs(self.directory, mode=0o700, exist_ok=True)
-            template = Template(self._loop, start, log, self)
+            running, self._running = self._running or _spawn(start, log, self.limits), None
         except (OSError, processes.SpawnError) as error:
             self._trouble = f"the template could not be started: {error}"
             return None
+        template = Template(self._loop, start, log, self, running)
         self._templates.append(template)
         return template
 

@@ -25,6 +25,10 @@ class Safety:
 
     def find_danger(self, path: str) -> str | None:
         """Why a program whose `sys.path[0]` is `path` must not be forked from here; None: it may."""
+        return self.find_activity() or self._find_shadowing(path)
+
+    def find_activity(self) -> str | None:
+        """Why nothing at all must be forked from here; None: it may."""
         if self._leftovers is not None:
             return self._leftovers
         context = sys.modules.get("tensorflow.python.eager.context")
@@ -33,11 +37,11 @@ class Safety:
             return "an import has started TensorFlow's runtime"
         if count_threads() > 1:
             return "an import has started a thread"
-        return self._find_shadowing(path)
+        return None
 
     def _find_shadowing(self, path: str) -> str | None:
         """Whether the program would have imported other modules than we have."""
-        hidden = _importable(path, self._homes)
+        hidden = importable(path, self._homes)
         for name, home in self._homes.items():
             if home == self._directory != path:
                 return f"the module {name} was imported from {home}, where this program does not look"
@@ -118,7 +122,7 @@ def _homes(modules: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def _importable(path: str, names: Collection[str]) -> set[str]:
+def importable(path: str, names: Collection[str]) -> set[str]:
     """Which of `names` can be imported from `path`, a directory or a zip file."""
     try:
         with os.scandir(path) as entries:

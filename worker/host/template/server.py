@@ -30,6 +30,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from .. import processes
@@ -53,35 +54,53 @@ def serve(control_fd: int, directory: str, modules: list[str]) -> dict[str, Any]
     ours = open_files()
     room = processes.find_room("ORCH_TASK")
     os.environ.pop("ORCH_TASK", None)
-    started = time.monotonic()
     was_there = directory in sys.path
-    thresholds = gc.get_threshold()
-    gc.set_threshold(0)  # imports make much that stays and hardly any garbage: collecting meanwhile is a fifth of TensorFlow's import
     try:
-        for name in modules:
-            _preload(name, directory)
+        seconds = load(modules, directory)
     except BaseException as error:
-        _send(control, {"ready": False, "why": _describe(error)})
-        _show(error)
+        _send(control, {"ready": False, "why": describe(error)})
+        show(error)
         os._exit(1)
     if not was_there and directory in sys.path:
         sys.path.remove(directory)
+    return fork_tasks(control, Safety(directory, ours), ours, room, seconds)
+
+
+def fork_tasks(
+    control: socket.socket, safety: Safety, ours: dict[int, str], room: tuple[int, int] | None, seconds: float
+) -> dict[str, Any] | None:
+    """Serve the agent at the other end of `control`; returns as `serve` does. `ours`: descriptors that are nothing to a task;
+    `room`: see `processes.find_room`; `seconds`: how long the imports took."""
+    template = _Template(control, safety, ours, room)
+    _send(control, {"ready": True, "seconds": seconds})
+    return template.run()
+
+
+def load(modules: Iterable[str], directory: str = "") -> float:
+    """Import modules to fork from; returns the seconds. What is found nowhere else is imported from `directory`, if one is named.
+
+    Raises whatever an import raises.
+    """
+    started = time.monotonic()
+    thresholds = gc.get_threshold()
+    gc.set_threshold(0)  # imports make much that stays and hardly any garbage: collecting meanwhile is a fifth of TensorFlow's import
+    for name in modules:
+        _preload(name, directory)
     if gc.get_threshold()[0] == 0:  # unless a module has set its own
         gc.set_threshold(*thresholds)
     gc.collect()
     gc.freeze()  # a collection in a task must not touch, and so copy, every page that it shares with us
-    template = _Template(control, Safety(directory, ours), ours, room)
-    _send(control, {"ready": True, "seconds": time.monotonic() - started})
-    return template.run()
+    return time.monotonic() - started
 
 
 def _preload(name: str, directory: str) -> None:
-    if directory not in sys.path and importlib.util.find_spec(name.partition(".")[0]) is None:
+    if directory and directory not in sys.path and importlib.util.find_spec(name.partition(".")[0]) is None:
         sys.path.append(directory)
     __import__(name)  # and not import_module: the import's own frames are nothing to the reader of a traceback
 
 
-def _show(error: BaseException) -> None:
+def show(error: BaseException) -> None:
+    """Its traceback on stderr, from the imported module on."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
@@ -89,7 +108,8 @@ def _show(error: BaseException) -> None:
     sys.__excepthook__(type(error), error, trace)
 
 
-def _describe(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
+    """An exception in a line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
 

@@ -1,0 +1,79 @@
+"""Two hundred runs at once on one machine: each has its own ports and reaches its own tasks. No TensorFlow."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.live import wait_until, write_script
+
+RUNS = 200
+ASKED = 8
+"""How often each address is asked. Where two listen on one port, the kernel gives each about half of the connections."""
+
+PROGRAM = f"""
+import fcntl, json, socket, threading
+
+def answer(server, text):
+    while True:
+        connection, _ = server.accept()
+        with connection:
+            connection.sendall(text.encode())
+
+server = listen()  # as TensorFlow does
+config = json.loads(os.environ["TF_CONFIG"])
+whose = os.environ["ORCH_RUN_ID"]
+threading.Thread(target=answer, args=(server, f"{{whose}} {{TASK}}"), daemon=True).start()
+ready()
+with open("../gate") as gate:
+    fcntl.flock(gate, fcntl.LOCK_SH)  # until all tasks of all runs are there
+
+found = []
+for index, address in enumerate(config["cluster"]["worker"]):
+    host, _, port = address.rpartition(":")
+    for _ in range({ASKED}):
+        with socket.create_connection((host, int(port)), timeout=60) as connection:
+            found.append([f"{{whose}} worker-{{index}}", connection.makefile().read()])
+tell(f"{{TASK}}.found", json.dumps([config["cluster"]["worker"], found]))
+# Nobody leaves while others still ask.
+wait_for("worker-0.found", "worker-1.found")
+"""
+
+
+NEEDED_GB = 10
+"""Two hundred controllers, agents and pairs of tasks take about 7.5 GB."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(psutil.virtual_memory().available < NEEDED_GB * 1e9, reason=f"NOT TESTED: this takes {NEEDED_GB} GB of free memory")
+def test_two_hundred_runs_side_by_side_never_meet(orch, tmp_path: Path) -> None:
+    homes = [tmp_path / f"run-{number}" for number in range(RUNS)]
+    with (tmp_path / "gate").open("w") as gate:
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        runs = []
+        for home in homes:
+            home.mkdir()
+            write_script(home, PROGRAM)
+            runs.append(orch.start("up", "script.py", "-n", "2", "--quiet", cwd=home))
+        waited_for = [home / f"worker-{index}.ready" for home in homes for index in (0, 1)]
+        wait_until(lambda: all(path.exists() for path in waited_for) or any(not run.alive for run in runs), "tasks of all runs", 800)
+        assert all(run.alive for run in runs), next(str(run.wait()) for run in runs if not run.alive)
+    for run in runs:
+        run.wait(300, check=0)
+    addresses: Counter[str] = Counter()
+    for home in homes:
+        clusters = set()
+        for index in (0, 1):
+            cluster, found = json.loads((home / f"worker-{index}.found").read_text())
+            clusters.add(tuple(cluster))
+            assert len(found) == 2 * ASKED
+            assert all(wanted == said for wanted, said in found)
+        (cluster,) = clusters
+        addresses.update(cluster)
+    assert len(addresses) == addresses.total() == 2 * RUNS

@@ -1,0 +1,306 @@
+"""`orch warm`: used when it fits and said so, never when it does not, and nothing is lost or left when it dies.
+
+Cheap imports, real processes; `tests/real/test_template.py` does it with TensorFlow.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.live import LiveRun, wait_for_file, wait_until, wait_until_gone, write_script
+from tests.worker.agent_double import ROOT
+from tests.worker.test_template import LOOK
+
+USED = "tasks are forked from the warm template of "
+NOT_USED = "the warm template is not used: "
+WHOSE = """
+import os
+stat = lambda pid: open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()
+template = os.getppid()
+agent = int(stat(template)[1])
+tell(TASK, stat(agent)[1])  # the agent's parent
+"""
+
+Start = Callable[..., Any]
+
+
+def status(orch: Any, *options: str, **settings: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(orch("warm", "status", "--json", *options, check=0, **settings).out)
+    return found
+
+
+def warm_process(orch: Any) -> psutil.Process:
+    return psutil.Process(status(orch)["pid"])
+
+
+def home() -> Path:
+    return Path(os.environ["XDG_RUNTIME_DIR"]) / "orch"
+
+
+# --- it is used --------------------------------------------------------------------------------
+
+
+def test_a_run_uses_it_and_says_so(orch: Any, tmp_path: Path, start_warm: Start) -> None:
+    write_script(tmp_path, WHOSE, preload=["decimal"])
+    assert "has imported decimal at " in start_warm("decimal").out
+    done = orch("up", "script.py", "-n", "2", check=0)
+    assert done.err.count(USED) == 1
+    found = status(orch, "--preload", "decimal")
+    assert (tmp_path / "worker-0").read_text() == (tmp_path / "worker-1").read_text() == str(found["pid"])
+    assert (found["running"], found["preload"], found["uses"], found["refused"]) == (True, ["decimal"], 1, None)
+    assert found["pss_bytes"] > 1e6
+    assert home().stat().st_mode & 0o777 == 0o700
+    (ready,) = (event for event in LiveRun(tmp_path).events() if event["event"] == "template_ready")
+    assert ready["modules"] == ["decimal"]
+
+
+def test_two_runs_at_once_share_it_and_its_death_costs_them_nothing(orch: Any, tmp_path: Path, start_warm: Start) -> None:
+    start_warm("decimal")
+    running = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        write_script(tmp_path / name, "ready(); wait_for('../go'); sys.exit(3)", preload=["decimal"])
+        running.append(orch.start("up", "script.py", "-n", "2", cwd=tmp_path / name))
+    for name in ("one", "two"):
+        wait_for_file(tmp_path / name / "worker-0.ready")
+        wait_for_file(tmp_path / name / "worker-1.ready")
+    assert status(orch)["running_agents"] == 2
+    process = warm_process(orch)
+    process.kill()
+    wait_until_gone([process])
+    (tmp_path / "go").touch()
+    for run in running:
+        done = run.wait(check=3)
+        assert USED in done.err
+        assert "fresh interpreter" not in done.err
+    # Said once; then it is as if there had never been one.
+    for said in (1, 0):
+        done = orch("up", "script.py", "-n", "1", cwd=tmp_path / "one", check=3)
+        assert done.err.count(f"{NOT_USED}its process has died") == said
+    assert not home().exists()
+
+
+def test_tasks_find_what_an_exec_would_have_given(orch: Any, tmp_path: Path) -> None:
+    """The process was started elsewhere, under other limits, another mask, other signals and another environment."""
+    start = f"exec {sys.executable} -m orchestrator warm start --preload=decimal"
+    (tmp_path / "elsewhere").mkdir()
+    subprocess.run(
+        ["sh", "-c", f"umask 027; ulimit -S -n 300; ulimit -S -s 4096; trap '' USR1 TERM; {start}"],
+        cwd=tmp_path / "elsewhere",
+        env={**os.environ, "OF_THE_WARM": "1", "ORCH_TASK": "worker-9", "ORCH_HOME": "/nowhere"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        check=True,
+        start_new_session=True,
+    )
+    write_script(tmp_path, LOOK, preload=["decimal"])
+    found = []
+    try:
+        for preload in (["decimal"], []):
+            (tmp_path / "orch.yaml").write_text(f"preload: {json.dumps(preload)}\nname: looks\n")
+            done = orch("up", "script.py", "-n", "1", "--strategy", "none", check=0, env={"OF_THE_RUN": "1"})
+            assert (USED in done.err) == bool(preload)
+            text = LiveRun(tmp_path).log("worker-0").decode().replace(LiveRun(tmp_path).path.name, "RUN")
+            found.append(json.loads(re.sub(r"pipe:\[\d+\]", "pipe", text)))
+            assert LiveRun(tmp_path).log("worker-0", "stderr") == b""
+    finally:
+        orch("warm", "stop", check=0)
+    forked, executed = found
+    for one in found:
+        one["environ"].pop("MASTER_PORT", None)
+        one["environ of children"] = sorted(line for line in one["environ of children"] if not line.startswith("MASTER_PORT="))
+    for name, value in executed.items():
+        assert forked[name] == value, name
+    assert executed["environ"]["OF_THE_RUN"] == "1"
+
+
+# --- it is not used ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory of installed packages, one of which is `part`."""
+    directory = tmp_path / "site-packages"
+    directory.mkdir()
+    (directory / "part.py").write_text("value = 1\n")
+    monkeypatch.setenv("PYTHONPATH", f"{os.environ['PYTHONPATH']}:{directory}")
+    return directory
+
+
+def _change_the_zone(directory: Path, env: dict[str, str]) -> None:
+    env["TZ"] = "Asia/Tokyo"
+
+
+def _change_the_path(directory: Path, env: dict[str, str]) -> None:
+    env["PYTHONPATH"] = f"{os.environ['PYTHONPATH']}:{directory.parent}"
+
+
+def _change_a_module(directory: Path, env: dict[str, str]) -> None:
+    (directory / "part.py").write_text("value = 22\n")
+
+
+def _install_a_package(directory: Path, env: dict[str, str]) -> None:
+    (directory / "other.py").touch()
+
+
+CHANGES = {
+    "environment": (_change_the_zone, "TZ differs from what part has been imported under", False),
+    "path": (_change_the_path, "PYTHONPATH differs from what part has been imported under", False),
+    "module": (_change_a_module, "site-packages/part.py has changed since it was imported; it has ended", True),
+    "package": (_install_a_package, "site-packages has changed since it was imported; it has ended", True),
+}
+
+
+@pytest.mark.parametrize(("change", "why", "ends"), CHANGES.values(), ids=CHANGES)
+def test_a_stale_one_is_not_used(
+    orch: Any, tmp_path: Path, start_warm: Start, packages: Path, change: Callable[..., None], why: str, ends: bool
+) -> None:
+    write_script(tmp_path, "import part; tell(TASK, f'{part.value} {time.tzname[0]}')", preload=["part"])
+    start_warm("part")
+    env: dict[str, str] = {}
+    change(packages, env)
+    done = orch("up", "script.py", "-n", "2", check=0, env=env)
+    assert done.err.count(NOT_USED) == 1
+    assert why in done.err
+    assert USED not in done.err
+    expected = f"{(22 if change is _change_a_module else 1)} {'JST' if change is _change_the_zone else 'UTC'}"
+    assert [(tmp_path / name).read_text() for name in ("worker-0", "worker-1")] == [expected] * 2
+    assert status(orch)["running"] == (not ends)
+    # A new start puts one in its place that fits.
+    again = start_warm("part", env=env)
+    assert ("in place of one that did not fit" in again.out) == (not ends)
+    assert USED in orch("up", "script.py", "-n", "2", check=0, env=env).err
+    assert "it was running already" in start_warm("part", env=env).out
+
+
+def test_another_interpreter_or_preload_does_not_use_it(orch: Any, tmp_path: Path, start_warm: Start) -> None:
+    write_script(tmp_path, "", preload=["decimal"])
+    start_warm("decimal")
+    other = tmp_path / "bin" / "python"
+    other.parent.mkdir()
+    other.symlink_to(sys.executable)
+    assert f"{NOT_USED}the interpreter differs" in orch("up", "script.py", "-n", "1", "--python", str(other), check=0).err
+    assert f"{NOT_USED}preload differs" in orch("up", "script.py", "-n", "1", "--set", "preload=[json]", check=0).err
+    # Who wants no template is told nothing.
+    assert "warm" not in orch("up", "script.py", "-n", "1", "--set", "preload=[]", check=0).err
+
+
+def test_another_orch_does_not_use_it(orch: Any, tmp_path: Path) -> None:
+    write_script(tmp_path, "", preload=["decimal"])
+    shutil.copytree(ROOT / "worker", tmp_path / "older" / "worker")
+    with (tmp_path / "older" / "worker" / "host" / "agent.py").open("a") as file:
+        file.write("# as it was\n")
+    command = [sys.executable, "-I", str(tmp_path / "older" / "worker" / "host" / "warm" / "command.py")]
+    subprocess.run([*command, "start", '{"preload": ["decimal"], "idle_s": 60}'], check=True, capture_output=True)
+    try:
+        assert f"{NOT_USED}orch differs" in orch("up", "script.py", "-n", "1", check=0).err
+    finally:
+        assert "was ended" in orch("warm", "stop", check=0).out
+
+
+def test_one_that_is_stuck_is_not_waited_for(orch: Any, tmp_path: Path, start_warm: Start) -> None:
+    write_script(tmp_path, "print('begun', flush=True)", preload=["decimal"])
+    start_warm("decimal")
+    process = warm_process(orch)
+    process.suspend()
+    done = orch("up", "script.py", "-n", "2", check=0)
+    assert done.err.count(f"{NOT_USED}it has not answered for 2 s; orch warm stop ends it") == 1
+    # What it has been asked meanwhile does no harm when it goes on.
+    process.resume()
+    assert status(orch, "--preload", "decimal")["refused"] is None
+    wait_until(lambda: not process.children(), "end of what it has forked for nobody")
+    assert LiveRun(tmp_path).log("worker-0") == b"begun\n"
+    process.suspend()
+    assert orch("warm", "status", check=125).err == f"Error: warm: the warm process {process.pid} does not answer\n"
+    assert "was killed: it did not answer" in orch("warm", "stop", check=0).out
+    wait_until_gone([process])
+    assert not home().exists()
+
+
+def test_a_directory_that_others_may_enter_is_not_trusted(orch: Any, tmp_path: Path, start_warm: Start) -> None:
+    write_script(tmp_path, "", preload=["decimal"])
+    start_warm("decimal")
+    home().chmod(0o755)
+    complaint = f"{home()} is open to others (mode 0755); chmod 700 it, or remove it"
+    assert f"{NOT_USED}{complaint}" in orch("up", "script.py", "-n", "1", check=0).err
+    assert orch("warm", "start", "--preload=decimal", check=125).err == f"Error: warm: {complaint}\n"
+    home().chmod(0o700)
+
+
+# --- start and end -----------------------------------------------------------------------------
+
+
+def test_it_ends_when_nobody_uses_it(orch: Any, tmp_path: Path, start_warm: Start) -> None:
+    write_script(tmp_path, "ready(); wait_for('go')", preload=["decimal"])
+    start_warm("decimal", "--idle-timeout", "1.5")
+    process = warm_process(orch)
+    running = orch.start("up", "script.py", "-n", "1")
+    wait_for_file(tmp_path / "worker-0.ready")
+    with pytest.raises(psutil.TimeoutExpired):  # it is in use
+        process.wait(3)
+    (tmp_path / "go").touch()
+    running.wait(check=0)
+    wait_until_gone([process])
+    assert not home().exists()
+
+
+FAULTY = {
+    "missing": ("import there_is_none", "importing faulty failed: ModuleNotFoundError: No module named 'there_is_none'"),
+    "ends": ("import os; os._exit(3)", "importing faulty ended the process"),
+    "thread": (
+        "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
+        "faulty cannot be kept for forking: an import has started a thread",
+    ),
+    "file": ("file = open(__file__)", "an import has left "),
+}
+
+
+@pytest.mark.parametrize(("text", "why"), FAULTY.values(), ids=FAULTY)
+def test_what_cannot_be_kept_is_refused_at_the_start(orch: Any, packages: Path, text: str, why: str) -> None:
+    (packages / "faulty.py").write_text(text)
+    done = orch("warm", "start", "--preload", "faulty", check=125)
+    assert done.err.startswith("Error: warm: ")
+    assert why in done.err
+    assert "Traceback" not in done.err
+    assert not status(orch)["running"]
+    assert orch("warm", "stop", check=0).out == "no warm process was running\n"
+
+
+def test_a_start_that_is_given_up_leaves_nothing(orch: Any, tmp_path: Path, packages: Path) -> None:
+    (packages / "stuck.py").write_text(f"import time\nopen({str(tmp_path / 'importing')!r}, 'w').close()\nwhile True: time.sleep(1000)")
+    running = orch.start("warm", "start", "--preload", "stuck")
+    wait_for_file(tmp_path / "importing")
+    assert "another one is being started" in orch("warm", "start", "--preload", "stuck", check=125).err
+    running.signal(signal.SIGINT)
+    running.wait(check=130)
+    assert not status(orch)["running"]
+    orch("warm", "stop", check=0)
+    assert not home().exists()
+
+
+def test_the_commands_say_what_is_wrong_with_a_command_line(orch: Any) -> None:
+    assert "--idle-timeout must be a positive number of seconds" in orch("warm", "start", "--idle-timeout", "nan", check=2).err
+    assert "'/bin/cat' is not a Python that can be used" in orch("warm", "start", "--python", "/bin/cat", check=2).err
+    assert "set --python" in orch("warm", "status", "--python", "/there/is/none", check=2).err
+    assert "no warm process is running" in orch("warm", "status", check=0).out
+    assert status(orch)["running"] is False
+
+
+def test_no_signal_of_a_terminal_ends_it(orch: Any, start_warm: Start) -> None:
+    start_warm("decimal")
+    process = warm_process(orch)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        process.send_signal(number)
+    assert status(orch)["pid"] == process.pid

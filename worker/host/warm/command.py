@@ -1,0 +1,165 @@
+"""``python -I warm/command.py start|stop|status JSON``: what `orch warm` runs on the host, by the tasks' interpreter. Answers with
+one JSON object; an ``error`` in it is for the user."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+PATIENCE_S = 2.0
+"""How long a warm process may take to answer."""
+_ENDING_S = 5.0
+_START = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start.py")
+
+
+def _load() -> tuple[Any, ...]:
+    """Our modules, under the private name (see `host/start.py`)."""
+    package = type(sys)("_orch_worker")
+    package.__path__ = [os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))]
+    sys.modules[package.__name__] = package
+    return tuple(
+        importlib.import_module(f"_orch_worker.{name}")
+        for name in ("contract", "host.look", "host.memory", "host.warm.key", "host.warm.place")
+    )
+
+
+contract, look, memory, key, place = _load()
+
+
+class NoAnswerError(Exception):
+    """A process is there and does not answer. `pid`: which."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(f"the warm process {pid} does not answer")
+        self.pid = pid
+
+
+def start(preload: list[str], idle_s: float) -> dict[str, Any]:
+    """Start one, unless there is one that fits; one that does not is ended first."""
+    env = _environment()
+    old = status(preload)
+    if old["running"] and not old["refused"]:
+        return {**old, "was_running": True}
+    if old["running"]:
+        stop()
+    meeting_point = place.make(os.environ)
+    with place.closing(meeting_point):
+        log = os.open(place.LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600, dir_fd=meeting_point.fd)
+    reader, writer = os.pipe()
+    subprocess.Popen(
+        [sys.executable, _START, str(writer), str(idle_s), *preload],
+        env={**env, "ORCH_RUN_ID": "-" * place.ROOM, "ORCH_TASK": "-" * 64},
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        pass_fds=[writer],
+        start_new_session=True,
+    )
+    os.close(writer)
+    os.close(log)
+    with os.fdopen(reader) as pipe:
+        said = pipe.read()
+    report = json.loads(said) if said else {"error": f"importing {', '.join(preload)} ended the process"}
+    if "error" in report:
+        return {"running": False, "error": report["error"]}
+    return {**status(preload), "was_running": False, "replaced": old["refused"] if old["running"] else None}
+
+
+def stop() -> dict[str, Any]:
+    """End it; by SIGKILL if it does not answer."""
+    found = place.find(os.environ)
+    if found is None:
+        return {"running": False, "was_running": False}
+    with place.closing(found):
+        try:
+            facts = _ask(found, {"ask": "end"})
+        except NoAnswerError as error:
+            facts = {"pid": error.pid, "killed": True}
+        if facts is None:
+            if found.lock():
+                found.clear()
+            return {"running": False, "was_running": False}
+        pid = facts["pid"]
+        if facts.get("killed") or not _wait_for_end(pid):
+            os.kill(pid, signal.SIGKILL)
+            _wait_for_end(pid)
+            if found.lock():
+                found.clear()
+    return {"running": False, "was_running": True, "pid": pid, "killed": bool(facts.get("killed"))}
+
+
+def status(preload: list[str]) -> dict[str, Any]:
+    """What there is to say of it; ``refused``: why a run from here would not use it."""
+    found = place.find(os.environ)
+    if found is None:
+        return {"running": False}
+    described = key.describe(_environment(), preload, os.getcwd()) if preload else None
+    with place.closing(found):
+        facts = _ask(found, {"ask": "status"}, described)
+    if facts is None:
+        return {"running": False}
+    return {"running": True, **facts, "pss_bytes": _pss(facts["pid"])}
+
+
+def _environment() -> dict[str, str]:
+    return {**contract.default_environment(look.count_cores(), 1), **os.environ}
+
+
+def _ask(found: Any, message: dict[str, Any], described: dict[str, Any] | None = None) -> dict[str, Any] | None:
+    """The answer of the process there; None: there is none. Raises `NoAnswerError`."""
+    try:
+        connection = found.connect(PATIENCE_S)
+    except ConnectionRefusedError:
+        return None
+    if connection is None:
+        return None
+    with connection:
+        pid, _ = place.peer(connection)
+        try:
+            place.send(connection, message, [memory.keep_in_memory(json.dumps(described).encode("ascii"))] if described else [])
+            data = connection.recv(place.MESSAGE_BYTES)
+        except OSError:
+            raise NoAnswerError(pid) from None
+    return json.loads(data) if data else None
+
+
+def _wait_for_end(pid: int) -> bool:
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([fd], [], [], _ENDING_S)[0])
+    finally:
+        os.close(fd)
+
+
+def _pss(pid: int) -> int | None:
+    """Bytes: its own pages, and its share of those that it has in common with others."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup") as file:
+            return next((int(line.split()[1]) * 1024 for line in file if line.startswith("Pss:")), None)
+    except OSError:
+        return None
+
+
+def _main(what: str, options: dict[str, Any]) -> dict[str, Any]:
+    if not hasattr(os, "pidfd_open"):
+        return {"running": False, "error": "this needs Linux and Python 3.9 or newer"}
+    try:
+        if what == "start":
+            return start(options["preload"], options["idle_s"])
+        return stop() if what == "stop" else status(options.get("preload", []))
+    except (place.UntrustedError, NoAnswerError, OSError) as error:
+        return {"running": isinstance(error, NoAnswerError), "error": str(error)}
+
+
+if __name__ == "__main__":
+    print(json.dumps({**_main(sys.argv[1], json.loads(sys.argv[2])), "at": time.time()}))
