@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.live import LiveRun
+from tests.live import LiveRun, wait_for_file
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -54,6 +54,44 @@ if not worker.context().is_chief:
     tf.io.gfile.rmtree(folder)
 """
 
+PREEMPTED = """
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+with strategy.scope():
+    step = tf.Variable(0, dtype=tf.int64, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+handler = tf.distribute.experimental.PreemptionCheckpointHandler(
+    resolver, tf.train.Checkpoint(step=step), os.environ["ORCH_CHECKPOINT_DIR"],
+)
+began_at = int(step.numpy())
+
+@tf.function
+def train():
+    def replica():
+        tf.distribute.get_replica_context().all_reduce("sum", tf.constant(1.0))
+        step.assign_add(1)
+    strategy.run(replica)
+
+while int(step.numpy()) < 40:
+    handler.run(train)
+    if TASK == "worker-1" and ATTEMPT == 1 and int(step.numpy()) == 3:
+        os.kill(os.getpid(), signal.SIGTERM)  # as a machine that is about to be taken away
+with open(f"{TASK}.json", "w") as file:
+    json.dump({"began_at": began_at, "attempt": ATTEMPT}, file)
+"""
+
+ENDED = """
+if sys.argv[1] == "handler":
+    def tidy(*_):
+        print("tidied up", flush=True)
+        os._exit(0)
+    signal.signal(signal.SIGTERM, tidy)
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+with open(f"{TASK}.formed", "w"):
+    pass
+while True:
+    time.sleep(0.1)
+"""
+
 SERVED = """
 strategy = worker.strategy()  # workers and parameter servers stay in here
 with strategy.scope():
@@ -89,7 +127,7 @@ def up(orch: Any, tmp_path: Path) -> Any:
     def run(text: str, *options: str) -> Any:
         (tmp_path / "train.py").write_text(HEAD + text)
         env = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
-        return orch("up", "train.py", *options, "--max-restarts", "1", "--set", "restart.backoff_s=0.1", timeout=250, check=0, env=env)
+        return orch("up", "train.py", "--max-restarts", "1", "--set", "restart.backoff_s=0.1", *options, timeout=250, check=0, env=env)
 
     return run
 
@@ -115,3 +153,28 @@ def test_a_lost_worker_rejoins_its_parameter_servers(up: Any, tmp_path: Path) ->
     run = LiveRun(tmp_path)
     assert [past["task"] for past in run.result()["past"]] == ["worker-1"]
     assert len([event for event in run.events() if event["event"] == "task_started"]) == 5
+
+
+def test_a_preempted_cluster_saves_and_is_started_again_free_of_charge(up: Any, tmp_path: Path) -> None:
+    done = up(PREEMPTED, "-n", "2", "--max-restarts", "0", "--grace", "30")
+    found = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("worker-*.json")}
+    assert {one["attempt"] for one in found.values()} == {2}
+    assert len({one["began_at"] for one in found.values()}) == 1
+    assert found["worker-0"]["began_at"] >= 3
+    (past,) = LiveRun(tmp_path).result()["past"]
+    assert (past["cause"]["code"], past["free"]) == (42, True)
+    assert "(free of charge)" in done.err
+
+
+@pytest.mark.parametrize(("how", "preload"), [("none", "[]"), ("none", "[tensorflow]"), ("handler", "[tensorflow]")])
+def test_sigterm_ends_a_worker_as_its_program_says(orch: Any, tmp_path: Path, how: str, preload: str) -> None:
+    (tmp_path / "train.py").write_text(HEAD + ENDED)
+    env = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
+    running = orch.start("up", "train.py", "-n", "2", "--grace", "1000", "--set", f"preload={preload}", "--", how, env=env)
+    for index in (0, 1):
+        wait_for_file(tmp_path / f"worker-{index}.formed")
+    orch("down", check=0, timeout=100)  # with TensorFlow's own handler it would take the thousand seconds
+    done = running.wait(check=143)
+    exits = [event for event in LiveRun(tmp_path).events() if event["event"] == "task_exited"]
+    assert {(event["code"], event.get("killed", False)) for event in exits} == ({(143, True)} if how == "none" else {(0, False)})
+    assert done.out.count("tidied up") == (2 if how == "handler" else 0)
