@@ -76,4 +76,6 @@ def _wanted(spec: ClusterSpec, strategy: str) -> Wanted:
     for tasks in spec.tasks:
         env.update(tasks.env)
     is_python = spec.program.kind != "command"
-    return Wanted(strategy, spec.size, ports=spec.ports, needs_tensorflow=is_python, env=env)
+    asked = [tasks.devices_of(index).gpus for tasks in spec.tasks for index in (0, *tasks.overrides)]
+    gpus = any(wish.count or wish.ids for wish in asked)
+    return Wanted(strategy, spec.size, ports=spec.ports, gpus=gpus, needs_tensorflow=is_python, env=env)

@@ -145,3 +145,12 @@ def test_the_real_tensorflow_is_described_and_judged_for_a_strategy(orch: Orch) 
     assert tensorflow["keras"] == installed["keras"]
     assert of_topic(found, "keras")["severity"] == "warning"
     assert "error" not in {one["severity"] for one in found["findings"]}, "only --strict makes it fail"
+
+
+@pytest.mark.tensorflow
+def test_gpus_that_are_asked_for_and_are_not_there_are_an_error(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "no-driver").mkdir()
+    env = {"PATH": f"{Path(sys.executable).parent}:{tmp_path / 'no-driver'}", "CUDA_VISIBLE_DEVICES": ""}
+    found = diagnose(orch, "--gpus", "2", check=1, **env)
+    assert of_topic(found, "gpu")["severity"] == "error"
+    assert [one for one in diagnose(orch, **env)["findings"] if one["topic"] == "gpu" and one["severity"] == "error"] == []

@@ -205,6 +205,7 @@ def test_placement_is_logged_from_the_first_operation_on(tmp_path: Path) -> None
     env = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "0"}
     outcome = run_task(SCRIPT, tmp_path, devices=DeviceSettings(cpus=2, log_placement=True), env=env).check()
     assert "Executing op MatMul in device /job:localhost/replica:0/task:0/device:CPU:1" in outcome.err
+    assert "orch: this task has CPU:0 as 2 logical devices\n" in outcome.err
 
 
 def test_orchs_own_server_has_the_devices_of_its_task(tmp_path: Path) -> None:

@@ -22,7 +22,14 @@ calls, grows, parts = [], {}, {}
 def tell(name, *words):
     calls.append([name, *words])
 
-def list_physical_devices(kind):
+class Device(str):
+    @property
+    def name(self):
+        return f"/physical_device:{self}"
+
+def list_physical_devices(kind=None):
+    if kind is None:
+        return [Device(name) for kind in ("CPU", "GPU") for name in list_physical_devices(kind)]
     if kind == "GPU":
         tell("list GPUs")
         return [name for name in os.environ.get("FAKE_GPUS", "").split(",") if name]
@@ -44,6 +51,7 @@ def LogicalDeviceConfiguration(memory_limit=None):
 
 config = types.SimpleNamespace(
     list_physical_devices=list_physical_devices,
+    get_logical_device_configuration=parts.get,
     set_logical_device_configuration=set_logical_device_configuration,
     LogicalDeviceConfiguration=LogicalDeviceConfiguration,
     set_soft_device_placement=lambda on: tell("soft", on),
@@ -69,7 +77,7 @@ def run(tmp_path: Path, script: str, devices: DeviceSettings, **env: str) -> Out
         (DeviceSettings(), "GPU:0", []),
         (DeviceSettings(intra_op_threads=2, determinism=True), "GPU:0", []),
         (DeviceSettings(cpus=3), "GPU:0", [["split", "CPU:0", [None, None, None]]]),
-        (DeviceSettings(log_placement=True, soft_placement=False), "", [["log", True], ["soft", False]]),
+        (DeviceSettings(log_placement=True, soft_placement=False), "", [["log", True], ["soft", False], ["list GPUs"]]),
         (DeviceSettings(xla=True, tf32=False), "", [["jit", "autoclustering"], ["tf32", False]]),
         (DeviceSettings(xla=False), "", [["jit", False]]),
         (DeviceSettings(gpus=2), "GPU:0,GPU:1", [["list GPUs"]]),

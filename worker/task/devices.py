@@ -12,6 +12,7 @@ and which a program's own word beats.
 from __future__ import annotations
 
 import os
+import sys
 
 from . import imports
 
@@ -57,6 +58,16 @@ def apply(tf: Any, settings: dict[str, Any]) -> None:
                 reason = "TensorFlow's runtime was in use before the program began, by something that Python imports at its start"
                 raise SettingRefused(f"{what} came too late: {reason} ({_one_line(error)})") from error
             raise SettingRefused(f"{what} was refused by TensorFlow: {_one_line(error)}") from error
+    if settings.get("log_placement"):
+        print(f"orch: this task has {', '.join(_describe_devices(tf))}", file=sys.stderr)
+
+
+def _describe_devices(tf: Any) -> Iterator[str]:
+    """``CPU:0 as 2 logical devices``, ``GPU:0``: what is there to place on. Makes no context."""
+    for device in tf.config.list_physical_devices():
+        parts = tf.config.get_logical_device_configuration(device) or ()
+        name = device.name.rpartition("physical_device:")[2]
+        yield f"{name} as {len(parts)} logical devices" if len(parts) > 1 else name
 
 
 def _calls(tf: Any, settings: dict[str, Any]) -> Iterator[tuple[str, Callable[[], object]]]:
