@@ -7,6 +7,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 TENSORFLOW ?= $(if $(filter Darwin,$(shell uname -s)),tensorflow,tensorflow-cpu)
 PYTEST_ARGS ?=
 BENCH_ARGS ?= --quick
+CHAOS_ARGS ?= --trials 60 --seed 1
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -18,7 +19,7 @@ ifneq ($(shell cat $(READY) 2>/dev/null),$(CURDIR))
 .PHONY: $(READY)
 endif
 
-.PHONY: help demo test lint types format bench clean
+.PHONY: help demo test lint types format bench chaos clean
 .NOTPARALLEL:
 
 help:
@@ -28,6 +29,7 @@ help:
 	@echo 'make types    mypy --strict'
 	@echo 'make format   ruff: mend what can be mended'
 	@echo 'make bench    the figures of benchmarks/, in a few minutes (BENCH_ARGS= for all rounds)'
+	@echo 'make chaos    kill, stop and end tasks, templates, agents and controllers of real clusters (CHAOS_ARGS="--trials 200 --seed 1")'
 	@echo 'make clean    remove caches and build output; .venv stays'
 
 demo: $(READY)
@@ -50,6 +52,9 @@ format: $(READY)
 bench: $(BENCH_READY)
 	@for name in help_cpu relay verdict plan placement startup restart steptime; do \
 		echo "== $$name"; $(BIN)/python -m benchmarks.$$name $(BENCH_ARGS) || exit; done
+
+chaos: $(READY)
+	@$(BIN)/python -m tests.real.chaos $(CHAOS_ARGS)
 
 clean:
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

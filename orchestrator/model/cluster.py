@@ -175,7 +175,8 @@ class Cluster:
 
     `attempt`: the newest number; `attempt_at`: when the whole cluster was last started. `ending` is the verdict to come, as far as it is
     known while tasks are being stopped; `again`: unless there is another attempt. `resume_at`: when that begins. `alone`: the tasks that
-    wait to be started again alone. `heard_at`: when any task last wrote or reported something, as far as it has been told.
+    wait to be started again alone. `heard_at`: when any task last wrote or reported
+    something, was started or came up, as far as it has been told.
     `reached`: the highest step reported in this attempt; `furthest`: in those before. `saved_at`: the newest checkpoint, as told.
     `seed` makes the pauses of different runs differ. `missing`, `left`, `undecided`: how many tasks are still to come up, to be swept, and
     to succeed; kept, for counting them at each event would take minutes in a cluster of thousands.

@@ -65,10 +65,10 @@ def step(cluster: Cluster, event: Event) -> tuple[Cluster, tuple[Action, ...]]:
             return cluster, (StartAttempt(event.attempt, tuple(cluster.tasks)),)
         case TaskStarted():
             changes = {"state": TaskState.STARTED, "pid": event.pid, "started_at": event.at, "waiting": ""}
-            return _form(_update(cluster, event.task, **changes, step_before=cluster.reached), event.at), ()
+            return _form(_hear(_update(cluster, event.task, **changes, step_before=cluster.reached), event.at), event.at), ()
         case TaskUp():
             cluster = _update(cluster, event.task, state=TaskState.UP, up_at=event.at, waiting="")
-            return _form(cluster, event.at), ()
+            return _form(_hear(cluster, event.at), event.at), ()
         case TaskWaiting():
             return _update(cluster, event.task, waiting=event.reason), ()
         case TaskReported():
@@ -92,7 +92,7 @@ def step(cluster: Cluster, event: Event) -> tuple[Cluster, tuple[Action, ...]]:
         case RestartAsked():
             return _on_restart_asked(cluster, event)
         case Heard():
-            return replace(cluster, heard_at=max(cluster.heard_at, event.at)), ()
+            return _hear(cluster, event.at), ()
         case CheckpointSeen():
             return replace(cluster, saved_at=max(cluster.saved_at, event.at)), ()
         case Tick():
@@ -121,8 +121,13 @@ def _on_report(cluster: Cluster, event: TaskReported) -> Cluster:
     # A bool is a number in Python, and NaN compares with nothing.
     if isinstance(step, (int, float)) and not isinstance(step, bool) and step == step:
         reached = step if reached is None else max(reached, step)
-    heard_at = cluster.heard_at if cluster.tasks[event.task].type == "evaluator" else max(cluster.heard_at, event.at)
-    return replace(cluster, heard_at=heard_at, reached=reached)
+    cluster = replace(cluster, reached=reached)
+    return cluster if cluster.tasks[event.task].type == "evaluator" else _hear(cluster, event.at)
+
+
+def _hear(cluster: Cluster, at: float) -> Cluster:
+    """Some task lives: what is silent from now on hangs from now on."""
+    return replace(cluster, heard_at=max(cluster.heard_at, at))
 
 
 # --- counting ----------------------------------------------------------------------------------
@@ -341,7 +346,7 @@ def _deadlines(cluster: Cluster) -> list[tuple[float, str]]:
         return [*found, (cluster.resume_at or 0.0, "resume")]
     if policy.start_s is not None and cluster.formed_at is None:
         found.append((cluster.attempt_at + policy.start_s, "start"))
-    if policy.hang_s is not None:
+    if policy.hang_s is not None and not all(task.state is TaskState.PENDING for task in cluster.tasks.values()):
         found.append((cluster.heard_at + policy.hang_s, "hang"))
     # One that is not swept yet still has its port.
     waiting = (cluster.tasks[name] for name in cluster.alone)

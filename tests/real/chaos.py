@@ -1,0 +1,386 @@
+"""Trials of a real cluster that something is done to: who dies, is stopped or is told to end, in which phase of the training.
+
+`python -m tests.real.chaos --trials 200 --seed 1` runs many and counts what must be zero; tests/real/test_chaos.py runs each kind once.
+A trial is drawn from its seed. Two workers train under MultiWorkerMirroredStrategy, save what they have, and number what they print:
+a ledger beside the log says how many lines each has printed, whatever becomes of it next.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+PHASES = ("start", "training", "checkpoint", "shutdown")
+WORKERS = ("worker-0", "worker-1")
+PATIENCE_S = 120.0
+AGENT_ENDS_S = 5.0
+"""How long the agent of a controller that was killed may take to end its tasks and itself."""
+STEPS = 20
+
+PROGRAM = """
+import json, os, struct, sys, time
+import tensorflow as tf
+import worker
+
+TASK, ATTEMPT = os.environ["ORCH_TASK"], int(os.environ["ORCH_ATTEMPT"])
+STEPS, PADDING = int(sys.argv[1]), int(sys.argv[2])
+ledger = os.open(f"{TASK}.{ATTEMPT}.ledger", os.O_WRONLY | os.O_CREAT, 0o600)
+printed = 0
+
+def say(text):
+    global printed
+    print(printed, text, "x" * PADDING, flush=True)
+    printed += 1
+    os.pwrite(ledger, struct.pack("q", printed), 0)
+
+def enter(phase, seconds=0.0):
+    with open(f".{TASK}.part", "w") as file:
+        file.write(f"{ATTEMPT} {phase}")
+    os.rename(f".{TASK}.part", f"{TASK}.{phase}.{ATTEMPT}")
+    time.sleep(seconds)
+
+enter("start", 0.3)
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+with strategy.scope():
+    total = tf.Variable(0.0, aggregation=tf.VariableAggregation.MEAN)
+    step = tf.Variable(0, dtype=tf.int64, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+checkpoint = tf.train.Checkpoint(total=total, step=step)
+chiefs = os.environ["ORCH_CHECKPOINT_DIR"]
+own = chiefs if worker.context().is_chief else f"{chiefs}-of-{TASK}"
+manager = tf.train.CheckpointManager(checkpoint, own, max_to_keep=2)
+newest = tf.train.latest_checkpoint(chiefs)
+if newest:
+    checkpoint.restore(newest).assert_consumed()
+began_at = int(step.numpy())
+
+@tf.function
+def train():
+    def replica():
+        total.assign_add(tf.distribute.get_replica_context().all_reduce("sum", tf.constant(1.0)))
+        step.assign_add(1)
+    strategy.run(replica)
+
+enter("training")
+while int(step.numpy()) < STEPS:
+    train()
+    say(f"step {int(step.numpy())}")
+    time.sleep(0.03)
+    if int(step.numpy()) % 5 == 0:
+        enter("checkpoint")
+        manager.save()
+        worker.report(step=int(step.numpy()))
+enter("shutdown", 0.3)
+with open(f".{TASK}.done.part", "w") as file:
+    json.dump({"began_at": began_at, "total": float(total.numpy()), "attempt": ATTEMPT}, file)
+os.rename(f".{TASK}.done.part", f"{TASK}.done")
+"""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is done to whom, and what has to come of it. `restarted`: a second attempt makes it good."""
+
+    name: str
+    act: Callable[[Life, random.Random], None]
+    code: int
+    restarted: bool = False
+    options: tuple[str, ...] = ()
+    paused: bool = False
+
+
+@dataclass
+class Verdict:
+    """What a trial has shown. Everything that is wrong is in `wrong`, in words."""
+
+    name: str
+    wrong: list[str] = field(default_factory=list)
+    orphans: int = 0
+    lost_bytes: int = 0
+    wrong_causes: int = 0
+
+
+class Life:
+    """The run of a trial, seen from outside."""
+
+    def __init__(self, directory: Path, process: subprocess.Popen[bytes]) -> None:
+        self.directory, self.process = directory, process
+        self.target = ""
+
+    @property
+    def run(self) -> Path:
+        return (self.directory / ".orch" / "latest").resolve()
+
+    def events(self) -> list[dict[str, Any]]:
+        with contextlib.suppress(FileNotFoundError):
+            lines = (self.run / "events.jsonl").read_bytes().splitlines(keepends=True)
+            return [json.loads(line) for line in lines if line.endswith(b"\n")]
+        return []
+
+    def wait_for(self, phase: str, task: str, attempt: int = 1) -> None:
+        path = self.directory / f"{task}.{phase}.{attempt}"
+        self._wait(path.exists, f"{task} in {phase}")
+
+    def task(self, name: str) -> psutil.Process:
+        found = [event["pid"] for event in self.events() if event["event"] == "task_started" and event["task"] == name]
+        return psutil.Process(found[-1])
+
+    def agent(self) -> psutil.Process:
+        return psutil.Process(next(event["pid"] for event in self.events() if event["event"] == "host_ready"))
+
+    def template(self) -> psutil.Process:
+        parent = self.task("worker-0").parent()
+        assert parent is not None
+        assert any("template/start" in word for word in parent.cmdline())
+        return parent
+
+    def _wait(self, ready: Callable[[], object], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not ready():
+            if time.monotonic() > deadline or self.process.poll() is not None:
+                raise TimeoutError(f"no {what}")
+            time.sleep(0.005)
+
+
+# --- what is done ------------------------------------------------------------------------------
+
+
+def _in_phase(life: Life, draw: random.Random) -> None:
+    life.target = draw.choice(WORKERS)
+    phase = draw.choice(PHASES)
+    life.wait_for(phase, life.target)
+    time.sleep(draw.uniform(0, 0.15))
+
+
+def _signal_task(number: signal.Signals) -> Callable[[Life, random.Random], None]:
+    def act(life: Life, draw: random.Random) -> None:
+        _in_phase(life, draw)
+        life.task(life.target).send_signal(number)
+
+    return act
+
+
+def _signal_other(who: Callable[[Life], psutil.Process], *numbers: signal.Signals) -> Callable[[Life, random.Random], None]:
+    def act(life: Life, draw: random.Random) -> None:
+        _in_phase(life, draw)
+        process = who(life)
+        for position, number in enumerate(numbers):
+            if position:
+                time.sleep(draw.uniform(0.1, 1.0))
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
+    return act
+
+
+def _controller(life: Life) -> psutil.Process:
+    return psutil.Process(life.process.pid)
+
+
+def _nothing(life: Life, draw: random.Random) -> None:
+    pass
+
+
+RESTART = ("--max-restarts", "1", "--set", "restart.backoff_s=0.05", "--grace", "1")
+FAULTS = (
+    Fault("task -9", _signal_task(signal.SIGKILL), 0, restarted=True, options=RESTART),
+    Fault("task -9, no restart", _signal_task(signal.SIGKILL), 137, options=("--grace", "1")),
+    Fault("task -TERM", _signal_task(signal.SIGTERM), 0, restarted=True, options=RESTART),
+    Fault("task -STOP", _signal_task(signal.SIGSTOP), 0, restarted=True, options=(*RESTART, "--hang-timeout", "4")),
+    Fault("template -9", _signal_other(Life.template, signal.SIGKILL), 0),
+    Fault("template -STOP", _signal_other(Life.template, signal.SIGSTOP), 0),
+    Fault("template -TERM", _signal_other(Life.template, signal.SIGTERM), 0),
+    Fault("agent -9", _signal_other(Life.agent, signal.SIGKILL), 125),
+    Fault("agent -TERM", _signal_other(Life.agent, signal.SIGTERM), 125, options=("--grace", "1")),
+    Fault("agent -STOP, -CONT", _signal_other(Life.agent, signal.SIGSTOP, signal.SIGCONT), 0),
+    Fault("controller -9", _signal_other(_controller, signal.SIGKILL), -signal.SIGKILL),
+    Fault("controller -TERM", _signal_other(_controller, signal.SIGTERM), 143, options=("--grace", "1")),
+    Fault("controller -INT", _signal_other(_controller, signal.SIGINT), 130, options=("--grace", "1")),
+    Fault("controller -STOP, -CONT", _signal_other(_controller, signal.SIGSTOP, signal.SIGCONT), 0),
+    Fault("paused console", _nothing, 0, paused=True),
+)
+
+
+# --- a trial -----------------------------------------------------------------------------------
+
+
+def try_once(fault: Fault, seed: int) -> Verdict:
+    """One run, what is done to it, and what came of it."""
+    verdict = Verdict(f"{fault.name} (seed {seed})")
+    draw = random.Random(seed)
+    with tempfile.TemporaryDirectory(prefix="chaos-") as name:
+        directory = Path(name)
+        (directory / "train.py").write_text(PROGRAM)
+        padding = 20_000 if fault.paused else draw.choice((0, 100, 5000))  # more than a pipe holds
+        with (directory / "said").open("wb") as said:
+            out = subprocess.PIPE if fault.paused else said
+            process = subprocess.Popen(_command(fault, padding), cwd=directory, env=_environment(), stdout=out, stderr=subprocess.STDOUT)
+        life = Life(directory, process)
+        try:
+            fault.act(life, draw)
+            if fault.paused:
+                life.wait_for("shutdown", "worker-0")
+                (directory / "said").write_bytes(process.communicate(timeout=PATIENCE_S)[0])
+            code = process.wait(PATIENCE_S)
+        except (TimeoutError, subprocess.TimeoutExpired) as error:
+            verdict.wrong.append(f"{error}\n{(directory / 'said').read_text(errors='replace')[-3000:]}")
+            code = None
+        finally:
+            run_id = life.run.name
+            _look_for_orphans(verdict, run_id, grace_s=AGENT_ENDS_S if code == -signal.SIGKILL else 0.0)
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        if code is not None:
+            _judge(verdict, fault, life, code)
+            if verdict.wrong:
+                verdict.wrong.append((directory / "said").read_text(errors="replace")[-3000:])
+    return verdict
+
+
+def _command(fault: Fault, padding: int) -> list[str]:
+    return [sys.executable, "-m", "orchestrator", "up", "train.py", "-n", "2", *fault.options, "--", str(STEPS), str(padding)]
+
+
+def _environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("ORCH_")}
+    return {**kept, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
+
+
+def _judge(verdict: Verdict, fault: Fault, life: Life, code: int) -> None:
+    if code != fault.code:
+        verdict.wrong.append(f"exit code {code}, not {fault.code}")
+    if fault.code >= 0 and code == fault.code:
+        _judge_cause(verdict, fault, life)
+    if code == 0:
+        _judge_training(verdict, fault, life)
+    verdict.lost_bytes = sum(_missing_bytes(life))
+    if verdict.lost_bytes:
+        verdict.wrong.append(f"{verdict.lost_bytes} bytes lost")
+    if parts := [path.name for path in life.directory.rglob("*.part")] and code == 0:
+        verdict.wrong.append(f"left: {parts}")
+    deadline = time.monotonic() + AGENT_ENDS_S
+    while (held := [port for port in _ports(life) if not _is_free(port)]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    verdict.wrong += [f"port {port} is still held" for port in held]
+
+
+def _judge_cause(verdict: Verdict, fault: Fault, life: Life) -> None:
+    result = json.loads((life.run / "result.json").read_text())
+    causes = [past["cause"] for past in result["past"]] + [result["cause"]] * (result["cause"] is not None)
+    said = [(cause["task"], cause["what"]) for cause in causes]
+    if "-STOP" in fault.name and fault.name.startswith("task"):
+        good = len(said) == 1 and "--hang-timeout" in said[0][1]
+    elif fault.name.startswith("task"):
+        number = signal.SIGTERM if "TERM" in fault.name else signal.SIGKILL
+        good = said == [(life.target, "failed")] and causes[0]["killed"] and causes[0]["code"] == 128 + number
+    elif fault.name.startswith("agent") and fault.code:
+        good = len(said) == 1 and not said[0][0] and "lost host" in said[0][1]
+    elif fault.code in (130, 143):
+        good = len(said) == 1 and not said[0][0]
+    else:
+        good = not said
+    if not good:
+        verdict.wrong_causes += 1
+        verdict.wrong.append(f"named as the cause: {said}; it was {life.target or fault.name}")
+
+
+def _judge_training(verdict: Verdict, fault: Fault, life: Life) -> None:
+    done = {name: json.loads((life.directory / f"{name}.done").read_text()) for name in WORKERS}
+    expected = 2 if fault.restarted else 1
+    for name, one in done.items():
+        if one["total"] != 2.0 * STEPS or one["attempt"] != expected:
+            verdict.wrong.append(f"{name}: {one}")
+    begun = {one["began_at"] for one in done.values()}
+    saved = any((life.directory / f"worker-0.checkpoint.{attempt}").exists() for attempt in range(1, expected))
+    if len(begun) != 1 or (fault.restarted and not saved and begun != {0}) or (not fault.restarted and begun != {0}):
+        verdict.wrong.append(f"the attempts began at {begun}")
+
+
+def _missing_bytes(life: Life) -> Iterator[int]:
+    """What a task says it has printed, and its log does not hold: every line in its place, and whole."""
+    for path in life.directory.glob("worker-*.ledger"):
+        task, attempt, _ = path.name.split(".")
+        count = int.from_bytes(path.read_bytes()[:8], "little")
+        log = life.run / f"attempt-{attempt}" / task / "stdout.log"
+        lines = log.read_bytes().split(b"\n")[:-1] if log.exists() else []
+        numbers = [int(line.split(b" ", 1)[0]) for line in lines]
+        yield 0 if numbers[:count] == list(range(count)) and len(numbers) >= count else max(1, count - len(numbers))
+
+
+def _ports(life: Life) -> list[int]:
+    try:
+        plan = json.loads((life.run / "plan.json").read_text())
+    except FileNotFoundError:
+        return []
+    return [task["order"]["port"] for task in plan["tasks"] if task["order"].get("port")]
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what is only in TIME_WAIT belongs to nobody
+        try:
+            sock.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _look_for_orphans(verdict: Verdict, run_id: str, grace_s: float) -> None:
+    """Processes of the run that are left. `grace_s`: for tasks whose controller was killed, until their agent has ended them."""
+    deadline = time.monotonic() + grace_s
+    while (left := list(_processes_of(run_id))) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    verdict.orphans = len(left)
+    for process in left:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            verdict.wrong.append(f"left behind: {process.pid} {process.name()} {process.status()}")
+            process.kill()
+
+
+def _processes_of(run_id: str) -> Iterator[psutil.Process]:
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("ORCH_RUN_ID") == run_id and process.status() != psutil.STATUS_ZOMBIE:
+                yield process
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", default="", help="faults whose name begins with this")
+    options = parser.parse_args()
+    faults = [fault for fault in FAULTS if fault.name.startswith(options.only)]
+    verdicts = []
+    for number in range(options.trials):
+        verdict = try_once(faults[number % len(faults)], options.seed + number)
+        verdicts.append(verdict)
+        print(f"{number + 1:4} {verdict.name}: {'; '.join(verdict.wrong) or 'as it should be'}", flush=True)
+    counts = Counter(verdict.name.split(" (")[0] for verdict in verdicts)
+    print("trials: " + ", ".join(f"{name} {count}" for name, count in counts.items()))
+    orphans, lost, wrong = (sum(getattr(one, what) for one in verdicts) for what in ("orphans", "lost_bytes", "wrong_causes"))
+    bad = sum(bool(one.wrong) for one in verdicts)
+    found = f"{orphans} orphans, {lost} lost bytes, {wrong} wrong causes; {bad} with anything wrong"
+    print(f"{len(verdicts)} trials from seed {options.seed}: {found}")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
