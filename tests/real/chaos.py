@@ -95,7 +95,10 @@ os.rename(f".{TASK}.done.part", f"{TASK}.done")
 
 @dataclass(frozen=True)
 class Fault:
-    """What is done to whom, and what has to come of it. `restarted`: a second attempt makes it good."""
+    """What is done to whom, and what has to come of it.
+
+    `restarted`: a second attempt makes it good. `disk`: the run has a small one of its own.
+    """
 
     name: str
     act: Callable[[Life, random.Random], None]
@@ -103,6 +106,7 @@ class Fault:
     restarted: bool = False
     options: tuple[str, ...] = ()
     paused: bool = False
+    disk: bool = False
 
 
 @dataclass
@@ -193,6 +197,14 @@ def _controller(life: Life) -> psutil.Process:
     return psutil.Process(life.process.pid)
 
 
+def _fill_disk(life: Life, draw: random.Random) -> None:
+    life.wait_for("training", draw.choice(WORKERS))
+    time.sleep(draw.uniform(0, 0.3))
+    with contextlib.suppress(OSError), (life.run / "filler").open("wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 4096)
+
+
 def _nothing(life: Life, draw: random.Random) -> None:
     pass
 
@@ -214,6 +226,7 @@ FAULTS = (
     Fault("controller -INT", _signal_other(_controller, signal.SIGINT), 130, options=("--grace", "1")),
     Fault("controller -STOP, -CONT", _signal_other(_controller, signal.SIGSTOP, signal.SIGCONT), 0),
     Fault("paused console", _nothing, 0, paused=True),
+    *([Fault("full disk", _fill_disk, 125, disk=True, options=("--grace", "1"))] if os.geteuid() == 0 else []),  # it takes a mount
 )
 
 
@@ -227,6 +240,9 @@ def try_once(fault: Fault, seed: int) -> Verdict:
     with tempfile.TemporaryDirectory(prefix="chaos-") as name:
         directory = Path(name)
         (directory / "train.py").write_text(PROGRAM)
+        if fault.disk:
+            (directory / ".orch").mkdir()
+            subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(directory / ".orch")], check=True)
         padding = 20_000 if fault.paused else draw.choice((0, 100, 5000))  # more than a pipe holds
         with (directory / "said").open("wb") as said:
             out = subprocess.PIPE if fault.paused else said
@@ -249,8 +265,10 @@ def try_once(fault: Fault, seed: int) -> Verdict:
                 process.wait()
         if code is not None:
             _judge(verdict, fault, life, code)
-            if verdict.wrong:
-                verdict.wrong.append((directory / "said").read_text(errors="replace")[-3000:])
+        if fault.disk:
+            subprocess.run(["umount", str(directory / ".orch")], check=True)
+        if verdict.wrong:
+            verdict.wrong.append((directory / "said").read_text(errors="replace")[-3000:])
     return verdict
 
 
@@ -264,13 +282,13 @@ def _environment() -> dict[str, str]:
 
 
 def _judge(verdict: Verdict, fault: Fault, life: Life, code: int) -> None:
-    if code != fault.code:
+    if code != fault.code and not (fault.disk and code == 1):  # a task may be the first to find it full
         verdict.wrong.append(f"exit code {code}, not {fault.code}")
-    if fault.code >= 0 and code == fault.code:
+    if fault.code >= 0 and (code == fault.code or fault.disk):
         _judge_cause(verdict, fault, life)
     if code == 0:
         _judge_training(verdict, fault, life)
-    verdict.lost_bytes = sum(_missing_bytes(life))
+    verdict.lost_bytes = 0 if fault.disk else sum(_missing_bytes(life))
     if verdict.lost_bytes:
         verdict.wrong.append(f"{verdict.lost_bytes} bytes lost")
     if parts := [path.name for path in life.directory.rglob("*.part")] and code == 0:
@@ -285,7 +303,9 @@ def _judge_cause(verdict: Verdict, fault: Fault, life: Life) -> None:
     result = json.loads((life.run / "result.json").read_text())
     causes = [past["cause"] for past in result["past"]] + [result["cause"]] * (result["cause"] is not None)
     said = [(cause["task"], cause["what"]) for cause in causes]
-    if "-STOP" in fault.name and fault.name.startswith("task"):
+    if fault.disk:
+        good = "no space left" in json.dumps(result["cause"]).lower()
+    elif "-STOP" in fault.name and fault.name.startswith("task"):
         good = len(said) == 1 and "--hang-timeout" in said[0][1]
     elif fault.name.startswith("task"):
         number = signal.SIGTERM if "TERM" in fault.name else signal.SIGKILL

@@ -47,7 +47,7 @@ class Agent:
         self._note = arrival.note
         self._relay = Relay(self._loop, self._link)
         self._prober = Prober(self._loop, self._link)
-        self._tasks = TaskTable(self._loop, self._link, self._relay, self._prober.watch, arrival.template)
+        self._tasks = TaskTable(self._loop, self._link, self._relay, self._prober.watch, self._check_disk, arrival.template)
         self._prober.is_running = self._tasks.is_running
         self._held: list[socket.socket] = []
         self._hello: contract.Hello | None = None

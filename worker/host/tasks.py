@@ -58,10 +58,17 @@ class TaskTable:
     """All tasks that are not swept yet, by the pid of their first process, which is also their group."""
 
     def __init__(
-        self, loop: Loop, link: Link, relay: Relay, on_started: Callable[[contract.TaskOrder], None], template: Running | None = None
+        self,
+        loop: Loop,
+        link: Link,
+        relay: Relay,
+        on_started: Callable[[contract.TaskOrder], None],
+        before_failure: Callable[[], None],
+        template: Running | None = None,
     ) -> None:
+        """`before_failure`: called before the failure of a task is told: what made it fail may be known better."""
         self._loop, self._link, self._relay = loop, link, relay
-        self._on_started = on_started
+        self._on_started, self._before_failure = on_started, before_failure
         self._limits = processes.allow_many_files()
         self._env = dict(os.environ)
         self._tasks: dict[int, HostTask] = {}
@@ -211,6 +218,8 @@ class TaskTable:
         task.ended = True
         task.sweep_by = time.monotonic() + SWEEP_GRACE_S
         self._relay.announce(task.output)
+        if code and not task.stopped:
+            self._before_failure()
         failure = evidence.read_failure(task.output.directory)
         found = evidence.gather(task.output, code, failure, task.stopped_at, self._oom)
         exited = contract.Exited(
