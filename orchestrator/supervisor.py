@@ -23,8 +23,9 @@ from .model import events, formation, lifecycle, plan
 from .model.cluster import Cause, Cluster, Outcome, Phase, Verdict
 from .model.events import StopAsked
 from .model.plan import HostFacts, Placement, Plan
+from .model.restarts import PREEMPTED_CODES
 from .model.spec import DEFAULT_PRELOAD, ClusterSpec
-from .record.journal import HostReady, RunBegun, RunEvent, RunNoted, TaskBegan, TaskSpoke, TemplateReady
+from .record.journal import HostReady, Pace, RunBegun, RunEvent, RunNoted, TaskBegan, TaskSpoke, TemplateReady
 from .record.rundir import RunDir
 
 ANSWER_S = 60.0
@@ -94,6 +95,7 @@ class Supervisor:
         self._lost: set[str] = set()
         self._spoken: set[tuple[str, int]] = set()
         self._heard_at = 0.0
+        self._pace = Pace()
         self._given_up: Exception | None = None
 
     async def run(self) -> Verdict:
@@ -101,6 +103,7 @@ class Supervisor:
         self._loop = asyncio.get_running_loop()
         self._answered: asyncio.Future[None] = self._loop.create_future()
         self._finished: asyncio.Future[Verdict] = self._loop.create_future()
+        self._loop.set_exception_handler(self._fail)
         started_at = now()
         with self._signals():
             try:
@@ -185,6 +188,8 @@ class Supervisor:
     # --- frames and signals in -----------------------------------------------------------------
 
     def _receive(self, host: str, frame: Any, data: bytes) -> None:
+        if not isinstance(frame, contract.Facts):
+            frame = in_our_time(frame, self._ahead.get(host, 0.0))
         match frame:
             case contract.Facts():
                 self._facts[host] = frame
@@ -195,7 +200,7 @@ class Supervisor:
             case contract.Imported():
                 self._record(TemplateReady(host, frame.modules, frame.seconds, frame.at))
             case contract.Begun():
-                self._record(TaskBegan(frame.task, frame.attempt, frame.at - self._ahead[host]))
+                self._record(TaskBegan(frame.task, frame.attempt, frame.at))
             case contract.Grew():
                 self._grow(frame.task, frame.attempt, frame.stream, frame.size)
             case contract.Output():
@@ -206,7 +211,7 @@ class Supervisor:
             case contract.Gone():
                 pass
             case _:
-                self._happen(as_event(host, in_our_time(frame, self._ahead.get(host, 0.0))))
+                self._happen(as_event(host, frame))
 
     def _store(self, host: str, frame: contract.Output, data: bytes) -> None:
         try:
@@ -254,6 +259,14 @@ class Supervisor:
         else:
             self._give_up(Cancelled(asked))
 
+    def _fail(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A mistake of our own, in a timer or a signal's handler: the run must not go on without what it was to do."""
+        loop.default_exception_handler(context)
+        error = OrchError(f"a mistake of orch's own: {context.get('exception') or context['message']}; please report it")
+        self._give_up(error)
+        if not self._finished.done():
+            self._finished.set_exception(error)
+
     def _give_up(self, reason: Exception) -> None:
         """There will be no cluster; the first reason counts."""
         if not self._answered.done():
@@ -267,8 +280,9 @@ class Supervisor:
         if self._cluster is None:
             return
         if isinstance(event, (events.TaskExited, events.Tick)):
-            self._look_for_checkpoints(self._cluster)
-        self._record(event)
+            self._look_for_checkpoints(self._cluster, event)
+        for due in self._pace.due(event):
+            self._record(due)
         before = self._cluster
         self._cluster, actions = lifecycle.step(before, event)
         self._viewer.happened(before, self._cluster, event)
@@ -302,7 +316,7 @@ class Supervisor:
                 link.order(orders)
         if len(action.tasks) == len(self._plan.tasks):
             self._reminded = ("", 0.0)
-            self._loop.call_later(OVERDUE_S, self._remind, action.attempt)
+            self._loop.call_later(OVERDUE_S, self._remind, self._cluster.attempt_at if self._cluster else 0.0)
 
     def _by_host(self, tasks: Iterable[str]) -> Iterator[tuple[AgentLink, tuple[str, ...]]]:
         """These tasks, host by host, with the way to each host."""
@@ -334,18 +348,20 @@ class Supervisor:
             self._happen(events.Heard(self._heard_at))
         self._happen(events.Tick(at))
 
-    def _look_for_checkpoints(self, cluster: Cluster) -> None:
-        """What an attempt has saved is progress, where it matters whether there was any."""
-        if cluster.policy.restart.max:
+    def _look_for_checkpoints(self, cluster: Cluster, event: events.TaskExited | events.Tick) -> None:
+        """What an attempt has saved is progress, where it matters whether there was any: before a failure is acted on, and only once."""
+        code = event.code if isinstance(event, events.TaskExited) else None
+        matters = cluster.policy.restart.max or code in PREEMPTED_CODES
+        if matters and code != 0 and cluster.phase in (Phase.STARTING, Phase.RUNNING):
             newest = self._rundir.newest_checkpoint()
             if newest > cluster.saved_at:
                 seen = events.CheckpointSeen(newest)
                 self._record(seen)
                 self._cluster, _ = lifecycle.step(cluster, seen)
 
-    def _remind(self, attempt: int) -> None:
+    def _remind(self, attempt_at: float) -> None:
         """Name those whom the cluster waits for; again when that changes, and now and then."""
-        if self._cluster is None or self._cluster.phase is not Phase.STARTING or self._cluster.attempt != attempt:
+        if self._cluster is None or self._cluster.phase is not Phase.STARTING or self._cluster.attempt_at != attempt_at:
             return
         text = formation.describe_formation(self._cluster)
         moment = self._loop.time()
@@ -354,7 +370,7 @@ class Supervisor:
         elif text != self._reminded[0] or moment - self._reminded[1] >= REMIND_S:
             self._reminded = (text, moment)
             self._viewer.said(text)
-        self._loop.call_later(1.0, self._remind, attempt)
+        self._loop.call_later(1.0, self._remind, attempt_at)
 
     def _record(self, event: RunEvent) -> None:
         try:

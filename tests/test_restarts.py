@@ -140,6 +140,36 @@ def test_what_a_failed_attempt_left_behind_is_gone_before_the_next_begins(orch, 
     orch("up", "script.py", "-n", "1", "--max-restarts", "1", *QUICK, check=0)
 
 
+def test_a_preempted_script_that_saves_goes_on_for_ever_without_a_budget(orch, tmp_path: Path, run: LiveRun) -> None:
+    text = """
+    folder = Path(os.environ["ORCH_CHECKPOINT_DIR"])
+    folder.mkdir(exist_ok=True)
+    (folder / str(ATTEMPT)).touch()
+    sys.exit(42 if ATTEMPT < 5 else 0)
+    """
+    write_script(tmp_path, ATTEMPT + text.replace("\n    ", "\n"))
+    orch("up", "script.py", "-n", "1", *QUICK, check=0)
+    assert [past["progressed"] for past in run.result()["past"]] == [True] * 4
+
+
+def test_who_is_waited_for_is_said_though_another_has_come_back_alone(orch, tmp_path: Path) -> None:
+    write_script(tmp_path, ATTEMPT + "if TASK == 'evaluator-0' and ATTEMPT == 1:\n    sys.exit(1)\nwait_for('go')")
+    running = orch.start("up", "script.py", "-n", "2", "--evaluator", "--max-restarts", "1", *QUICK)
+    running.wait_for("attempt 2 of evaluator-0 alone")
+    running.wait_for("waiting for worker-0..1")
+    (tmp_path / "go").touch()
+    running.wait(check=0)
+
+
+def test_of_reports_that_come_all_the_time_few_are_recorded_and_the_last_counts(orch, tmp_path: Path, run: LiveRun) -> None:
+    write_script(tmp_path, "import worker\nfor step in range(30):\n    worker.report(step=step)\n    time.sleep(0.1)")
+    orch("up", "script.py", "-n", "1", check=0)
+    steps = [event["values"]["step"] for event in run.events() if event["event"] == "task_reported"]
+    assert len(steps) <= 3
+    assert steps[-1] == 29
+    assert json.loads(orch("ps", "--json").out)["tasks"][0]["report"]["step"] == 29
+
+
 # --- hangs -------------------------------------------------------------------------------------
 
 

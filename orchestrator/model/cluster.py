@@ -61,7 +61,8 @@ class Outcome(str, Enum):
 class TaskStatus:
     """One task, in its latest attempt. Times are seconds since the epoch.
 
-    `restart_at`: it has failed and is started again then, alone. `step_before`: `Cluster.reached` when it was started.
+    `restart_at`: it has failed and is started again then, alone. `step_before`, `saved_before`: `Cluster.reached` and
+    `Cluster.saved_at` when it was started.
     """
 
     name: str
@@ -81,6 +82,7 @@ class TaskStatus:
     failure: Failure | None = None
     restart_at: float | None = None
     step_before: float | None = None
+    saved_before: float = 0.0
     evidence: Evidence = Evidence()
 
     @property
@@ -175,9 +177,9 @@ class Cluster:
 
     `attempt`: the newest number; `attempt_at`: when the whole cluster was last started. `ending` is the verdict to come, as far as it is
     known while tasks are being stopped; `again`: unless there is another attempt. `resume_at`: when that begins. `alone`: the tasks that
-    wait to be started again alone. `heard_at`: when any task last wrote or reported
-    something, was started or came up, as far as it has been told.
-    `reached`: the highest step reported in this attempt; `furthest`: in those before. `saved_at`: the newest checkpoint, as told.
+    wait to be started again alone. `heard_at`: when any task last wrote or reported something, was started or came up, as far as it has
+    been told. `reached`: the highest step reported in this attempt; `furthest`: in those before. `saved_at`: the time of the newest
+    checkpoint's file, as told, by a clock that may be another than ours; `saved_before`: the same when the attempt began.
     `seed` makes the pauses of different runs differ. `missing`, `left`, `undecided`: how many tasks are still to come up, to be swept, and
     to succeed; kept, for counting them at each event would take minutes in a cluster of thousands.
     """
@@ -198,6 +200,7 @@ class Cluster:
     reached: float | None = None
     furthest: float | None = None
     saved_at: float = 0.0
+    saved_before: float = 0.0
     past: tuple[PastAttempt, ...] = ()
     hurried: bool = False
     verdict: Verdict | None = None

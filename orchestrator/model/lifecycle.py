@@ -65,7 +65,8 @@ def step(cluster: Cluster, event: Event) -> tuple[Cluster, tuple[Action, ...]]:
             return cluster, (StartAttempt(event.attempt, tuple(cluster.tasks)),)
         case TaskStarted():
             changes = {"state": TaskState.STARTED, "pid": event.pid, "started_at": event.at, "waiting": ""}
-            return _form(_hear(_update(cluster, event.task, **changes, step_before=cluster.reached), event.at), event.at), ()
+            changes |= {"step_before": cluster.reached, "saved_before": cluster.saved_at}
+            return _form(_hear(_update(cluster, event.task, **changes), event.at), event.at), ()
         case TaskUp():
             cluster = _update(cluster, event.task, state=TaskState.UP, up_at=event.at, waiting="")
             return _form(_hear(cluster, event.at), event.at), ()
@@ -76,6 +77,8 @@ def step(cluster: Cluster, event: Event) -> tuple[Cluster, tuple[Action, ...]]:
         case TaskNotStarted():
             state = TaskState.STOPPED if cluster.phase is Phase.STOPPING else TaskState.FAILED
             cluster = _update(cluster, event.task, state=state, ended_at=event.at, swept=True)
+            if cluster.phase is Phase.STOPPING:  # its start was withdrawn
+                return _finish_if_empty(cluster, event.at)
             task = cluster.tasks[event.task]
             cause = Cause(f"could not be started: {event.reason}", event.at, task.name, task.host, attempt=task.attempt)
             return _end(cluster, Outcome.BROKEN, BROKEN_CODE, event.at, cause)
@@ -318,6 +321,7 @@ def _begin_attempt(cluster: Cluster, at: float) -> tuple[Cluster, tuple[Action, 
         heard_at=at,
         reached=None,
         furthest=furthest,
+        saved_before=cluster.saved_at,
     )
     return _recount(cluster), (StartAttempt(number, tuple(cluster.tasks)),)
 

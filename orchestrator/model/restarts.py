@@ -34,13 +34,16 @@ def is_asked(cluster: Cluster) -> bool:
     return cluster.again and cluster.ending is not None and cluster.ending.outcome is Outcome.CANCELLED
 
 
-def has_progressed(cluster: Cluster, since: float, until: float, step_before: float | None) -> bool:
-    """Whether the training came forward: a higher step was reported, a checkpoint came, or, if neither ever happens, by its length."""
-    if cluster.saved_at > since:
+def has_progressed(cluster: Cluster, seconds: float, saved_before: float, step_before: float | None) -> bool:
+    """Whether the training came forward: a higher step was reported, a checkpoint came, or, if neither ever happens, by its length.
+
+    `saved_before`, `step_before`: what had been reached when it began.
+    """
+    if cluster.saved_at > saved_before:
         return True
     if cluster.reached is not None:
         return step_before is None or cluster.reached > step_before
-    return not cluster.saved_at and step_before is None and until - since >= cluster.policy.restart.progress_s
+    return not cluster.saved_at and step_before is None and seconds >= cluster.policy.restart.progress_s
 
 
 def of_cluster(cluster: Cluster, at: float) -> PastAttempt:
@@ -48,14 +51,15 @@ def of_cluster(cluster: Cluster, at: float) -> PastAttempt:
     ending = cluster.ending
     cause = ending.cause if ending is not None else None
     asked = is_asked(cluster)
-    progressed = asked or has_progressed(cluster, cluster.attempt_at, cluster.stopping_at or at, cluster.furthest)
+    seconds = (cluster.stopping_at or at) - cluster.attempt_at
+    progressed = asked or has_progressed(cluster, seconds, cluster.saved_before, cluster.furthest)
     return PastAttempt(cluster.attempt, cluster.attempt_at, at, cause, free=asked or is_preemption(cause), progressed=progressed)
 
 
 def of_task(cluster: Cluster, task: TaskStatus, cause: Cause) -> PastAttempt:
     """What has just ended: a task that can go on alone."""
     since = cluster.attempt_at if task.started_at is None else task.started_at
-    progressed = has_progressed(cluster, since, cause.at, task.step_before)
+    progressed = has_progressed(cluster, cause.at - since, task.saved_before, task.step_before)
     return PastAttempt(task.attempt, since, cause.at, cause, task.name, free=is_preemption(cause), progressed=progressed)
 
 

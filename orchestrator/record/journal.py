@@ -73,6 +73,32 @@ class RunNoted:
     at: float
 
 
+REPORTS_S = 5.0
+"""So many seconds lie between two reports of a task that are recorded: a day of a hundred tasks would otherwise be millions."""
+
+
+class Pace:
+    """Which events are to be recorded when. All of them, but of a task's reports one now and then, and the last before anything is
+    decided: so that folding what was recorded decides the same."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, events.TaskReported] = {}
+        self._told_at: dict[str, float] = {}
+
+    def due(self, event: RunEvent) -> list[RunEvent]:
+        """What to record now that `event` has happened."""
+        if not isinstance(event, events.TaskReported):
+            held = list(self._held.values())
+            self._held.clear()
+            return [*held, event]
+        if event.at - self._told_at.get(event.task, -REPORTS_S) < REPORTS_S:
+            self._held[event.task] = event
+            return []
+        self._held.pop(event.task, None)
+        self._told_at[event.task] = event.at
+        return [event]
+
+
 RunEvent = events.Event | RunBegun | HostReady | TemplateReady | TaskBegan | TaskSpoke | RunNoted
 
 

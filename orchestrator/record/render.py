@@ -67,8 +67,8 @@ def narrate(before: Cluster, after: Cluster, event: events.Event) -> str | None:
     if after.phase is Phase.RESTARTING and before.phase is not Phase.RESTARTING:
         return _narrate_restart(after)
     if after.attempt != before.attempt:
-        alone = len(after.alone) < len(before.alone)
-        return f"attempt {after.attempt}{f' of {before.alone[0]} alone' if alone else ''}"
+        alone = [name for name in before.alone if name not in after.alone and after.attempt_at == before.attempt_at]
+        return f"attempt {after.attempt}{f' of {group_tasks(alone)} alone' if alone else ''}"
     if isinstance(event, events.StopAsked) and before.phase is Phase.STOPPING:
         return "it is not started again" if before.again and not after.again else "again: killing what is left"
     if before.phase is Phase.STARTING and after.phase is Phase.RUNNING and len(after.tasks) > 1:

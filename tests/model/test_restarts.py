@@ -183,11 +183,13 @@ def test_what_is_no_step_is_no_progress(step: object) -> None:
 
 def test_a_new_checkpoint_is_progress_and_an_old_one_is_none() -> None:
     life = Life(Restart(max=100, without_progress=0)).start()
-    life.happen(ev.CheckpointSeen(105.0))
+    life.happen(ev.CheckpointSeen(7.0))  # by a clock of the file server's own
     life.fail().wait()
-    life.happen(ev.CheckpointSeen(105.0))
+    life.happen(ev.CheckpointSeen(7.0))
+    life.fail().wait()
+    life.happen(ev.CheckpointSeen(8.0))
     life.fail()
-    assert [past.progressed for past in life.cluster.past] == [True, False]
+    assert [past.progressed for past in life.cluster.past] == [True, False, True]
 
 
 def test_a_long_attempt_is_progress_where_nothing_is_reported_or_saved() -> None:
@@ -318,8 +320,8 @@ def test_an_evaluators_reports_are_no_sign_of_life_of_the_training() -> None:
 
 def test_a_hang_and_a_late_start_are_started_again_and_a_run_out_of_time_is_not() -> None:
     hung = Life(Restart(max=1), hang_s=30.0).start().wait().sweep().wait()
-    late = Life(Restart(max=1), start_s=30.0).wait().sweep()
-    for name in WORKERS:
+    late = Life(Restart(max=1), start_s=30.0).wait()
+    for name in WORKERS:  # they were waiting for their import, and their starts were withdrawn
         late.happen(ev.TaskNotStarted(name, 1, "stopped before it was started", late.now))
     late.wait()
     assert (hung.cluster.attempt, late.cluster.attempt) == (2, 2)
@@ -362,6 +364,20 @@ def test_a_restart_that_is_asked_for_costs_nothing_and_comes_at_once() -> None:
     life.sweep()
     assert lc.next_deadline(life.cluster) == life.now
     life.wait()
+    assert life.starts[1:] == [(2, tuple(WORKERS))]
+
+
+def test_a_restart_asked_for_during_the_import_withdraws_the_starts_and_comes() -> None:
+    life = Life(Restart()).happen(ev.RestartAsked(100.0))
+    for name in WORKERS:
+        life.happen(ev.TaskNotStarted(name, 1, "stopped before it was started", 100.0))
+    life.wait()
+    assert life.starts[1:] == [(2, tuple(WORKERS))]
+
+
+def test_a_task_that_fails_while_another_imports_is_started_again_with_it() -> None:
+    life = Life(Restart(max=1)).start("worker-0").end("worker-0", 3)
+    life.happen(ev.TaskNotStarted("worker-1", 1, "stopped before it was started", 100.0)).sweep().wait()
     assert life.starts[1:] == [(2, tuple(WORKERS))]
 
 
