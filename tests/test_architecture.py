@@ -40,7 +40,9 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "orchestrator.errors": (),
     "orchestrator": (),
     "worker.codec": (),
-    "worker.contract": ("worker.codec",),
+    "worker.collectives": (),
+    "worker.equipment": (),
+    "worker.contract": ("worker.codec", "worker.collectives", "worker.equipment"),
     "worker.channel": ("worker.contract",),
     "worker.clock": (),
     "worker.task": ("worker.contract", "worker.channel"),
@@ -51,7 +53,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
 # These two stand for the package's own module: as a prefix they would let everything in.
 EXACT = ("orchestrator", "worker")
 
-PURE = ("orchestrator.model", "orchestrator.errors", "worker.codec", "worker.contract", *INSIGHT)
+PURE = ("orchestrator.model", "orchestrator.errors", "worker.codec", "worker.collectives", "worker.contract", "worker.equipment", *INSIGHT)
 PURE_IMPORTS = {
     "__future__",
     "abc",

@@ -18,6 +18,9 @@ from typing import Any, Literal, get_args
 from .codec import ContractError as ContractError
 from .codec import from_json as from_json
 from .codec import to_json as to_json
+from .collectives import CollectiveSettings as CollectiveSettings
+from .equipment import DeviceSettings as DeviceSettings
+from .equipment import Gpu as Gpu
 
 PROTOCOL = 1
 """Version of the frames below. Both ends must agree; `channel.Decoder` refuses another one."""
@@ -52,30 +55,6 @@ class TaskId:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceSettings:
-    """What a task asks of its devices, applied before the user's code can touch TensorFlow's runtime.
-
-    None, everywhere: TensorFlow's own choice. `cpus`: how many logical CPU devices the task sees. `intra_op_threads`,
-    `inter_op_threads`: TensorFlow's thread pools (``TF_NUM_INTRAOP_THREADS``, ``TF_NUM_INTEROP_THREADS``); None means the
-    host's cores shared out among its tasks. `gpus`: how many GPUs TensorFlow must find, because that many were asked for;
-    which ones is said by ``CUDA_VISIBLE_DEVICES``. `memory_limit_mb` and `logical_gpus` hold for each of them.
-    """
-
-    cpus: int | None = None
-    intra_op_threads: int | None = None
-    inter_op_threads: int | None = None
-    gpus: int | None = None
-    memory_growth: bool | None = None
-    memory_limit_mb: int | None = None
-    logical_gpus: tuple[int, ...] | None = None
-    soft_placement: bool | None = None
-    log_placement: bool | None = None
-    xla: bool | None = None
-    tf32: bool | None = None
-    determinism: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Program:
     """What a task runs.
 
@@ -105,6 +84,7 @@ class TaskOrder:
     cluster: str | None = None
     """Which of the order's clusters goes into TF_CONFIG; None: the task gets no TF_CONFIG."""
     devices: DeviceSettings = DeviceSettings()
+    collectives: CollectiveSettings = CollectiveSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +97,7 @@ class BootstrapOrder:
     tf_config: str | None
     devices: DeviceSettings
     log_dir: str
+    collectives: CollectiveSettings = CollectiveSettings()
 
 
 def default_environment(cores: int, tasks: int) -> dict[str, str]:
@@ -215,26 +196,6 @@ class Bye:
 
 
 # --- frames: agent -> controller ---------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """A GPU, or a part of one (MIG), that tasks on this host may use.
-
-    `index`: the driver's own (``nvidia-smi``). `uuid`: ``GPU-…``, or ``MIG-…`` for a part of the GPU `index`. `memory_mb`: in
-    units of 2**20 bytes, as TensorFlow counts; 0 if the driver does not say. `id`: what stands for it in
-    ``CUDA_VISIBLE_DEVICES`` here.
-    """
-
-    index: int
-    uuid: str
-    name: str
-    memory_mb: int
-    id: str
-
-    @property
-    def is_part(self) -> bool:
-        return self.uuid.startswith("MIG-")
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,8 @@ def _lines(planned: Plan) -> Iterator[str]:
             yield f"  arguments {json.dumps(list(task.order.program.args))}"
         for name, value in sorted(to_json(task.order.devices).items()):
             yield f"  devices.{name}: {json.dumps(value)}"
+        for name, value in to_json(task.order.collectives).items():
+            yield f"  collectives.{name}: {json.dumps(value)}"
         for name, value in sorted({**shared[task.host], **task.order.env}.items()):
             yield f"  {name}={value}"
         text = planned.tf_config(task)
@@ -94,6 +96,7 @@ def _json_parts(planned: Plan) -> Iterator[str]:
             "address": task.address,
             "program": {"kind": program.kind, "target": program.target, "args": list(program.args)},
             "devices": to_json(task.order.devices),
+            "collectives": to_json(task.order.collectives),
             "env": {**shared[task.host], **task.order.env},
             "tf_config": json.loads(text) if text else None,
         }

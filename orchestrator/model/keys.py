@@ -34,6 +34,7 @@ MAX_TASKS = 100_000
 MAX_SECONDS = 1_000_000_000
 MAX_RESTARTS = 1_000_000
 MAX_NAME = 40
+IMPLEMENTATIONS = ("auto", "ring", "nccl")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 FIRST_PORT, LAST_PORT = 1024, 65535
 
@@ -148,6 +149,29 @@ _TIMEOUTS = Struct(
         "grace_s": Key(Number(MAX_SECONDS, zero=True), "From SIGTERM to SIGKILL, when a task is stopped.", "5", "5"),
     }
 )
+_COLLECTIVES = Struct(
+    {
+        "heartbeat_s": Key(
+            Number(MAX_SECONDS),
+            "A peer that gives no sign of life for so many seconds is given up by TensorFlow.",
+            "5",
+            "5 (TensorFlow itself: 10)",
+        ),
+        "timeout_s": Key(
+            Number(MAX_SECONDS),
+            "The longest that one collective operation waits for its peers. "
+            "TensorFlow then spends 2 threads on each operation, for as long as this.",
+            "30",
+            "no limit",
+        ),
+        "implementation": Key(
+            OneOf(IMPLEMENTATIONS, "the implementations"),
+            f"What carries the operations out: {listed(IMPLEMENTATIONS, 'or')}.",
+            "nccl",
+            "auto, TensorFlow's choice",
+        ),
+    }
+)
 _RESTART = Struct(
     {
         "max": Key(Integer(0, MAX_RESTARTS), "How often, in the whole run.", "3", "0"),
@@ -210,6 +234,7 @@ ROOT = Struct(
             "tensorflow, if the program uses it",
         ),
         "timeouts": Key(_TIMEOUTS, "Limits in seconds."),
+        "collectives": Key(_COLLECTIVES, "How the workers of multi_worker_mirrored wait for each other."),
         "restart": Key(_RESTART, "What is started again after a failure: a number of restarts, or a mapping as here."),
         "ports": Key(PortRange(), "The first and last port that may be used.", "41000-41999", "any free port"),
         "backend": Key(_BACKEND, "Where the tasks run."),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
-from worker.contract import TASK_TYPES, Program
+from worker.contract import TASK_TYPES, CollectiveSettings, Program
 
 from ..errors import Problem, SpecError
 from . import device_keys, device_rules
@@ -16,7 +16,7 @@ from .device_rules import LEVEL
 from .document import Node, place_of
 from .findings import Findings, listed
 from .keys import MAX_NAME, MAX_TASKS, ROOT, json_schema, template
-from .spec import SINGLE_TASK_STRATEGIES, BackendSpec, ClusterSpec, Restart, TaskSpec, Timeouts, computes
+from .spec import DEFAULT_COLLECTIVES, SINGLE_TASK_STRATEGIES, BackendSpec, ClusterSpec, Restart, TaskSpec, Timeouts, computes
 
 __all__ = ["json_schema", "parse", "template", "to_document"]
 
@@ -119,6 +119,19 @@ def _serve_needs_servers(draft: Draft) -> Problem | None:
     return None
 
 
+def _collectives_have_their_strategy(draft: Draft) -> Problem | None:
+    if draft.given.get("collectives") and draft.strategy != "multi_worker_mirrored":
+        return Problem(draft.place("collectives"), f"collectives: is for strategy multi_worker_mirrored, not {draft.strategy}")
+    return None
+
+
+def _collectives_have_their_program(draft: Draft) -> Problem | None:
+    if draft.given.get("collectives") and "command" in draft.given:
+        message = "collectives: would be set inside a Python program, and this cluster runs a command"
+        return Problem(draft.place("collectives"), message, "run the script itself: script: train.py, or a module")
+    return None
+
+
 def _not_too_many(draft: Draft) -> Problem | None:
     if (total := sum(draft.counts.values())) > MAX_TASKS:
         return Problem(draft.place("tasks"), f"tasks: there are {total:,} in all; the limit is {MAX_TASKS:,}")
@@ -147,6 +160,8 @@ RULES: tuple[tuple[tuple[str, ...], Callable[[Draft], Problem | None]], ...] = (
     (_COUNTS, _parameter_server_has_servers),
     (_COUNTS, _parameter_server_has_a_chief),
     (("serve", "strategy", "tasks.ps.count"), _serve_needs_servers),
+    ((*_COUNTS, "collectives"), _collectives_have_their_strategy),
+    ((*PROGRAM_KINDS, "collectives"), _collectives_have_their_program),
     (_COUNTS, _not_too_many),
     ((*_COUNTS, "ports"), _ports_for_all),
 )
@@ -176,6 +191,7 @@ def _spec(draft: Draft, workdir: str) -> ClusterSpec:
         preload=given.get("preload"),
         ports=given.get("ports"),
         timeouts=Timeouts(**given.get("timeouts", {})),
+        collectives=replace(DEFAULT_COLLECTIVES, **given.get("collectives", {})),
         restart=Restart(**given.get("restart", {})),
         backend=BackendSpec(**given.get("backend", {})),
     )
@@ -212,12 +228,22 @@ def to_document(spec: ClusterSpec) -> dict[str, Any]:
         "defaults": {"env": dict(spec.env)},
         "serve": spec.serve,
         "timeouts": {field.name: getattr(spec.timeouts, field.name) for field in fields(Timeouts)},
+        "collectives": _collectives_document(spec.collectives),
         "restart": {field.name: getattr(spec.restart, field.name) for field in fields(Restart)},
         "ports": list(spec.ports or ()),
         "backend": {"type": spec.backend.type},
     }
-    given = {key: value for key, value in document.items() if value not in ("", [])}
+    given = {key: value for key, value in document.items() if value not in ("", [], {})}
     return given if spec.preload is None else {**given, "preload": list(spec.preload)}
+
+
+def _collectives_document(collectives: CollectiveSettings) -> dict[str, Any]:
+    """What differs from the default: under another strategy the key must not be there at all."""
+    return {
+        field.name: getattr(collectives, field.name)
+        for field in fields(CollectiveSettings)
+        if getattr(collectives, field.name) != getattr(DEFAULT_COLLECTIVES, field.name)
+    }
 
 
 def _task_document(tasks: TaskSpec) -> dict[str, Any]:

@@ -10,7 +10,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from worker.contract import DeviceSettings, Gpu, Program, StartTasks, TaskId, TaskOrder, default_environment, tf_config_text
+from worker.contract import (
+    CollectiveSettings,
+    DeviceSettings,
+    Gpu,
+    Program,
+    StartTasks,
+    TaskId,
+    TaskOrder,
+    default_environment,
+    tf_config_text,
+)
 
 from ..errors import SpecError
 from . import devices, tf_config
@@ -185,7 +195,14 @@ def _order(spec: ClusterSpec, tasks: TaskSpec, task: TaskId, port: int | None, r
         strategy=spec.strategy,
         cluster=cluster,
         devices=gpus.settings,
+        collectives=_collectives(spec, task),
     )
+
+
+def _collectives(spec: ClusterSpec, task: TaskId) -> CollectiveSettings:
+    """For those that train together: an evaluator has no peers, and a command cannot be reached inside."""
+    together = spec.strategy == "multi_worker_mirrored" and task.type in ("chief", "worker")
+    return spec.collectives if together and spec.program.kind != "command" else CollectiveSettings()
 
 
 def _program(spec: ClusterSpec, tasks: TaskSpec) -> Program:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from worker.contract import DeviceSettings, Program
+from worker.contract import CollectiveSettings, DeviceSettings, Program
 
 STRATEGIES = ("multi_worker_mirrored", "parameter_server", "mirrored", "one_device", "none")
 SINGLE_TASK_STRATEGIES = ("mirrored", "one_device", "none")
 
-
 DEFAULT_PRELOAD = ("tensorflow",)
+DEFAULT_COLLECTIVES = CollectiveSettings(heartbeat_s=5.0)
+"""TensorFlow's own heartbeat is 10 seconds; the others are its own (see docs/tensorflow-knobs.md)."""
 
 
 def computes(task_type: str, strategy: str) -> bool:
@@ -117,6 +118,7 @@ class ClusterSpec:
     preload: tuple[str, ...] | None = None
     ports: tuple[int, int] | None = None
     timeouts: Timeouts = Timeouts()
+    collectives: CollectiveSettings = DEFAULT_COLLECTIVES
     restart: Restart = Restart()
     backend: BackendSpec = BackendSpec()
 

@@ -19,7 +19,7 @@ from orchestrator.model.keys import ROOT
 from orchestrator.model.parse import json_schema, parse, template, to_document
 from orchestrator.model.schema import Struct
 from orchestrator.model.spec import STRATEGIES, BackendSpec, ClusterSpec, Restart, TaskDevices, TaskSpec, Timeouts
-from worker.contract import TASK_TYPES, DeviceSettings, Program
+from worker.contract import TASK_TYPES, CollectiveSettings, DeviceSettings, Program
 
 
 def spec_of(text: str | bytes) -> ClusterSpec:
@@ -87,6 +87,13 @@ def test_every_key():
         restart=Restart(max=3, backoff_s=0.5, backoff_max_s=30, without_progress=0, progress_s=60),
         backend=BackendSpec("local"),
     )
+
+
+def test_collectives_have_a_heartbeat_of_their_own():
+    assert spec_of("script: a").collectives == CollectiveSettings(heartbeat_s=5.0)
+    found = spec_of("script: a\ncollectives: {timeout_s: 30, implementation: nccl}").collectives
+    assert found == CollectiveSettings(5.0, 30.0, "nccl")
+    assert spec_of("script: a\ncollectives: {heartbeat_s: 0.5}").collectives == CollectiveSettings(0.5)
 
 
 def test_a_null_is_a_missing_key():
@@ -300,6 +307,25 @@ def test_wrong_counts_and_strategies(text, problems):
         ("scirpt: a", [":1: unknown key 'scirpt' (did you mean 'script'?)"]),
         ("script: a\nbackend: ssh", [":2: backend: 'ssh' is not known (the backends: local)"]),
         ("script: a\nbackend: {type: lokal}", [":2: backend.type: 'lokal' is not known (did you mean 'local'?)"]),
+        ("script: a\ncollectives: {heartbeat_s: 0}", [":2: collectives.heartbeat_s: must be more than 0, not 0"]),
+        (
+            "script: a\ncollectives: {implementation: gloo, timeout: 3}",
+            [
+                ":2: collectives.implementation: 'gloo' is not known (the implementations: auto, ring and nccl)",
+                ":2: collectives: unknown key 'timeout' (did you mean 'timeout_s'?)",
+            ],
+        ),
+        (
+            "script: a\nstrategy: mirrored\ncollectives: {heartbeat_s: 5}",
+            [":3: collectives: is for strategy multi_worker_mirrored, not mirrored"],
+        ),
+        (
+            "command: a\ncollectives: {timeout_s: 5}",
+            [
+                ":2: collectives: would be set inside a Python program, and this cluster runs a command "
+                "(run the script itself: script: train.py, or a module)"
+            ],
+        ),
         ("script: a\ntimeouts: {run_s: 0}", [":2: timeouts.run_s: must be more than 0, not 0"]),
         ("script: a\ntimeouts: {run_s: .inf}", [":2: timeouts.run_s: must be a number, not .inf"]),
         (
@@ -476,6 +502,7 @@ OUTER_DEVICES = {
     "determinism": st.booleans(),
 }
 INNER_DEVICES = {"cpus": SMALL, "soft_placement": st.booleans(), "xla": st.booleans(), "tf32": st.booleans()}
+COLLECTIVES = some_of(heartbeat_s=SECONDS, timeout_s=SECONDS, implementation=st.sampled_from(["auto", "ring", "nccl"]))
 GROWTH = {"memory_growth": st.booleans() | st.sampled_from([[True, True], {"GPU:0": False}])}
 LIMITS = {"memory_limit_mb": SMALL}
 
@@ -512,6 +539,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
         ports=PORTS | PORTS.map(lambda ends: f"{ends[0]}-{ends[1]}"),
         serve=st.just(strategy == "parameter_server"),
         backend=st.just("local") | some_of(type=st.just("local")),
+        **({"collectives": COLLECTIVES} if kind != "command" and strategy == "multi_worker_mirrored" else {}),
     )
     program = {kind: draw(FULL_TEXTS)}
     return {**draw(rest), **program, "strategy": strategy, "tasks": tasks}

@@ -95,6 +95,20 @@ def test_threads_are_the_hosts_cores_shared_out_unless_set() -> None:
     assert make(wanted).tasks[0].order.env["TF_NUM_INTRAOP_THREADS"] == "3"
 
 
+@pytest.mark.parametrize(
+    ("strategy", "kind", "told"),
+    [
+        ("multi_worker_mirrored", "script", {"chief-0": 5.0, "worker-0": 5.0, "evaluator-0": None}),
+        ("multi_worker_mirrored", "command", {"chief-0": None, "worker-0": None, "evaluator-0": None}),
+        ("parameter_server", "script", {"chief-0": None, "worker-0": None, "ps-0": None, "evaluator-0": None}),
+    ],
+)
+def test_those_that_train_together_are_told_how_to_wait_for_each_other(strategy, kind, told) -> None:
+    counts = {name.partition("-")[0]: 1 for name in told}
+    planned = make(replace(spec(strategy, **counts), program=Program(kind, "a")))
+    assert {str(task.id): task.order.collectives.heartbeat_s for task in planned.tasks} == told
+
+
 def test_a_type_can_have_arguments_and_variables_of_its_own() -> None:
     wanted = replace(spec(), tasks=(TaskSpec("chief", 1), TaskSpec("worker", 1, args=("--y",), env={"A": "b"})))
     chief, worker = make(wanted).tasks

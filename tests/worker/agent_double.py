@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from worker.contract import BootstrapOrder, DeviceSettings, Failure, Program, TaskId, from_json, tf_config_text, to_json
+from worker.contract import BootstrapOrder, CollectiveSettings, DeviceSettings, Failure, Program, TaskId, from_json, tf_config_text, to_json
 
 ROOT = Path(__file__).resolve().parents[2]
 START = ROOT / "worker" / "task" / "start.py"
@@ -69,6 +69,7 @@ def start_task(
     strategy: str = "none",
     tf_config: str | None = None,
     devices: DeviceSettings = DeviceSettings(),
+    collectives: CollectiveSettings = CollectiveSettings(),
     env: Mapping[str, str] | None = None,
     log_dir: Path | None = None,
     options: Sequence[str] = (),
@@ -79,7 +80,7 @@ def start_task(
         (cwd / "logs").mkdir(exist_ok=True)
         log_dir = Path(tempfile.mkdtemp(prefix=f"{task}-", dir=cwd / "logs"))
     log_dir.mkdir(exist_ok=True)
-    order = BootstrapOrder(task, program, strategy, tf_config, devices, str(log_dir))
+    order = BootstrapOrder(task, program, strategy, tf_config, devices, str(log_dir), collectives)
     changes = {"PYTHONUNBUFFERED": "1", "ORCH_TASK": task, "ORCH_STRATEGY": strategy, "ORCH_LOG_DIR": str(log_dir), **(env or {})}
     with (
         tempfile.TemporaryFile() as file,
@@ -164,6 +165,7 @@ def start_cluster(
     *types: str,
     servers: Program | None = None,
     devices: DeviceSettings = DeviceSettings(),
+    collectives: CollectiveSettings = CollectiveSettings(),
     env: Mapping[str, str] | None = None,
 ) -> Iterator[dict[str, Task]]:
     """One task of each type in `types`, in one cluster; they are killed at the end. `servers`: what all but the chief run."""
@@ -182,6 +184,7 @@ def start_cluster(
                 strategy=strategy,
                 tf_config=tf_config_text(json.dumps(jobs), name),
                 devices=devices,
+                collectives=collectives,
                 env={
                     "TF_GRPC_REUSE_PORT": "true",
                     "TF_NUM_INTEROP_THREADS": "1",

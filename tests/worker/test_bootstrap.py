@@ -300,7 +300,7 @@ def test_nothing_heavy_is_imported(tmp_path: Path) -> None:
 
 def test_the_order_is_read_as_the_contract_writes_it(tmp_path: Path, run: Callable[..., Outcome]) -> None:
     known = {spec.name for spec in fields(contract.BootstrapOrder)}
-    assert known == {"task", "program", "strategy", "tf_config", "devices", "log_dir"}
+    assert known == {"task", "program", "strategy", "tf_config", "devices", "log_dir", "collectives"}
     write(tmp_path / "s.py", "import os, sys\nprint(ascii(sys.argv), len(os.environ['TF_CONFIG']))")
     long = "x" * 300_000
     args = ("", "ü\udcff\n", "-x")

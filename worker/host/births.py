@@ -184,7 +184,7 @@ def prepare(host_env: dict[str, str], start: contract.StartTasks, order: contrac
     """All that a task is told. Raises KeyError for a cluster that was not sent."""
     tf_config = environment.tf_config_of(start, order)
     env = environment.compose(host_env, start, order, output.directory, tf_config)
-    told = contract.BootstrapOrder(order.task, order.program, order.strategy, tf_config, order.devices, output.directory)
+    told = contract.BootstrapOrder(order.task, order.program, order.strategy, tf_config, order.devices, output.directory, order.collectives)
     return Birth(order, output, told, env)
 
 

@@ -52,9 +52,10 @@ def run(order: dict[str, Any], loaded: frozenset[str]) -> None:
     _forget_shadowed(sys.modules.keys() - loaded)
     _apply_devices(order["devices"], order["log_dir"])
     if order["strategy"] == "multi_worker_mirrored":
-        from . import signals
+        from . import collectives, signals
 
         signals.keep_sigterm()
+        collectives.apply_soon(order.get("collectives", {}))
     pid = os.getpid()
     _say_when(order["log_dir"])
     try:
