@@ -32,7 +32,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "orchestrator.__main__": ("orchestrator.cli",),
     "orchestrator.cli": ("orchestrator.__version__", "orchestrator.supervisor", "orchestrator.insight", *PLACES),
     "orchestrator.testing": ("orchestrator.supervisor", *PLACES),
-    "orchestrator.supervisor": PLACES,
+    "orchestrator.supervisor": ("orchestrator.preparation", *PLACES),
+    "orchestrator.preparation": PLACES,
     "orchestrator.insight": ("orchestrator.record", *MODEL),
     "orchestrator.backends": (*MODEL, "worker", "worker.channel", "worker.clock"),
     "orchestrator.record": MODEL,
@@ -40,7 +41,11 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "orchestrator.errors": (),
     "orchestrator": (),
     "worker.codec": (),
-    "worker.contract": ("worker.codec",),
+    "worker.reachability": (),
+    "worker.manifest": (),
+    "worker.naming": ("worker.codec",),
+    "worker.equipment": (),
+    "worker.contract": ("worker.codec", "worker.equipment", "worker.manifest", "worker.naming", "worker.reachability"),
     "worker.channel": ("worker.contract",),
     "worker.clock": (),
     "worker.task": ("worker.contract", "worker.channel"),
@@ -51,7 +56,10 @@ ARROWS: dict[str, tuple[str, ...]] = {
 # These two stand for the package's own module: as a prefix they would let everything in.
 EXACT = ("orchestrator", "worker")
 
-PURE = ("orchestrator.model", "orchestrator.errors", "worker.codec", "worker.contract", *INSIGHT)
+PURE = (
+    *("orchestrator.model", "orchestrator.errors", *INSIGHT),
+    *("worker.codec", "worker.contract", "worker.equipment", "worker.manifest", "worker.naming", "worker.reachability"),
+)
 PURE_IMPORTS = {
     "__future__",
     "abc",

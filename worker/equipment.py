@@ -1,0 +1,49 @@
+"""What a host has in devices, and what a task asks of them; a part of `contract`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSettings:
+    """What a task asks of its devices, applied before the user's code can touch TensorFlow's runtime.
+
+    None, everywhere: TensorFlow's own choice. `cpus`: how many logical CPU devices the task sees. `intra_op_threads`,
+    `inter_op_threads`: TensorFlow's thread pools (``TF_NUM_INTRAOP_THREADS``, ``TF_NUM_INTEROP_THREADS``); None means the
+    host's cores shared out among its tasks. `gpus`: how many GPUs TensorFlow must find, because that many were asked for;
+    which ones is said by ``CUDA_VISIBLE_DEVICES``. `memory_limit_mb` and `logical_gpus` hold for each of them.
+    """
+
+    cpus: int | None = None
+    intra_op_threads: int | None = None
+    inter_op_threads: int | None = None
+    gpus: int | None = None
+    memory_growth: bool | None = None
+    memory_limit_mb: int | None = None
+    logical_gpus: tuple[int, ...] | None = None
+    soft_placement: bool | None = None
+    log_placement: bool | None = None
+    xla: bool | None = None
+    tf32: bool | None = None
+    determinism: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU, or a part of one (MIG), that tasks on this host may use.
+
+    `index`: the driver's own (``nvidia-smi``). `uuid`: ``GPU-…``, or ``MIG-…`` for a part of the GPU `index`. `memory_mb`: in
+    units of 2**20 bytes, as TensorFlow counts; 0 if the driver does not say. `id`: what stands for it in
+    ``CUDA_VISIBLE_DEVICES`` here.
+    """
+
+    index: int
+    uuid: str
+    name: str
+    memory_mb: int
+    id: str
+
+    @property
+    def is_part(self) -> bool:
+        return self.uuid.startswith("MIG-")
