@@ -52,7 +52,7 @@ def choose(known: Mapping[str, Sequence[str]], ports: Mapping[str, int], tried: 
     chosen: dict[str, str] = {}
     lines: list[str] = []
     for host, addresses in known.items():
-        trials = {source: answers for (source, target), answers in tried.items() if target == host}
+        trials = {source: answers for (source, target), answers in sorted(tried.items()) if target == host}
         good = [address for address in addresses if all(not answers.get(address, "was not tried") for answers in trials.values())]
         if good:
             chosen[host] = good[0]
