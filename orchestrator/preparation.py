@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,19 @@ from .record.rundir import RunDir
 
 ANSWER_S = 60.0
 """How long an agent that is up may take to its first frame."""
+OVERDUE_S = 5.0
+"""When hosts that have not answered are first named."""
+REMIND_S = 15.0
 
 
 class Preparation:
     """Made for one run; `links` and `facts` stay in use while it lasts. `hosts`: those that get tasks."""
 
-    def __init__(self, spec: ClusterSpec, backend: Backend, rundir: RunDir, receive: Receive, lose: Lose) -> None:
+    def __init__(
+        self, spec: ClusterSpec, backend: Backend, rundir: RunDir, receive: Receive, lose: Lose, say: Callable[[str], None]
+    ) -> None:
         self._spec, self._backend, self._rundir = spec, backend, rundir
-        self._receive, self._lose = receive, lose
+        self._receive, self._lose, self._say = receive, lose, say
         every = {host.name: host for host in backend.hosts(spec)}
         placement = plan.place(spec, list(every))
         self.hosts = {name: host for name, host in every.items() if placement[name]}
@@ -51,11 +57,11 @@ class Preparation:
             ships = self._spec.backend.code == "ship"
             limit_mb = self._spec.backend.code_limit_mb if ships else math.inf
             self._directory = collect(self._spec.workdir, limit_mb, only=None if ships else self._spec.program.target)
-        connecting = asyncio.create_task(self._connect())
+        connecting, reminding = asyncio.create_task(self._connect()), asyncio.create_task(self._remind())
         try:
             await asyncio.shield(self._step)
         finally:
-            for task in (connecting, *self._sending):
+            for task in (connecting, reminding, *self._sending):
                 task.cancel()
             await asyncio.wait([connecting])
         if self._given_up is not None:
@@ -63,6 +69,8 @@ class Preparation:
         self._refuse_problems()
         self._step = asyncio.get_running_loop().create_future()
         found = await self._network.find_addresses(self.links, self.facts, self._step)
+        if not self._step.done():  # one host alone tries nobody
+            self._step.set_result(None)
         hosts = [self._host_facts(host, found[host.name]) for host in self.hosts.values()]
         return plan.make(self._rundir.run_id, self._spec, self._placement, hosts)
 
@@ -100,10 +108,25 @@ class Preparation:
             failures = await reach(transports, self._greet)
             if failures:
                 raise OrchError("\n".join(failures))
-            await asyncio.sleep(ANSWER_S)
+            quiet_s = 0.0
+            while quiet_s < ANSWER_S:
+                await asyncio.sleep(1.0)
+                quiet_s = 0.0 if self._sending else quiet_s + 1.0
             raise refuse_silence(next(host for name, host in self.hosts.items() if name not in self.facts), ANSWER_S)
         except (OrchError, OSError) as error:
             self.give_up(error)
+
+    async def _remind(self) -> None:
+        """Nobody is waited for in silence."""
+        if all(host.is_here for host in self.hosts.values()):
+            return
+        await asyncio.sleep(OVERDUE_S)
+        while True:
+            late = [name for name in self.hosts if name not in self.facts]
+            shown = ", ".join(late if len(late) <= 4 else [*late[:3], f"{len(late) - 3} more"])
+            what = "the connection and the code" if self._spec.backend.code == "ship" else "the connection"
+            self._say(f"waiting for {shown}: {what} ({len(self.facts)} of {len(self.hosts)} hosts have answered)")
+            await asyncio.sleep(REMIND_S)
 
     def _greet(self, link: AgentLink) -> None:
         if self._ships_to(link.host):

@@ -98,7 +98,7 @@ class Supervisor:
         self._loop = asyncio.get_running_loop()
         self._finished: asyncio.Future[Verdict] = self._loop.create_future()
         self._loop.set_exception_handler(self._fail)
-        self._preparation = Preparation(self._spec, self._backend, self._rundir, self._receive, self._lose)
+        self._preparation = Preparation(self._spec, self._backend, self._rundir, self._receive, self._lose, self._note)
         self._links = self._preparation.links
         started_at = now()
         with self._signals():

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -232,6 +233,15 @@ def test_an_sshd_that_takes_few_connections_is_asked_again(orch, bed: Bed, scrip
     bed.write_config(aliases)
     up(orch, bed, ",".join(f"a{number}" for number in range(6)), check=0)
     assert len(seen(tmp_path)) == 6
+
+
+def test_a_host_that_does_not_answer_is_named_and_ctrl_c_waits_for_nobody(orch, bed: Bed, script) -> None:
+    script(SHOW)
+    bed["hostB"].filter_ports(22, 22)
+    running = orch.start("up", "script.py", "-H", "hostA,hostB", "--set", f"backend.ssh={json.dumps(bed.ssh)}")
+    running.wait_for("waiting for hostB: the connection (1 of 2 hosts have answered)")
+    running.signal(signal.SIGINT)
+    running.wait(timeout=20, check=130)
 
 
 @pytest.mark.slow
