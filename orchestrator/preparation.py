@@ -53,8 +53,9 @@ class Preparation:
 
     async def make_plan(self) -> Plan:
         """Raises `OrchError`, or what `give_up` was given."""
-        if not all(host.is_here for host in self.hosts.values()):
-            ships = self._spec.backend.code == "ship"
+        ships = self._spec.backend.code == "ship"
+        is_compared = self._spec.backend.code == "shared" and self._spec.program.kind in ("script", "module")
+        if (ships or is_compared) and not all(host.is_here for host in self.hosts.values()):
             limit_mb = self._spec.backend.code_limit_mb if ships else math.inf
             self._directory = collect(self._spec.workdir, limit_mb, only=None if ships else self._spec.program.target)
         connecting, reminding = asyncio.create_task(self._connect()), asyncio.create_task(self._remind())

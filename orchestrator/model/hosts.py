@@ -187,8 +187,8 @@ BACKEND = Struct(
         "type": Key(OneOf(BACKENDS, "the backends"), "The kind of place.", "ssh", "ssh if there are hosts, else local"),
         "hosts": Key(Hosts(), "The hosts for ssh, with their slots, or with settings of their own.", "[hostA:2, hostB:2]", "none"),
         "code": Key(
-            OneOf(("shared", "ship"), "the ways"),
-            "How hosts get at workdir: shared (it is there, the same) or ship (it is copied, without what git ignores).",
+            OneOf(("shared", "ship", "unchecked"), "the ways"),
+            "How hosts get at workdir: shared (it is there, and compared), ship (it is copied, without what git ignores) or unchecked.",
             "shared",
             "shared",
         ),

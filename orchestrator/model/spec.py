@@ -111,8 +111,8 @@ class HostSpec:
 class BackendSpec:
     """Where the hosts come from.
 
-    `code`: ``shared`` (the hosts have the working directory) or ``ship`` (they get it). `ssh`: the program and its options.
-    `lost_after_s`: seconds of silence after which a host counts as lost, and after which its tasks end.
+    `code`: ``shared`` (the hosts have the working directory, which is compared), ``ship`` (they get it) or ``unchecked``. `ssh`: the
+    program and its options. `lost_after_s`: seconds of silence after which a host counts as lost, and after which its tasks end.
     """
 
     type: str = "local"

@@ -185,3 +185,12 @@ def test_a_host_whose_clock_is_wrong_is_not_blamed_for_it(orch, bed: Bed, tmp_pa
     done = orch.start("up", "script.py", *options).wait(check=1)
     assert "first failure: worker-0 on hostA" in done.err
     assert abs(run.event("task_started", task="worker-1")["at"] - run.event("task_started", task="worker-0")["at"]) < 60
+
+
+def test_a_cluster_is_started_again_on_its_hosts(orch, bed: Bed, tmp_path: Path, run: LiveRun) -> None:
+    write_script(
+        tmp_path, "print(TASK, os.environ['ORCH_ATTEMPT'])\nif TASK == 'worker-1' and os.environ['ORCH_ATTEMPT'] == '1': sys.exit(3)\n"
+    )
+    start(orch, bed, "hostA,hostB", "--max-restarts", "1", "--set", "restart.backoff_s=0").wait(check=0)
+    logs = {log.parent.parent.name: log.read_text() for log in run.path.glob("attempt-*/worker-1/stdout.log")}
+    assert logs == {"attempt-1": "worker-1 1\n", "attempt-2": "worker-1 2\n"}
