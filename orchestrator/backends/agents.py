@@ -60,7 +60,7 @@ class AgentLink:
 
     async def open(self, transport: Transport) -> None:
         """Start the agent. Raises `UsageError` if its program cannot be run, `NotReachedError` if it gives no mark."""
-        self._program = transport.argv[0]
+        self._program, self._is_remote = transport.argv[0], bool(transport.mark)
         with open(self._log, "ab", opener=_private) as stderr:
             said_before = stderr.tell()
             try:
@@ -73,7 +73,8 @@ class AgentLink:
                     start_new_session=True,  # the terminal's Ctrl-C is ours to act on, not the agent's
                 )
             except OSError as error:
-                raise UsageError(f"{transport.argv[0]!r} cannot be run: {error.strerror or error}; set python: or --python") from None
+                remedy = "install the OpenSSH client, or set backend.ssh" if transport.mark else "set python: or --python"
+                raise UsageError(f"{transport.argv[0]!r} cannot be run: {error.strerror or error}; {remedy}") from None
         first = b""
         if transport.mark:
             assert self._process.stdin is not None
@@ -207,7 +208,7 @@ class AgentLink:
         if not self._closing:
             reason = broken or self._explain(code)
             # Something else was started in the place of an agent, such as --python /bin/cat.
-            hint = "" if self._heard else f"; is {self._program!r} a Python? set python: or --python"
+            hint = "" if self._heard or self._is_remote else f"; is {self._program!r} a Python? set python: or --python"
             self._lose(self.host.name, f"{reason}{hint}", 0.0)
 
     def _explain(self, code: int) -> str:
