@@ -55,7 +55,7 @@ class AgentLink:
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
         self._beating: asyncio.Task[None] | None = None
-        self._heard_at = self._moved_at = 0.0
+        self._heard_at = self._moved_at = self._pause_s = 0.0
         """When any frame came last, and when one came that was not only a sign of life."""
 
     async def open(self, transport: Transport) -> None:
@@ -122,21 +122,28 @@ class AgentLink:
             await self._process.wait()
 
     def beat(self, silence_s: float) -> None:
-        """Let the agent hear from us, and lose it once it has not been heard for that long."""
+        """Let the agent hear from us until it ends, and lose it once it has not been heard for that long."""
+        self._pause_s = 1.5 * silence_s / BEATS
         self._beating = asyncio.create_task(self._beat(silence_s))
 
+    @property
+    def _overdue_s(self) -> float:
+        """For how many seconds its silence has been more than a pause; zero or less: it has not."""
+        return time.monotonic() - self._heard_at - self._pause_s if self._beating is not None else 0.0
+
     async def _beat(self, silence_s: float) -> None:
-        while not self._closing:
+        while True:
             woken_at = time.monotonic()
             self.order(Ping())
             await asyncio.sleep(silence_s / BEATS)
             if time.monotonic() - woken_at > silence_s:
                 continue  # it is we who have slept: the terminal's Ctrl-Z, a closed laptop
             if time.monotonic() - self._heard_at > silence_s:
-                self._closing = True
+                overdue_s, was_closing, self._closing = self._overdue_s, self._closing, True
                 self._end_process()
-                overdue_s = time.monotonic() - self._heard_at - 1.5 * silence_s / BEATS
-                self._lose(self.host.name, f"nothing was heard of it for {silence_s:g} s; its tasks end by themselves", overdue_s)
+                if not was_closing:
+                    self._lose(self.host.name, f"nothing was heard of it for {silence_s:g} s; its tasks end by themselves", overdue_s)
+                return
 
     def order(self, message: Any, data: bytes = b"") -> None:
         """Send an order. To an agent that is gone: nothing, `lose` tells."""
@@ -151,16 +158,18 @@ class AgentLink:
                 await self._process.stdin.drain()
 
     async def close(self) -> None:
-        """Let the agent go, and see it end. One that still has output to send is waited for."""
+        """Let the agent go, and see it end. One that still has output to send is waited for, and so is a link that stalls."""
         self._closing = True
         self.order(Bye())
         self._moved_at = time.monotonic()
         while self._reading is not None and not self._reading.done():
+            if self._overdue_s > 0:
+                self._moved_at = time.monotonic()  # a link that stalls has all its time once it goes on
             left_s = self._moved_at + ENDING_S - time.monotonic()
             if left_s <= 0:
                 await self.kill()
                 break
-            await asyncio.wait([self._reading], timeout=left_s)
+            await asyncio.wait([self._reading], timeout=min(left_s, 0.5))
 
     async def kill(self) -> None:
         """End the agent at once; its tasks die with it."""
