@@ -19,7 +19,7 @@ ifneq ($(shell cat $(READY) 2>/dev/null),$(CURDIR))
 .PHONY: $(READY)
 endif
 
-.PHONY: help demo test lint types format bench chaos clean
+.PHONY: help demo test hosts lint types format bench chaos clean
 .NOTPARALLEL:
 
 help:
@@ -35,8 +35,24 @@ help:
 demo: $(READY)
 	@$(BIN)/orch up examples/mwms_custom_loop.py --workers 4
 
-test: $(READY)
+test: $(READY) hosts
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# The tests of SSH make hosts of network namespaces, which takes root, sshd and ip. What is missing is installed if that can be done without
+# starting a daemon (no systemd runs here); otherwise it is said, and those tests are skipped.
+hosts:
+	@if [ "$$(id -u)" != 0 ]; then \
+		echo 'orch: NOT TESTED: hosts with ssh: only root can make network namespaces' >&2; \
+	elif ! command -v ip >/dev/null || ! command -v ssh >/dev/null || ! test -x /usr/sbin/sshd; then \
+		if command -v apt-get >/dev/null && ! test -d /run/systemd/system; then \
+			echo 'orch: installing openssh-server, openssh-client and iproute2, for the tests of SSH'; \
+			{ apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends \
+				openssh-server openssh-client iproute2; } >/dev/null 2>&1 </dev/null || \
+				echo 'orch: NOT TESTED: hosts with ssh: apt-get could not install openssh-server, openssh-client and iproute2' >&2; \
+		else \
+			echo 'orch: NOT TESTED: hosts with ssh: install openssh-server, openssh-client and iproute2' >&2; \
+		fi; \
+	fi
 
 lint: $(READY)
 	@$(BIN)/python -m ruff check .
@@ -50,7 +66,7 @@ format: $(READY)
 	@$(BIN)/python -m ruff format .
 
 bench: $(BENCH_READY)
-	@for name in help_cpu relay verdict plan placement startup restart steptime; do \
+	@for name in help_cpu relay verdict plan placement startup restart steptime ssh; do \
 		echo "== $$name"; $(BIN)/python -m benchmarks.$$name $(BENCH_ARGS) || exit; done
 
 chaos: $(READY)

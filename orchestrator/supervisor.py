@@ -16,20 +16,19 @@ from typing import Any, Protocol
 from worker import contract
 from worker.clock import now
 
-from .backends import Backend, Host
-from .backends.agents import AgentLink, as_event, in_our_time, refuse_silence
-from .errors import BROKEN, INTERRUPTED, TERMINATED, OrchError, Problem, SpecError
-from .model import events, formation, lifecycle, plan
+from .backends import Backend
+from .backends.agents import AgentLink, as_event, in_our_time
+from .errors import BROKEN, INTERRUPTED, TERMINATED, OrchError
+from .model import events, formation, lifecycle
 from .model.cluster import Cause, Cluster, Outcome, Phase, Verdict
 from .model.events import StopAsked
-from .model.plan import HostFacts, Placement, Plan
+from .model.plan import Plan
 from .model.restarts import PREEMPTED_CODES
-from .model.spec import DEFAULT_PRELOAD, ClusterSpec
+from .model.spec import ClusterSpec
+from .preparation import Preparation
 from .record.journal import HostReady, Pace, RunBegun, RunEvent, RunNoted, TaskBegan, TaskSpoke, TemplateReady
 from .record.rundir import RunDir
 
-ANSWER_S = 60.0
-"""How long a started agent may take to its first frame."""
 OVERDUE_S = 3.0
 """When a cluster that has not formed is first said to be waiting for somebody."""
 REMIND_S = 30.0
@@ -82,9 +81,6 @@ class Supervisor:
 
     def __init__(self, spec: ClusterSpec, backend: Backend, rundir: RunDir, viewer: Viewer) -> None:
         self._spec, self._backend, self._rundir, self._viewer = spec, backend, rundir, viewer
-        self._hosts = {host.name: host for host in backend.hosts(spec)}
-        self._links: dict[str, AgentLink] = {}
-        self._facts: dict[str, contract.Facts] = {}
         self._ahead: dict[str, float] = {}
         """By how many seconds each host's clock is ahead of ours."""
         self._cluster: Cluster | None = None
@@ -96,18 +92,19 @@ class Supervisor:
         self._spoken: set[tuple[str, int]] = set()
         self._heard_at = 0.0
         self._pace = Pace()
-        self._given_up: Exception | None = None
 
     async def run(self) -> Verdict:
         """From nothing to the verdict. Raises `OrchError` when no task could be started."""
         self._loop = asyncio.get_running_loop()
-        self._answered: asyncio.Future[None] = self._loop.create_future()
         self._finished: asyncio.Future[Verdict] = self._loop.create_future()
         self._loop.set_exception_handler(self._fail)
+        self._preparation = Preparation(self._spec, self._backend, self._rundir, self._receive, self._lose, self._note)
+        self._links = self._preparation.links
         started_at = now()
         with self._signals():
             try:
-                self._plan = await self._prepare()
+                self._record(RunBegun(now()))
+                self._plan = await self._preparation.make_plan()
                 self._launch(self._plan)
                 verdict = await self._finished
             except Cancelled as cancelled:
@@ -119,7 +116,7 @@ class Supervisor:
             if self._timer is not None:
                 self._timer.cancel()
             # An agent that has not answered yet holds nothing that it could give back.
-            await asyncio.gather(*(link.close() if name in self._facts else link.kill() for name, link in self._links.items()))
+            await asyncio.gather(*(link.close() if name in self._preparation.facts else link.kill() for name, link in self._links.items()))
             if self._lost:
                 # Tasks die with their agent; what they had put into sessions of their own may not have.
                 await self._loop.run_in_executor(None, self._backend.cancel, self._rundir.run_id, self._rundir.path)
@@ -130,59 +127,12 @@ class Supervisor:
         """The cluster as it is; None before its first task is to be started."""
         return self._cluster
 
-    # --- preparing: agents, facts, plan --------------------------------------------------------
-
-    async def _prepare(self) -> Plan:
-        self._record(RunBegun(now()))
-        placement = plan.place(self._spec, list(self._hosts))
-        for host in self._hosts.values():
-            link = AgentLink(host, self._rundir.agent_log(host.name), self._receive, self._lose)
-            await link.open(self._backend.transport(self._spec, host))
-            self._links[host.name] = link
-            link.order(self._hello(host, placement))
-        try:
-            await asyncio.wait_for(asyncio.shield(self._answered), ANSWER_S)
-        except asyncio.TimeoutError:
-            raise refuse_silence(next(host for name, host in self._hosts.items() if name not in self._facts), ANSWER_S) from None
-        if self._given_up is not None:
-            raise self._given_up
-        self._refuse_problems()
-        hosts = [self._host_facts(host) for host in self._hosts.values()]
-        return plan.make(self._rundir.run_id, self._spec, placement, hosts)
-
-    def _hello(self, host: Host, placement: Placement) -> contract.Hello:
-        spec = self._spec
-        preload = DEFAULT_PRELOAD if spec.preload is None else spec.preload
-        template = contract.TemplateOrder(preload, len(placement[host.name]), spec.env, always=spec.preload is not None)
-        return contract.Hello(
-            run_id=self._rundir.run_id,
-            ports=plan.ports_needed(spec, placement, host.name),
-            port_range=spec.ports,
-            programs=plan.programs(spec),
-            cwd=spec.workdir,
-            shared_dir=str(self._rundir.path) if host.sees_run_dir else None,
-            template=template if preload else None,
-        )
-
-    def _refuse_problems(self) -> None:
-        """Say everything that is wrong on any host before anything starts."""
-        for host, facts in self._facts.items():
-            if facts.trouble:
-                raise OrchError(f"host {host}: {facts.trouble}")
-        places = {problem: host for host, facts in self._facts.items() for problem in facts.problems}
-        if places:
-            alone = len(self._hosts) == 1
-            raise SpecError(*(Problem("" if alone else f"host {host}", problem) for problem, host in places.items()))
-
-    def _host_facts(self, host: Host) -> HostFacts:
-        facts = self._facts[host.name]
-        run_dir = str(self._rundir.path) if host.sees_run_dir else None
-        return HostFacts(host.name, host.address, facts.cores, facts.ports, run_dir, facts.gpus)
-
     def _launch(self, planned: Plan) -> None:
         self._rundir.write_plan(planned)
         self._cluster = lifecycle.new(lifecycle.policy_of(self._spec), planned.hosts_by_task, planned.run_id)
         self._viewer.planned(planned)
+        for note in self._preparation.notes():
+            self._note(note)
         self._happen(events.Launched(1, now()))
 
     # --- frames and signals in -----------------------------------------------------------------
@@ -192,11 +142,9 @@ class Supervisor:
             frame = in_our_time(frame, self._ahead.get(host, 0.0))
         match frame:
             case contract.Facts():
-                self._facts[host] = frame
                 self._ahead[host] = frame.at - now()
                 self._record(HostReady(host, frame.pid, frame.python, frame.python_version, frame.cores, now()))
-                if len(self._facts) == len(self._hosts) and not self._answered.done():
-                    self._answered.set_result(None)
+                self._preparation.hear(host, frame)
             case contract.Imported():
                 self._record(TemplateReady(host, frame.modules, frame.seconds, frame.at))
             case contract.Begun():
@@ -206,20 +154,28 @@ class Supervisor:
             case contract.Output():
                 self._store(host, frame, data)
             case contract.Trouble(kind="note"):
-                self._record(RunNoted(f"host {host}: {frame.message}", frame.at))
-                self._viewer.said(f"host {host}: {frame.message}")
+                self._note(f"host {host}: {frame.message}")
+            case contract.Tried() | contract.CodeWanted():
+                self._preparation.hear(host, frame)
             case contract.Gone():
                 pass
             case _:
                 self._happen(as_event(host, frame))
 
+    def _note(self, text: str) -> None:
+        self._record(RunNoted(text, now()))
+        self._viewer.said(text)
+
     def _store(self, host: str, frame: contract.Output, data: bytes) -> None:
+        if self._cluster is None or frame.task not in self._cluster.tasks or frame.stream not in (*contract.STREAMS, contract.STACKS):
+            raise OrchError(f"host {host} sent output of {frame.task!r}, {frame.stream!r}, which is not one of this run's")
         try:
             size = self._rundir.append_output(frame.task, frame.attempt, frame.stream, frame.offset, data)
         except OSError as error:
             self._fail_to_write(error)
             return
-        self._grow(frame.task, frame.attempt, frame.stream, size)
+        if frame.stream in contract.STREAMS:
+            self._grow(frame.task, frame.attempt, frame.stream, size)
         self._links[host].order(contract.Ack(len(data)))
 
     def _grow(self, task: str, attempt: int, stream: str, size: int) -> None:
@@ -230,12 +186,12 @@ class Supervisor:
             self._heard_at = now()
         self._viewer.grew(task, attempt, stream, size)
 
-    def _lose(self, host: str, reason: str) -> None:
+    def _lose(self, host: str, reason: str, overdue_s: float) -> None:
         self._lost.add(host)
         if self._cluster is not None:
-            self._happen(events.HostLost(host, reason, now()))
+            self._happen(events.HostLost(host, reason, now(), now() - overdue_s if overdue_s else None))
         else:
-            self._give_up(OrchError(f"host {host} cannot be used: {reason}"))
+            self._preparation.give_up(OrchError(f"host {host} cannot be used: {reason}"))
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
@@ -257,22 +213,15 @@ class Supervisor:
         if self._cluster is not None:
             self._happen(asked)
         else:
-            self._give_up(Cancelled(asked))
+            self._preparation.give_up(Cancelled(asked))
 
     def _fail(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A mistake of our own, in a timer or a signal's handler: the run must not go on without what it was to do."""
         loop.default_exception_handler(context)
         error = OrchError(f"a mistake of orch's own: {context.get('exception') or context['message']}; please report it")
-        self._give_up(error)
+        self._preparation.give_up(error)
         if not self._finished.done():
             self._finished.set_exception(error)
-
-    def _give_up(self, reason: Exception) -> None:
-        """There will be no cluster; the first reason counts."""
-        if not self._answered.done():
-            self._answered.set_exception(reason)
-        elif self._given_up is None:
-            self._given_up = reason  # all have answered, and `_prepare` is about to go on
 
     # --- events, and what follows from them ----------------------------------------------------
 

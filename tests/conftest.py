@@ -1,7 +1,7 @@
 """What every test gets: the real program, a clean environment, and a look at what it left behind.
 
 Fixtures: `orch` (the program, run to its end or in the background), `script` (a file in the test's
-directory), `weird_dir` (a directory with an awkward name). Markers: `tensorflow`, `root`, `slow`.
+directory), `weird_dir` (a directory with an awkward name), `bed` (hosts with ssh; see bed.py). Markers: `tensorflow`, `root`, `slow`.
 After each test nothing may be left: no process, no listening port, no open file, nothing in the
 repository or in the temporary directory.
 """
@@ -28,6 +28,8 @@ from typing import IO, Any
 
 import psutil
 import pytest
+
+from tests.bed import DAEMONS, _bed, bed  # noqa: F401 - fixtures
 
 ROOT = Path(__file__).resolve().parent.parent
 TEST_ID = "ORCH_TEST_ID"
@@ -111,7 +113,7 @@ def _started_here(mark: str) -> set[psutil.Process]:
         with suppress(psutil.Error, OSError):
             if process.pid != os.getpid() and process.environ().get(TEST_ID) == mark:
                 found.add(process)
-    return {process for process in found if _lives(process)}
+    return {process for process in found if process.pid not in DAEMONS and _lives(process)}
 
 
 def _lives(process: psutil.Process) -> bool:

@@ -32,7 +32,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "orchestrator.__main__": ("orchestrator.cli",),
     "orchestrator.cli": ("orchestrator.__version__", "orchestrator.supervisor", "orchestrator.insight", *PLACES),
     "orchestrator.testing": ("orchestrator.supervisor", *PLACES),
-    "orchestrator.supervisor": PLACES,
+    "orchestrator.supervisor": ("orchestrator.preparation", *PLACES),
+    "orchestrator.preparation": PLACES,
     "orchestrator.insight": ("orchestrator.record", *MODEL),
     "orchestrator.backends": (*MODEL, "worker", "worker.channel", "worker.clock"),
     "orchestrator.record": MODEL,
@@ -41,8 +42,13 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "orchestrator": (),
     "worker.codec": (),
     "worker.collectives": (),
+    "worker.reachability": (),
+    "worker.manifest": (),
+    "worker.naming": ("worker.codec",),
     "worker.equipment": (),
-    "worker.contract": ("worker.codec", "worker.collectives", "worker.equipment"),
+    "worker.contract": (
+        *("worker.codec", "worker.collectives", "worker.equipment", "worker.manifest", "worker.naming", "worker.reachability"),
+    ),
     "worker.channel": ("worker.contract",),
     "worker.clock": (),
     "worker.task": ("worker.contract", "worker.channel"),
@@ -53,7 +59,11 @@ ARROWS: dict[str, tuple[str, ...]] = {
 # These two stand for the package's own module: as a prefix they would let everything in.
 EXACT = ("orchestrator", "worker")
 
-PURE = ("orchestrator.model", "orchestrator.errors", "worker.codec", "worker.collectives", "worker.contract", "worker.equipment", *INSIGHT)
+PURE = (
+    *("orchestrator.model", "orchestrator.errors", *INSIGHT),
+    *("worker.codec", "worker.collectives", "worker.contract", "worker.equipment"),
+    *("worker.manifest", "worker.naming", "worker.reachability"),
+)
 PURE_IMPORTS = {
     "__future__",
     "abc",

@@ -21,37 +21,28 @@ from .codec import to_json as to_json
 from .collectives import CollectiveSettings as CollectiveSettings
 from .equipment import DeviceSettings as DeviceSettings
 from .equipment import Gpu as Gpu
+from .manifest import Code as Code
+from .manifest import CodeFile as CodeFile
+from .manifest import CodePart as CodePart
+from .manifest import CodeWanted as CodeWanted
+from .naming import STACKS as STACKS
+from .naming import STREAMS as STREAMS
+from .naming import TASK_TYPES as TASK_TYPES
+from .naming import Stream as Stream
+from .naming import TaskId as TaskId
+from .naming import file_of as file_of
+from .reachability import NetAddress as NetAddress
+from .reachability import Ping as Ping
+from .reachability import Pong as Pong
+from .reachability import Reached as Reached
+from .reachability import Target as Target
+from .reachability import Tried as Tried
+from .reachability import Try as Try
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Version of the frames below. Both ends must agree; `channel.Decoder` refuses another one."""
 
-TASK_TYPES = ("chief", "worker", "ps", "evaluator")
-"""TensorFlow's task types, in the order in which tasks are counted and shown."""
-
-STREAMS = ("stdout", "stderr")
-Stream = Literal["stdout", "stderr"]
-
-
 # --- tasks -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class TaskId:
-    """A task's name: its TensorFlow type and its index among the tasks of that type."""
-
-    type: str
-    index: int
-
-    def __str__(self) -> str:
-        return f"{self.type}-{self.index}"
-
-    @classmethod
-    def parse(cls, text: str) -> TaskId:
-        """``"worker-3"`` -> ``TaskId("worker", 3)``. Raises `ContractError`."""
-        kind, dash, index = text.rpartition("-")
-        if not (dash and kind and index.isascii() and index.isdigit()):
-            raise ContractError(f"{text!r} is not a task: expected TYPE-INDEX, such as worker-0")
-        return cls(kind, int(index))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +139,17 @@ class Hello:
     programs: tuple[Program, ...] = ()
     cwd: str = "."
     shared_dir: str | None = None
+    run_dir: str = ""
+    """Where the controller has the run directory; a host with a shared file system may see it there."""
     template: TemplateOrder | None = None
     owner_grace_s: float = 1.0
     """How long tasks may tidy up when the channel closes without a `Bye`."""
+    lost_after_s: float | None = None
+    """Seconds of silence after which the controller counts as gone; None: its channel cannot break without a word."""
+    compare: tuple[CodeFile, ...] = ()
+    """Files that `cwd` must hold as they are described."""
+    word: str = ""
+    """What to say to other hosts that try the first of the ports, until tasks start; empty: nobody will."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +216,15 @@ class Facts:
     """Why this host cannot be used at all, such as a port range that is used up."""
     at: float = 0.0
     """When this was said."""
+    addresses: tuple[NetAddress, ...] = ()
+    sees_run_dir: bool = False
+    """`Hello.run_dir` is there, and may be written to."""
+    workdir: str | None = None
+    """Where the working directory lies that was sent here; None if none was."""
+    tensorflow: str = ""
+    """Its version, as it is installed for this Python; empty where there is none, or where nobody has looked."""
+    arrived_at: str = ""
+    """The address by which the controller has come in, if it came over a network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,8 +380,9 @@ class Gone:
     """The agent's last frame: it holds nothing any more."""
 
 
-Order = Hello | StartTasks | StopTasks | ShowStacks | Ack | Bye
-Frame = Facts | Imported | Started | NotStarted | Begun | Up | Waiting | Grew | Output | Report | Exited | Swept | Trouble | Gone
+Order = Hello | StartTasks | StopTasks | ShowStacks | Ack | Bye | Ping | Try | Code | CodePart
+_Answer = Pong | Tried | CodeWanted
+Frame = Facts | Imported | Started | NotStarted | Begun | Up | Waiting | Grew | Output | Report | Exited | Swept | Trouble | Gone | _Answer
 
 ORDERS: Mapping[int, type[Any]] = dict(enumerate(get_args(Order), start=1))
 FRAMES: Mapping[int, type[Any]] = dict(enumerate(get_args(Frame), start=64))

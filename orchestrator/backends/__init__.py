@@ -7,7 +7,7 @@ request in full (`--dry-run` prints it), and how is what is left of a run cancel
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -17,18 +17,41 @@ from ..model.spec import ClusterSpec
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A machine. `address`: how the other hosts reach it. `sees_run_dir`: it has the controller's run directory."""
+    """A machine. `address`: how the other hosts reach it; empty: to be found out (see `model.addresses`).
+
+    `sees_run_dir`: it has the controller's run directory. `lost_after_s`: how long it may be silent before it is lost; None: its
+    channel cannot break without a word. `interface`: the one whose address the others are to use.
+    """
 
     name: str
     address: str
     sees_run_dir: bool
+    lost_after_s: float | None = None
+    interface: str = ""
+    is_here: bool = True
+    """It is the machine that orch runs on: the working directory is the same by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """Why an agent did not come up, in words. `passing`: another try may help."""
+
+    text: str
+    passing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """How an agent is started: a program whose stdin takes orders and whose stdout gives frames."""
+    """How an agent is started: a program whose stdin takes orders and whose stdout gives frames.
+
+    `first` goes to its stdin before any order. `mark` comes from its stdout before its first frame; what comes before the mark is
+    noise. `diagnose` gets the exit code of a program that gave no mark, and what it said on stderr.
+    """
 
     argv: tuple[str, ...]
+    first: bytes = b""
+    mark: bytes = b""
+    diagnose: Callable[[int, str], Diagnosis] | None = None
 
 
 class Backend(Protocol):
@@ -47,7 +70,7 @@ class Backend(Protocol):
         ...
 
 
-_MODULES = {"local": "local"}
+_MODULES = {"local": "local", "ssh": "ssh"}
 
 
 def load(name: str) -> Backend:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,17 +16,32 @@ from typing import Any
 from worker import contract
 from worker.channel import ChannelError, Decoder, encode
 from worker.clock import now
-from worker.contract import FRAMES, Bye
+from worker.contract import FRAMES, Bye, Ping, Pong
 
 from ..errors import OrchError, UsageError
 from ..model import events
-from . import Host, Transport
+from . import Diagnosis, Host, Transport
 
 ENDING_S = 10.0
-"""How long an agent may take to end after `Bye` before it is killed. It has nothing left to wait for then."""
+"""How long an agent may send nothing, after `Bye`, before it is killed."""
+REACHED_S = 60.0
+"""How long an agent that is reached over a network may take to come up."""
+BEATS = 8
+"""How often a host is asked for a sign of life within the time of silence that loses it."""
+MOST_NOISE = 1024 * 1024
+"""Bytes that a host's shell may print before the agent's mark."""
 
 Receive = Callable[[str, Any, bytes], None]
-Lose = Callable[[str, str], None]
+Lose = Callable[[str, str, float], None]
+"""With the host, the reason, and for how many seconds its silence has been more than a pause."""
+
+
+class NotReachedError(Exception):
+    """An agent did not come up. `passing`: another try may help."""
+
+    def __init__(self, diagnosis: Diagnosis) -> None:
+        super().__init__(diagnosis.text)
+        self.passing = diagnosis.passing
 
 
 class AgentLink:
@@ -36,11 +52,17 @@ class AgentLink:
         self._log = log
         self._receive, self._lose = receive, lose
         self._closing = self._heard = False
+        self._process: asyncio.subprocess.Process | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._beating: asyncio.Task[None] | None = None
+        self._heard_at = self._moved_at = self._pause_s = 0.0
+        """When any frame came last, and when one came that was not only a sign of life."""
 
     async def open(self, transport: Transport) -> None:
-        """Start the agent. Raises `UsageError` if its program cannot be run."""
-        self._program = transport.argv[0]
+        """Start the agent. Raises `UsageError` if its program cannot be run, `NotReachedError` if it gives no mark."""
+        self._program, self._is_remote = transport.argv[0], bool(transport.mark)
         with open(self._log, "ab", opener=_private) as stderr:
+            said_before = stderr.tell()
             try:
                 self._process = await asyncio.create_subprocess_exec(
                     *transport.argv,
@@ -51,48 +73,136 @@ class AgentLink:
                     start_new_session=True,  # the terminal's Ctrl-C is ours to act on, not the agent's
                 )
             except OSError as error:
-                raise UsageError(f"{transport.argv[0]!r} cannot be run: {error.strerror or error}; set python: or --python") from None
-        self._reading = asyncio.create_task(self._read())
+                remedy = "install the OpenSSH client, or set backend.ssh" if transport.mark else "set python: or --python"
+                raise UsageError(f"{transport.argv[0]!r} cannot be run: {error.strerror or error}; {remedy}") from None
+        first = b""
+        if transport.mark:
+            assert self._process.stdin is not None
+            self._process.stdin.write(transport.first)
+            first = await self._await_mark(transport, said_before)
+        self._heard_at = self._moved_at = time.monotonic()
+        self._reading = asyncio.create_task(self._read(first))
 
-    def order(self, message: Any) -> None:
+    async def _await_mark(self, transport: Transport, said_before: int) -> bytes:
+        """What follows the mark, as far as it has come."""
+        try:
+            data = await asyncio.wait_for(self._read_mark(transport, said_before), REACHED_S)
+        except asyncio.TimeoutError:
+            await self._reap()
+            raise NotReachedError(
+                Diagnosis(f"no agent answers after {REACHED_S:g} s; check the address, the firewall and the load")
+            ) from None
+        except (NotReachedError, asyncio.CancelledError):
+            await self._reap()
+            raise
+        noise, _, rest = data.partition(transport.mark)
+        if noise.strip():
+            with open(self._log, "ab", opener=_private) as log:
+                log.write(b"its shell printed: " + noise.strip()[:1000] + b"\n")
+        return rest
+
+    async def _read_mark(self, transport: Transport, said_before: int) -> bytes:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        data = b""
+        while transport.mark not in data:
+            part = await self._process.stdout.read(64 * 1024)
+            if not part:
+                code = await self._process.wait()
+                said = self._log.read_bytes()[said_before:].decode(errors="replace")
+                raise NotReachedError(transport.diagnose(code, said) if transport.diagnose else Diagnosis(said))
+            data += part
+            if len(data) > MOST_NOISE:
+                raise NotReachedError(Diagnosis(f"its shell prints without end: {data[:80]!r}"))
+        return data
+
+    async def _reap(self) -> None:
+        self._end_process()
+        if self._process is not None:
+            await self._process.wait()
+
+    def beat(self, silence_s: float) -> None:
+        """Let the agent hear from us until it ends, and lose it once it has not been heard for that long."""
+        self._pause_s = 1.5 * silence_s / BEATS
+        self._beating = asyncio.create_task(self._beat(silence_s))
+
+    @property
+    def _overdue_s(self) -> float:
+        """For how many seconds its silence has been more than a pause; zero or less: it has not."""
+        return time.monotonic() - self._heard_at - self._pause_s if self._beating is not None else 0.0
+
+    async def _beat(self, silence_s: float) -> None:
+        while True:
+            woken_at = time.monotonic()
+            self.order(Ping())
+            await asyncio.sleep(silence_s / BEATS)
+            if time.monotonic() - woken_at > silence_s:
+                continue  # it is we who have slept: the terminal's Ctrl-Z, a closed laptop
+            if time.monotonic() - self._heard_at > silence_s:
+                overdue_s, was_closing, self._closing = self._overdue_s, self._closing, True
+                self._end_process()
+                if not was_closing:
+                    self._lose(self.host.name, f"nothing was heard of it for {silence_s:g} s; its tasks end by themselves", overdue_s)
+                return
+
+    def order(self, message: Any, data: bytes = b"") -> None:
         """Send an order. To an agent that is gone: nothing, `lose` tells."""
-        pipe = self._process.stdin
+        pipe = self._process.stdin if self._process is not None else None
         if pipe is not None and not pipe.is_closing():
-            pipe.write(encode(message))
+            pipe.write(encode(message, data))
+
+    async def drain(self) -> None:
+        """Wait until what was ordered is on its way. To an agent that is gone: nothing."""
+        if self._process is not None and self._process.stdin is not None:
+            with contextlib.suppress(ConnectionError):
+                await self._process.stdin.drain()
 
     async def close(self) -> None:
-        """Let the agent go, and see it end."""
+        """Let the agent go, and see it end. One that still has output to send is waited for, and so is a link that stalls."""
         self._closing = True
         self.order(Bye())
-        try:
-            await asyncio.wait_for(self._reading, ENDING_S)
-        except asyncio.TimeoutError:
-            await self.kill()
+        self._moved_at = time.monotonic()
+        while self._reading is not None and not self._reading.done():
+            if self._overdue_s > 0:
+                self._moved_at = time.monotonic()  # a link that stalls has all its time once it goes on
+            left_s = self._moved_at + ENDING_S - time.monotonic()
+            if left_s <= 0:
+                await self.kill()
+                break
+            await asyncio.wait([self._reading], timeout=min(left_s, 0.5))
 
     async def kill(self) -> None:
         """End the agent at once; its tasks die with it."""
         self._closing = True
         self._end_process()
-        await asyncio.wait([self._reading], timeout=ENDING_S)
+        if self._beating is not None:
+            self._beating.cancel()
+        if self._reading is not None:
+            await asyncio.wait([self._reading], timeout=ENDING_S)
 
     def _end_process(self) -> None:
         """SIGKILL to what `open` started, with its children: an interpreter's wrapper script may not have exec'ed it."""
-        if self._process.returncode is None:
+        if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
-    async def _read(self) -> None:
+    async def _read(self, data: bytes) -> None:
+        assert self._process is not None
         assert self._process.stdout is not None
         decoder = Decoder(FRAMES)
         broken = ""
         while not broken:
-            data = await self._process.stdout.read(1024 * 1024)
+            data = data or await self._process.stdout.read(1024 * 1024)
             if not data:
                 break
+            self._heard_at = time.monotonic()
             try:
                 for frame, payload in decoder.feed(data):
                     self._heard = True
-                    self._receive(self.host.name, frame, payload)
+                    if not isinstance(frame, Pong):
+                        self._moved_at = self._heard_at
+                        self._receive(self.host.name, frame, payload)
+                data = b""
             except ChannelError as error:
                 broken = str(error)
                 self._end_process()
@@ -102,10 +212,13 @@ class AgentLink:
                 broken = f"orch made a mistake: {type(error).__name__}: {error}"
                 self._end_process()
         code = await self._process.wait()
+        if self._beating is not None:
+            self._beating.cancel()
         if not self._closing:
             reason = broken or self._explain(code)
             # Something else was started in the place of an agent, such as --python /bin/cat.
-            self._lose(self.host.name, reason if self._heard else f"{reason}; is {self._program!r} a Python? set python: or --python")
+            hint = "" if self._heard or self._is_remote else f"; is {self._program!r} a Python? set python: or --python"
+            self._lose(self.host.name, f"{reason}{hint}", 0.0)
 
     def _explain(self, code: int) -> str:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

@@ -25,8 +25,7 @@ class Local:
         return (Host(NAME, "127.0.0.1", sees_run_dir=True),)
 
     def transport(self, spec: ClusterSpec, host: Host) -> Transport:
-        start = Path(worker.__file__).parent / "host" / "start.py"
-        return Transport((spec.python or sys.executable, "-I", str(start)))
+        return transport(spec.python)
 
     def request(self, spec: ClusterSpec) -> Mapping[str, str]:
         return {"agent-local.txt": shlex.join(self.transport(spec, self.hosts(spec)[0]).argv) + "\n"}
@@ -43,6 +42,12 @@ class Local:
 
 def make() -> Backend:
     return Local()
+
+
+def transport(python: str) -> Transport:
+    """An agent on this machine, run by `python`; empty: by the one that runs orch."""
+    start = Path(worker.__file__).parent / "host" / "start.py"
+    return Transport((python or sys.executable, "-I", str(start)))
 
 
 def _environments() -> Iterator[tuple[int, list[bytes]]]:

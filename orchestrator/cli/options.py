@@ -75,7 +75,8 @@ OPTIONS = (
     SpecOption(("--grace",), "timeouts.grace_s", "Seconds between SIGTERM and SIGKILL.", "S"),
     SpecOption(("--max-restarts",), "restart.max", "How often to start again after a failure.", "N"),
     SpecOption(("--log-level",), "defaults.log_level", "TensorFlow's own log: debug, info, warning or error.", "LEVEL"),
-    SpecOption(("--backend",), "backend.type", "Where the tasks run: local.", "NAME"),
+    SpecOption(("--backend",), "backend.type", "Where the tasks run: local or ssh.", "NAME"),
+    SpecOption(("-H", "--hosts"), "backend.hosts", "Run on these hosts, over ssh, so many tasks on each.", "HOST:N,…"),
 )
 
 
@@ -119,6 +120,9 @@ def spec_options(command: F) -> F:
     decorators = (
         click.option("--set", "assignments", multiple=True, metavar="KEY.PATH=VALUE", help="Set any key of orch.yaml."),
         click.option("--env", "variables", multiple=True, metavar="K=V", help="Set a variable of the tasks' environment."),
+        click.option(
+            "--hostfile", "hostfile", envvar="ORCH_HOSTFILE", metavar="FILE", help="Run on the hosts of this file: HOST slots=N, or HOST:N."
+        ),
         click.option("--no-python", "no_python", is_flag=True, help="SCRIPT is a program, not a Python file."),
         click.option(
             "-f", "--file", "file", envvar="ORCH_FILE", metavar="FILE", help="Read this spec; default: orch.yaml, if there is one."
@@ -159,7 +163,7 @@ def read_settings(ctx: click.Context) -> tuple[Node, str]:
     document, base = _read_file(given["file"])
     assignments = [documents.parse_assignment(text, "--set") for text in given["assignments"]]
     environment, flags = _option_overlays(ctx)
-    for path, value in [*environment, *assignments, *flags, *_variables(given["variables"]), *_program(ctx, base)]:
+    for path, value in [*environment, *assignments, *_hostfile(ctx), *flags, *_variables(given["variables"]), *_program(ctx, base)]:
         document = documents.overlay(document, path, value)
     return document, base
 
@@ -175,6 +179,12 @@ def _read_file(name: str | None) -> tuple[Node, str]:
     path = Path(name or "orch.yaml")
     if name is None and not path.is_file():
         return documents.empty(), os.getcwd()
+    return documents.read(_read_whole(path), str(path)), str(path.resolve().parent)
+
+
+def _read_whole(path: Path) -> bytes:
+    from ..model import document as documents
+
     try:
         with open(path, "rb") as file:
             # One byte more than allowed is enough to be refused; a spec of gigabytes is not read.
@@ -184,7 +194,7 @@ def _read_file(name: str | None) -> tuple[Node, str]:
         raise UsageError(f"{path}: {error.strerror}") from None
     if size > documents.MAX_BYTES:
         raise SpecError(Problem(str(path), f"{size / 1e6:.1f} MB long; a spec is at most {documents.MAX_BYTES >> 20} MiB"))
-    return documents.read(data, str(path)), str(path.resolve().parent)
+    return data
 
 
 def _option_overlays(ctx: click.Context) -> tuple[list[Overlay], list[Overlay]]:
@@ -221,6 +231,18 @@ def _instead_of_others(chosen: str, place: str) -> Iterator[Overlay]:
     for kind in PROGRAM_KINDS:
         if kind != chosen:
             yield (kind,), Node(None, place, "")
+
+
+def _hostfile(ctx: click.Context) -> Iterator[Overlay]:
+    """The hosts of ``--hostfile``, which take the place of others."""
+    from ..model.hosts import read_hostfile
+
+    name = ctx.params["hostfile"]
+    if not name:
+        return
+    if ctx.params["spec_hosts"] is not None:
+        raise UsageError("both -H and --hostfile name hosts; give one of them")
+    yield "backend.hosts", read_hostfile(_read_whole(Path(name)).decode("utf-8", "replace"), name)
 
 
 def _variables(texts: Sequence[str]) -> Iterator[Overlay]:

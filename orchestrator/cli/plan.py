@@ -48,7 +48,9 @@ def _imagine(spec: ClusterSpec) -> Plan:
     backend = load(spec.backend.type)
     hosts = backend.hosts(spec)
     placement = plan.place(spec, [host.name for host in hosts])
-    facts = [HostFacts(host.name, host.address, os.cpu_count() or 1, run_dir="<run directory>") for host in hosts]
+    facts = [
+        HostFacts(host.name, host.address or f"<address of {host.name}>", os.cpu_count() or 1, run_dir="<run directory>") for host in hosts
+    ]
     return plan.make("<run>", spec, placement, facts)
 
 

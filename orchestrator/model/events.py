@@ -91,11 +91,15 @@ class TaskSwept:
 
 @dataclass(frozen=True, slots=True)
 class HostLost:
-    """The agent of a host is gone, and with it the host's tasks."""
+    """The agent of a host is gone, and with it the host's tasks.
+
+    `overdue_at`: when its silence was first more than a pause, if it is by silence that it was lost.
+    """
 
     host: str
     reason: str
     at: float
+    overdue_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

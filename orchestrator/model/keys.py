@@ -14,6 +14,7 @@ from typing import Any
 
 from .device_keys import DEVICES, OVERRIDES
 from .findings import Findings, listed, shown
+from .hosts import BACKEND
 from .schema import (
     ANY_TEXT,
     Flag,
@@ -195,7 +196,6 @@ _RESTART = Struct(
     },
     shorthand="max",
 )
-_BACKEND = Struct({"type": Key(OneOf(("local",), "the backends"), "The kind of place.", "local", "local")}, shorthand="type")
 
 ROOT = Struct(
     {
@@ -237,7 +237,7 @@ ROOT = Struct(
         "collectives": Key(_COLLECTIVES, "How the workers of multi_worker_mirrored wait for each other."),
         "restart": Key(_RESTART, "What is started again after a failure: a number of restarts, or a mapping as here."),
         "ports": Key(PortRange(), "The first and last port that may be used.", "41000-41999", "any free port"),
-        "backend": Key(_BACKEND, "Where the tasks run."),
+        "backend": Key(BACKEND, "Where the tasks run."),
     },
     misplaced={
         "max_restarts": "unknown key 'max_restarts'; write it as restart: {max: 3}",

@@ -230,7 +230,11 @@ def _on_host_lost(cluster: Cluster, event: HostLost) -> tuple[Cluster, tuple[Act
         cluster = _update(cluster, task.name, state=state, ended_at=task.ended_at or event.at, swept=True)
     cause = Cause(f"lost host {event.host}: {event.reason}", event.at, host=event.host)
     if cluster.phase is Phase.STOPPING:
-        return _finish_if_empty(replace(cluster, again=False), event.at)
+        ending = cluster.ending
+        if ending and ending.outcome is Outcome.FAILED and ending.cause and event.overdue_at and event.overdue_at < ending.cause.at:
+            # Its peers have noticed before us, and failed because of it.
+            ending = replace(ending, outcome=Outcome.BROKEN, exit_code=BROKEN_CODE, cause=replace(cause, at=event.overdue_at))
+        return _finish_if_empty(replace(cluster, again=False, ending=ending), event.at)
     return _end(cluster, Outcome.BROKEN, BROKEN_CODE, event.at, cause)
 
 

@@ -15,6 +15,7 @@ from . import device_keys, device_rules
 from .device_rules import LEVEL
 from .document import Node, place_of
 from .findings import Findings, listed
+from .hosts import count_slots
 from .keys import MAX_NAME, MAX_TASKS, ROOT, json_schema, template
 from .spec import DEFAULT_COLLECTIVES, SINGLE_TASK_STRATEGIES, BackendSpec, ClusterSpec, Restart, TaskSpec, Timeouts, computes
 
@@ -69,9 +70,16 @@ class Draft:
 def _draft(document: Node, given: Mapping[str, Any]) -> Draft:
     asked = {kind: tasks.get("count", 1) for kind, tasks in given.get("tasks", {}).items()}
     strategy = given.get("strategy") or ("parameter_server" if asked.get("ps") else "multi_worker_mirrored")
-    defaults = {"worker": 1, "chief": 1 if strategy == "parameter_server" else 0}
-    counts = defaults | asked
+    counts = {"worker": 1, "chief": 1 if strategy == "parameter_server" else 0} | asked
+    if "count" not in given.get("tasks", {}).get("worker", {}) and strategy not in SINGLE_TASK_STRATEGIES:
+        counts["worker"] = _free_slots(given, sum(counts.values()) - counts["worker"])
     return Draft(document, given, strategy, {kind: counts[kind] for kind in TASK_TYPES if kind in counts})
+
+
+def _free_slots(given: Mapping[str, Any], others: int) -> int:
+    """How many workers there are if nobody says so: one for each slot that the others leave."""
+    hosts = given.get("backend", {}).get("hosts", ())
+    return max(1, sum(host.slots or 1 for host in hosts) - others)
 
 
 def _one_program(draft: Draft) -> Problem | None:
@@ -152,6 +160,33 @@ def _device_problems(draft: Draft, findings: Findings) -> Iterator[Problem]:
         yield Problem(draft.place(path), message, hint)
 
 
+def _hosts_have_their_backend(draft: Draft) -> Problem | None:
+    backend = draft.given.get("backend", {})
+    kind = _backend_type(backend)
+    if kind == "ssh" and "hosts" not in backend:
+        return Problem(draft.place("backend"), "backend ssh has no hosts", "name them: -H hostA:2,hostB:2, or backend: {hosts: ...}")
+    if kind == "local" and "hosts" in backend:
+        return Problem(
+            draft.place("backend.hosts"), "backend.hosts: are for backend ssh, not local", "write backend: {type: ssh, hosts: ...}"
+        )
+    return None
+
+
+def _enough_slots(draft: Draft) -> Problem | None:
+    hosts = draft.given.get("backend", {}).get("hosts", ())
+    slots, total = count_slots(hosts), sum(draft.counts.values())
+    if slots is None or total <= sum(slots.values()):
+        return None
+    shown = [f"{name}:{count}" for name, count in slots.items()]
+    named = ", ".join(shown if len(shown) <= 8 else [*shown[:7], f"{len(shown) - 7} more"])
+    message = f"backend.hosts: {total} tasks do not fit into {sum(slots.values())} slots ({named})"
+    return Problem(draft.place("backend.hosts"), message, "name more slots, or fewer tasks")
+
+
+def _backend_type(backend: Mapping[str, Any]) -> str:
+    return str(backend.get("type") or ("ssh" if "hosts" in backend else "local"))
+
+
 _COUNTS = ("strategy", *(f"tasks.{kind}.count" for kind in TASK_TYPES))
 RULES: tuple[tuple[tuple[str, ...], Callable[[Draft], Problem | None]], ...] = (
     (PROGRAM_KINDS, _one_program),
@@ -164,6 +199,8 @@ RULES: tuple[tuple[tuple[str, ...], Callable[[Draft], Problem | None]], ...] = (
     ((*PROGRAM_KINDS, "collectives"), _collectives_have_their_program),
     (_COUNTS, _not_too_many),
     ((*_COUNTS, "ports"), _ports_for_all),
+    (("backend.type", "backend.hosts"), _hosts_have_their_backend),
+    ((*_COUNTS, "backend.hosts"), _enough_slots),
 )
 """Each rule with the paths it reads: a rule is not asked about values that are already known to be wrong."""
 
@@ -174,7 +211,7 @@ RULES: tuple[tuple[tuple[str, ...], Callable[[Draft], Problem | None]], ...] = (
 def _spec(draft: Draft, workdir: str) -> ClusterSpec:
     given = draft.given
     kind = next(kind for kind in PROGRAM_KINDS if kind in given)
-    program = Program(kind, given[kind], given.get("args", ()))
+    program = Program(kind, _shipped_path(draft, kind, workdir), given.get("args", ()))
     defaults = given.get("defaults", {})
     env = LOG_LEVEL_ENV.get(defaults.get("log_level", ""), {}) | defaults.get("env", {})
     if defaults.get("devices", {}).get("log_placement"):
@@ -193,8 +230,22 @@ def _spec(draft: Draft, workdir: str) -> ClusterSpec:
         timeouts=Timeouts(**given.get("timeouts", {})),
         collectives=replace(DEFAULT_COLLECTIVES, **given.get("collectives", {})),
         restart=Restart(**given.get("restart", {})),
-        backend=BackendSpec(**given.get("backend", {})),
+        backend=BackendSpec(**{**given.get("backend", {}), "type": _backend_type(given.get("backend", {}))}),
     )
+
+
+def _shipped_path(draft: Draft, kind: str, workdir: str) -> str:
+    """The program as the hosts will find it: a directory that is copied lies elsewhere there. Raises `SpecError`."""
+    target: str = draft.given[kind]
+    if kind == "module" or draft.given.get("backend", {}).get("code") != "ship" or not target.startswith("/"):
+        return target
+    root = PurePosixPath(workdir, draft.given.get("workdir", ""))
+    if PurePosixPath(target).is_relative_to(root):
+        return str(PurePosixPath(target).relative_to(root))
+    if kind == "command":
+        return target  # a program of the hosts' own
+    message = f"{kind}: {target} lies outside of {root}, which is what is copied to the hosts"
+    raise SpecError(Problem(draft.place(kind), message, "run it from a directory around it, or name that with workdir:"))
 
 
 def _task_spec(draft: Draft, kind: str) -> TaskSpec:
@@ -231,7 +282,7 @@ def to_document(spec: ClusterSpec) -> dict[str, Any]:
         "collectives": _collectives_document(spec.collectives),
         "restart": {field.name: getattr(spec.restart, field.name) for field in fields(Restart)},
         "ports": list(spec.ports or ()),
-        "backend": {"type": spec.backend.type},
+        "backend": _backend_document(spec.backend),
     }
     given = {key: value for key, value in document.items() if value not in ("", [], {})}
     return given if spec.preload is None else {**given, "preload": list(spec.preload)}
@@ -244,6 +295,18 @@ def _collectives_document(collectives: CollectiveSettings) -> dict[str, Any]:
         for field in fields(CollectiveSettings)
         if getattr(collectives, field.name) != getattr(DEFAULT_COLLECTIVES, field.name)
     }
+
+
+def _backend_document(backend: BackendSpec) -> dict[str, Any]:
+    if not backend.hosts:
+        return {**_given_fields(backend), "type": backend.type}
+    return {**_given_fields(backend), "type": backend.type, "hosts": [_given_fields(host) for host in backend.hosts]}
+
+
+def _given_fields(value: Any) -> dict[str, Any]:
+    """The fields that are not at their default, as plain data."""
+    found = {field.name: getattr(value, field.name) for field in fields(value) if getattr(value, field.name) != field.default}
+    return {name: list(item) if isinstance(item, tuple) else item for name, item in found.items()}
 
 
 def _task_document(tasks: TaskSpec) -> dict[str, Any]:

@@ -24,8 +24,10 @@ from worker.contract import (
 
 from ..errors import SpecError
 from . import devices, tf_config
+from .addresses import with_port
 from .device_rules import GROWTH
 from .devices import HostGpus, TaskGpus
+from .hosts import count_slots
 from .spec import SINGLE_TASK_STRATEGIES, ClusterSpec, TaskSpec
 
 
@@ -35,6 +37,7 @@ class HostFacts:
 
     `address`: the name or number by which the other hosts reach it. `run_dir`: where tasks there find the run
     directory; None if they do not see it. `gpus`: those that tasks there may use; None in a dry run, when nobody has looked.
+    `interface`: the network interface that was chosen, if one was.
     """
 
     name: str
@@ -43,6 +46,9 @@ class HostFacts:
     ports: tuple[int, ...] = ()
     run_dir: str | None = None
     gpus: tuple[Gpu, ...] | None = None
+    interface: str = ""
+    workdir: str | None = None
+    """Where the working directory lies there; None: where the spec says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +94,11 @@ class Plan:
         chosen = (order for order in mine if names is None or order.task in names)
         peers = tuple(dict.fromkeys(("localhost", *(facts.address for facts in self.hosts))))
         return StartTasks(
-            orders=tuple(replace(order, attempt=attempt, log_dir=log_dir(attempt, order.task)) for order in chosen),
+            orders=tuple(
+                replace(order, attempt=attempt, log_dir=log_dir(attempt, order.task), cwd=facts.workdir or order.cwd) for order in chosen
+            ),
             clusters=self.clusters,
-            env={**self.env, "ORCH_ATTEMPT": str(attempt), **_run_directories(facts)},
+            env={**_interface(facts), **self.env, "ORCH_ATTEMPT": str(attempt), **_run_directories(facts)},
             env_defaults=default_environment(facts.cores, len(mine)),
             peers=peers if self.clusters else (),
         )
@@ -108,13 +116,17 @@ Placement = Mapping[str, tuple[TaskId, ...]]
 
 
 def place(spec: ClusterSpec, hosts: Sequence[str]) -> dict[str, tuple[TaskId, ...]]:
-    """Which tasks go to which host: in order, in blocks whose sizes differ by one at most."""
+    """Which tasks go to which host, in order: as many as each has slots, or blocks whose sizes differ by one at most if no host has any.
+
+    A host may get none.
+    """
     ids = list(task_ids(spec))
     share, rest = divmod(len(ids), len(hosts))
+    slots = count_slots(spec.backend.hosts) or {}
     placement: dict[str, tuple[TaskId, ...]] = {}
     start = 0
     for position, host in enumerate(hosts):
-        end = start + share + (position < rest)
+        end = start + slots.get(host, share + (position < rest))
         placement[host] = tuple(ids[start:end])
         start = end
     return placement
@@ -146,7 +158,7 @@ def make(run_id: str, spec: ClusterSpec, placement: Placement, hosts: Sequence[H
         for position, task in enumerate(ids):
             if facts[host].ports:
                 ports[task] = facts[host].ports[position]
-            addresses[task] = f"{facts[host].address}:{ports.get(task, f'<port of {task}>')}"
+            addresses[task] = with_port(facts[host].address, ports.get(task, f"<port of {task}>"))
     by_type = {tasks.type: tasks for tasks in spec.tasks}
     ranks = _ranks(spec)
     planned = []
@@ -246,6 +258,11 @@ def _describe_threads(spec: ClusterSpec, placement: Placement, facts: Mapping[st
 def _all_settings(spec: ClusterSpec) -> Iterator[DeviceSettings]:
     for tasks in spec.tasks:
         yield from (found.settings for found in (tasks.devices, *tasks.overrides.values()))
+
+
+def _interface(facts: HostFacts) -> dict[str, str]:
+    """What the collectives' own libraries are told, which find an interface by themselves otherwise."""
+    return {name: facts.interface for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if facts.interface}
 
 
 def _run_directories(facts: HostFacts) -> dict[str, str]:

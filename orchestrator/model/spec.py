@@ -91,10 +91,38 @@ class Restart:
 
 
 @dataclass(frozen=True, slots=True)
+class HostSpec:
+    """A host that the user has named. What is empty or None is left to ssh's configuration, or found out.
+
+    `slots`: how many tasks it takes. `address`: a number or a name, for the other hosts. `setup`: lines for its shell; None: the
+    backend's.
+    """
+
+    name: str
+    slots: int | None = None
+    address: str = ""
+    interface: str = ""
+    user: str = ""
+    port: int | None = None
+    python: str = ""
+    setup: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class BackendSpec:
-    """Where the hosts come from."""
+    """Where the hosts come from.
+
+    `code`: ``shared`` (the hosts have the working directory, which is compared), ``ship`` (they get it) or ``unchecked``. `ssh`: the
+    program and its options. `lost_after_s`: seconds of silence after which a host counts as lost, and after which its tasks end.
+    """
 
     type: str = "local"
+    hosts: tuple[HostSpec, ...] = ()
+    code: str = "shared"
+    code_limit_mb: float = 100.0
+    setup: tuple[str, ...] = ()
+    ssh: tuple[str, ...] = ("ssh",)
+    lost_after_s: float = 20.0
 
 
 @dataclass(frozen=True, slots=True)

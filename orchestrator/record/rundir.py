@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from worker.contract import ContractError, from_json, to_json
+from worker.contract import ContractError, file_of, from_json, to_json
 
 from ..errors import OrchError, UsageError
 from ..model import lifecycle, plan
@@ -157,7 +157,7 @@ class RunDir:
     # --- everybody's side ----------------------------------------------------------------------
 
     def log_path(self, task: str, attempt: int, stream: str) -> Path:
-        return self.task_dir(task, attempt) / f"{stream}.log"
+        return self.task_dir(task, attempt) / file_of(stream)
 
     def task_dir(self, task: str, attempt: int) -> Path:
         return self.path / plan.log_dir(attempt, task)

@@ -347,3 +347,23 @@ def test_the_counts_are_what_counting_would_give(policy: Policy, events: list[ev
     for event in events:
         history.happen(event)
         assert history.cluster == lc._recount(history.cluster)
+
+
+@pytest.mark.parametrize(("overdue_at", "expected"), [(11.0, "lost host b: silent"), (13.0, "failed"), (None, "failed")])
+def test_a_host_that_fell_silent_before_a_peer_failed_is_the_cause(overdue_at: float | None, expected: str) -> None:
+    """TensorFlow may notice a vanished peer before we do; a failure that came first keeps the blame."""
+    cluster = lc.new(Policy("multi_worker_mirrored"), {"worker-0": "a", "worker-1": "b"})
+    happened = (
+        ev.Launched(1, 1.0),
+        ev.TaskStarted("worker-0", 1, 10, 2.0),
+        ev.TaskStarted("worker-1", 1, 11, 2.0),
+        ev.TaskExited("worker-0", 1, 1, False, 12.0),
+        ev.TaskSwept("worker-0", 1, 12.5),
+        ev.HostLost("b", "silent", 20.0, overdue_at),
+    )
+    for event in happened:
+        cluster, _ = lc.step(cluster, event)
+    assert cluster.verdict is not None
+    assert cluster.verdict.cause is not None
+    assert cluster.verdict.cause.what == expected
+    assert cluster.verdict.exit_code == (125 if "lost" in expected else 1)

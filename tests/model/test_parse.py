@@ -305,7 +305,7 @@ def test_wrong_counts_and_strategies(text, problems):
         ("script: a\nworkers: 4", [":2: unknown key 'workers'; write it as tasks: {worker: 4}"]),
         ("script: a\nenv: {A: b}", [":2: unknown key 'env'; write it as defaults: {env: {NAME: value}}"]),
         ("scirpt: a", [":1: unknown key 'scirpt' (did you mean 'script'?)"]),
-        ("script: a\nbackend: ssh", [":2: backend: 'ssh' is not known (the backends: local)"]),
+        ("script: a\nbackend: sssh", [":2: backend: 'sssh' is not known (did you mean 'ssh'?)"]),
         ("script: a\nbackend: {type: lokal}", [":2: backend.type: 'lokal' is not known (did you mean 'local'?)"]),
         ("script: a\ncollectives: {heartbeat_s: 0}", [":2: collectives.heartbeat_s: must be more than 0, not 0"]),
         (

@@ -7,6 +7,7 @@ import platform
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -233,3 +234,63 @@ def test_an_agent_without_an_owner_ends_its_tasks_and_itself(agent: AgentProcess
 def test_an_agent_whose_controller_dies_before_hello_ends(agent: AgentProcess) -> None:
     agent.stdin.close()
     assert agent.wait() == 1
+
+
+def test_an_agent_that_hears_nothing_for_too_long_ends_its_tasks_and_itself(agent: AgentProcess, tmp_path: Path) -> None:
+    """A cut link says nothing; the channel stays open here as it does then."""
+    agent.hello(lost_after_s=0.5, owner_grace_s=0.1)
+    agent.start("trap '' TERM; echo $$ >pid; while :; do sleep 1; done")
+    pid = int(wait_for_file(tmp_path / "pid"))
+    assert agent.process.wait(40) == 1
+    assert not is_alive(pid)
+    assert "nothing was heard of the controller for 0.5 s" in agent.complaints
+
+
+def test_signs_of_life_are_answered_and_keep_an_agent_alive(agent: AgentProcess) -> None:
+    agent.hello(lost_after_s=1.5)
+    for _ in range(15):
+        agent.order(contract.Ping())
+        time.sleep(0.15)
+    assert agent.process.poll() is None
+    agent.wait_for(contract.Pong)
+    agent.order(contract.Bye())
+    agent.read_to_end()
+    assert len(agent.all(contract.Pong)) == 15
+
+
+def test_hosts_try_each_other_and_know_a_stranger(start_agent: Callable[[], AgentProcess]) -> None:
+    one, other = start_agent(), start_agent()
+    one.hello(ports=1, word="one")
+    facts = other.hello(ports=1, word="other")
+    assert any(found.address == "127.0.0.1" and found.prefix == 8 for found in facts.addresses)
+    unused = socket.socket()
+    unused.bind(("127.0.0.1", 0))
+    targets = (
+        contract.Target("right", facts.ports[0], "other", ("127.0.0.1", "::1", "no-such-name.invalid")),
+        contract.Target("stranger", facts.ports[0], "somebody", ("127.0.0.1",)),
+        contract.Target("deaf", unused.getsockname()[1], "x", ("127.0.0.1",)),
+    )
+    one.order(contract.Try(targets))
+    results = {(found.host, found.address): found.refusal for found in one.wait_for(contract.Tried).results}
+    unused.close()
+    assert results.pop(("right", "no-such-name.invalid"))
+    assert results == {
+        ("right", "127.0.0.1"): "",
+        ("right", "::1"): "",
+        ("stranger", "127.0.0.1"): "another machine answers",
+        ("deaf", "127.0.0.1"): "connection refused",
+    }
+
+
+def test_code_that_arrives_broken_is_refused(
+    start_agent: Callable[[], AgentProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    agent = start_agent()
+    files = (contract.CodeFile("a.py", "0" * 64, 3),)
+    agent.order(contract.Code("f" * 64, files))
+    wanted = agent.wait_for(contract.CodeWanted)
+    assert wanted.digests == ("0" * 64,)
+    agent.send(encode(contract.CodePart("0" * 64, last=True), b"abc"))
+    assert "did not arrive as it was sent" in (agent.hello().trouble or "")
+    assert not list((tmp_path / "cache/orch/files").iterdir())

@@ -173,3 +173,23 @@ def test_a_log_directory_that_vanishes_is_no_end(agent: AgentProcess, tmp_path: 
     (tmp_path / "go").touch()
     assert agent.wait_for(contract.Exited).code == 3
     agent.wait_for(contract.Swept)
+
+
+def test_a_task_that_never_stops_writing_does_not_keep_the_others_waiting(agent: AgentProcess) -> None:
+    agent.hello(shared_dir=None)
+    agent.start("yes", "sleep 0.2; echo here I am")
+    done = 0
+    while agent.output("worker-1") != b"here I am\n":
+        come = sum(len(data) for frame, data in agent.frames if isinstance(frame, contract.Output))
+        if come > done:
+            agent.order(contract.Ack(come - done))
+            done = come
+        assert agent.read()
+    agent.order(contract.StopTasks(("worker-0",), 0.0))
+
+
+def test_stacks_are_handed_on_as_well(agent: AgentProcess) -> None:
+    agent.hello(shared_dir=None)
+    agent.start('echo where >> "$ORCH_LOG_DIR/stacks.txt"')
+    agent.wait_for(contract.Swept)
+    assert agent.output("worker-0", contract.STACKS) == b"where\n"

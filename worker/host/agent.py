@@ -6,19 +6,22 @@ It dies when its channel closes, and takes its tasks with it. One thread, one lo
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import signal
 import socket
 import sys
-import tempfile
+import time
 from dataclasses import dataclass
 from typing import Any
 
 from .. import clock, contract
-from . import look, ports, processes
+from . import look, ports, processes, scratch
+from .code import CodeError, CodeStore, compare
 from .link import Link
 from .loop import Loop
+from .network import Doorbell, Trials, find_addresses, find_arrival
 from .probe import Prober
 from .relay import Relay
 from .tasks import TaskTable
@@ -50,10 +53,13 @@ class Agent:
         self._tasks = TaskTable(self._loop, self._link, self._relay, self._prober.watch, self._check_disk, arrival.template)
         self._prober.is_running = self._tasks.is_running
         self._held: list[socket.socket] = []
+        self._door: Doorbell | None = None
         self._hello: contract.Hello | None = None
         self._root = ""
         self._leaving = self._said_gone = False
         self._owner_lost = False
+        self._code: CodeStore | None = None
+        self._code_trouble = ""
         self._disk_full = False
 
     def run(self) -> int:
@@ -85,10 +91,11 @@ class Agent:
         self._check_disk()  # first: a task that a full disk has ended must not be taken for the cause
         self._tasks.reap()
 
-    def _obey(self, order: Any) -> None:
+    def _obey(self, order: Any, data: bytes) -> None:
         if isinstance(order, contract.Hello):
             self._greet(order)
         elif isinstance(order, contract.StartTasks):
+            self._close_door()
             self._tasks.start(order)
         elif isinstance(order, contract.StopTasks):
             self._tasks.stop(order.grace_s, order.tasks)
@@ -96,20 +103,50 @@ class Agent:
             self._tasks.show_stacks(order.tasks)
         elif isinstance(order, contract.Ack):
             self._relay.acknowledge(order.size)
+        elif isinstance(order, contract.Try):
+            Trials(self._loop, order.targets, lambda results: self._link.send(contract.Tried(results)))
+        elif isinstance(order, contract.Code):
+            self._expect_code(order)
+        elif isinstance(order, contract.CodePart):
+            self._take_code(order, data)
+        elif isinstance(order, contract.Ping):
+            self._link.send(contract.Pong())
         elif isinstance(order, contract.Bye):
             self._leave(grace_s=0.0)
 
+    def _expect_code(self, code: contract.Code) -> None:
+        self._code = CodeStore()
+        try:
+            self._link.send(contract.CodeWanted(self._code.expect(code)))
+        except CodeError as error:
+            self._link.send(contract.CodeWanted((), str(error)))
+
+    def _take_code(self, part: contract.CodePart, data: bytes) -> None:
+        try:
+            if self._code is not None and not self._code_trouble:
+                self._code.take(part.digest, data, last=part.last)
+        except CodeError as error:
+            self._code_trouble = str(error)
+
     def _greet(self, hello: contract.Hello) -> None:
-        trouble = None
+        trouble = self._code_trouble or None
+        if self._code is not None and not trouble:
+            try:
+                hello = dataclasses.replace(hello, cwd=self._code.settle())
+            except CodeError as error:
+                trouble = str(error)
         try:
             self._held = ports.hold(hello.ports, hello.port_range)
-            self._root = hello.shared_dir or tempfile.mkdtemp(prefix="orch-agent-")
+            self._root = hello.shared_dir or scratch.make()
         except (ports.PortsExhaustedError, OSError) as error:
             trouble = str(error)
         self._hello = hello
         self._relay.shared = hello.shared_dir is not None
         self._tasks.run_id, self._tasks.root = hello.run_id, self._root
-        problems = look.find_problems(hello.programs, hello.cwd)
+        problems = look.find_problems(hello.programs, hello.cwd) or compare(hello.compare, hello.cwd)
+        tensorflow = look.find_tensorflow(hello.template.env if hello.template else {}) if hello.lost_after_s is not None else None
+        if tensorflow == "" and hello.template is not None and look.mentions(hello.template, hello.programs, hello.cwd):
+            problems.append(f"there is no TensorFlow for {sys.executable}: pip install it there, or choose another Python with python:")
         cores = look.count_cores()
         if hello.template is not None and not (trouble or problems) and look.mentions(hello.template, hello.programs, hello.cwd):
             self._tasks.warm_up(hello.template, hello.programs, hello.cwd)
@@ -125,11 +162,40 @@ class Agent:
             gpus=look.find_gpus(os.environ),
             trouble=trouble,
             at=clock.now(),
+            # Its name ends in a random number: nobody else's is called so.
+            sees_run_dir=bool(hello.run_dir) and os.access(hello.run_dir, os.R_OK | os.W_OK | os.X_OK),
+            workdir=hello.cwd if self._code is not None else None,
+            tensorflow=tensorflow or "",
+            **self._look_at_network(hello),
         )
         self._link.send(facts)
         if self._note:
             self._link.send(contract.Trouble("note", self._note, clock.now()))
         self._look_at_disk()
+        if hello.lost_after_s is not None:
+            self._await_owner(hello.lost_after_s)
+
+    def _await_owner(self, silence_s: float) -> None:
+        """Count the controller as gone once it has been silent for that long: a cut link says nothing."""
+        silent_s = time.monotonic() - self._link.heard_at
+        if silent_s >= silence_s:
+            sys.stderr.write(f"orch agent: nothing was heard of the controller for {silence_s:g} s\n")
+            self._lose_owner()
+        elif not self._owner_lost:
+            self._loop.after(silence_s - silent_s, lambda: self._await_owner(silence_s))
+
+    def _look_at_network(self, hello: contract.Hello) -> dict[str, Any]:
+        """For a host that others have to reach."""
+        if not hello.word:
+            return {}
+        if self._held:
+            self._door = Doorbell(self._loop, self._held[0].getsockname()[1], hello.word)
+        return {"addresses": find_addresses(), "arrived_at": find_arrival()}
+
+    def _close_door(self) -> None:
+        if self._door is not None:
+            self._door.close()
+            self._door = None
 
     def _look_at_disk(self) -> None:
         self._check_disk()
@@ -155,6 +221,9 @@ class Agent:
     def _give_back(self) -> None:
         self._tasks.close()
         self._relay.close()
+        self._close_door()
+        if self._code is not None:
+            self._code.close()
         for sock in self._held:
             sock.close()
         if self._root and self._hello is not None and self._hello.shared_dir is None:

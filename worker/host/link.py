@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,16 +17,20 @@ FULL = 4 * 1024 * 1024
 
 
 class Link:
-    """`obey` is called for each order; `lose` once, when the controller is gone or makes no sense. `seed`: what has been read already."""
+    """`obey` is called for each order, with its data; `lose` once, when the controller is gone or makes no sense.
+
+    `seed`: what has been read already.
+    """
 
     def __init__(
-        self, loop: Loop, orders_fd: int, frames_fd: int, obey: Callable[[Any], None], lose: Callable[[], None], seed: bytes = b""
+        self, loop: Loop, orders_fd: int, frames_fd: int, obey: Callable[[Any, bytes], None], lose: Callable[[], None], seed: bytes = b""
     ) -> None:
         self._loop, self._orders_fd, self._frames_fd = loop, orders_fd, frames_fd
         self._obey, self._lose = obey, lose
         self._decoder = Decoder(ORDERS)
         self._outgoing = bytearray()
         self._broken = False
+        self.heard_at = time.monotonic()
         self.on_room: Callable[[], None] = lambda: None
         os.set_blocking(frames_fd, False)
         loop.on_readable(orders_fd, self._read)
@@ -74,8 +79,9 @@ class Link:
         try:
             data = read()
             if data:
-                for order, _ in self._decoder.feed(data):
-                    self._obey(order)
+                self.heard_at = time.monotonic()
+                for order, more in self._decoder.feed(data):
+                    self._obey(order, more)
                 return
         except (OSError, ChannelError) as error:
             sys.stderr.write(f"orch agent: {error}\n")

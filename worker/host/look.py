@@ -7,6 +7,7 @@ import glob
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import stat
 import sys
@@ -58,6 +59,26 @@ def find_gpus(env: Mapping[str, str]) -> tuple[Gpu, ...]:
 def python_version() -> str:
     """Such as ``3.11.7``."""
     return platform.python_version()
+
+
+def find_tensorflow(env: Mapping[str, str]) -> str:
+    """The version of TensorFlow that a task with this environment would import, without importing it; empty if there is none.
+
+    The agent runs isolated; what the tasks get from PYTHONPATH and from the user's own site-packages counts as well.
+    """
+    import site  # wanted on hosts that were reached over a network only
+
+    python_path = env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    for entry in [*python_path.split(os.pathsep), site.getusersitepackages(), *sys.path]:
+        if not entry or not os.path.isfile(os.path.join(entry, "tensorflow", "__init__.py")):
+            continue
+        found = glob.glob(os.path.join(glob.escape(entry), "t*f*-*.dist-info"))
+        versions = [name.rpartition("-")[2].removesuffix(".dist-info") for name in found if _PACKAGE.fullmatch(os.path.basename(name))]
+        return versions[0] if versions else "of unknown version"
+    return ""
+
+
+_PACKAGE = re.compile(r"(tensorflow|tensorflow_(cpu|gpu|intel|rocm|macos|cpu_aws)|tf_nightly(_cpu)?)-[^-]+\.dist-info")
 
 
 def find_problems(programs: Iterable[Program], cwd: str) -> list[str]:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..contract import STREAMS
+from ..contract import STREAMS, file_of
 
 REPORTS = "reports.jsonl"
 BEGUN = "begun"
@@ -41,7 +41,7 @@ class TaskOutput:
     truncated: bool = False
 
     def path(self, stream: str) -> str:
-        return os.path.join(self.directory, f"{stream}.log")
+        return os.path.join(self.directory, file_of(stream))
 
     def size(self, stream: str) -> int:
         """Bytes in the file now; never less than what was told, so that offsets only grow."""

@@ -40,6 +40,8 @@ class Relay:
 
     def add(self, output: TaskOutput) -> None:
         """Before the task starts, or its first bytes would go unnoticed."""
+        if not self.shared:
+            output.told.setdefault(contract.STACKS, 0)
         self._watch.add(output)
         if self._watch.is_blind and self._listening:  # the kernel has run out of watches
             self._loop.forget(self._watch)
@@ -67,10 +69,11 @@ class Relay:
     def flush(self) -> None:
         """Hand on what is there, as far as there is room."""
         hand_on = self._tell_sizes if self.shared else self._send_bytes
-        for key, output in list(self._dirty.items()):
-            if self._link.is_full or not hand_on(output):
-                return
-            del self._dirty[key]
+        while self._dirty and not self._link.is_full and (self.shared or self._credit > 0):
+            key = next(iter(self._dirty))
+            output = self._dirty.pop(key)
+            if hand_on(output):  # it goes behind the others: one that never stops writing must not keep them waiting
+                self._dirty[key] = output
 
     def close(self) -> None:
         self._watch.close()
@@ -98,24 +101,26 @@ class Relay:
         self._loop.after(again_s, self._listen)
 
     def _tell_sizes(self, output: TaskOutput) -> bool:
+        """Returns whether there is more: never."""
         for stream in contract.STREAMS:
             size = output.size(stream)
             if size > output.told[stream]:
                 output.told[stream] = size
                 self._link.send(contract.Grew(output.task, output.attempt, stream, size))
-        return True
+        return False
 
     def _send_bytes(self, output: TaskOutput) -> bool:
-        for stream in contract.STREAMS:
-            while True:
-                if self._credit <= 0 or self._link.is_full:
-                    return False
-                offset, data = output.read(stream, self._credit)
-                if not data:
-                    break
+        """A piece of each stream. Returns whether there may be more."""
+        has_sent = False
+        for stream in output.told:
+            if self._credit <= 0 or self._link.is_full:
+                return True
+            offset, data = output.read(stream, self._credit)
+            if data:
+                has_sent = True
                 self._credit -= len(data)
                 self._link.send(contract.Output(output.task, output.attempt, stream, offset), data)
-        return True
+        return has_sent
 
     def _tell_begin(self, output: TaskOutput) -> None:
         at = output.begun_at()

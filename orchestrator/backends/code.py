@@ -1,0 +1,119 @@
+"""The working directory as hosts are to have it: which files there are, and their bytes on the way to a host that lacks them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from worker.contract import Code, CodeFile, CodePart, CodeWanted
+
+from ..errors import OrchError, UsageError
+
+MOST_FILES = 20_000
+MOST_COMPARED = 500
+"""Python files by which a shared directory is known."""
+MOST_WALKED = 5_000
+"""Files that are looked at to find them: a home directory may be the working directory."""
+PART_BYTES = 1024 * 1024
+_NEVER = {".git", ".orch", "__pycache__", ".venv", "node_modules", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
+
+
+@dataclass(frozen=True, slots=True)
+class WorkingDirectory:
+    """What `collect` has found."""
+
+    root: Path
+    files: tuple[CodeFile, ...]
+
+    @property
+    def order(self) -> Code:
+        told = json.dumps([(file.path, file.digest, file.executable) for file in self.files]).encode()
+        return Code(hashlib.sha256(told).hexdigest(), self.files)
+
+    def parts(self, wanted: CodeWanted) -> Iterator[tuple[CodePart, bytes]]:
+        """The bytes that a host lacks. Raises `OrchError` for a file that is gone."""
+        paths = {file.digest: file.path for file in self.files}
+        for digest in wanted.digests:
+            try:
+                with open(self.root / paths[digest], "rb") as file:
+                    data = file.read(PART_BYTES)
+                    while more := file.read(PART_BYTES):
+                        yield CodePart(digest, last=False), data
+                        data = more
+                    yield CodePart(digest, last=True), data
+            except (OSError, KeyError) as error:
+                raise OrchError(f"{paths.get(digest, digest)} cannot be sent: {error}") from None
+
+
+def collect(workdir: str, limit_mb: float, *, only: str | None = None) -> WorkingDirectory:
+    """Every file that git does not ignore; where git does not know the directory, all but what is never code.
+
+    `only`: nothing but Python files, `MOST_COMPARED` of them at most, this one first. Raises `UsageError`.
+    """
+    root = Path(workdir)
+    paths = itertools.islice(_listed_by_git(root) if _is_gits(root) else _walked(root), MOST_FILES + 1)
+    if only is not None:
+        paths = itertools.islice(itertools.chain([os.path.relpath(only, workdir) if os.path.isabs(only) else only], paths), MOST_WALKED)
+    sizes: dict[str, int] = {}
+    for path in paths:
+        if only is not None and (not path.endswith(".py") or path.startswith("..") or len(sizes) >= MOST_COMPARED):
+            continue
+        with contextlib.suppress(OSError):
+            if (root / path).is_file():
+                sizes[path] = (root / path).stat().st_size
+    _refuse_too_much(workdir, sizes, limit_mb)
+    return WorkingDirectory(root, tuple(_describe(root, path) for path in sizes))
+
+
+def _describe(root: Path, path: str) -> CodeFile:
+    try:
+        data = (root / path).read_bytes()
+        return CodeFile(path, hashlib.sha256(data).hexdigest(), len(data), os.access(root / path, os.X_OK))
+    except OSError as error:
+        raise UsageError(f"{root / path} cannot be read, and is to be sent to the hosts: {error.strerror}") from None
+
+
+def _refuse_too_much(workdir: str, sizes: dict[str, int], limit_mb: float) -> None:
+    total = sum(sizes.values())
+    if total <= limit_mb * 1e6 and len(sizes) <= MOST_FILES:
+        return
+    largest = sorted(sizes, key=lambda path: -sizes[path])[:3]
+    shown = ", ".join(f"{path} ({sizes[path] / 1e6:.1f} MB)" for path in largest)
+    raise UsageError(
+        f"{workdir} is too much to send to every host: {total / 1e6:.1f} MB in {len(sizes):,} files, the limit is {limit_mb:g} MB and "
+        f"{MOST_FILES:,} files; the largest: {shown}. Name data in .gitignore, raise backend.code_limit_mb, or use a shared directory"
+    )
+
+
+def _is_gits(root: Path) -> bool:
+    try:
+        told = subprocess.run(["git", "-C", str(root), "rev-parse", "--is-inside-work-tree"], capture_output=True, check=False)
+        ignored = subprocess.run(["git", "-C", str(root), "check-ignore", "-q", "."], capture_output=True, check=False)
+    except OSError:
+        return False
+    return told.stdout.strip() == b"true" and ignored.returncode == 1
+
+
+def _listed_by_git(root: Path) -> Iterator[str]:
+    """Tracked or not, but not ignored: gitignore(5) is git's own to interpret."""
+    argv = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    done = subprocess.run(argv, capture_output=True, check=False)
+    if done.returncode:
+        raise UsageError(f"git cannot list {root}: {os.fsdecode(done.stderr).strip()}")
+    found = dict.fromkeys(os.fsdecode(name) for name in done.stdout.split(b"\0") if name)
+    yield from (path for path in found if ".orch" not in path.split("/"))
+
+
+def _walked(root: Path) -> Iterator[str]:
+    for directory, names, files in os.walk(root):
+        names[:] = [name for name in names if name not in _NEVER]
+        names.sort()
+        for name in sorted(files):
+            yield os.path.relpath(os.path.join(directory, name), root)

@@ -1,0 +1,52 @@
+"""How the hosts of a run reach each other: asks every agent to try every other one, and has the answers judged."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Mapping
+
+from worker.contract import Facts, Target, Tried, Try
+
+from ..model import addresses
+from . import Host
+from .agents import AgentLink
+
+
+class Network:
+    """The hosts of one run. One host alone has nobody to reach."""
+
+    def __init__(self, hosts: Mapping[str, Host]) -> None:
+        self._hosts = hosts
+        self._tried: dict[tuple[str, str], dict[str, str]] = {}
+        self._awaited: set[str] = set()
+        self._done: asyncio.Future[None] | None = None
+        self.words = {name: secrets.token_hex(8) if len(hosts) > 1 else "" for name in hosts}
+        """What each host says to those that try it; empty where nobody does."""
+
+    async def find_addresses(
+        self, links: Mapping[str, AgentLink], facts: Mapping[str, Facts], done: asyncio.Future[None]
+    ) -> dict[str, str]:
+        """The address of each host. `done` is waited for; whoever ends the run early gives it an exception. Raises `OrchError`."""
+        if not any(self.words.values()):
+            return {name: host.address or "127.0.0.1" for name, host in self._hosts.items()}
+        known = {
+            name: addresses.candidates(name, addresses.Wish(host.address, host.interface), facts[name])
+            for name, host in self._hosts.items()
+        }
+        ports = {name: found.ports[0] for name, found in facts.items() if found.ports}
+        self._awaited, self._done = set(links), done
+        for name, link in links.items():
+            # A task reaches its neighbour on the same host by the same address.
+            others = [other for other in ports if other != name or len(facts[name].ports) > 1]
+            link.order(Try(tuple(Target(other, ports[other], self.words[other], tuple(known[other])) for other in others)))
+        await done
+        return addresses.choose(known, ports, self._tried, facts)
+
+    def hear(self, host: str, frame: Tried) -> None:
+        """One host's answers."""
+        for result in frame.results:
+            self._tried.setdefault((host, result.host), {})[result.address] = result.refusal
+        self._awaited.discard(host)
+        if not self._awaited and self._done is not None and not self._done.done():
+            self._done.set_result(None)

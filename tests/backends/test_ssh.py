@@ -1,0 +1,306 @@
+"""`orch up -H` on hosts with ssh: where tasks run, what they are told, and what is said when a host cannot be reached. No TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.bed import Bed
+from tests.live import LiveRun
+
+pytestmark = pytest.mark.root
+
+SHOW = """
+import json, os, socket, sys
+config = os.environ.get("TF_CONFIG")
+print(json.dumps({"host": socket.gethostname(), "cwd": os.getcwd(), "argv": sys.argv, "env": dict(os.environ),
+                  "config": config and json.loads(config)}))
+"""
+
+
+def up(orch, bed: Bed, hosts: str, *options: str, **settings):
+    """`orch up script.py` on these hosts, to its end."""
+    return orch("up", "script.py", "-H", hosts, "--set", f"backend.ssh={json.dumps(bed.ssh)}", *options, **settings)
+
+
+def seen(directory: Path) -> dict[str, dict]:
+    """What each task of the latest run has printed, by task."""
+    found = {}
+    for log in (LiveRun(directory).path / "attempt-1").glob("*/stdout.log"):
+        found[log.parent.name] = json.loads(log.read_text())
+    return found
+
+
+def test_tasks_run_where_the_slots_are_and_know_each_other(orch, bed: Bed, script, tmp_path: Path) -> None:
+    script(SHOW)
+    up(orch, bed, "hostA:1,hostB:2,localhost:1", check=0)
+    tasks = seen(tmp_path)
+    assert {name: task["host"] for name, task in tasks.items()} == {
+        "worker-0": "hostA",
+        "worker-1": "hostB",
+        "worker-2": "hostB",
+        "worker-3": os.uname().nodename,
+    }
+    addresses = tasks["worker-0"]["config"]["cluster"]["worker"]
+    assert [address.rpartition(":")[0] for address in addresses] == [
+        bed["hostA"].address,
+        bed["hostB"].address,
+        bed["hostB"].address,
+        f"{bed.network}.1",
+    ]
+    assert len({json.dumps(task["config"]["cluster"]) for task in tasks.values()}) == 1
+    assert {task["cwd"] for task in tasks.values()} == {str(tmp_path)}
+
+
+def test_what_a_task_is_given_is_data_not_shell(orch, bed: Bed, script, tmp_path: Path) -> None:
+    """Quotes, dollars and newlines arrive as they are, and nobody reads a secret in `ps`."""
+    script("import subprocess, sys\nprint(subprocess.check_output(['ps', '-eo', 'args'], text=True), file=sys.stderr)\n" + SHOW)
+    nasty = 'it\'s "$HOME" `id` \\ \n !;& é'
+    # In a file: what stands on orch's own command line is there to be read.
+    (tmp_path / "orch.yaml").write_text(json.dumps({"args": [nasty, "--flag"], "defaults": {"env": {"SECRET": nasty}}}))
+    up(orch, bed, "hostA", check=0)
+    task = seen(tmp_path)["worker-0"]
+    assert task["argv"][1:] == [nasty, "--flag"]
+    assert task["env"]["SECRET"] == nasty
+    assert task["env"]["SSH_CONNECTION"].split()[2] == bed["hostA"].address
+    shown = (LiveRun(tmp_path).path / "attempt-1/worker-0/stderr.log").read_text()
+    assert "io.FileIO(0,closefd=False)" in shown
+    assert "SECRET" not in shown
+    assert "it's" not in shown
+
+
+def test_a_host_keeps_one_worker_package_and_mends_it(orch, bed: Bed, script, tmp_path: Path) -> None:
+    script(SHOW)
+    up(orch, bed, "hostA", check=0)
+    (kept,) = (bed["hostA"].files / "home/.cache/orch").glob("worker-*")
+    old = kept.with_name("worker-0000000000000000")
+    old.mkdir()
+    os.utime(old, (0, 0))
+    agent = kept / "host/agent.py"
+    agent.write_text("raise SystemExit('broken')")
+    up(orch, bed, "hostA", check=0)
+    assert "class Agent" in agent.read_text()
+    assert not old.exists()
+    assert kept.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_host_without_a_cache_uses_a_directory_for_the_time(orch, bed: Bed, script, tmp_path: Path) -> None:
+    script(SHOW)
+    cache = bed["hostA"].files / "home/.cache"
+    moved = cache.rename(cache.with_name("aside")) if cache.exists() else None
+    try:
+        cache.write_text("a file is in the way")
+        up(orch, bed, "hostA", check=0)  # the fixture looks at the temporary files
+    finally:
+        cache.unlink()
+        if moved:
+            moved.rename(cache)
+
+
+def test_what_a_hosts_shell_prints_is_no_frame(orch, bed: Bed, script, tmp_path: Path) -> None:
+    script(SHOW)
+    (bed["hostA"].files / "home/.bashrc").write_text("echo 'Welcome to hostA!'; echo orch >&2\n")
+    try:
+        up(orch, bed, "hostA", check=0)
+    finally:
+        (bed["hostA"].files / "home/.bashrc").unlink()
+    assert seen(tmp_path)["worker-0"]["host"] == "hostA"
+    assert "its shell printed: Welcome to hostA!" in (LiveRun(tmp_path).path / "agents/hostA.log").read_text()
+
+
+def test_setup_lines_run_before_python_and_may_read_and_print(orch, bed: Bed, script, tmp_path: Path) -> None:
+    script(SHOW)
+    setup = ["export FROM_SETUP='a b'", "echo noise", "cat", "PATH=$HOME/bin:$PATH"]
+    (bed["hostA"].files / "home/bin").mkdir(exist_ok=True)
+    link = bed["hostA"].files / "home/bin/my-python"
+    link.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    link.chmod(0o755)
+    up(orch, bed, "hostA", "--set", f"backend.setup={json.dumps(setup)}", "--python", "my-python", check=0)
+    assert seen(tmp_path)["worker-0"]["env"]["FROM_SETUP"] == "a b"
+    done = up(orch, bed, "hostA", "--set", 'backend.setup=["echo broken >&2; false"]', check=125)
+    assert "host hostA cannot be reached: a line of setup: failed there: broken" in done.err
+
+
+def test_a_hostfile_and_uneven_slots(orch, bed: Bed, script, tmp_path: Path) -> None:
+    script(SHOW)
+    (tmp_path / "hosts").write_text("# ours\nhostA slots=1\nhostB:1\nhostA\n")
+    orch("up", "script.py", "--hostfile", "hosts", "--set", f"backend.ssh={json.dumps(bed.ssh)}", check=0)
+    assert sorted(task["host"] for task in seen(tmp_path).values()) == ["hostA", "hostA", "hostB"]
+
+
+def test_a_run_directory_that_a_host_sees_is_named_there(orch, bed: Bed, script, tmp_path: Path) -> None:
+    """`tmp_path` is the same on all hosts, `bed.own` is not."""
+    script(SHOW)
+    up(orch, bed, "hostA", check=0)
+    assert seen(tmp_path)["worker-0"]["env"]["ORCH_RUN_DIR"] == str(LiveRun(tmp_path).path)
+    home = bed.own / "runs"
+    try:
+        up(orch, bed, "hostA", "--run-dir", str(home), check=0)
+        (log,) = home.glob("runs/*/attempt-1/worker-0/stdout.log")
+        assert not {"ORCH_RUN_DIR", "ORCH_CHECKPOINT_DIR"} & json.loads(log.read_text())["env"].keys()
+    finally:
+        shutil.rmtree(home)
+
+
+def test_a_jump_host_and_a_shared_connection_of_the_users_own_configuration(orch, bed: Bed, script, tmp_path: Path) -> None:
+    """And settings that are for people who log in: a command, a terminal, forwarded ports."""
+    script(SHOW)
+    control = bed.root / "control-%C"
+    personal = "RequestTTY force\n  RemoteCommand echo hello\n  LocalForward 41999 localhost:22\n  ExitOnForwardFailure yes"
+    bed.write_config(f"Host hostB\n  ProxyJump hostA\n  ControlMaster auto\n  ControlPath {control}\n  ControlPersist 5\n  {personal}")
+    try:
+        for _ in range(2):
+            up(orch, bed, "hostB", check=0)
+            assert seen(tmp_path)["worker-0"]["env"]["SSH_CONNECTION"].split()[0] == bed["hostA"].address
+    finally:
+        subprocess.run([*bed.ssh, "-O", "exit", "hostB"], check=True, capture_output=True)
+
+
+def test_a_dry_run_prints_the_exact_command(orch, bed: Bed, script) -> None:
+    script(SHOW)
+    done = up(orch, bed, "hostA:2,me@hostB", "--python", "/opt/a b/python", "--dry-run", check=0)
+    assert "ssh -F " in done.out
+    assert "-o BatchMode=yes" in done.out
+    assert "-l me -- hostB" in done.out
+    assert "'\"'\"'/opt/a b/python'\"'\"' -I -c" in done.out
+    assert "no such file" not in done.err
+
+
+# --- hosts that cannot be reached --------------------------------------------------------------
+
+
+def test_every_host_that_fails_is_named_with_ssh_s_own_words_and_a_remedy(orch, bed: Bed, script) -> None:
+    script(SHOW)
+    bed.write_config(f"Host stranger\n  HostName {bed['hostC'].address}\n  HostKeyAlias stranger")
+    bed["hostA"].stop_sshd()
+    bed["hostB"].stop_sshd()
+    bed["hostB"].start_sshd(key="hostC")
+    done = up(orch, bed, "hostA,hostB,nowhere.invalid,stranger", check=125)
+    lines = {line.split("host ")[1].split()[0]: line for line in done.err.splitlines() if "cannot be reached" in line}
+    assert set(lines) == {"hostA", "hostB", "nowhere.invalid", "stranger"}
+    assert "Connection refused" in lines["hostA"]
+    assert "REMOTE HOST IDENTIFICATION HAS CHANGED" in lines["hostB"]
+    assert "ssh-keygen -R hostB" in lines["hostB"]
+    assert "Could not resolve hostname" in lines["nowhere.invalid"]
+    assert "ssh-keyscan stranger" in lines["stranger"]
+
+
+def test_a_refused_key_and_a_wrong_user(orch, bed: Bed, script) -> None:
+    script(SHOW)
+    done = up(orch, bed, "nobody-there@hostA", check=125)
+    assert re.search(r"host hostA cannot be reached: .*Permission denied \(publickey\).*ssh-copy-id hostA", done.err)
+
+
+@pytest.mark.parametrize(
+    ("python", "words"),
+    [
+        ("/no/such/python", "there is no such Python: "),
+        ("no-such-python", "there is no such Python: "),
+        ("/bin/false", "what ssh has started there ended with exit code 1"),
+    ],
+)
+def test_a_host_without_the_python(orch, bed: Bed, script, python: str, words: str) -> None:
+    script(SHOW)
+    done = up(orch, bed, "hostA", "--python", python, check=125)
+    assert f"host hostA cannot be reached: {words}" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_python_that_is_too_old_says_so(orch, bed: Bed, script) -> None:
+    script(SHOW)
+    old = bed["hostA"].files / "home/old"
+    text = "import sys;sys.version_info=(3,6,8);exec(sys.argv[-1])"
+    old.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{text}" "$@"\n')
+    old.chmod(0o755)
+    done = up(orch, bed, "hostA", "--python", "~/old", check=125)
+    assert "is Python 3.6; orch needs 3.10 or newer there: set python: for hostA" in done.err
+
+
+def test_an_sshd_that_takes_few_connections_is_asked_again(orch, bed: Bed, script, tmp_path: Path) -> None:
+    """MaxStartups drops connections at random; one that was dropped is made again."""
+    script(SHOW)
+    bed["hostA"].stop_sshd()
+    bed["hostA"].start_sshd("MaxStartups 1:100:1")
+    aliases = "\n".join(f"Host a{number}\n  HostName {bed['hostA'].address}\n  HostKeyAlias hostA" for number in range(6))
+    bed.write_config(aliases)
+    up(orch, bed, ",".join(f"a{number}" for number in range(6)), check=0)
+    assert len(seen(tmp_path)) == 6
+
+
+def test_a_host_that_does_not_answer_is_named_and_ctrl_c_waits_for_nobody(orch, bed: Bed, script) -> None:
+    script(SHOW)
+    bed["hostB"].filter_ports(22, 22)
+    running = orch.start("up", "script.py", "-H", "hostA,hostB", "--set", f"backend.ssh={json.dumps(bed.ssh)}")
+    running.wait_for("waiting for hostB: the connection (1 of 2 hosts have answered)")
+    running.signal(signal.SIGINT)
+    running.wait(timeout=20, check=130)
+
+
+@pytest.mark.slow
+def test_fifty_hosts(orch, bed: Bed, script, tmp_path: Path) -> None:
+    """Fifty names for three hosts: each has an agent of its own, and every agent tries every other one."""
+    script(SHOW)
+    names = [f"node{number:02d}" for number in range(50)]
+    hosts = list(bed.hosts.values())
+    lines = [f"Host {name}\n  HostName {hosts[n % 3].address}\n  HostKeyAlias {hosts[n % 3].name}" for n, name in enumerate(names)]
+    bed.write_config(*lines)
+    up(orch, bed, ",".join(names), "--strategy", "multi_worker_mirrored", timeout=110, check=0)
+    tasks = seen(tmp_path)
+    assert [tasks[f"worker-{n}"]["host"] for n in range(50)] == [hosts[n % 3].name for n in range(50)]
+    assert len(set(tasks["worker-0"]["config"]["cluster"]["worker"])) == 50
+
+
+# --- between the hosts -------------------------------------------------------------------------
+
+
+def test_a_port_that_a_firewall_drops_is_named_before_anything_starts(orch, bed: Bed, script, tmp_path: Path) -> None:
+    script(SHOW)
+    bed["hostB"].filter_ports(41000, 41099)
+    done = up(orch, bed, "hostA,hostB,hostC", "--ports", "41000-41099", check=125)
+    said = [line for line in done.err.splitlines() if "cannot reach" in line]
+    assert [re.findall("host. cannot reach host.", line) for line in said] == [["hostA cannot reach hostB"], ["hostC cannot reach hostB"]]
+    assert "timed out" in said[0]
+    assert "firewall" in said[0]
+
+
+def test_an_interface_and_an_address_can_be_chosen(orch, bed: Bed, script, tmp_path: Path) -> None:
+    script(SHOW)
+    hosts = {"hostA": {"address": bed["hostA"].address6}, "hostB": {"interface": "eth0"}}
+    orch("up", "script.py", "--set", f"backend.hosts={json.dumps(hosts)}", "--set", f"backend.ssh={json.dumps(bed.ssh)}", check=0)
+    tasks = seen(tmp_path)
+    addresses = [address.rpartition(":")[0] for address in tasks["worker-0"]["config"]["cluster"]["worker"]]
+    assert addresses == [f"[{bed['hostA'].address6}]", bed["hostB"].address]
+    assert "NCCL_SOCKET_IFNAME" not in tasks["worker-0"]["env"]
+    assert {name: tasks["worker-1"]["env"][name] for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")} == {
+        "NCCL_SOCKET_IFNAME": "eth0",
+        "GLOO_SOCKET_IFNAME": "eth0",
+    }
+
+
+def test_addresses_on_different_networks_are_told_apart(orch, bed: Bed, script) -> None:
+    script(SHOW)
+    bed["hostA"].run("ip", "addr", "add", "10.77.0.1/24", "dev", "lo")
+    hosts = {"hostA": {"address": "10.77.0.1"}, "hostB": None}
+    try:
+        done = orch(
+            *("up", "script.py", "--set", f"backend.hosts={json.dumps(hosts)}", "--set", f"backend.ssh={json.dumps(bed.ssh)}"), check=125
+        )
+    finally:
+        bed["hostA"].run("ip", "addr", "del", "10.77.0.1/24", "dev", "lo")
+    assert re.search(r"hostB cannot reach hostA:\d+: .* at 10\.77\.0\.1; hostA's 10\.77\.0\.1 is on another network than hostB's", done.err)
+    assert "set address: or interface: for hostA" in done.err
+
+
+def test_an_interface_that_is_not_there(orch, bed: Bed, script) -> None:
+    script(SHOW)
+    hosts = {"hostA": {"interface": "ib0"}, "hostB": None}
+    done = orch("up", "script.py", "--set", f"backend.hosts={json.dumps(hosts)}", "--set", f"backend.ssh={json.dumps(bed.ssh)}", check=125)
+    assert f"host hostA has no interface 'ib0' with an address; it has {bed['hostA'].address} (eth0)" in done.err

@@ -1,0 +1,116 @@
+"""The working directory on hosts with ssh: shared and compared, or copied by content. No TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.bed import Bed
+from tests.live import LiveRun
+
+pytestmark = pytest.mark.root
+
+PROGRAM = "import helper, os, sys\nprint(helper.WORD, os.getcwd(), os.path.exists('data.bin'))\nopen('left-here', 'w').close()\n"
+
+
+def up(orch, bed: Bed, hosts: str, *options: str, **settings):
+    return orch("up", "script.py", "-H", hosts, "--set", f"backend.ssh={json.dumps(bed.ssh)}", *options, **settings)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A git repository with a program of two files, and data that git ignores."""
+    (tmp_path / "script.py").write_text(PROGRAM)
+    (tmp_path / "helper.py").write_text("WORD = 'first'\n")
+    (tmp_path / ".gitignore").write_text("*.bin\nleft-here\n")
+    (tmp_path / "data.bin").write_bytes(b"\0" * 5_000_000)
+    (tmp_path / "run.sh").write_text("#!/bin/sh\nexec echo from-a-shell\n")
+    (tmp_path / "run.sh").chmod(0o755)
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    return tmp_path
+
+
+def printed(directory: Path, task: str = "worker-0") -> list[str]:
+    return LiveRun(directory).log(task).decode().split()
+
+
+def test_a_directory_that_is_copied(orch, bed: Bed, project: Path) -> None:
+    up(orch, bed, "hostA,hostB", "--set", "backend.code=ship", check=0)
+    word, cwd, has_data = printed(project)
+    assert (word, has_data) == ("first", "False")
+    assert cwd.startswith(f"{bed.own}/home/.cache/orch/code/")
+    assert printed(project, "worker-1")[:2] == [word, cwd]
+    cache = bed["hostA"].files / "home/.cache/orch"
+    kept = {path.name: path.stat().st_ino for path in (cache / "files").iterdir()}
+
+    (project / "helper.py").write_text("WORD = 'second'\n")
+    up(orch, bed, "hostA,hostB", "--set", "backend.code=ship", check=0)
+    assert printed(project)[0] == "second"
+    assert printed(project)[1] != cwd  # what runs elsewhere keeps its own
+    now = {path.name: path.stat().st_ino for path in (cache / "files").iterdir()}
+    assert len(now) == len(kept) + 1  # only what had changed was sent
+    assert now.items() >= kept.items()
+    assert {path.stat().st_mode & 0o777 for path in (cache / "code").iterdir()} == {0o700}
+
+
+def test_what_has_been_spoiled_on_a_host_is_mended_and_what_is_old_goes(orch, bed: Bed, project: Path) -> None:
+    up(orch, bed, "hostA", "--set", "backend.code=ship", check=0)
+    directory = bed["hostA"].files / "home" / Path(printed(project)[1]).relative_to(bed.own / "home")
+    assert (directory / "left-here").exists()
+    (directory / "helper.py").write_text("WORD = 'spoiled'\n")
+    for path in (directory.parent.parent / "files").iterdir():
+        path.write_bytes(b"spoiled")
+    old = directory.with_name("0" * 16)
+    old.mkdir()
+    os.utime(old, (0, 0))
+    up(orch, bed, "hostA", "--set", "backend.code=ship", check=0)
+    assert printed(project)[0] == "first"
+    assert not old.exists()
+
+
+def test_programs_keep_their_permission(orch, bed: Bed, project: Path) -> None:
+    orch(
+        *("up", "--no-python", "./run.sh", "-H", "hostA", "--set", "backend.code=ship", "--set", f"backend.ssh={json.dumps(bed.ssh)}"),
+        check=0,
+    )
+    assert printed(project) == ["from-a-shell"]
+
+
+def test_too_much_is_counted(orch, bed: Bed, project: Path) -> None:
+    (project / ".gitignore").unlink()
+    done = up(orch, bed, "hostA", "--set", "backend.code=ship", "--set", "backend.code_limit_mb=4", check=2)
+    assert "5.0 MB in 4 files, the limit is 4 MB" in done.err
+    assert "the largest: data.bin (5.0 MB)" in done.err
+
+
+def test_a_shared_directory_is_compared(orch, bed: Bed, tmp_path: Path) -> None:
+    """`bed.own` is a directory of which every host has another one."""
+    for place in (bed.own, bed["hostA"].files, bed["hostB"].files):
+        (place / "work").mkdir()
+        (place / "work/script.py").write_text("import helper\n")
+    (bed.own / "work/helper.py").write_text("")
+    (bed["hostA"].files / "work/helper.py").write_text("")
+    try:
+        done = up(orch, bed, "hostA,hostB", "--workdir", str(bed.own / "work"), check=2)
+        assert f"host hostB: '{bed.own}/work' is not what it is where orch runs: helper.py is missing" in done.err
+        assert "code: ship" in done.err
+        (bed["hostB"].files / "work/helper.py").write_text("VALUE = 2\n")
+        done = up(orch, bed, "hostA,hostB", "--workdir", str(bed.own / "work"), check=2)
+        assert "helper.py is different" in done.err
+        up(orch, bed, "hostA,hostB", "--workdir", str(bed.own / "work"), "--set", "backend.code=unchecked", check=0)
+        (bed["hostB"].files / "work/helper.py").write_text("")
+        up(orch, bed, "hostA,hostB", "--workdir", str(bed.own / "work"), check=0)
+        done = up(orch, bed, "hostA", "--workdir", str(tmp_path / "nowhere"), check=2)
+        assert "does not exist" in done.err
+    finally:
+        for place in (bed.own, bed["hostA"].files, bed["hostB"].files):
+            subprocess.run(["rm", "-rf", str(place / "work")], check=True)
+
+
+def test_a_script_outside_of_what_is_copied_is_refused(orch, bed: Bed, project: Path) -> None:
+    done = orch("up", "/etc/passwd", "-H", "hostA", "--set", "backend.code=ship", check=2)
+    assert "lies outside of" in done.err

@@ -1,0 +1,196 @@
+"""What ends on hosts with ssh, and how fast: the controller killed, a link cut, an sshd killed, a host that stalls. No TensorFlow."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.bed import Bed
+from tests.live import LiveRun, wait_until, wait_until_gone, wait_until_ready, write_script
+
+pytestmark = pytest.mark.root
+
+LOST_AFTER_S = 3
+RESISTING = """
+leave_behind("ignore(); tell(f'child-of-{TASK}.ready', os.getpid()); sleep()", own_session=True)
+ignore(*{*range(1, 32)} - {signal.SIGKILL, signal.SIGSTOP})
+ready()
+sleep()
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> LiveRun:
+    return LiveRun(tmp_path)
+
+
+def start(orch, bed: Bed, hosts: str, *options: str):
+    return orch.start(
+        *("up", "script.py", "-H", hosts, "--set", f"backend.ssh={json.dumps(bed.ssh)}"),
+        *("--set", f"backend.lost_after_s={LOST_AFTER_S}", "--grace", "1", *options),
+    )
+
+
+def start_resisting(orch, bed: Bed, directory: Path):
+    """Three tasks on three hosts that only SIGKILL ends, each with a child in a session of its own."""
+    write_script(directory, RESISTING)
+    running = start(orch, bed, "hostA,hostB,hostC")
+    names = [f"worker-{index}" for index in range(3)]
+    return running, wait_until_ready(directory, *names, *(f"child-of-{name}" for name in names))
+
+
+def test_nothing_survives_a_controller_that_is_killed(orch, bed: Bed, tmp_path: Path, run: LiveRun) -> None:
+    running, processes = start_resisting(orch, bed, tmp_path)
+    started = time.monotonic()
+    os.kill(run.controller().pid, signal.SIGKILL)
+    wait_until_gone(processes.values())
+    running.wait()
+    assert time.monotonic() - started < LOST_AFTER_S + 30  # the hosts hear it from ssh, and not only by silence
+
+
+def test_a_cut_link_ends_the_tasks_on_both_sides_of_it(orch, bed: Bed, tmp_path: Path, run: LiveRun) -> None:
+    running, processes = start_resisting(orch, bed, tmp_path)
+    bed["hostB"].cut()
+    done = running.wait(check=125)
+    assert "lost host hostB: nothing was heard of it for 3 s" in done.err
+    assert run.cause()["host"] == "hostB"
+    wait_until_gone(processes.values())
+
+
+def test_a_killed_sshd_is_a_lost_host(orch, bed: Bed, tmp_path: Path, run: LiveRun) -> None:
+    running, processes = start_resisting(orch, bed, tmp_path)
+    bed["hostC"].end_sessions()
+    done = running.wait(check=125)
+    assert "lost host hostC: " in done.err
+    assert "stopped because of it" not in done.err or "worker-2" not in done.err
+    wait_until_gone(processes.values())
+
+
+def test_an_sshd_that_is_restarted_ends_nothing(orch, bed: Bed, tmp_path: Path) -> None:
+    write_script(tmp_path, "ready(); wait_for('go')")
+    running = start(orch, bed, "hostA,hostB")
+    wait_until_ready(tmp_path, "worker-0", "worker-1")
+    bed["hostA"].stop_sshd()
+    bed["hostA"].start_sshd()
+    (tmp_path / "go").touch()
+    running.wait(check=0)
+
+
+def test_an_agent_that_is_killed_takes_its_tasks_along(orch, bed: Bed, tmp_path: Path, run: LiveRun) -> None:
+    running, processes = start_resisting(orch, bed, tmp_path)
+    agent = next(event["pid"] for event in run.events() if event["event"] == "host_ready" and event["host"] == "hostA")
+    os.kill(agent, signal.SIGKILL)
+    done = running.wait(check=125)
+    assert "lost host hostA: its agent " in done.err
+    wait_until_gone([process for name, process in processes.items() if not name.startswith("child")])
+    for process in processes.values():  # in a session of its own, with its agent killed: docs/how-it-works.md names it
+        if process.is_running():
+            process.kill()
+    assert list((bed["hostA"].files / "tmp").glob("orch-agent-*"))
+    write_script(tmp_path, "pass")
+    start(orch, bed, "hostA").wait(check=0)  # the next agent takes away what the killed one has left; the fixture looks
+
+
+def test_the_first_failure_on_a_host_ends_the_others_and_is_told_with_its_traceback(orch, bed: Bed, tmp_path: Path) -> None:
+    write_script(tmp_path, "ready(); wait_for('worker-0.ready', 'worker-1.ready')\nif TASK == 'worker-1': raise KeyError('mine')\nsleep()")
+    done = start(orch, bed, "hostA,hostB").wait(check=1)
+    assert "first failure: worker-1 on hostB: exit code 1" in done.err
+    assert "KeyError: 'mine'" in done.err
+    assert "stopped because of it: worker-0" in done.err
+
+
+def test_a_stalled_link_blocks_no_task_and_loses_no_byte(orch, bed: Bed, tmp_path: Path, run: LiveRun) -> None:
+    """Ten megabytes while the link is down: the task goes on, and afterwards everything is there."""
+    write_script(
+        tmp_path,
+        """
+        ready()
+        wait_for("cut")
+        for number in range(100_000):
+            print(f"{number:099d}")
+        tell("written")
+        wait_for("go")
+        print("the last words", file=sys.stderr)
+        """,
+    )
+    running = start(orch, bed, "hostA,hostB", "--set", "backend.lost_after_s=30")
+    wait_until_ready(tmp_path, "worker-0", "worker-1")
+    bed["hostB"].cut()
+    (tmp_path / "cut").touch()
+    wait_until((tmp_path / "written").exists, "task that goes on")
+    bed["hostB"].join()
+    (tmp_path / "go").touch()
+    running.wait(timeout=90, check=0)
+    expected = "".join(f"{number:099d}\n" for number in range(100_000)).encode()
+    for task in ("worker-0", "worker-1"):
+        assert hashlib.sha256(run.log(task)).digest() == hashlib.sha256(expected).digest()
+        assert run.log(task, "stderr") == b"the last words\n"
+
+
+def test_stacks_come_from_every_host(orch, bed: Bed, tmp_path: Path) -> None:
+    write_script(tmp_path, "ready()\ndef somewhere():\n    sleep()\nsomewhere()")
+    running = start(orch, bed, "hostA,hostB")
+    wait_until_ready(tmp_path, "worker-0", "worker-1")
+    shown = orch("stacks", check=0)
+    assert "worker-0..1: in time.sleep (script.py" in shown.out
+    orch("down", check=0)
+    running.wait(check=143)
+
+
+def test_a_host_that_is_lost_before_the_start_is_named(orch, bed: Bed, tmp_path: Path) -> None:
+    write_script(tmp_path, "sleep()")
+    bed["hostB"].filter_ports(41000, 41009)  # the check of the ports takes its time
+    running = start(orch, bed, "hostA,hostB", "--ports", "41000-41009")
+    wait_until(lambda: [p for p in bed["hostB"].processes() if "FileIO" in " ".join(_words(p))], "agent on hostB")
+    bed["hostB"].end_sessions()
+    done = running.wait(check=125)
+    assert "host hostB cannot be " in done.err
+
+
+def _words(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+@pytest.mark.skipif(shutil.which("faketime") is None, reason="NOT TESTED: a host with another clock: faketime is not installed")
+def test_a_host_whose_clock_is_wrong_is_not_blamed_for_it(orch, bed: Bed, tmp_path: Path, run: LiveRun) -> None:
+    """hostB is an hour ahead and fails second: the first failure is still that of hostA, and the times are the controller's."""
+    wrong = bed["hostB"].files / "home/wrong"
+    wrong.write_text(f'#!/bin/sh\nexec faketime -f +1h {sys.executable} "$@"\n')
+    wrong.chmod(0o755)
+    write_script(
+        tmp_path,
+        """
+        ready()
+        wait_for("worker-0.ready", "worker-1.ready")
+        if TASK == "worker-1":
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))
+            sleep()
+        raise KeyError("first")
+        """,
+    )
+    hosts = {"hostA": None, "hostB": {"python": "~/wrong"}}
+    options = ("--set", f"backend.hosts={json.dumps(hosts)}", "--set", f"backend.ssh={json.dumps(bed.ssh)}")
+    done = orch.start("up", "script.py", *options).wait(check=1)
+    assert "first failure: worker-0 on hostA" in done.err
+    assert abs(run.event("task_started", task="worker-1")["at"] - run.event("task_started", task="worker-0")["at"]) < 60
+
+
+def test_a_cluster_is_started_again_on_its_hosts(orch, bed: Bed, tmp_path: Path, run: LiveRun) -> None:
+    write_script(
+        tmp_path, "print(TASK, os.environ['ORCH_ATTEMPT'])\nif TASK == 'worker-1' and os.environ['ORCH_ATTEMPT'] == '1': sys.exit(3)\n"
+    )
+    start(orch, bed, "hostA,hostB", "--max-restarts", "1", "--set", "restart.backoff_s=0").wait(check=0)
+    logs = {log.parent.parent.name: log.read_text() for log in run.path.glob("attempt-*/worker-1/stdout.log")}
+    assert logs == {"attempt-1": "worker-1 1\n", "attempt-2": "worker-1 2\n"}

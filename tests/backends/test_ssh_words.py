@@ -1,0 +1,89 @@
+"""What ssh is asked, and what is made of its answers; without a host."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from orchestrator.backends import ssh
+from orchestrator.model.document import wrap
+from orchestrator.model.parse import parse
+from orchestrator.model.spec import ClusterSpec, HostSpec
+
+HOST = HostSpec("hostB")
+
+
+def spec_of(**backend: object) -> ClusterSpec:
+    return parse(wrap({"script": "train.py", "backend": backend}, "o"), workdir="/w")
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "expected", "passing"),
+    [
+        (255, "me@hostB: Permission denied (publickey).\r\n", "it refused your keys: ssh-copy-id hostB", False),
+        (255, "Host key verification failed.", "ssh-keyscan hostB >> ~/.ssh/known_hosts", False),
+        (255, "@  WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!  @\nx\nHost key verification failed.", "ssh-keygen -R hostB", False),
+        (255, "ssh: Could not resolve hostname hostB: Name or service not known", "HostName in ~/.ssh/config", False),
+        (255, "ssh: connect to host hostB port 22: Connection refused", "no sshd listens there", False),
+        (255, "ssh: connect to host hostB port 22: Connection timed out", "the firewall", False),
+        (255, "kex_exchange_identification: Connection closed by remote host", "MaxStartups", True),
+        (255, "Connection closed by 10.0.0.5 port 22", "MaxStartups", True),
+        (255, "something new", "something new; try it by hand: ssh -o BatchMode=yes hostB true", False),
+        (255, "", "ssh gave up and did not say why", False),
+        (127, "bash: line 1: exec: python3: not found", "there is no such Python: bash: line 1", False),
+        (126, "fish: Unknown command", "set python: for hostB", False),
+        (96, "orch: /usr/bin/python3 is Python 3.6", "/usr/bin/python3 is Python 3.6; orch needs 3.10 or newer there", False),
+        (95, "Lmod: no module cuda", "a line of setup: failed there: Lmod: no module cuda", False),
+        (97, "orch: worker/ cannot be kept on this host: No space left", "ended with exit code 97: worker/ cannot be kept", False),
+        (-9, "", "was killed by signal 9", False),
+    ],
+)
+def test_why_there_is_no_agent(code, said, expected, passing):
+    found = ssh.diagnose(HOST, code, said)
+    assert expected in found.text
+    assert found.passing is passing
+
+
+@pytest.mark.parametrize(
+    ("backend", "expected"),
+    [
+        ({"hosts": {"a": {"python": "/opt/p/bin/python"}}}, "exec /opt/p/bin/python -I -c"),
+        ({"hosts": {"a": {"python": "python3.12"}}}, "exec python3.12 -I -c"),
+        ({"hosts": {"a": {"python": "venv/bin/python"}}}, "exec /w/venv/bin/python -I -c"),
+        ({"hosts": {"a": {"python": "~/my env/bin/python"}}}, "exec ~/'my env/bin/python' -I -c"),
+        ({"hosts": {"a": {"python": "a;rm -rf x"}}}, "exec 'a;rm -rf x' -I -c"),
+        ({"hosts": "a"}, f"exec {sys.executable} -I -c"),
+        ({"hosts": "a", "code": "ship"}, "exec python3 -I -c"),
+    ],
+)
+def test_the_one_word_of_the_users_that_a_shell_reads(backend, expected):
+    (text,) = ssh.Ssh().request(spec_of(**backend)).values()
+    assert shlex.split(text)[-1].startswith(expected)
+
+
+def test_lines_of_setup_are_run_each_by_itself():
+    (text,) = ssh.Ssh().request(spec_of(hosts="a", setup=["export A='1 2';", "module load x"], ssh=["ssh", "-F", "c"])).values()
+    words = shlex.split(text)
+    assert words[:3] == ["ssh", "-F", "c"]
+    assert words[-2] == "a"
+    shell, flag, script = shlex.split(words[-1])[1:]
+    assert (shell, flag) == ("bash", "-lc")
+    done = subprocess.run(["bash", "-c", script.replace("module load x", "echo $A >&2; false")], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (95, "", "1 2\n")
+
+
+def test_this_machine_needs_no_ssh_unless_it_is_told_how_to_log_in():
+    hosts = {"localhost": 1, "127.0.0.1": {"port": 2222}}
+    local, remote = ssh.Ssh().hosts(spec_of(hosts=hosts))
+    assert (local.is_here, local.lost_after_s) == (True, None)
+    assert (remote.is_here, remote.lost_after_s) == (False, 20.0)
+
+
+def test_an_ssh_that_is_not_there(orch, script) -> None:
+    script("")
+    done = orch("up", "script.py", "-H", "hostA", "--set", f"backend.ssh={json.dumps(['/no/such/ssh'])}", check=2)
+    assert "'/no/such/ssh' cannot be run: No such file or directory; install the OpenSSH client, or set backend.ssh" in done.err

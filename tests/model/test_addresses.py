@@ -1,0 +1,109 @@
+"""By which address a host is reached, and what is said where there is none; versions that differ."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.errors import OrchError
+from orchestrator.model import addresses, versions
+from orchestrator.model.addresses import Wish
+from worker.contract import Facts, NetAddress
+
+NETS = (
+    NetAddress("lo", "127.0.0.1", 8),
+    NetAddress("docker0", "172.17.0.1", 16),
+    NetAddress("eth0", "10.0.0.5", 24),
+    NetAddress("eth0", "fe80::1", 64),
+    NetAddress("eth0", "fd00::5", 64),
+)
+
+
+def facts(*found: NetAddress, arrived_at: str = "", python: str = "3.11.7", tensorflow: str = "2.21.0") -> Facts:
+    return Facts("h", 1, "python", python, 2, 0, addresses=found, arrived_at=arrived_at, tensorflow=tensorflow)
+
+
+@pytest.mark.parametrize(
+    ("wish", "arrived_at", "expected"),
+    [
+        (Wish(), "10.0.0.5", ("10.0.0.5", "172.17.0.1", "fd00::5")),
+        (Wish(), "", ("172.17.0.1", "10.0.0.5", "fd00::5")),
+        (Wish(), "192.0.2.7", ("172.17.0.1", "10.0.0.5", "fd00::5")),  # translated on the way: not the host's own
+        (Wish(), "fd00::5", ("fd00::5", "172.17.0.1", "10.0.0.5")),
+        (Wish("node7.cluster"), "10.0.0.5", ("node7.cluster",)),
+        (Wish(interface="eth0"), "", ("10.0.0.5", "fd00::5")),
+    ],
+)
+def test_candidates(wish, arrived_at, expected):
+    assert addresses.candidates("a", wish, facts(*NETS, arrived_at=arrived_at)) == expected
+
+
+def test_a_host_without_an_address_for_others_is_named():
+    with pytest.raises(OrchError, match="host a has no address that others could use; it has none at all"):
+        addresses.candidates("a", Wish(), facts(NETS[0]))
+    with pytest.raises(OrchError, match=r"host a has no interface 'ib0' with an address; it has 10\.0\.0\.5 \(eth0\)"):
+        addresses.candidates("a", Wish(interface="ib0"), facts(NETS[2]))
+
+
+KNOWN = {"a": ("10.0.0.5", "192.168.7.5"), "b": ("10.0.0.6",)}
+FACTS = {"a": facts(NetAddress("eth0", "10.0.0.5", 24)), "b": facts(NetAddress("eth0", "10.0.0.6", 24))}
+PORTS = {"a": 41000, "b": 41001}
+
+
+def choose(**refusals: str) -> dict[str, str]:
+    """`b_a`: what b hears at each of a's addresses."""
+    of_a = dict(zip(KNOWN["a"], refusals["b_a"].split("|"), strict=True))
+    tried = {("a", "b"): {"10.0.0.6": refusals.get("a_b", "")}, ("b", "a"): of_a}
+    return addresses.choose(KNOWN, PORTS, tried, FACTS)
+
+
+def test_the_first_address_that_all_others_have_reached_is_chosen():
+    assert choose(b_a="|") == {"a": "10.0.0.5", "b": "10.0.0.6"}
+    assert choose(b_a="connection refused|") == {"a": "192.168.7.5", "b": "10.0.0.6"}
+
+
+def test_who_cannot_reach_whom_and_what_to_do():
+    with pytest.raises(OrchError) as caught:
+        choose(b_a="timed out|no route to host", a_b="another machine answers")
+    assert str(caught.value).splitlines() == [
+        "b cannot reach a:41000: timed out at 10.0.0.5; no route to host at 192.168.7.5; a firewall between them? open the ports "
+        "that ports: allows, or set address: for a",
+        "a cannot reach b:41001: another machine answers at 10.0.0.6; set address: or interface: for b",
+    ]
+
+
+def test_networks_that_are_apart_are_named():
+    tried = {("b", "a"): {"192.168.7.5": "timed out"}}
+    with pytest.raises(OrchError) as caught:
+        addresses.choose({"a": ("192.168.7.5",)}, PORTS, tried, FACTS)
+    assert "a's 192.168.7.5 is on another network than b's 10.0.0.6 (eth0): set address: or interface: for a" in str(caught.value)
+
+
+def test_no_address_that_all_reach_though_each_reaches_one():
+    tried = {("b", "a"): {"10.0.0.5": "", "192.168.7.5": "x"}, ("c", "a"): {"10.0.0.5": "x", "192.168.7.5": ""}}
+    with pytest.raises(OrchError, match=r"no address of a is reached by all others \(10\.0\.0\.5, 192\.168\.7\.5\); set address: for a"):
+        addresses.choose({"a": KNOWN["a"]}, PORTS, tried, FACTS)
+
+
+def test_many_pairs_are_counted():
+    tried = {(f"h{number}", "a"): {"10.0.0.5": "timed out"} for number in range(30)}
+    known = {f"h{number}": FACTS["b"] for number in range(30)}
+    with pytest.raises(OrchError) as caught:
+        addresses.choose({"a": ("10.0.0.5",)}, PORTS, tried, known)
+    assert len(str(caught.value).splitlines()) == addresses.MOST_LINES + 1
+    assert str(caught.value).endswith("and 22 more pairs")
+
+
+def test_an_address_of_either_kind_with_a_port():
+    assert addresses.with_port("10.0.0.1", 41000) == "10.0.0.1:41000"
+    assert addresses.with_port("fd00::1", 41000) == "[fd00::1]:41000"
+
+
+def test_versions_that_differ_are_said():
+    same = {"a": facts(python="3.11.7"), "b": facts(python="3.11.9")}
+    assert versions.compare(same) == []
+    other = {**same, "c": facts(python="3.12.1", tensorflow="2.18.0"), "d": facts(tensorflow="")}
+    what = "a cluster of them may hang or fail (python: and setup: choose another)"
+    assert versions.compare(other) == [
+        f"the hosts' Python differs: 3.11 on a, b, d; 3.12 on c; {what}",
+        f"the hosts' TensorFlow differs: 2.21.0 on a, b; 2.18.0 on c; {what}",
+    ]

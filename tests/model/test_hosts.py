@@ -1,0 +1,132 @@
+"""Hosts in every notation, what is refused, and where tasks go."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from orchestrator.errors import SpecError
+from orchestrator.model import plan
+from orchestrator.model.document import read, wrap
+from orchestrator.model.hosts import read_hostfile
+from orchestrator.model.parse import parse, to_document
+from orchestrator.model.spec import ClusterSpec, HostSpec
+
+
+def spec_of(backend: object, **keys: object) -> ClusterSpec:
+    return parse(wrap({"script": "train.py", "backend": backend, **keys}, "o"), workdir="/w")
+
+
+def problems_of(backend: object, **keys: object) -> list[str]:
+    with pytest.raises(SpecError) as caught:
+        spec_of(backend, **keys)
+    return str(caught.value).splitlines()
+
+
+A2, B = HostSpec("hostA", 2), HostSpec("hostB")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "expected"),
+    [
+        ("hostA:2,hostB", (A2, B)),
+        ("hostA:2 , hostB\n", (A2, B)),
+        (["hostA:2", "hostB"], (A2, B)),
+        ([{"name": "hostA", "slots": 2}, "hostB"], (A2, B)),
+        ({"hostA": 2, "hostB": None}, (A2, B)),
+        ({"hostA": {"slots": 2}, "hostB": {}}, (A2, B)),
+        ("me@hostA:3", (HostSpec("hostA", 3, user="me"),)),
+        ({"me@hostA": 3}, (HostSpec("hostA", 3, user="me"),)),
+        ("fd00::7,[fd00::8]:2,10.0.0.1:4", (HostSpec("fd00::7"), HostSpec("fd00::8", 2), HostSpec("10.0.0.1", 4))),
+        ("hostA,hostA", (A2,)),  # as Open MPI counts
+        ("hostA:2,hostB,hostA", (HostSpec("hostA", 3), B)),
+        (
+            {"hostA": {"address": "10.0.0.5", "interface": "eth1", "port": 2222, "python": "~/v/bin/python", "setup": ["a", "b"]}},
+            (HostSpec("hostA", None, "10.0.0.5", "eth1", "", 2222, "~/v/bin/python", ("a", "b")),),
+        ),
+    ],
+)
+def test_hosts_in_every_notation(hosts, expected):
+    spec = spec_of({"hosts": hosts})
+    assert spec.backend.hosts == expected
+    assert spec.backend.type == "ssh"
+    assert parse(read(json.dumps(to_document(spec)), "spec.yaml"), workdir="/") == spec
+
+
+@pytest.mark.parametrize(
+    ("hosts", "problem"),
+    [
+        ("", "o: backend.hosts: names no host (write hostA:2,hostB:2)"),
+        ("-oProxyCommand=x", "o: backend.hosts: '-oProxyCommand=x' is not the name of a host (write hostA:2, or [fd00::7]:2)"),
+        ("-l@hostA", "o: backend.hosts: '-l' is not the name of a user (write hostA:2, or [fd00::7]:2)"),
+        ("hostA:x", "o: backend.hosts: 'hostA:x' is not the name of a host (write hostA:2, or [fd00::7]:2)"),
+        ("host/A", "o: backend.hosts: 'host/A' is not the name of a host (write hostA:2, or [fd00::7]:2)"),
+        ("hostA:0", "o: backend.hosts: hostA has 0 slots: it must be from 1 to 100,000"),
+        (4, "o: backend.hosts: must name hosts, not 4 (write hostA:2,hostB:2)"),
+        ([{"slots": 2}], "o: backend.hosts[0]: has no name (write {name: hostA, slots: 2})"),
+        ({"hostA": {"slot": 2}}, "o: backend.hosts.hostA: unknown key 'slot' (did you mean 'slots'?)"),
+        (["hostA", {"name": "hostA", "port": 22}], "o: backend.hosts: hostA is named twice, with different settings"),
+        ({"hostA": {"setup": ["a\nb"]}}, "o: backend.hosts.hostA.setup[0]: must be one line; write one item for each"),
+    ],
+)
+def test_what_names_no_host_is_refused(hosts, problem):
+    assert problems_of({"hosts": hosts}) == [problem]
+
+
+def test_hosts_and_backends_belong_together():
+    assert problems_of("ssh") == ["o: backend ssh has no hosts (name them: -H hostA:2,hostB:2, or backend: {hosts: ...})"]
+    assert problems_of({"type": "local", "hosts": "a"})[0].startswith("o: backend.hosts: are for backend ssh, not local")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("hostA slots=2\nhostB\n", (A2, B)),
+        ("# mine\nhostA:2   # two\n\n  hostB", (A2, B)),
+        ("hostA slots=1 port=2222 user=me", (HostSpec("hostA", 1, user="me", port=2222),)),
+        ("hostA\nhostA\nhostB slots=3", (A2, HostSpec("hostB", 3))),
+    ],
+)
+def test_a_hostfile_in_both_notations(text, expected):
+    assert parse(wrap({"script": "a", "backend": {}}, "o"), workdir="/").backend.hosts == ()
+    document = wrap({"script": "a"}, "o")
+    document.value["backend"] = type(document)({"hosts": read_hostfile(text, "hosts")}, "hosts")  # type: ignore[index]
+    assert parse(document, workdir="/").backend.hosts == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("\n# nothing\n", "hosts: names no host (write a line such as: hostA slots=2)"),
+        ("hostA\nhostB max_slots=4", "hosts:2: 'max_slots=4' is not understood (write hostA slots=2, or hostA:2)"),
+        ("hostA 4", "hosts:1: '4' is not understood (write hostA slots=2, or hostA:2)"),
+    ],
+)
+def test_a_hostfile_that_is_refused_says_where(text, problem):
+    with pytest.raises(SpecError) as caught:
+        read_hostfile(text, "hosts")
+    assert str(caught.value) == problem
+
+
+@pytest.mark.parametrize(
+    ("hosts", "tasks", "expected"),
+    [
+        ("a:2,b:2", None, {"a": 2, "b": 2}),  # nobody says how many: one for each slot
+        ("a,b,c", None, {"a": 1, "b": 1, "c": 1}),
+        ("a:2,b:1", {"ps": 1}, {"a": 2, "b": 1}),
+        ("a:1,b:3", {"worker": 3}, {"a": 1, "b": 2}),
+        ("a:4,b:4", {"worker": 2}, {"a": 2, "b": 0}),
+        ("a,b", {"worker": 5}, {"a": 3, "b": 2}),  # no host has slots: spread
+    ],
+)
+def test_tasks_go_to_slots(hosts, tasks, expected):
+    spec = spec_of({"hosts": hosts}, **({"tasks": tasks} if tasks else {}))
+    placement = plan.place(spec, [host.name for host in spec.backend.hosts])
+    assert {host: len(ids) for host, ids in placement.items()} == expected
+
+
+def test_too_few_slots_are_counted():
+    assert problems_of({"hosts": "a:2,b"}, tasks={"worker": 4}) == [
+        "o: backend.hosts: 4 tasks do not fit into 3 slots (a:2, b:1) (name more slots, or fewer tasks)"
+    ]

@@ -1,0 +1,94 @@
+"""Training on hosts with ssh, with TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.bed import Bed
+from tests.conftest import ROOT
+from tests.live import LiveRun
+
+pytestmark = [pytest.mark.root, pytest.mark.tensorflow]
+
+EXAMPLES = ROOT / "examples"
+
+
+def up(orch, bed: Bed, script: Path, *options: str, hosts: object = ("hostA", "hostB", "hostC"), **settings):
+    return orch(
+        *("up", str(script), "--set", f"backend.hosts={json.dumps(hosts)}", "--set", f"backend.ssh={json.dumps(bed.ssh)}"),
+        *options,
+        **settings,
+    )
+
+
+@pytest.mark.slow
+def test_three_hosts_train_together(orch, bed: Bed, tmp_path: Path) -> None:
+    done = up(orch, bed, EXAMPLES / "mwms_custom_loop.py", timeout=110, check=0)
+    assert "cluster formed" in done.err
+    logs = [LiveRun(tmp_path).log(f"worker-{index}").decode() for index in range(3)]
+    assert len({log.splitlines()[-1].partition("]")[2] for log in logs}) == 1, logs  # the same loss everywhere
+    events = LiveRun(tmp_path).events()
+    assert {event["host"] for event in events if event["event"] == "template_ready"} == {"hostA", "hostB", "hostC"}  # one import on each
+
+
+FOREVER = """
+import time
+import tensorflow as tf
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+
+@tf.function
+def add():
+    return strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("sum", tf.constant(1.0)))
+
+while True:
+    add()
+    print("step", flush=True)
+    time.sleep(0.1)
+"""
+
+
+@pytest.mark.slow
+def test_a_host_that_vanishes_from_a_training_is_named(orch, bed: Bed, script) -> None:
+    """No packet comes from it any more: the other worker only hangs, and orch says why."""
+    hosts = ["hostA", "hostB"]
+    options = ("--set", f"backend.hosts={json.dumps(hosts)}", "--set", f"backend.ssh={json.dumps(bed.ssh)}", "--grace", "1")
+    running = orch.start("up", str(script(FOREVER)), *options)
+    running.wait_for("worker-0 | step", timeout=90)
+    bed["hostB"].cut()
+    done = running.wait(timeout=90, check=125)
+    assert "lost host hostB: nothing was heard of it for 20 s" in done.err
+    assert "Socket closed" not in done.err
+
+
+ALL_REDUCE = """
+import json, os
+import tensorflow as tf
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+found = strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("sum", tf.constant(1.0)))
+print(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"][0], float(found))
+"""
+
+
+@pytest.mark.slow
+def test_a_cluster_over_ipv6(orch, bed: Bed, script, tmp_path: Path) -> None:
+    hosts = {name: {"address": bed[name].address6} for name in ("hostA", "hostB")}
+    up(orch, bed, script(ALL_REDUCE), hosts=hosts, timeout=110, check=0)
+    for task in ("worker-0", "worker-1"):
+        address, total = LiveRun(tmp_path).log(task).decode().split()
+        assert address.startswith(f"[{bed['hostA'].address6}]:")
+        assert total == "2.0"
+
+
+def test_a_host_without_tensorflow_is_named(orch, bed: Bed, script) -> None:
+    bare = bed["hostB"].files / "home/bare"
+    os.makedirs(bare.parent, exist_ok=True)
+    bare.write_text(f'#!/bin/sh\nexec {os.path.realpath(sys.executable)} "$@"\n')  # the interpreter without its virtual environment
+    bare.chmod(0o755)
+    done = up(orch, bed, script("import tensorflow\n"), hosts={"hostA": None, "hostB": {"python": "~/bare"}}, check=2)
+    assert "host hostB: there is no TensorFlow for " in done.err
+    assert "host hostA" not in done.err

@@ -1,0 +1,40 @@
+"""What tasks and their output are called; a part of `contract`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .codec import ContractError
+
+TASK_TYPES = ("chief", "worker", "ps", "evaluator")
+"""TensorFlow's task types, in the order in which tasks are counted and shown."""
+
+STREAMS = ("stdout", "stderr")
+Stream = Literal["stdout", "stderr"]
+STACKS = "stacks"
+"""What else a task writes that its run keeps: relayed as a stream of its own from a host that does not see the run directory."""
+
+
+def file_of(stream: str) -> str:
+    """The name of the file that holds a stream, in a task's directory."""
+    return "stacks.txt" if stream == STACKS else f"{stream}.log"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TaskId:
+    """A task's name: its TensorFlow type and its index among the tasks of that type."""
+
+    type: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.type}-{self.index}"
+
+    @classmethod
+    def parse(cls, text: str) -> TaskId:
+        """``"worker-3"`` -> ``TaskId("worker", 3)``. Raises `ContractError`."""
+        kind, dash, index = text.rpartition("-")
+        if not (dash and kind and index.isascii() and index.isdigit()):
+            raise ContractError(f"{text!r} is not a task: expected TYPE-INDEX, such as worker-0")
+        return cls(kind, int(index))

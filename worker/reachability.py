@@ -1,0 +1,57 @@
+"""The words in which the two ends, and the hosts among themselves, see whether they reach each other; a part of `contract`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A host to be tried from another one: at each of its addresses, a port that says `word`."""
+
+    host: str
+    port: int
+    word: str
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """Say in `Tried` which of these are reached from here."""
+
+    targets: tuple[Target, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NetAddress:
+    """An address of a host. `prefix`: how many bits of it name the network."""
+
+    interface: str
+    address: str
+    prefix: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """What came of trying one address. `refusal`: why it was not reached; empty if it was."""
+
+    host: str
+    address: str
+    refusal: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """The answer to `Try`."""
+
+    results: tuple[Reached, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """An order: the controller lives, and wants to hear the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """A frame: the agent lives."""
