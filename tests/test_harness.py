@@ -28,7 +28,8 @@ def run_tests(tmp_path: Path) -> RunTests:
             path = tmp_path / "tests" / f"{name}.py"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f"import os, pathlib, pytest, socket, subprocess, sys, tempfile\n{text}")
-        shutil.copy(HERE / "conftest.py", tmp_path / "tests")
+        for name in ("conftest.py", "bed.py"):
+            shutil.copy(HERE / name, tmp_path / "tests")
         config = ["-v", "-c", str(HERE.parent / "pyproject.toml"), "--rootdir", str(tmp_path), "-p", "no:cacheprovider"]
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *config, "--basetemp", str(tmp_path / "base"), str(tmp_path / "tests")],
