@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -223,6 +224,29 @@ def test_ctrl_c_at_the_end_leaves_a_console_that_is_not_read(orch, tmp_path: Pat
     done = running.wait(check=7)
     os.close(read_fd)
     assert done.err.splitlines()[-1] == "orch:   exit code 7"
+
+
+@pytest.mark.parametrize("moment", ["while it stops", "at the end"])
+def test_ctrl_c_leaves_a_reader_of_json_that_does_not_read(orch, tmp_path: Path, run: LiveRun, moment: str) -> None:
+    write_script(tmp_path, "ignore()\nready()\nsleep()" if moment == "while it stops" else "sys.exit(7)")
+    read_fd, write_fd = os.pipe()
+    os.set_blocking(write_fd, False)
+    with contextlib.suppress(BlockingIOError):
+        while os.write(write_fd, b"\n"):
+            pass
+    os.set_blocking(write_fd, True)
+    running = orch.start("up", "script.py", "-n", "1", "--grace", "1000", "--json", stdout=write_fd)
+    os.close(write_fd)
+    if moment == "while it stops":
+        wait_until_ready(tmp_path, "worker-0")
+        running.signal(signal.SIGINT)
+        run.event("stop_asked")
+    else:
+        wait_until((run.path / "result.json").exists, "verdict")
+        assert running.alive  # nobody has read its lines
+    running.signal(signal.SIGINT)
+    running.wait(check=130 if moment == "while it stops" else 7)
+    os.close(read_fd)
 
 
 def test_a_stuck_terminal_can_be_left(tmp_path: Path, run: LiveRun) -> None:

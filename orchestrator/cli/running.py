@@ -87,7 +87,7 @@ def _run(run: RunDir, spec: ClusterSpec, viewer: Viewer, view: LogView | None, *
         _write_verdict(run, verdict)
         _tell(viewer, broken, run)
         if isinstance(viewer, JsonLines):
-            viewer.end(run, verdict)
+            _end_json(run, viewer, supervisor.cluster, verdict)
         raise broken from None
     _write_verdict(run, verdict)
     run.unlock()  # `orch wait` and `ps` need not wait for our console
@@ -116,7 +116,7 @@ def _write_verdict(run: RunDir, verdict: Verdict) -> None:
 
 def _show_end(run: RunDir, viewer: Viewer, view: LogView | None, cluster: Cluster | None, verdict: Verdict, *, verbose: bool) -> None:
     if isinstance(viewer, JsonLines):
-        viewer.end(run, verdict)
+        _end_json(run, viewer, cluster, verdict)
         return
     if isinstance(viewer, Console):
         if cluster is not None and cluster.hurried:
@@ -136,6 +136,18 @@ def _show_end(run: RunDir, viewer: Viewer, view: LogView | None, cluster: Cluste
         viewer.conclude(text)
     else:
         click.echo(text, nl=False, err=True)
+
+
+def _end_json(run: RunDir, viewer: JsonLines, cluster: Cluster | None, verdict: Verdict) -> None:
+    viewer.conclude(run, verdict)
+    if cluster is not None and cluster.hurried:
+        viewer.abandon()
+    try:
+        release_signals()
+        viewer.finish()
+    except KeyboardInterrupt:  # nobody reads; whoever does has a moment to get the verdict
+        viewer.abandon()
+        viewer.finish()
 
 
 def _shown(path: Path) -> Path:

@@ -79,8 +79,10 @@ class JsonLines:
 
         self._sink = sink
         self._lines: SimpleQueue[str | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._write, name="json", daemon=True)
-        self._thread.start()
+        self._abandoned = False
+        # Waited for by this and not by join, as in `Console`.
+        self._ended = threading.Event()
+        threading.Thread(target=self._write, name="json", daemon=True).start()
 
     def planned(self, planned: Plan) -> None:
         self._lines.put(_line({"event": "planned", "run": planned.run_id, "tasks": [str(task.id) for task in planned.tasks]}))
@@ -92,19 +94,27 @@ class JsonLines:
     def happened(self, before: Cluster, after: Cluster, event: events.Event) -> None:
         self._lines.put(journal.to_line(event).decode("ascii"))
 
-    def end(self, run: RunDir, verdict: Verdict) -> None:
-        """The verdict, as in `result.json`."""
+    def conclude(self, run: RunDir, verdict: Verdict) -> None:
+        """The verdict, as in `result.json`, is the last line."""
         self._lines.put(_line({"event": "verdict", "run": run.run_id, **asdict(verdict)}))
-        self.finish()
+        self._lines.put(None)
 
     def finish(self) -> None:
-        """Return when all lines are written, or when nobody reads them."""
-        self._lines.put(None)
-        self._thread.join()
+        """Return when all lines are written. Blocks as long as the reader does, unless it was abandoned."""
+        from ..record.console import ABANDONED_S
+
+        self._ended.wait(ABANDONED_S if self._abandoned else None)
+
+    def abandon(self) -> None:
+        """Lets `finish` return even if the reader is stuck."""
+        self._abandoned = True
 
     def _write(self) -> None:
-        while (line := self._lines.get()) is not None:
-            self._sink.write("stdout", line)
+        try:
+            while (line := self._lines.get()) is not None:
+                self._sink.write("stdout", line)
+        finally:
+            self._ended.set()
 
 
 def _line(data: dict[str, Any]) -> str:
