@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import subprocess
+import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
 import pytest
+
+from orchestrator.model import plan
+from orchestrator.model.plan import HostFacts
+from orchestrator.model.spec import ClusterSpec, TaskSpec
+from orchestrator.record import rundir
+from orchestrator.record.rundir import RunDir
+from worker.contract import Program
 
 PATIENCE_S = 40.0
 """A deadline against hangs; nothing here is expected to come near it."""
@@ -66,6 +76,17 @@ def leave_behind(text, own_session=False):
     if own_session:
         os.wait()
 """
+
+HOLD = """
+import sys
+from pathlib import Path
+from orchestrator.record.rundir import RunDir
+run = RunDir(Path(sys.argv[1]))
+run.lock()
+print("locked", flush=True)
+sys.stdin.read()
+"""
+"""A process that is the controller of a run, and does nothing."""
 
 T = TypeVar("T")
 
@@ -168,3 +189,16 @@ def kill(*processes: psutil.Process) -> None:
     """SIGKILL to all of them, as nearly at once as it can be done."""
     for process in processes:
         os.kill(process.pid, 9)
+
+
+@contextlib.contextmanager
+def held_run(home: Path) -> Iterator[tuple[RunDir, subprocess.Popen[bytes]]]:
+    """A run of one worker of which nothing has happened yet, and the process that holds it."""
+    run = rundir.create(home, "one")
+    spec = ClusterSpec("one", "none", Program("script", "train.py"), (TaskSpec("worker", 1),), "/w")
+    run.write_plan(plan.make("one", spec, plan.place(spec, ["local"]), [HostFacts("local", "127.0.0.1", 2)]))
+    with subprocess.Popen([sys.executable, "-c", HOLD, run.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"locked\n"
+        yield run, holder
+        holder.kill()

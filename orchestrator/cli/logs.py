@@ -76,7 +76,7 @@ def _split(home: Path, names: Sequence[str]) -> tuple[RunDir, list[str]]:
 
 
 def _check_attempt(run: RunDir, asked: int | None) -> None:
-    found = sorted(int(path.name.partition("-")[2]) for path in run.path.glob("attempt-*"))
+    found = run.attempts()
     if asked is not None and asked not in found:
         raise UsageError(f"{run.run_id} has no attempt {asked}; it has {', '.join(map(str, found)) or 'none'}")
 

@@ -22,7 +22,7 @@ from .views import only_tasks
 @click.option("--task", "tasks", multiple=True, metavar="TASK", help="Only this task, or type of task; may be repeated.")
 @click.option("--op", "ops", multiple=True, metavar="NAME", help="Only this operation: MatMul, '*Variable*'; may be repeated.")
 @click.option("--device", "devices", multiple=True, metavar="DEVICE", help="Only this device: GPU:0, GPU, /device:CPU:1; may be repeated.")
-@click.option("--attempt", type=click.IntRange(1), metavar="N", help="An earlier attempt; default: the last.")
+@click.option("--attempt", type=click.IntRange(1), metavar="N", help="One attempt; default: each task's last.")
 @click.option("-a", "--all", "everything", is_flag=True, help="Show constants, arguments and the like too.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def placement_command(
@@ -45,13 +45,14 @@ def placement_command(
     cluster = found.read_cluster()
     if cluster is None:
         raise OrchError(f"{found.run_id} ended before it had tasks; logs: {found.path}")
-    if attempt is not None and not (found.path / f"attempt-{attempt}").is_dir():
+    if attempt is not None and attempt not in found.attempts():
         raise UsageError(f"{found.run_id} has no attempt {attempt}; its last is attempt {cluster.attempt}")
     shown = only_tasks(tasks, list(cluster.tasks))
-    number = attempt or cluster.attempt
-    read = placements.read(found, [task for task in cluster.tasks if shown is None or task in shown], number)
+    # A task that was started again alone is in a later attempt than the others.
+    attempts = {name: attempt or task.attempt for name, task in cluster.tasks.items() if shown is None or name in shown}
+    read = placements.read(found, attempts)
     if as_json:
-        click.echo(json.dumps(placements.to_json(found.run_id, number, map(wanted.apply, read))))
+        click.echo(json.dumps(placements.to_json(found.run_id, attempts, map(wanted.apply, read))))
         return 0
     if not any(one.counts or one.complaints for one in read):
         click.echo(f"orch: {placements.NOTHING_LOGGED.format(run=found.run_id)}", err=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -13,14 +14,19 @@ from typing import Any
 
 import click
 
+from worker.clock import now
+
 from ..backends import load
-from ..errors import DEADLINE, OrchError, UsageError
-from ..model.cluster import Cluster
+from ..errors import BROKEN, DEADLINE, OrchError, UsageError
+from ..model import lifecycle
+from ..model.cluster import Cluster, Phase
 from ..record import render, rundir
 from ..record import timeline as times
 from ..record.rundir import RunDir
 from .options import home_option
 
+STUCK_S = 15.0
+"""How much longer than the grace period a run may take to end before `orch down` says who is late."""
 LOOK_S = 0.1
 """How often `orch wait --timeout` looks; without a limit the kernel wakes it."""
 
@@ -82,7 +88,7 @@ def wait_command(run: str | None, home: str, timeout: float | None, as_json: boo
         click.echo(json.dumps(result))
     else:
         click.echo(_line(found), err=True)
-    code: int = result.get("exit_code", 0)  # zero is the default and so is left out
+    code: int = result.get("exit_code", BROKEN)
     return code
 
 
@@ -95,23 +101,28 @@ def restart_command(run: str | None, home: str) -> int:
     pid, cluster = found.controller_pid(), found.read_cluster()
     if pid is None or cluster is None:
         raise UsageError(f"{found.run_id} is not running; orch up starts a new run")
-    _send(found, pid, signal.SIGUSR2)
-    click.echo(f"{found.run_id}: asked to start again after attempt {cluster.attempt}", err=True)
+    if cluster.phase is Phase.STOPPING and not lifecycle.comes_again(cluster, now()):
+        raise UsageError(f"{found.run_id} is ending and cannot start again; orch up starts a new run")
+    send_signal(found, pid, signal.SIGUSR2)
+    if cluster.phase is Phase.STOPPING:
+        click.echo(f"{found.run_id}: attempt {cluster.attempt} is being stopped already; the next one follows", err=True)
+    else:
+        click.echo(f"{found.run_id}: asked to start again after attempt {cluster.attempt}", err=True)
     return 0
 
 
 @click.command("down")
 @click.argument("run", required=False)
 @home_option
-@click.option("--now", is_flag=True, help="Kill the tasks at once, without the grace period.")
+@click.option("--now", "at_once", is_flag=True, help="Kill the tasks at once, without the grace period.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def down_command(run: str | None, home: str, now: bool, as_json: bool) -> int:
+def down_command(run: str | None, home: str, at_once: bool, as_json: bool) -> int:
     """End RUN (default: the latest): SIGTERM to its tasks, SIGKILL after its grace period. Returns when nothing is left."""
     found = rundir.find(Path(os.path.abspath(home)), run)
     pid = found.controller_pid()
     if pid is not None:
-        _ask(found, pid, twice=now)
-        found.wait_unlocked()
+        _ask(found, pid, twice=at_once)
+        _await_end(found, pid, STUCK_S + (0.0 if at_once else _grace_s(found)))
     cleared = 0
     planned = found.read_plan()
     if found.read_result() is None and planned is not None:
@@ -126,20 +137,55 @@ def down_command(run: str | None, home: str, now: bool, as_json: bool) -> int:
 
 
 def _ask(run: RunDir, pid: int, *, twice: bool) -> None:
-    _send(run, pid, signal.SIGTERM)
+    send_signal(run, pid, signal.SIGTERM)
     if twice:
         time.sleep(LOOK_S)  # two signals at once would arrive as one
         if run.controller_pid() == pid:
-            _send(run, pid, signal.SIGTERM)
+            send_signal(run, pid, signal.SIGTERM)
 
 
-def _send(run: RunDir, pid: int, number: signal.Signals) -> None:
+def _grace_s(run: RunDir) -> float:
+    with contextlib.suppress(OrchError):  # a plan that cannot be read is complained of once the run has ended
+        planned = run.read_plan()
+        if planned is not None:
+            return planned.spec.timeouts.grace_s
+    return 0.0
+
+
+def _await_end(run: RunDir, pid: int, patience_s: float) -> None:
+    """Return when the run is over. After `patience_s` say once why that may never be."""
+    if not _wait(run, patience_s):
+        click.echo(
+            f"orch: {run.run_id} has not ended after {patience_s:g} s: its controller, process {pid}, is {_process_state(pid)}; "
+            f"kill -9 {pid} ends it and its tasks. Waiting on",
+            err=True,
+        )
+        run.wait_unlocked()
+
+
+def _process_state(pid: int) -> str:
+    """``sleeping``, ``stopped``, …"""
+    import psutil  # loaded only when something is wrong
+
+    try:
+        return str(psutil.Process(pid).status())
+    except psutil.Error:
+        return "gone, or in another container"
+
+
+def send_signal(run: RunDir, pid: int, number: signal.Signals) -> bool:
+    """Send a signal to the controller of a run. False: it has just ended. Raises `OrchError` for another user's."""
+    word = number.name.removeprefix("SIG")
+    strange = OrchError(f"{run.run_id} belongs to another user; if it is to be trusted all the same: kill -{word} {pid}")
+    if not run.is_ours():
+        raise strange
     try:
         os.kill(pid, number)
     except ProcessLookupError:
-        pass
+        return False
     except PermissionError:
-        raise OrchError(f"the run belongs to another user (its controller is process {pid})") from None
+        raise strange from None
+    return True
 
 
 def _wait(run: RunDir, timeout: float | None) -> bool:
@@ -168,7 +214,7 @@ def _line(run: RunDir) -> str:
     text = f"{run.run_id}: {state}"
     if state == "running":
         cluster = run.read_cluster()
-        return f"{text} ({cluster.phase.value}) since {render.clock(cluster.started_at)}" if cluster else text
+        return f"{text} ({cluster.phase.value}) since {render.describe_moment(cluster.started_at)}" if cluster else text
     if result:
         took = render.describe_seconds(result.get("ended_at", 0) - result.get("started_at", 0))
         return f"{text} after {took}, exit code {result.get('exit_code', 0)}"

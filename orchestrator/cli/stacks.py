@@ -19,6 +19,7 @@ from ..model.formation import group_tasks
 from ..record import rundir, stacks
 from ..record.rundir import RunDir
 from .options import home_option
+from .runs import send_signal
 
 LOOK_S = 0.1
 GIVE_UP_S = 3.0
@@ -39,9 +40,10 @@ def stacks_command(run: str | None, home: str, full: bool, native: bool) -> int:
     if pid is None or cluster is None:
         raise UsageError(f"{found.run_id} is not running")
     py_spy = _find_py_spy(found) if native else ""
-    files = {name: found.task_dir(name, task.attempt) / "stacks.txt" for name, task in cluster.tasks.items() if not task.has_ended}
+    files = {name: found.stacks_path(name, task.attempt) for name, task in cluster.tasks.items() if not task.has_ended}
     before = {name: _size(path) for name, path in files.items()}
-    os.kill(pid, signal.SIGUSR1)
+    if not send_signal(found, pid, signal.SIGUSR1):
+        raise UsageError(f"{found.run_id} is not running")
     _wait_until_still(files, before)
     new = {name: _read_from(path, before[name]) for name, path in files.items()}
     answers = {name: stacks.parse(text) for name, text in new.items()}

@@ -11,7 +11,7 @@ import click
 from ..backends import warm
 from ..errors import UsageError
 from ..model.spec import DEFAULT_PRELOAD
-from ..record.render import clock, describe_seconds
+from ..record.render import describe_moment, describe_seconds
 
 F = TypeVar("F", bound=Callable[..., Any])
 IDLE_S = 1800.0
@@ -92,6 +92,6 @@ def _line(answer: dict[str, Any]) -> str:
     use = f"in use by {answer['running_agents']}" if answer["running_agents"] else f"ends in {describe_seconds(left)} unless it is used"
     uses = f"used {answer['uses']} times" if answer["uses"] != 1 else "used once"
     return (
-        f"process {answer['pid']} has imported {', '.join(answer['preload'])} at {clock(answer['since'])} "
+        f"process {answer['pid']} has imported {', '.join(answer['preload'])} at {describe_moment(answer['since'])} "
         f"(in {describe_seconds(answer['import_s'])}){memory}; {uses}; {use}"
     )

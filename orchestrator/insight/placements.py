@@ -29,11 +29,11 @@ no task of {run} logged where its operations ran. To get that,
 MUTED = "eager runs are missing: with TF_CPP_MIN_LOG_LEVEL above 0 TensorFlow logs graphs only"
 
 
-def read(run: RunDir, tasks: Iterable[str], attempt: int) -> list[TaskPlacement]:
-    """What the logs of these tasks say, in order. Raises `OrchError` for a log that cannot be read."""
+def read(run: RunDir, attempts: Mapping[str, int]) -> list[TaskPlacement]:
+    """What the logs of these tasks say, each of its attempt, in order. Raises `OrchError` for a log that cannot be read."""
     return [
         summarise(task, _scan(run, task, attempt, "stderr"), _scan(run, task, attempt, "stdout"), _failure(run, task, attempt))
-        for task in tasks
+        for task, attempt in attempts.items()
     ]
 
 
@@ -98,12 +98,12 @@ def _fits(name: str, patterns: Collection[str]) -> bool:
 # --- for programs -------------------------------------------------------------------------------
 
 
-def to_json(run_id: str, attempt: int, placements: Iterable[TaskPlacement]) -> dict[str, Any]:
-    """Everything, a flat list for each kind of finding."""
+def to_json(run_id: str, attempts: Mapping[str, int], placements: Iterable[TaskPlacement]) -> dict[str, Any]:
+    """Everything, a flat list for each kind of finding. `attempt`: the newest that was looked at; each task's own is in `tasks`."""
     found = list(placements)
     return {
         "run": run_id,
-        "attempt": attempt,
+        "attempt": max(attempts.values(), default=1),
         "operations": [
             {"task": one.task, "op": op, "device": device, **asdict(count)}
             for one in found
@@ -112,7 +112,10 @@ def to_json(run_id: str, attempt: int, placements: Iterable[TaskPlacement]) -> d
         "fallbacks": [{"task": one.task, "op": op, **asdict(count)} for one in found for op, count in sorted(one.fallbacks.items())],
         "variable_reads": [{"task": one.task, **asdict(read), "times": number} for one in found for read, number in one.reads.items()],
         "missing_devices": [{"task": one.task, "explanation": text} for one in found for text in one.complaints],
-        "tasks": [{"task": one.task, "gpus": sorted(one.gpus), "eager_runs_logged": not one.is_muted} for one in found],
+        "tasks": [
+            {"task": one.task, "attempt": attempts[one.task], "gpus": sorted(one.gpus), "eager_runs_logged": not one.is_muted}
+            for one in found
+        ],
     }
 
 

@@ -161,7 +161,7 @@ def describe_stacks(run: RunDir, cluster: Cluster) -> list[str]:
 
 def _last_answer(run: RunDir, task: str, attempt: int) -> stacks.Answer:
     try:
-        return stacks.parse((run.task_dir(task, attempt) / "stacks.txt").read_text(errors="replace"))
+        return stacks.parse(run.stacks_path(task, attempt).read_text(errors="replace"))
     except OSError:
         return stacks.Answer()
 
@@ -274,6 +274,6 @@ def _short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def clock(at: float) -> str:
-    """A time of day for people, in the local zone."""
+def describe_moment(at: float) -> str:
+    """Date and time of day, in the local zone."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

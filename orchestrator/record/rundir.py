@@ -1,4 +1,4 @@
-"""A run on disk. Every path and every byte of `.orch/` is known here and nowhere else.
+"""A run on disk. Every path of `.orch/` is known here; what an agent writes in a task's directory, to worker/host and worker/task too.
 
     HOME/.gitignore                 "*", if we made HOME
     HOME/latest -> runs/RUN
@@ -25,6 +25,7 @@ import fcntl
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,8 @@ RESERVE_BYTES = 32 * 1024
 MOST_CHECKPOINTS = 10_000
 """How many files are looked at in search of a new one."""
 IGNORE_ALL = b"*\n"
+LOCK_S = 0.2
+"""How long a new controller waits for the lock: whoever looks whether the run is alive holds it for a moment."""
 ATTEMPTS = 100
 """How often a directory is made again that runs which are being discarded take away."""
 
@@ -68,10 +71,20 @@ class RunDir:
         """Say that this process runs the run. Held until the process ends. Raises `OrchError` if another one does."""
         fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            deadline = time.monotonic() + LOCK_S
+            while not _took_lock(fd, fcntl.LOCK_EX):
+                if time.monotonic() >= deadline:
+                    raise OrchError(f"{self.run_id} already has a controller; orch down {self.run_id} ends it")
+                time.sleep(LOCK_S / 20)
         except OSError as error:
             os.close(fd)
-            raise OrchError(f"{self.run_id} already has a controller") from error
+            reason = error.strerror or error
+            raise OrchError(
+                f"{self.path / 'lock'} cannot be locked: {reason}; name another directory with --run-dir or ORCH_HOME"
+            ) from None
+        except OrchError:
+            os.close(fd)
+            raise
         os.ftruncate(fd, 0)
         os.pwrite(fd, str(os.getpid()).encode(), 0)
         self._lock_fd = fd
@@ -162,6 +175,15 @@ class RunDir:
     def task_dir(self, task: str, attempt: int) -> Path:
         return self.path / plan.log_dir(attempt, task)
 
+    def stacks_path(self, task: str, attempt: int) -> Path:
+        """What the task said when it was asked for its stacks; the agent of its host writes it."""
+        return self.task_dir(task, attempt) / "stacks.txt"
+
+    def attempts(self) -> list[int]:
+        """The attempts that have begun, the newest last."""
+        names = (path.name.partition("-")[2] for path in self.path.glob("attempt-[0-9]*"))
+        return sorted(int(name) for name in names if name.isdigit())
+
     def newest_checkpoint(self) -> float:
         """When anything in the checkpoint directory last changed; 0 if nothing is there."""
         newest, seen = 0.0, 0
@@ -177,9 +199,8 @@ class RunDir:
     def last_attempts(self) -> dict[str, int]:
         """The newest attempt of each task that was ever started."""
         found: dict[str, int] = {}
-        for directory in self.path.glob("attempt-[0-9]*"):
-            number = int(directory.name.partition("-")[2])
-            found.update({name: number for name in os.listdir(directory) if number > found.get(name, 0)})
+        for number in self.attempts():
+            found.update(dict.fromkeys(os.listdir(self.path / f"attempt-{number}"), number))
         return found
 
     def agent_log(self, host: str) -> Path:
@@ -188,19 +209,29 @@ class RunDir:
         return path
 
     def controller_pid(self) -> int | None:
-        """The pid of the controller, if it lives."""
+        """The pid of the controller, if it lives. Whoever wrote it is to be believed only if `is_ours`."""
         try:
             fd = os.open(self.path / "lock", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return None
         try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
+            if _took_lock(fd, fcntl.LOCK_SH):
+                return None
             text = os.pread(fd, 32, 0)
-            return int(text) if text.isdigit() else None
+            return int(text) if text.isdigit() and int(text) > 1 else None
+        except OSError:  # what cannot be locked, nobody has locked
+            return None
         finally:
             os.close(fd)
-        return None
+
+    def is_ours(self) -> bool:
+        """Directory and lock belong to the user who asks, or root asks: the pid in a file of somebody else's may be any process."""
+        user = os.geteuid()
+        try:
+            owners = {path.stat().st_uid for path in (self.path, self.path / "lock")}
+        except OSError:
+            return False
+        return owners == {user} or user == 0
 
     def wait_unlocked(self) -> None:
         """Return when no controller holds the run any more."""
@@ -214,7 +245,10 @@ class RunDir:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, ContractError) as error:
-            raise OrchError(f"the plan of {self.run_id} cannot be read: {error}") from None
+            raise OrchError(
+                f"the plan of {self.run_id} cannot be read: {error}; if another version of orch wrote it, use that one; "
+                f"plan and logs: {self.path}"
+            ) from None
 
     def read_result(self) -> dict[str, Any] | None:
         """`result.json` as it is; None while the run goes on, or if its controller died."""
@@ -236,12 +270,16 @@ class RunDir:
         planned = self.read_plan()
         if planned is None:
             return None
+        # Asked before the events are read: a controller that ends in between has written its last one before it let go of the lock.
+        lives = self.controller_pid() is not None
         cluster = lifecycle.new(lifecycle.policy_of(planned.spec), planned.hosts_by_task, self.run_id)
-        cluster = journal.fold(cluster, self.read_events())
-        if not cluster.is_over and self.controller_pid() is None:
+        at = 0.0
+        for event in self.read_events():
+            cluster, at = journal.fold(cluster, (event,)), event.at
+        if not cluster.is_over and not lives:
             # Nobody was left to say so: with the controller went the agents, and with them the tasks.
             for host in planned.hosts:
-                cluster, _ = lifecycle.step(cluster, HostLost(host.name, "its controller died", cluster.started_at))
+                cluster, _ = lifecycle.step(cluster, HostLost(host.name, "its controller died", at))
         return cluster
 
 
@@ -298,10 +336,28 @@ def find(home: Path, name: str | None) -> RunDir:
 def list_runs(home: Path) -> list[RunDir]:
     """All runs, oldest first."""
     try:
-        paths = [path for path in (home / "runs").iterdir() if path.is_dir()]
+        paths = list((home / "runs").iterdir())
     except OSError:
         return []
-    return [RunDir(path) for path in sorted(paths, key=lambda path: (path.stat().st_ctime_ns, path.name))]
+    begun = ((_begun_at(path), path) for path in paths)
+    return [RunDir(path) for at, path in sorted((at, path) for at, path in begun if at is not None)]
+
+
+def _begun_at(path: Path) -> int | None:
+    """When a run was made, in ns: its spec is written once, its directory changes again and again. None: it has just been discarded."""
+    for kept in (path / "spec.yaml", path / "."):
+        with contextlib.suppress(OSError):
+            return kept.stat().st_mtime_ns
+    return None
+
+
+def _took_lock(fd: int, kind: int) -> bool:
+    """Lock a file, if nobody else holds it. Raises OSError where files cannot be locked."""
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _private(path: str, flags: int) -> int:

@@ -44,6 +44,30 @@ def test_each_task_s_own_device_is_written_without_its_name(orch: Orch) -> None:
     assert [(row["task"], row["placed"]) for row in only["operations"]] == [("worker-1", 1)]
 
 
+COMES_BACK = f"""
+    import os, pathlib, sys, time
+    if os.environ["ORCH_TASK"] == "evaluator-0" and os.environ["ORCH_ATTEMPT"] == "1":
+        sys.exit(9)
+    print({LINE!r}.format(index=os.environ["RANK"]), flush=True)
+    if os.environ["ORCH_TASK"] == "evaluator-0":
+        pathlib.Path("evaluated").touch()
+    while not pathlib.Path("evaluated").exists():
+        time.sleep(0.01)
+"""
+
+
+def test_a_task_that_came_back_alone_does_not_hide_the_others(orch: Orch, script: Script) -> None:
+    script(COMES_BACK, "program.py")
+    again = ("--evaluator", "--max-restarts", "1", "--set", "restart.backoff_s=0.01")
+    orch("up", "program.py", "-n", "2", *again, check=0)
+    found = json.loads(orch("placement", "--json", check=0).out)
+    assert {task["task"]: task["attempt"] for task in found["tasks"]} == {"worker-0": 1, "worker-1": 1, "evaluator-0": 2}
+    assert [row["task"] for row in found["operations"]] == ["worker-0", "worker-1", "evaluator-0"]
+    assert found["attempt"] == 2
+    first = json.loads(orch("placement", "--json", "--attempt", "1", check=0).out)
+    assert [row["task"] for row in first["operations"]] == ["worker-0", "worker-1"]
+
+
 def test_mistakes_are_named_with_the_right_word(orch: Orch) -> None:
     assert "there is no run" in orch("placement", check=2).err
     orch("up", "program.py", check=0)

@@ -15,8 +15,11 @@ from typing import Any
 import psutil
 import pytest
 
+from orchestrator.cli import runs
 from orchestrator.record import rundir
+from orchestrator.record.rundir import RunDir
 from tests.conftest import Orch
+from tests.live import LiveRun
 
 Script = Callable[..., Path]
 
@@ -206,6 +209,39 @@ def test_down_now_does_not_wait_for_the_grace_period(orch: Orch, script: Script)
     assert "cancelled" in orch("down", "--now", check=0).out
     assert "killed by SIGKILL" in orch("ps", check=0).out
     running.wait(check=143)
+
+
+def test_down_says_who_is_late_and_waits_on(orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    run = detach(orch, "waiting.py", "--grace", "0")
+    pid = ps(orch)["controller_pid"]
+    os.kill(pid, signal.SIGSTOP)
+    wait_unlocked = RunDir.wait_unlocked
+
+    def wake_and_wait(self: RunDir) -> None:
+        os.kill(pid, signal.SIGCONT)
+        wait_unlocked(self)
+
+    monkeypatch.setattr(RunDir, "wait_unlocked", wake_and_wait)
+    monkeypatch.setattr(runs, "STUCK_S", 0.1)
+    runs.down_command.main([run, "--run-dir", str(tmp_path / ".orch")], standalone_mode=False)
+    shown = capsys.readouterr()
+    assert f"process {pid}, is stopped; kill -9 {pid} ends it" in shown.err
+    assert "cancelled" in shown.out
+
+
+def test_a_run_that_is_ending_is_not_said_to_start_again(orch: Orch, script: Script, tmp_path: Path) -> None:
+    script("import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf', flush=True)\ntime.sleep(600)\n", "deaf.py")
+    running = orch.start("up", "deaf.py", "--grace", "500")
+    running.wait_for("deaf")
+    assert "asked to start again after attempt 1" in orch("restart", check=0).err
+    LiveRun(tmp_path).event("restart_asked")
+    assert "attempt 1 is being stopped already" in orch("restart", check=0).err
+    running.signal(signal.SIGTERM)
+    LiveRun(tmp_path).event("stop_asked")
+    done = orch("restart", check=2)
+    assert "is ending and cannot start again" in done.err
+    orch("down", "--now", check=0)
+    running.wait()
 
 
 # --- what is shown ------------------------------------------------------------------------------

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Orch, Running
-from tests.live import LiveRun, wait_until_ready, write_script
+from tests.live import LiveRun, held_run, wait_until_ready, write_script
 
 
 @pytest.fixture
@@ -68,3 +69,13 @@ def test_native_frames_need_py_spy(orch: Orch, tmp_path: Path, running: Running)
     assert "sem_" in found or "futex" in found or "lock" in found
     running.signal(signal.SIGTERM)
     running.wait(check=143)
+
+
+def test_a_run_that_ends_just_then_is_said_to_be_over(orch: Orch, tmp_path: Path) -> None:
+    with held_run(tmp_path / ".orch") as (run, holder):
+        gone = subprocess.Popen(["true"])
+        gone.wait()
+        (run.path / "lock").write_text(str(gone.pid))
+        done = orch("stacks", check=2)
+        assert done.err == "Error: one is not running\n"
+        assert holder.poll() is None

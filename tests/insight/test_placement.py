@@ -213,7 +213,9 @@ def test_rows_are_filtered_by_op_and_device(wanted: placements.Filter, ops: set[
 
 
 def test_programs_get_every_finding_as_json() -> None:
-    found = json.loads(json.dumps(placements.to_json("r", 1, [sample("two-cpus"), sample("ps-worker-0")])))
+    placed = [sample("two-cpus"), sample("ps-worker-0", "worker-1")]
+    found = json.loads(json.dumps(placements.to_json("r", {"worker-0": 1, "worker-1": 3}, placed)))
+    assert found["attempt"] == 3
     assert {"task": "worker-0", "op": "MatMul", "device": "CPU:1", "executed": 1, "sent": 0, "placed": 2} in found["operations"]
     assert found["variable_reads"][0]["variable_device"] == "CPU:1"
     assert len(found["missing_devices"]) == 3

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from orchestrator.cli import runs
 from orchestrator.errors import OrchError, UsageError
-from orchestrator.model.cluster import Cause, Outcome, Verdict
+from orchestrator.model import events
+from orchestrator.model.cluster import Cause, Outcome, TaskState, Verdict
 from orchestrator.record import rundir
-from orchestrator.record.journal import RunNoted
+from orchestrator.record.journal import RunEvent, RunNoted
+from orchestrator.record.rundir import RunDir
 from tests.conftest import Orch
+from tests.live import HOLD, held_run
 
 Script = Callable[..., Path]
 
@@ -165,6 +172,44 @@ def test_runs_are_found_by_name_by_beginning_or_as_the_latest(tmp_path: Path) ->
         rundir.find(home, None)
 
 
+def test_runs_are_listed_in_the_order_in_which_they_were_made(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    for number, name in enumerate(("c", "b", "a")):
+        run = rundir.create(home, name)
+        run.write_spec("{}\n")
+        os.utime(run.path / "spec.yaml", (100 + number, 100 + number))
+    rundir.RunDir(home / "runs" / "c").write_verdict(Verdict(Outcome.SUCCEEDED, 0, 1, 1.0, 2.0), {})
+    assert [run.run_id for run in rundir.list_runs(home)] == ["c", "b", "a"]
+
+
+def test_a_run_that_is_discarded_meanwhile_is_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home"
+    first, second = rundir.create(home, "first"), rundir.create(home, "second")
+    listed = Path.iterdir
+
+    def iterdir(path: Path) -> Iterator[Path]:
+        found = list(listed(path))
+        if path.name == "runs":
+            monkeypatch.undo()
+            second.discard()
+        return iter(found)
+
+    monkeypatch.setattr(Path, "is_dir", lambda path: True)
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    assert [run.run_id for run in rundir.list_runs(home)] == [first.run_id]
+
+
+def test_the_attempts_are_known_and_what_else_lies_there_is_none(tmp_path: Path) -> None:
+    run = rundir.create(tmp_path / "home", "one")
+    for number in (2, 10, 1):
+        run.make_attempt(number)
+    (run.path / "attempt-1 (copy)").mkdir()
+    for attempt, task in ((1, "worker-0"), (1, "worker-1"), (10, "worker-1")):
+        run.append_output(task, attempt, "stdout", 0, b"x")
+    assert run.attempts() == [1, 2, 10]
+    assert run.last_attempts() == {"worker-0": 1, "worker-1": 10}
+
+
 def test_a_plan_that_is_damaged_is_an_error_with_its_place(tmp_path: Path) -> None:
     run = rundir.create(tmp_path / "home", "one")
     assert run.read_plan() is None
@@ -175,16 +220,6 @@ def test_a_plan_that_is_damaged_is_an_error_with_its_place(tmp_path: Path) -> No
 
 
 # --- alive --------------------------------------------------------------------------------------
-
-HOLD = """
-import sys
-from pathlib import Path
-from orchestrator.record.rundir import RunDir
-run = RunDir(Path(sys.argv[1]))
-run.lock()
-print("locked", flush=True)
-sys.stdin.read()
-"""
 
 
 def test_the_lock_and_not_the_pid_in_it_says_whether_a_run_is_alive(tmp_path: Path) -> None:
@@ -202,6 +237,81 @@ def test_the_lock_and_not_the_pid_in_it_says_whether_a_run_is_alive(tmp_path: Pa
         holder.kill()
     run.wait_unlocked()
     assert run.controller_pid() is None
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[tuple[RunDir, subprocess.Popen[bytes]]]:
+    with held_run(tmp_path / "home") as found:
+        yield found
+
+
+def record(run: RunDir, *happened: RunEvent) -> None:
+    for event in happened:
+        run.record(event)
+    assert run._events_fd is not None
+    os.close(run._events_fd)
+    run._events_fd = None
+
+
+def test_a_run_that_ends_while_it_is_read_is_not_lost(
+    held: tuple[RunDir, subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, holder = held
+    record(run, events.Launched(1, 100.0), events.TaskStarted("worker-0", 1, 5, 101.0))
+    read = RunDir.read_events
+
+    def read_and_end(self: RunDir) -> Iterator[RunEvent]:
+        yield from read(self)
+        holder.kill()
+        self.wait_unlocked()
+
+    monkeypatch.setattr(RunDir, "read_events", read_and_end)
+    cluster = run.read_cluster()
+    assert cluster is not None
+    assert cluster.tasks["worker-0"].state is not TaskState.LOST
+
+
+def test_a_run_is_lost_from_when_it_was_last_heard_of(held: tuple[RunDir, subprocess.Popen[bytes]]) -> None:
+    run, holder = held
+    record(run, events.Launched(1, 100.0), events.TaskStarted("worker-0", 1, 5, 101.0), events.TaskUp("worker-0", 1, 250.0))
+    holder.kill()
+    run.wait_unlocked()
+    cluster = run.read_cluster()
+    assert cluster is not None
+    assert cluster.tasks["worker-0"].state is TaskState.LOST
+    assert cluster.tasks["worker-0"].ended_at == 250.0
+
+
+def test_who_looks_whether_a_run_is_alive_does_not_keep_it_from_starting(tmp_path: Path) -> None:
+    run = rundir.create(tmp_path / "home", "one")
+    (run.path / "lock").touch(mode=0o600)
+    fd = os.open(run.path / "lock", os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_SH)  # as `controller_pid` does
+    timer = threading.Timer(rundir.LOCK_S / 10, os.close, (fd,))
+    timer.start()
+    run.lock()
+    timer.join()
+    run.unlock()
+
+
+@pytest.mark.parametrize("text", ["0", "1", "-1", "pid", ""])
+def test_a_pid_that_no_controller_can_have_is_not_believed(held: tuple[RunDir, subprocess.Popen[bytes]], text: str) -> None:
+    run, _ = held
+    (run.path / "lock").write_text(text)
+    assert run.controller_pid() is None
+
+
+def test_a_run_of_another_user_is_not_ours(held: tuple[RunDir, subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch) -> None:
+    run, holder = held
+    assert run.is_ours()
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    assert not run.is_ours()
+    with pytest.raises(OrchError, match=f"belongs to another user.* kill -TERM {holder.pid}"):
+        runs.send_signal(run, holder.pid, signal.SIGTERM)
+    assert holder.poll() is None
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert run.is_ours(), "root may"
 
 
 # --- a whole run --------------------------------------------------------------------------------
