@@ -36,7 +36,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "orchestrator.preparation": PLACES,
     "orchestrator.insight": ("orchestrator.record", *MODEL),
     "orchestrator.backends": (*MODEL, "worker", "worker.channel", "worker.clock"),
-    "orchestrator.record": MODEL,
+    "orchestrator.record": ("worker.clock", *MODEL),
     "orchestrator.model": MODEL,
     "orchestrator.errors": (),
     "orchestrator": (),

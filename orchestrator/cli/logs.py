@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from worker.clock import now
 from worker.contract import STREAMS
 
 from ..errors import OrchError, Problem, SpecError, UsageError
@@ -139,12 +140,12 @@ class _TextPrinter:
         )
 
     def show(self, task: str, stream: str, data: bytes) -> None:
-        self._sink.write(stream, self._view.render(task, stream, data, time.time()))
+        self._sink.write(stream, self._view.render(task, stream, data, now()))
         if self._sink.is_gone("stdout"):
             raise BrokenPipeError
 
     def rest(self) -> None:
-        for stream, text in self._view.idle(time.time()):
+        for stream, text in self._view.idle(now()):
             self._sink.write(stream, text)
 
     def end_of(self, task: str) -> None:

@@ -17,6 +17,7 @@ from ..errors import UsageError
 from ..model.cluster import Cluster
 from ..model.formation import group_tasks
 from ..record import rundir, stacks
+from ..record.lines import clean
 from ..record.rundir import RunDir
 from .options import home_option
 from .runs import send_signal
@@ -48,12 +49,12 @@ def stacks_command(run: str | None, home: str, full: bool, native: bool) -> int:
     new = {name: _read_from(path, before[name]) for name, path in files.items()}
     answers = {name: stacks.parse(text) for name, text in new.items()}
     for line in stacks.summarise({name: answer for name, answer in answers.items() if answer}):
-        click.echo(line)
+        click.echo(clean(line))
     silent = [name for name, answer in answers.items() if not answer]
     if silent:
         click.echo(f"{group_tasks(silent)}: no answer (not Python, or not started yet)")
     for name, text in new.items() if full else ():
-        click.echo(f"\n{name}\n{text}")
+        click.echo(f"\n{name}\n{clean(text)}")
     for name in files if native else ():
         click.echo(f"\n{name}\n{_dump_native(py_spy, name, cluster)}")
     return 0

@@ -10,13 +10,15 @@ import contextlib
 import os
 import select
 import threading
-import time
 from collections import deque
+
+from worker.clock import now
 
 from ..model import events
 from ..model.cluster import Cluster
 from ..model.plan import Plan
 from . import render
+from .lines import clean
 from .logs import Follower, LogView
 from .rundir import RunDir
 
@@ -99,7 +101,7 @@ class Console:
     def said(self, text: str) -> None:
         if not self._quiet:
             with self._changed:
-                self._notices.append(f"orch: {text}\n")
+                self._notices.append(f"orch: {clean(text)}\n")
                 self._changed.notify()
 
     # --- the end -------------------------------------------------------------------------------
@@ -153,7 +155,7 @@ class Console:
             for key in grown:
                 self._show_some(view, key)
             if not grown and view is not None:
-                for stream, text in view.finish() if ending else view.idle(time.time()):
+                for stream, text in view.finish() if ending else view.idle(now()):
                     self._sink.write(stream, text)
             if ending and not grown:
                 return
@@ -173,7 +175,7 @@ class Console:
         task, attempt, stream = key
         if view is not None and self._attempts.setdefault(task, attempt) != attempt:
             self._attempts[task] = attempt
-            for other, text in view.finish(task, time.time()):
+            for other, text in view.finish(task, now()):
                 self._sink.write(other, text)
         follower = self._followers.setdefault(key, Follower(self._run.log_path(*key)))
         data = follower.read(CHUNK)
@@ -181,4 +183,4 @@ class Console:
             # Shorter than it was said to be: its own task has cut it, and what is gone is gone.
             follower.offset = max(follower.offset, self._sizes[key])
         elif view is not None:
-            self._sink.write(stream, view.render(task, stream, data, time.time()))
+            self._sink.write(stream, view.render(task, stream, data, now()))

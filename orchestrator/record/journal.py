@@ -128,9 +128,9 @@ def from_lines(lines: Iterable[bytes]) -> Iterator[RunEvent]:
             continue
 
 
-def fold(cluster: Cluster, events: Iterable[RunEvent]) -> Cluster:
+def fold(cluster: Cluster, happened: Iterable[RunEvent]) -> Cluster:
     """The cluster after these events, by the same `step` that ran it."""
-    for event in events:
-        if not isinstance(event, (RunBegun, HostReady, TemplateReady, TaskBegan, TaskSpoke, RunNoted)):
+    for event in happened:
+        if isinstance(event, events.Event):
             cluster, _ = lifecycle.step(cluster, event)
     return cluster

@@ -176,6 +176,14 @@ class LineSplitter:
         return [_closed(line) if "\x1b" in line else line for line in text.split("\n")]
 
 
+def clean(text: str) -> str:
+    """Text of unknown origin, such as a message or a value that a task reports, with nothing in it that commands a terminal.
+
+    Colours go as well. Line ends and tabs stay.
+    """
+    return _SGR.sub("", _CONTROLS.sub(_tame, text))
+
+
 def _last_states(block: bytes) -> bytes:
     """Complete lines, each reduced to what follows its last effective carriage return."""
     if b"\r" not in block:

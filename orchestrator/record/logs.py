@@ -13,9 +13,9 @@ from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Literal
 
-from orchestrator.errors import OrchError
-from orchestrator.record.lines import LineSplitter
-from orchestrator.record.noise import StartupNoise
+from ..errors import OrchError
+from .lines import LineSplitter
+from .noise import StartupNoise
 
 __all__ = ["Follower", "LineSplitter", "LogView", "tail_offset", "wants_color"]
 
@@ -62,7 +62,6 @@ class LogView:
     `fold`: hide TensorFlow's start-up noise and count it. `only`: show these tasks; the rest is dropped unseen.
     `grep`: show the lines in which this pattern is found; it looks at the text without prefix and colours, and at
     every line, so nothing is folded. `prefix`: off for the plain text of one stream.
-    `mark_stderr`: lines of stderr have ``:`` for ``|``, for when both streams go to the same terminal.
 
     The text never holds half a line, so views of several streams can be written to one terminal in any order.
     """
@@ -77,7 +76,6 @@ class LogView:
         only: Collection[str] | None = None,
         grep: re.Pattern[str] | None = None,
         prefix: bool = True,
-        mark_stderr: bool = False,
         tz: tzinfo | None = None,
     ) -> None:
         self._color = color
@@ -86,14 +84,13 @@ class LogView:
         self._only = None if only is None else frozenset(only)
         self._grep = grep
         self._prefix = prefix
-        self._mark_stderr = mark_stderr
         self._tz = tz
         self._now = 0.0
         self._width = 0
         self._colors: dict[str, str] = {}
         self._heads: dict[tuple[str, str], str] = {}
         self._streams: dict[tuple[str, str], _Stream] = {}
-        self._folded: dict[str, int] = {}
+        self._folded = 0
         self._placements = 0
         for task in tasks:
             self._admit(task)
@@ -118,11 +115,6 @@ class LogView:
         self._now = now
         return list(self._each((key, state, state.splitter.idle(now)) for key, state in self._streams.items()))
 
-    @property
-    def due(self) -> float | None:
-        """When `idle` next has something to show; None if nothing is unfinished."""
-        return min((due for state in self._streams.values() if (due := state.splitter.due) is not None), default=None)
-
     def finish(self, task: str | None = None, now: float | None = None) -> list[tuple[str, str]]:
         """The unfinished lines of a task that has ended, or of all tasks, as (stream, text).
 
@@ -137,11 +129,6 @@ class LogView:
     @property
     def folded(self) -> int:
         """How many lines of noise have been hidden."""
-        return sum(self._folded.values())
-
-    @property
-    def folded_by_task(self) -> Mapping[str, int]:
-        """The same, for the tasks that had any."""
         return self._folded
 
     @property
@@ -177,7 +164,7 @@ class LogView:
             shown = state.noise.fold(lines)
             if shown is not lines:
                 self._placements += state.noise.placements - before
-                self._folded[key[0]] = self._folded.get(key[0], 0) + len(lines) - len(shown)
+                self._folded += len(lines) - len(shown)
                 lines = shown
         if self._grep is not None:
             search = self._grep.search
@@ -191,14 +178,13 @@ class LogView:
         """What stands in front of a line of this stream, now."""
         head = self._heads.get(key)
         if head is None:
-            head = self._heads[key] = self._name(*key) if self._prefix else ""
+            head = self._heads[key] = self._name(key[0]) if self._prefix else ""
         if self._timestamps:
             return datetime.fromtimestamp(self._now, self._tz).strftime("%H:%M:%S.%f")[:-3] + " " + head
         return head
 
-    def _name(self, task: str, stream: str) -> str:
-        bar = ":" if self._mark_stderr and stream == "stderr" else "|"
-        name = f"{task:<{self._width}} {bar}"
+    def _name(self, task: str) -> str:
+        name = f"{task:<{self._width}} |"
         return f"{self._colors[task]}{name}{_RESET} " if self._color else f"{name} "
 
 

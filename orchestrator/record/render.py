@@ -13,6 +13,7 @@ from ..model.cluster import Cause, Cluster, Outcome, Phase, TaskState, TaskStatu
 from ..model.formation import group_tasks
 from ..model.plan import Plan
 from . import stacks
+from .lines import clean
 from .rundir import RunDir
 
 TAIL_LINES = 20
@@ -138,7 +139,7 @@ def report(verdict: Verdict, run: RunDir, cluster: Cluster | None, shown_dir: Pa
         lines.append(f"  {verdict.gave_up}")
     if verdict.outcome is not Outcome.SUCCEEDED:
         lines.append(f"  exit code {verdict.exit_code}{_explain_given_code(verdict)}")
-    return "\n".join(lines)
+    return clean("\n".join(lines))
 
 
 def _describe_past(verdict: Verdict) -> list[str]:
@@ -237,7 +238,7 @@ def _last_words(run: RunDir, task: str, attempt: int) -> tuple[str, list[str]]:
                 data = file.read()
         except OSError:
             continue
-        lines = [_cut(line.rpartition("\r")[2]) for line in data.decode("utf-8", "backslashreplace").rstrip().split("\n")]
+        lines = [_cut(clean(line.rpartition("\r")[2])) for line in data.decode("utf-8", "backslashreplace").rstrip().split("\n")]
         if any(lines):
             return stream, lines[-TAIL_LINES:]
     return "stderr", []
@@ -251,6 +252,7 @@ def table(cluster: Cluster, now: float) -> str:
     """The tasks of a run, a line each."""
     rows = [("TASK", "HOST", "STATE", "PID", "SINCE", "NOTE")]
     rows += [_row(task, now) for task in cluster.tasks.values()]
+    rows = [(*row[:5], clean(" ".join(row[5].split()))) for row in rows]  # the note is what a task or an error says
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     return "\n".join("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[5]]).rstrip() for row in rows)
 

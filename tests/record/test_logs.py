@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import select
 import subprocess
 import sys
+import time
 import tracemalloc
 from datetime import timezone
 from itertools import pairwise
@@ -15,8 +18,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.errors import OrchError
-from orchestrator.record import logs
+from orchestrator.record import logs, rundir
+from orchestrator.record.console import Console, Sink
 from orchestrator.record.logs import Follower, LineSplitter, LogView, tail_offset, wants_color
+from tests.live import PATIENCE_S
 
 SAMPLES = Path(__file__).parent / "noise"
 
@@ -276,9 +281,22 @@ def test_only_some_tasks_are_shown_and_the_column_fits_them() -> None:
     assert view.finish() == []
 
 
-def test_stderr_can_be_marked_and_the_prefix_left_out() -> None:
-    view = LogView(["w-0"], mark_stderr=True)
-    assert view.render("w-0", "stdout", b"x\n") + view.render("w-0", "stderr", b"y\n") == "w-0 | x\nw-0 : y\n"
+def test_a_clock_that_is_set_back_keeps_no_line_from_the_console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = rundir.create(tmp_path / "home", "one")
+    run.append_output("worker-0", 1, "stdout", 0, b"name? ")
+    read_fd, write_fd = os.pipe()
+    with os.fdopen(read_fd, "rb") as shown, os.fdopen(write_fd, "wb"):
+        monkeypatch.setattr(time, "time", lambda: 0.0)
+        console = Console(run, Sink(write_fd, write_fd))
+        console.show_logs(LogView(["worker-0"]))
+        console.grew("worker-0", 1, "stdout", 6)
+        ready, _, _ = select.select((shown,), (), (), PATIENCE_S)
+        assert ready, "the line is never shown"
+        assert shown.readline() == b"worker-0 | name? \n"
+        console.finish(None)
+
+
+def test_the_prefix_can_be_left_out() -> None:
     assert LogView(["w-0"], prefix=False).render("w-0", "stdout", b"x\ny\n") == "x\ny\n"
 
 
@@ -286,11 +304,11 @@ def test_idle_says_which_stream_and_when() -> None:
     view = LogView(["w-0", "w-1"])
     view.render("w-0", "stderr", b"10%\r", 50.0)
     view.render("w-1", "stdout", b"Name: ", 52.0)
-    assert view.due == 53.0
+    assert view.idle(52.9) == []
     assert view.idle(53.0) == [("stdout", "w-1 | Name: \n")]
-    assert view.due == 60.0
+    assert view.idle(59.9) == []
     assert view.idle(60.0) == [("stderr", "w-0 | 10%\n")]
-    assert view.due is None
+    assert view.idle(100.0) == []
 
 
 def test_an_ended_task_s_last_line_comes_out_and_the_next_attempt_begins_anew() -> None:
@@ -313,7 +331,6 @@ def test_noise_is_folded_and_counted() -> None:
     assert shown == "worker-1 | ValueError: bad\n"
     count = noise.count(b"\n")
     assert view.folded == count + 1
-    assert view.folded_by_task == {"worker-0": count, "worker-1": 1}
     assert view.folded_note == f"{count + 1} lines of TensorFlow's start-up noise folded; --all shows them"
 
 
@@ -340,11 +357,15 @@ def test_grep_sees_the_text_without_colours_and_prefix_and_every_line() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["w-0", "w-1", "ps-0"]), st.sampled_from(["stdout", "stderr"]), plain_bytes), max_size=20))
 def test_streams_do_not_mix(writes: list[tuple[str, str, bytes]]) -> None:
-    view = LogView(["w-0", "w-1", "ps-0"], mark_stderr=True)
-    text = "".join(view.render(*write) for write in writes) + "".join(part for _, part in view.finish())
+    view = LogView(["w-0", "w-1", "ps-0"])
+    shown_on = {"stdout": "", "stderr": ""}
+    for task, stream, data in writes:
+        shown_on[stream] += view.render(task, stream, data)
+    for stream, text in view.finish():
+        shown_on[stream] += text
     for task in ("w-0", "w-1", "ps-0"):
-        for stream, bar in (("stdout", "|"), ("stderr", ":")):
-            head = f"{task:<4} {bar} "
+        for stream, text in shown_on.items():
+            head = f"{task:<4} | "
             shown = [line.removeprefix(head) for line in text.split("\n") if line.startswith(head)]
             assert shown == split(b"".join(data for *key, data in writes if key == [task, stream]))
 

@@ -200,6 +200,29 @@ def test_a_code_that_means_something_else_here_is_explained(run: RunDir) -> None
     assert text.endswith("exit code 1 (worker-0 ended with 124, which means something else here)")
 
 
+BAD = "\x1b[2J\x1b[31mred\x1b]0;title\x07 \x01\x9b"
+TAMED = "red \\x01\\x9b"
+
+
+def test_what_a_task_says_does_not_command_the_terminal_that_shows_its_report(run: RunDir) -> None:
+    failure = Failure("E", BAD, f"Traceback\n\tE: {BAD}\n", 110.0)
+    cause = Cause(f"failed {BAD}", 110.0, "worker-0", "local", 1, failure, remedy=BAD)
+    text = render.report(Verdict(Outcome.FAILED, 1, 1, 100.0, 110.0, cause), run, None)
+    assert f"    Traceback\n    \tE: {TAMED}\n" in text
+    run.append_output("worker-0", 1, "stderr", 0, BAD.encode() + b"\n" + b"\x1b[1m" * 200 + b"bold")
+    last = render.report(Verdict(Outcome.FAILED, 9, 1, 100.0, 110.0, Cause("failed", 110.0, "worker-0", "local", 9)), run, None)
+    assert f"    {TAMED}\n    bold\n" in last
+    for shown in (text, last):
+        assert not [character for character in shown if (ord(character) < 32 and character not in "\n\t") or 127 <= ord(character) < 160]
+
+
+def test_what_a_task_reports_stays_in_its_line_of_the_table() -> None:
+    state = cluster(events.TaskReported("worker-0", 1, {"phase": f"{BAD}\n\nworker-9  local  up\x0b"}, 102.0))
+    lines = render.table(state, now=161.0).splitlines()
+    assert [line.split()[0] for line in lines] == ["TASK", "worker-0", "worker-1", "worker-2"]
+    assert lines[1].endswith(f"phase={TAMED} worker-9 local up")
+
+
 # --- the table ----------------------------------------------------------------------------------
 
 
