@@ -8,7 +8,7 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,8 @@ class AgentLink:
         self._beating: asyncio.Task[None] | None = None
         self._heard_at = self._moved_at = self._pause_s = 0.0
         """When any frame came last, and when one came that was not only a sign of life."""
+        self._ordered: set[str] = set()
+        """The tasks that it was told to start."""
 
     async def open(self, transport: Transport) -> None:
         """Start the agent. Raises `UsageError` if its program cannot be run, `NotReachedError` if it gives no mark."""
@@ -147,6 +149,8 @@ class AgentLink:
 
     def order(self, message: Any, data: bytes = b"") -> None:
         """Send an order. To an agent that is gone: nothing, `lose` tells."""
+        if isinstance(message, contract.StartTasks):
+            self._ordered.update(order.task for order in message.orders)
         pipe = self._process.stdin if self._process is not None else None
         if pipe is not None and not pipe.is_closing():
             pipe.write(encode(message, data))
@@ -200,6 +204,7 @@ class AgentLink:
                 for frame, payload in decoder.feed(data):
                     self._heard = True
                     if not isinstance(frame, Pong):
+                        _refuse_strangers(frame, self._ordered)
                         self._moved_at = self._heard_at
                         self._receive(self.host.name, frame, payload)
                 data = b""
@@ -229,13 +234,25 @@ class AgentLink:
         return f"its agent {how}" + "".join(f": {line}" for line in complaint)
 
 
+def _refuse_strangers(frame: Any, ordered: Collection[str]) -> None:
+    """Tasks and streams become paths of the run directory: a host names those that it was given. Raises `ChannelError`."""
+    task, stream = getattr(frame, "task", None), getattr(frame, "stream", None)
+    if task is not None and task not in ordered:
+        raise ChannelError(f"it tells of {task!r}, a task that it was not told to start")
+    if stream is not None and stream not in (*contract.STREAMS, contract.STACKS):
+        raise ChannelError(f"it tells of {stream!r}, a stream that no task has")
+
+
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
 def refuse_silence(host: Host, seconds: float) -> OrchError:
     """The error for an agent that has started and says nothing."""
-    return OrchError(f"the agent on {host.name} has not answered for {seconds:g} s")
+    return OrchError(
+        f"the agent on {host.name} has started and has not answered for {seconds:g} s; is that machine overloaded, or its disk stuck? "
+        f"what the agent complained of: agents/{host.name}.log in the run's directory"
+    )
 
 
 def in_our_time(frame: Any, ahead: float) -> Any:

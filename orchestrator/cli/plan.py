@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -14,9 +15,11 @@ from worker.contract import to_json
 from ..backends import load
 from ..model import plan
 from ..model.parse import parse
-from ..model.plan import HostFacts, Plan
+from ..model.plan import HostFacts, Plan, PlannedTask
 from ..model.spec import ClusterSpec
 from .options import ScriptCommand, read_document, spec_options
+
+RUN_DIR = "<run directory>"
 
 
 @click.command("plan", cls=ScriptCommand)
@@ -48,10 +51,13 @@ def _imagine(spec: ClusterSpec) -> Plan:
     backend = load(spec.backend.type)
     hosts = backend.hosts(spec)
     placement = plan.place(spec, [host.name for host in hosts])
-    facts = [
-        HostFacts(host.name, host.address or f"<address of {host.name}>", os.cpu_count() or 1, run_dir="<run directory>") for host in hosts
-    ]
+    facts = [HostFacts(host.name, host.address or f"<address of {host.name}>", _count_cores(), run_dir=RUN_DIR) for host in hosts]
     return plan.make("<run>", spec, placement, facts)
+
+
+def _count_cores() -> int:
+    """As worker/host/look.py counts them."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _lines(planned: Plan) -> Iterator[str]:
@@ -59,7 +65,7 @@ def _lines(planned: Plan) -> Iterator[str]:
     program = spec.program
     yield f"strategy {spec.strategy}; {len(planned.tasks)} tasks; working directory {spec.workdir}"
     yield f"each runs {program.kind} {program.target}".rstrip()
-    shared = _shared_environments(planned)
+    shared = _Environments(planned)
     for task in planned.tasks:
         yield ""
         yield f"{task.id} on {task.host}"
@@ -71,24 +77,52 @@ def _lines(planned: Plan) -> Iterator[str]:
             yield f"  devices.{name}: {json.dumps(value)}"
         for name, value in to_json(task.order.collectives).items():
             yield f"  collectives.{name}: {json.dumps(value)}"
-        for name, value in sorted({**shared[task.host], **task.order.env}.items()):
+        for name, value in sorted(shared.of(task).items()):
             yield f"  {name}={value}"
+        for name in task.order.unset:
+            yield f"  without {name}"
         text = planned.tf_config(task)
         if text:
             yield f"  TF_CONFIG={text}"
 
 
-def _shared_environments(planned: Plan) -> dict[str, dict[str, str]]:
-    """What all tasks of a host are given, by host."""
-    starts = {host.name: planned.orders(host.name) for host in planned.hosts}
-    return {host: {**start.env_defaults, **start.env} for host, start in starts.items()}
+class _Environments:
+    """What `compose` in worker/host/environment.py will make, as far as it is known: ``<…>`` stands for what only a run decides."""
+
+    def __init__(self, planned: Plan) -> None:
+        self._starts = {host.name: planned.orders(host.name, names=()) for host in planned.hosts}
+        self._here = {host.name for host in load(planned.spec.backend.type).hosts(planned.spec) if host.is_here}
+        self._sizes = Counter(task.host for task in planned.tasks)
+        self._first = planned.tasks[0].id
+
+    def of(self, task: PlannedTask) -> dict[str, str]:
+        start, order = self._starts[task.host], task.order
+        host = os.environ if task.host in self._here else {}
+        given = {name: self._default(task.host, name, value) for name, value in start.env_defaults.items()}
+        env = {**given, **{name: host[name] for name in given if name in host}, **start.env, **order.env}
+        if order.cluster is not None:
+            env.update(MASTER_PORT=f"<port of {self._first}>", TF_GRPC_REUSE_PORT="true")
+        for name in order.unset:
+            env.pop(name, None)
+        env["ORCH_LOG_DIR"] = f"{RUN_DIR}/{order.log_dir}"
+        if start.peers:
+            env["no_grpc_proxy"] = self._bypass({**host, **env}, start.peers)
+        return env
+
+    def _default(self, host: str, name: str, value: str) -> str:
+        return value if host in self._here or not name.endswith("_THREADS") else f"<cores of {host} / {self._sizes[host]}>"
+
+    @staticmethod
+    def _bypass(env: Mapping[str, str], peers: Sequence[str]) -> str:
+        known = env.get("no_grpc_proxy") or env.get("no_proxy") or ""
+        return ",".join(dict.fromkeys([*filter(None, known.split(",")), *peers]))
 
 
 def _json_parts(planned: Plan) -> Iterator[str]:
     """One JSON document in pieces: ten thousand TF_CONFIGs are not held at once."""
     head = {"strategy": planned.spec.strategy, "name": planned.spec.name, "workdir": planned.spec.workdir}
     yield json.dumps(head)[:-1] + ', "tasks": ['
-    shared = _shared_environments(planned)
+    shared = _Environments(planned)
     for position, task in enumerate(planned.tasks):
         text = planned.tf_config(task)
         program = task.order.program
@@ -99,7 +133,8 @@ def _json_parts(planned: Plan) -> Iterator[str]:
             "program": {"kind": program.kind, "target": program.target, "args": list(program.args)},
             "devices": to_json(task.order.devices),
             "collectives": to_json(task.order.collectives),
-            "env": {**shared[task.host], **task.order.env},
+            "env": shared.of(task),
+            "unset": list(task.order.unset),
             "tf_config": json.loads(text) if text else None,
         }
         yield (", " if position else "") + json.dumps(found)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.backends import Host, agents, local
+from orchestrator.backends import Host, Transport, agents, local
 from orchestrator.backends.agents import AgentLink
+from tests.live import PATIENCE_S
 from worker import contract
+from worker.channel import encode
 
 
 def test_a_link_that_stalls_at_the_end_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,3 +82,40 @@ def test_an_agent_that_still_has_output_to_send_is_waited_for(tmp_path: Path, mo
 
     asyncio.run(run())
     assert len(stored) == size
+
+
+STRANGE = [
+    contract.Output("../../../x-0", 1, "stdout", 0),
+    contract.Output("worker-1", 1, "stdout", 0),
+    contract.Grew("../worker-0", 1, "stdout", 9),
+    contract.Grew("worker-0", 1, "../stdout", 9),
+    contract.Started("worker-7", 1, 5, 1.0),
+]
+
+
+@pytest.mark.parametrize("frame", STRANGE, ids=str)
+def test_an_agent_that_tells_of_what_it_was_not_given_is_let_go(tmp_path: Path, frame: Any) -> None:
+    good = contract.Grew("worker-0", 1, "stdout", 5)
+    said = b"".join(encode(each) for each in (good, contract.Grew("worker-0", 1, contract.STACKS, 5), frame, good))
+    received: list[Any] = []
+
+    async def run() -> str:
+        lost = asyncio.get_running_loop().create_future()
+        host = Host("local", "127.0.0.1", sees_run_dir=False)
+        link = AgentLink(host, tmp_path / "log", lambda _, each, __: received.append(each), lambda _, reason, __: lost.set_result(reason))
+        # It says these words once it has heard an order, and stays.
+        text = f"import os, time; os.read(0, 1); os.write(1, {said!r}); time.sleep(600)"
+        await link.open(Transport((sys.executable, "-c", text)))
+        program = contract.Program("command", "true")
+        link.order(contract.StartTasks((contract.TaskOrder("worker-0", 1, program, str(tmp_path), "worker-0"),)))
+        return str(await asyncio.wait_for(lost, PATIENCE_S))
+
+    reason = asyncio.run(run())
+    assert reason.startswith("it tells of '"), reason
+    assert [each.stream for each in received] == ["stdout", contract.STACKS]
+
+
+def test_an_agent_that_says_nothing_is_told_of_with_its_log() -> None:
+    error = agents.refuse_silence(Host("red", "10.0.0.1", sees_run_dir=False), 60.0)
+    assert "agents/red.log" in str(error)
+    assert error.exit_code == 125

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ def hello(script: Script) -> Path:
     return script("print('hello')\n", "hello.py")
 
 
-def planned(orch: Orch, *words: str) -> dict[str, dict[str, Any]]:
-    found = json.loads(orch("plan", "--json", *words, check=0).out)
+def planned(orch: Orch, *words: str, env: Mapping[str, str] | None = None) -> dict[str, dict[str, Any]]:
+    found = json.loads(orch("plan", "--json", *words, env=env, check=0).out)
     return {task["task"]: task for task in found["tasks"]}
 
 
@@ -48,7 +49,40 @@ def test_the_text_says_the_same_as_the_json(orch: Orch) -> None:
 @pytest.mark.parametrize("strategy", ["mirrored", "one_device", "none"])
 def test_one_process_strategies_have_no_tf_config(orch: Orch, strategy: str) -> None:
     assert planned(orch, "hello.py", "--strategy", strategy)["worker-0"]["tf_config"] is None
-    assert "TF_CONFIG" not in orch("plan", "hello.py", "--strategy", strategy, check=0).out
+    text = orch("plan", "hello.py", "--strategy", strategy, check=0).out
+    assert "TF_CONFIG=" not in text
+    assert "  without TF_CONFIG\n" in text
+
+
+DUMPS = """
+import json, os
+with open(os.environ["ORCH_TASK"] + ".env", "w") as file:
+    json.dump(dict(os.environ), file)
+"""
+
+
+@pytest.mark.parametrize(
+    "words", [("-n", "2", "--env", "no_proxy=a,b"), ("--strategy", "none", "--memory-growth")], ids=["cluster", "lone"]
+)
+def test_the_environment_of_a_plan_is_the_one_that_tasks_get(orch: Orch, script: Script, tmp_path: Path, words: tuple[str, ...]) -> None:
+    script(DUMPS, "dumps.py")
+    ours = {"OMP_NUM_THREADS": "7", "TF_FORCE_GPU_ALLOW_GROWTH": "false", "TF_CONFIG": "{}", "no_grpc_proxy": ""}
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(cores)[:1])  # as under taskset, or in a container
+    try:
+        tasks = planned(orch, "dumps.py", *words, env=ours)
+        orch("up", "dumps.py", *words, env=ours, check=0)
+    finally:
+        os.sched_setaffinity(0, cores)
+    for name, task in tasks.items():
+        found = json.loads((tmp_path / f"{name}.env").read_text())
+        assert {key: found.get(key) for key, value in task["env"].items() if "<" not in value} == {
+            key: value for key, value in task["env"].items() if "<" not in value
+        }
+        assert task["env"]["OMP_NUM_THREADS"] == "7"
+        assert set(task["env"]) <= set(found)
+        assert not {"TF_GRPC_REUSE_PORT", "no_grpc_proxy"} & set(found) - set(task["env"]) - set(ours)
+        assert not set(task["unset"]) & set(found)
 
 
 def test_a_dry_run_shows_what_would_be_executed_and_the_plan(orch: Orch, tmp_path: Path) -> None:
