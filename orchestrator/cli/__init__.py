@@ -111,7 +111,9 @@ def _open_missing_streams() -> None:
 
 
 def _complaint(error: OrchError) -> str:
-    lines = str(error).splitlines() or [type(error).__name__]
+    from ..record.lines import clean  # an error may repeat what a host or a task has said
+
+    lines = clean(str(error)).splitlines() or [type(error).__name__]
     return "\n".join(["Error: " + lines[0], *("       " + line for line in lines[1:])])
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator import cli
+from orchestrator.errors import OrchError
 from tests.conftest import Completed, Orch
 
 Script = Callable[..., Path]
@@ -426,3 +428,7 @@ def test_a_second_down_says_so_and_does_no_harm(orch: Orch, script: Script) -> N
     assert "not running" not in first.out
     assert "cancelled" in second.out
     assert "it was not running" in second.out
+
+
+def test_an_error_that_repeats_what_a_host_said_does_not_command_the_terminal() -> None:
+    assert cli._complaint(OrchError("it said: \x1b[2J\x1b[31mred\x01\nand more")) == "Error: it said: red\\x01\n       and more"
