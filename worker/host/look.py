@@ -131,8 +131,13 @@ def _escape_but_star(pattern: str) -> str:
 def _names(path: str) -> Iterator[tuple[str, bool]]:
     """What a file imports: top-level names, and whether that is relative to its own package."""
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # see `_check_script`
+            return
         with open(path, "rb") as file:
-            tree = ast.parse(file.read())
+            source = file.read(MAX_CHECKED)
+        if len(source) == MAX_CHECKED:
+            return
+        tree = ast.parse(source)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return
     for node in ast.walk(tree):
