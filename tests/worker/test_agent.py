@@ -148,6 +148,16 @@ def test_a_task_that_cannot_be_started_is_said_and_the_others_run(agent: AgentPr
 IGNORING = "trap '' TERM; : > ready; while :; do sleep 0.1; done"
 
 
+def test_a_command_ignores_no_signal_that_its_agent_ignores(agent: AgentProcess) -> None:
+    """As if a shell had started it; Python itself ignores SIGPIPE and SIGXFSZ, and the agent what its terminal sends."""
+    agent.hello(shared_dir=None)
+    agent.start("grep SigIgn /proc/self/status")
+    agent.wait_for(contract.Swept)
+    ignored = int(agent.output("worker-0").split()[1], 16)
+    ours = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGHUP)
+    assert [number for number in ours if ignored >> number - 1 & 1] == []
+
+
 def test_stopping_is_sigterm_and_then_sigkill(agent: AgentProcess, tmp_path: Path) -> None:
     agent.hello()
     agent.start("exec sleep 1000", IGNORING, "exec sleep 1000")

@@ -115,6 +115,7 @@ def _become_task(command: Command, agent: int, limits: tuple[int, int], lifeline
         os.chdir(command.cwd)
         doing = command.argv[0]
         restore_signals()
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it, and would leave that to any program
         restore_limits(limits)
         argv = list(command.argv)
         if command.order_fd is not None:
