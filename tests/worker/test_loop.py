@@ -28,5 +28,6 @@ def test_who_is_forgotten_in_a_wake_up_is_not_called_in_it(is_replaced: bool) ->
     is_over = iter((False, True))
     loop.run(lambda: next(is_over))
     assert called == ["first"]
+    loop._selector.close()
     for fd in (fd for ends in pipes for fd in ends):
         os.close(fd)

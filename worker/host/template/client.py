@@ -192,7 +192,7 @@ class Template:
             self._unwatch(pid)
         refused = [*(fork for fork, _ in self._asked.values()), *self._waiting]
         for _, lifeline in self._asked.values():
-            os.close(lifeline)  # what it may have forked without telling us never runs (see template.py), and ends
+            os.close(lifeline)  # what it may have forked without telling us never runs (see server.py), and ends
         self._waiting.clear()
         self._asked.clear()
         for fork in refused:
@@ -306,7 +306,7 @@ class Templates:
             template.close()
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(template.pid, 0)
-        for pid in processes.find_strays((), set()) if self._templates else ():
+        for pid in processes.find_strays(set()) if self._templates else ():
             processes.signal_one(pid, signal.SIGKILL)
 
     def _explain(self, key: frozenset[tuple[str, str]]) -> str:
