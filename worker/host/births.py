@@ -22,7 +22,7 @@ GATHER_S = 0.1
 _BOOTSTRAP = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "task", "start.py")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Birth:
     """A task that has been ordered and has no process yet. `stop_after_s`: it was asked to stop meanwhile, with this grace."""
 
@@ -59,14 +59,14 @@ class Starter:
 
     def start(self, births: Sequence[Birth]) -> None:
         """Start tasks, each now or as soon as its template is ready."""
-        forkable = [birth for birth in births if birth.order.program.kind != "command"]
-        sharing = Counter(self._templates.key(birth.env) for birth in forkable)
-        for birth in births:
-            if birth.order.program.kind == "command":
+        keys = [None if birth.order.program.kind == "command" else self._templates.key(birth.env) for birth in births]
+        sharing = Counter(keys)
+        for birth, key in zip(births, keys, strict=True):
+            if key is None:
                 self._execute(birth)
                 continue
             try:
-                template = self._templates.choose(birth.env, sharing[self._templates.key(birth.env)])
+                template = self._templates.choose(birth.env, key, sharing[key])
             except NoTemplateError as error:
                 self._execute_instead(birth, str(error))
                 continue
