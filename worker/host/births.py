@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-import zipimport
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from .. import contract
-from . import environment, processes
+from . import environment, look, processes
 from .loop import Loop
 from .memory import keep_in_memory
 from .output import TaskOutput
@@ -153,31 +152,8 @@ class Starter:
             "stdout": birth.output.path("stdout"),
             "stderr": birth.output.path("stderr"),
             "limits": self._limits,
-            "path": directory_of(order.program, order.cwd),
+            "path": look.directory_of(order.program, order.cwd),
         }
-
-
-def directory_of(program: contract.Program, cwd: str) -> str:
-    """What `sys.path[0]` will be: where a program's own modules lie. A directory, or a zip file."""
-    if program.kind != "script":
-        return cwd
-    path = os.path.join(cwd, program.target)
-    if os.path.isdir(path) or _is_zip_file(path):
-        return path
-    return os.path.dirname(os.path.realpath(path))
-
-
-def directory_of_first(programs: Sequence[contract.Program], cwd: str) -> str:
-    """`directory_of` the first of these that has one: where a template looks for modules that are found nowhere else."""
-    return directory_of(next((program for program in programs if program.kind in ("script", "module")), contract.Program("serve")), cwd)
-
-
-def _is_zip_file(path: str) -> bool:
-    try:
-        zipimport.zipimporter(path)
-    except ImportError:
-        return False
-    return True
 
 
 def prepare(host_env: dict[str, str], start: contract.StartTasks, order: contract.TaskOrder, output: TaskOutput) -> Birth:

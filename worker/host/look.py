@@ -11,6 +11,7 @@ import re
 import shutil
 import stat
 import sys
+import zipimport
 from collections.abc import Iterable, Iterator, Mapping
 
 from ..contract import Gpu, Program, TemplateOrder
@@ -228,3 +229,26 @@ def _check_command(target: str, cwd: str) -> str | None:
     if shutil.which(target):
         return None
     return f"the command {target!r} is not on PATH"
+
+
+def directory_of(program: Program, cwd: str) -> str:
+    """What `sys.path[0]` will be: where a program's own modules lie. A directory, or a zip file."""
+    if program.kind != "script":
+        return cwd
+    path = os.path.join(cwd, program.target)
+    if os.path.isdir(path) or _is_zip_file(path):
+        return path
+    return os.path.dirname(os.path.realpath(path))
+
+
+def directory_of_first(programs: Iterable[Program], cwd: str) -> str:
+    """`directory_of` the first of these that has one: where a template looks for modules that are found nowhere else."""
+    return directory_of(next((program for program in programs if program.kind in ("script", "module")), Program("serve")), cwd)
+
+
+def _is_zip_file(path: str) -> bool:
+    try:
+        zipimport.zipimporter(path)
+    except ImportError:
+        return False
+    return True

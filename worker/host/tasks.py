@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from .. import clock, contract
-from . import conditions, evidence, look, processes
-from .births import Birth, Starter, directory_of_first, prepare
+from . import conditions, environment, evidence, look, processes
+from .births import Birth, Starter, prepare
 from .link import Link
 from .loop import Loop
 from .oom import OomCounter
@@ -92,8 +92,8 @@ class TaskTable:
     def warm_up(self, template: contract.TemplateOrder, programs: Sequence[contract.Program], cwd: str) -> None:
         """Begin with the imports that the tasks of `template`, which run `programs`, will need."""
         self._templates.directory = os.path.join(self.root, "agents")
-        env = template_environment(template, self._env, self.run_id)
-        self._templates.add(Start(env, template.preload, cwd, directory_of_first(programs, cwd)))
+        env = environment.compose_for_template(template, self._env, self.run_id)
+        self._templates.add(Start(env, template.preload, cwd, look.directory_of_first(programs, cwd)))
 
     def start(self, start: contract.StartTasks) -> None:
         """Start tasks, and tell the controller of each that it runs or why it does not."""
@@ -288,8 +288,3 @@ class TaskTable:
         if task.output.truncated:
             text = f"{task.order.task} cut its own log short: it opened /dev/stdout or /dev/stderr anew (use >&1, >>, or tee -a)"
             self._note(text)
-
-
-def template_environment(template: contract.TemplateOrder, host: Mapping[str, str], run_id: str) -> dict[str, str]:
-    """The environment under which the imports for these tasks are made."""
-    return {**contract.default_environment(look.count_cores(), template.tasks), **host, **template.env, "ORCH_RUN_ID": run_id}
