@@ -96,7 +96,9 @@ def test_ports_are_taken_from_the_range_and_around_what_is_taken(start_agent: Ca
         assert all(span[0] <= one <= span[1] for one in (*first, *second))
         facts = start_agent().hello(ports=2, port_range=(port, port))
         assert facts.ports == ()
-        assert facts.trouble == f"ports {port}-{port} are used up: 2 needed, 0 free"
+        assert facts.trouble == (
+            f"ports {port}-{port} are used up: 2 needed, 0 free; give a wider range (ports:, --ports), or none, and the kernel chooses"
+        )
 
 
 def test_the_ports_are_given_back(agent: AgentProcess) -> None:
