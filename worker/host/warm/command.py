@@ -94,9 +94,18 @@ def _hear(process: Any, reader: int, preload: list[str], import_s: float) -> dic
     meeting_point = place.find(os.environ)
     if meeting_point is not None:
         with place.closing(meeting_point):
-            if meeting_point.lock():
-                meeting_point.clear()
+            _clear(meeting_point)
     return {"error": f"importing {', '.join(preload)} {why}"}
+
+
+def _clear(meeting_point: Any) -> None:
+    """Tidy up after the dead, unless somebody else is there. What they have forked may hold the lock a moment longer."""
+    until = time.monotonic() + _ENDING_S
+    while not meeting_point.lock():
+        if time.monotonic() >= until:
+            return
+        time.sleep(0.01)
+    meeting_point.clear()
 
 
 def _read(fd: int, limit_s: float) -> tuple[str, bool]:
