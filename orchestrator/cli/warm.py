@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
-from ..backends import warm
 from ..errors import UsageError
+from ..insight import warm
 from ..model.spec import DEFAULT_PRELOAD
 from ..record.render import describe_moment, describe_seconds
 
@@ -41,11 +42,24 @@ def _options(command: F) -> F:
 @click.option(
     "--idle-timeout", type=float, default=IDLE_S, show_default=True, metavar="S", help="End it after so many seconds without use."
 )
-def start_command(python: str | None, preload: tuple[str, ...], as_json: bool, idle_timeout: float) -> int:
+@click.option(
+    "--import-timeout",
+    type=click.FloatRange(1, 86400),
+    default=120.0,
+    metavar="S",
+    help="Seconds that the imports may take; default: 120.",
+)
+def start_command(python: str | None, preload: tuple[str, ...], as_json: bool, idle_timeout: float, import_timeout: float) -> int:
     """Start it, and return when it is ready. One that does not fit any more is replaced; runs that came from it go on."""
     if not 0 < idle_timeout < float("inf"):
         raise UsageError("--idle-timeout must be a positive number of seconds")
-    answer = warm.ask("start", {"preload": preload or DEFAULT_PRELOAD, "idle_s": idle_timeout}, python)
+    names = preload or DEFAULT_PRELOAD
+    click.echo(
+        f"orch: importing {', '.join(names)} with {python or sys.executable}, unless that is done already (at most {import_timeout:g} s)",
+        err=True,
+    )
+    options = {"preload": names, "idle_s": idle_timeout, "import_s": import_timeout}
+    answer = warm.ask("start", options, python, more_s=import_timeout)
     if as_json:
         click.echo(json.dumps(answer))
         return 0

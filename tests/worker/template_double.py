@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.worker.agent_double import ROOT, Outcome, clean_environment
 from worker.contract import BootstrapOrder, DeviceSettings, Program, to_json
-from worker.host.births import directory_of
+from worker.host.look import directory_of
 from worker.host.memory import keep_in_memory
 
 START = ROOT / "worker" / "host" / "template" / "start.py"

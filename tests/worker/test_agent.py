@@ -96,7 +96,9 @@ def test_ports_are_taken_from_the_range_and_around_what_is_taken(start_agent: Ca
         assert all(span[0] <= one <= span[1] for one in (*first, *second))
         facts = start_agent().hello(ports=2, port_range=(port, port))
         assert facts.ports == ()
-        assert facts.trouble == f"ports {port}-{port} are used up: 2 needed, 0 free"
+        assert facts.trouble == (
+            f"ports {port}-{port} are used up: 2 needed, 0 free; give a wider range (ports:, --ports), or none, and the kernel chooses"
+        )
 
 
 def test_the_ports_are_given_back(agent: AgentProcess) -> None:
@@ -146,6 +148,16 @@ def test_a_task_that_cannot_be_started_is_said_and_the_others_run(agent: AgentPr
 
 
 IGNORING = "trap '' TERM; : > ready; while :; do sleep 0.1; done"
+
+
+def test_a_command_ignores_no_signal_that_its_agent_ignores(agent: AgentProcess) -> None:
+    """As if a shell had started it; Python itself ignores SIGPIPE and SIGXFSZ, and the agent what its terminal sends."""
+    agent.hello(shared_dir=None)
+    agent.start("grep SigIgn /proc/self/status")
+    agent.wait_for(contract.Swept)
+    ignored = int(agent.output("worker-0").split()[1], 16)
+    ours = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGHUP)
+    assert [number for number in ours if ignored >> number - 1 & 1] == []
 
 
 def test_stopping_is_sigterm_and_then_sigkill(agent: AgentProcess, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -49,3 +51,27 @@ def test_who_asks_for_a_preload_gets_it(tmp_path: Path) -> None:
     assert look.mentions(TemplateOrder(("json",), 1, always=True), [Program("script", "missing.py")], str(tmp_path))
     assert look.mentions(TENSORFLOW, [Program("serve")], str(tmp_path))
     assert not look.mentions(TENSORFLOW, [Program("command", "tensorflow")], str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["s.py", "model.py"])
+def test_a_pipe_is_not_read(tmp_path: Path, name: str) -> None:
+    """Nothing may ever be written into it, and the agent has one thread."""
+    (tmp_path / "s.py").write_text("import model")
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    writer = threading.Thread(target=(tmp_path / name).write_text, args=("import tensorflow",))
+    writer.start()
+    try:
+        assert not look.mentions(TENSORFLOW, [Program("script", "s.py")], str(tmp_path))
+    finally:
+        reader = os.open(tmp_path / name, os.O_RDONLY | os.O_NONBLOCK)  # lets it go
+        writer.join()
+        os.close(reader)
+
+
+@pytest.mark.parametrize("name", ["s.py", "model.py"])
+def test_a_file_without_end_is_not_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(look, "MAX_CHECKED", 100)
+    (tmp_path / "s.py").write_text("import model")
+    (tmp_path / name).write_text(f"import tensorflow{' ' * 100}")
+    assert not look.mentions(TENSORFLOW, [Program("script", "s.py")], str(tmp_path))

@@ -203,7 +203,7 @@ def test_another_orch_does_not_use_it(orch: Any, tmp_path: Path) -> None:
     with (tmp_path / "older" / "worker" / "host" / "agent.py").open("a") as file:
         file.write("# as it was\n")
     command = [sys.executable, "-I", str(tmp_path / "older" / "worker" / "host" / "warm" / "command.py")]
-    subprocess.run([*command, "start", '{"preload": ["decimal"], "idle_s": 60}'], check=True, capture_output=True)
+    subprocess.run([*command, "start", '{"preload": ["decimal"], "idle_s": 60, "import_s": 60}'], check=True, capture_output=True)
     try:
         assert f"{NOT_USED}orch differs" in orch("up", "script.py", "-n", "1", check=0).err
     finally:
@@ -223,7 +223,9 @@ def test_one_that_is_stuck_is_not_waited_for(orch: Any, tmp_path: Path, start_wa
     wait_until(lambda: not process.children(), "end of what it has forked for nobody")
     assert LiveRun(tmp_path).log("worker-0") == b"begun\n"
     process.suspend()
-    assert orch("warm", "status", check=125).err == f"Error: warm: the warm process {process.pid} does not answer\n"
+    for what in ("status", "start"):
+        complaint = f"Error: warm: the warm process {process.pid} does not answer; orch warm stop ends it\n"
+        assert orch("warm", what, check=125).err.endswith(complaint)
     assert "was killed: it did not answer" in orch("warm", "stop", check=0).out
     wait_until_gone([process])
     assert not home().exists()
@@ -235,7 +237,7 @@ def test_a_directory_that_others_may_enter_is_not_trusted(orch: Any, tmp_path: P
     home().chmod(0o755)
     complaint = f"{home()} is open to others (mode 0755); chmod 700 it, or remove it"
     assert f"{NOT_USED}{complaint}" in orch("up", "script.py", "-n", "1", check=0).err
-    assert orch("warm", "start", "--preload=decimal", check=125).err == f"Error: warm: {complaint}\n"
+    assert orch("warm", "start", "--preload=decimal", check=125).err.endswith(f"\nError: warm: {complaint}\n")
     home().chmod(0o700)
 
 
@@ -271,20 +273,43 @@ FAULTY = {
 def test_what_cannot_be_kept_is_refused_at_the_start(orch: Any, packages: Path, text: str, why: str) -> None:
     (packages / "faulty.py").write_text(text)
     done = orch("warm", "start", "--preload", "faulty", check=125)
-    assert done.err.startswith("Error: warm: ")
+    assert done.err.startswith("orch: importing faulty with ")
+    assert "\nError: warm: " in done.err
     assert why in done.err
     assert "Traceback" not in done.err
     assert not status(orch)["running"]
     assert orch("warm", "stop", check=0).out == "no warm process was running\n"
 
 
-def test_a_start_that_is_given_up_leaves_nothing(orch: Any, tmp_path: Path, packages: Path) -> None:
+STUCK = """
+import os, time
+def wait():
+    if os.fork() == 0:  # and it holds whatever we hold
+        time.sleep(1000)
+    open({path!r}, 'w').close()
+    while True: time.sleep(1000)
+wait()
+"""
+
+
+def test_an_import_that_takes_too_long_is_ended_and_said(orch: Any, tmp_path: Path, packages: Path) -> None:
+    (packages / "stuck.py").write_text(STUCK.format(path=str(tmp_path / "importing")))
+    done = orch("warm", "start", "--preload", "stuck", "--import-timeout", "3", check=125)
+    announced, complaint, *frames = done.err.splitlines()
+    assert announced == f"orch: importing stuck with {sys.executable}, unless that is done already (at most 3 s)"
+    assert complaint == "Error: warm: importing stuck has not ended after 3 s (--import-timeout); it was here"
+    assert [frame.strip() for frame in frames] == [f'File "{packages}/stuck.py", line {word}' for word in ("7 in wait", "8 in <module>")]
+    assert not home().exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_start_that_is_given_up_leaves_nothing(orch: Any, tmp_path: Path, packages: Path, number: int) -> None:
     (packages / "stuck.py").write_text(f"import time\nopen({str(tmp_path / 'importing')!r}, 'w').close()\nwhile True: time.sleep(1000)")
     running = orch.start("warm", "start", "--preload", "stuck")
     wait_for_file(tmp_path / "importing")
     assert "another one is being started" in orch("warm", "start", "--preload", "stuck", check=125).err
-    running.signal(signal.SIGINT)
-    running.wait(check=130)
+    running.signal(number)
+    running.wait(check=130 if number == signal.SIGINT else -number)
     assert not status(orch)["running"]
     orch("warm", "stop", check=0)
     assert not home().exists()

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-import zipimport
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from .. import contract
-from . import environment, processes
+from . import environment, look, processes
 from .loop import Loop
 from .memory import keep_in_memory
 from .output import TaskOutput
@@ -22,7 +21,7 @@ GATHER_S = 0.1
 _BOOTSTRAP = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "task", "start.py")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Birth:
     """A task that has been ordered and has no process yet. `stop_after_s`: it was asked to stop meanwhile, with this grace."""
 
@@ -59,14 +58,14 @@ class Starter:
 
     def start(self, births: Sequence[Birth]) -> None:
         """Start tasks, each now or as soon as its template is ready."""
-        forkable = [birth for birth in births if birth.order.program.kind != "command"]
-        sharing = Counter(self._templates.key(birth.env) for birth in forkable)
-        for birth in births:
-            if birth.order.program.kind == "command":
+        keys = [None if birth.order.program.kind == "command" else self._templates.key(birth.env) for birth in births]
+        sharing = Counter(keys)
+        for birth, key in zip(births, keys, strict=True):
+            if key is None:
                 self._execute(birth)
                 continue
             try:
-                template = self._templates.choose(birth.env, sharing[self._templates.key(birth.env)])
+                template = self._templates.choose(birth.env, key, sharing[key])
             except NoTemplateError as error:
                 self._execute_instead(birth, str(error))
                 continue
@@ -153,31 +152,8 @@ class Starter:
             "stdout": birth.output.path("stdout"),
             "stderr": birth.output.path("stderr"),
             "limits": self._limits,
-            "path": directory_of(order.program, order.cwd),
+            "path": look.directory_of(order.program, order.cwd),
         }
-
-
-def directory_of(program: contract.Program, cwd: str) -> str:
-    """What `sys.path[0]` will be: where a program's own modules lie. A directory, or a zip file."""
-    if program.kind != "script":
-        return cwd
-    path = os.path.join(cwd, program.target)
-    if os.path.isdir(path) or _is_zip_file(path):
-        return path
-    return os.path.dirname(os.path.realpath(path))
-
-
-def directory_of_first(programs: Sequence[contract.Program], cwd: str) -> str:
-    """`directory_of` the first of these that has one: where a template looks for modules that are found nowhere else."""
-    return directory_of(next((program for program in programs if program.kind in ("script", "module")), contract.Program("serve")), cwd)
-
-
-def _is_zip_file(path: str) -> bool:
-    try:
-        zipimport.zipimporter(path)
-    except ImportError:
-        return False
-    return True
 
 
 def prepare(host_env: dict[str, str], start: contract.StartTasks, order: contract.TaskOrder, output: TaskOutput) -> Birth:

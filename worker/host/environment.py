@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 
-from ..contract import StartTasks, TaskId, TaskOrder, tf_config_text
+from ..contract import StartTasks, TaskId, TaskOrder, TemplateOrder, default_environment, tf_config_text
+from . import look
 
 EXEC_LIMIT = 100_000
 """Longest TF_CONFIG (bytes) that goes through exec; the kernel's limit for one string is 128 KiB (MAX_ARG_STRLEN)."""
@@ -25,6 +26,11 @@ def compose(host: Mapping[str, str], start: StartTasks, order: TaskOrder, log_di
     if tf_config is not None and (len(tf_config) <= EXEC_LIMIT or order.program.kind == "command"):
         env["TF_CONFIG"] = tf_config
     return env
+
+
+def compose_for_template(template: TemplateOrder, host: Mapping[str, str], run_id: str) -> dict[str, str]:
+    """The environment under which the imports for these tasks are made."""
+    return {**default_environment(look.count_cores(), template.tasks), **host, **template.env, "ORCH_RUN_ID": run_id}
 
 
 def _bypass(env: Mapping[str, str], peers: tuple[str, ...]) -> str:

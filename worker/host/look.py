@@ -11,6 +11,7 @@ import re
 import shutil
 import stat
 import sys
+import zipimport
 from collections.abc import Iterable, Iterator, Mapping
 
 from ..contract import Gpu, Program, TemplateOrder
@@ -131,8 +132,13 @@ def _escape_but_star(pattern: str) -> str:
 def _names(path: str) -> Iterator[tuple[str, bool]]:
     """What a file imports: top-level names, and whether that is relative to its own package."""
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # see `_check_script`
+            return
         with open(path, "rb") as file:
-            tree = ast.parse(file.read())
+            source = file.read(MAX_CHECKED)
+        if len(source) == MAX_CHECKED:
+            return
+        tree = ast.parse(source)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return
     for node in ast.walk(tree):
@@ -223,3 +229,26 @@ def _check_command(target: str, cwd: str) -> str | None:
     if shutil.which(target):
         return None
     return f"the command {target!r} is not on PATH"
+
+
+def directory_of(program: Program, cwd: str) -> str:
+    """What `sys.path[0]` will be: where a program's own modules lie. A directory, or a zip file."""
+    if program.kind != "script":
+        return cwd
+    path = os.path.join(cwd, program.target)
+    if os.path.isdir(path) or _is_zip_file(path):
+        return path
+    return os.path.dirname(os.path.realpath(path))
+
+
+def directory_of_first(programs: Iterable[Program], cwd: str) -> str:
+    """`directory_of` the first of these that has one: where a template looks for modules that are found nowhere else."""
+    return directory_of(next((program for program in programs if program.kind in ("script", "module")), Program("serve")), cwd)
+
+
+def _is_zip_file(path: str) -> bool:
+    try:
+        zipimport.zipimporter(path)
+    except ImportError:
+        return False
+    return True

@@ -55,7 +55,8 @@ class Loop:
         while not is_done():
             timeout = max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
             for key, _ in self._selector.select(timeout):
-                key.data()
+                if self._selector.get_map().get(key.fd) is key:  # and has not been forgotten in this same wake-up
+                    key.data()
             now = time.monotonic()
             while self._timers and self._timers[0][0] <= now:
                 heapq.heappop(self._timers)[2]()

@@ -12,9 +12,12 @@ from __future__ import annotations
 import errno
 import socket
 
+_REMEDY = "give a wider range (ports:, --ports), or none, and the kernel chooses"
+_KERNELS_REMEDY = "end what holds them (ss -tanp), or give a range outside of it (ports:, --ports)"
+
 
 class PortsExhaustedError(Exception):
-    """Fewer free ports than tasks; the message has the range and the numbers."""
+    """Fewer free ports than tasks; the message has the range, the numbers and the remedy."""
 
 
 def hold(count: int, ports: tuple[int, int] | None) -> list[socket.socket]:
@@ -25,7 +28,7 @@ def hold(count: int, ports: tuple[int, int] | None) -> list[socket.socket]:
         while len(held) < count:
             port = next(candidates, None) if candidates else 0
             if port is None:
-                raise PortsExhaustedError(f"ports {_span(ports)} are used up: {count} needed, {len(held)} free")
+                raise PortsExhaustedError(f"ports {_span(ports)} are used up: {count} needed, {len(held)} free; {_REMEDY}")
             sock = _bind(port)
             if sock is not None:
                 held.append(sock)
@@ -44,7 +47,7 @@ def _bind(port: int) -> socket.socket | None:
     except OSError as error:
         sock.close()
         if error.errno == errno.EADDRINUSE and port == 0:
-            raise PortsExhaustedError("the kernel has no free port left (net.ipv4.ip_local_port_range)") from None
+            raise PortsExhaustedError(f"the kernel has no free port left (net.ipv4.ip_local_port_range); {_KERNELS_REMEDY}") from None
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
             return None
         raise

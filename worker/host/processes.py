@@ -22,7 +22,7 @@ import resource
 import select
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 _LINUX = sys.platform == "linux"
@@ -115,6 +115,7 @@ def _become_task(command: Command, agent: int, limits: tuple[int, int], lifeline
         os.chdir(command.cwd)
         doing = command.argv[0]
         restore_signals()
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it, and would leave that to any program
         restore_limits(limits)
         argv = list(command.argv)
         if command.order_fd is not None:
@@ -231,14 +232,12 @@ def signal_one(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def find_strays(marks: Sequence[str], known: set[int]) -> list[int]:
-    """Our direct children outside `known` whose environment holds all `marks` (``KEY=value``).
+def find_strays(known: set[int]) -> dict[int, frozenset[bytes]]:
+    """Our direct children outside `known`, each with its environment (``KEY=value``); empty for one that does not show it.
 
     They are what a task left behind in a session of its own: as a subreaper we have inherited them.
-    Children that have changed or dropped their environment are only found without `marks`.
     """
-    wanted = [os.fsencode(mark) for mark in marks]
-    return [pid for pid in _children() if pid not in known and (not wanted or _has_marks(pid, wanted))]
+    return {pid: _environment_of(pid) for pid in _children() if pid not in known}
 
 
 def _children() -> list[int]:
@@ -250,10 +249,9 @@ def _children() -> list[int]:
         return []
 
 
-def _has_marks(pid: int, wanted: Sequence[bytes]) -> bool:
+def _environment_of(pid: int) -> frozenset[bytes]:
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            found = file.read().split(b"\0")
+            return frozenset(file.read().split(b"\0"))
     except OSError:
-        return False
-    return all(mark in found for mark in wanted)
+        return frozenset()

@@ -198,9 +198,10 @@ def _nvidia() -> dict[str, Any]:
         return {**found, "problem": f"nvidia-smi: {error.strerror or error}"}
     if done.returncode:
         return {**found, "problem": " ".join((done.stdout + done.stderr).split())[:300]}
-    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines()]
-    gpus = [{"index": int(row[0]), "name": row[1], "memory_mb": int(row[2]) if row[2].isdigit() else 0} for row in rows if len(row) == 4]
-    return {**found, "gpus": gpus, "driver": rows[0][3] if gpus else found["driver"]}
+    lines = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines()]
+    rows = [row for row in lines if len(row) == 4 and row[0].isdigit()]  # among them it may say other things
+    gpus = [{"index": int(row[0]), "name": row[1], "memory_mb": int(row[2]) if row[2].isdigit() else 0} for row in rows]
+    return {**found, "gpus": gpus, "driver": rows[0][3] if rows else found["driver"]}
 
 
 def main() -> None:

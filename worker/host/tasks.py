@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -13,8 +14,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from .. import clock, contract
-from . import conditions, evidence, look, processes
-from .births import Birth, Starter, directory_of_first, prepare
+from . import conditions, environment, evidence, look, processes
+from .births import Birth, Starter, prepare
 from .link import Link
 from .loop import Loop
 from .oom import OomCounter
@@ -49,7 +50,6 @@ class HostTask:
     kill_at: float | None = None
     sweep_by: float = 0.0
     quiet_until: float = 0.0
-    looks_again: bool = False
     warned: set[int] = field(default_factory=set)
     """What it left behind and has been sent SIGTERM."""
 
@@ -72,6 +72,9 @@ class TaskTable:
         self._limits = processes.allow_many_files()
         self._env = dict(os.environ)
         self._tasks: dict[int, HostTask] = {}
+        self._running: dict[str, int] = {}
+        """The pids of those that have not ended, by name."""
+        self._sweep_at = math.inf
         # Ends that were seen before the start was: of a task whose template died right after it had forked it.
         self._unclaimed: dict[int, int] = {}
         self._oom = OomCounter()
@@ -84,13 +87,13 @@ class TaskTable:
         return bool(self._tasks) or bool(self._starter)
 
     def is_running(self, name: str) -> bool:
-        return any(task.order.task == name and not task.ended for task in self._tasks.values())
+        return name in self._running
 
     def warm_up(self, template: contract.TemplateOrder, programs: Sequence[contract.Program], cwd: str) -> None:
         """Begin with the imports that the tasks of `template`, which run `programs`, will need."""
         self._templates.directory = os.path.join(self.root, "agents")
-        env = template_environment(template, self._env, self.run_id)
-        self._templates.add(Start(env, template.preload, cwd, directory_of_first(programs, cwd)))
+        env = environment.compose_for_template(template, self._env, self.run_id)
+        self._templates.add(Start(env, template.preload, cwd, look.directory_of_first(programs, cwd)))
 
     def start(self, start: contract.StartTasks) -> None:
         """Start tasks, and tell the controller of each that it runs or why it does not."""
@@ -152,12 +155,12 @@ class TaskTable:
             self._end(pid, os.waitstatus_to_exitcode(status))
         if not self._starter:
             self._unclaimed.clear()
-        for task in [task for task in self._tasks.values() if task.ended]:
-            self._sweep(task)
+        self._sweep()
 
     def _started(self, birth: Birth, pid: int, lifeline: int) -> None:
         order = birth.order
         task = self._tasks[pid] = HostTask(order, pid, lifeline, birth.output)
+        self._running[order.task] = pid
         self._link.send(contract.Started(order.task, order.attempt, pid, clock.now()))
         if pid in self._unclaimed:
             self._end(pid, self._unclaimed.pop(pid))
@@ -206,7 +209,7 @@ class TaskTable:
         if task.pid in self._tasks:
             processes.signal_group(task.pid, signal.SIGKILL)
             if task.ended:
-                self._sweep(task)
+                self._sweep_soon(0)
 
     def _end(self, pid: int, code: int) -> None:
         """A process of ours has ended: seen by ourselves, or by the template that forked it, or by both. `code`: -n for signal n."""
@@ -216,6 +219,8 @@ class TaskTable:
         if task is None or task.ended:
             return
         task.ended = True
+        if self._running.get(task.order.task) == pid:
+            del self._running[task.order.task]
         task.sweep_by = time.monotonic() + SWEEP_GRACE_S
         self._relay.announce(task.output)
         if code and not task.stopped:
@@ -235,36 +240,45 @@ class TaskTable:
         )
         self._link.send(exited)
         processes.signal_group(task.pid, signal.SIGTERM)
-        self._sweep_soon(task, 0)
+        self._sweep_soon(0)
 
-    def _sweep(self, task: HostTask) -> None:
-        """End what an ended task has left behind; forget the task when nothing is left."""
-        if task.pid not in self._tasks:
+    def _sweep_soon(self, seconds: float) -> None:
+        at = time.monotonic() + seconds
+        if at < self._sweep_at:
+            self._sweep_at = at
+            self._loop.after(seconds, self._sweep_on_time)
+
+    def _sweep_on_time(self) -> None:
+        if time.monotonic() >= self._sweep_at:  # if not, an earlier one was asked for after this one
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """End what ended tasks have left behind; forget those of which nothing is left."""
+        self._sweep_at = math.inf
+        ended = [task for task in self._tasks.values() if task.ended]
+        if not ended:
             return
+        # In this order: who leaves a group, and its parent, after the first look is seen by the second.
+        empty = {task.pid for task in ended if processes.group_is_empty(task.pid)}
+        strays = processes.find_strays(set(self._tasks) | self._templates.pids)
+        for task in ended:
+            self._sweep_one(task, task.pid in empty, strays)
+        if any(task.pid in self._tasks for task in ended):
+            self._sweep_soon(SWEEP_LOOK_S)
+
+    def _sweep_one(self, task: HostTask, is_empty: bool, strays: Mapping[int, frozenset[bytes]]) -> None:
         # The last task answers for those as well that have dropped our variables, and cannot be told apart by them.
-        marks = (f"ORCH_RUN_ID={self.run_id}", f"ORCH_TASK={task.order.task}") if len(self._tasks) > 1 else ()
-        strays = processes.find_strays(marks, set(self._tasks) | self._templates.pids)
-        empty = processes.group_is_empty(task.pid)
+        marks = {os.fsencode(f"ORCH_RUN_ID={self.run_id}"), os.fsencode(f"ORCH_TASK={task.order.task}")} if len(self._tasks) > 1 else set()
+        left = {pid for pid, environment in strays.items() if marks <= environment}
         now = time.monotonic()
         overdue = now >= task.sweep_by or (task.kill_at is not None and now >= task.kill_at)
-        for pid in strays if overdue else set(strays) - task.warned:
+        for pid in left if overdue else left - task.warned:
             processes.signal_one(pid, signal.SIGKILL if overdue else signal.SIGTERM)
-        task.warned.update(strays)
-        if overdue and not empty:
+        task.warned |= left
+        if overdue and not is_empty:
             processes.signal_group(task.pid, signal.SIGKILL)
-        if (empty and not strays) or now >= task.sweep_by + SWEEP_GIVE_UP_S:
+        if (is_empty and not left) or now >= task.sweep_by + SWEEP_GIVE_UP_S:
             self._forget(task)
-        else:
-            self._sweep_soon(task, SWEEP_LOOK_S)
-
-    def _sweep_soon(self, task: HostTask, seconds: float) -> None:
-        if not task.looks_again:
-            task.looks_again = True
-            self._loop.after(seconds, lambda: self._sweep_again(task))
-
-    def _sweep_again(self, task: HostTask) -> None:
-        task.looks_again = False
-        self._sweep(task)
 
     def _forget(self, task: HostTask) -> None:
         del self._tasks[task.pid]
@@ -274,8 +288,3 @@ class TaskTable:
         if task.output.truncated:
             text = f"{task.order.task} cut its own log short: it opened /dev/stdout or /dev/stderr anew (use >&1, >>, or tee -a)"
             self._note(text)
-
-
-def template_environment(template: contract.TemplateOrder, host: Mapping[str, str], run_id: str) -> dict[str, str]:
-    """The environment under which the imports for these tasks are made."""
-    return {**contract.default_environment(look.count_cores(), template.tasks), **host, **template.env, "ORCH_RUN_ID": run_id}

@@ -36,7 +36,7 @@ _ROOM = 64
 _START = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start.py")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Fork:
     """A task that a template is asked for. `request`: what `server.py` reads. Exactly one of the two is called, once."""
 
@@ -192,7 +192,7 @@ class Template:
             self._unwatch(pid)
         refused = [*(fork for fork, _ in self._asked.values()), *self._waiting]
         for _, lifeline in self._asked.values():
-            os.close(lifeline)  # what it may have forked without telling us never runs (see template.py), and ends
+            os.close(lifeline)  # what it may have forked without telling us never runs (see server.py), and ends
         self._waiting.clear()
         self._asked.clear()
         for fork in refused:
@@ -282,15 +282,14 @@ class Templates:
         """What tasks must have in common to be forked from the same template."""
         return environment.frozen(env, self._first.preload if self._first else ())
 
-    def choose(self, env: Mapping[str, str], sharing: int) -> Template | None:
-        """The living template in which this environment would have imported the same.
+    def choose(self, env: Mapping[str, str], key: frozenset[tuple[str, str]], sharing: int) -> Template | None:
+        """The living template in which this environment, whose `key` is known, would have imported the same.
 
         If there has never been one, and `sharing` tasks, at least two, are about to start with the same import-time environment, they
         get one. Raises `NoTemplateError` where a fork was meant and cannot be had; None: nobody meant one.
         """
         if self._first is None:
             return None
-        key = self.key(env)
         found = next((template for template in self._templates if template.key == key), None)
         if found is None and self._templates and sharing > 1:
             found = self.add(replace(self._first, env=env))
@@ -306,7 +305,7 @@ class Templates:
             template.close()
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(template.pid, 0)
-        for pid in processes.find_strays((), set()) if self._templates else ():
+        for pid in processes.find_strays(set()) if self._templates else ():
             processes.signal_one(pid, signal.SIGKILL)
 
     def _explain(self, key: frozenset[tuple[str, str]]) -> str:

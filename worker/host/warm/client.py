@@ -19,8 +19,7 @@ from typing import Any
 
 from ... import contract
 from ...channel import ChannelError, Decoder
-from .. import births, look, memory
-from ..tasks import template_environment
+from .. import environment, look, memory
 from . import key, place
 from .place import MESSAGE_BYTES, ROOM
 
@@ -105,7 +104,7 @@ def _send_ahead(connection: socket.socket, hello: contract.Hello, seed: bytes, o
     assert hello.template is not None
     if len(hello.run_id.encode()) > ROOM:
         raise NotUsedError(f"the name of the run is longer than {ROOM} bytes")
-    env = template_environment(hello.template, os.environ, hello.run_id)
+    env = environment.compose_for_template(hello.template, os.environ, hello.run_id)
     _send(connection, {"ask": "come"}, [memory.keep_in_memory(_text(key.describe(env, hello.template.preload, hello.cwd)))])
     came = _hear(connection)
     pidfd = os.pidfd_open(came["pid"])
@@ -117,7 +116,7 @@ def _send_ahead(connection: socket.socket, hello: contract.Hello, seed: bytes, o
         "seed": seed.decode("latin-1"),
         "note": f"tasks are forked from the warm template of {time.strftime('%H:%M:%S', time.localtime(came['since']))}",
         "run_id": hello.run_id,
-        "directory": births.directory_of_first(hello.programs, hello.cwd),
+        "directory": look.directory_of_first(hello.programs, hello.cwd),
         "log": log,
         "threads": int(threads) if threads.isdigit() and int(threads) > 0 else None,
     }

@@ -3,6 +3,7 @@ one JSON object; an ``error`` in it is for the user."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -16,33 +17,36 @@ from typing import Any
 PATIENCE_S = 2.0
 """How long a warm process may take to answer."""
 _ENDING_S = 5.0
+_STACK_S = 1.0
+_MOST_FRAMES = 12
 _START = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start.py")
+_WORKER = os.path.dirname(os.path.dirname(os.path.dirname(_START)))
 
 
 def _load() -> tuple[Any, ...]:
     """Our modules, under the private name (see `host/start.py`)."""
     package = type(sys)("_orch_worker")
-    package.__path__ = [os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))]
+    package.__path__ = [_WORKER]
     sys.modules[package.__name__] = package
     return tuple(
         importlib.import_module(f"_orch_worker.{name}")
-        for name in ("contract", "host.look", "host.memory", "host.warm.key", "host.warm.place")
+        for name in ("contract", "host.look", "host.memory", "host.processes", "host.warm.key", "host.warm.place")
     )
 
 
-contract, look, memory, key, place = _load()
+contract, look, memory, processes, key, place = _load()
 
 
 class NoAnswerError(Exception):
     """A process is there and does not answer. `pid`: which."""
 
     def __init__(self, pid: int) -> None:
-        super().__init__(f"the warm process {pid} does not answer")
+        super().__init__(f"the warm process {pid} does not answer; orch warm stop ends it")
         self.pid = pid
 
 
-def start(preload: list[str], idle_s: float) -> dict[str, Any]:
-    """Start one, unless there is one that fits; one that does not is ended first."""
+def start(preload: list[str], idle_s: float, import_s: float) -> dict[str, Any]:
+    """Start one, unless there is one that fits; one that does not is ended first. Its imports may take `import_s` seconds."""
     env = _environment()
     old = status(preload)
     if old["running"] and not old["refused"]:
@@ -53,7 +57,8 @@ def start(preload: list[str], idle_s: float) -> dict[str, Any]:
     with place.closing(meeting_point):
         log = os.open(place.LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600, dir_fd=meeting_point.fd)
     reader, writer = os.pipe()
-    subprocess.Popen(
+    processes.follow_parent(signal.SIGKILL)  # and it follows us, until its imports are done
+    process = subprocess.Popen(
         [sys.executable, _START, str(writer), str(idle_s), *preload],
         env={**env, "ORCH_RUN_ID": "-" * place.ROOM, "ORCH_TASK": "-" * 64},
         stdin=subprocess.DEVNULL,
@@ -64,12 +69,60 @@ def start(preload: list[str], idle_s: float) -> dict[str, Any]:
     )
     os.close(writer)
     os.close(log)
-    with os.fdopen(reader) as pipe:
-        said = pipe.read()
-    report = json.loads(said) if said else {"error": f"importing {', '.join(preload)} ended the process"}
+    report = _hear(process, reader, preload, import_s)
     if "error" in report:
         return {"running": False, "error": report["error"]}
     return {**status(preload), "was_running": False, "replaced": old["refused"] if old["running"] else None}
+
+
+def _hear(process: Any, reader: int, preload: list[str], import_s: float) -> dict[str, Any]:
+    """What it says of its start. One that says nothing, or not in time, is ended."""
+    said, has_ended = _read(reader, import_s)
+    if has_ended and said:
+        os.close(reader)
+        found: dict[str, Any] = json.loads(said)
+        return found
+    why = "ended the process"
+    if not has_ended:
+        process.send_signal(signal.SIGQUIT)  # it says where it stands
+        stack, _ = _read(reader, _STACK_S)
+        why = f"has not ended after {import_s:g} s (--import-timeout){_describe(stack)}"
+    os.close(reader)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    meeting_point = place.find(os.environ)
+    if meeting_point is not None:
+        with place.closing(meeting_point):
+            _clear(meeting_point)
+    return {"error": f"importing {', '.join(preload)} {why}"}
+
+
+def _clear(meeting_point: Any) -> None:
+    """Tidy up after the dead, unless somebody else is there. What they have forked may hold the lock a moment longer."""
+    until = time.monotonic() + _ENDING_S
+    while not meeting_point.lock():
+        if time.monotonic() >= until:
+            return
+        time.sleep(0.01)
+    meeting_point.clear()
+
+
+def _read(fd: int, limit_s: float) -> tuple[str, bool]:
+    """What comes in this time, and whether that was all."""
+    until, said = time.monotonic() + limit_s, b""
+    while select.select([fd], [], [], max(0.0, until - time.monotonic()))[0]:
+        data = os.read(fd, 65536)
+        if not data:
+            return said.decode(errors="replace"), True
+        said += data
+    return said.decode(errors="replace"), False
+
+
+def _describe(stack: str) -> str:
+    """The frames that `faulthandler` wrote, the innermost first, without our own and the import's."""
+    lines = [line for line in stack.splitlines() if line.startswith("  File ") and "<frozen " not in line and f'"{_WORKER}' not in line]
+    return "\n".join(["; it was here", *lines[:_MOST_FRAMES]]) if lines else ""
 
 
 def stop() -> dict[str, Any]:
@@ -155,7 +208,7 @@ def _main(what: str, options: dict[str, Any]) -> dict[str, Any]:
         return {"running": False, "error": "this needs Linux and Python 3.9 or newer"}
     try:
         if what == "start":
-            return start(options["preload"], options["idle_s"])
+            return start(options["preload"], options["idle_s"], options["import_s"])
         return stop() if what == "stop" else status(options.get("preload", []))
     except (place.UntrustedError, NoAnswerError, OSError) as error:
         return {"running": isinstance(error, NoAnswerError), "error": str(error)}

@@ -17,9 +17,9 @@ from .. import agent, processes
 from ..template import server as template
 from ..template.client import Running
 from ..template.safety import Safety, open_files
-from ..template.threads import set_threads
 from . import key
 from .place import MESSAGE_BYTES
+from .threads import set_threads
 
 DESCRIPTORS = 5
 """What comes with the agent's order to begin: that order, then orders, frames, stderr and the lifeline."""

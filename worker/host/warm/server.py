@@ -27,11 +27,11 @@ from .. import processes
 from ..template.safety import Safety, open_files
 from ..template.server import describe as describe_error
 from ..template.server import load, show
-from ..template.threads import can_be_set
 from . import key
 from .files import Snapshot
 from .move import Move
 from .place import MESSAGE_BYTES, Place, peer
+from .threads import can_be_set
 
 _IMPATIENCE_S = 1.0
 """How long somebody who has connected may take to say what he wants."""

@@ -1,10 +1,12 @@
-"""``python warm/start.py FD IDLE_S MODULE…``: the warm process. What came of the start is written to FD, as one JSON object.
+"""``python warm/start.py FD IDLE_S MODULE…``: the warm process. What came of the start is written to FD, as one JSON object;
+on SIGQUIT, until then, where the imports stand.
 
 Its forks become agents, templates and tasks, so this file stands to a task as `task/start.py` does to a fresh one.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import signal
@@ -27,12 +29,15 @@ def _serve(fd: int, idle_s: float, preload: list[str]) -> dict[str, object] | No
         os._exit(1)
     processes.name_process("orch-warm")
     processes.follow_parent(signal.SIGKILL)  # an import that hangs is given up with the command that waits for it
+    faulthandler.register(signal.SIGQUIT, file=fd)
     try:
         warm = server.prepare(preload)
     except server.StartError as error:
         meeting_point.clear()
         _report(fd, {"error": str(error)})
         os._exit(1)
+
+    faulthandler.unregister(signal.SIGQUIT)
 
     def report() -> None:
         processes.follow_parent(0)

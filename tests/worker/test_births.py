@@ -1,0 +1,51 @@
+"""Tasks on their way to a process, as the agent keeps them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from worker import contract
+from worker.host import environment, processes
+from worker.host.births import Birth, Starter
+from worker.host.loop import Loop
+from worker.host.output import TaskOutput
+from worker.host.template.client import Fork, Start, Templates
+
+NOBODY = (0, 0)
+
+
+def birth_of(name: str, directory: Path) -> Birth:
+    program = contract.Program("serve")
+    order = contract.TaskOrder(name, 1, program, str(directory), name)
+    told = contract.BootstrapOrder(name, program, "none", None, contract.DeviceSettings(), str(directory))
+    return Birth(order, TaskOutput(name, 1, str(directory)), told, {"TZ": "UTC", "ORCH_TASK": name})
+
+
+def refuse(*_: Any) -> NoReturn:
+    raise processes.SpawnError("not here")
+
+
+def test_tasks_on_their_way_are_told_apart_by_what_they_are_and_not_by_what_they_hold(tmp_path: Path) -> None:
+    """Each holds a whole environment, and is looked for among all."""
+    one, other = birth_of("worker-0", tmp_path), birth_of("worker-0", tmp_path)
+    assert one != other
+    assert len({Fork({}, print, print), Fork({}, print, print)}) == 2
+
+
+def test_what_decides_on_a_template_is_looked_for_once_for_each_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    frozen = environment.frozen
+    monkeypatch.setattr(environment, "frozen", lambda *words: asked.append(words) or frozen(*words))
+    monkeypatch.setattr(processes, "spawn", refuse)
+    loop = Loop()
+    failed: list[Birth] = []
+    templates = Templates(loop, NOBODY, lambda *_: None, lambda *_: None)
+    starter = Starter(loop, templates, NOBODY, lambda *_: None, lambda birth, why: failed.append(birth), lambda *_: None, print)
+    assert templates.add(Start({}, ("json",), str(tmp_path), str(tmp_path))) is None
+    asked.clear()
+    starter.start([birth_of(f"worker-{index}", tmp_path) for index in range(4)])
+    assert len(failed) == len(asked) == 4
+    loop._selector.close()
