@@ -108,7 +108,7 @@ class Preparation:
             transports = [(link, self._backend.transport(self._spec, link.host)) for link in self.links.values()]
             failures = await reach(transports, self._greet)
             if failures:
-                raise OrchError("\n".join(failures))
+                raise OrchError("\n".join(f"host {name} cannot be reached: {diagnosis.text}" for name, diagnosis in failures.items()))
             quiet_s = 0.0
             while quiet_s < ANSWER_S:
                 await asyncio.sleep(1.0)

@@ -44,10 +44,12 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "worker.collectives": (),
     "worker.reachability": (),
     "worker.manifest": (),
+    "worker.questions": (),
     "worker.naming": ("worker.codec",),
     "worker.equipment": (),
     "worker.contract": (
-        *("worker.codec", "worker.collectives", "worker.equipment", "worker.manifest", "worker.naming", "worker.reachability"),
+        *("worker.codec", "worker.collectives", "worker.equipment", "worker.manifest", "worker.naming", "worker.questions"),
+        "worker.reachability",
     ),
     "worker.channel": ("worker.contract",),
     "worker.clock": (),
@@ -62,7 +64,7 @@ EXACT = ("orchestrator", "worker")
 PURE = (
     *("orchestrator.model", "orchestrator.errors", *INSIGHT),
     *("worker.codec", "worker.collectives", "worker.contract", "worker.equipment"),
-    *("worker.manifest", "worker.naming", "worker.reachability"),
+    *("worker.manifest", "worker.naming", "worker.questions", "worker.reachability"),
 )
 PURE_IMPORTS = {
     "__future__",

@@ -31,6 +31,8 @@ from .naming import TASK_TYPES as TASK_TYPES
 from .naming import Stream as Stream
 from .naming import TaskId as TaskId
 from .naming import file_of as file_of
+from .questions import Inquiry as Inquiry
+from .questions import Told as Told
 from .reachability import NetAddress as NetAddress
 from .reachability import Ping as Ping
 from .reachability import Pong as Pong
@@ -380,8 +382,8 @@ class Gone:
     """The agent's last frame: it holds nothing any more."""
 
 
-Order = Hello | StartTasks | StopTasks | ShowStacks | Ack | Bye | Ping | Try | Code | CodePart
-_Answer = Pong | Tried | CodeWanted
+Order = Hello | StartTasks | StopTasks | ShowStacks | Ack | Bye | Ping | Try | Code | CodePart | Inquiry
+_Answer = Pong | Tried | CodeWanted | Told
 Frame = Facts | Imported | Started | NotStarted | Begun | Up | Waiting | Grew | Output | Report | Exited | Swept | Trouble | Gone | _Answer
 
 ORDERS: Mapping[int, type[Any]] = dict(enumerate(get_args(Order), start=1))

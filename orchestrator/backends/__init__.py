@@ -1,7 +1,7 @@
 """Places where tasks can run. A backend knows one kind of place, and no policy.
 
-It answers four questions and nothing else: what hosts are there, how is an agent started on one, what is the
-request in full (`--dry-run` prints it), and how is what is left of a run cancelled when its controller is gone.
+It answers four questions and nothing else: what hosts are there, how is an agent (or whoever answers `orch doctor`) started on
+one, what is the request in full (`--dry-run` prints it), and how is what is left of a run cancelled when its controller is gone.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from ..model.spec import ClusterSpec
 
@@ -32,12 +32,21 @@ class Host:
     """It is the machine that orch runs on: the working directory is the same by itself."""
 
 
+Errand = Literal["agent", "inquiry"]
+"""What is started on a host: a module of worker/host with a `main`, which has the channel."""
+
+
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Why an agent did not come up, in words. `passing`: another try may help."""
+    """Why an agent did not come up, and what to do, in words. `passing`: another try may help."""
 
-    text: str
+    cause: str
+    remedy: str = ""
     passing: bool = False
+
+    @property
+    def text(self) -> str:
+        return f"{self.cause}; {self.remedy}" if self.remedy else self.cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +68,7 @@ class Backend(Protocol):
 
     def hosts(self, spec: ClusterSpec) -> tuple[Host, ...]: ...
 
-    def transport(self, spec: ClusterSpec, host: Host) -> Transport: ...
+    def transport(self, spec: ClusterSpec, host: Host, errand: Errand = "agent") -> Transport: ...
 
     def request(self, spec: ClusterSpec) -> Mapping[str, str]:
         """File names and texts of what would be run: commands, scripts, manifests. Pure."""

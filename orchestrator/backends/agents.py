@@ -37,11 +37,11 @@ Lose = Callable[[str, str, float], None]
 
 
 class NotReachedError(Exception):
-    """An agent did not come up. `passing`: another try may help."""
+    """An agent did not come up."""
 
     def __init__(self, diagnosis: Diagnosis) -> None:
         super().__init__(diagnosis.text)
-        self.passing = diagnosis.passing
+        self.diagnosis = diagnosis
 
 
 class AgentLink:
@@ -92,7 +92,7 @@ class AgentLink:
         except asyncio.TimeoutError:
             await self._reap()
             raise NotReachedError(
-                Diagnosis(f"no agent answers after {REACHED_S:g} s; check the address, the firewall and the load")
+                Diagnosis(f"no agent answers after {REACHED_S:g} s", "check the address, the firewall and the load")
             ) from None
         except (NotReachedError, asyncio.CancelledError):
             await self._reap()

@@ -13,7 +13,7 @@ from pathlib import Path
 import worker
 
 from ..model.spec import ClusterSpec
-from . import Backend, Host, Transport
+from . import Backend, Errand, Host, Transport
 
 NAME = "local"
 
@@ -24,8 +24,8 @@ class Local:
     def hosts(self, spec: ClusterSpec) -> tuple[Host, ...]:
         return (Host(NAME, "127.0.0.1", sees_run_dir=True),)
 
-    def transport(self, spec: ClusterSpec, host: Host) -> Transport:
-        return transport(spec.python)
+    def transport(self, spec: ClusterSpec, host: Host, errand: Errand = "agent") -> Transport:
+        return transport(spec.python, errand)
 
     def request(self, spec: ClusterSpec) -> Mapping[str, str]:
         return {"agent-local.txt": shlex.join(self.transport(spec, self.hosts(spec)[0]).argv) + "\n"}
@@ -44,10 +44,10 @@ def make() -> Backend:
     return Local()
 
 
-def transport(python: str) -> Transport:
-    """An agent on this machine, run by `python`; empty: by the one that runs orch."""
-    start = Path(worker.__file__).parent / "host" / "start.py"
-    return Transport((python or sys.executable, "-I", str(start)))
+def transport(python: str, errand: Errand = "agent") -> Transport:
+    """An agent on this machine, run by `python`; empty: by the one that runs orch, which also runs what asks whether `python` is one."""
+    start = str(Path(worker.__file__).parent / "host" / "start.py")
+    return Transport((python or sys.executable, "-I", start) if errand == "agent" else (sys.executable, "-I", start, errand))
 
 
 def _environments() -> Iterator[tuple[int, list[bytes]]]:

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Iterable
 
-from . import Transport
+from . import Diagnosis, Transport
 from .agents import AgentLink, NotReachedError
 
 AT_ONCE = 8
@@ -15,25 +15,27 @@ TRIES = 6
 FIRST_WAIT_S = 0.3
 
 
-async def reach(links: Iterable[tuple[AgentLink, Transport]], greet: Callable[[AgentLink], None]) -> list[str]:
-    """Start every agent, and greet each that is up. Returns why the others are not, a line a host. Raises `UsageError`."""
+async def reach(links: Iterable[tuple[AgentLink, Transport]], greet: Callable[[AgentLink], None]) -> dict[str, Diagnosis]:
+    """Start every agent, and greet each that is up. Returns why the others are not, by host. Raises `UsageError`."""
     gate = asyncio.Semaphore(AT_ONCE)
     said = await asyncio.gather(*(_reach_one(gate, link, transport, greet) for link, transport in links))
-    return [line for line in said if line]
+    return {name: diagnosis for name, diagnosis in said if diagnosis is not None}
 
 
-async def _reach_one(gate: asyncio.Semaphore, link: AgentLink, transport: Transport, greet: Callable[[AgentLink], None]) -> str:
+async def _reach_one(
+    gate: asyncio.Semaphore, link: AgentLink, transport: Transport, greet: Callable[[AgentLink], None]
+) -> tuple[str, Diagnosis | None]:
     wait_s = FIRST_WAIT_S
     for left in reversed(range(TRIES)):
         async with gate:
             try:
                 await link.open(transport)
             except NotReachedError as error:
-                if not (error.passing and left):
-                    return f"host {link.host.name} cannot be reached: {error}"
+                if not (error.diagnosis.passing and left):
+                    return link.host.name, error.diagnosis
             else:
                 greet(link)
-                return ""
+                return link.host.name, None
         await asyncio.sleep(wait_s * random.uniform(0.5, 1.5))  # all that were refused together must not come back together
         wait_s *= 2
     raise AssertionError("the last try returns")

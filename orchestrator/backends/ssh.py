@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 import worker
 
 from ..model.spec import ClusterSpec, HostSpec
-from . import Backend, Diagnosis, Host, Transport, local
+from . import Backend, Diagnosis, Errand, Host, Transport, local
 
 # BatchMode: ask nobody. RemoteCommand and forwardings of the user's configuration are for people who log in.
 OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "-o", "RemoteCommand=none")
@@ -44,12 +44,12 @@ class Ssh:
             for host in spec.backend.hosts
         )
 
-    def transport(self, spec: ClusterSpec, host: Host) -> Transport:
+    def transport(self, spec: ClusterSpec, host: Host, errand: Errand = "agent") -> Transport:
         named = _named(spec, host)
         if _is_here(named):
-            return local.transport(named.python or spec.python)
+            return local.transport(named.python or spec.python, errand)
         mark = f"\norch-agent-{secrets.token_hex(8)}\n".encode()
-        return Transport(_command(spec, named), _arrival(mark), mark, functools.partial(diagnose, named))
+        return Transport(_command(spec, named), _arrival(mark, errand), mark, functools.partial(diagnose, named))
 
     def request(self, spec: ClusterSpec) -> Mapping[str, str]:
         commands = {
@@ -115,11 +115,11 @@ def _worker() -> tuple[bytes, str, str]:
     return zlib.compress(text), files["host/arrive.py"], f"worker-{hashlib.sha256(text).hexdigest()[:16]}"
 
 
-def _arrival(mark: bytes) -> bytes:
+def _arrival(mark: bytes, errand: Errand) -> bytes:
     """What `BOOT` reads: one line of Python, that any Python understands, and what that takes from stdin."""
     payload, program, name = _worker()
     too_old = 'sys.stderr.write("orch: %s is Python %d.%d\\n" % ((sys.executable,) + tuple(sys.version_info[:2])))'
-    arguments = (len(payload), hashlib.sha256(payload).hexdigest(), name, mark)
+    arguments = (len(payload), hashlib.sha256(payload).hexdigest(), name, mark, errand)
     line = (
         f"import sys;sys.version_info<(3,10) and ({too_old},sys.exit({TOO_OLD}));"
         f"n=dict(__name__='orch_arrive');exec({program!a},n);n['arrive']{arguments!r}\n"
@@ -163,9 +163,9 @@ def diagnose(host: HostSpec, code: int, said: str) -> Diagnosis:
     if code == SETUP_FAILED:
         return Diagnosis(f"a line of setup: failed there: {last or 'it said nothing'}")
     if code == TOO_OLD:
-        return Diagnosis(f"{last.removeprefix('orch: ')}; orch needs 3.10 or newer there: set python: for {host.name}")
+        return Diagnosis(f"{last.removeprefix('orch: ')}; orch needs 3.10 or newer there", f"set python: for {host.name}")
     if code in (126, 127) or (code and _NO_PYTHON.search(last)):
-        return Diagnosis(f"there is no such Python: {last}; set python: for {host.name}, or for all")
+        return Diagnosis(f"there is no such Python: {last}", f"set python: for {host.name}, or for all")
     how = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
     return Diagnosis(f"what ssh has started there {how}" + (f": {last.removeprefix('orch: ')}" if last else ""))
 
@@ -173,9 +173,9 @@ def diagnose(host: HostSpec, code: int, said: str) -> Diagnosis:
 def _diagnose_ssh(host: HostSpec, said: str, last: str) -> Diagnosis:
     text = last or "ssh gave up and did not say why"
     if _PASSING.search(said):
-        return Diagnosis(f"{text}; its sshd may take no more connections now (MaxStartups)", passing=True)
+        return Diagnosis(f"{text}; its sshd may take no more connections now", "raise MaxStartups there, or try again", passing=True)
     for sign, remedy in _REMEDIES:
         if sign in said:
             complaint = next(line.strip() for line in said.splitlines() if sign in line)
-            return Diagnosis(f"{complaint.strip('@ ')}; {remedy.format(host=host.name)}")
-    return Diagnosis(f"{text}; try it by hand: ssh -o BatchMode=yes {host.name} true")
+            return Diagnosis(complaint.strip("@ "), remedy.format(host=host.name))
+    return Diagnosis(text, f"try it by hand: ssh -o BatchMode=yes {host.name} true")

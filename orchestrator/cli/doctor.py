@@ -1,26 +1,34 @@
-"""``orch doctor``: is this machine able to run it, and what to do if not."""
+"""``orch doctor``: are this machine, or the hosts, able to run it, and what to do if not."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..insight import doctor, gather
+from worker.contract import Inquiry
+
+from ..insight import doctor
 from ..insight.facts import HostFacts
 from ..insight.finding import Wanted
+from ..insight.gather import gather
 from ..insight.judge import judge
 from ..model import document as documents
+from ..model import plan
 from ..model.document import Node
 from ..model.parse import parse
 from ..model.spec import ClusterSpec
 from ..record.logs import wants_color
 from .options import PROGRAM_KINDS, ScriptCommand, home_option, read_settings, says, spec_options
 
-NAME = "local"
+if TYPE_CHECKING:
+    from ..backends.inquiry import Answers
+
+MOST_NAMED = 8
+"""More hosts than this are counted in the line that says who is asked."""
 
 
 @click.command("doctor", cls=ScriptCommand)
@@ -40,23 +48,26 @@ NAME = "local"
 @click.option("--json", "as_json", is_flag=True, help="Print facts and findings as JSON.")
 @click.pass_context
 def doctor_command(ctx: click.Context, /, home: str, import_timeout: float, strict: bool, color: Any, as_json: bool, **_: Any) -> int:
-    """Look at this machine and say what stands in the way of a run: the interpreter, TensorFlow, Keras, GPUs, ports, names, disk, limits.
+    """Look at this machine, or at all hosts of -H, and say what stands in the way of a run.
+
+    That is the interpreter, TensorFlow, Keras, GPUs, ports, names, disk, limits; and between hosts, versions and clocks.
 
     Takes what orch up takes and judges for that; without a script or orch.yaml, for any. Exits with 0 if a run can start, with 1 if not.
     """
+    from ..backends.inquiry import inquire  # --help need not load asyncio
+
     spec, strategy = _spec(ctx)
     wanted = _wanted(spec, strategy)
-    facts = HostFacts(NAME, spec.python or sys.executable)
-    facts = gather.look_at_machine(facts, os.path.abspath(home), wanted.ports)
-    if wanted.needs_tensorflow:
-        click.echo(f"orch: importing TensorFlow with {facts.program} (at most {import_timeout:g} s)", err=True)
-    facts = gather.look_at_python(facts, wanted.env, import_timeout)
-    findings = judge([facts], wanted)
+    if said := _announcement(spec, wanted.needs_tensorflow, import_timeout):
+        click.echo(f"orch: {said}", err=True)
+    inquiry = Inquiry(run_dir=os.path.abspath(home), ports=wanted.ports, env=wanted.env, import_s=import_timeout)
+    hosts = [_facts(answers, import_timeout) for answers in inquire(spec, inquiry)]
+    findings = judge(hosts, wanted)
     code = doctor.exit_code(findings, strict=strict)
     if as_json:
-        click.echo(json.dumps(doctor.to_json([facts], findings, wanted, code)))
+        click.echo(json.dumps(doctor.to_json(hosts, findings, wanted, code)))
         return code
-    for line in doctor.to_text([facts], findings, color=wants_color(color, sys.stdout.isatty(), os.environ)):
+    for line in doctor.to_text(hosts, findings, color=wants_color(color, sys.stdout.isatty(), os.environ)):
         click.echo(line, color=True)
     return code
 
@@ -71,6 +82,30 @@ def _spec(ctx: click.Context) -> tuple[ClusterSpec, str]:
     return spec, spec.strategy if is_cluster else ""
 
 
+def _announcement(spec: ClusterSpec, needs_tensorflow: bool, import_s: float) -> str:
+    """What may take a while."""
+    names = [host.name for host in spec.backend.hosts]
+    limit = f"(at most {import_s:g} s)"
+    if not names:
+        return f"importing TensorFlow with {spec.python or sys.executable} {limit}" if needs_tensorflow else ""
+    asking = f"asking {', '.join(names) if len(names) <= MOST_NAMED else f'{len(names)} hosts'}"
+    return f"{asking}, and importing TensorFlow there {limit}" if needs_tensorflow else asking
+
+
+def _facts(answers: Answers, import_s: float) -> HostFacts:
+    failure = answers.failure
+    facts = HostFacts(
+        answers.name,
+        answers.program,
+        is_here=answers.is_here,
+        unreached=failure.cause if failure else "",
+        unreached_remedy=failure.remedy if failure else "",
+        asked_at=answers.asked_at,
+        answered_at=answers.answered_at,
+    )
+    return gather(facts, answers.told, import_s)
+
+
 def _wanted(spec: ClusterSpec, strategy: str) -> Wanted:
     env = dict(spec.env)
     for tasks in spec.tasks:
@@ -78,4 +113,6 @@ def _wanted(spec: ClusterSpec, strategy: str) -> Wanted:
     is_python = spec.program.kind != "command"
     asked = [tasks.devices_of(index).gpus for tasks in spec.tasks for index in (0, *tasks.overrides)]
     gpus = any(wish.count or wish.ids for wish in asked)
-    return Wanted(strategy, spec.size, ports=spec.ports, gpus=gpus, needs_tensorflow=is_python, env=env)
+    names = [host.name for host in spec.backend.hosts]
+    shares = {name: len(tasks) for name, tasks in plan.place(spec, names).items()} if names else {}
+    return Wanted(strategy, spec.size, max(1, len(names)), shares=shares, ports=spec.ports, gpus=gpus, needs_tensorflow=is_python, env=env)

@@ -40,20 +40,21 @@ def to_text(hosts: Sequence[HostFacts], findings: Sequence[Finding], *, color: b
         for label, text in _facts(facts):
             yield from _wrapped(text, f"  {label:<12}", " " * 14)
         yield ""
+    is_plain = len(hosts) == 1 and hosts[0].is_here
     for finding in findings:
-        yield from _describe(finding, len(hosts), color)
+        yield from _describe(finding, is_plain, color)
     if findings:
         yield ""
     yield _verdict(findings)
 
 
-def _describe(finding: Finding, hosts: int, color: bool) -> Iterator[str]:
-    where = f" ({', '.join(finding.hosts)})" if hosts > 1 and finding.hosts else ""
+def _describe(finding: Finding, is_plain: bool, color: bool) -> Iterator[str]:
+    where = f" ({', '.join(finding.hosts)})" if finding.hosts and not is_plain else ""
     head, *rest = _wrapped(f"{finding.what}{where}", f"{finding.severity:<9}", " " * 9)
     yield head.replace(finding.severity, f"{_COLORS[finding.severity]}{finding.severity}{_RESET}", 1) if color else head
     yield from rest
     for line in finding.why.splitlines():
-        yield from [f"{' ' * 9}{line}"] if line.startswith("  ") else _wrapped(line, " " * 9, " " * 9)
+        yield from [f"{' ' * 9}{_harmless(line)}"] if line.startswith("  ") else _wrapped(line, " " * 9, " " * 9)
     yield from _wrapped(finding.remedy, f"{' ' * 9}do: ", " " * 13)
 
 
@@ -67,14 +68,17 @@ def _verdict(findings: Sequence[Finding]) -> str:
 
 def _facts(facts: HostFacts) -> Iterator[tuple[str, str]]:
     machine = facts.machine
+    if facts.unreached:
+        yield "unreached", facts.unreached
     if machine is not None:
         memory = f"{size(machine.memory_bytes)} memory ({size(machine.memory_free_bytes)} free)"
         yield "machine", f"{machine.hostname}: {machine.system}, {_count(machine.cores, 'core')}, {memory}"
     if facts.python is not None:
         yield "python", f"{facts.python.executable} ({facts.python.version})"
-    else:
+        yield "tensorflow", _tensorflow(facts.tensorflow)
+    elif not facts.unreached:
         yield "python", f"{facts.program}: no answer"
-    yield "tensorflow", _tensorflow(facts.tensorflow)
+        yield "tensorflow", _tensorflow(None)
     if facts.tensorflow is not None and facts.tensorflow.keras:
         legacy = f", tf-keras {facts.tensorflow.tf_keras}" if facts.tensorflow.tf_keras else ""
         yield "keras", f"{facts.tensorflow.keras}{legacy}"
@@ -132,6 +136,11 @@ def _count(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
+def _harmless(text: str) -> str:
+    """Without what would command the terminal: hosts' own words are repeated."""
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
 def _wrapped(text: str, first: str, rest: str) -> list[str]:
     options: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
-    return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=rest, **options) or [first.rstrip()]
+    return textwrap.wrap(_harmless(text), WIDTH, initial_indent=first, subsequent_indent=rest, **options) or [first.rstrip()]

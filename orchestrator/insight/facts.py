@@ -127,7 +127,8 @@ class HostFacts:
     """All of it, for one host. `program`: the interpreter as asked for.
 
     `python_problem`: why it gave no answer. `import_problem`: why there is no `tensorflow` although there is a `python`: it died, or
-    took too long. `stack`: where the import stood then. `complaints`: TensorFlow's own words on stderr.
+    took too long. `stack`: where the import stood then. `complaints`: TensorFlow's own words on stderr. `is_here`: the machine that
+    orch runs on. `unreached`: why it could not be asked, or has not told all; `unreached_remedy`: what to do.
     """
 
     name: str
@@ -140,6 +141,9 @@ class HostFacts:
     import_problem: str = ""
     stack: tuple[str, ...] = ()
     complaints: tuple[str, ...] = ()
+    is_here: bool = True
+    unreached: str = ""
+    unreached_remedy: str = ""
     asked_at: float = 0.0
-    """The controller's clock when `machine` was asked for, and when it had answered."""
+    """Our clock when the host was asked for its own, and when it had told it."""
     answered_at: float = 0.0

@@ -43,16 +43,23 @@ def note(topic: str, what: str, why: str, remedy: str) -> Finding:
 class Wanted:
     """What the hosts are judged for. `strategy` "": no spec was given. `env`: what the spec sets for every task.
 
-    `gpus`: it asks for GPUs. `needs_tensorflow`: no for a spec that runs a program which is not Python.
+    `shares`: how many tasks each host gets, by name; `tasks_here`: the host's that is being judged, filled in by `judge`. `gpus`: it asks
+    for GPUs. `needs_tensorflow`: no for a spec that runs a program which is not Python.
     """
 
     strategy: str = ""
     tasks: int = 1
     hosts: int = 1
+    shares: Mapping[str, int] = field(default_factory=dict)
+    tasks_here: int = 1
     ports: tuple[int, int] | None = None
     gpus: bool = False
     needs_tensorflow: bool = True
     env: Mapping[str, str] = field(default_factory=dict)
+
+    def share_of(self, host: str) -> int:
+        """How many tasks a host gets; spread evenly unless told."""
+        return self.shares.get(host, -(-self.tasks // self.hosts))
 
     @property
     def needs_ports(self) -> bool:

@@ -26,8 +26,9 @@ SLOW_LOOKUP_S = 1.0
 def judge(hosts: Sequence[HostFacts], wanted: Wanted) -> list[Finding]:
     """All findings, the worst first. The same finding of several hosts is one."""
     merged: dict[Finding, list[str]] = {}
+    wanted = replace(wanted, hosts=len(hosts))
     for facts in hosts:
-        for finding in _judge_host(facts, wanted, len(hosts)):
+        for finding in _judge_host(facts, wanted):
             merged.setdefault(finding, []).append(facts.name)
     found = [replace(finding, hosts=tuple(names)) for finding, names in merged.items()]
     found += _compare(hosts)
@@ -37,22 +38,29 @@ def judge(hosts: Sequence[HostFacts], wanted: Wanted) -> list[Finding]:
 _ORDER = {"error": 0, "warning": 1, "note": 2}
 
 
-def _judge_host(facts: HostFacts, wanted: Wanted, hosts: int) -> Iterator[Finding]:
+def _judge_host(facts: HostFacts, wanted: Wanted) -> Iterator[Finding]:
+    if facts.unreached:
+        what = "this host cannot be reached" if facts.machine is None else "this host was lost before it had told all"
+        yield error("host", what, facts.unreached, facts.unreached_remedy)
+        return
     yield from tensorflow_rules.judge(facts, wanted)
     if facts.machine is None:
         yield error(
             "host", "this host could not be looked at", facts.machine_problem, "run python3 -I worker/host/survey.py there to see why"
         )
         return
-    for rule in (_disk, _memory, _shm, _limits, _ports, _names, _proxies, _clock):
-        yield from rule(facts.machine, replace(wanted, hosts=hosts))
+    yield from _disk(facts.machine, facts.is_here)
+    wanted = replace(wanted, tasks_here=wanted.share_of(facts.name))
+    for rule in (_memory, _shm, _limits, _ports, _names, _proxies, _clock):
+        yield from rule(facts.machine, wanted)
 
 
-def _disk(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
+def _disk(machine: Machine, is_here: bool) -> Iterator[Finding]:
     disk = machine.run_dir
-    elsewhere = "name another directory with --run-dir or ORCH_HOME"
+    elsewhere = "name another directory with --run-dir or ORCH_HOME" if is_here else "set TMPDIR there, in a line of setup:"
+    kept = "runs are kept there, with the tasks' logs" if is_here else "the tasks' output waits there to be sent"
     if not disk.writable:
-        yield error("disk", f"{disk.path} cannot be written to", disk.problem or "runs are kept there, with the tasks' logs", elsewhere)
+        yield error("disk", f"{disk.path} cannot be written to", disk.problem or kept, elsewhere)
     elif disk.free_bytes is not None and disk.free_bytes < GB:
         kind = error if disk.free_bytes < 50 * MB else warning
         why = "a run ends when its logs or checkpoints find no room"
@@ -67,7 +75,7 @@ def _disk(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
 
 
 def _memory(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
-    needed = max(1, -(-wanted.tasks // wanted.hosts)) * TASK_BYTES
+    needed = max(1, wanted.tasks_here) * TASK_BYTES
     if machine.memory_free_bytes and machine.memory_free_bytes < needed:
         what = f"{size(machine.memory_free_bytes)} of memory free, about {size(needed)} wanted"
         why = "a task that only imports TensorFlow and trains a small model takes 350 MB; short of memory the kernel kills tasks (SIGKILL)"
@@ -137,7 +145,7 @@ def _ports(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
 
 def _port_range(machine: Machine, wanted: Wanted, asked: tuple[int, int]) -> Iterator[Finding]:
     first, last = asked
-    ports, needed = machine.ports, -(-wanted.tasks // wanted.hosts)
+    ports, needed = machine.ports, wanted.tasks_here
     free = ports.tried - len(ports.busy)
     reasons = ", ".join(sorted(set(ports.busy.values())))
     if ports.tried and free < needed:

@@ -12,7 +12,7 @@ from typing import Any
 import worker.contract
 
 from ..errors import OrchError, UsageError
-from . import gather
+from . import asking
 
 ANSWER_S = 30.0
 """How long an answer may take: one that is in the way has 2 s to answer, and twice 5 s to end."""
@@ -23,7 +23,7 @@ def ask(what: str, options: Mapping[str, Any], python: str | None = None, more_s
     """What `warm/command.py` answers, which may take `more_s` seconds longer than others. Raises `OrchError`, with what it complains of."""
     program = python or sys.executable
     try:
-        asked = gather.ask([program, "-I", str(_COMMAND), what, json.dumps(options)], os.environ, ANSWER_S + more_s)
+        asked = asking.ask([program, "-I", str(_COMMAND), what, json.dumps(options)], os.environ, ANSWER_S + more_s)
     except OSError as error:
         raise UsageError(f"{program!r} cannot be run: {error.strerror or error}; set --python") from None
     try:

@@ -221,7 +221,7 @@ def test_a_python_that_is_too_old_says_so(orch, bed: Bed, script) -> None:
     old.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{text}" "$@"\n')
     old.chmod(0o755)
     done = up(orch, bed, "hostA", "--python", "~/old", check=125)
-    assert "is Python 3.6; orch needs 3.10 or newer there: set python: for hostA" in done.err
+    assert "is Python 3.6; orch needs 3.10 or newer there; set python: for hostA" in done.err
 
 
 def test_an_sshd_that_takes_few_connections_is_asked_again(orch, bed: Bed, script, tmp_path: Path) -> None:

@@ -113,6 +113,10 @@ ROWS = [
     ),
     # the host
     (replace(SOUND, machine=None, machine_problem="timed out"), MIRRORED, "error host", "timed out"),
+    (HostFacts("b", "python3", unreached="No route to host", unreached_remedy="check the address"), MWMS, "error host", "No route"),
+    (replace(SOUND, python=None, unreached="nothing was heard of it", unreached_remedy="ask again"), MWMS, "error host", "was lost"),
+    (replace(machine(run_dir=Disk("/tmp", free_bytes=1 << 20)), is_here=False), MIRRORED, "error disk", "set TMPDIR there"),
+    (machine(memory_free_bytes=GB), replace(MIRRORED, tasks=9, shares={"local": 8}), "warning memory", "about 2.7 GB wanted"),
     (machine(run_dir=Disk("/mnt", writable=False)), MIRRORED, "error disk", "--run-dir or ORCH_HOME"),
     (machine(run_dir=Disk("/mnt", free_bytes=1 << 20)), MIRRORED, "error disk", "1 MB free"),
     (machine(run_dir=Disk("/mnt", free_bytes=500 << 20)), MIRRORED, "warning disk", "500 MB free"),
@@ -170,6 +174,23 @@ def test_several_hosts_are_compared_and_share_their_findings() -> None:
     assert by_what["TensorFlow's servers listen on every interface"].hosts == ("a", "b", "c")
     assert findings[0].severity == "error"
     assert findings[-1].severity == "note"
+
+
+def test_of_several_hosts_each_finding_names_its_own_and_what_they_share_is_said_once() -> None:
+    away = [replace(machine(shm=None), name=name, is_here=False) for name in ("a", "b")]
+    lost = HostFacts("c", "python3", is_here=False, unreached="No route\x1b[2J to host", unreached_remedy="check the address")
+    hosts = [*away, lost]
+    lines = list(doctor.to_text(hosts, judge(hosts, MIRRORED), color=False))
+    assert [line for line in lines if line.startswith(("error", "warning"))] == [
+        "error    this host cannot be reached (c)",
+        "warning  there is no /dev/shm (a, b)",
+    ]
+    assert lines[lines.index("c") + 1 :][:2] == ["  unreached   No route [2J to host", ""]
+    alone = list(doctor.to_text([lost], judge([lost], MIRRORED), color=False))
+    assert "error    this host cannot be reached (c)" in alone
+    assert "error    this host cannot be reached" in list(
+        doctor.to_text([replace(lost, is_here=True)], judge([lost], MIRRORED), color=False)
+    )
 
 
 def test_the_time_an_answer_took_is_no_skew() -> None:

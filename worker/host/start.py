@@ -1,4 +1,5 @@
-"""How an agent starts: ``python -I .../worker/host/start.py``, orders on stdin, frames on stdout.
+"""How an agent starts: ``python -I .../worker/host/start.py``, orders on stdin, frames on stdout; and ``start.py inquiry``,
+which answers `orch doctor`.
 
 The package is loaded under a private name, from wherever this file lies, so that nothing on the host has to be
 installed and nothing there called ``worker`` can be taken for ours.
@@ -23,6 +24,6 @@ def load(name: str = "_orch_worker") -> None:
 
 if __name__ == "__main__":
     load()
-    code = importlib.import_module("_orch_worker.host.agent").main()
+    code = importlib.import_module(f"_orch_worker.host.{sys.argv[1] if len(sys.argv) > 1 else 'agent'}").main()
     sys.stderr.flush()
     os._exit(code)  # whoever waits for our end need not wait for the interpreter's teardown as well

@@ -1,0 +1,37 @@
+"""What `orch doctor` asks a host, and what it is told: `worker/host/inquiry.py` answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Inquiry:
+    """The order. It is answered with a `Told` for the clock at once, then one for the machine, then one for the interpreter.
+
+    `program`: the interpreter that is looked at, with `env`, and whose import of TensorFlow may take `import_s` seconds; empty: the one
+    that answers. `run_dir`: the directory whose disk is looked at; empty: the one for temporary files.
+    """
+
+    program: str = ""
+    run_dir: str = ""
+    ports: tuple[int, int] | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    import_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An answer: how a program that was asked has ended, and its `out` and `err`. `at`: the host's own clock, seconds since the epoch.
+
+    `code`: -n for signal n; None: it was stopped, or could not be started, for the `reason`.
+    """
+
+    what: Literal["clock", "machine", "python"]
+    at: float
+    out: str = ""
+    err: str = ""
+    code: int | None = 0
+    reason: str = ""
