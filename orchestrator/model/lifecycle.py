@@ -186,13 +186,13 @@ def _on_exit(cluster: Cluster, event: TaskExited) -> tuple[Cluster, tuple[Action
     cluster = _update(cluster, event.task, **changes, evidence=event.evidence)
     if cluster.phase is Phase.STOPPING:
         return cluster, ()
-    cluster = _form(cluster, event.at)
     cause = None if event.stopped else _cause_of_exit(cluster, event)
     task = cluster.tasks[event.task]
     if cause is not None and restarts.goes_alone(cluster.policy.strategy, task.type):
         cluster, pause = _plan_alone(cluster, task, cause)
         if pause is not None:
-            return cluster, ()
+            return cluster, ()  # and still waited for, if the cluster has not formed
+    cluster = _form(cluster, event.at)
     # Stopped, though nobody here asked: its agent has lost us, or was told to end. That agent's end is the cause.
     if cause is not None and task.type != "evaluator":
         stalled = blame.suspects(cluster, task.name)

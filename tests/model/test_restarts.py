@@ -249,6 +249,15 @@ def test_a_worker_of_a_parameter_server_cluster_is_started_again_alone() -> None
     assert (verdict.outcome, [past.task for past in verdict.past]) == (Outcome.SUCCEEDED, ["worker-1"])
 
 
+def test_a_worker_that_comes_back_before_the_cluster_has_formed_is_waited_for() -> None:
+    life = Life(Restart(max=1), SERVERS, "parameter_server").start("chief-0", "worker-0", "ps-0")
+    life.happen(ev.TaskStarted("worker-1", 1, 7, life.now))
+    life.end("worker-1", 137, killed=True)
+    assert life.cluster.phase is Phase.STARTING
+    life.sweep().wait().start("worker-1")
+    assert life.cluster.phase is Phase.RUNNING
+
+
 @pytest.mark.parametrize("task", ["ps-0", "chief-0"])
 def test_a_parameter_server_or_the_chief_takes_the_cluster_with_it(task: str) -> None:
     life = Life(Restart(max=1), SERVERS, "parameter_server").start()
