@@ -109,7 +109,8 @@ def test_a_failure_looks_as_under_plain_python(tmp_path: Path, name: str) -> Non
     if "hook" not in name and "stderr" not in name:
         assert task.failure.traceback.encode("utf-8", "backslashreplace") == task.err.encode("utf-8", "surrogateescape")
     assert "worker" not in task.failure.traceback
-    assert sorted(path.name for path in task.log_dir.iterdir()) == ["begun", "error.json", "stacks.txt", "stderr.log", "stdout.log"]
+    written = {path.name for path in task.log_dir.iterdir()}
+    assert written == {"begun", "ended", "error.json", "stacks.txt", "stderr.log", "stdout.log"}
     assert (task.log_dir / "error.json").stat().st_mode & 0o777 == 0o600
 
 

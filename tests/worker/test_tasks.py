@@ -1,4 +1,4 @@
-"""The table of a host's tasks by itself, with real processes: what it costs when there are many."""
+"""The table of a host's tasks by itself, with real processes: what it costs when there are many, and interpreters that do not end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from worker import contract
-from worker.host import processes
+from worker.host import processes, tasks
 from worker.host.loop import Loop
 from worker.host.relay import Relay
 from worker.host.tasks import TaskTable
@@ -42,21 +42,34 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.fixture
-def table(told: Any, tmp_path: Path, looks: list[int]) -> Iterator[TaskTable]:
+def loop() -> Iterator[Loop]:
+    made = Loop()
+    yield made
+    made._selector.close()
+
+
+@pytest.fixture
+def empty(told: Any, tmp_path: Path, looks: list[int], loop: Loop) -> Iterator[TaskTable]:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    loop = Loop()
     relay = Relay(loop, told)
     found = TaskTable(loop, told, relay, lambda order: None, lambda: None)
     found.run_id, found.root = "run", str(tmp_path)
-    program = contract.Program("command", "true")
-    names = [f"worker-{index}" for index in range(COUNT)]
-    found.start(contract.StartTasks(tuple(contract.TaskOrder(name, 1, program, str(tmp_path), name) for name in names)))
     yield found
     found.reap()
     found.close()
     relay.close()
-    loop._selector.close()
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def start(table: TaskTable, program: contract.Program, count: int, directory: Path) -> None:
+    names = [f"worker-{index}" for index in range(count)]
+    table.start(contract.StartTasks(tuple(contract.TaskOrder(name, 1, program, str(directory), name) for name in names)))
+
+
+@pytest.fixture
+def table(empty: TaskTable, tmp_path: Path) -> TaskTable:
+    start(empty, contract.Program("command", "true"), COUNT, tmp_path)
+    return empty
 
 
 def wait_for_ends(told: Frames) -> None:
@@ -85,3 +98,37 @@ def test_whether_a_task_runs_is_known_without_a_look_at_all(table: TaskTable, to
     wait_for_ends(told)
     table.reap()
     assert not table.is_running("worker-0")
+
+
+@pytest.mark.parametrize(("ending", "code"), [("", 0), ("sys.exit(7)", 7), ("sys.exit('no')", 1), ("raise OSError", 1)])
+def test_an_interpreter_that_hangs_when_its_program_is_over_is_ended_and_its_exit_code_kept(
+    empty: TaskTable, told: Frames, loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, code: int
+) -> None:
+    monkeypatch.setattr(tasks, "TEARDOWN_S", 0.2)
+    (tmp_path / "script.py").write_text(f"""
+import sys, threading, time
+
+class Sticky:
+    def __del__(self, sleep=time.sleep):
+        sleep(600)
+
+sticky = Sticky()
+threading.Thread(target=lambda: (time.sleep(0.6), print("thread done", flush=True))).start()
+{ending}
+""")
+    start(empty, contract.Program("script", str(tmp_path / "script.py")), 1, tmp_path)
+
+    def step() -> None:
+        empty.look()
+        empty.reap()
+        loop.after(0.05, step)
+
+    step()
+    loop.run(lambda: not empty)
+    (exited,) = (frame for frame in told if isinstance(frame, contract.Exited))
+    assert (exited.code, exited.stopped, exited.killed) == (code, False, False)
+    (note,) = (frame for frame in told if isinstance(frame, contract.Trouble))
+    assert note.message == f"worker-0: its program ended ({code}), but its interpreter hangs in its teardown for 0.2 s; killed"
+    # What the program had left to do, it did.
+    assert (tmp_path / "worker-0" / "stdout.log").read_text() == "thread done\n"
+    assert "__del__" in (tmp_path / "worker-0" / "stacks.txt").read_text()

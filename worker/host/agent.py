@@ -28,7 +28,7 @@ from .tasks import TaskTable
 from .template.client import Running
 from .warm import place
 
-DISK_LOOK_S = 1.0
+LOOK_S = 1.0
 DISK_FULL_BYTES = 64 * 1024
 
 
@@ -171,7 +171,7 @@ class Agent:
         self._link.send(facts)
         if self._note:
             self._link.send(contract.Trouble("note", self._note, clock.now()))
-        self._look_at_disk()
+        self._look_around()
         if hello.lost_after_s is not None:
             self._await_owner(hello.lost_after_s)
 
@@ -197,10 +197,10 @@ class Agent:
             self._door.close()
             self._door = None
 
-    def _look_at_disk(self) -> None:
+    def _look_around(self) -> None:
         self._check_disk()
-        self._tasks.look_at_memory()
-        self._loop.after(DISK_LOOK_S, self._look_at_disk)
+        self._tasks.look()
+        self._loop.after(LOOK_S, self._look_around)
 
     def _check_disk(self) -> None:
         free = look.free_bytes(self._root) if self._root else None

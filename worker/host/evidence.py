@@ -13,6 +13,7 @@ from .. import clock, contract
 from .oom import OomCounter
 from .output import TaskOutput
 
+ENDED = "ended"
 LAST_WORDS = 4096
 """Bytes of a task's stderr that go with its end, if it left no exception."""
 
@@ -38,6 +39,15 @@ def read_failure(directory: str) -> contract.Failure | None:
             failure = contract.from_json(contract.Failure, json.load(file))
             return replace(failure, at=clock.from_system(failure.at))
     except (OSError, ValueError, RecursionError):
+        return None
+
+
+def read_ending(directory: str) -> int | None:
+    """The exit code that the bootstrap has kept in ``ended`` when its program was over; None: it is not, as far as we know."""
+    try:
+        with open(os.path.join(directory, ENDED), "rb", buffering=0) as file:
+            return int(file.read())
+    except (OSError, ValueError):
         return None
 
 

@@ -27,6 +27,9 @@ STACKS = "stacks.txt"
 """The bootstrap makes this file once it has made SIGQUIT harmless."""
 STACKS_S = 0.3
 """How long a task that shows its stacks is left alone: a SIGTERM that came at once would end it before its handler has run."""
+TEARDOWN_S = 30.0
+"""How long an interpreter may take to end when its program is over, threads and exit handlers included. TensorFlow's teardown can hang
+(`ClusterCoordinator.__del__`; see docs/restarts.md), and then nobody would ever hear that the training was done."""
 SWEEP_LOOK_S = 0.02
 SWEEP_GRACE_S = 1.0
 """How long what a task left behind may take to end after SIGTERM."""
@@ -46,6 +49,10 @@ class HostTask:
     """Seconds since the epoch; 0: it has not been told to stop."""
     condition: str = ""
     """What held it when it was told to stop; see `contract.Evidence`."""
+    over_at: float | None = None
+    """When it was seen, by the monotonic clock, that its program is over, though its interpreter is not."""
+    came_to: int | None = None
+    """The exit code of its program, if we have ended its interpreter."""
     ended: bool = False
     kill_at: float | None = None
     sweep_by: float = 0.0
@@ -110,9 +117,30 @@ class TaskTable:
                 self._relay.add(output)
         self._starter.start(births)
 
-    def look_at_memory(self) -> None:
-        """Now and then: see `OomCounter.look`."""
+    def look(self) -> None:
+        """Now and then: see `OomCounter.look`; and end the interpreters that do not end by themselves."""
         self._oom.look()
+        for task in self._tasks.values():
+            if not task.ended and not task.stopped and task.came_to is None:
+                self._look_at_teardown(task)
+
+    def _look_at_teardown(self, task: HostTask) -> None:
+        code = evidence.read_ending(task.output.directory)
+        if code is None:
+            return
+        now = time.monotonic()
+        if task.over_at is None:
+            task.over_at = now
+        elif now - task.over_at >= TEARDOWN_S:
+            task.came_to = code
+            name = task.order.task
+            self._note(f"{name}: its program ended ({code}), but its interpreter hangs in its teardown for {TEARDOWN_S:g} s; killed")
+            self.show_stacks((name,))
+            self._loop.after(max(0.0, task.quiet_until - now), lambda: self._kill_torn(task))
+
+    def _kill_torn(self, task: HostTask) -> None:
+        if task.pid in self._tasks and not task.ended:
+            processes.signal_group(task.pid, signal.SIGKILL)
 
     def close(self) -> None:
         """Let the templates go."""
@@ -219,6 +247,8 @@ class TaskTable:
         if task is None or task.ended:
             return
         task.ended = True
+        if task.came_to is not None:
+            code = task.came_to
         if self._running.get(task.order.task) == pid:
             del self._running[task.order.task]
         task.sweep_by = time.monotonic() + SWEEP_GRACE_S

@@ -6,6 +6,7 @@ its many dataclasses, would cost more than everything else here together. The te
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import json
 import os
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 STACKS = "stacks.txt"
 BEGUN = "begun"
 """Holds the moment at which the program's first line was due, by CLOCK_MONOTONIC."""
+ENDED = "ended"
+"""Holds the exit code to come, once nothing of the program is left to run and the interpreter takes itself down."""
 _PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "path")
 _BROKEN = 125
 _OUT_OF_THE_WAY = 200
@@ -57,12 +60,16 @@ def run(order: dict[str, Any], loaded: frozenset[str]) -> None:
         signals.keep_sigterm()
         collectives.apply_soon(order.get("collectives", {}))
     pid = os.getpid()
-    _say_when(order["log_dir"])
+    ending = _Ending(order["log_dir"], pid)
+    atexit.register(ending.say)  # before any of the program's own: what is registered first runs last
+    _say(order["log_dir"], BEGUN, repr(time.monotonic()))
     try:
         start()
-    except SystemExit:
+    except SystemExit as exit:
+        ending.code = _exit_code(exit.code)
         raise
     except BaseException as error:
+        ending.code = 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
         # A child that the user forked ends here too, with an exception that is not the task's.
         if os.getpid() == pid and not isinstance(error, KeyboardInterrupt):
             _explain(error, order["devices"])
@@ -98,13 +105,34 @@ def _show_stacks_on_signal(log_dir: str) -> None:
     faulthandler.register(signal.SIGQUIT, _move_away(fd), all_threads=True, chain=False)
 
 
-def _say_when(log_dir: str) -> None:
+class _Ending:
+    """What is left to say when the program is over: its exit code, in case the interpreter's teardown hangs."""
+
+    code = 0
+
+    def __init__(self, log_dir: str, pid: int) -> None:
+        self._log_dir, self._pid = log_dir, pid
+
+    def say(self) -> None:
+        if os.getpid() == self._pid:  # not a child that the program has forked
+            _say(self._log_dir, ENDED, str(self.code))
+
+
+def _exit_code(code: object) -> int:
+    """As the interpreter takes what `sys.exit` was given (_Py_HandleSystemExit in CPython's Python/pythonrun.c)."""
+    if code is None:
+        return 0
+    return code & 0xFF if isinstance(code, int) else 1
+
+
+def _say(log_dir: str, name: str, text: str) -> None:
+    """Leave a file for the agent to find."""
     try:
-        fd = os.open(os.path.join(log_dir, BEGUN), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        os.write(fd, repr(time.monotonic()).encode())
+        fd = os.open(os.path.join(log_dir, name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        os.write(fd, text.encode())
         os.close(fd)
     except OSError:
-        pass  # it is only missing in the timeline
+        pass  # the disk is full, or the directory gone: nothing that the program needs is missing
 
 
 def _move_away(fd: int) -> int:
