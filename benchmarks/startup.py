@@ -2,9 +2,10 @@
 
 The ways: a shell loop that starts N interpreters with ``TF_CONFIG`` (the base of every ratio); ``orch up``; ``orch up`` with `orch warm`
 running; ``orch up`` without its template; TensorFlow's own multi_process_runner, and a second cluster of the same runner; torchrun with
-gloo (``--torchrun PATH``; another library's all-reduce, so a hint and not a peer). They take turns. Beside the seconds stand those
-of CPU of all processes until then, which other people's work on the machine changes less, and the memory (PSS, all processes, what
-is kept warm included) after the first all-reduce. Under the table: the floor, which no way to start things can save.
+gloo (``--torchrun PATH``; another library's all-reduce, so a hint and not a peer); and bare forks of one import, with nothing around
+them, twice: the floor, which no launcher can save. They take turns. Beside the seconds stand those of CPU of all processes until
+then, which other people's work on the machine changes less, and the memory (PSS, all processes, what is kept warm included) after
+the first all-reduce. Under the table: what the parts of orch's own start take.
 """
 
 from __future__ import annotations
@@ -64,8 +65,13 @@ def shell_loop(directory: Path, workers: int, more: list[str]) -> list[str]:
     return ["bash", "-c", f"for config in {shlex.join(configs)}; do TF_CONFIG=$config {script} & done; wait"]
 
 
-def mpr(directory: Path, workers: int, more: list[str]) -> list[str]:
-    return [sys.executable, str(PROGRAMS / "first_reduce_mpr.py"), str(directory), str(workers)]
+def program(name: str) -> Command:
+    """One that makes its cluster itself, twice."""
+
+    def command(directory: Path, workers: int, more: list[str]) -> list[str]:
+        return [sys.executable, str(PROGRAMS / name), str(directory), str(workers)]
+
+    return command
 
 
 def torchrun(program: str) -> Command:
@@ -134,7 +140,7 @@ class Start:
 
 
 def start(way: Way, workers: int) -> Start:
-    """One cluster, from nothing to its end."""
+    """One cluster, from nothing to its end; of a way that makes two, the first, and the time of the second."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         before_s = sum(_cpu_seconds(one) for one in _resident(way))
@@ -182,7 +188,7 @@ def pss_kb(pid: int) -> int:
     return 0
 
 
-# --- the floor: what cannot be saved by starting things in another way ----------------------------
+# --- the parts: what orch's start cannot do without -------------------------------------------------
 
 
 def floor(runs: int) -> dict[str, list[float]]:
@@ -269,10 +275,10 @@ def _cell(values: list[float], base: list[float], unit: str, form: str = "{:.2f}
 
 
 def print_floor(increment_s: float | None, runs: int) -> None:
-    """What a cluster that is forked from one import cannot start without."""
+    """What a cluster that orch forks from one import cannot start without."""
     parts = {name: statistics.median(values) for name, values in floor(runs).items()}
     print(
-        f"\nFloor: one import {parts['import']:.2f} s, one fork of what has imported {parts['fork'] * 1000:.0f} ms, one task that does "
+        f"\nThe parts: one import {parts['import']:.2f} s, one fork of what has imported {parts['fork'] * 1000:.0f} ms, one task that does "
         f"nothing under orch, its channel formed and closed again, {parts['channel']:.2f} s; together {sum(parts.values()):.2f} s."
     )
     if increment_s is not None:
@@ -282,7 +288,7 @@ def print_floor(increment_s: float | None, runs: int) -> None:
 def measure_all(ways: dict[str, Way], counts: list[int], rounds: int, memory_of: int) -> dict[str, Figures]:
     """Every way in turns, with each number of workers."""
     found = {name: Figures({count: [] for count in counts}, {count: [] for count in counts}) for name in ways}
-    again: dict[int, list[float]] = {count: [] for count in counts}
+    again: dict[str, dict[int, list[float]]] = {}
     for turn in range(rounds):
         for count in counts:
             for name in list(ways) if turn % 2 == 0 else reversed(ways):
@@ -291,12 +297,12 @@ def measure_all(ways: dict[str, Way], counts: list[int], rounds: int, memory_of:
                 found[name].wall_s[count].append(taken.wall_s)
                 found[name].cpu_s[count].append(taken.cpu_s)
                 if taken.again_s is not None:
-                    again[count].append(taken.again_s)
+                    again.setdefault(name, {count: [] for count in counts})[count].append(taken.again_s)
     for name, way in ways.items() if memory_of else ():
         if way.can_hold:
             found[name].memory = memory_mb(way, memory_of)
-    if all(again.values()):
-        found["multi_process_runner, its second cluster"] = Figures(again, {count: [] for count in counts})
+    for name, wall_s in again.items():
+        found[f"{name}, the second time"] = Figures(wall_s, {count: [] for count in counts})
     return found
 
 
@@ -316,9 +322,10 @@ def main() -> None:
             COLD: Way(orch_up),
             "orch up, warm": warm,
             "orch up, preload=[]": Way(orch_without_template, can_hold=False),
+            "bare forks": Way(program("first_reduce_forked.py"), can_hold=False),
         }
         if not any(line.startswith("multi") for line in missing):
-            ways["multi_process_runner"] = Way(mpr, can_hold=False)
+            ways["multi_process_runner"] = Way(program("first_reduce_mpr.py"), can_hold=False)
         if options.torchrun:
             ways["torchrun, gloo"] = Way(torchrun(options.torchrun), can_hold=False)
         print(load(), flush=True)
