@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,9 @@ with open(os.path.join(os.environ["ORCH_RUN_DIR"], "events.jsonl")) as file:
 os.kill(pids["worker-1"], signal.SIGKILL)
 before = int(count)
 run_until_used(0)
+if sys.argv[1:] == ["leave"]:
+    print("left", flush=True)
+    sys.exit()
 run_until_used(1)
 with open("chief.json", "w") as file:
     json.dump({"before": before, "after": int(count), "attempt": ATTEMPT}, file)
@@ -153,6 +157,15 @@ def test_a_lost_worker_rejoins_its_parameter_servers(up: Any, tmp_path: Path) ->
     run = LiveRun(tmp_path)
     assert [past["task"] for past in run.result()["past"]] == ["worker-1"]
     assert len([event for event in run.events() if event["event"] == "task_started"]) == 5
+
+
+def test_a_chief_whose_teardown_hangs_has_succeeded_all_the_same(up: Any, tmp_path: Path) -> None:
+    """TensorFlow's coordinator waits for the lost worker while the interpreter goes down, and never ends by itself."""
+    done = up(SERVED, "-n", "2", "--ps", "1", "--set", "restart.backoff_s=1000", "--set", "restart.backoff_max_s=1000", "--", "leave")
+    assert re.search(r"chief-0: its program ended \(0\), but its interpreter hangs in its teardown for \d+ s; killed", done.err), done.err
+    run = LiveRun(tmp_path)
+    assert run.log("chief-0") == b"left\n"
+    assert "__del__" in (run.path / "attempt-1/chief-0/stacks.txt").read_text()
 
 
 def test_a_preempted_cluster_saves_and_is_started_again_free_of_charge(up: Any, tmp_path: Path) -> None:

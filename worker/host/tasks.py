@@ -27,7 +27,7 @@ STACKS = "stacks.txt"
 """The bootstrap makes this file once it has made SIGQUIT harmless."""
 STACKS_S = 0.3
 """How long a task that shows its stacks is left alone: a SIGTERM that came at once would end it before its handler has run."""
-TEARDOWN_S = 30.0
+TEARDOWN_S = 20.0
 """How long an interpreter may take to end when its program is over, threads and exit handlers included. TensorFlow's teardown can hang
 (`ClusterCoordinator.__del__`; see docs/restarts.md), and then nobody would ever hear that the training was done."""
 SWEEP_LOOK_S = 0.02
