@@ -86,6 +86,32 @@ def test_one_that_had_failed_and_was_still_ending_when_we_stopped_it_is_named(or
     assert [end["task"] for end in run.cause()["secondary"]] == ["worker-1"]
 
 
+@pytest.mark.parametrize("code", [3, 0])
+def test_one_that_had_left_and_was_still_being_torn_down_when_we_stopped_it_is_named(
+    orch: Orch, tmp_path: Path, run: LiveRun, code: int
+) -> None:
+    """As TensorFlow's connections close when its runtime goes, before the process does."""
+    write_failing(
+        tmp_path,
+        f"""
+        class Runtime:
+            def __del__(self, tell=tell, sleep=time.sleep):
+                tell("gone")
+                sleep(1000)
+        if TASK == "worker-0":
+            runtime = Runtime()
+            sys.exit({code})
+        wait_for("gone")
+        lose("worker-0")
+        """,
+    )
+    orch("up", "script.py", "-n", "2", "--grace", "0.5", check=code or 1)
+    ended = run.event("task_exited", task="worker-0")
+    assert (ended["stopped"], ended["code"]) == (False, code)
+    assert (run.cause()["task"], run.cause()["code"]) == ("worker-0", code)
+    assert [end["task"] for end in run.cause()["secondary"]] == ["worker-1"]
+
+
 def test_one_that_leaves_early_with_0_is_named_and_the_run_fails_with_1(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_failing(
         tmp_path,

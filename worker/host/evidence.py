@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from .. import clock, contract
 from .oom import OomCounter
@@ -42,11 +42,20 @@ def read_failure(directory: str) -> contract.Failure | None:
         return None
 
 
-def read_ending(directory: str) -> int | None:
-    """The exit code that the bootstrap has kept in ``ended`` when its program was over; None: it is not, as far as we know."""
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What a program had come to when it was over, before its interpreter was. `at`: seconds since the epoch."""
+
+    code: int
+    at: float
+
+
+def read_ending(directory: str) -> Ending | None:
+    """What the bootstrap has kept in ``ended``; None: the program is not over, as far as we know."""
     try:
         with open(os.path.join(directory, ENDED), "rb", buffering=0) as file:
-            return int(file.read())
+            code, at = file.read().split()
+            return Ending(int(code), clock.from_system(float(at)))
     except (OSError, ValueError):
         return None
 

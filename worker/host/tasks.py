@@ -51,8 +51,8 @@ class HostTask:
     """What held it when it was told to stop; see `contract.Evidence`."""
     over_at: float | None = None
     """When it was seen, by the monotonic clock, that its program is over, though its interpreter is not."""
-    came_to: int | None = None
-    """The exit code of its program, if we have ended its interpreter."""
+    torn: bool = False
+    """We have ended its interpreter because that did not end by itself."""
     ended: bool = False
     kill_at: float | None = None
     sweep_by: float = 0.0
@@ -121,20 +121,20 @@ class TaskTable:
         """Now and then: see `OomCounter.look`; and end the interpreters that do not end by themselves."""
         self._oom.look()
         for task in self._tasks.values():
-            if not task.ended and not task.stopped and task.came_to is None:
+            if not (task.ended or task.stopped or task.torn):
                 self._look_at_teardown(task)
 
     def _look_at_teardown(self, task: HostTask) -> None:
-        code = evidence.read_ending(task.output.directory)
-        if code is None:
+        ending = evidence.read_ending(task.output.directory)
+        if ending is None:
             return
         now = time.monotonic()
         if task.over_at is None:
             task.over_at = now
         elif now - task.over_at >= TEARDOWN_S:
-            task.came_to = code
+            task.torn = True
             name = task.order.task
-            self._note(f"{name}: its program ended ({code}), but its interpreter hangs in its teardown for {TEARDOWN_S:g} s; killed")
+            self._note(f"{name}: its program ended ({ending.code}), but its interpreter hangs in its teardown for {TEARDOWN_S:g} s; killed")
             self.show_stacks((name,))
             self._loop.after(max(0.0, task.quiet_until - now), lambda: self._kill_torn(task))
 
@@ -247,12 +247,14 @@ class TaskTable:
         if task is None or task.ended:
             return
         task.ended = True
-        if task.came_to is not None:
-            code = task.came_to
         if self._running.get(task.order.task) == pid:
             del self._running[task.order.task]
         task.sweep_by = time.monotonic() + SWEEP_GRACE_S
         self._relay.announce(task.output)
+        ending = evidence.read_ending(task.output.directory)
+        if ending is not None and (task.torn or ending.at < task.stopped_at):
+            # It was over before: our signal has only cut the teardown short.
+            code, task.stopped, task.stopped_at = ending.code, False, 0.0
         if code and not task.stopped:
             self._before_failure()
         failure = evidence.read_failure(task.output.directory)

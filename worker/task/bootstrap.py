@@ -27,7 +27,7 @@ STACKS = "stacks.txt"
 BEGUN = "begun"
 """Holds the moment at which the program's first line was due, by CLOCK_MONOTONIC."""
 ENDED = "ended"
-"""Holds the exit code to come, once nothing of the program is left to run and the interpreter takes itself down."""
+"""Holds the exit code to come and the time, once nothing of the program is left to run and the interpreter takes itself down."""
 _PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "path")
 _BROKEN = 125
 _OUT_OF_THE_WAY = 200
@@ -106,7 +106,7 @@ def _show_stacks_on_signal(log_dir: str) -> None:
 
 
 class _Ending:
-    """What is left to say when the program is over: its exit code, in case the interpreter's teardown hangs."""
+    """What is left to say when the program is over: its exit code, in case the interpreter's teardown hangs or is cut short."""
 
     code = 0
 
@@ -115,7 +115,7 @@ class _Ending:
 
     def say(self) -> None:
         if os.getpid() == self._pid:  # not a child that the program has forked
-            _say(self._log_dir, ENDED, str(self.code))
+            _say(self._log_dir, ENDED, f"{self.code} {time.time()!r}")
 
 
 def _exit_code(code: object) -> int:
