@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.live import LiveRun, is_alive, wait_for_file, wait_until, wait_until_ready, write_script
+from tests.live import LiveRun, is_alive, wait_for_file, wait_until, wait_until_gone, wait_until_ready, write_script
 
 TIDY = """
 def tidy(*_):
@@ -96,7 +96,7 @@ def test_a_signal_while_the_agent_is_starting_ends_it(orch, tmp_path: Path, numb
     child = psutil.Process(int(wait_for_file(tmp_path / "python.started")))
     running.signal(number)
     done = running.wait(check=code)
-    assert not is_alive(child)
+    wait_until_gone([child])  # killed, and not a child of orch's that it could wait for
     assert "Traceback" not in done.err
     assert f"exit code {code}" in done.err
 

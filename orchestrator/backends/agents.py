@@ -8,10 +8,10 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from worker import contract
 from worker.channel import ChannelError, Decoder, encode
@@ -66,14 +66,7 @@ class AgentLink:
         with open(self._log, "ab", opener=_private) as stderr:
             said_before = stderr.tell()
             try:
-                self._process = await asyncio.create_subprocess_exec(
-                    *transport.argv,
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=asyncio.subprocess.PIPE,
-                    stderr=stderr,
-                    limit=1024 * 1024,
-                    start_new_session=True,  # the terminal's Ctrl-C is ours to act on, not the agent's
-                )
+                await self._start(transport.argv, stderr)
             except OSError as error:
                 remedy = "install the OpenSSH client, or set backend.ssh" if transport.mark else "set python: or --python"
                 raise UsageError(f"{transport.argv[0]!r} cannot be run: {error.strerror or error}; {remedy}") from None
@@ -84,6 +77,25 @@ class AgentLink:
             first = await self._await_mark(transport, said_before)
         self._heard_at = self._moved_at = time.monotonic()
         self._reading = asyncio.create_task(self._read(first))
+
+    async def _start(self, argv: Sequence[str], stderr: IO[bytes]) -> None:
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(
+                *argv,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=stderr,
+                limit=1024 * 1024,
+                start_new_session=True,  # the terminal's Ctrl-C is ours to act on, not the agent's
+            )
+        )
+        try:
+            self._process = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # asyncio itself would end the process alone, and not what that has started.
+            self._process = await starting
+            await self._reap()
+            raise
 
     async def _await_mark(self, transport: Transport, said_before: int) -> bytes:
         """What follows the mark, as far as it has come."""

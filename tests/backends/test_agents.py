@@ -6,14 +6,16 @@ import asyncio
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from orchestrator.backends import Host, Transport, agents, local
 from orchestrator.backends.agents import AgentLink
-from tests.live import PATIENCE_S
+from tests.live import PATIENCE_S, wait_for_file, wait_until_gone
 from worker import contract
 from worker.channel import encode
 
@@ -119,3 +121,25 @@ def test_an_agent_that_says_nothing_is_told_of_with_its_log() -> None:
     error = agents.refuse_silence(Host("red", "10.0.0.1", sees_run_dir=False), 60.0)
     assert "agents/red.log" in str(error)
     assert error.exit_code == 125
+
+
+def test_a_start_that_is_called_off_leaves_nothing_of_what_it_had_started(tmp_path: Path) -> None:
+    """The program is there already, and asyncio has not handed it over yet."""
+    started = tmp_path / "started"
+    script = f"sleep 1000 & echo $! > {started}.part; mv {started}.part {started}; wait"
+
+    async def run() -> psutil.Process:
+        link = AgentLink(Host("local", "127.0.0.1", sees_run_dir=False), tmp_path / "log", lambda *_: None, lambda *_: None)
+        before = set(psutil.Process().children())
+        opening = asyncio.create_task(link.open(Transport(("sh", "-c", script))))
+        while not set(psutil.Process().children()) - before:
+            await asyncio.sleep(0)
+        child = psutil.Process(int(wait_for_file(started)))
+        assert not opening.done()
+        opening.cancel()
+        with suppress(asyncio.CancelledError):
+            await opening
+        await link.kill()
+        return child
+
+    wait_until_gone([asyncio.run(run())])
