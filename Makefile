@@ -6,6 +6,8 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 # tensorflow-cpu has no wheels for macOS; there the plain package is the CPU build.
 TENSORFLOW ?= $(if $(filter Darwin,$(shell uname -s)),tensorflow,tensorflow-cpu)
 PYTEST_ARGS ?=
+# Most tests wait for processes; a cluster of TensorFlow takes a gigabyte or two.
+PARALLEL ?= -n logical --maxprocesses 4 --dist loadgroup
 BENCH_ARGS ?= --quick
 CHAOS_ARGS ?= --trials 60 --seed 1
 
@@ -36,7 +38,7 @@ demo: $(READY)
 	@$(BIN)/orch up examples/mwms_custom_loop.py --workers 4
 
 test: $(READY) hosts
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
 
 # The tests of SSH make hosts of network namespaces, which takes root, sshd and ip. What is missing is installed if that can be done without
 # starting a daemon (no systemd runs here); otherwise it is said, and those tests are skipped.
