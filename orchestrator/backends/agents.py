@@ -72,6 +72,7 @@ class AgentLink:
                 raise UsageError(f"{transport.argv[0]!r} cannot be run: {error.strerror or error}; {remedy}") from None
         first = b""
         if transport.mark:
+            assert self._process is not None
             assert self._process.stdin is not None
             self._process.stdin.write(transport.first)
             first = await self._await_mark(transport, said_before)
