@@ -26,6 +26,8 @@ from typing import Any
 
 import psutil
 
+from tests.real.programs import SUM
+
 ROOT = Path(__file__).resolve().parents[2]
 PHASES = ("start", "training", "checkpoint", "shutdown")
 WORKERS = ("worker-0", "worker-1")
@@ -34,7 +36,8 @@ AGENT_ENDS_S = 5.0
 """How long the agent of a controller that was killed may take to end its tasks and itself."""
 STEPS = 20
 
-PROGRAM = """
+PROGRAM = (
+    """
 import json, os, struct, sys, time
 import tensorflow as tf
 import worker
@@ -58,25 +61,9 @@ def enter(phase, seconds=0.0):
 
 enter("start", 0.3)
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
-with strategy.scope():
-    total = tf.Variable(0.0, aggregation=tf.VariableAggregation.MEAN)
-    step = tf.Variable(0, dtype=tf.int64, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
-checkpoint = tf.train.Checkpoint(total=total, step=step)
-chiefs = os.environ["ORCH_CHECKPOINT_DIR"]
-own = chiefs if worker.context().is_chief else f"{chiefs}-of-{TASK}"
-manager = tf.train.CheckpointManager(checkpoint, own, max_to_keep=2)
-newest = tf.train.latest_checkpoint(chiefs)
-if newest:
-    checkpoint.restore(newest).assert_consumed()
-began_at = int(step.numpy())
-
-@tf.function
-def train():
-    def replica():
-        total.assign_add(tf.distribute.get_replica_context().all_reduce("sum", tf.constant(1.0)))
-        step.assign_add(1)
-    strategy.run(replica)
-
+"""
+    + SUM
+    + """
 enter("training")
 while int(step.numpy()) < STEPS:
     train()
@@ -91,6 +78,7 @@ with open(f".{TASK}.done.part", "w") as file:
     json.dump({"began_at": began_at, "total": float(total.numpy()), "attempt": ATTEMPT}, file)
 os.rename(f".{TASK}.done.part", f"{TASK}.done")
 """
+)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.live import LiveRun, wait_for_file
+from tests.real.programs import SUM
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -21,27 +22,10 @@ import worker
 TASK, ATTEMPT = os.environ["ORCH_TASK"], int(os.environ["ORCH_ATTEMPT"])
 """
 
-SYNCHRONOUS = """
-strategy = worker.strategy()
-with strategy.scope():
-    total = tf.Variable(0.0, aggregation=tf.VariableAggregation.MEAN)
-    step = tf.Variable(0, dtype=tf.int64, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
-checkpoint = tf.train.Checkpoint(total=total, step=step)
-# As TensorFlow's guide has it: every worker saves, for the variables are read together; only the chief's is kept.
-folder = os.environ["ORCH_CHECKPOINT_DIR"] if worker.context().is_chief else f"/tmp/{os.environ['ORCH_RUN_ID']}-{TASK}"
-manager = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=2)
-newest = tf.train.latest_checkpoint(os.environ["ORCH_CHECKPOINT_DIR"])
-if newest:
-    checkpoint.restore(newest).assert_consumed()
-began_at = int(step.numpy())
-
-@tf.function
-def train():
-    def replica():
-        total.assign_add(tf.distribute.get_replica_context().all_reduce("sum", tf.constant(1.0)))
-        step.assign_add(1)
-    strategy.run(replica)
-
+SYNCHRONOUS = (
+    "strategy = worker.strategy()"
+    + SUM
+    + """
 while int(step.numpy()) < 6:
     train()
     manager.save()
@@ -51,9 +35,8 @@ while int(step.numpy()) < 6:
 forked = "template/start" in open(f"/proc/{os.getppid()}/cmdline").read()
 with open(f"{TASK}.json", "w") as file:
     json.dump({"began_at": began_at, "total": float(total.numpy()), "attempt": ATTEMPT, "forked": forked}, file)
-if not worker.context().is_chief:
-    tf.io.gfile.rmtree(folder)
 """
+)
 
 PREEMPTED = """
 strategy = tf.distribute.MultiWorkerMirroredStrategy()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.real.programs import SCHEDULED_SUM
 from tests.worker.agent_double import ROOT, run_plainly, run_task, start_cluster
 from worker.contract import DeviceSettings, Program, TaskId, tf_config_text
 
@@ -40,23 +41,18 @@ print(isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy), strategy.
     assert [json.loads((outcome.log_dir / "reports.jsonl").read_bytes())["total"] for outcome in outcomes] == [3.0, 3.0]
 
 
-ONE_SCRIPT_FOR_ALL_ROLES = """
+ONE_SCRIPT_FOR_ALL_ROLES = (
+    """
 import worker
 strategy = worker.strategy()
 print("only the chief comes here:", worker.context().task)
-import tensorflow as tf
-coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-with strategy.scope():
-    total = tf.Variable(0.0)
+"""
+    + SCHEDULED_SUM
+    + """
 print(total.device)
-@tf.function
-def step():
-    total.assign_add(1.0)
-for _ in range(20):
-    coordinator.schedule(step)
-coordinator.join()
 print(total.numpy())
 """
+)
 CHIEF_SAYS = "only the chief comes here: chief-0\n/job:ps/replica:0/task:0/device:CPU:0\n20.0\n"
 
 

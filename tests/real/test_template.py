@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.live import LiveRun
+from tests.real.programs import SCHEDULED_SUM
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -107,23 +108,12 @@ def test_four_workers_reduce_after_one_import(up: Any, tmp_path: Path) -> None:
 
 
 def test_parameter_servers_are_forked_too(up: Any, tmp_path: Path) -> None:
-    text = """
-    import json
-    import worker
-    strategy = worker.strategy()
-    import tensorflow as tf
-    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-    with strategy.scope():
-        total = tf.Variable(0.0)
-    @tf.function
-    def step():
-        total.assign_add(1.0)
-    for _ in range(20):
-        coordinator.schedule(step)
-    coordinator.join()
-    agent = Path(f"/proc/{os.getppid()}/task/{os.getppid()}/children").read_text().split()
-    Path(f"{TASK}.json").write_text(json.dumps([FORKED, total.device, float(total.numpy()), len(agent)]))
-    """
+    head = "import json\nimport worker\nstrategy = worker.strategy()\n"
+    tail = """
+agent = Path(f"/proc/{os.getppid()}/task/{os.getppid()}/children").read_text().split()
+Path(f"{TASK}.json").write_text(json.dumps([FORKED, total.device, float(total.numpy()), len(agent)]))
+"""
+    text = head + SCHEDULED_SUM + tail
     found, done = up(text, "--strategy", "parameter_server", "--chief", "-n", "1", "--ps", "1", "--serve")
     assert "fresh interpreter" not in done.err
     # The template's children: the chief, the worker and the ps.

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT, Orch
+from tests.real.programs import SCHEDULED_SUM
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
 
@@ -118,29 +119,13 @@ def test_a_lone_worker_that_waits_for_peers_is_ended_by_one_ctrl_c(orch: Orch, s
 
 
 def test_servers_that_a_script_does_not_start_are_run_and_ended(orch: Orch, script: Script) -> None:
-    script(
-        """
-        import tensorflow as tf
-
-        cluster = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-        strategy = tf.distribute.ParameterServerStrategy(cluster)
-        coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-        with strategy.scope():
-            total = tf.Variable(0.0)
-
-        @tf.function
-        def add():
-            total.assign_add(1.0)
-
-        for _ in range(10):
-            coordinator.schedule(add)
-        coordinator.join()
-        print("total", float(total))
-        """,
-        "chief.py",
-    )
+    head = """
+import tensorflow as tf
+strategy = tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
+"""
+    script(head + SCHEDULED_SUM + 'print("total", float(total))', "chief.py")
     done = orch("up", "chief.py", "--workers", "2", "--ps", "1", "--serve", "--grace", "1", timeout=120, check=0)
-    assert "chief-0  | total 10.0" in done.out
+    assert "chief-0  | total 20.0" in done.out
     assert "stopping worker-0..1, ps-0" in done.err
 
 
