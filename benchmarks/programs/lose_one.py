@@ -11,20 +11,12 @@ import sys
 import time
 
 import tensorflow as tf
+from moments import write
 
 directory = sys.argv[1]
 index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 died = os.path.join(directory, "died")
 again = os.path.exists(died)
-
-
-def write(name, value):
-    path = os.path.join(directory, name)
-    with open(path + ".part", "w") as file:
-        json.dump(value, file)
-    os.rename(path + ".part", path)
-
-
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 
 
@@ -35,16 +27,16 @@ def total():
 
 assert total().numpy() == strategy.num_replicas_in_sync
 if again:
-    write(f"{index}.json", {"reduced": time.time()})
+    write(directory, f"{index}.json", {"reduced": time.time()})
     sys.exit()
 for _ in range(20):
     total()
 if index == 1:
-    write("died", time.time())
+    write(directory, "died", time.time())
     os.kill(os.getpid(), signal.SIGKILL)
 try:
     while True:
         total()
 except Exception as error:
-    write(f"{index}.failed", {"at": time.time(), "error": str(error)[:500]})
+    write(directory, f"{index}.failed", {"at": time.time(), "error": str(error)[:500]})
     raise

@@ -11,21 +11,13 @@ import sys
 import time
 
 import tensorflow as tf
+from moments import write
 
 import worker
 
 directory = sys.argv[1]
-
-
-def write(name, value):
-    path = os.path.join(directory, name)
-    with open(path + ".part", "w") as file:
-        json.dump(value, file)
-    os.rename(path + ".part", path)
-
-
 if worker.context().task == "worker-1":
-    write("pid", os.getpid())
+    write(directory, "pid", os.getpid())
 strategy = worker.strategy()
 with strategy.scope():
     count = tf.Variable(0, dtype=tf.int64)
@@ -48,10 +40,10 @@ while 1 not in run():
     pass
 with open(os.path.join(directory, "pid")) as file:
     pid = json.load(file)
-write("died", time.time())
+write(directory, "died", time.time())
 os.kill(pid, signal.SIGKILL)
 used = run()
 stepped = time.time()
 while 1 not in used:
     used = run()
-write("0.json", {"stepped": stepped, "reduced": time.time()})
+write(directory, "0.json", {"stepped": stepped, "reduced": time.time()})
