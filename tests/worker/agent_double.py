@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from worker.contract import BootstrapOrder, CollectiveSettings, DeviceSettings, Failure, Program, TaskId, from_json, tf_config_text, to_json
 
@@ -28,6 +29,12 @@ class Outcome:
     out: str
     err: str
     log_dir: Path
+
+    @classmethod
+    def of(cls, code: int, log_dir: Path) -> Outcome:
+        """Of a task that wrote its output to `log_dir`."""
+        out, err = ((log_dir / f"{name}.log").read_bytes().decode("utf-8", "surrogateescape") for name in ("stdout", "stderr"))
+        return cls(code, out, err, log_dir)
 
     @property
     def failure(self) -> Failure | None:
@@ -61,7 +68,16 @@ def clean_environment(changes: Mapping[str, str] | None = None) -> dict[str, str
     return {**env, "PYTHONDONTWRITEBYTECODE": "1", "TF_CPP_MIN_LOG_LEVEL": "2", **(changes or {})}
 
 
-def start_task(
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a task is told, and where its output goes."""
+
+    order: BootstrapOrder
+    env: dict[str, str]
+    log_dir: Path
+
+
+def prepare(
     program: Program,
     cwd: Path,
     *,
@@ -72,34 +88,38 @@ def start_task(
     collectives: CollectiveSettings = CollectiveSettings(),
     env: Mapping[str, str] | None = None,
     log_dir: Path | None = None,
-    options: Sequence[str] = (),
-    start: Path = START,
-) -> Task:
-    """Start a task in the background. `options`: of the interpreter."""
+) -> Told:
+    """What a task is told that runs `program`; its log directory is made."""
     if log_dir is None:
         (cwd / "logs").mkdir(exist_ok=True)
         log_dir = Path(tempfile.mkdtemp(prefix=f"{task}-", dir=cwd / "logs"))
     log_dir.mkdir(exist_ok=True)
     order = BootstrapOrder(task, program, strategy, tf_config, devices, str(log_dir), collectives)
     changes = {"PYTHONUNBUFFERED": "1", "ORCH_TASK": task, "ORCH_STRATEGY": strategy, "ORCH_LOG_DIR": str(log_dir), **(env or {})}
+    return Told(order, clean_environment(changes), log_dir)
+
+
+def start_task(program: Program, cwd: Path, *, options: Sequence[str] = (), start: Path = START, **settings: Any) -> Task:
+    """Start a task in the background. `options`: of the interpreter; `settings`: those of `prepare`."""
+    told = prepare(program, cwd, **settings)
     with (
         tempfile.TemporaryFile() as file,
-        (log_dir / "stdout.log").open("ab") as stdout,
-        (log_dir / "stderr.log").open("ab") as stderr,
+        (told.log_dir / "stdout.log").open("ab") as stdout,
+        (told.log_dir / "stderr.log").open("ab") as stderr,
     ):
-        file.write(json.dumps(to_json(order)).encode("ascii"))
+        file.write(json.dumps(to_json(told.order)).encode("ascii"))
         file.flush()
         process = subprocess.Popen(
-            [sys.executable, *options, str(start), str(file.fileno()), task, program.target],
+            [sys.executable, *options, str(start), str(file.fileno()), told.order.task, program.target],
             cwd=cwd,
-            env=clean_environment(changes),
+            env=told.env,
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,
             pass_fds=[file.fileno()],
             start_new_session=True,
         )
-    return Task(process, log_dir)
+    return Task(process, told.log_dir)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,17 +135,16 @@ class Task:
         except subprocess.TimeoutExpired:
             self.kill()
             raise
-        out, err = ((self.log_dir / f"{name}.log").read_bytes().decode("utf-8", "surrogateescape") for name in ("stdout", "stderr"))
-        return Outcome(code, out, err, self.log_dir)
+        return Outcome.of(code, self.log_dir)
 
     def kill(self) -> Outcome:
         self.process.kill()
         return self.wait()
 
 
-def run_task(program: Program, cwd: Path, **settings: object) -> Outcome:
+def run_task(program: Program, cwd: Path, **settings: Any) -> Outcome:
     """Start a task and wait for its end. The settings are those of `start_task`."""
-    return start_task(program, cwd, **settings).wait()  # type: ignore[arg-type]
+    return start_task(program, cwd, **settings).wait()
 
 
 def run_plainly(arguments: Sequence[str], cwd: Path, env: Mapping[str, str] | None = None) -> Outcome:

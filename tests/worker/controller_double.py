@@ -7,7 +7,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -132,19 +132,6 @@ class AgentProcess:
         finally:
             self.process.kill()
             self.process.wait()
-
-
-def agents(directory: Path) -> Iterator[Callable[[], AgentProcess]]:
-    """The body of a fixture: a function that starts agents, which are ended with the test."""
-    started: list[AgentProcess] = []
-
-    def start() -> AgentProcess:
-        started.append(AgentProcess(directory))
-        return started[-1]
-
-    yield start
-    for agent in started:
-        agent.close()
 
 
 def wait_for_file(path: Path) -> str:

@@ -10,15 +10,14 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.worker.agent_double import ROOT, Outcome, clean_environment
-from worker.contract import BootstrapOrder, DeviceSettings, Program, to_json
+from tests.worker.agent_double import ROOT, Outcome, clean_environment, prepare
+from worker.contract import Program, to_json
 from worker.host.look import directory_of
 from worker.host.memory import keep_in_memory
 
@@ -61,7 +60,7 @@ class TemplateProcess:
         assert message.get("ready"), f"{message}\n{self.log.read_text()}"
 
     def fork(self, program: Program, cwd: Path, **settings: Any) -> ForkedTask:
-        """Fork a task; the settings are those of `agent_double.start_task`. Raises `RefusedError`."""
+        """Fork a task; the settings are those of `agent_double.prepare`. Raises `RefusedError`."""
         log_dir, lifeline = self.ask(program, cwd, **settings)
         message = self.receive()
         while "ended" in message:
@@ -73,31 +72,15 @@ class TemplateProcess:
         os.write(lifeline, b"!")
         return ForkedTask(ForkedProcess(message["pid"], lifeline, self), log_dir)
 
-    def ask(
-        self,
-        program: Program,
-        cwd: Path,
-        *,
-        task: str = "worker-0",
-        strategy: str = "none",
-        tf_config: str | None = None,
-        devices: DeviceSettings = DeviceSettings(),
-        env: Mapping[str, str] | None = None,
-        log_dir: Path | None = None,
-    ) -> tuple[Path, int]:
+    def ask(self, program: Program, cwd: Path, **settings: Any) -> tuple[Path, int]:
         """Ask for a task, without waiting for the answer. Returns its log directory, and our end of its lifeline."""
-        if log_dir is None:
-            (cwd / "logs").mkdir(exist_ok=True)
-            log_dir = Path(tempfile.mkdtemp(prefix=f"{task}-", dir=cwd / "logs"))
-        log_dir.mkdir(exist_ok=True)
-        order = BootstrapOrder(task, program, strategy, tf_config, devices, str(log_dir))
-        changes = {"PYTHONUNBUFFERED": "1", "ORCH_TASK": task, "ORCH_STRATEGY": strategy, "ORCH_LOG_DIR": str(log_dir), **(env or {})}
+        told = prepare(program, cwd, **settings)
         request = {
-            "order": to_json(order),
-            "env": clean_environment(changes),
+            "order": to_json(told.order),
+            "env": told.env,
             "cwd": str(cwd),
-            "stdout": str(log_dir / "stdout.log"),
-            "stderr": str(log_dir / "stderr.log"),
+            "stdout": str(told.log_dir / "stdout.log"),
+            "stderr": str(told.log_dir / "stderr.log"),
             "limits": resource.getrlimit(resource.RLIMIT_NOFILE),
             "path": directory_of(program, str(cwd)),
         }
@@ -108,7 +91,7 @@ class TemplateProcess:
         self.control.sendmsg([json.dumps({"fork": self._tokens}).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed)])
         os.close(request_fd)
         os.close(life_read)
-        return log_dir, life_write
+        return told.log_dir, life_write
 
     def has_ended(self, pid: int) -> bool:
         return pid in self._ended
@@ -166,8 +149,7 @@ class ForkedTask:
         except TimeoutError:
             self.process.kill()
             raise
-        out, err = ((self.log_dir / f"{name}.log").read_bytes().decode("utf-8", "surrogateescape") for name in ("stdout", "stderr"))
-        return Outcome(code, out, err, self.log_dir)
+        return Outcome.of(code, self.log_dir)
 
     def kill(self) -> Outcome:
         self.process.kill()

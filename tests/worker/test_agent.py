@@ -8,26 +8,16 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.worker.controller_double import AgentProcess, agents, wait_for_file
+from tests.worker.controller_double import AgentProcess, wait_for_file
 from worker import contract
 from worker.channel import HEADER, MAGIC, encode
 from worker.contract import Program
-
-
-@pytest.fixture
-def start_agent(tmp_path: Path) -> Iterator[Callable[[], AgentProcess]]:
-    yield from agents(tmp_path)
-
-
-@pytest.fixture
-def agent(start_agent: Callable[[], AgentProcess]) -> AgentProcess:
-    return start_agent()
 
 
 def is_alive(pid: int) -> bool:

@@ -5,27 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.worker.controller_double import AgentProcess, agents, wait_for_file
+from tests.worker.controller_double import AgentProcess, wait_for_file
 from worker import contract
 from worker.host import relay
 
 MEGABYTE = 1024 * 1024
 WRITE = "head -c {size} /dev/zero | tr '\\0' x; printf end"
-
-
-@pytest.fixture
-def start_agent(tmp_path: Path) -> Iterator[Callable[[], AgentProcess]]:
-    yield from agents(tmp_path)
-
-
-@pytest.fixture
-def agent(start_agent: Callable[[], AgentProcess]) -> AgentProcess:
-    return start_agent()
 
 
 def acknowledge_to_end(agent: AgentProcess, task: str = "worker-0") -> None:

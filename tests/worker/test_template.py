@@ -11,7 +11,7 @@ import re
 import signal
 import textwrap
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from tests.live import is_alive, wait_for_file, wait_until, wait_until_gone
-from tests.worker.controller_double import AgentProcess, agents
+from tests.worker.controller_double import AgentProcess
 from worker import contract
 from worker.contract import Program, TemplateOrder
 
@@ -91,9 +91,8 @@ def is_template(process: psutil.Process) -> bool:
 
 
 @pytest.fixture
-def start_host(tmp_path: Path) -> Iterator[Callable[[str], Host]]:
+def start_host(tmp_path: Path, start_agent: Callable[[Path], AgentProcess]) -> Callable[[str], Host]:
     """``start_host("name")``: an agent whose directory, of that name, has the files that the test has written to tmp_path."""
-    started = []
 
     def start(name: str = "host") -> Host:
         directory = tmp_path / name
@@ -101,15 +100,9 @@ def start_host(tmp_path: Path) -> Iterator[Callable[[str], Host]]:
         for path in tmp_path.glob("*.*"):
             if path.is_file():
                 (directory / path.name).write_bytes(path.read_bytes())
-        starting = agents(directory)
-        host = Host(next(starting)())
-        started.append(starting)
-        return host
+        return Host(start_agent(directory))
 
-    yield start
-    for starting in started:
-        for _ in starting:
-            pass
+    return start
 
 
 def write(directory: Path, text: str, name: str = "s.py") -> Path:
