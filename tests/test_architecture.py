@@ -28,7 +28,7 @@ INSIGHT = tuple(
     f"orchestrator.insight.{name}" for name in ("devices", "doctor", "facts", "finding", "judge", "placement", "reads", "tensorflow_rules")
 )
 ARROWS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(INSIGHT, (*INSIGHT, *MODEL)),
+    **dict.fromkeys(INSIGHT, (*INSIGHT, "worker.missing_devices", *MODEL)),
     "orchestrator.__main__": ("orchestrator.cli",),
     "orchestrator.cli": ("orchestrator.__version__", "orchestrator.supervisor", "orchestrator.insight", *PLACES),
     "orchestrator.testing": ("orchestrator.supervisor", *PLACES),
@@ -44,6 +44,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "worker.collectives": (),
     "worker.reachability": (),
     "worker.manifest": (),
+    "worker.missing_devices": (),
     "worker.questions": (),
     "worker.naming": ("worker.codec",),
     "worker.equipment": (),
@@ -53,7 +54,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     ),
     "worker.channel": ("worker.contract",),
     "worker.clock": (),
-    "worker.task": ("worker.contract", "worker.channel"),
+    "worker.task": ("worker.contract", "worker.channel", "worker.missing_devices"),
     "worker.host": ("worker.contract", "worker.channel", "worker.clock", "worker.task"),
     "worker": ("worker.contract", "worker.channel", "worker.task"),
 }
@@ -64,7 +65,7 @@ EXACT = ("orchestrator", "worker")
 PURE = (
     *("orchestrator.model", "orchestrator.errors", *INSIGHT),
     *("worker.codec", "worker.collectives", "worker.contract", "worker.equipment"),
-    *("worker.manifest", "worker.naming", "worker.questions", "worker.reachability"),
+    *("worker.manifest", "worker.missing_devices", "worker.naming", "worker.questions", "worker.reachability"),
 )
 PURE_IMPORTS = {
     "__future__",

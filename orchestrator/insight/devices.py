@@ -9,25 +9,13 @@ from __future__ import annotations
 
 import re
 
+from worker import missing_devices
+
 _FULL = re.compile(
     r"(?:/job:(?P<job>\w+))?(?:/replica:\d+)?(?:/task:(?P<task>\d+))?(?:/?(?:device:)?(?P<kind>[A-Za-z_]+):(?P<index>\d+|\*))?", re.ASCII
 )
 LOCAL = "localhost"
 """The job of a process that has no cluster."""
-
-# What TensorFlow 2.21 says about a device that it has not, each with the device and, where it names them, those that it has.
-# Sources: eager/execute.cc, eager/placement_utils.cc, placer.cc, process_function_library_runtime.cc, eager/context.cc.
-_MISSING = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"Could not satisfy device specification '(?P<asked>[^']+)'\.[^\n]*?All available devices \[(?P<had>[^\]\n]*)\]",
-        r"was explicitly assigned to (?P<asked>\S+) but available devices are \[(?P<had>[^\]\n]*)\]",
-        r"Could not satisfy explicit device specification '(?P<asked>[^']+)' because no devices matching"
-        r"[^\n]*?available devices: (?P<had>[^\n]*)",
-        r"Unable to find any devices for spec (?P<asked>\S+)",
-        r"(?P<asked>(?:/job:\S+|/?(?:device:)?[A-Za-z_]+:\d+)) unknown device\.",
-    )
-)
 
 
 def shorten(name: str, task: str = "") -> str:
@@ -50,12 +38,8 @@ def explain(text: str) -> str | None:
 
     None for any other text.
     """
-    for pattern in _MISSING:
-        found = pattern.search(text)
-        if found is not None:
-            had = found.groupdict().get("had")
-            return _explain(found["asked"].rstrip(".,;'\""), None if had is None else _names(had))
-    return None
+    missing = missing_devices.find(text)
+    return None if missing is None else _explain(missing.asked, None if missing.had is None else _names(missing.had))
 
 
 def _names(text: str) -> list[str]:

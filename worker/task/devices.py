@@ -148,13 +148,15 @@ def _in_the_way(error: BaseException, settings: dict[str, Any]) -> str:
 
 
 def _missing_device(text: str) -> str:
-    """For TensorFlow's two ways to say that a device is not there: in a graph (colocation_graph.cc) and eagerly (placement_utils.cc)."""
-    import re  # wanted only now
+    import re  # wanted only now, as is what follows
 
-    found = re.search(r"(?:explicitly assigned to |satisfy device specification ')[^ ']*device:(CPU|GPU):([0-9]+)", text)
+    from .. import missing_devices
+
+    missing = missing_devices.find(text)
+    found = re.search(r"(CPU|GPU):([0-9]+)$", missing.asked, re.IGNORECASE) if missing else None
     if found is None:
         return ""
-    kind, count = found[1], int(found[2]) + 1
+    kind, count = found[1].upper(), int(found[2]) + 1
     makes = f"--cpus {count}" if kind == "CPU" else f"--gpus {count} on a host that has as many, or --logical-gpus on one GPU,"
     return f"{makes} would give this task {kind}:{count - 1}; --soft-placement lets TensorFlow take another device"
 
