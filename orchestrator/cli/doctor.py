@@ -22,7 +22,8 @@ from ..model.document import Node
 from ..model.parse import parse
 from ..model.spec import ClusterSpec
 from ..record.logs import wants_color
-from .options import PROGRAM_KINDS, ScriptCommand, home_option, read_settings, says, spec_options
+from .options import PROGRAM_KINDS, ScriptCommand, home_option, import_timeout_option, read_settings, says, spec_options
+from .views import color_option
 
 if TYPE_CHECKING:
     from ..backends.inquiry import Answers
@@ -34,17 +35,9 @@ MOST_NAMED = 8
 @click.command("doctor", cls=ScriptCommand)
 @spec_options
 @home_option
-@click.option(
-    "--import-timeout",
-    type=click.FloatRange(1, 86400),
-    default=120.0,
-    metavar="S",
-    help="Seconds that TensorFlow's import may take; default: 120.",
-)
+@import_timeout_option("TensorFlow's import")
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
-@click.option(
-    "--color", envvar="ORCH_COLOR", type=click.Choice(["auto", "always", "never"]), default="auto", help="Colours: auto, always or never."
-)
+@color_option
 @click.option("--json", "as_json", is_flag=True, help="Print facts and findings as JSON.")
 @click.pass_context
 def doctor_command(ctx: click.Context, /, home: str, import_timeout: float, strict: bool, color: Any, as_json: bool, **_: Any) -> int:

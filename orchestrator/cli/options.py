@@ -141,6 +141,12 @@ def home_option(command: F) -> F:
     return click.option("--run-dir", "home", callback=_not_empty, **options)(command)
 
 
+def import_timeout_option(what: str) -> Callable[[F], F]:
+    """``--import-timeout``: how many seconds `what` may take."""
+    limits = click.FloatRange(1, 86400)
+    return click.option("--import-timeout", type=limits, default=120.0, metavar="S", help=f"Seconds that {what} may take; default: 120.")
+
+
 def _not_empty(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
     if not value:  # it would be the working directory itself
         raise UsageError("--run-dir: must not be empty; leave it out to keep runs in .orch")

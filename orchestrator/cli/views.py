@@ -40,9 +40,13 @@ def view_options(command: F) -> F:
 def color_options(command: F) -> F:
     """``--color --all``."""
     everything = click.option("--all", "everything", is_flag=True, help="Show TensorFlow's start-up noise too.")
+    return color_option(everything(command))
+
+
+def color_option(command: F) -> F:
+    """``--color``."""
     choices = click.Choice(["auto", "always", "never"])
-    color = click.option("--color", envvar="ORCH_COLOR", type=choices, default="auto", help="Colours: auto, always or never.")
-    return color(everything(command))
+    return click.option("--color", envvar="ORCH_COLOR", type=choices, default="auto", help="Colours: auto, always or never.")(command)
 
 
 def only_tasks(names: Sequence[str], known: Sequence[str]) -> set[str] | None:

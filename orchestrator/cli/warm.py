@@ -13,6 +13,7 @@ from ..errors import UsageError
 from ..insight import warm
 from ..model.spec import DEFAULT_PRELOAD
 from ..record.render import describe_moment, describe_seconds
+from .options import import_timeout_option
 
 F = TypeVar("F", bound=Callable[..., Any])
 IDLE_S = 1800.0
@@ -42,13 +43,7 @@ def _options(command: F) -> F:
 @click.option(
     "--idle-timeout", type=float, default=IDLE_S, show_default=True, metavar="S", help="End it after so many seconds without use."
 )
-@click.option(
-    "--import-timeout",
-    type=click.FloatRange(1, 86400),
-    default=120.0,
-    metavar="S",
-    help="Seconds that the imports may take; default: 120.",
-)
+@import_timeout_option("the imports")
 def start_command(python: str | None, preload: tuple[str, ...], as_json: bool, idle_timeout: float, import_timeout: float) -> int:
     """Start it, and return when it is ready. One that does not fit any more is replaced; runs that came from it go on."""
     if not 0 < idle_timeout < float("inf"):

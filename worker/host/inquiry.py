@@ -36,7 +36,7 @@ class Inquirer:
     def __init__(self, orders_fd: int, frames_fd: int) -> None:
         self._loop = Loop()
         self._link = Link(self._loop, orders_fd, frames_fd, self._obey, self._leave)
-        self._asked: Asked | None = None
+        self._asked: Question | None = None
         self._is_over = False
 
     def run(self) -> int:
@@ -80,15 +80,15 @@ class Inquirer:
         self, what: Literal["machine", "python"], argv: Sequence[str], env: Mapping[str, str], limits: tuple[float, float], answer: Answer
     ) -> None:
         try:
-            self._asked = Asked(self._loop, what, argv, env, limits, answer)
+            self._asked = Question(self._loop, what, argv, env, limits, answer)
         except (OSError, ValueError) as error:
             reason = f"it cannot be run: {getattr(error, 'strerror', None) or error}"
             answer(contract.Told(what, time.time(), code=None, reason=reason))
 
 
-class Asked:
-    """A program that knows when to end. Its group is killed after the first limit of seconds, or the second once it has said a line; or
-    if it talks too much. `answer` is called once, unless it is ended. Raises OSError if it cannot be started."""
+class Question:
+    """Put to a program that knows when to end. Its group is killed after the first limit of seconds, or the second once it has said a
+    line; or if it talks too much. `answer` is called once, unless it is ended. Raises OSError if it cannot be started."""
 
     def __init__(
         self,
