@@ -40,7 +40,7 @@ def stacks_command(run: str | None, home: str, full: bool, native: bool) -> int:
     pid, cluster = found.controller_pid(), found.read_cluster()
     if pid is None or cluster is None:
         raise UsageError(f"{found.run_id} is not running")
-    py_spy = _find_py_spy(found) if native else ""
+    py_spy = _py_spy_for(found) if native else ""
     files = {name: found.stacks_path(name, task.attempt) for name, task in cluster.tasks.items() if not task.has_ended}
     before = {name: _size(path) for name, path in files.items()}
     if not send_signal(found, pid, signal.SIGUSR1):
@@ -60,18 +60,23 @@ def stacks_command(run: str | None, home: str, full: bool, native: bool) -> int:
     return 0
 
 
-def _find_py_spy(run: RunDir) -> str:
-    """py-spy beside this interpreter, or on PATH. Raises `UsageError`."""
+def _py_spy_for(run: RunDir) -> str:
+    """Raises `UsageError` for a run that it cannot look into, or if it is not installed."""
     planned = run.read_plan()
     if planned is not None and planned.spec.backend.type != "local":
         raise UsageError(
             "--native looks into tasks on this machine only; run py-spy dump --native --pid PID on their hosts (orch ps has the pids)"
         )
-    beside = os.path.join(os.path.dirname(sys.executable), "py-spy")
-    found = beside if os.access(beside, os.X_OK) else shutil.which("py-spy")
+    found = find_py_spy()
     if found is None:
         raise UsageError("--native needs py-spy, which is not installed: pip install py-spy")
     return found
+
+
+def find_py_spy() -> str | None:
+    """py-spy beside this interpreter, or on PATH."""
+    beside = os.path.join(os.path.dirname(sys.executable), "py-spy")
+    return beside if os.access(beside, os.X_OK) else shutil.which("py-spy")
 
 
 def _dump_native(py_spy: str, name: str, cluster: Cluster) -> str:
