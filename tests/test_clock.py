@@ -58,7 +58,7 @@ def test_a_clock_that_is_set_during_a_run_changes_no_deadline_and_no_blame(orch,
 
 def test_a_host_whose_clock_is_ahead_is_heard_in_our_time() -> None:
     failure = contract.Failure("E", "m", "t", 1060.0)
-    frame = contract.Exited("worker-0", 1, 1, 1060.5, False, (0, 0), failure)
+    frame = contract.Exited("worker-0", 1, 1, 1060.5, False, failure)
     heard = in_our_time(frame, 60.0)
     assert (heard.at, heard.failure.at) == (1000.5, 1000.0)
     assert in_our_time(contract.Gone(), 60.0) == contract.Gone()

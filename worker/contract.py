@@ -28,7 +28,6 @@ from .manifest import CodeWanted as CodeWanted
 from .naming import STACKS as STACKS
 from .naming import STREAMS as STREAMS
 from .naming import TASK_TYPES as TASK_TYPES
-from .naming import Stream as Stream
 from .naming import TaskId as TaskId
 from .naming import file_of as file_of
 from .questions import Inquiry as Inquiry
@@ -41,7 +40,7 @@ from .reachability import Target as Target
 from .reachability import Tried as Tried
 from .reachability import Try as Try
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Version of the frames below. Both ends must agree; `channel.Decoder` refuses another one."""
 
 # --- tasks -------------------------------------------------------------------------------------
@@ -203,12 +202,10 @@ class Bye:
 class Facts:
     """What the agent found on its host, and the ports it holds from now on."""
 
-    hostname: str
     pid: int
     python: str
     python_version: str
     cores: int
-    memory_bytes: int
     ports: tuple[int, ...] = ()
     problems: tuple[str, ...] = ()
     """Why the programs cannot run here: a missing script, a syntax error, a missing command."""
@@ -344,7 +341,6 @@ class Exited:
     """A task's process has ended. `code` as a shell says it: 128 + n for signal n.
 
     `stopped`: the agent had already been told to stop the task, or had lost its owner.
-    `sizes`: bytes in stdout and stderr so far.
     """
 
     task: str
@@ -352,7 +348,6 @@ class Exited:
     code: int
     at: float
     stopped: bool
-    sizes: tuple[int, int]
     failure: Failure | None = None
     killed: bool = False
     """By a signal. A program may also exit with such a code by itself, as a shell does whose command was killed."""
@@ -361,11 +356,10 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """Nothing of the task is left: its process group is empty and its output has its final sizes."""
+    """Nothing of the task is left: its process group is empty and its output will not grow any more."""
 
     task: str
     attempt: int
-    sizes: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)

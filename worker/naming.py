@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from .codec import ContractError
 
@@ -11,7 +10,6 @@ TASK_TYPES = ("chief", "worker", "ps", "evaluator")
 """TensorFlow's task types, in the order in which tasks are counted and shown."""
 
 STREAMS = ("stdout", "stderr")
-Stream = Literal["stdout", "stderr"]
 STACKS = "stacks"
 """What else a task writes that its run keeps: relayed as a stream of its own from a host that does not see the run directory."""
 

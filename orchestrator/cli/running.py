@@ -79,13 +79,13 @@ def _run(run: RunDir, spec: ClusterSpec, viewer: Viewer, view: LogView | None, *
         verdict = asyncio.run(supervisor.run())
     except UsageError as error:
         run.discard()
-        _tell(viewer, error, run)
+        _tell(viewer, error)
         raise
     except (OrchError, OSError) as error:
         broken = error if isinstance(error, OrchError) else _cannot_keep(run, error)
         verdict = verdict_of_error(broken, started_at)
         _write_verdict(run, verdict)
-        _tell(viewer, broken, run)
+        _tell(viewer, broken)
         if isinstance(viewer, JsonLines):
             _end_json(run, viewer, supervisor.cluster, verdict)
         raise broken from None
@@ -98,7 +98,7 @@ def _run(run: RunDir, spec: ClusterSpec, viewer: Viewer, view: LogView | None, *
     return verdict.exit_code
 
 
-def _tell(viewer: Viewer, error: OrchError, run: RunDir) -> None:
+def _tell(viewer: Viewer, error: OrchError) -> None:
     with contextlib.suppress(KeyboardInterrupt):  # one that was held back; the error says more
         release_signals()
     if isinstance(viewer, detach.Answering):

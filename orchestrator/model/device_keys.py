@@ -37,13 +37,13 @@ class Gpus:
         if isinstance(node.value, str) and node.value.strip().lower() == "auto":
             return GpuWish()
         if isinstance(node.value, list):
-            return self._list(node, node.value, path, findings)
+            return self._list(node.value, path, findings)
         if isinstance(node.value, str) and node.value.strip():
-            return self._list(node, _parts(node), path, findings)
+            return self._list(_parts(node), path, findings)
         findings.add(node, path, f"must be auto, a number of GPUs, or a list of GPUs, not {shown(node)}", "write auto, 2 or [0, 2]")
         return None
 
-    def _list(self, node: Node, items: list[Node], path: str, findings: Findings) -> GpuWish | None:
+    def _list(self, items: list[Node], path: str, findings: Findings) -> GpuWish | None:
         ids: list[str] = []
         for item in items:
             found = self._id(item, path, findings)

@@ -126,7 +126,7 @@ def report(verdict: Verdict, run: RunDir, cluster: Cluster | None, shown_dir: Pa
     lines += _describe_past(verdict)
     cause = verdict.cause
     if cause is not None and cause.task:
-        lines += _describe_failure(cause, verdict, run, directory)
+        lines += _describe_failure(cause, run, directory)
         lines += _describe_suspect(cause, run, cluster)
         lines += [f"  what to do: {cause.remedy}"] if cause.remedy else []
         lines += _describe_others(cause, cluster)
@@ -175,7 +175,7 @@ def _describe_suspect(cause: Cause, run: RunDir, cluster: Cluster | None) -> lis
     return [f"  {cause.suspect} was {stacks.place(stacks.Answer(answer.frames))}"] if answer.frames else []
 
 
-def _describe_failure(cause: Cause, verdict: Verdict, run: RunDir, directory: Path) -> list[str]:
+def _describe_failure(cause: Cause, run: RunDir, directory: Path) -> list[str]:
     how = describe_code(cause.code, cause.killed) if cause.code else f"it {cause.what}" if cause.code == 0 else cause.what
     lines = [f"  first failure: {cause.task} on {cause.host}: {how}"]
     if cause.code and cause.what != "failed":

@@ -19,7 +19,7 @@ NETS = (
 
 
 def facts(*found: NetAddress, arrived_at: str = "", python: str = "3.11.7", tensorflow: str = "2.21.0") -> Facts:
-    return Facts("h", 1, "python", python, 2, 0, addresses=found, arrived_at=arrived_at, tensorflow=tensorflow)
+    return Facts(1, "python", python, 2, addresses=found, arrived_at=arrived_at, tensorflow=tensorflow)
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,7 @@ def test_a_host_without_a_driver_has_none_and_loads_nothing(monkeypatch: pytest.
 
 
 def test_facts_carry_them() -> None:
-    facts = Facts("h", 1, "python", "3.11", 4, 0, gpus=FOUR)
+    facts = Facts(1, "python", "3.11", 4, gpus=FOUR)
     assert from_json(Facts, to_json(facts)) == facts
 
 

@@ -151,12 +151,10 @@ class Agent:
         if hello.template is not None and not (trouble or problems) and look.mentions(hello.template, hello.programs, hello.cwd):
             self._tasks.warm_up(hello.template, hello.programs, hello.cwd)
         facts = contract.Facts(
-            hostname=socket.gethostname(),
             pid=os.getpid(),
             python=sys.executable,
             python_version=look.python_version(),
             cores=cores,
-            memory_bytes=look.measure_memory(),
             ports=tuple(sock.getsockname()[1] for sock in self._held),
             problems=tuple(problems),
             gpus=look.find_gpus(os.environ),

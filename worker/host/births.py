@@ -77,9 +77,7 @@ class Starter:
 
     def _fork(self, birth: Birth, template: Template) -> None:
         birth.template = template
-        birth.fork = Fork(
-            self._request(birth, template), lambda pid, life: self._born(birth, pid, life), lambda why: self._refused(birth, why)
-        )
+        birth.fork = Fork(self._request(birth), lambda pid, life: self._born(birth, pid, life), lambda why: self._refused(birth, why))
         self._births.append(birth)
         if not template.ready:
             self._on_waiting(birth, f"importing {', '.join(template.preload)}")
@@ -143,7 +141,7 @@ class Starter:
         else:
             self._on_started(birth, pid, lifeline)
 
-    def _request(self, birth: Birth, template: Template) -> dict[str, object]:
+    def _request(self, birth: Birth) -> dict[str, object]:
         order = birth.order
         return {
             "order": contract.to_json(birth.told),

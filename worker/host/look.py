@@ -27,14 +27,6 @@ def count_cores() -> int:
     return os.cpu_count() or 1
 
 
-def measure_memory() -> int:
-    """Bytes of physical memory; 0 where the platform does not say."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):
-        return 0
-
-
 def free_bytes(path: str) -> int | None:
     """Bytes that this user may still write below `path`; None where nobody can tell."""
     try:

@@ -38,7 +38,8 @@ class TaskOutput:
     reports_read: int = 0
     awaits_begin: bool = False
     """Its program is Python, and has not come to its first line yet, as far as we know."""
-    truncated: bool = False
+    was_shorter: bool = False
+    """A file was found shorter than it had been: the task has opened /dev/stdout with O_TRUNC."""
 
     def path(self, stream: str) -> str:
         return os.path.join(self.directory, file_of(stream))
@@ -49,12 +50,14 @@ class TaskOutput:
             size = os.stat(self.path(stream)).st_size
         except OSError:
             size = 0
-        if size < self.told[stream]:
-            self.truncated = True  # the task opened /dev/stdout with O_TRUNC
+        self.was_shorter |= size < self.told[stream]
         return max(size, self.told[stream])
 
-    def sizes(self) -> tuple[int, int]:
-        return self.size("stdout"), self.size("stderr")
+    def look_whether_shorter(self) -> bool:
+        """`was_shorter`, after another look."""
+        for stream in STREAMS:
+            self.size(stream)
+        return self.was_shorter
 
     def read(self, stream: str, limit: int) -> tuple[int, bytes]:
         """The next bytes after what was told, at most `limit`, and where they start."""

@@ -265,7 +265,6 @@ class TaskTable:
             code if code >= 0 else 128 - code,
             clock.now(),
             task.stopped,
-            task.output.sizes(),
             failure,
             code < 0,
             replace(found, condition=task.condition),
@@ -316,7 +315,7 @@ class TaskTable:
         del self._tasks[task.pid]
         os.close(task.lifeline)
         self._relay.remove(task.output)
-        self._link.send(contract.Swept(task.order.task, task.order.attempt, task.output.sizes()))
-        if task.output.truncated:
+        self._link.send(contract.Swept(task.order.task, task.order.attempt))
+        if task.output.look_whether_shorter():
             text = f"{task.order.task} cut its own log short: it opened /dev/stdout or /dev/stderr anew (use >&1, >>, or tee -a)"
             self._note(text)
