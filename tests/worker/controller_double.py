@@ -63,15 +63,15 @@ class AgentProcess:
         self.order(contract.Hello("run", **settings))
         return self.wait_for(contract.Facts)
 
-    def start(self, *scripts: str, env: dict[str, str] | None = None, **settings: Any) -> None:
-        """Start a shell task for each of the scripts: task-0, task-1, …"""
+    def start(self, *scripts: str, attempt: int = 1, env: dict[str, str] | None = None, **settings: Any) -> None:
+        """Start a shell task for each of the scripts: worker-0, worker-1, …"""
         orders = (
             contract.TaskOrder(
                 task=f"worker-{index}",
-                attempt=1,
+                attempt=attempt,
                 program=contract.Program("command", "sh", ("-c", script)),
                 cwd=str(self.directory),
-                log_dir=f"attempt-1/worker-{index}",
+                log_dir=f"attempt-{attempt}/worker-{index}",
                 env={"ORCH_TASK": f"worker-{index}", **(env or {})},
                 **settings,
             )

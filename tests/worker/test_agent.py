@@ -97,17 +97,32 @@ def test_the_ports_are_given_back(agent: AgentProcess) -> None:
     bind(port, reuse=False).close()
 
 
-def test_a_task_that_listens_is_up(agent: AgentProcess, tmp_path: Path) -> None:
-    (port,) = agent.hello(ports=1).ports
-    (tmp_path / "listen.py").write_text(
+def listen_at(port: int, directory: Path) -> str:
+    """A line for a shell in `directory`: come up at this port, as a task does."""
+    (directory / "listen.py").write_text(
         f"import socket; s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)\n"
         f"s.bind(('127.0.0.1', {port})); s.listen(); s.accept()[0].recv(1)"
     )
-    agent.start(f'while ! [ -e go ]; do sleep 0.01; done; "{sys.executable}" listen.py; exec sleep 1000', port=port)
+    return f'"{sys.executable}" listen.py; exec sleep 1000'
+
+
+def test_a_task_that_listens_is_up(agent: AgentProcess, tmp_path: Path) -> None:
+    (port,) = agent.hello(ports=1).ports
+    agent.start(f"while ! [ -e go ]; do sleep 0.01; done; {listen_at(port, tmp_path)}", port=port)
     assert "refused" in agent.wait_for(contract.Waiting).reason
     assert not agent.all(contract.Up)
     (tmp_path / "go").touch()
     assert agent.wait_for(contract.Up).task == "worker-0"
+
+
+def test_an_attempt_that_has_ended_does_not_come_up_with_the_next(agent: AgentProcess, tmp_path: Path) -> None:
+    (port,) = agent.hello(ports=1).ports
+    agent.start("exec sleep 1000", port=port)
+    agent.wait_for(contract.Waiting)
+    agent.order(contract.StopTasks(("worker-0",), 0.0))
+    agent.wait_for(contract.Exited)
+    agent.start(listen_at(port, tmp_path), attempt=2, port=port)
+    assert agent.wait_for(contract.Up).attempt == 2
 
 
 # --- tasks -------------------------------------------------------------------------------------

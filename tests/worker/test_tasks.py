@@ -94,10 +94,10 @@ def test_whether_a_task_runs_is_known_without_a_look_at_all(table: TaskTable, to
 
     with monkeypatch.context() as patch:
         patch.setattr(table, "_tasks", Unread(table._tasks))
-        assert [table.is_running(f"worker-{index}") for index in (0, COUNT - 1, COUNT)] == [True, True, False]
+        assert [table.is_running(f"worker-{index}", 1) for index in (0, COUNT - 1, COUNT)] == [True, True, False]
     wait_for_ends(told)
     table.reap()
-    assert not table.is_running("worker-0")
+    assert not table.is_running("worker-0", 1)
 
 
 @pytest.mark.parametrize(("ending", "code"), [("", 0), ("sys.exit(7)", 7), ("sys.exit('no')", 1), ("raise OSError", 1)])

@@ -25,7 +25,7 @@ class Prober:
 
     def __init__(self, loop: Loop, link: Link) -> None:
         self._loop, self._link = loop, link
-        self.is_running: Callable[[str], bool] = lambda name: False
+        self.is_running: Callable[[str, int], bool] = lambda name, attempt: False
         self._awaited: list[_Awaited] = []
         self._wait_s = FIRST_S
 
@@ -39,7 +39,7 @@ class Prober:
             self._loop.after(self._wait_s, self._probe)
 
     def _probe(self) -> None:
-        self._awaited = [one for one in self._awaited if self.is_running(one.order.task) and not self._is_up(one)]
+        self._awaited = [one for one in self._awaited if self.is_running(one.order.task, one.order.attempt) and not self._is_up(one)]
         if self._awaited:
             self._wait_s = min(MOST_S, self._wait_s * 1.2)
             self._loop.after(self._wait_s, self._probe)

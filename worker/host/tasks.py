@@ -93,8 +93,10 @@ class TaskTable:
     def __bool__(self) -> bool:
         return bool(self._tasks) or bool(self._starter)
 
-    def is_running(self, name: str) -> bool:
-        return name in self._running
+    def is_running(self, name: str, attempt: int) -> bool:
+        """This attempt of the task has not ended."""
+        pid = self._running.get(name)
+        return pid is not None and self._tasks[pid].order.attempt == attempt
 
     def warm_up(self, template: contract.TemplateOrder, programs: Sequence[contract.Program], cwd: str) -> None:
         """Begin with the imports that the tasks of `template`, which run `programs`, will need."""
