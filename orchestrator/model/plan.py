@@ -171,7 +171,7 @@ def make(run_id: str, spec: ClusterSpec, placement: Placement, hosts: Sequence[H
     env = {
         **spec.env,
         "ORCH_RUN_ID": run_id,
-        "ORCH_STRATEGY": spec.strategy,
+        "ORCH_RUN_STRATEGY": spec.strategy,
         "ORCH_ATTEMPT": "1",
         "MASTER_ADDR": facts[first.host].address,
         "MASTER_PORT": str(ports.get(first.id, 0)),

@@ -95,7 +95,7 @@ def prepare(
         log_dir = Path(tempfile.mkdtemp(prefix=f"{task}-", dir=cwd / "logs"))
     log_dir.mkdir(exist_ok=True)
     order = BootstrapOrder(task, program, strategy, tf_config, devices, str(log_dir), collectives)
-    changes = {"PYTHONUNBUFFERED": "1", "ORCH_TASK": task, "ORCH_STRATEGY": strategy, "ORCH_LOG_DIR": str(log_dir), **(env or {})}
+    changes = {"PYTHONUNBUFFERED": "1", "ORCH_TASK": task, "ORCH_RUN_STRATEGY": strategy, "ORCH_LOG_DIR": str(log_dir), **(env or {})}
     return Told(order, clean_environment(changes), log_dir)
 
 

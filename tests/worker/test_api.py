@@ -19,7 +19,7 @@ from worker.contract import Program, TaskId, tf_config_text
 from worker.task import reports
 
 VARIABLES = (
-    "ORCH_TASK ORCH_RUN_ID ORCH_ATTEMPT ORCH_IS_CHIEF ORCH_RUN_DIR ORCH_CHECKPOINT_DIR ORCH_STRATEGY ORCH_LOG_DIR"
+    "ORCH_TASK ORCH_RUN_ID ORCH_ATTEMPT ORCH_IS_CHIEF ORCH_RUN_DIR ORCH_CHECKPOINT_DIR ORCH_RUN_STRATEGY ORCH_LOG_DIR"
     " RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE TF_CONFIG"
 )
 
@@ -50,7 +50,7 @@ def test_an_empty_tf_config_is_none(monkeypatch: pytest.MonkeyPatch, text: str) 
 def test_everything_orch_says(monkeypatch: pytest.MonkeyPatch) -> None:
     told = {
         "ORCH_TASK": "worker-1", "ORCH_RUN_ID": "r-7", "ORCH_ATTEMPT": "3", "ORCH_IS_CHIEF": "0", "ORCH_RUN_DIR": "/runs/r-7",
-        "ORCH_CHECKPOINT_DIR": "/ck", "ORCH_STRATEGY": "multi_worker_mirrored", "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0",
+        "ORCH_CHECKPOINT_DIR": "/ck", "ORCH_RUN_STRATEGY": "multi_worker_mirrored", "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0",
         "LOCAL_WORLD_SIZE": "1", "TF_CONFIG": config({"worker": ["a:1", "b:1"]}, index=1),
     }  # fmt: skip
     for name, text in told.items():
@@ -147,8 +147,8 @@ def test_a_variable_that_is_no_number(monkeypatch: pytest.MonkeyPatch, name: str
 
 def test_an_unknown_strategy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORCH_TASK", "worker-0")
-    monkeypatch.setenv("ORCH_STRATEGY", "tpu_pod")
-    with pytest.raises(ValueError, match="ORCH_STRATEGY: 'tpu_pod' is not one of multi_worker_mirrored, "):
+    monkeypatch.setenv("ORCH_RUN_STRATEGY", "tpu_pod")
+    with pytest.raises(ValueError, match="ORCH_RUN_STRATEGY: 'tpu_pod' is not one of multi_worker_mirrored, "):
         worker.strategy()
 
 

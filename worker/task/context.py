@@ -67,7 +67,7 @@ def context() -> Context:
         cluster=cluster,
         run_dir=_path("ORCH_RUN_DIR"),
         checkpoint_dir=_path("ORCH_CHECKPOINT_DIR"),
-        strategy=env.get("ORCH_STRATEGY") or "none",
+        strategy=env.get("ORCH_RUN_STRATEGY") or "none",
     )
 
 

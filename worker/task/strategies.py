@@ -24,7 +24,7 @@ def current() -> Any:
 def _build(task: Context) -> Any:
     build = _BUILDERS.get(task.strategy)
     if build is None:
-        raise ValueError(f"ORCH_STRATEGY: {task.strategy!r} is not one of {', '.join(_BUILDERS)}")
+        raise ValueError(f"ORCH_RUN_STRATEGY: {task.strategy!r} is not one of {', '.join(_BUILDERS)}")
     if task.type == "evaluator":
         # It reads checkpoints and computes alone: in a cluster of its own, with whatever devices it has.
         return _own_devices(task)

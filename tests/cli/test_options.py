@@ -1,0 +1,49 @@
+"""The names of options, of variables and of what tasks are told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from orchestrator import cli
+from orchestrator.cli.options import OPTIONS
+from orchestrator.model import plan
+from orchestrator.model.document import read
+from orchestrator.model.parse import parse
+from orchestrator.model.plan import HostFacts
+from worker.contract import TemplateOrder
+from worker.host.environment import compose, compose_for_template
+
+
+def variables_of(command: click.Command) -> Iterator[str]:
+    """All that stand for an option of this command, or of those below it."""
+    for parameter in command.params:
+        yield from [parameter.envvar] if isinstance(parameter.envvar, str) else parameter.envvar or ()
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from variables_of(below)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        "{script: train.py, tasks: {chief: 1, worker: 2, evaluator: 1}, defaults: {devices: {gpus: 1, threads: {intra: 2}}}}",
+        "{script: train.py, strategy: parameter_server, serve: true, tasks: {worker: 1, ps: 1}}",
+        "{strategy: mirrored, command: train.sh}",
+    ],
+)
+def test_what_a_task_is_told_is_no_option_of_an_orch_in_it(wanted: str) -> None:
+    spec = parse(read(wanted, "orch.yaml"), workdir="/w")
+    placement = plan.place(spec, ["a"])
+    ports = tuple(range(4000, 4000 + spec.size))
+    planned = plan.make("run", spec, placement, [HostFacts("a", "10.0.0.1", 4, ports, "/runs/run", interface="eth0")])
+    start = planned.orders("a")
+    told = {name for order in start.orders for name in compose({}, start, order, "/runs/run/logs", "{}")}
+    told |= compose_for_template(TemplateOrder(("tensorflow",), 1), {}, "run").keys()
+    assert {"ORCH_RUN_ID", "ORCH_TASK", "ORCH_RUN_STRATEGY", "ORCH_LOG_DIR"} <= told
+    assert told & {*variables_of(cli.orch), *(option.variable for option in OPTIONS)} == set()
