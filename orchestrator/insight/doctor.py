@@ -103,7 +103,7 @@ def _gpus(machine: Machine, found: TensorFlow | None) -> str:
     kinds = Counter((gpu.name, gpu.memory_mb) for gpu in nvidia.gpus)
     listed = ", ".join(f"{number} x {name} ({memory:,} MiB)" for (name, memory), number in kinds.items())
     seen = f"; TensorFlow sees {len(found.gpus)}" if found is not None and found.version else ""
-    return f"{listed}, driver {nvidia.driver}{seen}"
+    return f"{listed}, driver {nvidia.driver or 'of an unknown version'}{seen}"
 
 
 def _disks(machine: Machine) -> Iterator[str]:

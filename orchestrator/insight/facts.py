@@ -63,7 +63,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Nvidia:
-    """NVIDIA's driver. `problem`: what nvidia-smi complained of."""
+    """NVIDIA's driver. `problem`: why it did not answer, or what nvidia-smi complained of."""
 
     driver: str = ""
     gpus: tuple[Gpu, ...] = ()

@@ -46,7 +46,7 @@ def _judge_host(facts: HostFacts, wanted: Wanted) -> Iterator[Finding]:
     yield from tensorflow_rules.judge(facts, wanted)
     if facts.machine is None:
         yield error(
-            "host", "this host could not be looked at", facts.machine_problem, "run python3 -I worker/host/survey.py there to see why"
+            "host", "this host could not be looked at", facts.machine_problem, "run python3 -I worker/host/start.py survey there to see why"
         )
         return
     yield from _disk(facts.machine, facts.is_here)

@@ -57,6 +57,10 @@ class FakeNvml:
     def _nvmlShutdown(self) -> int:
         return 0
 
+    def _nvmlSystemGetDriverVersion(self, buffer: Any, size: Any) -> int:
+        buffer.value = b"550.54.15"
+        return 0
+
     def _nvmlDeviceGetCount_v2(self, count: Any) -> int:
         count.value = len(self.cards)
         return 0
@@ -104,6 +108,8 @@ def test_each_gpu_has_its_index_uuid_name_and_memory() -> None:
         Gpu(2, "GPU-c", "NVIDIA H200", 0, "GPU-c"),
     )
     assert nvml.calls[-1] == "nvmlShutdown"
+    assert gpus.driver_version(nvml) == "550.54.15"
+    assert (gpus.driver_version(None), gpus.driver_version(FakeNvml([], init=DRIVER_NOT_LOADED))) == ("", "")
 
 
 def test_a_gpu_in_parts_is_its_parts() -> None:
@@ -190,4 +196,4 @@ def test_the_module_prints_what_this_machine_has() -> None:
     """On a machine with a GPU this is the real NVML; without one, an empty list."""
     argv = [sys.executable, "-m", "worker.host.gpus"]
     found = json.loads(subprocess.run(argv, cwd=ROOT, env={**os.environ}, capture_output=True, check=True, timeout=60).stdout)
-    assert [from_json(Gpu, gpu) for gpu in found] == list(gpus.find(os.environ))
+    assert [from_json(Gpu, gpu) for gpu in found["gpus"]] == list(gpus.find(os.environ))

@@ -1,25 +1,68 @@
-"""What `orch doctor` is told of a host, where a program there answers oddly."""
+"""What `orch doctor` is told of a host's GPUs: what `orch up` finds there, or why there are none."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from worker.host import survey
+from worker.host import gpus, look, survey
 
-SMI = """#!/bin/sh
+LISTS = """#!/bin/sh
 echo 'Warning: persistence mode is off'
 echo 'Warning, with, three, commas'
-echo '0, NVIDIA H200, 143771, 550.54.15'
-echo '1, NVIDIA GB10, [N/A], 550.54.15'
+echo '0, GPU-a, NVIDIA H200, 143771'
+echo '1, GPU-b, NVIDIA GB10, [N/A]'
 """
+COMPLAINS = "#!/bin/sh\necho the driver cannot be reached\nexit 9\n"
 
 
-def test_a_line_of_nvidia_smi_that_is_no_gpu_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "nvidia-smi").write_text(SMI)
-    (tmp_path / "nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    found = survey.look(str(tmp_path), None)["nvidia"]
-    assert [(gpu["index"], gpu["memory_mb"]) for gpu in found["gpus"]] == [(0, 143_771), (1, 0)]
-    assert found["driver"] == "550.54.15"
+@pytest.fixture
+def nvidia(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """``nvidia(smi, driver)``: what is found with this nvidia-smi on PATH, and with or without a driver's file."""
+
+    def find(smi: str, *, driver: bool) -> dict[str, Any]:
+        (tmp_path / "nvidia-smi").write_text(smi)
+        (tmp_path / "nvidia-smi").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+        monkeypatch.setattr(look, "_DRIVER_FILES", (str(tmp_path) if driver else str(tmp_path / "none"),))
+        found: dict[str, Any] = survey.look(str(tmp_path), None)["nvidia"]
+        return found
+
+    return find
+
+
+def test_the_gpus_are_those_that_orch_up_finds_also_if_they_are_hidden(nvidia: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    found = nvidia(LISTS, driver=True)
+    assert found["problem"] == ""
+    # By nvidia-smi, or on a machine with a driver by NVML.
+    assert [tuple(gpu.values()) for gpu in found["gpus"]] == [
+        (gpu.index, gpu.name, gpu.memory_mb) for gpu in gpus.list_all(gpus.load_nvml())
+    ]
+    assert found["gpus"]
+
+
+def test_without_a_driver_there_are_none_whatever_nvidia_smi_lists(nvidia: Any) -> None:
+    assert (nvidia(LISTS, driver=False)["gpus"], look.find_gpus({})) == ([], ())
+
+
+@pytest.mark.skipif(gpus.load_nvml() is not None, reason="NOT TESTED: this machine has NVIDIA's library")
+def test_where_none_are_found_nvidia_smi_says_why(nvidia: Any) -> None:
+    for driver in (True, False):
+        found = nvidia(COMPLAINS, driver=driver)
+        assert (found["gpus"], found["problem"]) == ([], "the driver cannot be reached")
+
+
+def test_a_driver_that_hangs_or_crashes_who_asks_is_a_problem_and_no_end(
+    nvidia: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(survey, "DRIVER_S", 0.001)
+    assert nvidia(LISTS, driver=True)["problem"] == "it has not told of its GPUs for 0.001 s"
+    monkeypatch.undo()
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\nexit 7\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(survey.sys, "executable", str(broken))
+    assert "died (exit code 7)" in nvidia(LISTS, driver=True)["problem"]

@@ -1,6 +1,7 @@
 """The GPUs of this host, from NVIDIA's driver: NVML by ctypes, or ``nvidia-smi`` where that library is not found.
 
-``python -m worker.host.gpus`` prints what was found as JSON. Without a driver there are none, and nothing is said.
+``start.py gpus`` (or ``python -m worker.host.gpus``) prints what was found as JSON: a driver may hang or crash whoever asks it.
+Without a driver there are none, and nothing is said.
 Another maker's GPUs are not seen; tasks see them as if orch was not there.
 
 NVML's calls are those of nvml.h (NVIDIA's NVML API reference). They list GPUs in the order of the PCI bus and do not look at
@@ -26,7 +27,7 @@ from ..contract import Gpu
 LIBRARIES = ("libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1")
 SMI_S = 20.0
 _TEXT = 96
-"""Room for a name or a UUID: NVML_DEVICE_NAME_V2_BUFFER_SIZE, NVML_DEVICE_UUID_V2_BUFFER_SIZE."""
+"""Room for a name, a UUID or a version: NVML_DEVICE_NAME_V2_BUFFER_SIZE, NVML_DEVICE_UUID_V2_BUFFER_SIZE; the version's is smaller."""
 _MB = 1 << 20
 
 
@@ -95,6 +96,18 @@ def list_all(nvml: Any) -> tuple[Gpu, ...]:
         return ()
     finally:
         nvml.nvmlShutdown()
+
+
+def driver_version(nvml: Any) -> str:
+    """Such as ``550.54.15``; empty where NVML does not say."""
+    version = ctypes.create_string_buffer(_TEXT)
+    try:
+        _call(nvml, "nvmlInit_v2")
+        _call(nvml, "nvmlSystemGetDriverVersion", version, ctypes.c_uint(_TEXT))
+        _call(nvml, "nvmlShutdown")
+    except DriverError:
+        return ""
+    return version.value.decode("utf-8", "replace")
 
 
 def _devices(nvml: Any) -> Iterator[Gpu]:
@@ -169,6 +182,13 @@ def _ask_smi() -> Iterator[Gpu]:
             yield Gpu(int(index), uuid, name, int(memory) if memory.isdigit() else 0, uuid)
 
 
+def main() -> int:
+    """Print the driver's version and the GPUs that this environment leaves."""
+    nvml = load_nvml()
+    found = visible(list_all(nvml), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    print(json.dumps({"driver": driver_version(nvml), "gpus": [asdict(gpu) for gpu in found]}), flush=True)
+    return 0
+
+
 if __name__ == "__main__":
-    json.dump([asdict(gpu) for gpu in find(os.environ)], sys.stdout, indent=2)
-    print()
+    sys.exit(main())

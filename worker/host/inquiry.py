@@ -68,7 +68,7 @@ class Inquirer:
 
         question = json.dumps({"run_dir": inquiry.run_dir or tempfile.gettempdir(), "ports": inquiry.ports})
         # In our own interpreter, so that with a broken one the machine is looked at all the same.
-        argv = [sys.executable, "-I", os.path.join(_ROOT, "host", "survey.py"), question]
+        argv = [sys.executable, "-I", os.path.join(_ROOT, "host", "start.py"), "survey", question]
         self._ask("machine", argv, os.environ, (SURVEY_S, SURVEY_S), go_on)
 
     def _look_at_python(self, inquiry: contract.Inquiry) -> None:

@@ -40,9 +40,14 @@ _DRIVER_FILES = ("/dev/nvidiactl", "/proc/driver/nvidia/version", "/dev/dxg")
 """One of these is there if NVIDIA's driver is, the last one under WSL."""
 
 
+def has_nvidia_driver() -> bool:
+    """It is there; whether it works is another question."""
+    return any(map(os.path.exists, _DRIVER_FILES))
+
+
 def find_gpus(env: Mapping[str, str]) -> tuple[Gpu, ...]:
     """The GPUs that a program with this environment may use."""
-    if not any(map(os.path.exists, _DRIVER_FILES)):
+    if not has_nvidia_driver():
         return ()
     from . import gpus  # a host without a driver need not load what asks one
 

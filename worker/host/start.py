@@ -1,5 +1,5 @@
-"""How an agent starts: ``python -I .../worker/host/start.py``, orders on stdin, frames on stdout; and ``start.py inquiry``,
-which answers `orch doctor`.
+"""How an agent starts: ``python -I .../worker/host/start.py``, orders on stdin, frames on stdout; ``start.py inquiry`` answers
+`orch doctor`, ``survey`` and ``gpus`` are what that asks in processes of their own.
 
 The package is loaded under a private name, from wherever this file lies, so that nothing on the host has to be
 installed and nothing there called ``worker`` can be taken for ours.

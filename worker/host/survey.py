@@ -1,8 +1,7 @@
 """What a host is like, for `orch doctor`: one JSON object on stdout.
 
-    python -I survey.py '{"run_dir": ".orch", "ports": [41000, 41999]}'
+    python -I start.py survey '{"run_dir": ".orch", "ports": [41000, 41999]}'
 
-A file by itself: it imports nothing of ours, so that it can be sent to a host as it is (``ssh HOST python3 -I - < survey.py``).
 The facts are those of `orchestrator.insight.facts`; what cannot be found out is left out. Nothing is judged here, and nothing changed.
 """
 
@@ -23,7 +22,11 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-SMI_S = 20.0
+from . import look as host
+
+DRIVER_S = 25.0
+"""How long the driver may take to tell of its GPUs: longer than `gpus.SMI_S`."""
+COMPLAINT_S = 20.0
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "no_proxy", "no_grpc_proxy")
 PREFIXES = ("CUDA_", "TF_", "XLA_", "KERAS_", "NCCL_", "GRPC_", "OMP_", "ORCH_", "NVIDIA_")
 NAMES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "TMPDIR")
@@ -39,7 +42,7 @@ def look(run_dir: str, ports: tuple[int, int] | None) -> dict[str, Any]:
     return {
         "hostname": socket.gethostname(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        "cores": host.count_cores(),
         "cpu_flags": _cpu_flags(),
         **_memory(),
         "clock": {"at": time.time(), "synchronised": _is_synchronised()},
@@ -183,32 +186,46 @@ def _open_to_all() -> Iterator[int]:
 
 
 def _nvidia() -> dict[str, Any]:
-    """The driver and its GPUs. An absent driver: none, quietly."""
+    """The driver and all of its GPUs, as `orch up` finds them. An absent driver: none, quietly."""
     version = re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", _read("/proc/driver/nvidia/version"))
     found: dict[str, Any] = {"driver": version[1] if version else "", "gpus": [], "problem": ""}
+    if host.has_nvidia_driver():
+        try:
+            told = _ask_driver()
+        except subprocess.TimeoutExpired:
+            return {**found, "problem": f"it has not told of its GPUs for {DRIVER_S:g} s"}
+        except subprocess.CalledProcessError as error:
+            return {**found, "problem": f"what asked it for its GPUs has died (exit code {error.returncode})"}
+        found["driver"] = told["driver"] or found["driver"]
+        found["gpus"] = [{name: gpu[name] for name in ("index", "name", "memory_mb")} for gpu in told["gpus"]]
+    return found if found["gpus"] else {**found, "problem": _complaint()}
+
+
+def _ask_driver() -> Any:
+    """What gpus.py prints, in a process of its own: a broken driver may hang or crash whoever asks."""
+    start = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start.py")
+    env = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    done = subprocess.run([sys.executable, "-I", start, "gpus"], env=env, capture_output=True, timeout=DRIVER_S, check=True)
+    return json.loads(done.stdout)
+
+
+def _complaint() -> str:
+    """What nvidia-smi says where there is no GPU to be found; empty if it finds nothing wrong, or is not there."""
     program = shutil.which("nvidia-smi")
     if program is None:
-        return found
-    command = [program, "--query-gpu=index,name,memory.total,driver_version", "--format=csv,noheader,nounits"]
+        return ""
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SMI_S, check=False)
+        done = subprocess.run([program], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMPLAINT_S, check=False)
     except subprocess.TimeoutExpired:
-        return {**found, "problem": f"nvidia-smi has not answered for {SMI_S:g} s"}
+        return f"nvidia-smi has not answered for {COMPLAINT_S:g} s"
     except OSError as error:
-        return {**found, "problem": f"nvidia-smi: {error.strerror or error}"}
-    if done.returncode:
-        return {**found, "problem": " ".join((done.stdout + done.stderr).split())[:300]}
-    lines = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines()]
-    rows = [row for row in lines if len(row) == 4 and row[0].isdigit()]  # among them it may say other things
-    gpus = [{"index": int(row[0]), "name": row[1], "memory_mb": int(row[2]) if row[2].isdigit() else 0} for row in rows]
-    return {**found, "gpus": gpus, "driver": rows[0][3] if rows else found["driver"]}
+        return f"nvidia-smi: {error.strerror or error}"
+    return " ".join((done.stdout + done.stderr).split())[:300] if done.returncode else ""
 
 
-def main() -> None:
-    asked = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
+def main() -> int:
+    """Print all facts."""
+    asked = json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
     ports = asked.get("ports")
-    json.dump(look(asked.get("run_dir", ".orch"), tuple(ports) if ports else None), sys.stdout)
-
-
-if __name__ == "__main__":
-    main()
+    print(json.dumps(look(asked.get("run_dir", ".orch"), tuple(ports) if ports else None)), flush=True)
+    return 0
