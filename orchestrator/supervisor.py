@@ -27,6 +27,7 @@ from .model.restarts import PREEMPTED_CODES
 from .model.spec import ClusterSpec
 from .preparation import Preparation
 from .record.journal import HostReady, Pace, RunBegun, RunEvent, RunNoted, TaskBegan, TaskSpoke, TemplateReady
+from .record.marks import Marks
 from .record.rundir import RunDir
 
 OVERDUE_S = 3.0
@@ -92,6 +93,7 @@ class Supervisor:
         self._spoken: set[tuple[str, int]] = set()
         self._heard_at = 0.0
         self._pace = Pace()
+        self._marks = Marks(rundir)
 
     async def run(self) -> Verdict:
         """From nothing to the verdict. Raises `OrchError` when no task could be started."""
@@ -117,6 +119,7 @@ class Supervisor:
                 self._timer.cancel()
             # An agent that has not answered yet holds nothing that it could give back.
             await asyncio.gather(*(link.close() if name in self._preparation.facts else link.kill() for name, link in self._links.items()))
+            self._marks.write(now())
             if self._lost:
                 # Tasks die with their agent; what they had put into sessions of their own may not have.
                 await self._loop.run_in_executor(None, self._backend.cancel, self._rundir.run_id, self._rundir.path)
@@ -184,6 +187,9 @@ class Supervisor:
             self._record(TaskSpoke(task, attempt, now()))
         if not task.startswith("evaluator-"):  # it lives on while the training hangs
             self._heard_at = now()
+        due_s = self._marks.grew(task, attempt, stream, size)
+        if due_s is not None:
+            self._loop.call_later(due_s, lambda: self._marks.write(now()))
         self._viewer.grew(task, attempt, stream, size)
 
     def _lose(self, host: str, reason: str, overdue_s: float) -> None:

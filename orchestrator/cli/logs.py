@@ -8,6 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,17 @@ from ..model.plan import Plan
 from ..record import rundir
 from ..record.console import Sink
 from ..record.logs import Follower, LogView, wants_color
+from ..record.marks import KeptMarks
+from ..record.moments import moment
 from ..record.rundir import RunDir
 from .options import home_option
 from .views import color_options, only_tasks
 
 LOOK_S = 0.1
 """How often a followed run's files are looked at."""
+
+Since = tuple[float, KeptMarks]
+"""A time, and what is known of the output's times."""
 
 _TASK = re.compile(r"(chief|worker|ps|evaluator|master)(-\d*)?")
 
@@ -35,6 +41,7 @@ _TASK = re.compile(r"(chief|worker|ps|evaluator|master)(-\d*)?")
 @click.argument("names", nargs=-1, metavar="[RUN] [TASK]...")
 @home_option
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run is over.")
+@click.option("--since", metavar="T", help="Begin with the lines of this time: 90s, 10m, 2h, 1d ago, 14:30, or 2026-11-21T14:30.")
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Begin with the last N lines of each stream.")
 @click.option("--grep", metavar="RE", help="Show only lines in which this regular expression is found.")
 @click.option("--stream", type=click.Choice(STREAMS), help="Show only this stream.")
@@ -50,9 +57,10 @@ def logs_command(names: Sequence[str], home: str, **given: Any) -> int:
     tasks = [str(task.id) for task in planned.tasks]
     shown = only_tasks(wanted, tasks)
     _check_attempt(run, given["attempt"])
-    streams = _Streams(run, [task for task in tasks if shown is None or task in shown], given)
+    since = None if given["since"] is None else (_moment(given["since"]), _marks(run))
+    streams = _Streams(run, [task for task in tasks if shown is None or task in shown], given, since)
     printer = _JsonPrinter(_pattern(given["grep"])) if given["as_json"] else _TextPrinter(planned, given)
-    streams.show(printer)
+    streams.catch_up(printer)
     while given["follow"]:
         alive = run.controller_pid() is not None
         if not streams.show(printer):
@@ -82,6 +90,22 @@ def _check_attempt(run: RunDir, asked: int | None) -> None:
         raise UsageError(f"{run.run_id} has no attempt {asked}; it has {', '.join(map(str, found)) or 'none'}")
 
 
+def _moment(text: str) -> float:
+    """The moment that is meant, in seconds since the epoch. Raises `SpecError`."""
+    at = moment(text, datetime.now().astimezone())
+    if at is None:
+        remedy = "write 90s, 10m, 2h30m or 1d for how long ago, or 14:30, or 2026-11-21T14:30"
+        raise SpecError(Problem("--since", f"{text!r} is no time", remedy))
+    return at
+
+
+def _marks(run: RunDir) -> KeptMarks:
+    try:
+        return KeptMarks(run)
+    except OSError:
+        raise UsageError(f"{run.run_id} was run by an orch that kept no times of the output; leave out --since") from None
+
+
 def _pattern(text: str | None) -> re.Pattern[str] | None:
     try:
         return re.compile(text) if text is not None else None
@@ -90,18 +114,41 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
 
 
 class _Streams:
-    """The files to be shown, each read on from where it was left. When a task is started again, its new files follow."""
+    """The files to be shown, each read on from where it was left. When a task is started again, its new files follow.
 
-    def __init__(self, run: RunDir, tasks: Sequence[str], given: dict[str, Any]) -> None:
+    `since`: from when on; older attempts are then shown as well, as far as they have lines of that time.
+    """
+
+    def __init__(self, run: RunDir, tasks: Sequence[str], given: dict[str, Any], since: Since | None) -> None:
         self._run, self._asked = run, given["attempt"]
         self._streams = (given["stream"],) if given["stream"] else STREAMS
         newest = run.last_attempts()
-        self._attempts = {task: given["attempt"] or newest.get(task, 1) for task in tasks}
-        self._followers = {task: self._open(task, tail=given["tail"]) for task in tasks}
+        self._attempts = {task: given["attempt"] or self._first_attempt(task, newest.get(task, 1), since) for task in tasks}
+        self._followers = {task: self._open(task, tail=given["tail"], since=since) for task in tasks}
 
-    def _open(self, task: str, tail: int | None = None) -> list[tuple[str, Follower]]:
+    def _first_attempt(self, task: str, newest: int, since: Since | None) -> int:
+        if since is None:
+            return newest
+        at, kept = since
+        numbers = (number for number in self._run.attempts() if number < newest)
+        late = (number for number in numbers if any(kept.last_time(task, number, stream) >= at for stream in self._streams))
+        return next(late, newest)
+
+    def _open(self, task: str, *, tail: int | None = None, since: Since | None = None) -> list[tuple[str, Follower]]:
         attempt = self._attempts[task]
-        return [(stream, Follower(self._run.log_path(task, attempt, stream), tail=tail)) for stream in self._streams]
+        opened = [(stream, Follower(self._run.log_path(task, attempt, stream), tail=tail)) for stream in self._streams]
+        if since is not None:
+            at, kept = since
+            for stream, follower in opened:
+                follower.offset = max(follower.offset, kept.offset_since(task, attempt, stream, at))
+        return opened
+
+    def catch_up(self, printer: _TextPrinter | _JsonPrinter) -> None:
+        """Print what is there, of each task up to its newest attempt."""
+        newest: dict[str, int] = {}
+        while newest != self._attempts:
+            newest = dict(self._attempts)
+            self.show(printer)
 
     def show(self, printer: _TextPrinter | _JsonPrinter) -> bool:
         """Print everything that is there by now; False if that was nothing."""

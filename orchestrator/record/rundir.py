@@ -288,7 +288,7 @@ def create(home: Path, run_id: str) -> RunDir:
     run = RunDir(home / "runs" / run_id)
     try:
         _make_directories(run)
-        with open(run.path / "reserve", "wb", opener=_private) as file:
+        with open(run.path / "reserve", "wb", opener=private_opener) as file:
             file.write(b"\0" * RESERVE_BYTES)
     except OSError as error:
         run.discard()
@@ -360,14 +360,15 @@ def _took_lock(fd: int, kind: int) -> bool:
     return True
 
 
-def _private(path: str, flags: int) -> int:
+def private_opener(path: str, flags: int) -> int:
+    """For `open`: what it makes is this user's alone."""
     return os.open(path, flags, 0o600)
 
 
 def _write_whole(path: Path, data: bytes) -> None:
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(aside, "wb", opener=_private) as file:
+        with open(aside, "wb", opener=private_opener) as file:
             file.write(data)
         aside.replace(path)
     except BaseException:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from orchestrator.cli import runs
 from orchestrator.record import rundir
 from orchestrator.record.rundir import RunDir
 from tests.conftest import Orch
-from tests.live import LiveRun
+from tests.live import LiveRun, wait_until
 
 Script = Callable[..., Path]
 
@@ -291,6 +292,42 @@ def test_logs_of_some_tasks_some_lines_some_streams(orch: Orch, script: Script) 
     lines = [json.loads(line) for line in orch("logs", "--json", "--stream", "stderr", check=0).out.splitlines()]
     assert lines == [{"task": f"worker-{i}", "stream": "stderr", "line": "trouble"} for i in (0, 1)]
     assert orch("logs", "--tail", "0", check=0).out == ""
+
+
+def test_logs_since_a_time_go_back_over_the_attempts(orch: Orch, script: Script, tmp_path: Path) -> None:
+    text = """
+        import os, pathlib, sys, time
+        attempt = os.environ["ORCH_ATTEMPT"]
+        for word in ("early", "late"):
+            print(word, attempt, flush=True)
+            while not pathlib.Path(f"{word}.{attempt}").exists():
+                time.sleep(0.01)
+        sys.exit(attempt == "1")
+    """
+    script(text, "speaker.py")
+    run = orch.start("up", "speaker.py", "-n", "1", "--max-restarts", "1", "--set", "restart.backoff_s=0")
+    marks = LiveRun(tmp_path).path / "marks"
+    moments = []
+    for number, word in ((1, "early"), (1, "late"), (2, "early"), (2, "late")):
+        key, size = f"worker-0.{number}.stdout", 8 if word == "early" else 15
+        found = wait_until(lambda mark=f"{key}={size}": re.search(rf"^(\S+) .*\b{mark}\b", marks.read_text(), re.MULTILINE), key)
+        moments.append(datetime.fromtimestamp(float(found[1])) + timedelta(milliseconds=1))
+        (tmp_path / f"{word}.{number}").touch()
+    run.wait(check=0)
+
+    def since(moment: str, *words: str) -> list[str]:
+        return [line.split("| ")[1] for line in orch("logs", "--since", moment, *words, check=0).out.splitlines()]
+
+    assert since(moments[0].isoformat()) == ["late 1", "early 2", "late 2"]
+    assert since(moments[1].isoformat()) == ["early 2", "late 2"]
+    assert since(moments[2].isoformat()) == ["late 2"]
+    assert since("0s") == []
+    assert since("1d") == ["early 1", "late 1", "early 2", "late 2"]
+    assert since("1d", "--attempt", "1") == ["early 1", "late 1"]
+    assert since("1d", "--tail", "1", "--attempt", "2") == ["late 2"]
+    assert "--since: 'yesterday' is no time (write 90s, 10m" in orch("logs", "--since", "yesterday", check=2).err
+    marks.unlink()
+    assert "kept no times of the output" in orch("logs", "--since", "1d", check=2).err
 
 
 def test_bytes_in_logs_that_are_not_utf_8_are_kept_and_shown_as_escapes(orch: Orch, script: Script, tmp_path: Path) -> None:

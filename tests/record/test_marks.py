@@ -1,0 +1,134 @@
+"""From which line on a stream is shown that is asked for since a time; and how people write one."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from orchestrator.record import rundir
+from orchestrator.record.marks import EVERY_S, MOST_A_SECOND, KeptMarks, Marks
+from orchestrator.record.moments import moment
+from orchestrator.record.rundir import RunDir
+
+TASK = ("worker-0", 1, "stdout")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+def written(home: Path, growths: list[tuple[float, int]]) -> tuple[RunDir, list[tuple[float, int]]]:
+    """A run whose only stream was written in lines: seconds after the one before, bytes. And when and where each began."""
+    run = rundir.create(home, f"r{len(list(home.glob('runs/*')))}")
+    marks, now, size, due, lines = Marks(run), 1000.0, 0, math.inf, []
+    log = run.log_path(*TASK)
+    log.parent.mkdir(parents=True)
+    with log.open("wb") as file:
+        for gap, length in growths:
+            now += gap
+            if due <= now:
+                marks.write(due)
+            lines.append((now, size))
+            file.write(b"x" * (length - 1) + b"\n")
+            size += length
+            due_s = marks.grew(*TASK, size)
+            due = due if due_s is None else now + due_s
+    marks.write(due)
+    return run, lines
+
+
+GAPS = st.one_of(st.floats(0.001, 3), st.floats(0.001, 0.3), st.just(3600.0))
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(GAPS, st.integers(1, 50)), min_size=1, max_size=40), st.floats(-2, 2), st.data())
+def test_nothing_is_missed_and_nothing_is_shown_that_is_a_second_too_old(runs: Path, growths, off, data) -> None:
+    run, lines = written(runs, growths)
+    at = data.draw(st.sampled_from(lines))[0] + off
+    kept = KeptMarks(run)
+    offset = kept.offset_since(*TASK, at)
+    assert [when for when, start in lines if start < offset and when >= at] == []
+    assert [when for when, start in lines if start >= offset and when < at - EVERY_S - 1e-6] == []
+    assert lines[-1][0] <= kept.last_time(*TASK) <= lines[-1][0] + EVERY_S
+
+
+def test_a_line_that_was_begun_before_is_shown_whole(tmp_path: Path) -> None:
+    run, _ = written(tmp_path, [(1, 10), (1, 10)])
+    marks = Marks(run)
+    with run.log_path(*TASK).open("ab") as file:
+        file.write(b"begun ")
+        marks.grew(*TASK, 26)
+        marks.write(2000.0)
+        file.write(b"and ended\n")
+        marks.grew(*TASK, 36)
+        marks.write(3000.0)
+    assert KeptMarks(run).offset_since(*TASK, 2500.0) == 20
+
+
+def test_many_streams_are_marked_less_often(tmp_path: Path) -> None:
+    run = rundir.create(tmp_path, "r")
+    marks = Marks(run)
+    for delays in ([EVERY_S, *[None] * 99], [100 / MOST_A_SECOND, *[None] * 99]):
+        assert [marks.grew(f"worker-{index}", 1, "stdout", 5) for index in range(100)] == delays
+        marks.write(10.0)
+    assert marks.grew(*TASK, 6) == 100 / MOST_A_SECOND
+    marks.write(20.0)
+    assert marks.grew(*TASK, 7) == EVERY_S
+    assert (run.path / "marks").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_nobody_has_marked_is_shown_from_the_beginning(tmp_path: Path) -> None:
+    run = rundir.create(tmp_path, "r")
+    with pytest.raises(OSError, match="marks"):
+        KeptMarks(run)
+    Marks(run)
+    kept = KeptMarks(run)
+    assert (kept.offset_since(*TASK, 5.0), kept.last_time(*TASK)) == (0, 0.0)
+    (run.path / "marks").write_text("5.5 worker-0.1.stdout=7\n6.5 worker-0.1.std")
+    assert KeptMarks(run).last_time(*TASK) == 5.5
+
+
+def test_a_disk_without_room_costs_marks_and_no_more(tmp_path: Path) -> None:
+    run = rundir.create(tmp_path, "r")
+    marks = Marks(run)
+    (run.path / "marks").unlink()
+    (run.path / "marks").mkdir()
+    marks.grew(*TASK, 1)
+    marks.write(5.0)
+
+
+NOW = datetime(2026, 11, 21, 14, 0, tzinfo=timezone(timedelta(hours=1)))
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("90", NOW - timedelta(seconds=90)),
+        ("1.5s", NOW - timedelta(seconds=1.5)),
+        ("10m", NOW - timedelta(minutes=10)),
+        ("2h30m", NOW - timedelta(hours=2, minutes=30)),
+        ("1d", NOW - timedelta(days=1)),
+        ("0s", NOW),
+        ("13:30", NOW - timedelta(minutes=30)),
+        ("14:30", NOW - timedelta(hours=23, minutes=30)),
+        ("2026-11-21T13:00", NOW - timedelta(hours=1)),
+        ("2026-11-21 13:00:30", NOW - timedelta(minutes=59, seconds=30)),
+        ("2026-11-21T13:00:00Z", NOW),
+        ("2026-11-20", NOW - timedelta(hours=38)),
+        ("", None),
+        ("yesterday", None),
+        ("10 m", None),
+        ("-5m", None),
+        ("25:00", None),
+        ("9" * 400, None),
+        ("١m", None),
+    ],
+)
+def test_a_moment_is_written_as_people_write_it(text: str, meant: datetime | None) -> None:
+    assert moment(text, NOW) == (None if meant is None else meant.timestamp())
