@@ -8,6 +8,7 @@ import math
 import os
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import click
 
 from worker.clock import now
 
-from ..backends import load
+from ..backends import Host, load
 from ..errors import BROKEN, DEADLINE, OrchError, UsageError
 from ..model import lifecycle
 from ..model.cluster import Cluster, Phase
@@ -27,6 +28,8 @@ from .options import home_option
 
 STUCK_S = 15.0
 """How much longer than the grace period a run may take to end before `orch down` says who is late."""
+MOST_NAMED = 8
+"""More hosts than this are counted in the line that names those that `orch down` has not looked at."""
 LOOK_S = 0.1
 """How often `orch wait --timeout` looks; without a limit the kernel wakes it."""
 
@@ -123,17 +126,33 @@ def down_command(run: str | None, home: str, at_once: bool, as_json: bool) -> in
     if pid is not None:
         _ask(found, pid, twice=at_once)
         _await_end(found, pid, STUCK_S + (0.0 if at_once else _grace_s(found)))
-    cleared = 0
+    cleared, unseen = 0, []
     planned = found.read_plan()
     if found.read_result() is None and planned is not None:
-        cleared = load(planned.spec.backend.type).cancel(found.run_id, found.path)
+        backend = load(planned.spec.backend.type)
+        cleared = backend.cancel(found.run_id, found.path)
+        unseen = [host for host in backend.hosts(planned.spec) if host.lost_after_s is not None]
     if as_json:
-        click.echo(json.dumps({**_summary(found, found.read_cluster()), "was_running": pid is not None, "cleared": cleared}))
+        told = {"was_running": pid is not None, "cleared": cleared, "unseen": [host.name for host in unseen]}
+        click.echo(json.dumps({**_summary(found, found.read_cluster()), **told}))
     else:
         click.echo(_line(found) if pid is not None else f"{_line(found)}; it was not running")
         if cleared:
             click.echo(f"{cleared} processes that its dead controller had left were killed")
+        if unseen:
+            click.echo(_describe_unseen(found.run_id, unseen))
     return 0
+
+
+def _describe_unseen(run_id: str, hosts: Sequence[Host]) -> str:
+    """What becomes of the tasks on other hosts, where a dead controller cannot have them ended, and how to look for them."""
+    seconds = max(host.lost_after_s or 0.0 for host in hosts)
+    names = [host.name for host in hosts]
+    shown = ", ".join(names if len(names) <= MOST_NAMED else [*names[:MOST_NAMED], f"{len(names) - MOST_NAMED} more"])
+    return (
+        f"{shown}: not looked at; an agent ends its tasks and itself once its connection closes, or after {seconds:g} s without a word\n"
+        f"to make sure: ssh {names[0]} grep -lsz ORCH_RUN_ID={run_id} '/proc/[0-9]*/environ' (names what is left there, by pid)"
+    )
 
 
 def _ask(run: RunDir, pid: int, *, twice: bool) -> None:

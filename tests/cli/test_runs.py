@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,14 @@ import psutil
 import pytest
 
 from orchestrator.cli import runs
+from orchestrator.model import plan
+from orchestrator.model.plan import HostFacts
+from orchestrator.model.spec import BackendSpec, ClusterSpec, HostSpec, TaskSpec
 from orchestrator.record import rundir
 from orchestrator.record.rundir import RunDir
 from tests.conftest import Orch
 from tests.live import LiveRun, wait_until
+from worker.contract import Program
 
 Script = Callable[..., Path]
 
@@ -203,6 +208,25 @@ def test_a_run_whose_controller_was_killed_is_lost_and_down_clears_it(orch: Orch
     orch("down", check=0)
 
 
+def test_down_says_which_hosts_it_has_not_looked_at(orch: Orch, tmp_path: Path) -> None:
+    """Of a run with hosts whose controller has died: as far as we are concerned, hosts that are not there."""
+    run = rundir.create(tmp_path / ".orch", "one")
+    spec = ClusterSpec("one", "none", Program("script", "s.py"), (TaskSpec("worker", 2),), "/w")
+    spec = replace(spec, backend=BackendSpec("ssh", (HostSpec("hostA"), HostSpec("localhost")), lost_after_s=20))
+    hosts = ["hostA", "localhost"]
+    run.write_plan(plan.make("one", spec, plan.place(spec, hosts), [HostFacts(name, name, 2) for name in hosts]))
+    assert json.loads(orch("down", "--json", check=0).out)["unseen"] == ["hostA"]
+    said = orch("down", check=0).out
+    assert "hostA: not looked at; an agent ends its tasks and itself once its connection closes, or after 20 s without a word\n" in said
+    (command,) = re.findall(r"to make sure: ssh hostA (grep .*) \(names", said)
+    with subprocess.Popen(["sleep", "1000"], env={**os.environ, "ORCH_RUN_ID": "one"}) as left:
+        try:  # as the shell there would take it
+            looked = subprocess.run(["sh", "-c", command.replace("'", "")], capture_output=True, text=True, check=False)
+            assert f"/proc/{left.pid}/environ" in looked.stdout.split()
+        finally:
+            left.kill()
+
+
 def test_down_now_does_not_wait_for_the_grace_period(orch: Orch, script: Script) -> None:
     script("import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf', flush=True)\ntime.sleep(600)\n", "deaf.py")
     running = orch.start("up", "deaf.py", "--grace", "500")
@@ -261,7 +285,7 @@ def test_json_has_the_same_keys_at_every_time(orch: Orch, tmp_path: Path) -> Non
     assert set(running["tasks"][0]) == set(ended["tasks"][0])
     assert set(ended["result"]) == RESULT_KEYS
     assert set(json.loads(orch("ps", "-a", "--json", check=0).out)[0]) == RUN_KEYS
-    assert set(json.loads(orch("down", "--json", check=0).out)) == RUN_KEYS | {"was_running", "cleared"}
+    assert set(json.loads(orch("down", "--json", check=0).out)) == RUN_KEYS | {"was_running", "cleared", "unseen"}
 
 
 def test_the_events_of_a_run_fold_to_what_ps_shows(orch: Orch, script: Script, tmp_path: Path) -> None:
