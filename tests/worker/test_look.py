@@ -35,7 +35,7 @@ def test_a_program_is_followed_to_tensorflow(tmp_path: Path, files: dict[str, st
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert look.mentions(TENSORFLOW, [Program("script", "s.py")], str(tmp_path)) is expected
+    assert look.needs_template(TENSORFLOW, [Program("script", "s.py")], str(tmp_path)) is expected
 
 
 def test_a_module_is_followed_through_its_package(tmp_path: Path) -> None:
@@ -44,13 +44,13 @@ def test_a_module_is_followed_through_its_package(tmp_path: Path) -> None:
     (package / "__init__.py").touch()
     (package / "train.py").write_text("from . import model")
     (package / "model.py").write_text("import tensorflow")
-    assert look.mentions(TENSORFLOW, [Program("module", "package.train")], str(tmp_path))
+    assert look.needs_template(TENSORFLOW, [Program("module", "package.train")], str(tmp_path))
 
 
 def test_who_asks_for_a_preload_gets_it(tmp_path: Path) -> None:
-    assert look.mentions(TemplateOrder(("json",), 1, always=True), [Program("script", "missing.py")], str(tmp_path))
-    assert look.mentions(TENSORFLOW, [Program("serve")], str(tmp_path))
-    assert not look.mentions(TENSORFLOW, [Program("command", "tensorflow")], str(tmp_path))
+    assert look.needs_template(TemplateOrder(("json",), 1, always=True), [Program("script", "missing.py")], str(tmp_path))
+    assert look.needs_template(TENSORFLOW, [Program("serve")], str(tmp_path))
+    assert not look.needs_template(TENSORFLOW, [Program("command", "tensorflow")], str(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["s.py", "model.py"])
@@ -62,7 +62,7 @@ def test_a_pipe_is_not_read(tmp_path: Path, name: str) -> None:
     writer = threading.Thread(target=(tmp_path / name).write_text, args=("import tensorflow",))
     writer.start()
     try:
-        assert not look.mentions(TENSORFLOW, [Program("script", "s.py")], str(tmp_path))
+        assert not look.needs_template(TENSORFLOW, [Program("script", "s.py")], str(tmp_path))
     finally:
         reader = os.open(tmp_path / name, os.O_RDONLY | os.O_NONBLOCK)  # lets it go
         writer.join()
@@ -74,4 +74,4 @@ def test_a_file_without_end_is_not_looked_into(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(look, "MAX_CHECKED", 100)
     (tmp_path / "s.py").write_text("import model")
     (tmp_path / name).write_text(f"import tensorflow{' ' * 100}")
-    assert not look.mentions(TENSORFLOW, [Program("script", "s.py")], str(tmp_path))
+    assert not look.needs_template(TENSORFLOW, [Program("script", "s.py")], str(tmp_path))

@@ -129,36 +129,23 @@ class Agent:
             self._code_trouble = str(error)
 
     def _greet(self, hello: contract.Hello) -> None:
-        trouble = self._code_trouble or None
-        if self._code is not None and not trouble:
-            try:
-                hello = dataclasses.replace(hello, cwd=self._code.settle())
-            except CodeError as error:
-                trouble = str(error)
-        try:
-            self._held = ports.hold(hello.ports, hello.port_range)
-            self._root = hello.shared_dir or scratch.make()
-        except (ports.PortsExhaustedError, OSError) as error:
-            trouble = str(error)
-        self._hello = hello
-        self._relay.shared = hello.shared_dir is not None
-        self._tasks.run_id, self._tasks.root = hello.run_id, self._root
+        hello, trouble = self._settle(hello)
+        is_wanted = hello.template is not None and look.needs_template(hello.template, hello.programs, hello.cwd)
         problems = look.find_problems(hello.programs, hello.cwd) or compare(hello.compare, hello.cwd)
         tensorflow = look.find_tensorflow(hello.template.env if hello.template else {}) if hello.lost_after_s is not None else None
-        if tensorflow == "" and hello.template is not None and look.mentions(hello.template, hello.programs, hello.cwd):
+        if tensorflow == "" and is_wanted:
             problems.append(f"there is no TensorFlow for {sys.executable}: pip install it there, or choose another Python with python:")
-        cores = look.count_cores()
-        if hello.template is not None and not (trouble or problems) and look.mentions(hello.template, hello.programs, hello.cwd):
+        if hello.template is not None and is_wanted and not (trouble or problems):
             self._tasks.warm_up(hello.template, hello.programs, hello.cwd)
         facts = contract.Facts(
             pid=os.getpid(),
             python=sys.executable,
             python_version=look.python_version(),
-            cores=cores,
+            cores=look.count_cores(),
             ports=tuple(sock.getsockname()[1] for sock in self._held),
             problems=tuple(problems),
             gpus=look.find_gpus(os.environ),
-            trouble=trouble,
+            trouble=trouble or None,
             at=clock.now(),
             # Its name ends in a random number: nobody else's is called so.
             sees_run_dir=bool(hello.run_dir) and os.access(hello.run_dir, os.R_OK | os.W_OK | os.X_OK),
@@ -172,6 +159,27 @@ class Agent:
         self._look_around()
         if hello.lost_after_s is not None:
             self._await_owner(hello.lost_after_s)
+
+    def _settle(self, hello: contract.Hello) -> tuple[contract.Hello, str]:
+        """Take the working directory that was sent, the ports, and a place for the output.
+
+        Returns the order with that directory, and why this host cannot be used; empty: it can.
+        """
+        trouble = self._code_trouble
+        if self._code is not None and not trouble:
+            try:
+                hello = dataclasses.replace(hello, cwd=self._code.settle())
+            except CodeError as error:
+                trouble = str(error)
+        try:
+            self._held = ports.hold(hello.ports, hello.port_range)
+            self._root = hello.shared_dir or scratch.make()
+        except (ports.PortsExhaustedError, OSError) as error:
+            trouble = str(error)
+        self._hello = hello
+        self._relay.shared = hello.shared_dir is not None
+        self._tasks.run_id, self._tasks.root = hello.run_id, self._root
+        return hello, trouble
 
     def _await_owner(self, silence_s: float) -> None:
         """Count the controller as gone once it has been silent for that long: a cut link says nothing."""

@@ -87,7 +87,7 @@ def find_problems(programs: Iterable[Program], cwd: str) -> list[str]:
     return list(dict.fromkeys(problem for problem in found if problem))
 
 
-def mentions(template: TemplateOrder, programs: Iterable[Program], cwd: str) -> bool:
+def needs_template(template: TemplateOrder, programs: Iterable[Program], cwd: str) -> bool:
     """Whether one of these programs imports what the template would, itself or through a module that lies beside it.
 
     A program that never names TensorFlow must not wait for its import; one that comes to it by a longer way only loses the

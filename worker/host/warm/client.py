@@ -42,7 +42,7 @@ class Stay:
 def move(orders_fd: int, frames_fd: int) -> Stay | int:
     """Have a fork of the warm process be the agent, if it fits; returns the exit code then."""
     seed, hello = _read_hello(orders_fd)
-    wanted = hello is not None and hello.template is not None and look.mentions(hello.template, hello.programs, hello.cwd)
+    wanted = hello is not None and hello.template is not None and look.needs_template(hello.template, hello.programs, hello.cwd)
     if hello is None or not wanted:
         return Stay(seed)
     try:
