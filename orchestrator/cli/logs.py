@@ -145,9 +145,9 @@ class _Streams:
 
     def catch_up(self, printer: _TextPrinter | _JsonPrinter) -> None:
         """Print what is there, of each task up to its newest attempt."""
-        newest: dict[str, int] = {}
-        while newest != self._attempts:
-            newest = dict(self._attempts)
+        seen: dict[str, int] = {}
+        while seen != self._attempts:
+            seen = dict(self._attempts)
             self.show(printer)
 
     def show(self, printer: _TextPrinter | _JsonPrinter) -> bool:

@@ -1,4 +1,4 @@
-"""``orch ps``, ``orch wait`` and ``orch down``: runs of this or another terminal."""
+"""``orch ps``, ``orch wait``, ``orch restart`` and ``orch down``: runs of this or another terminal."""
 
 from __future__ import annotations
 
@@ -64,9 +64,6 @@ def ps_command(run: str | None, home: str, everything: bool, timeline: bool, as_
     return 0
 
 
-SECONDS = click.FloatRange(0)
-
-
 def _not_nan(ctx: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
     if value is not None and math.isnan(value):
         raise click.BadParameter("'nan' is not a number of seconds", ctx, parameter)
@@ -76,7 +73,9 @@ def _not_nan(ctx: click.Context, parameter: click.Parameter, value: float | None
 @click.command("wait")
 @click.argument("run", required=False)
 @home_option
-@click.option("--timeout", type=SECONDS, callback=_not_nan, metavar="S", help="Give up after this many seconds, with exit code 124.")
+@click.option(
+    "--timeout", type=click.FloatRange(0), callback=_not_nan, metavar="S", help="Give up after this many seconds, with exit code 124."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print result.json.")
 def wait_command(run: str | None, home: str, timeout: float | None, as_json: bool) -> int:
     """Wait until RUN (default: the latest) is over, and exit with its code."""

@@ -84,7 +84,7 @@ def narrate(before: Cluster, after: Cluster, event: events.Event) -> str | None:
 
 
 def _narrate_restart(after: Cluster) -> str:
-    """``attempt 1 failed after 12.3 s; starting again in 1.1 s (restart 1 of 3)``"""
+    """``attempt 1 ended after 12.3 s; starting again in 1.1 s (restart 1 of 3)``"""
     last = after.past[-1]
     took = describe_seconds(max(0.0, last.ended_at - last.started_at))
     pause = describe_seconds(max(0.0, (after.resume_at or 0.0) - last.ended_at))

@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from worker.contract import ContractError, file_of, from_json, to_json
+from worker.contract import STACKS, ContractError, file_of, from_json, to_json
 
 from ..errors import OrchError, UsageError
 from ..model import lifecycle, plan
@@ -177,7 +177,7 @@ class RunDir:
 
     def stacks_path(self, task: str, attempt: int) -> Path:
         """What the task said when it was asked for its stacks; the agent of its host writes it."""
-        return self.task_dir(task, attempt) / "stacks.txt"
+        return self.log_path(task, attempt, STACKS)
 
     def attempts(self) -> list[int]:
         """The attempts that have begun, the newest last."""

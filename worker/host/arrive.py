@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 KEPT_S = 14 * 86400
-"""How long a worker/ that nobody uses stays in the cache."""
+"""How long what nobody uses stays in the cache."""
 BROKEN = 97
 
 

@@ -17,9 +17,7 @@ import tempfile
 import time
 
 from ..contract import Code, CodeFile
-from .arrive import cache_directory, lock
-
-KEPT_S = 14 * 86400
+from .arrive import KEPT_S, cache_directory, lock
 
 
 class CodeError(Exception):
@@ -27,7 +25,7 @@ class CodeError(Exception):
 
 
 class CodeStore:
-    """One working directory on its way. Give it the order, then the parts, then ask for the `path`."""
+    """One working directory on its way. Give it the order, then the parts, then have it settled."""
 
     def __init__(self) -> None:
         self._base = ""

@@ -19,8 +19,8 @@ def what_holds(pid: int) -> str:
 
     A process that writes its core file keeps its sockets until it is done: 2.5 GB took 5 s, and SIGTERM does not end it.
     """
-    masks = _masks(pid, "CoreDumping")
-    if masks is not None and masks[0]:
+    is_dumping = _numbers(pid, "CoreDumping")
+    if is_dumping is not None and is_dumping[0]:
         return "writing its core file after a crash"
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -33,7 +33,7 @@ def what_holds(pid: int) -> str:
 
 def why_deaf(pid: int, number: int) -> str:
     """Why a signal would not reach a handler in this process; empty if it would, or if nobody can tell."""
-    masks = _masks(pid, "SigCgt", "SigIgn")
+    masks = _numbers(pid, "SigCgt", "SigIgn")
     if masks is None:
         return ""
     caught, ignored = masks
@@ -42,7 +42,7 @@ def why_deaf(pid: int, number: int) -> str:
         return "ignores SIGQUIT, which asks for its stacks"
     if not caught & bit:
         return "has taken away the handler that shows its stacks (SIGQUIT)"
-    blocked = [_masks(thread, "SigBlk") for thread in _threads(pid)]
+    blocked = [_numbers(thread, "SigBlk") for thread in _threads(pid)]
     if blocked and all(mask is not None and mask[0] & bit for mask in blocked):
         return "blocks SIGQUIT in all of its threads"
     return ""
@@ -55,7 +55,8 @@ def _threads(pid: int) -> list[str]:
         return []
 
 
-def _masks(place: int | str, *names: str) -> tuple[int, ...] | None:
+def _numbers(place: int | str, *names: str) -> tuple[int, ...] | None:
+    """Fields of a process's or thread's status, which are written in hexadecimal; None if it has not all of them."""
     try:
         with open(f"/proc/{place}/status", "rb") as file:
             lines = dict(line.decode("ascii", "replace").partition(":")[::2] for line in file)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import socket
 import sys
@@ -185,7 +186,7 @@ class _Trial:
             reason = (failed.strerror or str(failed)).lower()
             loop.after(0, lambda: self._end(reason))
             return
-        if error not in (0, 115, 36):  # EINPROGRESS, by its number on Linux and on macOS
+        if error not in (0, errno.EINPROGRESS):
             loop.after(0, lambda: self._end(os.strerror(error).lower()))
             return
         loop.on_writable(self._sock, self._connected)

@@ -23,7 +23,7 @@ from .output import TaskOutput
 from .relay import Relay
 from .template.client import Running, Start, Templates
 
-STACKS = "stacks.txt"
+STACKS = contract.file_of(contract.STACKS)
 """The bootstrap makes this file once it has made SIGQUIT harmless."""
 STACKS_S = 0.3
 """How long a task that shows its stacks is left alone: a SIGTERM that came at once would end it before its handler has run."""
