@@ -157,7 +157,8 @@ class Preparation:
     def _hello(self, host: Host) -> contract.Hello:
         spec = self._spec
         preload = DEFAULT_PRELOAD if spec.preload is None else spec.preload
-        template = contract.TemplateOrder(preload, len(self._placement[host.name]), spec.env, always=spec.preload is not None)
+        sharing = plan.count_computing(self._placement[host.name])
+        template = contract.TemplateOrder(preload, sharing, spec.env, always=spec.preload is not None)
         return contract.Hello(
             run_id=self._rundir.run_id,
             ports=plan.ports_needed(spec, self._placement, host.name),

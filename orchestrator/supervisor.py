@@ -40,6 +40,8 @@ _SIGNALS = {
     signal.SIGTERM: ("told to end (SIGTERM)", TERMINATED),
     signal.SIGHUP: ("the terminal was closed (SIGHUP)", 128 + signal.SIGHUP),
 }
+_BESIDE = ("evaluator", *contract.DATA_SERVICE)
+"""They live on while the training hangs."""
 _REQUESTS = (signal.SIGUSR1, signal.SIGUSR2)
 """`orch stacks` and `orch restart`."""
 
@@ -92,6 +94,8 @@ class Supervisor:
         self._lost: set[str] = set()
         self._spoken: set[tuple[str, int]] = set()
         self._heard_at = 0.0
+        self._since = 1
+        """The attempt in which the whole cluster was last started."""
         self._pace = Pace()
         self._marks = Marks(rundir)
 
@@ -185,7 +189,7 @@ class Supervisor:
         if (task, attempt) not in self._spoken:
             self._spoken.add((task, attempt))
             self._record(TaskSpoke(task, attempt, now()))
-        if not task.startswith("evaluator-"):  # it lives on while the training hangs
+        if contract.TaskId.parse(task).type not in _BESIDE:
             self._heard_at = now()
         due_s = self._marks.grew(task, attempt, stream, size)
         if due_s is not None:
@@ -265,8 +269,10 @@ class Supervisor:
             self._rundir.make_attempt(action.attempt)
         except OSError as error:
             self._fail_to_write(error)
+        if len(action.tasks) == len(self._plan.tasks):
+            self._since = action.attempt
         for host, link in self._links.items():
-            orders = self._plan.orders(host, action.attempt, set(action.tasks))
+            orders = self._plan.orders(host, action.attempt, set(action.tasks), since=self._since)
             if orders.orders:
                 link.order(orders)
         if len(action.tasks) == len(self._plan.tasks):

@@ -167,7 +167,7 @@ def test_the_chiefs_success_ends_the_servers(orch, tmp_path: Path, run: LiveRun)
 def test_a_server_that_ends_before_the_chief_is_a_failure(orch, tmp_path: Path, run: LiveRun, task: str) -> None:
     write_script(tmp_path, f"if TASK != '{task}':\n    ready()\n    sleep()\nwait_for('chief-0.ready')")
     done = orch(*PS, check=1)
-    assert f"{task} ended by itself (exit code 0) before the chief was done" in done.err
+    assert f"{task} ended by itself (exit code 0) before the training was done" in done.err
     assert run.cause()["task"] == task
 
 

@@ -25,6 +25,7 @@ from .manifest import Code as Code
 from .manifest import CodeFile as CodeFile
 from .manifest import CodePart as CodePart
 from .manifest import CodeWanted as CodeWanted
+from .naming import DATA_SERVICE as DATA_SERVICE
 from .naming import STACKS as STACKS
 from .naming import STREAMS as STREAMS
 from .naming import TASK_TYPES as TASK_TYPES
@@ -51,11 +52,12 @@ class Program:
     """What a task runs.
 
     `kind`: ``script`` (a Python file), ``module`` (as ``python -m``), ``command`` (any program, looked
-    up on PATH), or ``serve`` (orch's own `tf.distribute.Server`, for a worker or ps task whose script
-    starts none). `target` is the path, the module or the program; empty for ``serve``.
+    up on PATH), ``serve`` (orch's own `tf.distribute.Server`, for a worker or ps task whose script
+    starts none) or ``data_service`` (a server of the tf.data service; see `task/data_service.py`).
+    `target` is the path, the module or the program; empty for orch's own.
     """
 
-    kind: Literal["script", "module", "command", "serve"]
+    kind: Literal["script", "module", "command", "serve", "data_service"]
     target: str = ""
     args: tuple[str, ...] = ()
 

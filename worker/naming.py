@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from .codec import ContractError
 
-TASK_TYPES = ("chief", "worker", "ps", "evaluator")
+DATA_SERVICE = ("dispatcher", "data_worker")
+"""The servers of the tf.data service, as TensorFlow calls them; the first one gives work to the others. They are in nobody's TF_CONFIG."""
+TASK_TYPES = ("chief", "worker", "ps", "evaluator", *DATA_SERVICE)
 """TensorFlow's task types, in the order in which tasks are counted and shown."""
 
 STREAMS = ("stdout", "stderr")

@@ -51,6 +51,7 @@ OPTIONS = (
     SpecOption(("--ps",), "tasks.ps.count", "How many parameter servers.", "N"),
     SpecOption(("--chief",), "tasks.chief.count", "Add a chief.", flag="1"),
     SpecOption(("--evaluator",), "tasks.evaluator.count", "Add an evaluator.", flag="1"),
+    SpecOption(("--data-workers",), "tasks.data_worker.count", "How many servers of the tf.data service.", "N"),
     SpecOption(("--strategy",), "strategy", "multi_worker_mirrored, parameter_server, mirrored, one_device or none.", "NAME"),
     SpecOption(("-m", "--module"), "module", "Run a module, as python -m does.", "MODULE"),
     SpecOption(("--name",), "name", "The run's name; its id begins with it.", "NAME"),

@@ -16,7 +16,7 @@ from ..backends import load
 from ..model import plan
 from ..model.parse import parse
 from ..model.plan import HostFacts, Plan, PlannedTask
-from ..model.spec import ClusterSpec
+from ..model.spec import ClusterSpec, opens_port
 from .options import ScriptCommand, read_document, spec_options
 
 RUN_DIR = "<run directory>"
@@ -92,16 +92,18 @@ class _Environments:
     def __init__(self, planned: Plan) -> None:
         self._starts = {host.name: planned.orders(host.name, names=()) for host in planned.hosts}
         self._here = {host.name for host in load(planned.spec.backend.type).hosts(planned.spec) if host.is_here}
-        self._sizes = Counter(task.host for task in planned.tasks)
-        self._first = planned.tasks[0].id
+        self._sizes = Counter(task.host for task in planned.tasks if plan.count_computing([task.id]))
+        self._first, self._strategy = planned.tasks[0].id, planned.spec.strategy
 
     def of(self, task: PlannedTask) -> dict[str, str]:
         start, order = self._starts[task.host], task.order
         host = os.environ if task.host in self._here else {}
         given = {name: self._default(task.host, name, value) for name, value in start.env_defaults.items()}
         env = {**given, **{name: host[name] for name in given if name in host}, **start.env, **order.env}
-        if order.cluster is not None:
-            env.update(MASTER_PORT=f"<port of {self._first}>", TF_GRPC_REUSE_PORT="true")
+        if start.clusters:
+            env["MASTER_PORT"] = f"<port of {self._first}>"
+        if opens_port(task.id.type, self._strategy):
+            env["TF_GRPC_REUSE_PORT"] = "true"
         for name in order.unset:
             env.pop(name, None)
         env["ORCH_LOG_DIR"] = f"{RUN_DIR}/{order.log_dir}"

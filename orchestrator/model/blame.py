@@ -11,10 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from worker.contract import DATA_SERVICE
+
 from . import losses, remedies
 from .cluster import Cause, Cluster, Outcome, Secondary, TaskState, TaskStatus, Verdict
 from .losses import Loss
 
+LEFT_EARLY = "ended by itself (exit code 0) before the training was done"
 _CRASHES = frozenset(128 + number for number in (4, 6, 7, 8, 11))
 """SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV: no answer to a SIGTERM or SIGKILL of ours."""
 
@@ -100,8 +103,8 @@ def _end(cluster: Cluster, task: TaskStatus) -> End | None:
 
 
 def serves(cluster: Cluster, task: TaskStatus) -> bool:
-    """Whether a task is a server that is not to end before the chief."""
-    return cluster.policy.strategy == "parameter_server" and task.type in ("worker", "ps")
+    """Whether a task is a server that is not to end before the training is done."""
+    return task.type in DATA_SERVICE or (cluster.policy.strategy == "parameter_server" and task.type in ("worker", "ps"))
 
 
 # --- who it was --------------------------------------------------------------------------------
@@ -114,7 +117,7 @@ def _own_cause(cluster: Cluster, ends: Mapping[str, End]) -> Cause | None:
         return None
     missed = _missed(cluster, ends) & own.keys()
     first = min((own[name] for name in missed or own), key=lambda end: end.at)
-    what = "ended by itself (exit code 0) before the chief was done" if first.code == 0 else "failed"
+    what = LEFT_EARLY if first.code == 0 else "failed"
     return _cause(first, what)
 
 
@@ -136,7 +139,7 @@ def _lost(cluster: Cluster, ends: Mapping[str, End]) -> Cause:
     loss = first.loss or Loss("")
     missed = [name for name in cluster.tasks if name in _missed(cluster, {first.task.name: first}) and name not in ends]
     if not missed and not loss.peers:  # it names nobody; whoever has not failed is what is left
-        rest = [task.name for task in cluster.tasks.values() if task.type != "evaluator" and task.name not in ends]
+        rest = [task.name for task in cluster.tasks.values() if task.trains and task.name not in ends]
         missed = rest if len(rest) == 1 else []
     if not missed:
         return _cause(first, f"failed because it lost {_describe(cluster, loss)}")

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from worker.contract import Evidence, Failure
+from worker.contract import DATA_SERVICE, Evidence, Failure
 
 from .spec import Restart
 
@@ -92,6 +92,11 @@ class TaskStatus:
     @property
     def has_ended(self) -> bool:
         return self.state in ENDED
+
+    @property
+    def trains(self) -> bool:
+        """It is in the training cluster: neither an evaluator nor a server of the tf.data service."""
+        return self.type not in ("evaluator", *DATA_SERVICE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from worker.contract import TaskId
+from worker.contract import DATA_SERVICE, TaskId
 
 from .cluster import Cluster, Policy, TaskState, TaskStatus
 
@@ -15,7 +15,7 @@ def is_missing(policy: Policy, task: TaskStatus) -> bool:
         return False
     if task.has_ended:
         return task.restart_at is not None
-    return policy.opens_ports or task.state is TaskState.PENDING
+    return policy.opens_ports or task.type in DATA_SERVICE or task.state is TaskState.PENDING
 
 
 def awaited(cluster: Cluster) -> tuple[TaskStatus, ...]:

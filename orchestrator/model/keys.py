@@ -118,6 +118,22 @@ def _tasks(minimum: int, maximum: int) -> Struct:
     )
 
 
+def _servers(minimum: int, maximum: int) -> Struct:
+    """Of the tf.data service: what orch itself runs has no arguments, and no devices of TensorFlow's runtime."""
+    return Struct(
+        {
+            "count": Key(Integer(minimum, maximum), "How many there are.", "2", "1", live=True),
+            "env": Key(_ENV, "Their environment variables, over those of defaults.env.", "{NAME: value}", "none"),
+        },
+        shorthand="count",
+        misplaced={
+            "args": "orch itself runs the servers of the tf.data service; they take no args",
+            "devices": "the servers of the tf.data service use the CPU; they have no devices to set",
+            "overrides": "the servers of the tf.data service use the CPU; they have no devices to set",
+        },
+    )
+
+
 _TASK_TYPES = Struct(
     {
         "chief": Key(_tasks(0, 1), "The task that leads: 0 or 1.", "1", "1 under parameter_server, else 0 (worker-0 leads)"),
@@ -126,6 +142,10 @@ _TASK_TYPES = Struct(
         ),
         "ps": Key(_tasks(0, MAX_TASKS), "Parameter servers, for strategy parameter_server only.", "1", "0"),
         "evaluator": Key(_tasks(0, 1), "A task beside the training that evaluates its checkpoints: 0 or 1.", "1", "0"),
+        "dispatcher": Key(_servers(0, 1), "Shares the work out among the data workers: 0 or 1.", "1", "1 if there are data workers"),
+        "data_worker": Key(
+            _servers(0, MAX_TASKS), "Servers of the tf.data service: they make the input that a script distributes to them.", "2", "0"
+        ),
     },
     misplaced={"master": "TensorFlow 2 has no task type 'master'; use 'chief'"},
     hint="write {worker: 4}",

@@ -125,7 +125,7 @@ def _on_report(cluster: Cluster, event: TaskReported) -> Cluster:
     if isinstance(step, (int, float)) and not isinstance(step, bool) and step == step:
         reached = step if reached is None else max(reached, step)
     cluster = replace(cluster, reached=reached)
-    return cluster if cluster.tasks[event.task].type == "evaluator" else _hear(cluster, event.at)
+    return _hear(cluster, event.at) if cluster.tasks[event.task].trains else cluster
 
 
 def _hear(cluster: Cluster, at: float) -> Cluster:
@@ -218,7 +218,7 @@ def _cause_of_exit(cluster: Cluster, event: TaskExited) -> Cause | None:
     task = cluster.tasks[event.task]
     if event.code == 0 and not blame.serves(cluster, task):
         return None
-    what = "ended by itself (exit code 0) before the chief was done" if event.code == 0 else "failed"
+    what = blame.LEFT_EARLY if event.code == 0 else "failed"
     at = event.failure.at if event.failure else event.at
     return Cause(what, at, event.task, task.host, event.code, event.failure, event.killed, task.attempt)
 

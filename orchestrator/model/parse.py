@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
-from worker.contract import TASK_TYPES, CollectiveSettings, Program
+from worker.contract import DATA_SERVICE, TASK_TYPES, CollectiveSettings, Program
 
 from ..errors import Problem, SpecError
 from . import device_keys, device_rules
@@ -17,7 +17,7 @@ from .document import Node, place_of
 from .findings import Findings, listed
 from .hosts import count_slots
 from .keys import MAX_NAME, MAX_TASKS, ROOT, json_schema, template
-from .spec import DEFAULT_COLLECTIVES, SINGLE_TASK_STRATEGIES, BackendSpec, ClusterSpec, Restart, TaskSpec, Timeouts, computes
+from .spec import DEFAULT_COLLECTIVES, SINGLE_TASK_STRATEGIES, BackendSpec, ClusterSpec, Restart, TaskSpec, Timeouts, computes, opens_port
 
 __all__ = ["json_schema", "parse", "template", "to_document"]
 
@@ -70,7 +70,8 @@ class Draft:
 def _draft(document: Node, given: Mapping[str, Any]) -> Draft:
     asked = {kind: tasks.get("count", 1) for kind, tasks in given.get("tasks", {}).items()}
     strategy = given.get("strategy") or ("parameter_server" if asked.get("ps") else "multi_worker_mirrored")
-    counts = {"worker": 1, "chief": 1 if strategy == "parameter_server" else 0} | asked
+    counts = {"worker": 1, "chief": 1 if strategy == "parameter_server" else 0}
+    counts = counts | ({"dispatcher": 1} if asked.get("data_worker") else {}) | asked
     if "count" not in given.get("tasks", {}).get("worker", {}) and strategy not in SINGLE_TASK_STRATEGIES:
         counts["worker"] = _free_slots(given, sum(counts.values()) - counts["worker"])
     return Draft(document, given, strategy, {kind: counts[kind] for kind in TASK_TYPES if kind in counts})
@@ -95,7 +96,8 @@ def _one_program(draft: Draft) -> Problem | None:
 
 
 def _single_task(draft: Draft) -> Problem | None:
-    if draft.strategy not in SINGLE_TASK_STRATEGIES or sum(draft.counts.values()) == 1:
+    training = sum(count for kind, count in draft.counts.items() if kind not in DATA_SERVICE)
+    if draft.strategy not in SINGLE_TASK_STRATEGIES or training == 1:
         return None
     message = f"strategy {draft.strategy} runs in one process: it takes 1 task; for several use multi_worker_mirrored"
     return Problem(draft.place("tasks"), message)
@@ -119,6 +121,17 @@ def _parameter_server_has_a_chief(draft: Draft) -> Problem | None:
         message = "tasks.chief: must be 1 under strategy parameter_server, whose chief leads the others"
         return Problem(draft.place("tasks.chief.count"), message, "leave it out: 1 is the default")
     return None
+
+
+def _data_service_is_whole(draft: Draft) -> Problem | None:
+    dispatchers, workers = (draft.counts.get(kind, 0) for kind in DATA_SERVICE)
+    if bool(dispatchers) == bool(workers):
+        return None
+    if workers:
+        message = "tasks.dispatcher: must be 1 where there are data workers, whose work it shares out"
+        return Problem(draft.place("tasks.dispatcher.count"), message, "leave it out: 1 is the default")
+    message = "tasks.dispatcher: has nobody to give work to: there are no data workers"
+    return Problem(draft.place("tasks.dispatcher.count"), message, "write tasks: {data_worker: 2}, which brings a dispatcher")
 
 
 def _serve_needs_servers(draft: Draft) -> Problem | None:
@@ -147,15 +160,17 @@ def _not_too_many(draft: Draft) -> Problem | None:
 
 
 def _ports_for_all(draft: Draft) -> Problem | None:
-    ports, total = draft.given.get("ports"), sum(draft.counts.values())
-    if not ports or draft.strategy in SINGLE_TASK_STRATEGIES or ports[1] - ports[0] + 1 >= total:
+    ports = draft.given.get("ports")
+    total = sum(count for kind, count in draft.counts.items() if opens_port(kind, draft.strategy))
+    if not ports or ports[1] - ports[0] + 1 >= total:
         return None
     message = f"ports: {ports[0]}-{ports[1]} are {ports[1] - ports[0] + 1} ports; {total} tasks need one each"
     return Problem(draft.place("ports"), message, "give a wider range, or none: free ports are found")
 
 
 def _device_problems(draft: Draft, findings: Findings) -> Iterator[Problem]:
-    counts = {kind: count for kind, count in draft.counts.items() if findings.sound([f"tasks.{kind}.count"])}
+    kinds = (kind for kind in draft.counts if kind not in DATA_SERVICE and findings.sound([f"tasks.{kind}.count"]))
+    counts = {kind: draft.counts[kind] for kind in kinds}
     for path, message, hint in device_rules.complaints(draft.given, counts, "command" in draft.given):
         yield Problem(draft.place(path), message, hint)
 
@@ -194,6 +209,7 @@ RULES: tuple[tuple[tuple[str, ...], Callable[[Draft], Problem | None]], ...] = (
     (_COUNTS, _servers_have_their_strategy),
     (_COUNTS, _parameter_server_has_servers),
     (_COUNTS, _parameter_server_has_a_chief),
+    (_COUNTS, _data_service_is_whole),
     (("serve", "strategy", "tasks.ps.count"), _serve_needs_servers),
     ((*_COUNTS, "collectives"), _collectives_have_their_strategy),
     ((*PROGRAM_KINDS, "collectives"), _collectives_have_their_program),
@@ -251,6 +267,8 @@ def _shipped_path(draft: Draft, kind: str, workdir: str) -> str:
 def _task_spec(draft: Draft, kind: str) -> TaskSpec:
     own = draft.given.get("tasks", {}).get(kind, {})
     defaults = draft.given.get("defaults", {})
+    if kind in DATA_SERVICE:
+        return TaskSpec(kind, draft.counts[kind], env=own.get("env", {}))
     if not computes(kind, draft.strategy):
         defaults = {"devices": {key: value for key, value in defaults.get("devices", {}).items() if key != "gpus"}}
     overrides = {int(index): device_keys.read(defaults, own, override) for index, override in own.get("overrides", {}).items()}
@@ -310,6 +328,8 @@ def _given_fields(value: Any) -> dict[str, Any]:
 
 
 def _task_document(tasks: TaskSpec) -> dict[str, Any]:
+    if tasks.type in DATA_SERVICE:
+        return {"count": tasks.count, "env": dict(tasks.env)}
     return {
         "count": tasks.count,
         "args": None if tasks.args is None else list(tasks.args),

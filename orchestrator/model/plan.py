@@ -7,10 +7,12 @@ with what the hosts answered.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from worker.contract import (
+    DATA_SERVICE,
     CollectiveSettings,
     DeviceSettings,
     Gpu,
@@ -23,12 +25,12 @@ from worker.contract import (
 )
 
 from ..errors import SpecError
-from . import devices, tf_config
+from . import data_service, devices, tf_config
 from .addresses import with_port
 from .device_rules import GROWTH
 from .devices import HostGpus, TaskGpus
 from .hosts import count_slots
-from .spec import SINGLE_TASK_STRATEGIES, ClusterSpec, TaskSpec
+from .spec import ClusterSpec, TaskSpec, opens_port
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +89,14 @@ class Plan:
             return None
         return tf_config_text(self.clusters[task.order.cluster], task.id)
 
-    def orders(self, host: str, attempt: int = 1, names: Collection[str] | None = None) -> StartTasks:
-        """What the agent on `host` is told to start: all of its tasks, or those in `names`. Their TF_CONFIGs are made there."""
+    def orders(self, host: str, attempt: int = 1, names: Collection[str] | None = None, *, since: int | None = None) -> StartTasks:
+        """What the agent on `host` is told to start: all of its tasks, or those in `names`. Their TF_CONFIGs are made there.
+
+        `since`: the attempt in which the whole cluster was started; None: this one.
+        """
         facts = next(facts for facts in self.hosts if facts.name == host)
-        mine = [task.order for task in self.tasks if task.host == host]
-        chosen = (order for order in mine if names is None or order.task in names)
+        mine = [task for task in self.tasks if task.host == host]
+        chosen = (data_service.in_attempt(task.order, since or attempt) for task in mine if names is None or task.order.task in names)
         peers = tuple(dict.fromkeys(("localhost", *(facts.address for facts in self.hosts))))
         return StartTasks(
             orders=tuple(
@@ -99,8 +104,8 @@ class Plan:
             ),
             clusters=self.clusters,
             env={**_interface(facts), **self.env, "ORCH_ATTEMPT": str(attempt), **_run_directories(facts)},
-            env_defaults=default_environment(facts.cores, len(mine)),
-            peers=peers if self.clusters else (),
+            env_defaults=default_environment(facts.cores, count_computing(task.id for task in mine)),
+            peers=peers if self.clusters or self.spec.data_workers else (),
         )
 
 
@@ -118,23 +123,38 @@ Placement = Mapping[str, tuple[TaskId, ...]]
 def place(spec: ClusterSpec, hosts: Sequence[str]) -> dict[str, tuple[TaskId, ...]]:
     """Which tasks go to which host, in order: as many as each has slots, or blocks whose sizes differ by one at most if no host has any.
 
-    A host may get none.
+    Then the servers of a tf.data service fill what the others have left. A host may get none.
     """
     ids = list(task_ids(spec))
-    share, rest = divmod(len(ids), len(hosts))
-    slots = count_slots(spec.backend.hosts) or {}
-    placement: dict[str, tuple[TaskId, ...]] = {}
-    start = 0
-    for position, host in enumerate(hosts):
-        end = start + slots.get(host, share + (position < rest))
-        placement[host] = tuple(ids[start:end])
-        start = end
-    return placement
+    training = [task for task in ids if task.type not in DATA_SERVICE]
+    slots = count_slots(spec.backend.hosts)
+    if slots is not None:
+        blocks = _cut(ids, [slots.get(host, 0) for host in hosts])
+    else:
+        sizes, own = _shares(len(ids), len(hosts)), _shares(len(training), len(hosts))
+        others = _cut(ids[len(training) :], [size - mine for size, mine in zip(sizes, own, strict=True)])
+        blocks = [mine + other for mine, other in zip(_cut(training, own), others, strict=True)]
+    return dict(zip(hosts, blocks, strict=True))
+
+
+def _shares(count: int, hosts: int) -> list[int]:
+    return [(count + position) // hosts for position in reversed(range(hosts))]
+
+
+def _cut(ids: Sequence[TaskId], sizes: Iterable[int]) -> list[tuple[TaskId, ...]]:
+    """Blocks of these sizes, one after another."""
+    rest = iter(ids)
+    return [tuple(itertools.islice(rest, size)) for size in sizes]
 
 
 def ports_needed(spec: ClusterSpec, placement: Placement, host: str) -> int:
     """How many ports an agent has to hold."""
-    return 0 if spec.strategy in SINGLE_TASK_STRATEGIES else len(placement[host])
+    return sum(opens_port(task.type, spec.strategy) for task in placement[host])
+
+
+def count_computing(ids: Iterable[TaskId]) -> int:
+    """How many tasks share a host's cores. A dispatcher hardly needs any."""
+    return sum(task.type != "dispatcher" for task in ids)
 
 
 def programs(spec: ClusterSpec) -> tuple[Program, ...]:
@@ -155,17 +175,21 @@ def make(run_id: str, spec: ClusterSpec, placement: Placement, hosts: Sequence[H
     addresses: dict[TaskId, str] = {}
     ports: dict[TaskId, int] = {}
     for host, ids in placement.items():
-        for position, task in enumerate(ids):
-            if facts[host].ports:
-                ports[task] = facts[host].ports[position]
+        held = iter(facts[host].ports)
+        for task in ids:
+            if facts[host].ports and opens_port(task.type, spec.strategy):
+                ports[task] = next(held)
             addresses[task] = with_port(facts[host].address, ports.get(task, f"<port of {task}>"))
     by_type = {tasks.type: tasks for tasks in spec.tasks}
     ranks = _ranks(spec)
     planned = []
     for host, ids in placement.items():
-        for local_rank, task in enumerate(ids):
-            env = {**ranks[task], **_local(local_rank, len(ids))}
+        local_size = sum(task.type not in DATA_SERVICE for task in ids)
+        for local_rank, task in enumerate(ids):  # those of the data service come last
+            env = {**ranks[task], **(_local(local_rank, local_size) if local_rank < local_size else _local(0, 1))}
             order = _order(spec, by_type[task.type], task, ports.get(task), env, shares.tasks[task])
+            if task.type in DATA_SERVICE:
+                order = data_service.serve(order, addresses[task])
             planned.append(PlannedTask(task, host, addresses[task], order))
     first = planned[0]
     env = {
@@ -175,6 +199,7 @@ def make(run_id: str, spec: ClusterSpec, placement: Placement, hosts: Sequence[H
         "ORCH_ATTEMPT": "1",
         "MASTER_ADDR": facts[first.host].address,
         "MASTER_PORT": str(ports.get(first.id, 0)),
+        **data_service.environment(addresses),
     }
     notes = (*_describe_threads(spec, placement, facts), *shares.notes)
     return Plan(run_id, spec, tuple(planned), tf_config.clusters(spec.strategy, addresses), env, tuple(hosts), notes)
@@ -218,6 +243,8 @@ def _collectives(spec: ClusterSpec, task: TaskId) -> CollectiveSettings:
 
 
 def _program(spec: ClusterSpec, tasks: TaskSpec) -> Program:
+    if tasks.type in DATA_SERVICE:
+        return data_service.PROGRAM
     if spec.serve and tasks.type in ("worker", "ps"):
         return Program("serve")
     if tasks.args is None:
@@ -226,9 +253,9 @@ def _program(spec: ClusterSpec, tasks: TaskSpec) -> Program:
 
 
 def _ranks(spec: ClusterSpec) -> dict[TaskId, dict[str, str]]:
-    """RANK and WORLD_SIZE among the tasks of the training cluster; an evaluator is a world of its own."""
+    """RANK and WORLD_SIZE among the tasks of the training cluster; any other is a world of its own."""
     ids = list(task_ids(spec))
-    trainers = [task for task in ids if task.type != "evaluator"]
+    trainers = [task for task in ids if task.type not in ("evaluator", *DATA_SERVICE)]
     chief = trainers[0]
     found = {task: {"RANK": "0", "WORLD_SIZE": "1", "ORCH_IS_CHIEF": "0"} for task in ids}
     for rank, task in enumerate(trainers):
@@ -247,8 +274,8 @@ def _threads(devices: DeviceSettings) -> dict[str, str]:
 
 def _describe_threads(spec: ClusterSpec, placement: Placement, facts: Mapping[str, HostFacts]) -> Iterator[str]:
     """One line on what `default_environment` gives, if any host has more than one task and not everything is said."""
-    said = all(None not in (found.intra_op_threads, found.inter_op_threads) for found in _all_settings(spec))
-    shared = {(facts[host].cores, len(ids)) for host, ids in placement.items() if len(ids) > 1}
+    said = all(None not in (found.intra_op_threads, found.inter_op_threads) for found in _all_settings(spec)) and not spec.data_workers
+    shared = {(facts[host].cores, count_computing(ids)) for host, ids in placement.items() if count_computing(ids) > 1}
     if said or not shared:
         return
     parts = [f"{max(1, cores // tasks)} for each task ({cores} cores, {tasks} tasks)" for cores, tasks in sorted(shared)]

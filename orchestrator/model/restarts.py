@@ -8,6 +8,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 
+from worker.contract import DATA_SERVICE
+
 from .cluster import Cause, Cluster, Outcome, PastAttempt, TaskStatus
 from .spec import Restart
 
@@ -20,8 +22,12 @@ JITTER = 0.25
 
 
 def goes_alone(strategy: str, task_type: str) -> bool:
-    """Whether a task can be started again without the others. TensorFlow's collectives cannot lose one and go on."""
-    return task_type == "evaluator" or (strategy == "parameter_server" and task_type == "worker")
+    """Whether a task can be started again without the others. TensorFlow's collectives cannot lose one and go on.
+
+    Who reads from a tf.data service asks a server that does not answer again until it does (`grpc_util::Retry` without a deadline in
+    tensorflow/core/data/service/client/data_service_client.cc).
+    """
+    return task_type in ("evaluator", *DATA_SERVICE) or (strategy == "parameter_server" and task_type == "worker")
 
 
 def is_preemption(cause: Cause | None) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from worker.contract import CollectiveSettings, DeviceSettings, Program
+from worker.contract import DATA_SERVICE, CollectiveSettings, DeviceSettings, Program
 
 STRATEGIES = ("multi_worker_mirrored", "parameter_server", "mirrored", "one_device", "none")
 SINGLE_TASK_STRATEGIES = ("mirrored", "one_device", "none")
@@ -18,6 +18,11 @@ DEFAULT_COLLECTIVES = CollectiveSettings(heartbeat_s=5.0)
 def computes(task_type: str, strategy: str) -> bool:
     """Whether such tasks have a use for GPUs. A parameter server and its chief would only lock away their memory."""
     return task_type in ("worker", "evaluator") or (task_type == "chief" and strategy != "parameter_server")
+
+
+def opens_port(task_type: str, strategy: str) -> bool:
+    """Whether TensorFlow listens in such a task."""
+    return task_type in DATA_SERVICE or strategy not in SINGLE_TASK_STRATEGIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,3 +159,8 @@ class ClusterSpec:
     def size(self) -> int:
         """How many tasks there are in all."""
         return sum(tasks.count for tasks in self.tasks)
+
+    @property
+    def data_workers(self) -> int:
+        """How many of them make input for a tf.data service; 0: there is none."""
+        return sum(tasks.count for tasks in self.tasks if tasks.type == "data_worker")

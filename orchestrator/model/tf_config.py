@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from worker.contract import TASK_TYPES, TaskId
+from worker.contract import DATA_SERVICE, TASK_TYPES, TaskId
 
 from .spec import SINGLE_TASK_STRATEGIES
 
@@ -20,7 +20,7 @@ EVALUATION = "evaluation"
 
 def cluster_name(strategy: str, task: TaskId) -> str | None:
     """Which cluster's addresses a task is told; None: it gets no TF_CONFIG at all."""
-    if strategy in SINGLE_TASK_STRATEGIES:
+    if strategy in SINGLE_TASK_STRATEGIES or task.type in DATA_SERVICE:
         return None
     return EVALUATION if task.type == "evaluator" else TRAINING
 
@@ -32,6 +32,7 @@ def clusters(strategy: str, addresses: Mapping[TaskId, str]) -> dict[str, str]:
     everybody = {
         kind: [address for _, address in sorted((task.index, address) for task, address in addresses.items() if task.type == kind)]
         for kind in TASK_TYPES
+        if kind not in DATA_SERVICE
     }
     training = {kind: found for kind, found in everybody.items() if found and kind != "evaluator"}
     texts = {TRAINING: json.dumps(training)}

@@ -151,7 +151,7 @@ def test_a_server_that_leaves_before_the_chief_is_a_failure(server: str) -> None
     verdict = history.sweep_all()
     assert (verdict.outcome, verdict.exit_code) == (Outcome.FAILED, 1)
     assert verdict.cause is not None
-    assert "before the chief was done" in verdict.cause.what
+    assert "before the training was done" in verdict.cause.what
 
 
 def test_a_failing_evaluator_does_not_fail_the_training() -> None:

@@ -23,6 +23,8 @@ def compose(host: Mapping[str, str], start: StartTasks, order: TaskOrder, log_di
     if order.port is not None:
         env["TF_GRPC_REUSE_PORT"] = "true"
     env.pop("TF_CONFIG", None)
+    if "ORCH_DATA_SERVICE" not in start.env:
+        env.pop("ORCH_DATA_SERVICE", None)  # another run's, which this one was started from
     if tf_config is not None and (len(tf_config) <= EXEC_LIMIT or order.program.kind == "command"):
         env["TF_CONFIG"] = tf_config
     return env

@@ -93,7 +93,7 @@ def needs_template(template: TemplateOrder, programs: Iterable[Program], cwd: st
     A program that never names TensorFlow must not wait for its import; one that comes to it by a longer way only loses the
     head start.
     """
-    if template.always or any(program.kind == "serve" for program in programs):
+    if template.always or any(program.kind in ("serve", "data_service") for program in programs):
         return True
     wanted = {name.partition(".")[0] for name in template.preload} | _IMPLIED
     return any(not wanted.isdisjoint(_imports(program, cwd)) for program in programs)

@@ -208,7 +208,25 @@ def _prepare_server(target: str, args: list[str]) -> Callable[[], None]:
     return run
 
 
-_PREPARATIONS = {"script": _prepare_script, "module": _prepare_module, "serve": _prepare_server}
+def _prepare_data_server(target: str, args: list[str]) -> Callable[[], None]:
+    """A server of the tf.data service."""
+    _present(["orch-data-service"], args)
+    _put_first(os.getcwd())
+
+    def run() -> None:
+        from .data_service import serve
+
+        serve(*args)
+
+    return run
+
+
+_PREPARATIONS = {
+    "script": _prepare_script,
+    "module": _prepare_module,
+    "serve": _prepare_server,
+    "data_service": _prepare_data_server,
+}
 
 
 def _present(name: list[str], args: list[str], shown: list[str] | None = None) -> None:

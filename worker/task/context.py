@@ -19,7 +19,8 @@ class Context:
     `type` and `index` are TensorFlow's (``worker``, 0), `task` is both (``worker-0``). `rank` counts the tasks
     of the cluster, `local_rank` those on this host. `cluster` is what TF_CONFIG says, empty without one:
     task type -> ``host:port`` of each. `run_id` is empty, and the directories are None, outside orch.
-    `strategy` is the spec's word for it, such as ``multi_worker_mirrored``.
+    `strategy` is the spec's word for it, such as ``multi_worker_mirrored``. `data_service` is what
+    `tf.data.experimental.service.distribute` takes, such as ``grpc://localhost:41000``; None without data workers.
     """
 
     task: str
@@ -36,6 +37,7 @@ class Context:
     run_dir: Path | None
     checkpoint_dir: Path | None
     strategy: str
+    data_service: str | None = None
 
 
 def context() -> Context:
@@ -68,6 +70,7 @@ def context() -> Context:
         run_dir=_path("ORCH_RUN_DIR"),
         checkpoint_dir=_path("ORCH_CHECKPOINT_DIR"),
         strategy=env.get("ORCH_RUN_STRATEGY") or "none",
+        data_service=env.get("ORCH_DATA_SERVICE") or None,
     )
 
 
@@ -94,6 +97,7 @@ def _by_hand(cluster: Mapping[str, tuple[str, ...]], type_: str, index: int) -> 
         run_dir=None,
         checkpoint_dir=None,
         strategy="parameter_server" if "ps" in cluster else "multi_worker_mirrored" if workers > 1 else "none",
+        data_service=os.environ.get("ORCH_DATA_SERVICE") or None,
     )
 
 
