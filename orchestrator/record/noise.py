@@ -48,6 +48,12 @@ _CPP = {
         "Creating sync eager service context with rendezvous_id on host ",
         "Creating async eager service context with rendezvous_id on host ",
         "Ignoring error status when releasing multi-device function handle UNIMPLEMENTED: Releasing a multi-device component handle",
+        # tensorflow/core/data/service: the servers of a tf.data service
+        "Attempting to restore dispatcher state from journal in ",
+        "No journal found. Starting dispatcher from new state.",
+        "Restored from journal in ",
+        "Started tf.data DispatchServer running at ",
+        "Started tf.data WorkerServer running at ",
         # xla/tsl/distributed_runtime/coordination
         "Initializing CoordinationService",
         "Coordination agent has successfully connected.",
@@ -109,16 +115,25 @@ _SESSION_OPTIONS = "SessionOptions: goo.gle/debug"
 _CONFIG_OPENS = re.compile(r"(?:  )*[a-z_]+ \{\Z")
 _CONFIG_FIELD = re.compile(r"(?:  )+[a-z_]+: \S+\Z|(?:allow|isolate|log|inter|intra|operation|placement|share|use)_[a-z_]+: \w+\Z")
 
+_SERVICE_CONFIG = re.compile(
+    r"(?:Started tf\.data service dispatcher with|Worker registered with dispatcher running at \S+ Worker) config: goo\.gle/"
+)
+# The fields of tensorflow/core/protobuf/service_config.proto.
+_SERVICE_FIELD = re.compile(
+    r"(?:port|protocol|work_dir|fault_tolerant_mode|deployment_mode|gc_dynamic_sharding_jobs|(?:job_gc|client|worker|dispatcher|heartbeat"
+    r"|shutdown|data_transfer|snapshot|cross_trainer)_[a-z_]+): \S"
+)
+
 _FIRST = frozenset("IWET2")
 """How a noise line begins: a level, WARNING, INFO, To, or the year."""
 
-_Expecting = Literal["", "straggler", "node", "config"]
+_Expecting = Literal["", "straggler", "node", "config", "service"]
 
 
 class StartupNoise:
     """Recognises the noise in the lines of one stream; one object per stream, fed in order.
 
-    Some noise runs over several lines (a dump of ``SessionOptions``, the list of stragglers), so what a line
+    Some noise runs over several lines (a dump of ``SessionOptions`` or of a data server's, the list of stragglers), so what a line
     means depends on the one before it. Such a continuation must have the expected shape, and ends with the
     first line that has not.
     """
@@ -156,6 +171,8 @@ class StartupNoise:
             self._expecting = "node"
         elif _SESSION_OPTIONS in line:
             self._expecting, self._depth = "config", 0
+        elif _SERVICE_CONFIG.search(line):
+            self._expecting = "service"
         return True
 
     def _continues(self, line: str) -> bool:
@@ -163,6 +180,11 @@ class StartupNoise:
             return _STRAGGLER.match(line) is not None
         if self._expecting == "node":
             return _NODE.match(line) is not None
+        if self._expecting == "service":
+            if not line:
+                self._expecting = ""  # the empty line is the dump's last one
+                return True
+            return _SERVICE_FIELD.match(line) is not None
         if _CONFIG_OPENS.match(line):
             self._depth += 1
             return True
@@ -201,4 +223,6 @@ def _starts_noise(line: str) -> bool:
         return True
     if level != "I":
         return False
-    return line[text:] == _STRAGGLERS or line.startswith(_SESSION_OPTIONS, text) or _CPP_CLUSTER.match(line, text) is not None
+    if line[text:] == _STRAGGLERS or line.startswith(_SESSION_OPTIONS, text):
+        return True
+    return any(pattern.match(line, text) for pattern in (_CPP_CLUSTER, _SERVICE_CONFIG))
