@@ -54,6 +54,19 @@ def test_one_process_strategies_have_no_tf_config(orch: Orch, strategy: str) -> 
     assert "  without TF_CONFIG\n" in text
 
 
+def test_a_data_service_is_planned_from_one_flag(orch: Orch) -> None:
+    tasks = planned(orch, "hello.py", "--strategy", "none", "--data-workers", "2")
+    assert list(tasks) == ["worker-0", "dispatcher-0", "data_worker-0", "data_worker-1"]
+    program = {"kind": "data_service", "target": "", "args": ["127.0.0.1:<port of data_worker-1>"]}
+    assert (tasks["data_worker-1"]["program"], tasks["data_worker-1"]["tf_config"]) == (program, None)
+    assert {task["env"]["ORCH_DATA_SERVICE"] for task in tasks.values()} == {"grpc://127.0.0.1:<port of dispatcher-0>"}
+    assert planned(orch, "hello.py", "--strategy", "none", env={"ORCH_DATA_WORKERS": "1"}).keys() == {
+        "worker-0",
+        "dispatcher-0",
+        "data_worker-0",
+    }
+
+
 DUMPS = """
 import json, os
 with open(os.environ["ORCH_TASK"] + ".env", "w") as file:

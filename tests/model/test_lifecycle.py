@@ -252,7 +252,7 @@ def test_names_are_grouped() -> None:
 
 # --- properties --------------------------------------------------------------------------------
 
-NAMES = st.sampled_from(["chief-0", "worker-0", "worker-1", "ps-0", "evaluator-0", "worker-9"])
+NAMES = st.sampled_from(["chief-0", "worker-0", "worker-1", "ps-0", "evaluator-0", "data_worker-0", "worker-9"])
 TIMES = st.floats(100, 1000)
 CODES = st.sampled_from([0, 1, 7, 42, 124, 137, 143])
 ATTEMPTS = st.sampled_from([1, 1, 1, 2, 2, 3])
@@ -285,7 +285,7 @@ POLICIES = st.builds(
 @settings(max_examples=500)
 @given(
     policy=POLICIES,
-    tasks=st.lists(st.sampled_from(["chief-0", "worker-0", "worker-1", "ps-0", "evaluator-0"]), min_size=1, unique=True),
+    tasks=st.lists(st.sampled_from(["chief-0", "worker-0", "worker-1", "ps-0", "evaluator-0", "data_worker-0"]), min_size=1, unique=True),
     events=st.lists(EVENTS, max_size=60),
 )
 def test_any_history_ends_in_one_verdict_and_starts_no_task_twice(policy: Policy, tasks: list[str], events: list[ev.Event]) -> None:
@@ -338,6 +338,14 @@ def test_what_is_waited_for_is_said_with_how_many_are_there() -> None:
     history = History(tasks={**WORKERS, "evaluator-0": "a"}).start_all(up=False)
     history.happen(ev.TaskUp("worker-0", 1, 102.0))
     assert formation.describe_formation(history.cluster) == "waiting for worker-1..2: no port is open yet (1 of 3 up)"
+
+
+def test_a_data_service_is_waited_for_even_by_a_program_that_opens_no_port() -> None:
+    tasks = {"worker-0": "a", "dispatcher-0": "a", "data_worker-0": "a"}
+    history = History(Policy("none", opens_ports=False), tasks).start_all(up=False)
+    assert formation.describe_formation(history.cluster) == "waiting for dispatcher-0, data_worker-0: no port is open yet (1 of 3 up)"
+    history.happen(ev.TaskUp("dispatcher-0", 1, 102.0), ev.TaskUp("data_worker-0", 1, 102.0))
+    assert history.cluster.phase is Phase.RUNNING
 
 
 @settings(max_examples=200)

@@ -103,6 +103,11 @@ NOT_LOSSES = {
         "StatusCode.UNAVAILABLE failed to connect to all addresses grpc_status:14",
     ),
     "a dataset service": (UNAVAILABLE, "Failed to get element from dispatcher: Connection refused"),
+    "a dataset service that has forgotten the job": (
+        "tensorflow.python.framework.errors_impl.NotFoundError",
+        "Failed to get element from worker 127.0.0.1:42271: Failed to get an element, with a nonretryable error: Failed to get element: "
+        "Failed to get split: Iteration id 2000 not found [Op:IteratorGetNext] name: ",
+    ),
     "a cloud's storage": (UNAVAILABLE, "Error executing an HTTP request: Socket closed"),
     "a mistake that a peer passes on": (
         "tensorflow.python.framework.errors_impl.InvalidArgumentError",

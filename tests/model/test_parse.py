@@ -209,6 +209,8 @@ def test_wrong_ports(ports, problem):
 
 # --- counts and strategies ----------------------------------------------------------------------
 
+COUNTS_WITH_DATA = {"chief": 1, "worker": 1, "ps": 1, "dispatcher": 1, "data_worker": 2}
+
 
 @pytest.mark.parametrize(
     ("text", "strategy", "counts"),
@@ -221,6 +223,15 @@ def test_wrong_ports(ports, problem):
         ("tasks: {ps: 2}", "parameter_server", {"chief": 1, "worker": 1, "ps": 2}),
         ("tasks: {ps: 1, worker: 3}\nserve: true", "parameter_server", {"chief": 1, "worker": 3, "ps": 1}),
         ("strategy: parameter_server\ntasks: {ps: {}}", "parameter_server", {"chief": 1, "worker": 1, "ps": 1}),
+        ("tasks: {data_worker: 2}", "multi_worker_mirrored", {"worker": 1, "dispatcher": 1, "data_worker": 2}),
+        ("tasks: {data_worker: 2, dispatcher: 1, ps: 1}", "parameter_server", COUNTS_WITH_DATA),
+        ("strategy: mirrored\ntasks: {data_worker: {env: {A: b}}}", "mirrored", {"worker": 1, "dispatcher": 1, "data_worker": 1}),
+        ("tasks: {data_worker: 0, dispatcher: 0}", "multi_worker_mirrored", {"worker": 1}),
+        (
+            "tasks: {data_worker: 1}\nbackend: {hosts: {a: 3, b: 3}}",
+            "multi_worker_mirrored",
+            {"worker": 4, "dispatcher": 1, "data_worker": 1},
+        ),
         ("strategy: mirrored", "mirrored", {"worker": 1}),
         ("strategy: one_device\ntasks: {worker: 1, ps: 0}", "one_device", {"worker": 1}),
         ("strategy: none\nserve: false", "none", {"worker": 1}),
@@ -271,6 +282,30 @@ ALONE = "runs in one process: it takes 1 task; for several use multi_worker_mirr
         ("strategy: mirrored\ntasks: {worker: 4}", [f"3: strategy mirrored {ALONE}"]),
         ("strategy: one_device\ntasks: {chief: 1}", [f"3: strategy one_device {ALONE}"]),
         ("strategy: none\ntasks: {ps: 1, evaluator: 1}", [f"3: strategy none {ALONE}"]),
+        ("strategy: none\ntasks: {data_worker: 2, worker: 2}", [f"3: strategy none {ALONE}"]),
+        (
+            "tasks: {data_worker: 2, dispatcher: 0}",
+            ["2: tasks.dispatcher: must be 1 where there are data workers, whose work it shares out (leave it out: 1 is the default)"],
+        ),
+        (
+            "tasks: {dispatcher: 1}",
+            [
+                "2: tasks.dispatcher: has nobody to give work to: there are no data workers "
+                "(write tasks: {data_worker: 2}, which brings a dispatcher)"
+            ],
+        ),
+        (
+            "tasks: {data_worker: {args: [a], devices: {cpus: 2}}}",
+            [
+                "2: tasks.data_worker: orch itself runs the servers of the tf.data service; they take no args",
+                "2: tasks.data_worker: the servers of the tf.data service use the CPU; they have no devices to set",
+            ],
+        ),
+        ("tasks: {data_workers: 2}", ["2: tasks: unknown key 'data_workers' (did you mean 'data_worker'?)"]),
+        (
+            "strategy: none\ntasks: {data_worker: 2}\nports: 4001-4002",
+            ["4: ports: 4001-4002 are 2 ports; 3 tasks need one each (give a wider range, or none: free ports are found)"],
+        ),
         ("serve: true", ["2: serve: is for strategy parameter_server, not multi_worker_mirrored"]),
         (
             "strategy: tpu",
@@ -525,6 +560,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
         kinds["evaluator"] = tasks_of(st.just(1), devices)
     if strategy == "parameter_server":
         kinds["ps"] = tasks_of(st.integers(1, 99), devices)
+    kinds["data_worker"] = st.integers(0, 9) | some_of(count=st.integers(1, 9), env=ENV)
     tasks = draw(some_of(**kinds))
     if strategy == "parameter_server" and tasks.get("ps") is None:
         tasks["ps"] = 1

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.model import plan, tf_config
 from orchestrator.model.plan import HostFacts, Plan
-from orchestrator.model.spec import ClusterSpec, TaskDevices, TaskSpec
+from orchestrator.model.spec import BackendSpec, ClusterSpec, HostSpec, TaskDevices, TaskSpec
 from worker.contract import TASK_TYPES, DeviceSettings, Program, TaskId
 
 
@@ -86,6 +86,65 @@ def test_without_a_chief_worker_0_is_it() -> None:
 
 def test_tasks_are_spread_in_blocks() -> None:
     assert {host: len(ids) for host, ids in plan.place(spec(worker=7), ["a", "b", "c"]).items()} == {"a": 3, "b": 2, "c": 2}
+
+
+def test_the_servers_of_a_data_service_fill_what_the_training_has_left() -> None:
+    def names(hosts: int, **counts: int) -> list[list[str]]:
+        placement = plan.place(spec(**counts), [f"h{number}" for number in range(hosts)])
+        return [[str(task) for task in ids] for ids in placement.values()]
+
+    assert names(2, worker=2, dispatcher=1, data_worker=2) == [["worker-0", "dispatcher-0", "data_worker-0"], ["worker-1", "data_worker-1"]]
+    assert names(3, worker=1, dispatcher=1, data_worker=2) == [["worker-0", "dispatcher-0"], ["data_worker-0"], ["data_worker-1"]]
+    slots = BackendSpec("ssh", (HostSpec("h0", 3), HostSpec("h1", 2)))
+    placement = plan.place(replace(spec(worker=4, dispatcher=1), backend=slots), ["h0", "h1"])
+    assert [len(ids) for ids in placement.values()] == [3, 2]
+
+
+DATA = {"dispatcher": 1, "data_worker": 2}
+
+
+def test_a_data_service_is_in_no_cluster_and_has_no_rank() -> None:
+    planned = make(spec(worker=2, evaluator=1, **DATA), hosts=2)
+    found = configs(planned)
+    assert [name for name, config in found.items() if config is None] == ["dispatcher-0", "data_worker-0", "data_worker-1"]
+    assert found["worker-0"]["cluster"] == {"worker": ["10.0.0.0:4000", "10.0.0.0:4001"]}
+    envs = {str(task.id): task.order.env for task in planned.tasks}
+    ranks = {name: [env[key] for key in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")] for name, env in envs.items()}
+    assert ranks == {
+        "worker-0": ["0", "2", "0", "2"],
+        "worker-1": ["1", "2", "1", "2"],
+        "evaluator-0": ["0", "1", "0", "1"],
+        **{name: ["0", "1", "0", "1"] for name in ("dispatcher-0", "data_worker-0", "data_worker-1")},
+    }
+
+
+def test_a_data_server_is_told_where_it_is_and_everybody_where_the_dispatcher_is() -> None:
+    planned = make(spec("none", worker=1, **DATA), hosts=2)
+    assert {name: planned.orders(name).env["ORCH_DATA_SERVICE"] for name in ("host0", "host1")} == {
+        "host0": "grpc://10.0.0.0:4000",
+        "host1": "grpc://10.0.0.0:4000",
+    }
+    told = {order.task: (order.port, order.program) for host in ("host0", "host1") for order in planned.orders(host).orders}
+    assert told == {
+        "worker-0": (None, Program("script", "train.py", ("--x",))),
+        "dispatcher-0": (4000, Program("data_service", args=("10.0.0.0:4000", "data_service/attempt-1"))),
+        "data_worker-0": (4000, Program("data_service", args=("10.0.0.1:4000",))),
+        "data_worker-1": (4001, Program("data_service", args=("10.0.0.1:4001",))),
+    }
+    placement = plan.place(planned.spec, ["host0", "host1"])
+    assert [plan.ports_needed(planned.spec, placement, name) for name in placement] == [1, 2]
+    assert planned.orders("host0").peers == ("localhost", "10.0.0.0", "10.0.0.1")  # no proxy before the service
+    assert "ORCH_DATA_SERVICE" not in make(spec(worker=1)).orders("host0").env
+
+
+def test_a_dispatcher_finds_its_jobs_again_if_it_alone_is_new() -> None:
+    planned = make(spec("none", worker=1, **DATA))
+    alone = planned.orders("host0", 5, {"dispatcher-0"}, since=3).orders
+    assert [(order.task, order.attempt, order.program.args[1]) for order in alone] == [("dispatcher-0", 5, "data_service/attempt-3")]
+
+
+def test_a_dispatcher_has_no_share_of_the_cores() -> None:
+    assert make(spec(worker=2, **DATA)).orders("host0").env_defaults["TF_NUM_INTRAOP_THREADS"] == "2"
 
 
 def test_threads_are_the_hosts_cores_shared_out_unless_set() -> None:

@@ -300,6 +300,47 @@ def test_an_evaluator_comes_back_alone_out_of_a_budget_of_its_own() -> None:
     assert life.starts[2:] == [(3, ("worker-0", "worker-1", "evaluator-0"))]
 
 
+DATA = {**WORKERS, "dispatcher-0": "a", "data_worker-0": "a", "data_worker-1": "b"}
+
+
+@pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "none"])
+@pytest.mark.parametrize("task", ["dispatcher-0", "data_worker-1"])
+@pytest.mark.parametrize("code", [137, 1, 0])
+def test_a_server_of_a_data_service_comes_back_alone_however_it_ended(strategy: str, task: str, code: int) -> None:
+    life = Life(Restart(max=1), DATA, strategy, opens_ports=strategy != "none").start()
+    life.end(task, code, killed=code == 137)
+    assert life.cluster.phase is Phase.RUNNING
+    life.sweep().wait().start(task)
+    assert life.starts[1:] == [(2, (task,))]
+    life.end("worker-0", 0).end("worker-1", 0)
+    assert life.did[-1] == ev.Stop(("dispatcher-0", "data_worker-0", "data_worker-1"), 5.0)
+    verdict = life.sweep().cluster.verdict
+    assert verdict is not None
+    assert (verdict.outcome, verdict.exit_code, [past.task for past in verdict.past]) == (Outcome.SUCCEEDED, 0, [task])
+
+
+@pytest.mark.parametrize(
+    ("code", "given", "what"), [(137, 137, "failed"), (0, 1, "ended by itself (exit code 0) before the training was done")]
+)
+def test_a_lost_server_of_a_data_service_without_a_budget_ends_the_run(code: int, given: int, what: str) -> None:
+    life = Life(Restart(), DATA).start().end("data_worker-0", code, killed=bool(code))
+    assert life.did[-1] == ev.Stop(("worker-0", "worker-1", "dispatcher-0", "data_worker-1"), 5.0)
+    verdict = life.sweep().cluster.verdict
+    assert verdict is not None
+    assert verdict.cause is not None
+    assert (verdict.exit_code, verdict.cause.task, verdict.cause.what) == (given, "data_worker-0", what)
+
+
+def test_the_budget_of_the_data_service_is_that_of_the_training() -> None:
+    life = Life(Restart(max=2, without_progress=0), DATA).start()
+    life.end("data_worker-0", 1).sweep().wait().start("data_worker-0")
+    life.end("worker-0", 1).sweep().wait().start()
+    assert life.starts[1:] == [(2, ("data_worker-0",)), (3, tuple(DATA))]
+    verdict = life.end("dispatcher-0", 1).sweep().cluster.verdict
+    assert verdict is not None
+    assert verdict.gave_up == "gave up: all 2 restarts that --max-restarts allows had been used"
+
+
 # --- deadlines ---------------------------------------------------------------------------------
 
 

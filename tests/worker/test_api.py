@@ -19,7 +19,7 @@ from worker.contract import Program, TaskId, tf_config_text
 from worker.task import reports
 
 VARIABLES = (
-    "ORCH_TASK ORCH_RUN_ID ORCH_ATTEMPT ORCH_IS_CHIEF ORCH_RUN_DIR ORCH_CHECKPOINT_DIR ORCH_RUN_STRATEGY ORCH_LOG_DIR"
+    "ORCH_TASK ORCH_RUN_ID ORCH_ATTEMPT ORCH_IS_CHIEF ORCH_RUN_DIR ORCH_CHECKPOINT_DIR ORCH_RUN_STRATEGY ORCH_LOG_DIR ORCH_DATA_SERVICE"
     " RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE TF_CONFIG"
 )
 
@@ -35,6 +35,15 @@ def config(cluster: dict[str, Any], type_: str = "worker", index: int = 0) -> st
 
 
 # --- context -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", ["", "worker-0"])
+def test_the_data_service_is_told_if_there_is_one(monkeypatch: pytest.MonkeyPatch, task: str) -> None:
+    if task:
+        monkeypatch.setenv("ORCH_TASK", task)
+    assert worker.context().data_service is None
+    monkeypatch.setenv("ORCH_DATA_SERVICE", "grpc://a:1")
+    assert worker.context().data_service == "grpc://a:1"
 
 
 def test_by_hand_it_is_a_lone_chief() -> None:

@@ -31,6 +31,12 @@ def test_a_tasks_own_words_win_over_orchs_and_those_over_the_hosts() -> None:
     assert [found[name] for name in "ABCD"] == ["host", "orch", "task", "default"]
 
 
+def test_another_runs_data_service_never_reaches_a_task() -> None:
+    old = {"ORCH_DATA_SERVICE": "grpc://outer:1"}
+    assert "ORCH_DATA_SERVICE" not in compose(old)
+    assert compose(old, StartTasks((), env={"ORCH_DATA_SERVICE": "grpc://a:1"}))["ORCH_DATA_SERVICE"] == "grpc://a:1"
+
+
 @pytest.mark.parametrize("old", ["", "{", '{"cluster": {"worker": ["x:1", "y:2"]}}'])
 def test_a_tf_config_of_the_host_never_reaches_a_task(old: str) -> None:
     assert "TF_CONFIG" not in compose({"TF_CONFIG": old}, task=order(unset=("TF_CONFIG",)))

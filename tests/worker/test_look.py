@@ -50,6 +50,7 @@ def test_a_module_is_followed_through_its_package(tmp_path: Path) -> None:
 def test_who_asks_for_a_preload_gets_it(tmp_path: Path) -> None:
     assert look.needs_template(TemplateOrder(("json",), 1, always=True), [Program("script", "missing.py")], str(tmp_path))
     assert look.needs_template(TENSORFLOW, [Program("serve")], str(tmp_path))
+    assert look.needs_template(TENSORFLOW, [Program("command", "ls"), Program("data_service")], str(tmp_path))
     assert not look.needs_template(TENSORFLOW, [Program("command", "tensorflow")], str(tmp_path))
 
 
