@@ -17,7 +17,7 @@ import tensorflow as tf
 import worker
 
 GLOBAL_BATCH = 60
-STEPS = 200
+STEPS = 500
 
 
 def shift(x, y):

@@ -7,6 +7,7 @@ import importlib.util
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mwms_custom_loop", "parameter_server", "tf_config_only", "mirrored_cpus"])
+@pytest.mark.parametrize("name", ["mwms_custom_loop", "parameter_server", "tf_config_only", "mirrored_cpus", "data_service"])
 def test_by_hand_it_learns_the_digits(settings: dict[str, str], tmp_path: Path, name: str) -> None:
     outcome = run_plainly([str(EXAMPLES / f"{name}.py")], tmp_path, env=settings).check()
     word, accuracy = outcome.out.splitlines()[-1].rsplit(" ", 1)
@@ -57,6 +58,15 @@ def test_two_workers_take_the_steps_of_one_process(settings: dict[str, str], tmp
         for name in one.files:
             assert np.abs(one[name]).max() > 0
             np.testing.assert_allclose(two[name], one[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_two_workers_learn_from_what_two_data_workers_make(orch: Any, settings: dict[str, str]) -> None:
+    options = ("-n", "2", "--data-workers", "2")
+    env = {**settings, "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
+    done = orch("up", str(EXAMPLES / "data_service.py"), *options, timeout=250, check=0, env=env)
+    assert "worker-0      | input from grpc://127.0.0.1:" in done.out
+    assert {line.split("|")[0].strip() for line in done.out.splitlines() if "test accuracy" in line} == {"worker-0", "worker-1"}
 
 
 def test_four_processes_write_the_digits_at_once(tmp_path: Path) -> None:

@@ -84,6 +84,38 @@ def test_a_cluster_over_ipv6(orch, bed: Bed, script, tmp_path: Path) -> None:
         assert total == "2.0"
 
 
+READ = """
+import os
+import tensorflow as tf
+import worker
+
+address = worker.context().data_service
+dataset = tf.data.Dataset.range(100).apply(tf.data.experimental.service.distribute("distributed_epoch", address))
+print(address, sorted(int(x) for x in dataset) == list(range(100)), os.path.exists(os.environ["ORCH_LOG_DIR"] + "/../../data_service"))
+"""
+
+
+@pytest.mark.slow
+def test_a_data_service_on_two_hosts_is_read_from_both(orch, bed: Bed, script, tmp_path: Path) -> None:
+    """One is reached by IPv4, the other by IPv6. The dispatcher's state lies on its own host, which does not see the run directory."""
+    hosts = {"hostA": {"address": bed["hostA"].address}, "hostB": {"address": bed["hostB"].address6}}
+    up(orch, bed, script(READ), "-n", "2", "--data-workers", "2", hosts=hosts, timeout=110, check=0)
+    planned = json.loads((LiveRun(tmp_path).path / "plan.json").read_text())
+    hosts_of = {f"{one['id']['type']}-{one['id']['index']}": one["host"] for one in planned["tasks"]}
+    assert hosts_of == {
+        "worker-0": "hostA",
+        "dispatcher-0": "hostA",
+        "data_worker-0": "hostA",
+        "worker-1": "hostB",
+        "data_worker-1": "hostB",
+    }
+    for task, has_state in (("worker-0", True), ("worker-1", False)):
+        address, is_whole, found = LiveRun(tmp_path).log(task).decode().split()
+        assert address.startswith(f"grpc://{bed['hostA'].address}:")
+        assert (is_whole, found) == ("True", str(has_state))
+    assert not (LiveRun(tmp_path).path / "data_service").exists()
+
+
 def test_a_host_without_tensorflow_is_named(orch, bed: Bed, script) -> None:
     bare = bed["hostB"].files / "home/bare"
     os.makedirs(bare.parent, exist_ok=True)
