@@ -79,3 +79,32 @@ def test_without_a_restart_nobody_waits_for_a_lost_data_worker(orch: Any, tmp_pa
     done = read(orch, tmp_path, "distributed_epoch", "data_worker-1", restarts=0, check=137)
     assert "first failure: data_worker-1 on local: killed by SIGKILL" in done.err
     assert "stopped because of it: worker-0, dispatcher-0, data_worker-0" in done.err
+
+
+AGAIN = f"""
+import json, os, sys
+import tensorflow as tf
+import worker
+
+here = worker.context()
+service = tf.data.experimental.service
+dataset = tf.data.Dataset.range({ELEMENTS}).apply(service.distribute("distributed_epoch", here.data_service, job_name="epoch"))
+found = []
+for element in dataset:
+    found.append(int(element))
+    if here.attempt == 1 and len(found) == 300:
+        sys.exit(3)
+with open("read.json", "w") as file:
+    json.dump(sorted(found), file)
+"""
+
+
+def test_a_cluster_that_starts_again_as_a_whole_begins_with_a_new_epoch(orch: Any, tmp_path: Path) -> None:
+    """The named job of the attempt before would have had only what is left of it."""
+    (tmp_path / "reads.py").write_text(AGAIN)
+    options = ("--strategy", "none", "--data-workers", "1", "--max-restarts", "1", "--set", "restart.backoff_s=0.1")
+    orch("up", "reads.py", *options, timeout=250, env={"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}, check=0)
+    assert json.loads((tmp_path / "read.json").read_text()) == list(range(ELEMENTS))
+    run = LiveRun(tmp_path)
+    assert [(past["cause"]["task"], past["cause"]["code"]) for past in run.result()["past"]] == [("worker-0", 3)]
+    assert sorted(path.name for path in (run.path / "data_service").iterdir()) == ["attempt-1", "attempt-2"]
