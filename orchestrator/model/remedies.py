@@ -94,6 +94,12 @@ REMEDIES = (
         r"Shape mismatch in the collective instance",
         "the workers reduced tensors of different shapes: their batches or their models differ",
     ),
+    Remedy(
+        "InvalidArgumentError",
+        r"Could not find callback with key=pyfunc_",
+        "a py_function, a numpy_function or from_generator runs only in the process that made it, never in a data worker: "
+        "apply it after distribute()",
+    ),
 )
 
 _LEFT_EARLY = "its peers went on: give all workers the same number of steps, whatever their share of the data (dataset.repeat())"

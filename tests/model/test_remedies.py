@@ -49,6 +49,11 @@ FAILURES = {
         "Collective ops is aborted by: Shape mismatch in the collective instance 100. Op at device /job:worker/replica:0/task:1",
         "tensors of different shapes",
     ),
+    f"{TF}InvalidArgumentError ": (
+        "Failed to get element from worker 127.0.0.1:50239: Failed to get an element, with a nonretryable error: Failed to get element: "
+        "ValueError: Could not find callback with key=pyfunc_1 in the registry.",
+        "apply it after distribute()",
+    ),
 }
 
 
