@@ -103,9 +103,20 @@ def _wanted(spec: ClusterSpec, strategy: str) -> Wanted:
     env = dict(spec.env)
     for tasks in spec.tasks:
         env.update(tasks.env)
-    is_python = spec.program.kind != "command"
+    has_service = bool(spec.data_workers)
+    needs_tensorflow = has_service or spec.program.kind != "command"
     asked = [tasks.devices_of(index).gpus for tasks in spec.tasks for index in (0, *tasks.overrides)]
     gpus = any(wish.count or wish.ids for wish in asked)
     names = [host.name for host in spec.backend.hosts]
     shares = {name: len(tasks) for name, tasks in plan.place(spec, names).items()} if names else {}
-    return Wanted(strategy, spec.size, max(1, len(names)), shares=shares, ports=spec.ports, gpus=gpus, needs_tensorflow=is_python, env=env)
+    return Wanted(
+        strategy,
+        spec.size,
+        max(1, len(names)),
+        shares=shares,
+        ports=spec.ports,
+        gpus=gpus,
+        needs_tensorflow=needs_tensorflow,
+        data_service=has_service,
+        env=env,
+    )

@@ -44,7 +44,7 @@ class Wanted:
     """What the hosts are judged for. `strategy` "": no spec was given. `env`: what the spec sets for every task.
 
     `shares`: how many tasks each host gets, by name; `tasks_here`: the host's that is being judged, filled in by `judge`. `gpus`: it asks
-    for GPUs. `needs_tensorflow`: no for a spec that runs a program which is not Python.
+    for GPUs. `needs_tensorflow`: no for a spec that runs a program which is not Python. `data_service`: it has one of tf.data.
     """
 
     strategy: str = ""
@@ -55,6 +55,7 @@ class Wanted:
     ports: tuple[int, int] | None = None
     gpus: bool = False
     needs_tensorflow: bool = True
+    data_service: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
 
     def share_of(self, host: str) -> int:
@@ -64,7 +65,7 @@ class Wanted:
     @property
     def needs_ports(self) -> bool:
         """Whether tasks of it talk to each other."""
-        return self.strategy in ("", "multi_worker_mirrored", "parameter_server")
+        return self.data_service or self.strategy in ("", "multi_worker_mirrored", "parameter_server")
 
 
 Findings = Iterator[Finding]

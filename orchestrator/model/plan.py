@@ -279,7 +279,8 @@ def _describe_threads(spec: ClusterSpec, placement: Placement, facts: Mapping[st
     if said or not shared:
         return
     parts = [f"{max(1, cores // tasks)} for each task ({cores} cores, {tasks} tasks)" for cores, tasks in sorted(shared)]
-    yield f"threads: {' or '.join(parts[:3])}{' or …' * (len(parts) > 3)}, where nothing else is set"
+    beside = ", the dispatcher not counted" if spec.data_workers else ""
+    yield f"threads: {' or '.join(parts[:3])}{' or …' * (len(parts) > 3)}{beside}, where nothing else is set"
 
 
 def _all_settings(spec: ClusterSpec) -> Iterator[DeviceSettings]:

@@ -55,6 +55,8 @@ def test_a_host_without_tensorflow_is_told_how_to_get_it(orch: Orch, without_ten
 def test_a_program_that_is_not_python_needs_no_tensorflow(orch: Orch, without_tensorflow: str) -> None:
     found = diagnose(orch, "--no-python", "./train.sh", "--python", without_tensorflow)
     assert of_topic(found, "tensorflow")["severity"] == "note"
+    found = diagnose(orch, "--no-python", "./train.sh", "--python", without_tensorflow, "--data-workers", "1", check=1)
+    assert of_topic(found, "tensorflow")["severity"] == "error"  # orch's own servers do
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,7 @@ ROWS = [
     (machine(names=Names(("10.0.0.4",), localhost=())), MIRRORED, "error names", "localhost stands for nothing"),
     (machine(names=Names(("10.0.0.4",), seconds=4.0, localhost=("127.0.0.1",))), MIRRORED, "warning names", "took 4.0 s"),
     (machine(environment={"http_proxy": "http://proxy:3128"}), MIRRORED, "note proxy", "no_grpc_proxy"),
+    (machine(ports=Ports("Operation not permitted")), replace(MIRRORED, data_service=True), "error ports", "Operation not permitted"),
     (machine(ports=Ports("Operation not permitted")), MWMS, "error ports", "Operation not permitted"),
 ]
 

@@ -192,6 +192,11 @@ def test_what_orch_decided_is_said(document: dict[str, Any], gpus: list[tuple[Gp
         (workers(1), 1, ()),
         (workers(2), 2, ()),
         (workers(2), 1, ("threads: 2 for each task (4 cores, 2 tasks), where nothing else is set",)),
+        (
+            {"tasks": {"worker": 1, "data_worker": 1}},
+            1,
+            ("threads: 2 for each task (4 cores, 2 tasks), the dispatcher not counted, where nothing else is set",),
+        ),
         (workers(8), 1, ("threads: 1 for each task (4 cores, 8 tasks), where nothing else is set",)),
         (workers(3, threads={"intra": 1}), 1, ("threads: 1 for each task (4 cores, 3 tasks), where nothing else is set",)),
         (workers(3, threads={"intra": 1, "inter": 1}), 1, ()),
