@@ -123,7 +123,7 @@ def _own_cause(cluster: Cluster, ends: Mapping[str, End]) -> Cause | None:
 
 def _early_leaver(cluster: Cluster, ends: Mapping[str, End]) -> Cause | None:
     """A task that has succeeded, though its peers still needed it: if they name it, or if they name nobody and it alone has left."""
-    left = {name: task for name, task in cluster.tasks.items() if task.state is TaskState.SUCCEEDED and task.type != "evaluator"}
+    left = {name: task for name, task in cluster.tasks.items() if task.state is TaskState.SUCCEEDED and task.trains}
     missed = _missed(cluster, ends)
     found = [left[name] for name in missed & left.keys()] or ([] if missed else list(left.values()))
     if not found:

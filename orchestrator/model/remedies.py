@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from worker.contract import DATA_SERVICE
+
 from .cluster import TaskStatus
 
 _SIGKILL, _SIGABRT, _SIGBUS, _SIGSEGV, _SIGILL = (128 + number for number in (9, 6, 7, 11, 4))
@@ -122,6 +124,8 @@ def of_stalled(name: str) -> str:
 
 def find(task: TaskStatus, *, serves: bool = False) -> str:
     """The remedy for a task's own end; empty if none is known. `serves`: it was to run until others are done."""
+    if task.code == 0 and task.type in DATA_SERVICE:
+        return ""  # orch's own servers: nothing that a script does makes them end
     if task.code == 0:
         return _SERVER_LEFT if serves else _LEFT_EARLY
     evidence = task.evidence

@@ -196,6 +196,16 @@ def test_an_evaluator_is_neither_cause_nor_suspect() -> None:
     assert cause([crashed, first], ["worker-0", "worker-1", "evaluator-0"]).suspect == "worker-1"
 
 
+def test_a_server_of_a_data_service_is_a_cause_of_its_own_and_no_lost_peer() -> None:
+    tasks = ["worker-0", "worker-1", "dispatcher-0", "data_worker-0"]
+    unknown = ev.TaskExited("worker-0", 1, 1, False, 110.0, lost("", 109.5))
+    assert cause([unknown], tasks).suspect == "worker-1"
+    crashed = ev.TaskExited("data_worker-0", 1, 139, False, 111.0, killed=True)
+    assert cause([unknown, crashed], tasks).task == "data_worker-0"
+    ended = cause([ev.TaskExited("dispatcher-0", 1, 0, False, 104.0)], tasks)
+    assert (ended.task, ended.what, ended.remedy) == ("dispatcher-0", blame.LEFT_EARLY, "")
+
+
 def test_an_end_that_no_failure_has_decided_keeps_its_cause() -> None:
     verdict = Verdict(Outcome.CANCELLED, 130, 1, 100.0, 110.0, Cause("interrupted (Ctrl-C)", 109.0))
     cluster = lc.new(Policy("none"), {"worker-0": "a"})
