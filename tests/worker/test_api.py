@@ -16,7 +16,7 @@ import pytest
 import worker
 from tests.worker.agent_double import ROOT, Outcome, clean_environment, run_plainly, run_task
 from worker.contract import Program, TaskId, tf_config_text
-from worker.task import reports
+from worker.task import data_service, reports
 
 VARIABLES = (
     "ORCH_TASK ORCH_RUN_ID ORCH_ATTEMPT ORCH_IS_CHIEF ORCH_RUN_DIR ORCH_CHECKPOINT_DIR ORCH_RUN_STRATEGY ORCH_LOG_DIR ORCH_DATA_SERVICE"
@@ -44,6 +44,14 @@ def test_the_data_service_is_told_if_there_is_one(monkeypatch: pytest.MonkeyPatc
     assert worker.context().data_service is None
     monkeypatch.setenv("ORCH_DATA_SERVICE", "grpc://a:1")
     assert worker.context().data_service == "grpc://a:1"
+
+
+@pytest.mark.parametrize("told", [{}, {"ORCH_TASK": "data_worker-0"}, {"ORCH_TASK": "dispatcher-0", "ORCH_DATA_SERVICE": "grpc://a:1"}])
+def test_a_data_server_that_orch_has_not_started_says_so(monkeypatch: pytest.MonkeyPatch, told: dict[str, str]) -> None:
+    for name, text in told.items():
+        monkeypatch.setenv(name, text)
+    with pytest.raises(ValueError, match="is no server of a tf"):
+        data_service.serve("a:1")
 
 
 def test_by_hand_it_is_a_lone_chief() -> None:
