@@ -29,7 +29,8 @@ def in_attempt(order: TaskOrder, since: int) -> TaskOrder:
     """The same order in a cluster that was started as a whole in attempt `since`.
 
     A dispatcher that comes back alone finds the jobs that it had. One that starts with all others begins with none: the
-    training starts anew as well, and must not go on in the middle of an epoch of which it has lost what it had read.
+    training starts anew as well, and must not go on in the middle of an epoch of which it has lost what it had read. For runs that
+    start anything again: in others nobody would read that state.
     """
     if order.task != str(DISPATCHER):
         return order

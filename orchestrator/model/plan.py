@@ -96,7 +96,9 @@ class Plan:
         """
         facts = next(facts for facts in self.hosts if facts.name == host)
         mine = [task for task in self.tasks if task.host == host]
-        chosen = (data_service.in_attempt(task.order, since or attempt) for task in mine if names is None or task.order.task in names)
+        chosen = (task.order for task in mine if names is None or task.order.task in names)
+        if self.spec.restart.max:
+            chosen = (data_service.in_attempt(order, since or attempt) for order in chosen)
         peers = tuple(dict.fromkeys(("localhost", *(facts.address for facts in self.hosts))))
         return StartTasks(
             orders=tuple(

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.model import plan, tf_config
 from orchestrator.model.plan import HostFacts, Plan
-from orchestrator.model.spec import BackendSpec, ClusterSpec, HostSpec, TaskDevices, TaskSpec
+from orchestrator.model.spec import BackendSpec, ClusterSpec, HostSpec, Restart, TaskDevices, TaskSpec
 from worker.contract import TASK_TYPES, DeviceSettings, Program, TaskId
 
 
@@ -127,7 +127,7 @@ def test_a_data_server_is_told_where_it_is_and_everybody_where_the_dispatcher_is
     told = {order.task: (order.port, order.program) for host in ("host0", "host1") for order in planned.orders(host).orders}
     assert told == {
         "worker-0": (None, Program("script", "train.py", ("--x",))),
-        "dispatcher-0": (4000, Program("data_service", args=("10.0.0.0:4000", "data_service/attempt-1"))),
+        "dispatcher-0": (4000, Program("data_service", args=("10.0.0.0:4000",))),
         "data_worker-0": (4000, Program("data_service", args=("10.0.0.1:4000",))),
         "data_worker-1": (4001, Program("data_service", args=("10.0.0.1:4001",))),
     }
@@ -138,7 +138,7 @@ def test_a_data_server_is_told_where_it_is_and_everybody_where_the_dispatcher_is
 
 
 def test_a_dispatcher_finds_its_jobs_again_if_it_alone_is_new() -> None:
-    planned = make(spec("none", worker=1, **DATA))
+    planned = make(replace(spec("none", worker=1, **DATA), restart=Restart(max=1)))
     alone = planned.orders("host0", 5, {"dispatcher-0"}, since=3).orders
     assert [(order.task, order.attempt, order.program.args[1]) for order in alone] == [("dispatcher-0", 5, "data_service/attempt-3")]
 

@@ -99,7 +99,8 @@ print(address, sorted(int(x) for x in dataset) == list(range(100)), os.path.exis
 def test_a_data_service_on_two_hosts_is_read_from_both(orch, bed: Bed, script, tmp_path: Path) -> None:
     """One is reached by IPv4, the other by IPv6. The dispatcher's state lies on its own host, which does not see the run directory."""
     hosts = {"hostA": {"address": bed["hostA"].address}, "hostB": {"address": bed["hostB"].address6}}
-    up(orch, bed, script(READ), "-n", "2", "--data-workers", "2", hosts=hosts, timeout=110, check=0)
+    options = ("-n", "2", "--data-workers", "2", "--max-restarts", "1")
+    up(orch, bed, script(READ), *options, hosts=hosts, timeout=110, check=0)
     planned = json.loads((LiveRun(tmp_path).path / "plan.json").read_text())
     hosts_of = {f"{one['id']['type']}-{one['id']['index']}": one["host"] for one in planned["tasks"]}
     assert hosts_of == {

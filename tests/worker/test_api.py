@@ -46,7 +46,7 @@ def test_the_data_service_is_told_if_there_is_one(monkeypatch: pytest.MonkeyPatc
     assert worker.context().data_service == "grpc://a:1"
 
 
-@pytest.mark.parametrize("told", [{}, {"ORCH_TASK": "data_worker-0"}, {"ORCH_TASK": "dispatcher-0", "ORCH_DATA_SERVICE": "grpc://a:1"}])
+@pytest.mark.parametrize("told", [{}, {"ORCH_TASK": "data_worker-0"}, {"ORCH_TASK": "worker-0", "ORCH_DATA_SERVICE": "grpc://a:1"}])
 def test_a_data_server_that_orch_has_not_started_says_so(monkeypatch: pytest.MonkeyPatch, told: dict[str, str]) -> None:
     for name, text in told.items():
         monkeypatch.setenv(name, text)

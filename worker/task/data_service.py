@@ -17,20 +17,20 @@ from .context import context
 def serve(address: str, state: str = "") -> NoReturn:
     """Start this task's server and wait on it for ever. `address`: ``host:port``, by which the others reach it.
 
-    `state`: where a dispatcher keeps what it must know when it is started again: the datasets, the jobs, who reads from which
-    worker. A path relative to the run's directory on this host. Raises ValueError if this is no task of orch's.
+    `state`: where a dispatcher keeps what it must know when it is started again (the datasets, the jobs, who reads what), relative
+    to the run's directory on this host; empty: it is not. Raises ValueError if this is no task of orch's.
     """
     task = context()
     service = (task.data_service or "").removeprefix("grpc://")
-    if not service or (task.type == "dispatcher") != bool(state):
+    if not service or task.type not in ("dispatcher", "data_worker"):
         raise ValueError(f"{task.task} is no server of a tf.data service: start it with orch (--data-workers)")
     import tensorflow as tf
 
     port = int(address.rpartition(":")[2])
     if task.type == "dispatcher":
-        directory = _make_directory(state)
+        directory = str(_make_directory(state)) if state else None
         config = tf.data.experimental.service.DispatcherConfig(
-            port=port, protocol="grpc", work_dir=str(directory), fault_tolerant_mode=True
+            port=port, protocol="grpc", work_dir=directory, fault_tolerant_mode=directory is not None
         )
         tf.data.experimental.service.DispatchServer(config).join()
     else:
