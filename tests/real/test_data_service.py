@@ -36,7 +36,7 @@ for number, element in enumerate(dataset, start=1):
     if number in (40, 200) and victims:
         victim = victims.pop(0)
         os.kill(next(one["pid"] for one in events("task_started") if one["task"] == victim), signal.SIGKILL)
-        while "data_worker" in victim and not came_back(victim):
+        while not came_back(victim):
             time.sleep(0.02)
 with open("read.json", "w") as file:
     json.dump({{"times": sorted(counts.values()), "distinct": len(counts)}}, file)
