@@ -13,7 +13,16 @@ from tests.live import LiveRun, is_alive, kill, wait_for_file, wait_until, wait_
 
 ATTEMPT = 'ATTEMPT = int(os.environ["ORCH_ATTEMPT"])\n'
 FAIL_FIRST = (
-    ATTEMPT + "print('try', ATTEMPT, flush=True)\nif ATTEMPT == 1 and TASK == 'worker-1':\n    sys.exit(3)\nif ATTEMPT == 1:\n    sleep()\n"
+    ATTEMPT
+    + """
+print('try', ATTEMPT, flush=True)
+if ATTEMPT == 1 and TASK == 'worker-1':
+    wait_for('said')
+    sys.exit(3)
+if ATTEMPT == 1:
+    tell('said')
+    sleep()
+"""
 )
 QUICK = ("--set", "restart.backoff_s=0.01")
 
