@@ -17,6 +17,11 @@ _FULL = re.compile(
 LOCAL = "localhost"
 """The job of a process that has no cluster."""
 
+_MOST_DIGITS = 3
+"""Of a number for which a setting is proposed: a log may hold any."""
+_MOST_SPELT = 8
+"""Logical GPUs whose sizes are written out in a proposal."""
+
 
 def shorten(name: str, task: str = "") -> str:
     """A device's name as seen by `task` (``worker-1``): ``GPU:0`` if it is the task's own, else ``ps-0 CPU:0``.
@@ -66,15 +71,15 @@ def _explain(asked: str, had: list[str] | None) -> str | None:
 
 
 def _remedy(kind: str, number: str, had: list[str] | None) -> str:
+    soft = "devices.soft_placement: true (--soft-placement) lets TensorFlow take a device that is there"
+    if kind not in ("CPU", "GPU") or (number.isdigit() and len(number) > _MOST_DIGITS):
+        return soft  # nobody has so many devices
     count = int(number) + 1 if number.isdigit() else 1
     if kind == "CPU":
         return f"devices.cpus: {count} (--cpus {count}) makes {count} logical CPU devices"
-    soft = "devices.soft_placement: true (--soft-placement) lets TensorFlow take a device that is there"
-    if kind != "GPU":
-        return soft
     if had is not None and not any(name.rpartition(" ")[2].startswith("GPU:") for name in had):
         return f"orch doctor says why TensorFlow sees no GPU; {soft}"
-    sizes = ["1024"] * count
+    sizes = ["1024"] * min(count, _MOST_SPELT) + ["…"] * (count > _MOST_SPELT)
     split = f"devices.logical_gpus: [{', '.join(sizes)}] (--logical-gpus {','.join(sizes)}) splits one"
     more = f"devices.gpus: {count} (--gpus {count}) gives the task {count} GPUs, {split}"
     return f"{more if count > 1 else 'orch doctor says whether TensorFlow sees a GPU'}; {soft}"

@@ -34,6 +34,19 @@ def test_what_names_no_device_is_refused_with_the_right_form(name: str) -> None:
 FULL = "/job:localhost/replica:0/task:0/device:"
 
 
+def test_a_number_that_no_device_can_have_gets_no_setting() -> None:
+    for number in ("9" * 9, "9" * 5000):
+        for kind in ("CPU", "GPU"):
+            explained = devices.explain(f"was explicitly assigned to /device:{kind}:{number} but available devices are [ /device:GPU:0 ]")
+            assert explained is not None
+            assert explained.endswith(
+                "the task has GPU:0: devices.soft_placement: true (--soft-placement) lets TensorFlow take a device that is there"
+            )
+    explained = devices.explain("was explicitly assigned to /device:GPU:99 but available devices are [ /device:GPU:0 ]")
+    assert "--gpus 100" in str(explained)
+    assert len(str(explained)) < 500
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
