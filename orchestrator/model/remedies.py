@@ -44,7 +44,7 @@ REMEDIES = (
     Remedy(
         "ResourceExhaustedError|InternalError",
         r"(?:OOM when allocating|CUDA_ERROR_OUT_OF_MEMORY)[\s\S]*GPU|CUDA_ERROR_OUT_OF_MEMORY|failed to allocate memory on (?:the )?GPU",
-        "the GPU's memory is used up: a smaller batch for each replica; if tasks share the GPU, --env TF_FORCE_GPU_ALLOW_GROWTH=true",
+        "the GPU's memory is used up: a smaller batch for each replica; if tasks share the GPU, --memory-growth or --gpu-memory MB",
     ),
     Remedy(
         "ResourceExhaustedError",

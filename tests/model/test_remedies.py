@@ -28,7 +28,10 @@ FAILURES = {
         "/job:localhost/replica:0/task:0/device:CPU:0 by allocator cpu [Op:Fill] name: ",
         "the host's memory did not suffice",
     ),
-    f"{TF}ResourceExhaustedError  ": (f"OOM when allocating tensor with shape[8] and type float {ON_GPU}", "the GPU's memory is used up"),
+    f"{TF}ResourceExhaustedError  ": (
+        f"OOM when allocating tensor with shape[8] and type float {ON_GPU}",
+        "--memory-growth or --gpu-memory MB",
+    ),
     f"{TF}InternalError": ("failed call to cuInit: CUDA_ERROR_OUT_OF_MEMORY: out of memory", "the GPU's memory is used up"),
     "MemoryError": ("", "the host's memory did not suffice"),
     "numpy._core._exceptions._ArrayMemoryError": ("Unable to allocate 8.00 PiB for an array", "the host's memory did not suffice"),
