@@ -174,6 +174,13 @@ def test_the_callers_variable_says_which_are_left_as_it_does_to_cuda(found: tupl
     assert [gpu.index for gpu in gpus.visible(found, variable)] == left
 
 
+def test_a_program_may_use_those_of_the_driver_that_its_variable_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "load_nvml", lambda: FakeNvml([Card(f"GPU-{index}") for index in range(4)]))
+    assert [gpu.uuid for gpu in gpus.find({})] == ["GPU-0", "GPU-1", "GPU-2", "GPU-3"]
+    assert [gpu.uuid for gpu in gpus.find({"CUDA_VISIBLE_DEVICES": "2,1"})] == ["GPU-2", "GPU-1"]
+    assert gpus.find({"CUDA_VISIBLE_DEVICES": ""}) == ()
+
+
 def test_what_is_left_goes_by_the_callers_names() -> None:
     assert [gpu.id for gpu in gpus.visible(FOUR, "3,GPU-0")] == ["3", "GPU-0"]
     assert [gpu.id for gpu in gpus.visible(FOUR, None)] == [gpu.uuid for gpu in FOUR]
