@@ -204,6 +204,19 @@ def test_any_sound_of_any_task_is_a_sign_of_life(orch, tmp_path: Path, sound: st
     orch("up", "script.py", "-n", "2", "--hang-timeout", "2", "--set", "timeouts.run_s=30", check=0)
 
 
+def test_what_an_evaluator_writes_is_no_sign_of_life_of_the_training(orch, tmp_path: Path) -> None:
+    text = """
+    print('hello', flush=True)
+    while True:
+        time.sleep(0.1)
+        if TASK == 'evaluator-0':
+            print('.', flush=True)
+    """
+    write_script(tmp_path, text)
+    done = orch("up", "script.py", "-n", "2", "--evaluator", "--hang-timeout", "2", "--set", "timeouts.run_s=60", check=124)
+    assert "no task has written or reported anything for 2 s (--hang-timeout)" in done.err
+
+
 def test_a_hang_can_be_survived(orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, ATTEMPT + "print(ATTEMPT, flush=True)\nif ATTEMPT == 1:\n    sleep()")
     orch("up", "script.py", "-n", "2", "--hang-timeout", "1", "--max-restarts", "1", *QUICK, check=0)
