@@ -282,7 +282,7 @@ POLICIES = st.builds(
 )
 
 
-@settings(max_examples=500)
+@settings(deadline=None, max_examples=500)
 @given(
     policy=POLICIES,
     tasks=st.lists(st.sampled_from(["chief-0", "worker-0", "worker-1", "ps-0", "evaluator-0", "data_worker-0"]), min_size=1, unique=True),
@@ -305,7 +305,76 @@ def test_any_history_ends_in_one_verdict_and_starts_no_task_twice(policy: Policy
     assert (finishes[0].verdict.exit_code == 0) == (finishes[0].verdict.outcome is Outcome.SUCCEEDED)
 
 
-@settings(max_examples=200)
+class World:
+    """What agents do with orders: a task is started, comes up, ends and is swept, in an order that is drawn; a Stop ends everybody."""
+
+    def __init__(self, history: History, seconds: float = 100.0) -> None:
+        self.history, self.now = history, seconds
+        self.alive: dict[str, int] = {}
+        """Each task that was started and is not swept yet, and its attempt: its process or its port may still be there."""
+        self.is_stopping = False
+        self._obey(history.did)
+
+    def go_on(self, choice: int) -> None:
+        """One of the things that can happen now. What is being stopped ends before anything else does."""
+        self.now += 1.0
+        cluster = self.history.cluster
+        possible: list[ev.Event] = []
+        for name, attempt in self.alive.items():
+            task = cluster.tasks[name]
+            if task.has_ended:
+                possible.append(ev.TaskSwept(name, attempt, self.now))
+                continue
+            if task.state is TaskState.PENDING and not self.is_stopping:
+                possible.append(ev.TaskStarted(name, attempt, 1000 + attempt, self.now))
+            elif task.state is TaskState.STARTED and not self.is_stopping:
+                possible.append(ev.TaskUp(name, attempt, self.now))
+            if task.state is not TaskState.PENDING or self.is_stopping:
+                possible += [ev.TaskExited(name, attempt, code, self.is_stopping, self.now) for code in (0, 1, 42)]
+        due = lc.next_deadline(cluster)
+        if due is not None and not self.is_stopping:
+            possible.append(ev.Tick(max(due, self.now)))
+        if possible:
+            event = possible[choice % len(possible)]
+            self.now = max(self.now, event.at)
+            if isinstance(event, ev.TaskSwept):
+                del self.alive[event.task]
+            self._obey(self.history.happen(event))
+
+    def _obey(self, actions: list[ev.Action]) -> None:
+        for action in actions:
+            if isinstance(action, ev.StartAttempt):
+                twice = [name for name in action.tasks if name in self.alive]
+                assert twice == [], f"started again before the last of them was gone: {twice}"
+                self.alive |= dict.fromkeys(action.tasks, action.attempt)
+                self.is_stopping = False
+            elif isinstance(action, ev.Stop):
+                self.is_stopping = True
+
+
+@settings(deadline=None, max_examples=500)
+@given(
+    policy=POLICIES,
+    tasks=st.sampled_from(
+        [("chief-0", "worker-0", "worker-1", "ps-0", "evaluator-0"), ("worker-0", "worker-1"), ("worker-0", "evaluator-0")]
+    ),
+    choices=st.lists(st.integers(0, 59), min_size=20, max_size=120),
+)
+def test_no_task_is_started_while_it_lives_and_no_evaluator_again_when_it_is_done(
+    policy: Policy, tasks: tuple[str, ...], choices: list[int]
+) -> None:
+    history = History(policy, dict.fromkeys(tasks, "a"))
+    world = World(history)
+    for choice in choices:
+        # A worker of parameter servers that ends with 0 has failed: it was to serve until the chief is done.
+        done = {name for name, task in history.cluster.tasks.items() if task.state is TaskState.SUCCEEDED and task.type == "evaluator"}
+        before = len(history.did)
+        world.go_on(choice)
+        alone = [action.tasks for action in history.did[before:] if isinstance(action, ev.StartAttempt) and len(action.tasks) < len(tasks)]
+        assert not done & {name for names in alone for name in names}, "one that has succeeded is started again alone"
+
+
+@settings(deadline=None, max_examples=200)
 @given(st.lists(EVENTS, max_size=40))
 def test_a_task_that_we_stopped_is_blamed_only_for_what_it_did_before(events: list[ev.Event]) -> None:
     history = History(MIRRORED, {"worker-0": "a", "worker-1": "a", "chief-0": "b"})
@@ -348,7 +417,7 @@ def test_a_data_service_is_waited_for_even_by_a_program_that_opens_no_port() -> 
     assert history.cluster.phase is Phase.RUNNING
 
 
-@settings(max_examples=200)
+@settings(deadline=None, max_examples=200)
 @given(POLICIES, st.lists(EVENTS, max_size=60))
 def test_the_counts_are_what_counting_would_give(policy: Policy, events: list[ev.Event]) -> None:
     history = History(policy, {"chief-0": "a", "worker-0": "a", "worker-1": "b", "evaluator-0": "b"})
