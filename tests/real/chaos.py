@@ -228,13 +228,16 @@ def try_once(fault: Fault, seed: int) -> Verdict:
     with tempfile.TemporaryDirectory(prefix="chaos-") as name:
         directory = Path(name)
         (directory / "train.py").write_text(PROGRAM)
+        (directory / "tmp").mkdir()
         if fault.disk:
             (directory / ".orch").mkdir()
             subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(directory / ".orch")], check=True)
         padding = 20_000 if fault.paused else draw.choice((0, 100, 5000))  # more than a pipe holds
         with (directory / "said").open("wb") as said:
             out = subprocess.PIPE if fault.paused else said
-            process = subprocess.Popen(_command(fault, padding), cwd=directory, env=_environment(), stdout=out, stderr=subprocess.STDOUT)
+            process = subprocess.Popen(
+                _command(fault, padding), cwd=directory, env=_environment(directory), stdout=out, stderr=subprocess.STDOUT
+            )
         life = Life(directory, process)
         try:
             fault.act(life, draw)
@@ -264,9 +267,10 @@ def _command(fault: Fault, padding: int) -> list[str]:
     return [sys.executable, "-m", "orchestrator", "up", "train.py", "-n", "2", *fault.options, "--", str(STEPS), str(padding)]
 
 
-def _environment() -> dict[str, str]:
+def _environment(directory: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ORCH_")}
-    return {**kept, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
+    own = {"PYTHONPATH": str(ROOT), "TMPDIR": str(directory / "tmp"), "KERAS_HOME": str(directory / "keras")}
+    return {**kept, **own, "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
 
 
 def _judge(verdict: Verdict, fault: Fault, life: Life, code: int) -> None:
@@ -279,12 +283,23 @@ def _judge(verdict: Verdict, fault: Fault, life: Life, code: int) -> None:
     verdict.lost_bytes = 0 if fault.disk else sum(_missing_bytes(life))
     if verdict.lost_bytes:
         verdict.wrong.append(f"{verdict.lost_bytes} bytes lost")
-    if parts := [path.name for path in life.directory.rglob("*.part")] and code == 0:
-        verdict.wrong.append(f"left: {parts}")
+    left = [path.relative_to(life.directory) for path in _temporary_files(life, code)]
+    verdict.wrong += [f"left: {path}" for path in left]
     deadline = time.monotonic() + AGENT_ENDS_S
     while (held := [port for port in _ports(life) if not _is_free(port)]) and time.monotonic() < deadline:
         time.sleep(0.05)
     verdict.wrong += [f"port {port} is still held" for port in held]
+
+
+def _temporary_files(life: Life, code: int) -> Iterator[Path]:
+    """What is neither a result nor a log: in the directory for such things, files that a run wrote aside, and, after an end that
+    nobody forced, the script's own. TensorFlow's AutoGraph takes its modules away as
+    its interpreter ends, so not in a task that is killed."""
+    yield from (path for path in (life.directory / "tmp").iterdir() if not path.name.startswith("__autograph_generated_file"))
+    if code != -signal.SIGKILL:
+        yield from life.run.rglob(".*")
+    if code == 0:
+        yield from life.directory.glob(".*.part")
 
 
 def _judge_cause(verdict: Verdict, fault: Fault, life: Life) -> None:
