@@ -341,6 +341,15 @@ def test_the_budget_of_the_data_service_is_that_of_the_training() -> None:
     assert verdict.gave_up == "gave up: all 2 restarts that --max-restarts allows had been used"
 
 
+def test_an_evaluator_that_has_come_back_and_is_done_stays_away() -> None:
+    life = Life(Restart(max=3), {**WORKERS, "evaluator-0": "a"}).start()
+    life.end("evaluator-0", 1).sweep().wait()
+    life.start("evaluator-0").end("evaluator-0", 0).sweep()
+    assert lc.next_deadline(life.cluster) is None
+    life.happen(ev.Tick(life.now + 1000.0))
+    assert len(life.starts) == 2
+
+
 # --- deadlines ---------------------------------------------------------------------------------
 
 
@@ -415,6 +424,16 @@ def test_a_restart_that_is_asked_for_costs_nothing_and_comes_at_once() -> None:
     assert lc.next_deadline(life.cluster) == life.now
     life.wait()
     assert life.starts[1:] == [(2, tuple(WORKERS))]
+
+
+def test_a_restart_that_is_asked_for_leaves_the_budget_and_the_patience_as_they_were() -> None:
+    life = Life(Restart(max=1, without_progress=2)).start().happen(ev.RestartAsked(100.0))
+    life.sweep().wait()
+    life.fail().wait()
+    assert [attempt for attempt, _ in life.starts] == [1, 2, 3]
+    life.fail()
+    assert life.cluster.verdict is not None
+    assert [past.free for past in life.cluster.past] == [True, False]
 
 
 def test_a_restart_asked_for_during_the_import_withdraws_the_starts_and_comes() -> None:
