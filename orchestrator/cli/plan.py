@@ -63,7 +63,7 @@ def _count_cores() -> int:
 def _lines(planned: Plan) -> Iterator[str]:
     spec = planned.spec
     program = spec.program
-    yield f"strategy {spec.strategy}; {len(planned.tasks)} tasks; working directory {spec.workdir}"
+    yield f"strategy {spec.strategy}; {len(planned.tasks)} task{'s' * (len(planned.tasks) > 1)}; working directory {spec.workdir}"
     yield f"each runs {program.kind} {program.target}".rstrip()
     shared = _Environments(planned)
     for task in planned.tasks:
