@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+import hypothesis
 import psutil
 import pytest
 
@@ -35,6 +36,9 @@ ROOT = Path(__file__).resolve().parent.parent
 TEST_ID = "ORCH_TEST_ID"
 DYING_S = 5.0
 """How long a process may take to die after the test that started it."""
+
+hypothesis.settings.register_profile("orch", deadline=None)  # a busy machine is no failure
+hypothesis.settings.load_profile("orch")
 
 Argument = str | bytes | os.PathLike[str]
 

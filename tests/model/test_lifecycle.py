@@ -282,7 +282,7 @@ POLICIES = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(
     policy=POLICIES,
     tasks=st.lists(st.sampled_from(["chief-0", "worker-0", "worker-1", "ps-0", "evaluator-0", "data_worker-0"]), min_size=1, unique=True),
@@ -352,7 +352,7 @@ class World:
                 self.is_stopping = True
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(
     policy=POLICIES,
     tasks=st.sampled_from(
@@ -374,7 +374,7 @@ def test_no_task_is_started_while_it_lives_and_no_evaluator_again_when_it_is_don
         assert not done & {name for names in alone for name in names}, "one that has succeeded is started again alone"
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.lists(EVENTS, max_size=40))
 def test_a_task_that_we_stopped_is_blamed_only_for_what_it_did_before(events: list[ev.Event]) -> None:
     history = History(MIRRORED, {"worker-0": "a", "worker-1": "a", "chief-0": "b"})
@@ -417,7 +417,7 @@ def test_a_data_service_is_waited_for_even_by_a_program_that_opens_no_port() -> 
     assert history.cluster.phase is Phase.RUNNING
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(POLICIES, st.lists(EVENTS, max_size=60))
 def test_the_counts_are_what_counting_would_give(policy: Policy, events: list[ev.Event]) -> None:
     history = History(policy, {"chief-0": "a", "worker-0": "a", "worker-1": "b", "evaluator-0": "b"})
