@@ -210,6 +210,12 @@ def test_the_programs_own_word_comes_after_ours(tmp_path: Path) -> None:
             "",
         ),
         (DeviceSettings(cpus=2), "import tensorflow\nraise RuntimeError('something else')", ""),
+        (
+            DeviceSettings(cpus=2),  # a device that nobody can have; as TensorFlow's errors, it has an error_code
+            "import tensorflow\nclass Wrong(ValueError):\n    error_code = 3\n"
+            "raise Wrong('was explicitly assigned to /device:CPU:' + '9' * 5000 + ' but available devices are []')",
+            "",
+        ),
         (DeviceSettings(cpus=2), "import tensorflow\nraise KeyError('Virtual devices cannot be modified after being initialized')", ""),
     ],
 )

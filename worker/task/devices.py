@@ -153,7 +153,7 @@ def _missing_device(text: str) -> str:
     from .. import missing_devices
 
     missing = missing_devices.find(text)
-    found = re.search(r"(CPU|GPU):([0-9]+)$", missing.asked, re.IGNORECASE) if missing else None
+    found = re.search(r"(CPU|GPU):([0-9]{1,3})$", missing.asked, re.IGNORECASE) if missing else None  # nobody has more
     if found is None:
         return ""
     kind, count = found[1].upper(), int(found[2]) + 1
