@@ -356,7 +356,11 @@ class World:
 @given(
     policy=POLICIES,
     tasks=st.sampled_from(
-        [("chief-0", "worker-0", "worker-1", "ps-0", "evaluator-0"), ("worker-0", "worker-1"), ("worker-0", "evaluator-0")]
+        [
+            ("chief-0", "worker-0", "worker-1", "ps-0", "evaluator-0"),
+            ("worker-0", "evaluator-0"),
+            ("worker-0", "dispatcher-0", "data_worker-0"),
+        ]
     ),
     choices=st.lists(st.integers(0, 59), min_size=20, max_size=120),
 )
