@@ -57,7 +57,7 @@ def test_the_first_failure_ends_the_run_and_its_peers(orch, tmp_path: Path, run:
 def test_a_death_by_signal_is_said_in_words(orch, tmp_path: Path) -> None:
     write_script(tmp_path, "os.kill(os.getpid(), signal.SIGSEGV)")
     done = orch("up", "script.py", "-n", "1", check=139)
-    assert "first failure: worker-0 on local: killed by SIGSEGV\n" in done.err
+    assert "first failure: worker-0 on local: killed by SIGSEGV: segmentation fault\n" in done.err
 
 
 def test_a_killed_task_is_the_cause(orch, tmp_path: Path, run: LiveRun) -> None:

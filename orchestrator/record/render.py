@@ -34,14 +34,32 @@ _HEADLINES = {
 }
 
 
+_SIGNALS = {
+    "SIGABRT": "native code gave up",
+    "SIGBUS": "memory that is not there",
+    "SIGFPE": "arithmetic error",
+    "SIGILL": "illegal instruction",
+    "SIGPIPE": "nobody reads what it writes",
+    "SIGSEGV": "segmentation fault",
+    "SIGSYS": "forbidden system call",
+    "SIGXCPU": "CPU time limit",
+    "SIGXFSZ": "file size limit",
+}
+"""Those that the kernel or a library sends to the process that they are about; signal(7)."""
+
+
 def describe_code(code: int, killed: bool) -> str:
-    """An end in words: ``exit code 7``, ``killed by SIGKILL``. `killed`: by a signal, and not by its own word for one."""
+    """An end in words: ``exit code 7``, ``killed by SIGKILL``, ``killed by SIGSEGV: segmentation fault``.
+
+    `killed`: by a signal, and not by its own word for one.
+    """
     name = ""
     if code > 128:
         with contextlib.suppress(ValueError):
             name = signal.Signals(code - 128).name
     if killed:
-        return f"killed by {name or f'signal {code - 128}'}"
+        words = f": {_SIGNALS[name]}" if name in _SIGNALS else ""
+        return f"killed by {name or f'signal {code - 128}'}{words}"
     return f"exit code {code}" + (f", a shell's word for {name}" if name else "")
 
 

@@ -44,7 +44,7 @@ def exited(task: str, code: int, at: float = 110.0, *, stopped: bool = False, fa
         (128, False, "exit code 128"),
         (137, True, "killed by SIGKILL"),
         (137, False, "exit code 137, a shell's word for SIGKILL"),
-        (139, True, "killed by SIGSEGV"),
+        (139, True, "killed by SIGSEGV: segmentation fault"),
         (162, True, "killed by SIGRTMIN"),
         (163, True, "killed by signal 35"),
         (255, False, "exit code 255"),
@@ -78,7 +78,7 @@ def test_the_first_failure_is_named_with_those_that_are_stopped_for_it() -> None
         "worker-1 failed (exit code 3); stopping worker-0, worker-2 (SIGTERM now, SIGKILL after 5 s)"
     )
     text = told(cluster(grace_s=0), exited("worker-1", 139))
-    assert text == "worker-1 failed (killed by SIGSEGV); stopping worker-0, worker-2 (SIGKILL)"
+    assert text == "worker-1 failed (killed by SIGSEGV: segmentation fault); stopping worker-0, worker-2 (SIGKILL)"
     assert told(cluster(workers=1), exited("worker-0", 3)) == "worker-0 failed (exit code 3)"
 
 
