@@ -18,6 +18,7 @@ from worker.clock import now
 
 from .backends import Backend
 from .backends.agents import AgentLink, as_event, in_our_time
+from .backends.visits import Visits
 from .errors import BROKEN, INTERRUPTED, TERMINATED, OrchError
 from .model import events, formation, lifecycle
 from .model.cluster import Cause, Cluster, Outcome, Phase, Verdict
@@ -88,6 +89,7 @@ class Supervisor:
         """By how many seconds each host's clock is ahead of ours."""
         self._cluster: Cluster | None = None
         self._plan: Plan | None = None
+        self._visits: Visits | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._reminded = ("", 0.0)
         self._disk_full = False
@@ -137,6 +139,7 @@ class Supervisor:
     def _launch(self, planned: Plan) -> None:
         self._rundir.write_plan(planned)
         self._cluster = lifecycle.new(lifecycle.policy_of(self._spec), planned.hosts_by_task, planned.run_id)
+        self._visits = Visits(planned, self._links, self._happen, self._is_going_on)
         self._viewer.planned(planned)
         for note in self._preparation.notes():
             self._note(note)
@@ -162,6 +165,10 @@ class Supervisor:
                 self._store(host, frame, data)
             case contract.Trouble(kind="note"):
                 self._note(f"host {host}: {frame.message}")
+            case contract.Up() if self._visits is not None:
+                self._visits.begin(frame)
+            case contract.Tried() if self._visits is not None:
+                self._visits.hear(host, frame)
             case contract.Tried() | contract.CodeWanted():
                 self._preparation.hear(host, frame)
             case contract.Gone():
@@ -291,6 +298,10 @@ class Supervisor:
         """SIGUSR1: `orch stacks` wants to know where the tasks are."""
         if self._cluster is not None:
             self._perform(events.CollectStacks(tuple(name for name, task in self._cluster.tasks.items() if not task.has_ended)))
+
+    def _is_going_on(self, task: str, attempt: int) -> bool:
+        status = self._cluster.tasks.get(task) if self._cluster is not None and not self._cluster.is_over else None
+        return status is not None and status.attempt == attempt and not status.has_ended
 
     def _set_timer(self) -> None:
         if self._timer is not None:

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A host to be tried from another one: at each of its addresses, a port that says `word`."""
+    """A host to be tried from another one, or a task: at each of its addresses, a port that says `word`.
+
+    Without a `word` it is enough that a connection is made: a task's runtime says nothing of ours.
+    """
 
     host: str
     port: int

@@ -88,6 +88,18 @@ def _apart(source: str, answers: Mapping[str, str], facts: Mapping[str, Facts]) 
         yield from found
 
 
+def describe_unreached(own: str, address: str, unreached: Mapping[str, str]) -> str:
+    """Why a task whose port is open on its `own` host is still waited for. `unreached`: hosts with the reason; empty while they try."""
+    lines = []
+    for reason in dict.fromkeys(filter(None, unreached.values())):
+        hosts = [host for host, given in unreached.items() if given == reason]
+        shown = ", ".join(hosts if len(hosts) <= 3 else [*hosts[:2], f"{len(hosts) - 2} more"])
+        lines.append(f"{shown} cannot reach {address}: {reason}")
+    if not lines:
+        return f"its port is open on {own}; the other hosts try it"
+    return f"its port is open on {own}, but {'; '.join(lines)}"
+
+
 def with_port(address: str, port: object) -> str:
     """``10.0.0.1:41000``, ``[fd00::1]:41000``."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

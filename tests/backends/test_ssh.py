@@ -306,3 +306,43 @@ def test_an_interface_that_is_not_there(orch, bed: Bed, script) -> None:
     hosts = {"hostA": {"interface": "ib0"}, "hostB": None}
     done = orch("up", "script.py", "--set", f"backend.hosts={json.dumps(hosts)}", "--set", f"backend.ssh={json.dumps(bed.ssh)}", check=125)
     assert f"host hostA has no interface 'ib0' with an address; it has {bed['hostA'].address} (eth0)" in done.err
+
+
+LISTEN = """
+import json, os, socket, sys, time
+config = json.loads(os.environ["TF_CONFIG"])
+port = int(config["cluster"]["worker"][config["task"]["index"]].rpartition(":")[2])
+server = socket.socket()
+server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+server.bind(("0.0.0.0", port))
+server.listen()
+print("listens", flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.05)
+"""
+# Each test has ports of its own: one that was used stays in TIME_WAIT for a minute, and the next one would be taken.
+
+
+def test_a_task_that_listens_and_is_not_reached_is_waited_for_with_who_cannot_reach_it(orch, bed: Bed, script, tmp_path: Path) -> None:
+    """A firewall lets the first port through, by which the hosts were tried, and not the second."""
+    script(LISTEN)
+    bed["hostB"].filter_ports(42001, 42099)
+    running = orch.start(
+        *("up", "script.py", "-H", "hostA:1,hostB:2", "--ports", "42000-42099", "--set", f"backend.ssh={json.dumps(bed.ssh)}")
+    )
+    unreached = f"its port is open on hostB, but hostA cannot reach {bed['hostB'].address}:42001: timed out (2 of 3 up)"
+    running.wait_for(f"waiting for worker-2: {unreached}")
+    bed["hostB"].mend()
+    running.wait_for("cluster formed after")
+    (tmp_path / "go").touch()
+    running.wait(check=0)
+    assert {event["task"] for event in LiveRun(tmp_path).events() if event["event"] == "task_up"} == {"worker-0", "worker-1", "worker-2"}
+
+
+def test_a_task_that_is_never_reached_is_the_one_that_the_deadline_names(orch, bed: Bed, script, tmp_path: Path) -> None:
+    script(LISTEN)
+    bed["hostB"].filter_ports(43001, 43099)
+    done = up(orch, bed, "hostA:1,hostB:2,hostC:1", "--ports", "43000-43099", "--start-timeout", "7", timeout=60, check=124)
+    last = next(line for line in reversed(done.err.splitlines()) if "(--start-timeout)" in line)
+    assert "waiting for worker-2: its port is open on hostB, but hostA, hostC cannot reach" in last
+    assert "worker-1:" not in last

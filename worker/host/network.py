@@ -198,6 +198,9 @@ class _Trial:
         if error:
             self._end(os.strerror(error).lower())
             return
+        if not self._target.word:
+            self._end("")
+            return
         self._loop.forget(self._sock)
         self._loop.on_readable(self._sock, self._read)
 
