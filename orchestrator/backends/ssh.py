@@ -87,7 +87,8 @@ def _remote_command(spec: ClusterSpec, host: HostSpec) -> str:
     if not setup:
         return boot
     # A login shell, because that is where `module` and `conda` are. What a line prints or reads must not be the channel's.
-    lines = "; ".join(f"{{ {line.rstrip().rstrip(';')}; }} </dev/null >&2 || exit {SETUP_FAILED}" for line in setup)
+    # `eval`, because a line may end with a comment or an &, and so that one that bash does not understand is a line that fails.
+    lines = "; ".join(f"eval {shlex.quote(line)} </dev/null >&2 || exit {SETUP_FAILED}" for line in setup)
     return f"exec bash -lc {shlex.quote(f'{lines}; {boot}')}"
 
 
@@ -134,7 +135,10 @@ _PASSING = re.compile(
     r"kex_exchange_identification|Connection (?:closed|reset) by|Connection reset|banner exchange|Exceeded MaxStartups|MaxSessions|"
     r"Temporary failure in name resolution|mux_client_request_session|Session open refused"
 )
+_BEHIND_JUMP = re.compile(r"(?:closed|reset) by UNKNOWN port 65535")
+"""What ssh says of a connection over a ProxyJump or ProxyCommand that has ended."""
 _REMEDIES = (
+    ("UNPROTECTED PRIVATE KEY FILE", "others may read your key, so ssh does not use it: chmod 600 it"),
     (
         "REMOTE HOST IDENTIFICATION HAS CHANGED",
         "its host key is not the one you know: if that is right, ssh-keygen -R {host} and log in once by hand",
@@ -172,10 +176,16 @@ def diagnose(host: HostSpec, code: int, said: str) -> Diagnosis:
 
 def _diagnose_ssh(host: HostSpec, said: str, last: str) -> Diagnosis:
     text = last or "ssh gave up and did not say why"
+    lines = said.splitlines()
+    # With a jump host, what it has met comes first, and then the end of a connection that never was one.
+    if _BEHIND_JUMP.search(said):
+        lines = [line for line in lines if not _PASSING.search(line)]
+    elif _PASSING.search(said):
+        lines = []
+    for sign, remedy in _REMEDIES:
+        complaint = next((line.strip("@ \r") for line in lines if sign in line), "")
+        if complaint:
+            return Diagnosis(complaint, remedy.format(host=host.name))
     if _PASSING.search(said):
         return Diagnosis(f"{text}; its sshd may take no more connections now", "raise MaxStartups there, or try again", passing=True)
-    for sign, remedy in _REMEDIES:
-        if sign in said:
-            complaint = next(line.strip() for line in said.splitlines() if sign in line)
-            return Diagnosis(complaint.strip("@ "), remedy.format(host=host.name))
     return Diagnosis(text, f"try it by hand: ssh -o BatchMode=yes {host.name} true")

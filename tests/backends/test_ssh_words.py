@@ -32,6 +32,24 @@ def spec_of(**backend: object) -> ClusterSpec:
         (255, "ssh: connect to host hostB port 22: Connection timed out", "the firewall", False),
         (255, "kex_exchange_identification: Connection closed by remote host", "MaxStartups", True),
         (255, "Connection closed by 10.0.0.5 port 22", "MaxStartups", True),
+        (
+            255,
+            "@ WARNING: UNPROTECTED PRIVATE KEY FILE! @\nLoad key: bad permissions\nme@hostB: Permission denied (publickey).",
+            "UNPROTECTED PRIVATE KEY FILE!; others may read your key, so ssh does not use it: chmod 600",
+            False,
+        ),
+        (
+            255,
+            "ssh: connect to host jump port 22: Connection timed out\r\nConnection closed by UNKNOWN port 65535",
+            "ssh: connect to host jump port 22: Connection timed out; check the address",
+            False,
+        ),
+        (
+            255,
+            "Connection timed out during banner exchange\nConnection closed by UNKNOWN port 65535",
+            "MaxStartups",
+            True,
+        ),
         (255, "something new", "something new; try it by hand: ssh -o BatchMode=yes hostB true", False),
         (255, "", "ssh gave up and did not say why", False),
         (127, "bash: line 1: exec: python3: not found", "there is no such Python: bash: line 1", False),
@@ -74,6 +92,26 @@ def test_lines_of_setup_are_run_each_by_itself():
     assert (shell, flag) == ("bash", "-lc")
     done = subprocess.run(["bash", "-c", script.replace("module load x", "echo $A >&2; false")], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (95, "", "1 2\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("true # and a comment", 0, ""),
+        ("sleep 0 &", 0, ""),
+        ("B=\\'; true;", 0, ""),
+        ("cd /; export A=1;", 0, ""),
+        ("echo 'open", 95, "unexpected EOF while looking for matching"),
+        ("if true", 95, "syntax error"),
+        ("echo to-stdout", 0, "to-stdout"),
+    ],
+)
+def test_a_line_of_setup_may_end_as_lines_do(line, code, said):
+    (text,) = ssh.Ssh().request(spec_of(hosts="a", setup=[line])).values()
+    script = shlex.split(shlex.split(text)[-1])[-1]
+    done = subprocess.run(["bash", "-c", script], input="print('here')\n", capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (code, "" if code else "here\n")
+    assert said in done.stderr
 
 
 def test_this_machine_needs_no_ssh_unless_it_is_told_how_to_log_in():
