@@ -175,13 +175,22 @@ class Preparation:
 
     def _refuse_problems(self) -> None:
         """Say everything that is wrong on any host before anything starts."""
-        for host, facts in self.facts.items():
-            if facts.trouble:
-                raise OrchError(f"host {host}: {facts.trouble}")
-        places = {problem: host for host, facts in self.facts.items() for problem in facts.problems}
+        troubles = [f"host {host}: {self.facts[host].trouble}" for host in self.hosts if self.facts[host].trouble]
+        if troubles:
+            raise OrchError("\n".join(troubles))
+        places: dict[str, list[str]] = {}
+        for host in self.hosts:
+            for problem in self.facts[host].problems:
+                places.setdefault(problem, []).append(host)
         if places:
-            alone = len(self.hosts) == 1
-            raise SpecError(*(Problem("" if alone else f"host {host}", problem) for problem, host in places.items()))
+            raise SpecError(*(Problem(self._place(hosts), problem) for problem, hosts in places.items()))
+
+    def _place(self, hosts: list[str]) -> str:
+        """Where something is wrong; nowhere in particular if there is one host only."""
+        if len(self.hosts) == 1:
+            return ""
+        shown = ", ".join(hosts if len(hosts) <= 4 else [*hosts[:3], f"{len(hosts) - 3} more"])
+        return f"host {shown}" if len(hosts) == 1 else f"hosts {shown}"
 
     def _host_facts(self, host: Host, address: str) -> HostFacts:
         facts = self.facts[host.name]

@@ -111,6 +111,16 @@ def test_a_shared_directory_is_compared(orch, bed: Bed, tmp_path: Path) -> None:
             subprocess.run(["rm", "-rf", str(place / "work")], check=True)
 
 
+def test_what_is_wrong_on_several_hosts_is_said_once_and_names_all_of_them(orch, bed: Bed) -> None:
+    (bed.own / "here").mkdir()
+    (bed.own / "here/script.py").write_text("")
+    try:
+        done = up(orch, bed, "hostA,hostB", "--workdir", str(bed.own / "here"), check=2)
+    finally:
+        subprocess.run(["rm", "-rf", str(bed.own / "here")], check=True)
+    assert f"Error: hosts hostA, hostB: the working directory '{bed.own}/here' does not exist" in done.err
+
+
 def test_a_script_outside_of_what_is_copied_is_refused(orch, bed: Bed, project: Path) -> None:
     done = orch("up", "/etc/passwd", "-H", "hostA", "--set", "backend.code=ship", check=2)
     assert "lies outside of" in done.err
