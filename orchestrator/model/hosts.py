@@ -106,7 +106,7 @@ class Hosts:
             for index, item in enumerate(node.value):
                 if isinstance(item.value, dict):
                     given = _NAMED.check(item, f"{path}[{index}]", findings)
-                    if given is not None and "name" not in given and not findings.full:
+                    if given is not None and "name" not in item.value and not findings.full:
                         findings.add(item, f"{path}[{index}]", "has no name", "write {name: hostA, slots: 2}")
                     elif given is not None and "name" in given:
                         yield item, _make(given.pop("name"), given)
@@ -156,8 +156,9 @@ def read_hostfile(text: str, name: str) -> Node:
     Raises `SpecError`.
     """
     items: list[Node] = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        words = line.partition("#")[0].split()
+    problems: list[Problem] = []
+    for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
+        words = re.sub(r"\s*=\s*", "=", line.partition("#")[0]).split()
         if not words:
             continue
         place = f"{name}:{number}"
@@ -165,11 +166,13 @@ def read_hostfile(text: str, name: str) -> Node:
         for word in words[1:]:
             key, equals, value = word.partition("=")
             if not equals or key not in _HOST_KEYS:
-                raise SpecError(Problem(place, f"{quoted(word)} is not understood", "write hostA slots=2, or hostA:2"))
+                problems.append(Problem(place, f"{quoted(word)} is not understood", "write hostA slots=2, or hostA:2"))
             settings[key] = scalar(value, place)
         if settings:
             settings["name"] = Node(words[0], place, words[0])
         items.append(Node(settings, place) if settings else Node(words[0], place, words[0]))
+    if problems:
+        raise SpecError(*problems)
     if not items:
         raise SpecError(Problem(name, "names no host", "write a line such as: hostA slots=2"))
     return Node(items, name)

@@ -65,6 +65,7 @@ def test_hosts_in_every_notation(hosts, expected):
         ("hostA:0", "o: backend.hosts: hostA has 0 slots: it must be from 1 to 100,000"),
         (4, "o: backend.hosts: must name hosts, not 4 (write hostA:2,hostB:2)"),
         ([{"slots": 2}], "o: backend.hosts[0]: has no name (write {name: hostA, slots: 2})"),
+        ([{"name": "host/A", "slots": 2}], "o: backend.hosts[0].name: 'host/A' is not the name of a host"),
         ({"hostA": {"slot": 2}}, "o: backend.hosts.hostA: unknown key 'slot' (did you mean 'slots'?)"),
         (["hostA", {"name": "hostA", "port": 22}], "o: backend.hosts: hostA is named twice, with different settings"),
         ({"hostA": {"setup": ["a\nb"]}}, "o: backend.hosts.hostA.setup[0]: must be one line; write one item for each"),
@@ -86,6 +87,7 @@ def test_hosts_and_backends_belong_together():
         ("# mine\nhostA:2   # two\n\n  hostB", (A2, B)),
         ("hostA slots=1 port=2222 user=me", (HostSpec("hostA", 1, user="me", port=2222),)),
         ("hostA\nhostA\nhostB slots=3", (A2, HostSpec("hostB", 3))),
+        ("\ufeffhostA\tslots = 2\r\n\r\nhostB\r\n", (A2, B)),
     ],
 )
 def test_a_hostfile_in_both_notations(text, expected):
@@ -100,6 +102,11 @@ def test_a_hostfile_in_both_notations(text, expected):
     [
         ("\n# nothing\n", "hosts: names no host (write a line such as: hostA slots=2)"),
         ("hostA\nhostB max_slots=4", "hosts:2: 'max_slots=4' is not understood (write hostA slots=2, or hostA:2)"),
+        (
+            "hostA foo=1\nhostB bar=2",
+            "hosts:1: 'foo=1' is not understood (write hostA slots=2, or hostA:2)\n"
+            "hosts:2: 'bar=2' is not understood (write hostA slots=2, or hostA:2)",
+        ),
         ("hostA 4", "hosts:1: '4' is not understood (write hostA slots=2, or hostA:2)"),
     ],
 )
