@@ -20,6 +20,7 @@ from pathlib import Path, PurePosixPath
 
 import worker
 
+from ..errors import UsageError
 from ..model.spec import ClusterSpec, HostSpec
 from . import Backend, Diagnosis, Errand, Host, Transport, local
 
@@ -36,6 +37,10 @@ class Ssh:
     """See `Backend`."""
 
     def hosts(self, spec: ClusterSpec) -> tuple[Host, ...]:
+        """Raises `UsageError` if this machine is named twice: its cores and GPUs would be shared out twice."""
+        here = [host.name for host in spec.backend.hosts if _is_here(host)]
+        if len(here) > 1:
+            raise UsageError(f"{' and '.join(here)} are one machine, this one; name it once, with all of its slots: {here[0]}:N")
         return tuple(
             Host(
                 *(host.name, host.address, _is_here(host), None if _is_here(host) else spec.backend.lost_after_s),

@@ -32,6 +32,8 @@ class SpecOption:
     metavar: str = "TEXT"
     flag: str | None = None
     off: str = "0"
+    adds_up: bool = False
+    """Given again, it adds to what it said before; of the others the last counts."""
 
     @property
     def parameter(self) -> str:
@@ -77,7 +79,7 @@ OPTIONS = (
     SpecOption(("--max-restarts",), "restart.max", "How often to start again after a failure.", "N"),
     SpecOption(("--log-level",), "defaults.log_level", "TensorFlow's own log: debug, info, warning or error.", "LEVEL"),
     SpecOption(("--backend",), "backend.type", "Where the tasks run: local or ssh.", "NAME"),
-    SpecOption(("-H", "--hosts"), "backend.hosts", "Run on these hosts, over ssh, so many tasks on each.", "HOST:N,…"),
+    SpecOption(("-H", "--hosts"), "backend.hosts", "Run on these hosts, over ssh, so many tasks on each.", "HOST:N,…", adds_up=True),
 )
 
 
@@ -109,12 +111,18 @@ class ScriptCommand(click.Command):
             raise
 
 
+def _join(ctx: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> str | None:
+    return ",".join(texts) if texts else None
+
+
 def spec_options(command: F) -> F:
     """Everything that says what to run: SCRIPT, ``-f``, ``--set``, ``--env`` and the table above."""
     for option in reversed(OPTIONS):
         settings: dict[str, Any] = {"help": option.help}
         if option.flag is None:
             settings["metavar"] = option.metavar
+            if option.adds_up:
+                settings |= {"multiple": True, "callback": _join}
         else:
             settings |= {"is_flag": True, "flag_value": option.flag, "default": None}
         command = click.option(*option.names, option.parameter, **settings)(command)

@@ -125,3 +125,17 @@ def test_an_ssh_that_is_not_there(orch, script) -> None:
     script("")
     done = orch("up", "script.py", "-H", "hostA", "--set", f"backend.ssh={json.dumps(['/no/such/ssh'])}", check=2)
     assert "'/no/such/ssh' cannot be run: No such file or directory; install the OpenSSH client, or set backend.ssh" in done.err
+
+
+@pytest.mark.parametrize("command", [("up",), ("up", "--dry-run"), ("plan",)])
+def test_this_machine_under_two_names_is_refused(orch, script, command) -> None:
+    """Its GPUs would be given twice."""
+    script("")
+    done = orch(*command, "script.py", "-H", "localhost:2,127.0.0.1", check=2)
+    assert "localhost and 127.0.0.1 are one machine, this one; name it once, with all of its slots: localhost:N" in done.err
+
+
+def test_hosts_that_are_named_one_by_one_add_up(orch, script) -> None:
+    script("")
+    done = orch("plan", "script.py", "-H", "hostA:2", "-H", "hostB", "-H", "hostA", "--json", check=0)
+    assert [task["host"] for task in json.loads(done.out)["tasks"]] == ["hostA", "hostA", "hostA", "hostB"]
