@@ -57,7 +57,10 @@ class Preparation:
         is_compared = self._spec.backend.code == "shared" and self._spec.program.kind in ("script", "module")
         if (ships or is_compared) and not all(host.is_here for host in self.hosts.values()):
             limit_mb = self._spec.backend.code_limit_mb if ships else math.inf
-            self._directory = collect(self._spec.workdir, limit_mb, only=None if ships else self._spec.program.target)
+            program = self._spec.program
+            is_file = program.kind == "script" or (program.kind == "command" and "/" in program.target)
+            needed = program.target if ships and is_file else ""
+            self._directory = collect(self._spec.workdir, limit_mb, only=None if ships else program.target, needed=needed)
         connecting, reminding = asyncio.create_task(self._connect()), asyncio.create_task(self._remind())
         try:
             await asyncio.shield(self._step)

@@ -8,7 +8,7 @@ import itertools
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,10 +52,11 @@ class WorkingDirectory:
                 raise OrchError(f"{paths.get(digest, digest)} cannot be sent: {error}") from None
 
 
-def collect(workdir: str, limit_mb: float, *, only: str | None = None) -> WorkingDirectory:
+def collect(workdir: str, limit_mb: float, *, only: str | None = None, needed: str = "") -> WorkingDirectory:
     """Every file that git does not ignore; where git does not know the directory, all but what is never code.
 
-    `only`: nothing but Python files, `MOST_COMPARED` of them at most, this one first. Raises `UsageError`.
+    `only`: nothing but Python files, `MOST_COMPARED` of them at most, this one first. `needed`: a file that must be among them, if it
+    is there at all. Raises `UsageError`.
     """
     root = Path(workdir)
     paths = itertools.islice(_listed_by_git(root) if _is_gits(root) else _walked(root), MOST_FILES + 1)
@@ -69,6 +70,8 @@ def collect(workdir: str, limit_mb: float, *, only: str | None = None) -> Workin
             if (root / path).is_file():
                 sizes[path] = (root / path).stat().st_size
     _refuse_too_much(workdir, sizes, limit_mb)
+    if needed and os.path.normpath(needed) not in sizes and (root / needed).is_file():
+        raise UsageError(f"{needed} would not be copied to the hosts, since git ignores it: take it out of .gitignore (!/{needed})")
     return WorkingDirectory(root, tuple(_describe(root, path) for path in sizes))
 
 
@@ -107,8 +110,23 @@ def _listed_by_git(root: Path) -> Iterator[str]:
     done = subprocess.run(argv, capture_output=True, check=False)
     if done.returncode:
         raise UsageError(f"git cannot list {root}: {os.fsdecode(done.stderr).strip()}")
-    found = dict.fromkeys(os.fsdecode(name) for name in done.stdout.split(b"\0") if name)
-    yield from (path for path in found if ".orch" not in path.split("/"))
+    found = dict.fromkeys(os.fsdecode(name).rstrip("/") for name in done.stdout.split(b"\0") if name)
+    for path in found:
+        if ".orch" in path.split("/"):
+            continue
+        yield path
+        if (root / path).is_symlink():
+            yield from _behind_link(root, path, found)
+        elif (root / path / ".git").exists():  # a submodule, or a repository of its own: git names the directory alone
+            yield from (os.path.join(path, name) for name in _listed_by_git(root / path))
+
+
+def _behind_link(root: Path, link: str, listed: Iterable[str]) -> Iterator[str]:
+    """What a link to a directory shows. One that leads out of `root`, or to where it lies itself, shows nothing of ours."""
+    target = os.path.relpath(os.path.realpath(root / link), os.path.realpath(root))
+    if target == "." or target.startswith("..") or link.startswith(f"{target}/"):
+        return
+    yield from (link + path.removeprefix(target) for path in listed if path.startswith(f"{target}/"))
 
 
 def _walked(root: Path) -> Iterator[str]:
@@ -117,3 +135,13 @@ def _walked(root: Path) -> Iterator[str]:
         names.sort()
         for name in sorted(files):
             yield os.path.relpath(os.path.join(directory, name), root)
+        for link in (os.path.relpath(os.path.join(directory, name), root) for name in names):
+            if (root / link).is_symlink():
+                within = (os.path.relpath(os.path.join(at, name), os.path.realpath(root)) for at, name in _files_of(root / link))
+                yield from _behind_link(root, link, within)
+
+
+def _files_of(link: Path) -> Iterator[tuple[str, str]]:
+    for directory, names, files in os.walk(os.path.realpath(link)):
+        names[:] = sorted(name for name in names if name not in _NEVER)
+        yield from ((directory, name) for name in sorted(files))

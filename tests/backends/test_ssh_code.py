@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.backends.code import collect
 from tests.bed import Bed
 from tests.live import LiveRun
 
@@ -78,6 +80,67 @@ def test_programs_keep_their_permission(orch, bed: Bed, project: Path) -> None:
         check=0,
     )
     assert printed(project) == ["from-a-shell"]
+
+
+def copied(root: Path) -> list[str]:
+    return sorted(file.path for file in collect(str(root), 100).files)
+
+
+def git(root: Path, *words: str) -> None:
+    subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a", "-c", "protocol.file.allow=always", *words], cwd=root, check=True)
+
+
+def test_what_git_names_by_its_directory_alone_is_copied(tmp_path: Path) -> None:
+    """Submodules, repositories within the repository, and links to directories; not what any of them ignores."""
+    other, root = tmp_path / "other", tmp_path / "root"
+    for directory in (other, root, root / "nested"):
+        directory.mkdir()
+        git(directory, "init", "-q")
+        (directory / "code.py").touch()
+        (directory / "ignored.bin").touch()
+        (directory / ".gitignore").write_text("*.bin\n")
+    git(other, "add", ".")
+    git(other, "commit", "-qm", "first")
+    git(root, "submodule", "add", "-q", str(other), "module")
+    (root / "lib").mkdir()
+    (root / "lib/used.py").touch()
+    (root / "lib/ignored.bin").touch()
+    for link, target in {
+        "alias": "lib",
+        "file.py": "lib/used.py",
+        "loop": ".",
+        "out": "/etc",
+        "gone": "nowhere",
+        "nested/up": "..",
+    }.items():
+        os.symlink(target, root / link)
+    found = [path for path in copied(root) if not path.startswith(".git")]
+    of_all = ["code.py", "file.py", "lib/used.py", "module/.gitignore", "module/code.py", "nested/.gitignore", "nested/code.py"]
+    assert found == sorted(["alias/used.py", *of_all])
+
+
+def test_links_to_directories_are_followed_without_git(tmp_path: Path) -> None:
+    (tmp_path / "lib/deep").mkdir(parents=True)
+    (tmp_path / "lib/deep/used.py").touch()
+    for link, target in {"alias": "lib", "loop": ".", "out": "/etc", "lib/deep/up": "../.."}.items():
+        os.symlink(target, tmp_path / link)
+    assert copied(tmp_path) == ["alias/deep/used.py", "lib/deep/used.py"]
+
+
+def test_names_that_are_odd_arrive(orch, bed: Bed, tmp_path: Path) -> None:
+    names = [b"with space", b"tab\t and \n newline", "\N{SNOWMAN}".encode(), b"not utf-8 \xff", b"-dash", b"'quote\"$HOME"]
+    for name in names:
+        (tmp_path / os.fsdecode(name)).touch()
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "script.py").write_text("import os\nprint(sorted(os.listdir(b'.')))\n")
+    up(orch, bed, "hostA", "--set", "backend.code=ship", check=0)
+    assert set(ast.literal_eval(LiveRun(tmp_path).log("worker-0").decode())) == {*names, b"script.py", b".lock"}
+
+
+def test_a_script_that_git_ignores_is_refused(orch, bed: Bed, project: Path) -> None:
+    (project / ".gitignore").write_text("script.py\n")
+    done = up(orch, bed, "hostA", "--set", "backend.code=ship", check=2)
+    assert "script.py would not be copied to the hosts, since git ignores it" in done.err
 
 
 def test_too_much_is_counted(orch, bed: Bed, project: Path) -> None:
