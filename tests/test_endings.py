@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -207,6 +208,28 @@ def test_a_cluster_that_has_formed_in_time_is_left_alone(orch, tmp_path: Path, r
     assert {event["task"] for event in run.events() if event["event"] == "task_up"} == {"worker-0", "worker-1"}
     (tmp_path / "go").touch()
     running.wait(check=0)
+
+
+def test_who_is_awaited_is_said_again_only_when_that_changes(orch, tmp_path: Path) -> None:
+    write_script(
+        tmp_path,
+        """
+        if TASK == "worker-1":
+            wait_for("go")
+        server = TASK != "worker-2" and listen()
+        sleep()
+        """,
+    )
+    running = orch.start("up", "script.py", "-n", "3", "--start-timeout", "9")
+    running.wait_for("waiting for worker-1..2: connection refused (1 of 3 up)")
+    time.sleep(2.5)  # it is looked at every second
+    (tmp_path / "go").touch()
+    done = running.wait(check=124)
+    said = [line for line in done.err.splitlines() if line.startswith("orch: waiting for ")]
+    assert said == [
+        "orch: waiting for worker-1..2: connection refused (1 of 3 up)",
+        "orch: waiting for worker-2: connection refused (2 of 3 up)",
+    ]
 
 
 def test_who_is_awaited_is_said_while_the_user_waits(orch, tmp_path: Path) -> None:

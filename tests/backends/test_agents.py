@@ -13,8 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
-from orchestrator.backends import Host, Transport, agents, local
-from orchestrator.backends.agents import AgentLink
+from orchestrator.backends import Diagnosis, Host, Transport, agents, local, reach
+from orchestrator.backends.agents import AgentLink, NotReachedError
 from tests.live import PATIENCE_S, wait_for_file, wait_until_gone
 from worker import contract
 from worker.channel import encode
@@ -143,3 +143,31 @@ def test_a_start_that_is_called_off_leaves_nothing_of_what_it_had_started(tmp_pa
         return child
 
     wait_until_gone([asyncio.run(run())])
+
+
+class Opening:
+    """A link whose connection takes a while, and fails at first."""
+
+    now = most = 0
+
+    def __init__(self, name: str) -> None:
+        self.host, self.tries = Host(name, "", False, None), 0
+
+    async def open(self, transport: Any) -> None:
+        self.tries += 1
+        Opening.now += 1
+        Opening.most = max(Opening.most, Opening.now)
+        await asyncio.sleep(0)
+        Opening.now -= 1
+        if self.tries == 1:
+            raise NotReachedError(Diagnosis("dropped", passing=True))
+
+
+def test_few_connections_are_made_at_a_time_and_all_are_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "FIRST_WAIT_S", 0.0)
+    links = [Opening(f"host{number}") for number in range(100)]
+    greeted: list[Any] = []
+    failures = asyncio.run(reach.reach([(link, None) for link in links], greeted.append))  # type: ignore[misc, arg-type]
+    assert failures == {}
+    assert {link.host.name for link in greeted} == {link.host.name for link in links}
+    assert Opening.most == reach.AT_ONCE

@@ -153,10 +153,11 @@ def test_a_run_directory_that_a_host_sees_is_named_there(orch, bed: Bed, script,
 
 
 def test_a_jump_host_and_a_shared_connection_of_the_users_own_configuration(orch, bed: Bed, script, tmp_path: Path) -> None:
-    """And settings that are for people who log in: a command, a terminal, forwarded ports."""
+    """And settings that are for people who log in: a command, a terminal, a forwarding that would fail."""
     script(SHOW)
     control = bed.root / "control-%C"
-    personal = "RequestTTY force\n  RemoteCommand echo hello\n  LocalForward 41999 localhost:22\n  ExitOnForwardFailure yes"
+    failing = f"LocalForward {bed.root}/no/such/directory/socket localhost:22\n  ExitOnForwardFailure yes"
+    personal = f"RequestTTY force\n  RemoteCommand echo hello\n  {failing}"
     bed.write_config(f"Host hostB\n  ProxyJump hostA\n  ControlMaster auto\n  ControlPath {control}\n  ControlPersist 5\n  {personal}")
     try:
         for _ in range(2):

@@ -127,6 +127,17 @@ def test_an_ssh_that_is_not_there(orch, script) -> None:
     assert "'/no/such/ssh' cannot be run: No such file or directory; install the OpenSSH client, or set backend.ssh" in done.err
 
 
+def test_a_worker_package_that_arrives_otherwise_than_it_was_sent_is_not_run(tmp_path) -> None:
+    spec = spec_of(hosts="a")
+    (host,) = ssh.Ssh().hosts(spec)
+    sent = ssh.Ssh().transport(spec, host).first
+    assert sent is not None
+    spoiled = sent[:-1] + bytes([sent[-1] ^ 1])
+    done = subprocess.run([sys.executable, "-I", "-c", ssh.BOOT], input=spoiled, capture_output=True, env={"HOME": str(tmp_path)})
+    assert (done.returncode, done.stdout, done.stderr) == (97, b"", b"orch: what arrived is not what was sent\n")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("command", [("up",), ("up", "--dry-run"), ("plan",)])
 def test_this_machine_under_two_names_is_refused(orch, script, command) -> None:
     """Its GPUs would be given twice."""

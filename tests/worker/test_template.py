@@ -235,6 +235,45 @@ def test_a_fork_may_replace_itself(tmp_path: Path, start_host: Callable[[], Host
     wait_until_gone([task])
 
 
+def test_a_fork_may_use_processes_and_be_looked_at(tmp_path: Path, start_host: Callable[[], Host]) -> None:
+    """What test_bootstrap.py shows of a task that was executed."""
+    write(tmp_path, "LINE = 'beside'\n", "beside.py")
+    write(
+        tmp_path,
+        """
+        import concurrent.futures, inspect, multiprocessing, os, pickle, sys, threading
+        import beside
+
+        class Point:
+            def __init__(self, x): self.x = x
+
+        def double(point): return Point(2 * point.x), os.environ["ORCH_TASK"], beside.LINE
+
+        heard = []
+        thread = threading.Thread(target=heard.append, args=("thread",))
+        thread.start()
+
+        if __name__ == "__main__":
+            assert pickle.loads(pickle.dumps(double)) is double
+            assert inspect.getsource(Point).startswith("class Point:")
+            assert inspect.getfile(double) == __file__
+            for method in ("fork", "spawn", "forkserver"):
+                with multiprocessing.get_context(method).Pool(1) as pool:
+                    point, task, line = pool.map(double, [Point(21)])[0]
+                    print(method, point.x, task, line)
+            with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+                print(pool.submit(double, Point(4)).result()[0].x)
+            thread.join()
+            print(*heard, "decimal" in sys.modules)
+        """,
+    )
+    host = start_host()
+    host.greet(["decimal"])
+    lines = "".join(f"{method} 42 worker-{{0}} beside\n" for method in ("fork", "spawn", "forkserver")) + "8\nthread True\n"
+    assert host.run("worker-0", "worker-1") == [lines.format(0), lines.format(1)]
+    assert host.notes() == []
+
+
 def test_a_fork_ends_as_an_exec_does(tmp_path: Path, start_host: Callable[[], Host]) -> None:
     """The kinds of end; `test_bootstrap_failures.py` has each exactly."""
     ends = {
