@@ -163,12 +163,25 @@ def _words(process: psutil.Process) -> list[str]:
         return []
 
 
-@pytest.mark.skipif(shutil.which("faketime") is None, reason="NOT TESTED: a host with another clock: faketime is not installed")
-def test_a_host_whose_clock_is_wrong_is_not_blamed_for_it(orch, bed: Bed, tmp_path: Path, run: LiveRun) -> None:
-    """hostB is an hour ahead and fails second: the first failure is still that of hostA, and the times are the controller's."""
+@pytest.fixture
+def start_apart(orch, bed: Bed):
+    """``start_apart("+1h")``: two tasks, on hostA, and on hostB, whose clock is that far ahead."""
+    if shutil.which("faketime") is None:
+        pytest.skip("NOT TESTED: a host with another clock: faketime is not installed")
     wrong = bed["hostB"].files / "home/wrong"
-    wrong.write_text(f'#!/bin/sh\nexec faketime -f +1h {sys.executable} "$@"\n')
-    wrong.chmod(0o755)
+
+    def start(ahead: str):
+        wrong.write_text(f'#!/bin/sh\nexec faketime -f {ahead} {sys.executable} "$@"\n')
+        wrong.chmod(0o755)
+        hosts = {"hostA": None, "hostB": {"python": "~/wrong"}}
+        options = ("--set", f"backend.hosts={json.dumps(hosts)}", "--set", f"backend.ssh={json.dumps(bed.ssh)}")
+        return orch.start("up", "script.py", *options)
+
+    return start
+
+
+def test_a_host_whose_clock_is_wrong_is_not_blamed_for_it(start_apart, tmp_path: Path, run: LiveRun) -> None:
+    """hostB is an hour ahead and fails second: the first failure is still that of hostA, and the times are the controller's."""
     write_script(
         tmp_path,
         """
@@ -180,11 +193,28 @@ def test_a_host_whose_clock_is_wrong_is_not_blamed_for_it(orch, bed: Bed, tmp_pa
         raise KeyError("first")
         """,
     )
-    hosts = {"hostA": None, "hostB": {"python": "~/wrong"}}
-    options = ("--set", f"backend.hosts={json.dumps(hosts)}", "--set", f"backend.ssh={json.dumps(bed.ssh)}")
-    done = orch.start("up", "script.py", *options).wait(check=1)
+    done = start_apart("+1h").wait(check=1)
     assert "first failure: worker-0 on hostA" in done.err
     assert abs(run.event("task_started", task="worker-1")["at"] - run.event("task_started", task="worker-0")["at"]) < 60
+
+
+def test_of_two_exceptions_the_first_is_known_by_one_clock(start_apart, tmp_path: Path) -> None:
+    """hostB is an hour behind. Its exception comes second, and its exit is heard of first."""
+    write_script(
+        tmp_path,
+        """
+        import atexit
+        if TASK == "worker-0":
+            atexit.register(lambda: (tell("raised"), wait_for("worker-1.ended"), time.sleep(1)))
+            raise KeyError("first")
+        wait_for("raised")
+        atexit.register(tell, "worker-1.ended")
+        raise KeyError("second")
+        """,
+    )
+    done = start_apart("-1h").wait(check=1)
+    assert "first failure: worker-0 on hostA" in done.err
+    assert "KeyError: 'first'" in done.err
 
 
 def test_a_cluster_is_started_again_on_its_hosts(orch, bed: Bed, tmp_path: Path, run: LiveRun) -> None:
