@@ -68,10 +68,14 @@ def test_what_has_been_spoiled_on_a_host_is_mended_and_what_is_old_goes(orch, be
         path.write_bytes(b"spoiled")
     old = directory.with_name("0" * 16)
     old.mkdir()
-    os.utime(old, (0, 0))
+    unused = directory.parent.parent / "files" / ("0" * 64)
+    unused.touch()
+    for path in (old, unused):
+        os.utime(path, (0, 0))
     up(orch, bed, "hostA", "--set", "backend.code=ship", check=0)
     assert printed(project)[0] == "first"
     assert not old.exists()
+    assert not unused.exists()
 
 
 def test_programs_keep_their_permission(orch, bed: Bed, project: Path) -> None:
