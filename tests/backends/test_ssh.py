@@ -227,6 +227,19 @@ def test_a_python_that_is_too_old_says_so(orch, bed: Bed, script) -> None:
     assert "is Python 3.6; orch needs 3.10 or newer there; set python: for hostA" in done.err
 
 
+def test_hosts_whose_tensorflow_differs_are_said_before_the_start(orch, bed: Bed, script, tmp_path: Path) -> None:
+    script(SHOW)
+    hosts = {}
+    for name, version in {"hostA": "2.19.0", "hostB": "2.21.0", "hostC": "2.21.0"}.items():
+        packages = tmp_path / f"packages-{name}"
+        (packages / "tensorflow").mkdir(parents=True)
+        (packages / "tensorflow/__init__.py").touch()
+        (packages / f"tensorflow_cpu-{version}.dist-info").mkdir()
+        hosts[name] = {"setup": [f"export PYTHONPATH={packages}"], "python": sys.executable}
+    done = orch("up", "script.py", "--set", f"backend.hosts={json.dumps(hosts)}", "--set", f"backend.ssh={json.dumps(bed.ssh)}", check=0)
+    assert "orch: the hosts' TensorFlow differs: 2.19.0 on hostA; 2.21.0 on hostB, hostC; a cluster of them may hang" in done.err
+
+
 def test_an_sshd_that_takes_few_connections_is_asked_again(orch, bed: Bed, script, tmp_path: Path) -> None:
     """MaxStartups drops connections at random; one that was dropped is made again."""
     script(SHOW)

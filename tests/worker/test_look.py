@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import site
+import sys
 import threading
 from pathlib import Path
 
@@ -76,3 +78,33 @@ def test_a_file_without_end_is_not_looked_into(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "s.py").write_text("import model")
     (tmp_path / name).write_text(f"import tensorflow{' ' * 100}")
     assert not look.needs_template(TENSORFLOW, [Program("script", "s.py")], str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["tensorflow/__init__.py", "tensorflow-2.19.0.dist-info/METADATA"], "2.19.0"),
+        (["tensorflow/__init__.py", "tensorflow_cpu-2.21.0rc1.dist-info/METADATA", "tf_keras-2.18.0.dist-info/METADATA"], "2.21.0rc1"),
+        (["tensorflow/__init__.py", "tf_nightly-2.22.0.dev20261101.dist-info/METADATA"], "2.22.0.dev20261101"),
+        (["tensorflow/__init__.py", "tensorflow_datasets-4.9.dist-info/METADATA"], "of unknown version"),
+    ],
+)
+def test_the_version_of_tensorflow_that_a_task_would_import(tmp_path: Path, names: list[str], expected: str) -> None:
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert look.find_tensorflow({"PYTHONPATH": f"/no/such/directory:{tmp_path}"}) == expected
+
+
+@pytest.mark.parametrize(("line", "seen"), [("include-system-site-packages = false", False), ("include-system-site-packages = true", True)])
+def test_the_users_own_packages_count_where_python_looks_at_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, seen: bool
+) -> None:
+    (tmp_path / "own/tensorflow").mkdir(parents=True)
+    (tmp_path / "own/tensorflow/__init__.py").touch()
+    (tmp_path / "pyvenv.cfg").write_text(f"home = /usr/bin\n{line}\n")
+    monkeypatch.setattr(site, "getusersitepackages", lambda: str(tmp_path / "own"))
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(sys, "path", [])
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    assert bool(look.find_tensorflow({})) is seen

@@ -62,21 +62,34 @@ def python_version() -> str:
 def find_tensorflow(env: Mapping[str, str]) -> str:
     """The version of TensorFlow that a task with this environment would import, without importing it; empty if there is none.
 
-    The agent runs isolated; what the tasks get from PYTHONPATH and from the user's own site-packages counts as well.
+    The agent runs isolated; what the tasks get from PYTHONPATH and from the user's own site-packages counts as well, the latter
+    not in a virtual environment (site.py: only if it sees the system's packages).
     """
     import site  # wanted on hosts that were reached over a network only
 
     python_path = env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
-    for entry in [*python_path.split(os.pathsep), site.getusersitepackages(), *sys.path]:
+    own = [site.getusersitepackages()] if _sees_users_packages() else []
+    for entry in [*python_path.split(os.pathsep), *own, *sys.path]:
         if not entry or not os.path.isfile(os.path.join(entry, "tensorflow", "__init__.py")):
             continue
         found = glob.glob(os.path.join(glob.escape(entry), "t*f*-*.dist-info"))
-        versions = [name.rpartition("-")[2].removesuffix(".dist-info") for name in found if _PACKAGE.fullmatch(os.path.basename(name))]
+        versions = [match["version"] for name in found if (match := _PACKAGE.fullmatch(os.path.basename(name)))]
         return versions[0] if versions else "of unknown version"
     return ""
 
 
-_PACKAGE = re.compile(r"(tensorflow|tensorflow_(cpu|gpu|intel|rocm|macos|cpu_aws)|tf_nightly(_cpu)?)-[^-]+\.dist-info")
+def _sees_users_packages() -> bool:
+    if sys.prefix == sys.base_prefix:
+        return True
+    try:
+        with open(os.path.join(sys.prefix, "pyvenv.cfg"), encoding="utf-8") as file:
+            words = ("".join(line.split()).lower() for line in file)
+            return "include-system-site-packages=true" in words
+    except OSError:
+        return True
+
+
+_PACKAGE = re.compile(r"(tensorflow|tensorflow_(cpu|gpu|intel|rocm|macos|cpu_aws)|tf_nightly(_cpu)?)-(?P<version>[^-]+)\.dist-info")
 
 
 def find_problems(programs: Iterable[Program], cwd: str) -> list[str]:
