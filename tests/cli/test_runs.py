@@ -372,7 +372,8 @@ def test_bytes_in_logs_that_are_not_utf_8_are_kept_and_shown_as_escapes(orch: Or
 @pytest.mark.parametrize("preload", ["", "json"], ids=["executed", "forked"])
 def test_the_timeline_has_each_tasks_first_line(orch, script, preload: str) -> None:
     script("import time; time.sleep(0.2); print('hello')", "train.py")
-    orch("up", "train.py", "-n", "2", "--set", f"preload=[{preload}]", check=0)
+    done = orch("up", "train.py", "-n", "2", "-v", "--set", f"preload=[{preload}]", check=0)
+    assert re.search(r"^orch: the slowest phase of the start was '[a-z ]+' of worker-[01]: [0-9.]+ s$", done.err, re.MULTILINE)
     timeline = json.loads(orch("ps", "--json", check=0).out)["timeline"]
     for marks in timeline.values():
         assert ("template" in marks) == bool(preload)
@@ -380,5 +381,5 @@ def test_the_timeline_has_each_tasks_first_line(orch, script, preload: str) -> N
         assert 0 < marks["agent"] <= marks["first line"] <= marks["first output"] - 0.1
         assert marks["fork or exec"] <= marks["first output"]
     assert "FIRST LINE" in orch("ps", "--timeline", check=0).out
-    orch("up", "--no-python", "true", "-n", "1", check=0)
+    assert "slowest phase" not in orch("up", "--no-python", "true", "-n", "1", check=0).err
     assert "first line" not in json.loads(orch("ps", "--json", check=0).out)["timeline"]["worker-0"]
