@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -133,6 +135,20 @@ def test_a_stalled_link_blocks_no_task_and_loses_no_byte(orch, bed: Bed, tmp_pat
     for task in ("worker-0", "worker-1"):
         assert hashlib.sha256(run.log(task)).digest() == hashlib.sha256(expected).digest()
         assert run.log(task, "stderr") == b"the last words\n"
+
+
+def test_a_full_disk_on_a_host_is_named_with_the_host(orch, bed: Bed, tmp_path: Path) -> None:
+    """The tasks' output lies in the host's own temporary directory there, and not below --run-dir."""
+    write_script(tmp_path, "while True: print('x' * 1000)")
+    size = "mount -t tmpfs -o size=300k tmpfs"
+    sshd = next(process for process in bed["hostA"].processes() if "-D" in process.cmdline())
+    subprocess.run(["nsenter", "-t", str(sshd.pid), "-m", *size.split(), str(bed.own / "tmp")], check=True)
+    try:
+        done = start(orch, bed, "hostA", "--run-dir", str(bed.own / "runs"), "--quiet").wait(check=125)
+    finally:
+        subprocess.run(["nsenter", "-t", str(sshd.pid), "-m", "umount", "-l", str(bed.own / "tmp")], check=True)
+        shutil.rmtree(bed.own / "runs", ignore_errors=True)
+    assert re.search(r"no space left for the tasks' output in \S+ on hostA; make room, or set TMPDIR in setup:", done.err)
 
 
 def test_stacks_come_from_every_host(orch, bed: Bed, tmp_path: Path) -> None:

@@ -212,7 +212,10 @@ class Agent:
         free = look.free_bytes(self._root) if self._root else None
         if free is not None and free < DISK_FULL_BYTES and not self._disk_full:
             self._disk_full = True
-            text = f"no space left for the tasks' output in {self._root}; make room, or name another directory with --run-dir"
+            is_here = self._hello is not None and self._hello.shared_dir is not None
+            place = "" if is_here else f" on {socket.gethostname()}"
+            remedy = "name another directory with --run-dir" if is_here else "set TMPDIR in setup:"
+            text = f"no space left for the tasks' output in {self._root}{place}; make room, or {remedy}"
             self._link.send(contract.Trouble("disk_full", text, clock.now()))
 
     def _lose_owner(self) -> None:
