@@ -101,7 +101,7 @@ class Preparation:
 
     def notes(self) -> list[str]:
         """What is odd about the hosts, and may be right."""
-        return versions.compare(self.facts)
+        return versions.compare({name: self.facts[name] for name in self.hosts})
 
     async def _connect(self) -> None:
         """Reach all hosts and greet them. What keeps the run from starting goes to `give_up`, for all hosts at once."""
