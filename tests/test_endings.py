@@ -210,6 +210,29 @@ def test_a_cluster_that_has_formed_in_time_is_left_alone(orch, tmp_path: Path, r
     running.wait(check=0)
 
 
+def test_a_task_that_ends_before_it_comes_up_is_not_counted_among_those_that_are(orch, tmp_path: Path) -> None:
+    write_script(
+        tmp_path,
+        """
+        if TASK == "worker-0":
+            sys.exit()
+        if TASK == "worker-2":
+            wait_for("go")
+        server = listen()
+        wait_for("over")
+        """,
+    )
+    running = orch.start("up", "script.py", "-n", "3")
+    gone = "worker-0 ended (exit code 0) before it was seen to come up"
+    running.wait_for(f"waiting for worker-2: connection refused; {gone} (1 of 3 up)")
+    (tmp_path / "go").touch()
+    running.wait_for(f"; {gone}; the others may wait for ever")
+    (tmp_path / "over").touch()
+    done = running.wait(check=0)
+    assert "orch: 2 of 3 tasks are up after " in done.err
+    assert "cluster formed" not in done.err
+
+
 def test_who_is_awaited_is_said_again_only_when_that_changes(orch, tmp_path: Path) -> None:
     write_script(
         tmp_path,

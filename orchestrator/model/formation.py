@@ -29,7 +29,27 @@ def describe_formation(cluster: Cluster) -> str:
     """``waiting for worker-1: connection refused (2 of 3 up)``; empty if nobody is waited for."""
     late = awaited(cluster)
     members = sum(task.type != "evaluator" for task in cluster.tasks.values())
-    return f"{describe_awaited(late)} ({members - len(late)} of {members} up)" if late else ""
+    gone = describe_gone(cluster)
+    # Those that open no port are up once they have been started.
+    up = members - len(late) - len(_gone(cluster))
+    return f"{describe_awaited(late)}{f'; {gone}' if gone else ''} ({up} of {members} up)" if late else ""
+
+
+def describe_gone(cluster: Cluster) -> str:
+    """``worker-0 ended (exit code 0) before it was seen to come up``: the others may wait for it for ever. Empty if there is none."""
+    by_code: dict[int | None, list[str]] = {}
+    for task in _gone(cluster):
+        by_code.setdefault(task.code, []).append(task.name)
+    return "; ".join(
+        f"{group_tasks(names)} ended (exit code {code}) before {'it was' if len(names) == 1 else 'they were'} seen to come up"
+        for code, names in by_code.items()
+    )
+
+
+def _gone(cluster: Cluster) -> list[TaskStatus]:
+    """Tasks that have ended, are not started again, and were never seen to listen, though a quick one may have."""
+    tasks = cluster.tasks.values() if cluster.policy.opens_ports else ()
+    return [task for task in tasks if task.type != "evaluator" and task.has_ended and task.restart_at is None and task.up_at is None]
 
 
 def describe_awaited(tasks: Iterable[TaskStatus]) -> str:

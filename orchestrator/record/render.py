@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..model import blame, events, lifecycle, restarts
 from ..model.cluster import Cause, Cluster, Outcome, Phase, TaskState, TaskStatus, Verdict
-from ..model.formation import group_tasks
+from ..model.formation import describe_gone, group_tasks
 from ..model.plan import Plan
 from . import stacks
 from .lines import clean
@@ -92,6 +92,10 @@ def narrate(before: Cluster, after: Cluster, event: events.Event) -> str | None:
         return "it is not started again" if before.again and not after.again else "again: killing what is left"
     if before.phase is Phase.STARTING and after.phase is Phase.RUNNING and len(after.tasks) > 1:
         took = (after.formed_at or after.attempt_at) - after.attempt_at
+        gone = describe_gone(after)
+        up = sum(not task.has_ended or task.up_at is not None for task in after.tasks.values())
+        if gone:
+            return f"{up} of {len(after.tasks)} tasks are up after {describe_seconds(took)}; {gone}; the others may wait for ever"
         return f"cluster formed after {describe_seconds(took)}: {len(after.tasks)} tasks are up"
     if isinstance(event, events.TaskExited) and event.task in after.alone:
         pause = max(0.0, (after.tasks[event.task].restart_at or event.at) - event.at)
