@@ -62,8 +62,10 @@ class Visits:
         self._ask(others, key)
 
     def hear(self, host: str, frame: contract.Tried) -> None:
-        """What one host has reached, and what not."""
-        self._busy.discard(host)
+        """What one host has reached, and what not. One that was not asked has nothing to say."""
+        if host not in self._busy:
+            return
+        self._busy.remove(host)
         for result in frame.results:
             visited = self._visited.get(result.host)
             if visited is None or host not in visited.unreached:

@@ -79,7 +79,13 @@ OPTIONS = (
     SpecOption(("--max-restarts",), "restart.max", "How often to start again after a failure.", "N"),
     SpecOption(("--log-level",), "defaults.log_level", "TensorFlow's own log: debug, info, warning or error.", "LEVEL"),
     SpecOption(("--backend",), "backend.type", "Where the tasks run: local or ssh.", "NAME"),
-    SpecOption(("-H", "--hosts"), "backend.hosts", "Run on these hosts, over ssh, so many tasks on each.", "HOST:N,…", adds_up=True),
+    SpecOption(
+        ("-H", "--hosts"),
+        "backend.hosts",
+        "Run on these hosts, over ssh, so many tasks on each; given again, it adds.",
+        "HOST:N,…",
+        adds_up=True,
+    ),
 )
 
 

@@ -113,3 +113,9 @@ def test_a_task_that_has_ended_is_tried_no_more(monkeypatch: pytest.MonkeyPatch)
     in_a_loop(scene, lambda target: scene.answer("a", target, "connection refused"))
     assert len(scene.links["a"].tried) == 1
     assert scene.up() == []
+
+
+def test_a_host_that_was_not_asked_is_not_heard() -> None:
+    scene = Scene(worker=2, evaluator=1)
+    scene.answer("c", contract.Target("worker-0, attempt 1", 5000, "", ("10.0.0.1",)))
+    assert scene.told == []
