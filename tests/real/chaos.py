@@ -293,9 +293,10 @@ def _judge(verdict: Verdict, fault: Fault, life: Life, code: int) -> None:
 
 def _temporary_files(life: Life, code: int) -> Iterator[Path]:
     """What is neither a result nor a log: in the directory for such things, files that a run wrote aside, and, after an end that
-    nobody forced, the script's own. TensorFlow's AutoGraph takes its modules away as
-    its interpreter ends, so not in a task that is killed."""
-    yield from (path for path in (life.directory / "tmp").iterdir() if not path.name.startswith("__autograph_generated_file"))
+    nobody forced, the script's own. TensorFlow's AutoGraph takes its modules away as its interpreter ends, so not in a task
+    that is killed, and never what Python compiled them to."""
+    autographs = ("__autograph_generated_file", "__pycache__")
+    yield from (path for path in (life.directory / "tmp").iterdir() if not path.name.startswith(autographs))
     if code != -signal.SIGKILL:
         yield from life.run.rglob(".*")
     if code == 0:
