@@ -2,9 +2,11 @@
 
 One worker of N kills itself with SIGKILL after its first all-reduces. Under ``orch up --max-restarts 1`` and under ``torchrun
 --max-restarts 1`` the cluster starts again; the time is that from the death to the last worker's next all-reduce. The back-off is
-set to 0 for orch: torchrun has none. TensorFlow alone (a shell loop) does not start again: what is measured is when the first of
-the others fails, if it does within a minute. The base of the ratios is a fresh start of the same cluster by a shell loop.
-Under ParameterServerStrategy the others go on: two times, to the next step, and to the next step on the worker that was lost.
+set to 0 for orch, as torchrun has none. torchrun gets ``TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1``, without which its second attempt can
+read the first one's addresses and then fails or hangs (pytorch/pytorch#135712; here in every run, PyTorch 2.13). TensorFlow alone (a
+shell loop) does not start again: what is measured is when the first of the others fails, if it does within a minute. The base of the
+ratios is a fresh start of the same cluster by a shell loop. Under ParameterServerStrategy the others go on: two times, to the next
+step, and to the next step on the worker that was lost.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ def measure(command: Command, workers: int, files: int, key: str = "reduced", pa
     """Seconds from the death to what `files` files say under `key`; none if that is not there within the time."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        env = environment(TF_CPP_MIN_LOG_LEVEL="2")
+        env = environment(TF_CPP_MIN_LOG_LEVEL="2", TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
         said = directory / "said"
         with said.open("wb") as output:
             process = subprocess.Popen(

@@ -1,13 +1,14 @@
 """What every test gets: the real program, a clean environment, and a look at what it left behind.
 
 Fixtures: `orch` (the program, run to its end or in the background), `script` (a file in the test's
-directory), `weird_dir` (a directory with an awkward name), `bed` (hosts with ssh; see bed.py). Markers: `tensorflow`, `root`, `slow`.
-After each test nothing may be left: no process, no listening port, no open file, nothing in the
+directory), `weird_dir` (a directory with an awkward name), `bed` (hosts with ssh; see bed.py). Markers: `tensorflow`, `root`, `slow`,
+`alone`. After each test nothing may be left: no process, no listening port, no open file, nothing in the
 repository or in the temporary directory.
 """
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import importlib.util
 import os
@@ -20,7 +21,7 @@ import textwrap
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "bed" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("bed"))  # one bed for all of them
     items.sort(key=lambda item: (item.get_closest_marker("slow") is not None, "real" in item.path.relative_to(ROOT).parts))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # around pytest-timeout's clock: waiting for the machine is not the test's time
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Let a test marked `alone` have the machine to itself, though others run beside each other (pytest-xdist)."""
+    kind = fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH
+    with open(ROOT / "pyproject.toml") as gate, open(ROOT / "Makefile") as machine:
+        fcntl.flock(gate, fcntl.LOCK_EX)  # in turn: who waits for all others to end is not overtaken by their next tests
+        fcntl.flock(machine, kind)
+        fcntl.flock(gate, fcntl.LOCK_UN)
+        return (yield)
 
 
 # --- a clean place -----------------------------------------------------------------------------

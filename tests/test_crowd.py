@@ -49,6 +49,7 @@ NEEDED_GB = 10
 """Two hundred controllers, agents and pairs of tasks take about 7.5 GB."""
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(psutil.virtual_memory().available < NEEDED_GB * 1e9, reason=f"NOT TESTED: this takes {NEEDED_GB} GB of free memory")
