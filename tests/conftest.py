@@ -67,6 +67,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # around pytest-timeout's clock: waiting for the machine is not the test's time
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Let a test marked `alone` have the machine to itself, though others run beside each other (pytest-xdist)."""
+    if not hasattr(item.config, "workerinput"):  # no worker of pytest-xdist's: nothing runs beside it
+        return (yield)
     kind = fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH
     with open(ROOT / "pyproject.toml") as gate, open(ROOT / "Makefile") as machine:
         fcntl.flock(gate, fcntl.LOCK_EX)  # in turn: who waits for all others to end is not overtaken by their next tests
