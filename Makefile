@@ -7,7 +7,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 TENSORFLOW ?= $(if $(filter Darwin,$(shell uname -s)),tensorflow,tensorflow-cpu)
 PYTEST_ARGS ?=
 # Most tests wait for processes; a cluster of TensorFlow takes a gigabyte or two.
-PARALLEL ?= -n logical --maxprocesses 4 --dist loadgroup
+PARALLEL ?= -n logical --maxprocesses 4 --maxschedchunk 2
 BENCH_ARGS ?= --quick
 CHAOS_ARGS ?= --trials 60 --seed 1
 

@@ -15,28 +15,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
 from benchmarks.measure import PROGRAMS, environment, load, orch_command, spread, table
-from tests.bed import Bed, missing
+from tests.bed import Bed, made_bed, missing
 
 DEADLINE_S = 240.0
 REDUCE = PROGRAMS / "first_reduce.py"
-
-
-@contextmanager
-def made_bed() -> Iterator[Bed]:
-    with tempfile.TemporaryDirectory(prefix="bed-", dir="/tmp") as name:
-        bed = Bed(Path(name))
-        try:
-            bed.make()
-            yield bed
-        finally:
-            bed.take_away()
 
 
 def orch_up(bed: Bed, hosts: str, *more: str) -> list[str]:

@@ -2,12 +2,14 @@
 
 What is real: the network between them (a bridge; IPv4 and IPv6), OpenSSH at both ends, host names, keys and host keys (thrown
 away with the bed), what breaks when a link, a port or a daemon does. What is shared: the kernel, the disk but for `Bed.own`,
-the process table, the clock. Root only; Linux only. ``bed`` is the fixture; the hosts are made once per session.
+the process table, the clock. Root only; Linux only. ``bed`` is the fixture; the hosts are made once per session, and sessions
+that run beside each other (pytest-xdist's workers) have a bed each.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import socket
@@ -15,7 +17,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -37,7 +39,7 @@ def missing() -> str:
     packages = sorted({package for program, package in _NEEDED.items() if shutil.which(program) is None})
     if packages:
         return f"not installed: {', '.join(packages)}"
-    probe = f"{PREFIX}-{os.getpid()}-probe"
+    probe = f"{PREFIX}-probe-{os.getpid()}"
     tried = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True)
     if tried.returncode == 0:
         _ip(f"netns del {probe}")
@@ -52,7 +54,7 @@ class BedHost:
         self.name, self._bed, self._number = name, bed, number
         self.address, self.address6 = f"{bed.network}.{number + 10}", f"{bed.network6}::{number + 10}"
         self.netns = f"{bed.mark}-{name}"
-        self._link = f"ob{os.getpid()}-{number}"
+        self._link = f"{bed.bridge}-{number}"
         self.files = bed.root / name
         """What this host sees as `Bed.own`."""
         self._sshd: subprocess.Popen[bytes] | None = None
@@ -181,11 +183,10 @@ class BedHost:
 class Bed:
     """All hosts. The tests themselves stand on the bridge, outside of all of them."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, number: int) -> None:
         self.root = root
-        self.mark = f"{PREFIX}-{os.getpid()}"
-        self.bridge = f"ob{os.getpid()}"
-        number = _free_network()
+        self.mark = f"{PREFIX}-{number}"
+        self.bridge = f"ob{number}"
         self.network, self.network6 = f"198.18.{number}", f"fd5c:0:0:{number:x}"
         self.own = root / "own"
         """A directory of which every host, and this machine, has another one."""
@@ -264,12 +265,27 @@ class Bed:
         return found
 
 
-def _free_network() -> int:
-    used = {
-        tuple(address.address.split(".")[:3]) for found in psutil.net_if_addrs().values() for address in found if "." in address.address
-    }
-    start = os.getpid()
-    return next(number % 256 for number in range(start, start + 256) if ("198", "18", str(number % 256)) not in used)
+@contextmanager
+def _claim(number: int) -> Iterator[bool]:
+    """The bed of this number is ours, unless another session of this machine has it: the kernel gives a killed one's back."""
+    with socket.socket(socket.AF_UNIX) as claim:
+        try:
+            claim.bind(f"\0{PREFIX}-{number}")
+        except OSError:
+            yield False
+        else:
+            yield True
+
+
+@contextmanager
+def _claim_any() -> Iterator[int]:
+    used = {address.address.rpartition(".")[0] for found in psutil.net_if_addrs().values() for address in found}
+    for number in range(256):
+        with _claim(number) as is_ours:
+            if is_ours and f"198.18.{number}" not in used:
+                yield number
+                return
+    raise RuntimeError("no network of 198.18.0.0/16 is free for a test bed")
 
 
 def _run(*argv: str) -> str:
@@ -299,34 +315,49 @@ def _wait_until(is_so: Callable[[], bool], what: str) -> None:
         time.sleep(0.01)
 
 
-def _sweep() -> None:
-    """Take away what a session that was killed has left."""
+def _namespaces() -> dict[int, list[str]]:
+    """The names of the network namespaces of all beds, by the number of the bed."""
+    found: dict[int, list[str]] = {}
     for line in _run("ip", "netns", "list").splitlines():
-        name = line.split()[0]
-        parts = name.split("-")
-        if parts[0] == PREFIX and parts[1].isdigit() and not psutil.pid_exists(int(parts[1])):
-            for pid in _run("ip", "netns", "pids", name).split():
-                with suppress(ProcessLookupError):
-                    os.kill(int(pid), 9)
-            _ip(f"netns del {name}", check=False)
-            _ip(f"link del ob{parts[1]}", check=False)
-            shutil.rmtree(Path("/etc/netns", name), ignore_errors=True)
+        if match := re.match(rf"({PREFIX}-(\d+)-\S+)", line):
+            found.setdefault(int(match[2]), []).append(match[1])
+    return found
+
+
+def _sweep() -> None:
+    """Take away what sessions that were killed have left."""
+    for number in _namespaces():
+        with _claim(number) as is_ours:
+            # Looked at again: another session may have swept it meanwhile.
+            for name in _namespaces().get(number, ()) if is_ours else ():
+                for pid in _run("ip", "netns", "pids", name).split():
+                    with suppress(ProcessLookupError):
+                        os.kill(int(pid), 9)
+                _ip(f"netns del {name}", check=False)
+                _ip(f"link del ob{number}", check=False)
+                shutil.rmtree(Path("/etc/netns", name), ignore_errors=True)
+
+
+@contextmanager
+def made_bed() -> Iterator[Bed]:
+    """A bed, for as long as this lasts; what killed sessions have left is taken away first."""
+    _sweep()
+    # Not below pytest's own directory: programs on the hosts have to come in, and paths of sockets are short.
+    with tempfile.TemporaryDirectory(prefix="bed-", dir="/tmp", ignore_cleanup_errors=True) as root, _claim_any() as number:
+        found = Bed(Path(root), number)
+        try:
+            found.make()
+            yield found
+        finally:
+            found.take_away()
 
 
 @pytest.fixture(scope="session")
 def _bed() -> Iterator[Bed]:
     if why := missing():
         pytest.skip(f"NOT TESTED: hosts with ssh: {why}; run the tests as root (make test installs what is missing)")
-    _sweep()
-    # Not below pytest's own directory: programs on the hosts have to come in, and paths of sockets are short.
-    root = Path(tempfile.mkdtemp(prefix="bed-", dir="/tmp"))
-    found = Bed(root)
-    try:
-        found.make()
+    with made_bed() as found:
         yield found
-    finally:
-        found.take_away()
-        shutil.rmtree(root, ignore_errors=True)
 
 
 @pytest.fixture

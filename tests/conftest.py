@@ -47,7 +47,6 @@ Argument = str | bytes | os.PathLike[str]
 # --- which tests, in which order ---------------------------------------------------------------
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what this machine cannot run, and put the tests that start real clusters last, slow ones at the very end."""
     missing = {
@@ -59,8 +58,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker, reason in missing.items():
             if reason and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
-        if "bed" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("bed"))  # one bed for all of them
     items.sort(key=lambda item: (item.get_closest_marker("slow") is not None, "real" in item.path.relative_to(ROOT).parts))
 
 
