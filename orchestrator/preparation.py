@@ -28,7 +28,6 @@ ANSWER_S = 60.0
 """How long an agent that is up may take to its first frame."""
 OVERDUE_S = 5.0
 """When hosts that have not answered are first named."""
-REMIND_S = 15.0
 
 
 class Preparation:
@@ -121,16 +120,20 @@ class Preparation:
             self.give_up(error)
 
     async def _remind(self) -> None:
-        """Nobody is waited for in silence."""
+        """Name those hosts that are waited for; again only when that changes."""
         if all(host.is_here for host in self.hosts.values()):
             return
         await asyncio.sleep(OVERDUE_S)
+        said = ""
         while True:
             late = [name for name in self.hosts if name not in self.facts]
             shown = ", ".join(late if len(late) <= 4 else [*late[:3], f"{len(late) - 3} more"])
             what = "the connection and the code" if self._spec.backend.code == "ship" else "the connection"
-            self._say(f"waiting for {shown}: {what} ({len(self.facts)} of {len(self.hosts)} hosts have answered)")
-            await asyncio.sleep(REMIND_S)
+            text = f"waiting for {shown}: {what} ({len(self.facts)} of {len(self.hosts)} hosts have answered)"
+            if late and text != said:
+                said = text
+                self._say(text)
+            await asyncio.sleep(1)
 
     def _greet(self, link: AgentLink) -> None:
         if self._ships_to(link.host):

@@ -33,8 +33,6 @@ from .record.rundir import RunDir
 
 OVERDUE_S = 3.0
 """When a cluster that has not formed is first said to be waiting for somebody."""
-REMIND_S = 30.0
-"""How often that is said again while nothing changes."""
 
 _SIGNALS = {
     signal.SIGINT: ("interrupted (Ctrl-C)", INTERRUPTED),
@@ -91,7 +89,7 @@ class Supervisor:
         self._plan: Plan | None = None
         self._visits: Visits | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._reminded = ("", 0.0)
+        self._reminded = ""
         self._disk_full = False
         self._lost: set[str] = set()
         self._spoken: set[tuple[str, int]] = set()
@@ -283,7 +281,7 @@ class Supervisor:
             if orders.orders:
                 link.order(orders)
         if len(action.tasks) == len(self._plan.tasks):
-            self._reminded = ("", 0.0)
+            self._reminded = ""
             self._loop.call_later(OVERDUE_S, self._remind, self._cluster.attempt_at if self._cluster else 0.0)
 
     def _by_host(self, tasks: Iterable[str]) -> Iterator[tuple[AgentLink, tuple[str, ...]]]:
@@ -332,15 +330,12 @@ class Supervisor:
                 self._cluster, _ = lifecycle.step(cluster, seen)
 
     def _remind(self, attempt_at: float) -> None:
-        """Name those whom the cluster waits for; again when that changes, and now and then."""
+        """Name those whom the cluster waits for; again only when that changes."""
         if self._cluster is None or self._cluster.phase is not Phase.STARTING or self._cluster.attempt_at != attempt_at:
             return
         text = formation.describe_formation(self._cluster)
-        moment = self._loop.time()
-        if not text:
-            pass
-        elif text != self._reminded[0] or moment - self._reminded[1] >= REMIND_S:
-            self._reminded = (text, moment)
+        if text and text != self._reminded:
+            self._reminded = text
             self._viewer.said(text)
         self._loop.call_later(1.0, self._remind, attempt_at)
 

@@ -1,35 +1,22 @@
-"""A system clock that is set during a run, and clocks that differ. The machine's own is left alone: `time.time` jumps, in every process."""
+"""A system clock that is set during a run, and clocks that differ."""
 
 from __future__ import annotations
 
-import venv
+import time
 from pathlib import Path
 
 import pytest
 
 from orchestrator.backends.agents import in_our_time
+from tests.clock import Clock
 from tests.live import LiveRun, write_script
-from worker import contract
-
-JUMP = """
-import os, time
-_real = time.time
-def jumped():
-    return _real() + (float(os.environ["JUMP_S"]) if os.path.exists(os.environ["JUMP_FILE"]) else 0.0)
-time.time = jumped
-"""
+from worker import clock, contract
 
 
 @pytest.mark.parametrize("seconds", [86400, -86400])
 @pytest.mark.parametrize("preload", [(), ("decimal",)], ids=["executed", "forked"])
 def test_a_clock_that_is_set_during_a_run_changes_no_deadline_and_no_blame(orch, tmp_path: Path, seconds: int, preload) -> None:
-    # The controller takes it from PYTHONPATH; an agent is isolated from that, and takes it from its own interpreter's directory.
-    (tmp_path / "patched").mkdir()
-    (tmp_path / "patched" / "sitecustomize.py").write_text(JUMP)
-    venv.create(tmp_path / "env")
-    (site,) = (tmp_path / "env" / "lib").glob("python*/site-packages")
-    (site / "jump.py").write_text(JUMP)
-    (site / "jump.pth").write_text("import jump\n")
+    ours = Clock(tmp_path, seconds)
     text = """
     if TASK == "worker-0":
         before = time.time()
@@ -45,8 +32,8 @@ def test_a_clock_that_is_set_during_a_run_changes_no_deadline_and_no_blame(orch,
     sleep()
     """
     write_script(tmp_path, text, preload)
-    env = {"PYTHONPATH": str(tmp_path / "patched"), "JUMP_S": str(seconds), "JUMP_FILE": str(tmp_path / "jump")}
-    options = ("--python", str(tmp_path / "env" / "bin" / "python"), "--start-timeout", "300", "--hang-timeout", "300", "--timeout", "300")
+    env = {**ours.env, "PYTHONPATH": ours.path}
+    options = ("--python", str(ours.python), "--start-timeout", "300", "--hang-timeout", "300", "--timeout", "300")
     done = orch("up", "script.py", "-n", "2", *options, env=env, check=1)
     result = LiveRun(tmp_path).result()
     assert result["cause"]["task"] == "worker-1"
@@ -62,3 +49,14 @@ def test_a_host_whose_clock_is_ahead_is_heard_in_our_time() -> None:
     heard = in_our_time(frame, 60.0)
     assert (heard.at, heard.failure.at) == (1000.5, 1000.0)
     assert in_our_time(contract.Gone(), 60.0) == contract.Gone()
+
+
+@pytest.mark.parametrize("seconds", [86400, -86400])
+def test_a_moment_that_the_system_clock_told_before_it_was_set_is_now(monkeypatch, seconds: int) -> None:
+    monkeypatch.setattr(clock, "_anchor", 1_000_000.0)
+    monkeypatch.setattr(time, "monotonic", lambda: 500.0)
+    monkeypatch.setattr(time, "time", lambda: 1_000_500.0)
+    assert clock.from_system(1_000_498.0) == 1_000_498.0
+    monkeypatch.setattr(time, "time", lambda: 1_000_500.0 + seconds)
+    assert clock.from_system(1_000_498.0) == 1_000_500.0
+    assert clock.from_system(1_000_498.0 + seconds) == 1_000_498.0

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import time
 
+JUST_S = 3600.0
+"""How long ago "just past" may be: who was to hear of it may have been stopped meanwhile."""
+
 _anchor = time.time() - time.monotonic()
 
 
@@ -28,5 +31,7 @@ def from_monotonic(at: float) -> float:
 
 
 def from_system(at: float) -> float:
-    """A moment just past, told by the system's clock, as this clock tells it."""
-    return at + now() - time.time()
+    """A moment just past, told by the system's clock, as this clock tells it; now, if that clock has been set far since."""
+    here = now()
+    moment = at + here - time.time()
+    return moment if 0 <= here - moment < JUST_S else here

@@ -26,6 +26,7 @@ from typing import Any
 
 import psutil
 
+from tests.clock import Clock
 from tests.real.programs import SUM
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,6 +67,8 @@ strategy = tf.distribute.MultiWorkerMirroredStrategy()
     + """
 enter("training")
 while int(step.numpy()) < STEPS:
+    if ATTEMPT == 1 and os.path.exists(f"{TASK}.stalls.at.{int(step.numpy())}"):
+        time.sleep(1000)
     train()
     say(f"step {int(step.numpy())}")
     time.sleep(0.03)
@@ -85,7 +88,8 @@ os.rename(f".{TASK}.done.part", f"{TASK}.done")
 class Fault:
     """What is done to whom, and what has to come of it.
 
-    `restarted`: a second attempt makes it good. `disk`: the run has a small one of its own.
+    `restarted`: a second attempt makes it good. `hangs`: nobody dies of it. `disk`, `clock`: the run has one of its
+    own, a small one and one that is set.
     """
 
     name: str
@@ -94,7 +98,9 @@ class Fault:
     restarted: bool = False
     options: tuple[str, ...] = ()
     paused: bool = False
+    hangs: bool = False
     disk: bool = False
+    clock: bool = False
 
 
 @dataclass
@@ -193,16 +199,28 @@ def _fill_disk(life: Life, draw: random.Random) -> None:
             file.write(b"x" * 4096)
 
 
+def _stall(life: Life, draw: random.Random) -> None:
+    life.target = draw.choice(WORKERS)
+    (life.directory / f"{life.target}.stalls.at.{draw.randrange(STEPS)}").touch()
+
+
+def _set_clock(life: Life, draw: random.Random) -> None:
+    _in_phase(life, draw)
+    (life.directory / "jump").touch()
+
+
 def _nothing(life: Life, draw: random.Random) -> None:
     pass
 
 
 RESTART = ("--max-restarts", "1", "--set", "restart.backoff_s=0.05", "--grace", "1")
+HANG = ("--hang-timeout", "4")
 FAULTS = (
     Fault("task -9", _signal_task(signal.SIGKILL), 0, restarted=True, options=RESTART),
     Fault("task -9, no restart", _signal_task(signal.SIGKILL), 137, options=("--grace", "1")),
     Fault("task -TERM", _signal_task(signal.SIGTERM), 0, restarted=True, options=RESTART),
-    Fault("task -STOP", _signal_task(signal.SIGSTOP), 0, restarted=True, options=(*RESTART, "--hang-timeout", "4")),
+    Fault("task -STOP", _signal_task(signal.SIGSTOP), 0, restarted=True, options=(*RESTART, *HANG), hangs=True),
+    Fault("task stalls", _stall, 0, restarted=True, options=(*RESTART, *HANG), hangs=True),
     Fault("template -9", _signal_other(Life.template, signal.SIGKILL), 0),
     Fault("template -STOP", _signal_other(Life.template, signal.SIGSTOP), 0),
     Fault("template -TERM", _signal_other(Life.template, signal.SIGTERM), 0),
@@ -214,6 +232,7 @@ FAULTS = (
     Fault("controller -INT", _signal_other(_controller, signal.SIGINT), 130, options=("--grace", "1")),
     Fault("controller -STOP, -CONT", _signal_other(_controller, signal.SIGSTOP, signal.SIGCONT), 0),
     Fault("paused console", _nothing, 0, paused=True),
+    Fault("clock set", _set_clock, 0, options=("--hang-timeout", "600", "--start-timeout", "600", "--timeout", "600"), clock=True),
     *([Fault("full disk", _fill_disk, 125, disk=True, options=("--grace", "1"))] if os.geteuid() == 0 else []),  # it takes a mount
 )
 
@@ -233,11 +252,14 @@ def try_once(fault: Fault, seed: int) -> Verdict:
             (directory / ".orch").mkdir()
             subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(directory / ".orch")], check=True)
         padding = 20_000 if fault.paused else draw.choice((0, 100, 5000))  # more than a pipe holds
+        command, env = _command(fault, padding), _environment(directory)
+        if fault.clock:
+            clock = Clock(directory, draw.choice((-86400, 86400)))
+            command[4:4] = ["--python", str(clock.python)]
+            env |= {**clock.env, "PYTHONPATH": f"{ROOT}:{clock.path}"}
         with (directory / "said").open("wb") as said:
             out = subprocess.PIPE if fault.paused else said
-            process = subprocess.Popen(
-                _command(fault, padding), cwd=directory, env=_environment(directory), stdout=out, stderr=subprocess.STDOUT
-            )
+            process = subprocess.Popen(command, cwd=directory, env=env, stdout=out, stderr=subprocess.STDOUT)
         life = Life(directory, process)
         try:
             fault.act(life, draw)
@@ -280,6 +302,8 @@ def _judge(verdict: Verdict, fault: Fault, life: Life, code: int) -> None:
         _judge_cause(verdict, fault, life)
     if code == 0:
         _judge_training(verdict, fault, life)
+    if fault.clock and max(times := [event["at"] for event in life.events()]) - min(times) > 3600:
+        verdict.wrong.append("the events have the times of a clock that was set")
     verdict.lost_bytes = 0 if fault.disk else sum(_missing_bytes(life))
     if verdict.lost_bytes:
         verdict.wrong.append(f"{verdict.lost_bytes} bytes lost")
@@ -309,7 +333,7 @@ def _judge_cause(verdict: Verdict, fault: Fault, life: Life) -> None:
     said = [(cause["task"], cause["what"]) for cause in causes]
     if fault.disk:
         good = "no space left" in json.dumps(result["cause"]).lower()
-    elif "-STOP" in fault.name and fault.name.startswith("task"):
+    elif fault.hangs:
         good = len(said) == 1 and "--hang-timeout" in said[0][1]
     elif fault.name.startswith("task"):
         number = signal.SIGTERM if "TERM" in fault.name else signal.SIGKILL

@@ -16,12 +16,14 @@ KINDS = (
     "task -9",
     "task -TERM",
     "task -STOP",
+    "task stalls",
     "template -STOP",
     "agent -9",
     "agent -STOP, -CONT",
     "controller -9",
     "paused console",
     "full disk",
+    "clock set",
 )
 
 
