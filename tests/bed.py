@@ -25,10 +25,11 @@ import pytest
 
 NAMES = ("hostA", "hostB", "hostC")
 PREFIX = "orchbed"
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 DAEMONS: set[int] = set()
 """Processes that belong to the bed, and to no test that has started one of them again."""
 _SSHD = "/usr/sbin/sshd"
+_NETWORK6 = "fd5c:0:0"
 _NEEDED = {"ip": "iproute2", "ssh": "openssh-client", "ssh-keygen": "openssh-client", _SSHD: "openssh-server", "setpriv": "util-linux"}
 
 
@@ -39,12 +40,17 @@ def missing() -> str:
     packages = sorted({package for program, package in _NEEDED.items() if shutil.which(program) is None})
     if packages:
         return f"not installed: {', '.join(packages)}"
-    probe = f"{PREFIX}-probe-{os.getpid()}"
-    tried = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True)
-    if tried.returncode == 0:
-        _ip(f"netns del {probe}")
-        return ""
-    return f"this kernel or container gives no network namespaces ({tried.stderr.strip()})"
+    probe, bridge = f"{PREFIX}-probe-{os.getpid()}", f"obp{os.getpid()}"
+    try:
+        _run("ip", "netns", "add", probe)
+        _run("ip", "link", "add", bridge, "type", "bridge")
+        _run("ip", "addr", "add", f"{_NETWORK6}:ffff::1/64", "dev", bridge)
+    except RuntimeError as error:
+        return f"this kernel or container gives no network namespaces, bridges or IPv6 ({error})"
+    finally:
+        _ip(f"link del {bridge}", check=False)
+        _ip(f"netns del {probe}", check=False)
+    return ""
 
 
 class BedHost:
@@ -93,10 +99,13 @@ class BedHost:
         bed = self._bed
         self._is_altered = bool(options or key)
         config = bed.root / f"{self.name}.sshd"
+        # From OpenSSH 9.8 on: an address from which connections often fail is refused for a while.
+        penalties = subprocess.run([_SSHD, "-t", "-o", "PerSourcePenalties=no", "-h", bed.root / f"{self.name}.key"], capture_output=True)
         config.write_text(
             "\n".join(
                 (
                     *options,
+                    *(["PerSourcePenalties no"] if penalties.returncode == 0 else []),
                     f"HostKey {bed.root}/{key or self.name}.key",
                     f"AuthorizedKeysFile {bed.root}/user.key.pub",
                     f"PidFile {bed.root}/{self.name}.pid",
@@ -137,7 +146,7 @@ class BedHost:
         """SIGKILL to every sshd of a connection, and not to what it has started."""
         for process in self.processes():
             with suppress(psutil.Error):
-                if process.name() == "sshd" and (self._sshd is None or process.pid != self._sshd.pid):
+                if process.name().startswith("sshd") and (self._sshd is None or process.pid != self._sshd.pid):
                     process.kill()
 
     # --- faults --------------------------------------------------------------------------------
@@ -187,7 +196,7 @@ class Bed:
         self.root = root
         self.mark = f"{PREFIX}-{number}"
         self.bridge = f"ob{number}"
-        self.network, self.network6 = f"198.18.{number}", f"fd5c:0:0:{number:x}"
+        self.network, self.network6 = f"198.18.{number}", f"{_NETWORK6}:{number:x}"
         self.own = root / "own"
         """A directory of which every host, and this machine, has another one."""
         self.config = root / "ssh_config"
@@ -236,8 +245,6 @@ class Bed:
         for host in self.hosts.values():
             host.take_away()
         _ip(f"link del {self.bridge}", check=False)
-        with suppress(OSError):  # that of others, or not empty
-            Path("/etc/netns").rmdir()
 
     def mend(self) -> None:
         """Take back every fault."""
@@ -247,7 +254,7 @@ class Bed:
 
     def left_behind(self) -> list[str]:
         """What a test has left on the hosts: connections, and temporary files."""
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + PATIENCE_S  # an sshd whose link was cut learns of its end by a retransmission
         while left := [*self._sessions(), *(str(path) for host in self.hosts.values() for path in (host.files / "tmp").glob("orch*"))]:
             if time.monotonic() > deadline:
                 break
@@ -279,10 +286,11 @@ def _claim(number: int) -> Iterator[bool]:
 
 @contextmanager
 def _claim_any() -> Iterator[int]:
-    used = {address.address.rpartition(".")[0] for found in psutil.net_if_addrs().values() for address in found}
     for number in range(256):
         with _claim(number) as is_ours:
-            if is_ours and f"198.18.{number}" not in used:
+            interfaces = psutil.net_if_addrs()
+            used = {address.address.rpartition(".")[0] for found in interfaces.values() for address in found}
+            if is_ours and f"198.18.{number}" not in used and f"ob{number}" not in interfaces:
                 yield number
                 return
     raise RuntimeError("no network of 198.18.0.0/16 is free for a test bed")
@@ -334,7 +342,8 @@ def _sweep() -> None:
                     with suppress(ProcessLookupError):
                         os.kill(int(pid), 9)
                 _ip(f"netns del {name}", check=False)
-                _ip(f"link del ob{number}", check=False)
+                for link in (f"ob{number}", *(f"ob{number}-{index}" for index in range(len(NAMES)))):
+                    _ip(f"link del {link}", check=False)  # at once; that of a namespace takes its time
                 shutil.rmtree(Path("/etc/netns", name), ignore_errors=True)
 
 

@@ -35,10 +35,13 @@ from tests.bed import DAEMONS, _bed, bed  # noqa: F401 - fixtures
 
 ROOT = Path(__file__).resolve().parent.parent
 TEST_ID = "ORCH_TEST_ID"
-DYING_S = 5.0
+DYING_S = 20.0
 """How long a process may take to die after the test that started it."""
 
-hypothesis.settings.register_profile("orch", deadline=None)  # a busy machine is no failure
+# A busy machine is no failure, and what fails once fails again.
+hypothesis.settings.register_profile(
+    "orch", deadline=None, derandomize=True, database=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("orch")
 
 Argument = str | bytes | os.PathLike[str]
@@ -74,6 +77,13 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
 
 
+_SETTINGS = (
+    *("ORCH_", "PYTHON", "TF_", "CUDA_", "XLA_", "KERAS_", "OMP_", "GIT_", "TZ"),
+    *("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "LANGUAGE", "LC_ALL", "PYTEST_ADDOPTS"),
+)
+"""Variables that begin like this change what orch, a task or a program of the tests does or says."""
+
+
 # --- a clean place -----------------------------------------------------------------------------
 
 
@@ -83,8 +93,11 @@ def _clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     temporary = tmp_path_factory.mktemp("tmp")
     with pytest.MonkeyPatch.context() as patch:
         for name in os.environ:
-            if name.startswith(("ORCH_", "PYTHON")) or name in ("TF_CONFIG", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE"):
+            if name.startswith(_SETTINGS) or name.lower().endswith("_proxy"):
                 patch.delenv(name)
+        time.tzset()
+        patch.setenv("LC_MESSAGES", "C")
+        patch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
         patch.setenv("PYTHONPATH", str(ROOT))
         patch.setenv("TMPDIR", str(temporary))
         patch.setattr(tempfile, "tempdir", None)
@@ -256,7 +269,7 @@ class Running:
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
 
-    def wait(self, timeout: float = 60, check: int | None = None) -> Completed:
+    def wait(self, timeout: float = 200, check: int | None = None) -> Completed:
         """Wait for the end. Fails the test after `timeout` seconds, or if the exit code is not `check`."""
         __tracebackhide__ = True
         try:
@@ -269,7 +282,7 @@ class Running:
             pytest.fail(f"expected exit code {check}, got {done}")
         return done
 
-    def wait_for(self, text: str | re.Pattern[str], timeout: float = 60) -> re.Match[str]:
+    def wait_for(self, text: str | re.Pattern[str], timeout: float = 200) -> re.Match[str]:
         """Wait until the text, or a match of the pattern, has been printed on either stream."""
         __tracebackhide__ = True
         wanted = text if isinstance(text, re.Pattern) else re.compile(re.escape(text))
@@ -294,7 +307,7 @@ class Orch:
         self._console = console
         self._started: list[Running] = []
 
-    def __call__(self, *args: Argument, timeout: float = 60, check: int | None = None, **options: Any) -> Completed:
+    def __call__(self, *args: Argument, timeout: float = 200, check: int | None = None, **options: Any) -> Completed:
         """Run orch to its end; the options are those of `start`. `check`: the exit code without which the test fails."""
         __tracebackhide__ = True
         return self.start(*args, **options).wait(timeout, check)

@@ -23,7 +23,7 @@ from orchestrator.record import rundir
 from orchestrator.record.rundir import RunDir
 from worker.contract import Program
 
-PATIENCE_S = 40.0
+PATIENCE_S = 200.0
 """A deadline against hangs; nothing here is expected to come near it."""
 
 PRELUDE = """

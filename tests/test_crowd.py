@@ -7,10 +7,10 @@ import json
 from collections import Counter
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.live import wait_until, write_script
+from worker.host import survey
 
 RUNS = 200
 ASKED = 8
@@ -45,15 +45,22 @@ wait_for("worker-0.found", "worker-1.found")
 """
 
 
+AT_ONCE = 50
+"""How many are being started at any time: on a slow machine all of them at once would take longer than orch waits for an agent."""
 NEEDED_GB = 10
 """Two hundred controllers, agents and pairs of tasks take about 7.5 GB."""
+
+
+def count_ready(homes: list[Path]) -> int:
+    return sum((home / f"worker-{index}.ready").exists() for home in homes for index in (0, 1))
 
 
 @pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.skipif(psutil.virtual_memory().available < NEEDED_GB * 1e9, reason=f"NOT TESTED: this takes {NEEDED_GB} GB of free memory")
 def test_two_hundred_runs_side_by_side_never_meet(orch, tmp_path: Path) -> None:
+    if survey.look(str(tmp_path), None)["memory_free_bytes"] < NEEDED_GB * 1e9:  # of the control group, if that has less
+        pytest.skip(f"NOT TESTED: this takes {NEEDED_GB} GB of free memory")
     homes = [tmp_path / f"run-{number}" for number in range(RUNS)]
     with (tmp_path / "gate").open("w") as gate:
         fcntl.flock(gate, fcntl.LOCK_EX)
@@ -62,8 +69,10 @@ def test_two_hundred_runs_side_by_side_never_meet(orch, tmp_path: Path) -> None:
             home.mkdir()
             write_script(home, PROGRAM)
             runs.append(orch.start("up", "script.py", "-n", "2", "--quiet", cwd=home))
-        waited_for = [home / f"worker-{index}.ready" for home in homes for index in (0, 1)]
-        wait_until(lambda: all(path.exists() for path in waited_for) or any(not run.alive for run in runs), "tasks of all runs", 800)
+            wait_until(
+                lambda: count_ready(homes) > 2 * (len(runs) - AT_ONCE) or any(not run.alive for run in runs), "tasks of earlier runs", 800
+            )
+        wait_until(lambda: count_ready(homes) == 2 * RUNS or any(not run.alive for run in runs), "tasks of all runs", 800)
         assert all(run.alive for run in runs), next(str(run.wait()) for run in runs if not run.alive)
     for run in runs:
         run.wait(300, check=0)

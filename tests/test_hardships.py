@@ -17,7 +17,7 @@ SLEEP = "import time\ntime.sleep(1000)\n"
 
 def test_a_deadline_shows_where_every_task_was_even_those_that_die_at_sigterm(orch: Orch, script: Script) -> None:
     script(SLEEP, "wait.py")
-    done = orch("up", "wait.py", "-n", "8", "--timeout", "3", check=124)
+    done = orch("up", "wait.py", "-n", "8", "--timeout", "12", check=124)
     assert "worker-0..7: in time.sleep (wait.py:2)\n" in done.err
 
 
@@ -73,7 +73,7 @@ def test_a_detached_run_whose_caller_was_killed_still_listens(orch: Orch, script
 
 
 def test_a_program_that_opens_no_port_is_not_waited_for(orch: Orch) -> None:
-    done = orch("up", "--no-python", "sleep", "-n", "2", "--start-timeout", "3", "--", "5", check=0)
+    done = orch("up", "--no-python", "sleep", "-n", "2", "--start-timeout", "5", "--", "7", check=0)
     assert "waiting for" not in done.err
 
 
@@ -87,9 +87,9 @@ def test_a_worker_that_is_done_before_the_others_is_not_waited_for(orch: Orch, s
                 server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
                 server.bind(("127.0.0.1", port))
                 server.listen()
-                time.sleep(8)
+                time.sleep(14)
         """,
         "early.py",
     )
-    done = orch("up", "early.py", "-n", "2", "--start-timeout", "6", check=0)
+    done = orch("up", "early.py", "-n", "2", "--start-timeout", "10", check=0)
     assert "waiting for  (" not in done.err

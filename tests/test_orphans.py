@@ -68,7 +68,7 @@ def test_no_task_survives_its_agent_and_the_verdict_says_so(orch, tmp_path: Path
     running, processes = start_resisting(orch, tmp_path, preload)
     kill(run.agent())
     done = running.wait(check=125)
-    assert not [name for name, process in processes.items() if is_alive(process)]
+    wait_until_gone(processes.values())
     assert re.search("lost host local: its agent (was killed by SIGKILL|ended with exit code 1: the agent, .*, was killed)", done.err)
     assert "first failure" not in done.err
     assert run.result()["outcome"] == "broken"

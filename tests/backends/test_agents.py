@@ -22,7 +22,7 @@ from worker.channel import encode
 
 def test_a_link_that_stalls_at_the_end_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent is stopped for longer than it may send nothing, and for less than it may be silent."""
-    monkeypatch.setattr(agents, "ENDING_S", 0.8)
+    monkeypatch.setattr(agents, "ENDING_S", 2.0)
     size = 4 * 1024 * 1024
     stored = bytearray()
 
@@ -44,13 +44,13 @@ def test_a_link_that_stalls_at_the_end_is_waited_for(tmp_path: Path, monkeypatch
         link = AgentLink(Host("local", "127.0.0.1", sees_run_dir=False), tmp_path / "log", receive, lambda *_: None)
         await link.open(local.transport(""))
         link.order(contract.Hello("run", cwd=str(tmp_path)))
-        link.beat(3.0)
+        link.beat(8.0)
         program = contract.Program("command", "sh", ("-c", f"head -c {size} /dev/zero"))
         link.order(contract.StartTasks((contract.TaskOrder("worker-0", 1, program, str(tmp_path), "worker-0"),)))
         await ended
         os.kill(pids[0], signal.SIGSTOP)
         link.order(contract.Ack(len(stored)))
-        loop.call_later(1.6, os.kill, pids[0], signal.SIGCONT)
+        loop.call_later(3.0, os.kill, pids[0], signal.SIGCONT)
         await link.close()
 
     asyncio.run(run())
@@ -59,7 +59,7 @@ def test_a_link_that_stalls_at_the_end_is_waited_for(tmp_path: Path, monkeypatch
 
 def test_an_agent_that_still_has_output_to_send_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight megabytes to a slow controller take longer than an agent may be silent; nothing of them is lost."""
-    monkeypatch.setattr(agents, "ENDING_S", 0.5)
+    monkeypatch.setattr(agents, "ENDING_S", 3.0)
     size = 8 * 1024 * 1024
     stored = bytearray()
 
@@ -70,7 +70,7 @@ def test_an_agent_that_still_has_output_to_send_is_waited_for(tmp_path: Path, mo
         def receive(host: str, frame: Any, data: bytes) -> None:
             if isinstance(frame, contract.Output):
                 stored.extend(data)
-                loop.call_later(0.2, link.order, contract.Ack(len(data)))
+                loop.call_later(0.6, link.order, contract.Ack(len(data)))
             elif isinstance(frame, contract.Exited):
                 ended.set_result(None)
 

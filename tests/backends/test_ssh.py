@@ -261,6 +261,7 @@ def test_a_host_that_does_not_answer_is_named_and_ctrl_c_waits_for_nobody(orch, 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_fifty_hosts(orch, bed: Bed, script, tmp_path: Path) -> None:
     """Fifty names for three hosts: each has an agent of its own, and every agent tries every other one."""
     script(SHOW)
@@ -268,7 +269,7 @@ def test_fifty_hosts(orch, bed: Bed, script, tmp_path: Path) -> None:
     hosts = list(bed.hosts.values())
     lines = [f"Host {name}\n  HostName {hosts[n % 3].address}\n  HostKeyAlias {hosts[n % 3].name}" for n, name in enumerate(names)]
     bed.write_config(*lines)
-    up(orch, bed, ",".join(names), "--strategy", "multi_worker_mirrored", timeout=110, check=0)
+    up(orch, bed, ",".join(names), "--strategy", "multi_worker_mirrored", timeout=300, check=0)
     tasks = seen(tmp_path)
     assert [tasks[f"worker-{n}"]["host"] for n in range(50)] == [hosts[n % 3].name for n in range(50)]
     assert len(set(tasks["worker-0"]["config"]["cluster"]["worker"])) == 50
@@ -356,7 +357,7 @@ def test_a_task_that_listens_and_is_not_reached_is_waited_for_with_who_cannot_re
 def test_a_task_that_is_never_reached_is_the_one_that_the_deadline_names(orch, bed: Bed, script, tmp_path: Path) -> None:
     script(LISTEN)
     bed["hostB"].filter_ports(43001, 43099)
-    done = up(orch, bed, "hostA:1,hostB:2,hostC:1", "--ports", "43000-43099", "--start-timeout", "7", timeout=60, check=124)
+    done = up(orch, bed, "hostA:1,hostB:2,hostC:1", "--ports", "43000-43099", "--start-timeout", "20", check=124)
     last = next(line for line in reversed(done.err.splitlines()) if "(--start-timeout)" in line)
     assert "waiting for worker-2: its port is open on hostB, but hostA, hostC cannot reach" in last
     assert "worker-1:" not in last

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
@@ -273,7 +274,7 @@ def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 
     yield mount
     for place in places:
-        subprocess.run(["umount", str(place)], check=True)
+        subprocess.run(["umount", "--lazy", str(place)], check=True)  # a controller may be about to end there
 
 
 @pytest.mark.root
@@ -332,15 +333,15 @@ def test_a_port_range_that_is_used_up_is_named_with_the_numbers(orch: Orch, tmp_
 
 
 class taken_port:
-    """A port that another program listens on, with a free one behind it."""
+    """A port that another program listens on, with a free one behind it. Below those that the kernel gives to anybody's connections."""
 
     def __enter__(self) -> int:
         while True:
+            port = random.randrange(20_000, 32_000)
             self._socket = socket.socket()
-            self._socket.bind(("0.0.0.0", 0))
-            port: int = self._socket.getsockname()[1]
             with socket.socket() as next_one:
                 try:
+                    self._socket.bind(("0.0.0.0", port))
                     next_one.bind(("0.0.0.0", port + 1))
                     return port
                 except OSError:

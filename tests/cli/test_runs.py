@@ -24,7 +24,7 @@ from orchestrator.model.spec import BackendSpec, ClusterSpec, HostSpec, TaskSpec
 from orchestrator.record import rundir
 from orchestrator.record.rundir import RunDir
 from tests.conftest import Orch
-from tests.live import LiveRun, wait_until
+from tests.live import LiveRun, wait_until, wait_until_gone
 from worker.contract import Program
 
 Script = Callable[..., Path]
@@ -189,11 +189,9 @@ def test_a_beginning_names_a_run_if_it_is_the_only_one(orch: Orch, tmp_path: Pat
 def test_a_run_whose_controller_was_killed_is_lost_and_down_clears_it(orch: Orch) -> None:
     run = detach(orch, "waiting.py", "-n", "2")
     before = ps(orch)
-    os.kill(before["controller_pid"], signal.SIGKILL)
-    assert (
-        psutil.wait_procs([psutil.Process(before["controller_pid"])] if psutil.pid_exists(before["controller_pid"]) else [], timeout=20)[1]
-        == []
-    )
+    controller = psutil.Process(before["controller_pid"])
+    controller.kill()
+    wait_until_gone([controller])
     after = ps(orch)
     assert (after["state"], after["controller_pid"], after["result"]) == ("lost", None, None)
     shown = orch("ps", check=0).out

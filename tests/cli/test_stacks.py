@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -63,7 +64,7 @@ def test_native_frames_are_shown_by_py_spy(orch: Orch, running: Running) -> None
     found = orch("stacks", "--native", check=0).out
     running.signal(signal.SIGTERM)
     running.wait(check=143)
-    if "Permission Denied" in found:
+    if re.search("permission denied|operation not permitted", found, re.IGNORECASE):
         pytest.skip("NOT TESTED: py-spy may not look into processes here (ptrace)")
     # py-spy shows what Python cannot: the C function below the user's line, also for a task that is deaf to signals.
     assert found.count("wait (script.py:") == 4

@@ -32,8 +32,8 @@ from tests.real.programs import SUM
 ROOT = Path(__file__).resolve().parents[2]
 PHASES = ("start", "training", "checkpoint", "shutdown")
 WORKERS = ("worker-0", "worker-1")
-PATIENCE_S = 120.0
-AGENT_ENDS_S = 5.0
+PATIENCE_S = 200.0
+AGENT_ENDS_S = 20.0
 """How long the agent of a controller that was killed may take to end its tasks and itself."""
 STEPS = 20
 
@@ -76,7 +76,7 @@ while int(step.numpy()) < STEPS:
         enter("checkpoint")
         manager.save()
         worker.report(step=int(step.numpy()))
-enter("shutdown", 0.3)
+enter("shutdown", 3.0 if ATTEMPT == 1 else 0.0)  # whatever is done in this phase comes in time
 with open(f".{TASK}.done.part", "w") as file:
     json.dump({"began_at": began_at, "total": float(total.numpy()), "attempt": ATTEMPT}, file)
 os.rename(f".{TASK}.done.part", f"{TASK}.done")
@@ -214,7 +214,7 @@ def _nothing(life: Life, draw: random.Random) -> None:
 
 
 RESTART = ("--max-restarts", "1", "--set", "restart.backoff_s=0.05", "--grace", "1")
-HANG = ("--hang-timeout", "4")
+HANG = ("--hang-timeout", "15")  # TensorFlow, too, is silent for a while as it starts
 FAULTS = (
     Fault("task -9", _signal_task(signal.SIGKILL), 0, restarted=True, options=RESTART),
     Fault("task -9, no restart", _signal_task(signal.SIGKILL), 137, options=("--grace", "1")),
@@ -272,14 +272,14 @@ def try_once(fault: Fault, seed: int) -> Verdict:
             code = None
         finally:
             run_id = life.run.name
-            _look_for_orphans(verdict, run_id, grace_s=AGENT_ENDS_S if code == -signal.SIGKILL else 0.0)
+            _look_for_orphans(verdict, run_id, grace_s=AGENT_ENDS_S if code in (-signal.SIGKILL, 125) else 0.0)
             if process.poll() is None:
                 process.kill()
                 process.wait()
         if code is not None:
             _judge(verdict, fault, life, code)
         if fault.disk:
-            subprocess.run(["umount", str(directory / ".orch")], check=True)
+            subprocess.run(["umount", "--lazy", str(directory / ".orch")], check=True)
         if verdict.wrong:
             verdict.wrong.append((directory / "said").read_text(errors="replace")[-3000:])
     return verdict

@@ -79,7 +79,7 @@ TRAIN = """
 @pytest.mark.slow
 def test_a_collective_that_waits_too_long_ends_an_unchanged_script(orch: Orch, script: Callable[..., Path], tmp_path: Path) -> None:
     script(TRAIN, "train.py")
-    words = ("--set", "collectives.timeout_s=3", "--set", "collectives.implementation=ring")
+    words = ("--set", "collectives.timeout_s=10", "--set", "collectives.implementation=ring")
     done = orch("up", "train.py", "-n", "2", *words, "--grace", "1", "--", "sleep", timeout=200, check=1)
     # Without the setting this never ends: the sleeping peer goes on sending heartbeats.
     assert "a collective operation timed out" in done.err
@@ -100,7 +100,7 @@ def wait_for(tasks: dict[str, Task], word: bytes) -> None:
 def test_a_short_heartbeat_finds_a_stopped_peer_before_a_long_one_does(script: Callable[..., Path], tmp_path: Path) -> None:
     script(TRAIN, "s.py")
     job = (SCRIPT, tmp_path, "multi_worker_mirrored", "worker", "worker")
-    short, long = CollectiveSettings(heartbeat_s=1), CollectiveSettings(heartbeat_s=120)
+    short, long = CollectiveSettings(heartbeat_s=5), CollectiveSettings(heartbeat_s=120)
     with (
         start_cluster(*job, collectives=short) as led,
         start_cluster(*job, collectives=short) as leaderless,
@@ -142,5 +142,5 @@ LEAVE = """
 @pytest.mark.slow
 def test_a_worker_that_ends_early_does_not_keep_its_peers_from_saving(orch: Orch, script: Callable[..., Path]) -> None:
     script(LEAVE, "train.py")
-    done = orch("up", "train.py", "-n", "2", "--set", "collectives.heartbeat_s=1", timeout=200, check=0)
+    done = orch("up", "train.py", "-n", "2", "--set", "collectives.heartbeat_s=5", timeout=200, check=0)
     assert "saved 1.0 2.0" in done.out

@@ -45,7 +45,7 @@ PLACED = """
 @pytest.fixture
 def found(orch: Orch, script: Script) -> dict[str, Any]:
     script(PLACED, "placed.py")
-    done = orch("up", "placed.py", "--strategy", "none", "--cpus", "2", timeout=120, check=1)
+    done = orch("up", "placed.py", "--strategy", "none", "--cpus", "2", timeout=250, check=1)
     assert "the end" in done.out
     assert "device:CPU:0" not in done.out, "placements stay off the console"
     assert "Executing op" not in done.err

@@ -13,7 +13,7 @@ from tests.bed import Bed
 from tests.conftest import ROOT
 from tests.live import LiveRun
 
-pytestmark = [pytest.mark.root, pytest.mark.tensorflow]
+pytestmark = [pytest.mark.root, pytest.mark.tensorflow, pytest.mark.timeout(400)]
 
 EXAMPLES = ROOT / "examples"
 
@@ -28,7 +28,7 @@ def up(orch, bed: Bed, script: Path, *options: str, hosts: object = ("hostA", "h
 
 @pytest.mark.slow
 def test_three_hosts_train_together(orch, bed: Bed, tmp_path: Path) -> None:
-    done = up(orch, bed, EXAMPLES / "mwms_custom_loop.py", timeout=110, check=0)
+    done = up(orch, bed, EXAMPLES / "mwms_custom_loop.py", timeout=300, check=0)
     assert "cluster formed" in done.err
     logs = [LiveRun(tmp_path).log(f"worker-{index}").decode() for index in range(3)]
     assert len({log.splitlines()[-1].partition("]")[2] for log in logs}) == 1, logs  # the same loss everywhere
@@ -58,9 +58,9 @@ def test_a_host_that_vanishes_from_a_training_is_named(orch, bed: Bed, script) -
     hosts = ["hostA", "hostB"]
     options = ("--set", f"backend.hosts={json.dumps(hosts)}", "--set", f"backend.ssh={json.dumps(bed.ssh)}", "--grace", "1")
     running = orch.start("up", str(script(FOREVER)), *options)
-    running.wait_for("worker-0 | step", timeout=90)
+    running.wait_for("worker-0 | step", timeout=180)
     bed["hostB"].cut()
-    done = running.wait(timeout=90, check=125)
+    done = running.wait(timeout=180, check=125)
     assert "lost host hostB: nothing was heard of it for 20 s" in done.err
     assert "Socket closed" not in done.err
 
@@ -77,7 +77,7 @@ print(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"][0], float(found))
 @pytest.mark.slow
 def test_a_cluster_over_ipv6(orch, bed: Bed, script, tmp_path: Path) -> None:
     hosts = {name: {"address": bed[name].address6} for name in ("hostA", "hostB")}
-    up(orch, bed, script(ALL_REDUCE), hosts=hosts, timeout=110, check=0)
+    up(orch, bed, script(ALL_REDUCE), hosts=hosts, timeout=300, check=0)
     for task in ("worker-0", "worker-1"):
         address, total = LiveRun(tmp_path).log(task).decode().split()
         assert address.startswith(f"[{bed['hostA'].address6}]:")
@@ -100,7 +100,7 @@ def test_a_data_service_on_two_hosts_is_read_from_both(orch, bed: Bed, script, t
     """One is reached by IPv4, the other by IPv6. The dispatcher's state lies on its own host, which does not see the run directory."""
     hosts = {"hostA": {"address": bed["hostA"].address}, "hostB": {"address": bed["hostB"].address6}}
     options = ("-n", "2", "--data-workers", "2", "--max-restarts", "1")
-    up(orch, bed, script(READ), *options, hosts=hosts, timeout=110, check=0)
+    up(orch, bed, script(READ), *options, hosts=hosts, timeout=300, check=0)
     planned = json.loads((LiveRun(tmp_path).path / "plan.json").read_text())
     hosts_of = {f"{one['id']['type']}-{one['id']['index']}": one["host"] for one in planned["tasks"]}
     assert hosts_of == {

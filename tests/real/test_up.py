@@ -63,7 +63,7 @@ def test_an_example_learns_the_digits(orch: Orch, data: dict[str, str], example:
 @pytest.mark.parametrize("preload", ["[tensorflow]", "[]"])
 def test_an_unchanged_script_runs_with_and_without_a_template(orch: Orch, script: Script, tmp_path: Path, preload: str) -> None:
     script(all_reduce(), "train.py")
-    done = orch("up", "train.py", "-n", "2", "--set", f"preload={preload}", timeout=120, check=0)
+    done = orch("up", "train.py", "-n", "2", "--set", f"preload={preload}", timeout=250, check=0)
     assert sorted(re.findall(r"^(worker-\d) \| total ([\d.]+)$", done.out, re.M)) == [("worker-0", "2.0"), ("worker-1", "2.0")]
     assert "fresh interpreter" not in done.err
     recorded = (tmp_path / ".orch" / "latest" / "events.jsonl").read_text()
@@ -74,7 +74,7 @@ def test_an_unchanged_script_runs_with_and_without_a_template(orch: Orch, script
 def test_a_proxy_in_the_environment_does_not_hang_the_cluster(orch: Orch, script: Script) -> None:
     script(all_reduce(), "train.py")
     proxies = dict.fromkeys(["http_proxy", "https_proxy", "HTTP_PROXY", "grpc_proxy"], "http://127.0.0.1:9")
-    assert orch("up", "train.py", "-n", "2", env=proxies, timeout=120, check=0).out.count("total 2.0") == 2
+    assert orch("up", "train.py", "-n", "2", env=proxies, timeout=250, check=0).out.count("total 2.0") == 2
 
 
 def test_the_worker_that_raised_is_named_and_its_waiting_peer_is_ended(orch: Orch, script: Script, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_the_worker_that_raised_is_named_and_its_waiting_peer_is_ended(orch: Orc
     total()
     """
     script(all_reduce(then), "train.py")
-    done = orch("up", "train.py", "-n", "2", "--grace", "1", timeout=120, check=1)
+    done = orch("up", "train.py", "-n", "2", "--grace", "1", timeout=250, check=1)
     assert "first failure: worker-1 on local: exit code 1" in done.err
     assert "RuntimeError: the shard is empty" in done.err.partition("first failure")[2]
     result = json.loads((tmp_path / ".orch" / "latest" / "result.json").read_text())
@@ -97,7 +97,7 @@ def test_a_missing_peer_is_named_and_the_deadline_shows_where_everybody_is(orch:
         "    strategy =", "    if os.environ['ORCH_TASK'] == 'worker-1':\n        import time\n        time.sleep(1000)\n    strategy =", 1
     )
     script(text, "train.py")
-    done = orch("up", "train.py", "-n", "2", "--grace", "1", "--start-timeout", "30", timeout=120, check=124)
+    done = orch("up", "train.py", "-n", "2", "--grace", "1", "--start-timeout", "60", timeout=250, check=124)
     assert "waiting for worker-1: connection refused (1 of 2 up)" in done.err
     last = done.err.partition("ran out of time")[2]
     assert "(--start-timeout); waiting for worker-1: connection refused" in last
@@ -124,7 +124,7 @@ import tensorflow as tf
 strategy = tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
 """
     script(head + SCHEDULED_SUM + 'print("total", float(total))', "chief.py")
-    done = orch("up", "chief.py", "--workers", "2", "--ps", "1", "--serve", "--grace", "1", timeout=120, check=0)
+    done = orch("up", "chief.py", "--workers", "2", "--ps", "1", "--serve", "--grace", "1", timeout=250, check=0)
     assert "chief-0  | total 20.0" in done.out
     assert "stopping worker-0..1, ps-0" in done.err
 

@@ -282,12 +282,13 @@ def test_a_run_is_lost_from_when_it_was_last_heard_of(held: tuple[RunDir, subpro
     assert cluster.tasks["worker-0"].ended_at == 250.0
 
 
-def test_who_looks_whether_a_run_is_alive_does_not_keep_it_from_starting(tmp_path: Path) -> None:
+def test_who_looks_whether_a_run_is_alive_does_not_keep_it_from_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rundir, "LOCK_S", 100.0)
     run = rundir.create(tmp_path / "home", "one")
     (run.path / "lock").touch(mode=0o600)
     fd = os.open(run.path / "lock", os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_SH)  # as `controller_pid` does
-    timer = threading.Timer(rundir.LOCK_S / 10, os.close, (fd,))
+    timer = threading.Timer(0.02, os.close, (fd,))
     timer.start()
     run.lock()
     timer.join()

@@ -129,7 +129,7 @@ class Task:
     process: subprocess.Popen[bytes]
     log_dir: Path
 
-    def wait(self, timeout: float = 100) -> Outcome:
+    def wait(self, timeout: float = 280) -> Outcome:
         try:
             code = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -158,7 +158,7 @@ def run_plainly(arguments: Sequence[str], cwd: Path, env: Mapping[str, str] | No
         encoding="utf-8",
         errors="surrogateescape",
         check=False,
-        timeout=100,
+        timeout=280,
     )
     return Outcome(done.returncode, done.stdout, done.stderr, cwd)
 

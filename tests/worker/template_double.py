@@ -143,7 +143,7 @@ class ForkedTask:
     process: ForkedProcess
     log_dir: Path
 
-    def wait(self, timeout: float = 100) -> Outcome:
+    def wait(self, timeout: float = 280) -> Outcome:
         try:
             code = self.process.wait(timeout)
         except TimeoutError:

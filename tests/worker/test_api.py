@@ -274,7 +274,7 @@ def test_a_signal_handler_may_report(tmp_path: Path) -> None:
 import signal
 worker.report(step=-1)
 signal.signal(signal.SIGALRM, lambda *_: worker.report(alarm=True))
-signal.setitimer(signal.ITIMER_REAL, 0.0001, 0.0001)
+signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
 for step in range(20_000):
     worker.report(step=step)
 signal.setitimer(signal.ITIMER_REAL, 0)

@@ -118,6 +118,9 @@ def small_group() -> Iterator[Path]:
     try:
         group.mkdir()
         (group / found.limit).write_text(str(250 << 20))
+        for name, limit in (("memory.swap.max", 0), ("memory.memsw.limit_in_bytes", 250 << 20)):  # nor may it swap
+            if (group / name).exists():
+                (group / name).write_text(str(limit))
     except OSError as error:
         if group.exists():
             group.rmdir()
