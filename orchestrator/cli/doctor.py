@@ -45,7 +45,8 @@ def doctor_command(ctx: click.Context, /, home: str, import_timeout: float, stri
 
     That is the interpreter, TensorFlow, Keras, GPUs, ports, names, disk, limits; and between hosts, versions and clocks.
 
-    Takes what orch up takes and judges for that; without a script or orch.yaml, for any. Exits with 0 if a run can start, with 1 if not.
+    Takes what orch up takes to say what runs, and judges for that; without a script or orch.yaml, for any. Exits with 0 if a run can
+    start, with 1 if not.
     """
     from ..backends.inquiry import inquire  # --help need not load asyncio
 

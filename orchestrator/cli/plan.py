@@ -20,6 +20,7 @@ from ..model.spec import ClusterSpec, opens_port
 from .options import ScriptCommand, read_document, spec_options
 
 RUN_DIR = "<run directory>"
+SEEN_RUN_DIR = "<run directory, if this host sees it>"
 
 
 @click.command("plan", cls=ScriptCommand)
@@ -27,7 +28,7 @@ RUN_DIR = "<run directory>"
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def plan_command(ctx: click.Context, /, as_json: bool, **_: Any) -> int:
-    """Print the tasks, hosts and each TF_CONFIG that a spec means. Takes what orch up takes, and starts nothing."""
+    """Print the tasks, hosts and each TF_CONFIG that a spec means. Takes what orch up takes to say what runs, and starts nothing."""
     document, base = read_document(ctx)
     print_plan(parse(document, workdir=base), as_json=as_json)
     return 0
@@ -51,7 +52,15 @@ def _imagine(spec: ClusterSpec) -> Plan:
     backend = load(spec.backend.type)
     hosts = backend.hosts(spec)
     placement = plan.place(spec, [host.name for host in hosts])
-    facts = [HostFacts(host.name, host.address or f"<address of {host.name}>", _count_cores(), run_dir=RUN_DIR) for host in hosts]
+    facts = [
+        HostFacts(
+            host.name,
+            host.address or f"<address of {host.name}>",
+            _count_cores(),
+            run_dir=RUN_DIR if host.sees_run_dir else SEEN_RUN_DIR,
+        )
+        for host in hosts
+    ]
     return plan.make("<run>", spec, placement, facts)
 
 

@@ -138,7 +138,10 @@ _TASK_TYPES = Struct(
     {
         "chief": Key(_tasks(0, 1), "The task that leads: 0 or 1.", "1", "1 under parameter_server, else 0 (worker-0 leads)"),
         "worker": Key(
-            _tasks(1, MAX_TASKS), "The tasks that train: a count, or a mapping as here (so for every type).", default="1", live=True
+            _tasks(1, MAX_TASKS),
+            "The tasks that train: a count, or a mapping as here (so for every type).",
+            default="1; on hosts, one for each slot that the other tasks leave",
+            live=True,
         ),
         "ps": Key(_tasks(0, MAX_TASKS), "Parameter servers, for strategy parameter_server only.", "1", "0"),
         "evaluator": Key(_tasks(0, 1), "A task beside the training that evaluates its checkpoints: 0 or 1.", "1", "0"),
@@ -197,7 +200,10 @@ _RESTART = Struct(
     {
         "max": Key(Integer(0, MAX_RESTARTS), "How often, in the whole run.", "3", "0"),
         "backoff_s": Key(
-            Number(MAX_SECONDS, zero=True), "Seconds before the first restart; doubled for each further one, varied by a quarter.", "1", "1"
+            Number(MAX_SECONDS, zero=True),
+            "Seconds before the first restart; doubled for each further attempt in a row without progress, varied by a quarter.",
+            "1",
+            "1",
         ),
         "backoff_max_s": Key(Number(MAX_SECONDS, zero=True), "The longest pause.", "60", "60"),
         "without_progress": Key(
@@ -237,12 +243,17 @@ ROOT = Struct(
         "module": Key(_TEXT, "The Python module that every task runs, as python -m does.", "package.train"),
         "command": Key(_TEXT, "The program that every task runs: a path, or a name for PATH. Its arguments stand in args.", "./train.sh"),
         "args": Key(_ARGS, "The arguments of every task.", '["--epochs", "5"]', "none"),
-        "python": Key(_TEXT, "The Python of the tasks: a path, or a name for PATH.", "python3", "the one that runs orch"),
+        "python": Key(
+            _TEXT,
+            "The Python of the tasks: a path, or a name for PATH.",
+            "python3",
+            "the one that runs orch; on hosts with code: ship or setup, python3",
+        ),
         "workdir": Key(
             Text(_workdir_complaint),
             "The directory that the tasks start in. A relative one starts at the default.",
             ".",
-            "where orch was started",
+            "the directory of orch.yaml; without one, where orch was started",
         ),
         "tasks": Key(_TASK_TYPES, "How many tasks there are of each type.", live=True),
         "defaults": Key(_DEFAULTS, "What holds for every task, unless its type says otherwise."),
