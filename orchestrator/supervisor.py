@@ -25,7 +25,7 @@ from .model.cluster import Cause, Cluster, Outcome, Phase, Verdict
 from .model.events import StopAsked
 from .model.plan import Plan
 from .model.restarts import PREEMPTED_CODES
-from .model.spec import ClusterSpec
+from .model.spec import ClusterSpec, trains
 from .preparation import Preparation
 from .record.journal import HostReady, Pace, RunBegun, RunEvent, RunNoted, TaskBegan, TaskSpoke, TemplateReady
 from .record.marks import Marks
@@ -39,8 +39,6 @@ _SIGNALS = {
     signal.SIGTERM: ("told to end (SIGTERM)", TERMINATED),
     signal.SIGHUP: ("the terminal was closed (SIGHUP)", 128 + signal.SIGHUP),
 }
-_BESIDE = ("evaluator", *contract.DATA_SERVICE)
-"""They live on while the training hangs."""
 _REQUESTS = (signal.SIGUSR1, signal.SIGUSR2)
 """`orch stacks` and `orch restart`."""
 
@@ -194,7 +192,7 @@ class Supervisor:
         if (task, attempt) not in self._spoken:
             self._spoken.add((task, attempt))
             self._record(TaskSpoke(task, attempt, now()))
-        if contract.TaskId.parse(task).type not in _BESIDE:
+        if trains(contract.TaskId.parse(task).type):  # the others live on while the training hangs
             self._heard_at = now()
         due_s = self._marks.grew(task, attempt, stream, size)
         if due_s is not None:
@@ -357,6 +355,6 @@ class Supervisor:
 
 
 def verdict_of_error(error: OrchError, started_at: float) -> Verdict:
-    """How a run that never started is recorded."""
+    """How a run is recorded that orch itself could not start, or go on with."""
     outcome = Outcome.BROKEN if error.exit_code == BROKEN else Outcome.FAILED
     return Verdict(outcome, error.exit_code, 1, started_at, now(), Cause(str(error), now()))

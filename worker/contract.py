@@ -118,7 +118,7 @@ def tf_config_text(cluster_json: str, task: TaskId) -> str:
 class TemplateOrder:
     """What to import once on a host for all of its tasks, and under which environment.
 
-    `always`: even if the program does not seem to use it. `tasks`: how many the host will get.
+    `always`: even if the program does not seem to use it. `tasks`: how many of those that the host will get compute.
     """
 
     preload: tuple[str, ...]

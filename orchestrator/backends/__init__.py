@@ -71,7 +71,7 @@ class Backend(Protocol):
     def transport(self, spec: ClusterSpec, host: Host, errand: Errand = "agent") -> Transport: ...
 
     def request(self, spec: ClusterSpec) -> Mapping[str, str]:
-        """File names and texts of what would be run: commands, scripts, manifests. Pure."""
+        """File names and texts of what would be run: commands, scripts, manifests. Starts nothing."""
         ...
 
     def cancel(self, run_id: str, run_dir: Path) -> int:

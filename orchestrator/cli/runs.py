@@ -31,7 +31,7 @@ STUCK_S = 15.0
 MOST_NAMED = 8
 """More hosts than this are counted in the line that names those that `orch down` has not looked at."""
 LOOK_S = 0.1
-"""How often `orch wait --timeout` looks; without a limit the kernel wakes it."""
+"""How often `orch wait --timeout` looks (without a limit the kernel wakes it), and what lies between two signals of `orch down`."""
 
 
 @click.command("ps")

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from worker.contract import DATA_SERVICE, Evidence, Failure
+from worker.contract import Evidence, Failure
 
-from .spec import Restart
+from .spec import Restart, trains
 
 
 class TaskState(str, Enum):
@@ -95,8 +95,7 @@ class TaskStatus:
 
     @property
     def trains(self) -> bool:
-        """It is in the training cluster: neither an evaluator nor a server of the tf.data service."""
-        return self.type not in ("evaluator", *DATA_SERVICE)
+        return trains(self.type)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from ..errors import Problem
 from .device_rules import LEVEL, VISIBLE
 from .findings import listed
 from .formation import group_tasks
-from .spec import ClusterSpec, GpuWish, TaskDevices, TaskSpec, computes
+from .spec import ClusterSpec, GpuWish, TaskDevices, TaskSpec, computes, holds_replicas
 
 NONE_VISIBLE = "-1"
 """What CUDA takes for no GPU at all, by its rule that the list ends before the first one that is not there."""
@@ -59,8 +59,9 @@ def share_out(spec: ClusterSpec, hosts: Sequence[HostGpus]) -> Shares:
     for table in tables:
         table.give_counted()
     sizes = {table.host.name: table.fair_size() for table in tables}
-    waiting = [sizes[table.host.name] for table in tables if table.host.gpus is not None and any(map(table.trains, table.auto))]
-    asked = [len(gpus) for table in tables for task, gpus in table.given.items() if table.trains(task)]
+    searched = [table for table in tables if table.host.gpus is not None]
+    waiting = [sizes[table.host.name] for table in searched if any(holds_replicas(task.type) for task in table.auto)]
+    asked = [len(gpus) for table in tables for task, gpus in table.given.items() if holds_replicas(task.type)]
     if spec.strategy == "multi_worker_mirrored" and waiting:
         sizes = {host: min(size, *waiting, *asked) for host, size in sizes.items()}
     for table in tables:
@@ -103,9 +104,6 @@ class _Table:
         if wish.is_auto and own is not None:
             return GpuWish(ids=tuple(part.strip() for part in own.split(",") if part.strip()), share=True)
         return wish
-
-    def trains(self, task: TaskId) -> bool:
-        return task.type in ("worker", "chief")
 
     @property
     def auto(self) -> list[TaskId]:
@@ -254,7 +252,7 @@ def _unequal(spec: ClusterSpec, tasks: Mapping[TaskId, TaskGpus]) -> Iterator[Pr
     """MultiWorkerMirroredStrategy would wait for ever for replicas that are not there."""
     by_count: dict[int, list[TaskId]] = {}
     for task, found in tasks.items():
-        if task.type in ("chief", "worker") and found.gpus is not None:
+        if holds_replicas(task.type) and found.gpus is not None:
             by_count.setdefault(len(found.gpus or ()) * len(found.settings.logical_gpus or (1,)), []).append(task)
     if spec.strategy == "multi_worker_mirrored" and len(by_count) > 1:
         counts = listed(f"{group_tasks(map(str, who))} {_has(who)} {count}" for count, who in by_count.items())

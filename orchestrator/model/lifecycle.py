@@ -38,7 +38,7 @@ from .events import (
     TaskWaiting,
     Tick,
 )
-from .spec import SINGLE_TASK_STRATEGIES, ClusterSpec
+from .spec import SINGLE_TASK_STRATEGIES, ClusterSpec, holds_replicas
 
 DEADLINE_CODE, BROKEN_CODE = 124, 125
 
@@ -168,7 +168,7 @@ def _tally(cluster: Cluster, task: TaskStatus) -> tuple[bool, bool, bool]:
 
 def _decides(cluster: Cluster, task: TaskStatus) -> bool:
     """Its success is the run's: the chief's under a parameter server, otherwise that of all that train."""
-    return task.type in (("chief",) if cluster.policy.strategy == "parameter_server" else ("chief", "worker"))
+    return task.type == "chief" if cluster.policy.strategy == "parameter_server" else holds_replicas(task.type)
 
 
 def _form(cluster: Cluster, at: float) -> Cluster:
@@ -186,6 +186,7 @@ def _on_exit(cluster: Cluster, event: TaskExited) -> tuple[Cluster, tuple[Action
     cluster = _update(cluster, event.task, **changes, evidence=event.evidence)
     if cluster.phase is Phase.STOPPING:
         return cluster, ()
+    # Stopped, though nobody here asked: its agent has lost us, or was told to end. That agent's end is the cause.
     cause = None if event.stopped else _cause_of_exit(cluster, event)
     task = cluster.tasks[event.task]
     if cause is not None and restarts.goes_alone(cluster.policy.strategy, task.type):
@@ -193,7 +194,6 @@ def _on_exit(cluster: Cluster, event: TaskExited) -> tuple[Cluster, tuple[Action
         if pause is not None:
             return cluster, ()  # and still waited for, if the cluster has not formed
     cluster = _form(cluster, event.at)
-    # Stopped, though nobody here asked: its agent has lost us, or was told to end. That agent's end is the cause.
     if cause is not None and task.type != "evaluator":
         stalled = blame.suspects(cluster, task.name)
         cluster, actions = _end(cluster, Outcome.FAILED, blame.given_code(cause), event.at, cause, again=True)

@@ -37,7 +37,9 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One way of saying it. `peers`: where the names are: ``after`` the match, or ``target``, the remote target of the failed call."""
+    """One way of saying it. `peers`: where the names are: ``before`` or ``after`` the match, or ``target``, the remote target of the
+    failed call.
+    """
 
     text: str
     how: str

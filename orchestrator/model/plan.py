@@ -30,7 +30,7 @@ from .addresses import with_port
 from .device_rules import GROWTH
 from .devices import HostGpus, TaskGpus
 from .hosts import count_slots
-from .spec import ClusterSpec, TaskSpec, opens_port
+from .spec import ClusterSpec, TaskSpec, holds_replicas, opens_port, trains
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ def _order(spec: ClusterSpec, tasks: TaskSpec, task: TaskId, port: int | None, r
 
 def _collectives(spec: ClusterSpec, task: TaskId) -> CollectiveSettings:
     """For those that train together: an evaluator has no peers, and a command cannot be reached inside."""
-    together = spec.strategy == "multi_worker_mirrored" and task.type in ("chief", "worker")
+    together = spec.strategy == "multi_worker_mirrored" and holds_replicas(task.type)
     return spec.collectives if together and spec.program.kind != "command" else CollectiveSettings()
 
 
@@ -257,7 +257,7 @@ def _program(spec: ClusterSpec, tasks: TaskSpec) -> Program:
 def _ranks(spec: ClusterSpec) -> dict[TaskId, dict[str, str]]:
     """RANK and WORLD_SIZE among the tasks of the training cluster; any other is a world of its own."""
     ids = list(task_ids(spec))
-    trainers = [task for task in ids if task.type not in ("evaluator", *DATA_SERVICE)]
+    trainers = [task for task in ids if trains(task.type)]
     chief = trainers[0]
     found = {task: {"RANK": "0", "WORLD_SIZE": "1", "ORCH_IS_CHIEF": "0"} for task in ids}
     for rank, task in enumerate(trainers):

@@ -8,10 +8,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 
-from worker.contract import DATA_SERVICE
-
 from .cluster import Cause, Cluster, Outcome, PastAttempt, TaskStatus
-from .spec import Restart
+from .spec import Restart, trains
 
 PREEMPTED_CODES = (42, 143)
 """What TensorFlow's `PreemptionCheckpointHandler` exits with once it has saved: "restart me". 143 on Google Compute Engine, 42 elsewhere
@@ -27,7 +25,7 @@ def goes_alone(strategy: str, task_type: str) -> bool:
     Who reads from a tf.data service asks a server that does not answer again until it does (`grpc_util::Retry` without a deadline in
     tensorflow/core/data/service/client/data_service_client.cc).
     """
-    return task_type in ("evaluator", *DATA_SERVICE) or (strategy == "parameter_server" and task_type == "worker")
+    return not trains(task_type) or (strategy == "parameter_server" and task_type == "worker")
 
 
 def is_preemption(cause: Cause | None) -> bool:

@@ -15,6 +15,16 @@ DEFAULT_COLLECTIVES = CollectiveSettings(heartbeat_s=5.0)
 """TensorFlow's own heartbeat is 10 seconds; the others are its own (see docs/tensorflow-knobs.md)."""
 
 
+def trains(task_type: str) -> bool:
+    """Whether such tasks are in the training cluster: neither the evaluator nor a server of the tf.data service is."""
+    return task_type not in ("evaluator", *DATA_SERVICE)
+
+
+def holds_replicas(task_type: str) -> bool:
+    """Whether such tasks have a part of a batch to compute where all train alike."""
+    return task_type in ("chief", "worker")
+
+
 def computes(task_type: str, strategy: str) -> bool:
     """Whether such tasks have a use for GPUs. A parameter server and its chief would only lock away their memory."""
     return task_type in ("worker", "evaluator") or (task_type == "chief" and strategy != "parameter_server")

@@ -1,4 +1,4 @@
-"""A run on disk. Every path of `.orch/` is known here; what an agent writes in a task's directory, to worker/host and worker/task too.
+"""A run on disk. The paths of `.orch/`, of which a few are made elsewhere.
 
     HOME/.gitignore                 "*", if we made HOME
     HOME/latest -> runs/RUN
@@ -7,9 +7,13 @@
       spec.yaml plan.json           what was wanted, what was planned
       request/                      what the backend ran, byte for byte
       events.jsonl                  what happened
-      agents/HOST.log               what an agent had to complain about
-      attempt-1/worker-0/           stdout.log stderr.log error.json reports.jsonl stacks.txt
+      marks                         when each output had grown to how many bytes (marks.py)
+      reserve                       room for the last events, for when the disk is full
+      agents/HOST.log               what an agent had to complain about; template-N.log: what its imports have printed
+      attempt-1/worker-0/           stdout.log stderr.log error.json reports.jsonl stacks.txt begun ended (worker/host, worker/task)
       checkpoints/                  ORCH_CHECKPOINT_DIR of the tasks
+      data_service/attempt-1/       the journal of a dispatcher (worker/task/data_service.py)
+      controller.log                what a detached controller has printed (cli/detach.py)
       result.json                   the verdict
 
 Directories are 0700, files 0600: environments and logs hold secrets. A file that others read whole is written aside and
