@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from . import files
 from .codec import ContractError
 
 DATA_SERVICE = ("dispatcher", "data_worker")
@@ -18,7 +19,7 @@ STACKS = "stacks"
 
 def file_of(stream: str) -> str:
     """The name of the file that holds a stream, in a task's directory."""
-    return "stacks.txt" if stream == STACKS else f"{stream}.log"
+    return files.STACKS if stream == STACKS else f"{stream}.log"
 
 
 @dataclass(frozen=True, slots=True, order=True)

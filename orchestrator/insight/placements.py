@@ -9,6 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from worker import files
+
 from ..errors import OrchError
 from ..model.formation import group_tasks
 from ..record.rundir import RunDir
@@ -55,7 +57,7 @@ def _scan(run: RunDir, task: str, attempt: int, stream: str) -> StreamScan:
 def _failure(run: RunDir, task: str, attempt: int) -> str:
     """The message of the exception that ended the task; "" if there is none."""
     try:
-        with open(run.task_dir(task, attempt) / "error.json", "rb") as file:
+        with open(run.task_dir(task, attempt) / files.ERROR, "rb") as file:
             found = json.loads(file.read(MAX_ERROR))
     except (OSError, ValueError):
         return ""

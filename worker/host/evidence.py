@@ -9,11 +9,10 @@ import signal
 import sys
 from dataclasses import dataclass, replace
 
-from .. import clock, contract
+from .. import clock, contract, files
 from .oom import OomCounter
 from .output import TaskOutput
 
-ENDED = "ended"
 LAST_WORDS = 4096
 """Bytes of a task's stderr that go with its end, if it left no exception."""
 
@@ -35,7 +34,7 @@ def gather(output: TaskOutput, code: int, failure: contract.Failure | None, stop
 def read_failure(directory: str) -> contract.Failure | None:
     """The exception that the bootstrap has kept in ``error.json``, if there was one."""
     try:
-        with open(os.path.join(directory, "error.json"), encoding="utf-8", errors="surrogateescape") as file:
+        with open(os.path.join(directory, files.ERROR), encoding="utf-8", errors="surrogateescape") as file:
             failure = contract.from_json(contract.Failure, json.load(file))
             return replace(failure, at=clock.from_system(failure.at))
     except (OSError, ValueError, RecursionError):
@@ -53,7 +52,7 @@ class Ending:
 def read_ending(directory: str) -> Ending | None:
     """What the bootstrap has kept in ``ended``; None: the program is not over, as far as we know."""
     try:
-        with open(os.path.join(directory, ENDED), "rb", buffering=0) as file:
+        with open(os.path.join(directory, files.ENDED), "rb", buffering=0) as file:
             code, at = file.read().split()
             return Ending(int(code), clock.from_system(float(at)))
     except (OSError, ValueError):

@@ -16,10 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from .. import files
 from ..contract import STREAMS, file_of
 
-REPORTS = "reports.jsonl"
-BEGUN = "begun"
 _IN_MODIFY = 0x2
 _IN_Q_OVERFLOW = 0x4000
 _EVENT = struct.Struct("iIII")
@@ -76,7 +75,7 @@ class TaskOutput:
         if not self.awaits_begin:
             return None
         try:
-            with open(os.path.join(self.directory, BEGUN), "rb", buffering=0) as file:
+            with open(os.path.join(self.directory, files.BEGUN), "rb", buffering=0) as file:
                 at = float(file.read())
         except (OSError, ValueError):
             return None  # not yet, or not wholly
@@ -86,7 +85,7 @@ class TaskOutput:
     def last_report(self) -> dict[str, Any] | None:
         """The newest whole line that the task has reported since the last call."""
         try:
-            with open(os.path.join(self.directory, REPORTS), "rb", buffering=0) as file:
+            with open(os.path.join(self.directory, files.REPORTS), "rb", buffering=0) as file:
                 end = file.seek(0, os.SEEK_END)
                 start = max(self.reports_read, end - _REPORTS_CHUNK)
                 file.seek(start)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from .. import clock, contract
+from .. import clock, contract, files
 from . import conditions, environment, evidence, look, processes
 from .births import Birth, Starter, prepare
 from .link import Link
@@ -23,7 +23,6 @@ from .output import TaskOutput
 from .relay import Relay
 from .template.client import Running, Start, Templates
 
-STACKS = contract.file_of(contract.STACKS)
 """The bootstrap makes this file once it has made SIGQUIT harmless."""
 STACKS_S = 0.3
 """How long a task that shows its stacks is left alone: a SIGTERM that came at once would end it before its handler has run."""
@@ -161,7 +160,7 @@ class TaskTable:
         Of one that will not answer, the file says why.
         """
         for task in self._tasks.values():
-            path = os.path.join(task.output.directory, STACKS)
+            path = os.path.join(task.output.directory, files.STACKS)
             if task.order.task not in names or task.ended or not os.path.exists(path):
                 continue
             evidence.append(path, f"orch: asked at {time.strftime('%Y-%m-%d %H:%M:%S')}\n")

@@ -15,6 +15,7 @@ import sys
 import time
 from importlib.machinery import SourceFileLoader, SourcelessFileLoader
 
+from .. import files
 from . import failure
 
 TYPE_CHECKING = False
@@ -23,11 +24,6 @@ if TYPE_CHECKING:
     from types import CodeType, ModuleType
     from typing import Any, NoReturn
 
-STACKS = "stacks.txt"
-BEGUN = "begun"
-"""Holds the moment at which the program's first line was due, by CLOCK_MONOTONIC."""
-ENDED = "ended"
-"""Holds the exit code to come and the time, once nothing of the program is left to run and the interpreter takes itself down."""
 _PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "path")
 _BROKEN = 125
 _OUT_OF_THE_WAY = 200
@@ -62,7 +58,7 @@ def run(order: dict[str, Any], loaded: frozenset[str]) -> None:
     pid = os.getpid()
     ending = _Ending(order["log_dir"], pid)
     atexit.register(ending.say)  # before any of the program's own: what is registered first runs last
-    _say(order["log_dir"], BEGUN, repr(time.monotonic()))
+    _say(order["log_dir"], files.BEGUN, repr(time.monotonic()))
     try:
         start()
     except SystemExit as exit:
@@ -99,7 +95,7 @@ def _show_stacks_on_signal(log_dir: str) -> None:
     if not hasattr(faulthandler, "register"):
         return
     try:
-        fd = os.open(os.path.join(log_dir, STACKS), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        fd = os.open(os.path.join(log_dir, files.STACKS), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     except OSError:
         return  # the log directory is gone or full: the program can still run
     faulthandler.register(signal.SIGQUIT, _move_away(fd), all_threads=True, chain=False)
@@ -115,7 +111,7 @@ class _Ending:
 
     def say(self) -> None:
         if os.getpid() == self._pid:  # not a child that the program has forked
-            _say(self._log_dir, ENDED, f"{self.code} {time.time()!r}")
+            _say(self._log_dir, files.ENDED, f"{self.code} {time.time()!r}")
 
 
 def _exit_code(code: object) -> int:

@@ -12,12 +12,13 @@ import os
 import sys
 import time
 
+from .. import files
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
 
-ERROR = "error.json"
 LIMIT = 65_536
 """Longest message and longest traceback that are kept, in characters. The middle of a longer one is left out."""
 
@@ -28,7 +29,7 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 def record(error: BaseException, log_dir: str) -> None:
     """Write ``error.json``. Never raises: the user's own traceback comes next, and nothing may stand in its way."""
     at = time.time()
-    path = os.path.join(log_dir, ERROR)
+    path = os.path.join(log_dir, files.ERROR)
     temporary = f"{path}.{os.getpid()}"
     try:
         try:

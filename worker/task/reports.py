@@ -14,7 +14,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-REPORTS = "reports.jsonl"
+from .. import files
+
 INTERVAL_S = 0.1
 LONGEST = 64 * 1024
 
@@ -23,7 +24,7 @@ def report(values: Mapping[str, Any]) -> None:
     """Append one line. See `worker.report`."""
     directory = os.environ.get("ORCH_LOG_DIR")
     if directory:
-        _writer.add(os.path.join(directory, REPORTS), _render(values))
+        _writer.add(os.path.join(directory, files.REPORTS), _render(values))
 
 
 class _Writer:

@@ -1,0 +1,12 @@
+"""What a task leaves for its agent in its directory, beside its output. Nothing is imported: every task pays for this module."""
+
+ERROR = "error.json"
+"""A `contract.Failure`: the exception that has ended the program."""
+REPORTS = "reports.jsonl"
+"""One line for each `worker.report`."""
+STACKS = "stacks.txt"
+"""The Python stacks, each time that they were asked for."""
+BEGUN = "begun"
+"""Holds the moment at which the program's first line was due, by CLOCK_MONOTONIC."""
+ENDED = "ended"
+"""Holds the exit code to come and the time, once nothing of the program is left to run and the interpreter takes itself down."""
