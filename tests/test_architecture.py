@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Part of the house -> what it may import of the house. A part may always import itself.
 # A module belongs to the longest name that fits it; the name must be listed.
-MODEL = ("orchestrator.model", "orchestrator.errors", "worker.contract")
+MODEL = ("orchestrator.model", "orchestrator.errors", "worker.contract", "worker.task_environment")
 PLACES = ("orchestrator.backends", "orchestrator.record", "worker.clock", *MODEL)
 # What judges and counts, of the room that asks questions; its other modules read files and start processes.
 INSIGHT = tuple(
@@ -53,10 +53,11 @@ ARROWS: dict[str, tuple[str, ...]] = {
         *("worker.codec", "worker.collectives", "worker.equipment", "worker.manifest", "worker.naming", "worker.questions"),
         "worker.reachability",
     ),
+    "worker.task_environment": ("worker.contract",),
     "worker.channel": ("worker.contract",),
     "worker.clock": (),
     "worker.task": ("worker.contract", "worker.channel", "worker.files", "worker.missing_devices"),
-    "worker.host": ("worker.contract", "worker.channel", "worker.clock", "worker.files", "worker.task"),
+    "worker.host": ("worker.contract", "worker.channel", "worker.clock", "worker.files", "worker.task", "worker.task_environment"),
     "worker": ("worker.contract", "worker.channel", "worker.task"),
 }
 

@@ -94,23 +94,6 @@ class BootstrapOrder:
     collectives: CollectiveSettings = CollectiveSettings()
 
 
-def default_environment(cores: int, tasks: int) -> dict[str, str]:
-    """What each of `tasks` tasks on a host with `cores` cores gets, unless the host's environment or the spec says otherwise."""
-    threads = str(max(1, cores // max(1, tasks)))
-    names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
-    return {"PYTHONUNBUFFERED": "1", **dict.fromkeys(names, threads)}
-
-
-def tf_config_text(cluster_json: str, task: TaskId) -> str:
-    """The text of ``TF_CONFIG`` for one task of a cluster already rendered as JSON.
-
-    The cluster is rendered once and shared by all its tasks: ten thousand tasks would otherwise hold
-    ten thousand copies of ten thousand addresses. Format: `TFConfigClusterResolver` in
-    tensorflow/python/distribute/cluster_resolver/tfconfig_cluster_resolver.py.
-    """
-    return f'{{"cluster": {cluster_json}, "task": {{"type": "{task.type}", "index": {task.index}}}}}'
-
-
 # --- orders: controller -> agent ---------------------------------------------------------------
 
 

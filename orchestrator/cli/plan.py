@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import click
 
 from worker.contract import to_json
+from worker.task_environment import compose
 
 from ..backends import load
 from ..model import plan
@@ -96,7 +98,7 @@ def _lines(planned: Plan) -> Iterator[str]:
 
 
 class _Environments:
-    """What `compose` in worker/host/environment.py will make, as far as it is known: ``<…>`` stands for what only a run decides."""
+    """What orch sets for each task, as far as it is known: ``<…>`` stands for what only a run decides. What a task inherits is left out."""
 
     def __init__(self, planned: Plan) -> None:
         self._starts = {host.name: planned.orders(host.name, names=()) for host in planned.hosts}
@@ -105,28 +107,16 @@ class _Environments:
         self._first, self._strategy = planned.tasks[0].id, planned.spec.strategy
 
     def of(self, task: PlannedTask) -> dict[str, str]:
-        start, order = self._starts[task.host], task.order
-        host = os.environ if task.host in self._here else {}
-        given = {name: self._default(task.host, name, value) for name, value in start.env_defaults.items()}
-        env = {**given, **{name: host[name] for name in given if name in host}, **start.env, **order.env}
+        start, is_here = self._starts[task.host], task.host in self._here
+        order = replace(task.order, port=0) if opens_port(task.id.type, self._strategy) else task.order
+        env = compose(os.environ if is_here else {}, start, order, f"{RUN_DIR}/{order.log_dir}", None)
+        if not is_here:
+            unknown = {name for name in start.env_defaults if name.endswith("_THREADS")} - {*start.env, *order.env}
+            env |= dict.fromkeys(unknown, f"<cores of {task.host} / {self._sizes[task.host]}>")
         if start.clusters:
             env["MASTER_PORT"] = f"<port of {self._first}>"
-        if opens_port(task.id.type, self._strategy):
-            env["TF_GRPC_REUSE_PORT"] = "true"
-        for name in order.unset:
-            env.pop(name, None)
-        env["ORCH_LOG_DIR"] = f"{RUN_DIR}/{order.log_dir}"
-        if start.peers:
-            env["no_grpc_proxy"] = self._bypass({**host, **env}, start.peers)
-        return env
-
-    def _default(self, host: str, name: str, value: str) -> str:
-        return value if host in self._here or not name.endswith("_THREADS") else f"<cores of {host} / {self._sizes[host]}>"
-
-    @staticmethod
-    def _bypass(env: Mapping[str, str], peers: Sequence[str]) -> str:
-        known = env.get("no_grpc_proxy") or env.get("no_proxy") or ""
-        return ",".join(dict.fromkeys([*filter(None, known.split(",")), *peers]))
+        own = {*start.env_defaults, *start.env, *order.env, "MASTER_PORT", "ORCH_LOG_DIR", "TF_GRPC_REUSE_PORT", "no_grpc_proxy"}
+        return {name: value for name, value in env.items() if name in own}
 
 
 def _json_parts(planned: Plan) -> Iterator[str]:

@@ -20,9 +20,8 @@ from worker.contract import (
     StartTasks,
     TaskId,
     TaskOrder,
-    default_environment,
-    tf_config_text,
 )
+from worker.task_environment import default_environment, tf_config_text
 
 from ..errors import SpecError
 from . import data_service, devices, tf_config

@@ -54,10 +54,12 @@ def test_one_process_strategies_have_no_tf_config(orch: Orch, strategy: str) -> 
     assert "  without TF_CONFIG\n" in text
 
 
-def test_only_a_host_that_surely_sees_the_run_directory_is_promised_it(orch: Orch) -> None:
-    tasks = planned(orch, "hello.py", "-H", "localhost:1,hostA:1")
+def test_what_only_a_run_decides_on_another_host_is_not_promised(orch: Orch) -> None:
+    tasks = planned(orch, "hello.py", "-H", "localhost:1,hostA:1", "--env", "OMP_NUM_THREADS=3")
     assert tasks["worker-0"]["env"]["ORCH_RUN_DIR"] == "<run directory>"
     assert tasks["worker-1"]["env"]["ORCH_RUN_DIR"] == "<run directory, if this host sees it>"
+    assert tasks["worker-1"]["env"]["OMP_NUM_THREADS"] == "3"
+    assert tasks["worker-1"]["env"]["TF_NUM_INTRAOP_THREADS"] == "<cores of hostA / 1>"
 
 
 def test_a_data_service_is_planned_from_one_flag(orch: Orch) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from tests.real.programs import SCHEDULED_SUM
 from tests.worker.agent_double import ROOT, run_plainly, run_task, start_cluster
-from worker.contract import DeviceSettings, Program, TaskId, tf_config_text
+from worker.contract import DeviceSettings, Program, TaskId
+from worker.task_environment import tf_config_text
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worker.contract import BootstrapOrder, CollectiveSettings, DeviceSettings, Failure, Program, TaskId, from_json, tf_config_text, to_json
+from worker.contract import BootstrapOrder, CollectiveSettings, DeviceSettings, Failure, Program, TaskId, from_json, to_json
+from worker.task_environment import tf_config_text
 
 ROOT = Path(__file__).resolve().parents[2]
 START = ROOT / "worker" / "task" / "start.py"

@@ -15,8 +15,9 @@ import pytest
 
 import worker
 from tests.worker.agent_double import ROOT, Outcome, clean_environment, run_plainly, run_task
-from worker.contract import Program, TaskId, tf_config_text
+from worker.contract import Program, TaskId
 from worker.task import data_service, reports
+from worker.task_environment import tf_config_text
 
 VARIABLES = (
     "ORCH_TASK ORCH_RUN_ID ORCH_ATTEMPT ORCH_IS_CHIEF ORCH_RUN_DIR ORCH_CHECKPOINT_DIR ORCH_RUN_STRATEGY ORCH_LOG_DIR ORCH_DATA_SERVICE"

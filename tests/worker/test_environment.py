@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.worker.agent_double import run_task
+from worker import task_environment
 from worker.contract import Program, StartTasks, TaskOrder
 from worker.host import environment
+from worker.task_environment import tf_config_of
 
 SCRIPT = Program("script", "s.py")
 CLUSTER = json.dumps({"worker": [f"10.0.0.1:{port}" for port in range(20_000, 30_000)]})
@@ -22,7 +24,7 @@ def order(program: Program = SCRIPT, **fields: object) -> TaskOrder:
 def compose(
     host: dict[str, str], start: StartTasks | None = None, task: TaskOrder | None = None, config: str | None = None
 ) -> dict[str, str]:
-    return environment.compose(host, start or StartTasks(()), task or order(), "/log", config)
+    return task_environment.compose(host, start or StartTasks(()), task or order(), "/log", config)
 
 
 def test_a_tasks_own_words_win_over_orchs_and_those_over_the_hosts() -> None:
@@ -57,7 +59,7 @@ def test_peers_are_reached_without_a_proxy_and_nobody_elses_exception_is_lost(ho
 
 def test_a_tf_config_too_long_for_exec_is_left_to_the_bootstrap() -> None:
     start = StartTasks((), clusters={"training": CLUSTER})
-    config = environment.tf_config_of(start, order(cluster="training"))
+    config = tf_config_of(start, order(cluster="training"))
     assert config is not None
     assert len(config) > 128 * 1024
     assert "TF_CONFIG" not in compose({}, start, config=config)

@@ -23,6 +23,7 @@ from tests.live import is_alive, wait_for_file, wait_until, wait_until_gone
 from tests.worker.controller_double import AgentProcess
 from worker import contract
 from worker.contract import Program, TemplateOrder
+from worker.task_environment import default_environment
 
 SCRIPT = Program("script", "s.py")
 
@@ -49,7 +50,7 @@ class Host:
             )
             for name in names
         )
-        defaults = contract.default_environment(len(os.sched_getaffinity(0)), 2)
+        defaults = default_environment(len(os.sched_getaffinity(0)), 2)
         self.agent.order(contract.StartTasks(tuple(orders), env={"ORCH_RUN_ID": "run"}, env_defaults=defaults))
 
     def log(self, name: str = "worker-0", stream: str = "stdout", attempt: int = 1) -> str:
@@ -450,7 +451,7 @@ def test_a_task_that_cannot_start_is_told_as_after_an_exec(tmp_path: Path, start
     order = contract.TaskOrder(
         "worker-0", 1, Program("script", str(host.directory / "s.py")), gone, "1/worker-0", env={"ORCH_TASK": "worker-0"}
     )
-    defaults = contract.default_environment(len(os.sched_getaffinity(0)), 2)
+    defaults = default_environment(len(os.sched_getaffinity(0)), 2)
     host.agent.order(contract.StartTasks((order,), env={"ORCH_RUN_ID": "run"}, env_defaults=defaults))
     assert host.agent.wait_for(contract.NotStarted).reason == f"the working directory {gone}: No such file or directory"
     assert host.run("worker-1") == [""]

@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from .. import contract
-from . import environment, look, processes
+from ..task_environment import compose, tf_config_of
+from . import look, processes
 from .loop import Loop
 from .memory import keep_in_memory
 from .output import TaskOutput
@@ -156,8 +157,8 @@ class Starter:
 
 def prepare(host_env: dict[str, str], start: contract.StartTasks, order: contract.TaskOrder, output: TaskOutput) -> Birth:
     """All that a task is told. Raises KeyError for a cluster that was not sent."""
-    tf_config = environment.tf_config_of(start, order)
-    env = environment.compose(host_env, start, order, output.directory, tf_config)
+    tf_config = tf_config_of(start, order)
+    env = compose(host_env, start, order, output.directory, tf_config)
     told = contract.BootstrapOrder(order.task, order.program, order.strategy, tf_config, order.devices, output.directory, order.collectives)
     return Birth(order, output, told, env)
 

@@ -1,0 +1,59 @@
+"""What a task finds in its environment. Pure: its agent composes it, and `orch plan` shows it beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .contract import StartTasks, TaskId, TaskOrder
+
+EXEC_LIMIT = 100_000
+"""Longest TF_CONFIG (bytes) that goes through exec; the kernel's limit for one string is 128 KiB (MAX_ARG_STRLEN)."""
+
+
+def compose(host: Mapping[str, str], start: StartTasks, order: TaskOrder, log_dir: str, tf_config: str | None) -> dict[str, str]:
+    """The environment of one task: the host's, then orch's, then the user's own for this task."""
+    env = {**start.env_defaults, **host, **start.env, **order.env}
+    for name in order.unset:
+        env.pop(name, None)
+    env["ORCH_LOG_DIR"] = log_dir
+    if start.peers:
+        env["no_grpc_proxy"] = _bypass(env, start.peers)
+    if order.port is not None:
+        env["TF_GRPC_REUSE_PORT"] = "true"
+    env.pop("TF_CONFIG", None)
+    if "ORCH_DATA_SERVICE" not in start.env:
+        env.pop("ORCH_DATA_SERVICE", None)  # another run's, which this one was started from
+    if tf_config is not None and (len(tf_config) <= EXEC_LIMIT or order.program.kind == "command"):
+        env["TF_CONFIG"] = tf_config
+    return env
+
+
+def _bypass(env: Mapping[str, str], peers: tuple[str, ...]) -> str:
+    # gRPC looks at the first of these that is set (src/core/ext/filters/client_channel/http_proxy_mapper.cc), so
+    # what the user excluded has to be repeated. With a proxy in the way a cluster hangs, even on localhost.
+    known = env.get("no_grpc_proxy") or env.get("no_proxy") or ""
+    return ",".join(dict.fromkeys([*filter(None, known.split(",")), *peers]))
+
+
+def tf_config_of(start: StartTasks, order: TaskOrder) -> str | None:
+    """The text of the task's TF_CONFIG, if it gets one. Raises KeyError for a cluster that was not sent."""
+    if order.cluster is None:
+        return None
+    return tf_config_text(start.clusters[order.cluster], TaskId.parse(order.task))
+
+
+def default_environment(cores: int, tasks: int) -> dict[str, str]:
+    """What each of `tasks` tasks on a host with `cores` cores gets, unless the host's environment or the spec says otherwise."""
+    threads = str(max(1, cores // max(1, tasks)))
+    names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+    return {"PYTHONUNBUFFERED": "1", **dict.fromkeys(names, threads)}
+
+
+def tf_config_text(cluster_json: str, task: TaskId) -> str:
+    """The text of ``TF_CONFIG`` for one task of a cluster already rendered as JSON.
+
+    The cluster is rendered once and shared by all its tasks: ten thousand tasks would otherwise hold
+    ten thousand copies of ten thousand addresses. Format: `TFConfigClusterResolver` in
+    tensorflow/python/distribute/cluster_resolver/tfconfig_cluster_resolver.py.
+    """
+    return f'{{"cluster": {cluster_json}, "task": {{"type": "{task.type}", "index": {task.index}}}}}'
