@@ -234,14 +234,12 @@ def _on_host_lost(cluster: Cluster, event: HostLost) -> tuple[Cluster, tuple[Act
         if ending and ending.outcome is Outcome.FAILED and ending.cause and event.overdue_at and event.overdue_at < ending.cause.at:
             # Its peers have noticed before us, and failed because of it.
             ending = replace(ending, outcome=Outcome.BROKEN, exit_code=BROKEN_CODE, cause=replace(cause, at=event.overdue_at))
-        return _finish_if_empty(replace(cluster, again=False, ending=ending), event.at)
+            cluster = replace(cluster, ending=ending)
     return _end(cluster, Outcome.BROKEN, BROKEN_CODE, event.at, cause)
 
 
 def _on_stop_asked(cluster: Cluster, event: StopAsked) -> tuple[Cluster, tuple[Action, ...]]:
-    if comes_again(cluster, event.at):
-        return replace(cluster, again=False), ()  # they are being stopped already; they are not to come back
-    if cluster.phase is Phase.STOPPING:
+    if cluster.phase is Phase.STOPPING and not comes_again(cluster, event.at):
         running = tuple(task.name for task in cluster.tasks.values() if not task.swept)
         return replace(cluster, hurried=True), (Stop(running, 0.0),)
     return _end(cluster, Outcome.CANCELLED, event.code, event.at, Cause(event.reason, event.at))
@@ -259,10 +257,12 @@ def _end(
     cluster: Cluster, outcome: Outcome, code: int, at: float, cause: Cause | None = None, *, again: bool = False
 ) -> tuple[Cluster, tuple[Action, ...]]:
     """Decide the end and stop what still runs. An end that has been decided stays. `again`: another attempt may follow."""
+    ending = Verdict(outcome, code, cluster.attempt, cluster.started_at, at, cause)
     if cluster.phase is Phase.STOPPING:
+        if restarts.is_asked(cluster) and not again:  # to be started anew was no end; this is one
+            cluster = replace(cluster, ending=ending)
         # What breaks a host while an attempt is being stopped would break the next one too.
         return _finish_if_empty(replace(cluster, again=cluster.again and again), at)
-    ending = Verdict(outcome, code, cluster.attempt, cluster.started_at, at, cause)
     cluster = replace(cluster, phase=Phase.STOPPING, stopping_at=at, ending=ending, again=again, alone=())
     running = running_tasks(cluster)
     if running:

@@ -409,6 +409,22 @@ def test_asked_to_stop_while_an_attempt_is_being_ended_there_is_no_other() -> No
     assert life.cluster.verdict.exit_code == 7
 
 
+@pytest.mark.parametrize(
+    ("event", "outcome", "code", "what"),
+    [
+        (ev.StopAsked("interrupted (Ctrl-C)", 130, 101.0), Outcome.CANCELLED, 130, "interrupted (Ctrl-C)"),
+        (ev.HostLost("a", "gone", 101.0), Outcome.BROKEN, 125, "lost host a: gone"),
+        (ev.HostBroken("a", "its disk is full", 101.0), Outcome.BROKEN, 125, "its disk is full"),
+    ],
+)
+def test_what_ends_a_run_that_is_being_started_anew_is_its_end(event: ev.Event, outcome: Outcome, code: int, what: str) -> None:
+    life = Life(Restart(max=3)).start().happen(ev.RestartAsked(100.0), event).sweep()
+    verdict = life.cluster.verdict
+    assert verdict is not None
+    assert verdict.cause is not None
+    assert (verdict.outcome, verdict.exit_code, verdict.cause.what) == (outcome, code, what)
+
+
 def test_asked_to_stop_between_two_attempts_the_run_is_cancelled() -> None:
     life = Life(Restart(max=3)).fail(7)
     life.happen(ev.StopAsked("interrupted (Ctrl-C)", 130, life.now))
