@@ -10,8 +10,9 @@ from typing import Any
 
 from ..errors import BROKEN, OrchError
 from ..model import events
-from ..model.cluster import Cluster, TaskState, Verdict
+from ..model.cluster import Cluster, Outcome, Verdict
 from ..model.plan import Plan
+from ..record import render
 from ..record.rundir import RunDir
 
 _answer_fd = -1
@@ -63,13 +64,17 @@ class Answering:
     def said(self, text: str) -> None: ...
 
     def happened(self, before: Cluster, after: Cluster, event: events.Event) -> None:
-        if after.is_over or all(task.state is not TaskState.PENDING for task in after.tasks.values()):
+        if _answer_fd >= 0 and all(task.pid is not None for task in after.tasks.values()):
             self._answer({"run": self._run.run_id})
 
     def end(self, verdict: Verdict) -> None:
-        """The run is over; this is only news if it was cancelled before it had tasks."""
-        what = verdict.cause.what if verdict.cause else verdict.outcome.value
-        self._answer({"error": f"{self._run.run_id}: {what}", "code": verdict.exit_code})
+        """The run is over; this is only news if not all of its tasks were ever started."""
+        if verdict.outcome is Outcome.SUCCEEDED:  # without a task that nobody waits for
+            self._answer({"run": self._run.run_id})
+            return
+        what = render.headline(verdict.cause) if verdict.cause else verdict.outcome.value
+        hint = f"; orch logs {self._run.run_id} shows what was written" if verdict.cause and verdict.cause.code is not None else ""
+        self._answer({"error": f"{self._run.run_id}: {what}{hint}", "code": verdict.exit_code})
 
     def refuse(self, error: OrchError) -> None:
         """The run could not be started."""

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from worker.clock import now
-from worker.contract import STREAMS
+from worker.contract import STREAMS, TASK_TYPES
 
 from ..errors import OrchError, Problem, SpecError, UsageError
 from ..model.plan import Plan
@@ -34,7 +34,7 @@ LOOK_S = 0.1
 Since = tuple[float, KeptMarks]
 """A time, and what is known of the output's times."""
 
-_TASK = re.compile(r"(chief|worker|ps|evaluator|master)(-\d*)?")
+_TASK = re.compile(rf"({'|'.join(TASK_TYPES)}|master)(-\d*)?")
 
 
 @click.command("logs")

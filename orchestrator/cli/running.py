@@ -70,7 +70,13 @@ def _cannot_keep(run: RunDir, error: OSError) -> OrchError:
 
 def _run(run: RunDir, spec: ClusterSpec, viewer: Viewer, view: LogView | None, *, verbose: bool = False) -> int:
     """Supervise the run to its end and say how it ended. Returns the exit code."""
-    run.lock()
+    try:
+        run.lock()
+    except (OrchError, OSError) as error:
+        refused = error if isinstance(error, OrchError) else _cannot_keep(run, error)
+        run.discard()
+        _tell(viewer, refused)
+        raise refused from None
     if isinstance(viewer, Console) and view is not None:
         viewer.show_logs(view)
     supervisor = Supervisor(spec, load(spec.backend.type), run, viewer)

@@ -105,7 +105,8 @@ def restart_command(run: str | None, home: str) -> int:
         raise UsageError(f"{found.run_id} is not running; orch up starts a new run")
     if cluster.phase is Phase.STOPPING and not lifecycle.comes_again(cluster, now()):
         raise UsageError(f"{found.run_id} is ending and cannot start again; orch up starts a new run")
-    send_signal(found, pid, signal.SIGUSR2)
+    if not send_signal(found, pid, signal.SIGUSR2):
+        raise UsageError(f"{found.run_id} is not running; orch up starts a new run")
     if cluster.phase is Phase.STOPPING:
         click.echo(f"{found.run_id}: attempt {cluster.attempt} is being stopped already; the next one follows", err=True)
     else:

@@ -119,7 +119,7 @@ def _narrate_ending(after: Cluster) -> str | None:
     ending = after.ending or after.verdict
     cause = ending.cause if ending else None
     running = [task.name for task in after.tasks.values() if not task.has_ended]
-    first = _headline(cause) if cause else "done" if running else None
+    first = headline(cause) if cause else "done" if running else None
     lost = blame.describe_loss(after, cause.task) if cause and cause.task else ""
     if lost:
         first = f"{first}: it lost {lost}"
@@ -132,7 +132,8 @@ def _narrate_ending(after: Cluster) -> str | None:
     return f"{first}; stopping {group_tasks(running)} ({grace}{again})"
 
 
-def _headline(cause: Cause) -> str:
+def headline(cause: Cause) -> str:
+    """A cause in a few words, ``worker-1 failed (exit code 7)``."""
     if not cause.task:
         return cause.what
     code = f" ({describe_code(cause.code, cause.killed)})" if cause.code else ""
@@ -170,7 +171,7 @@ def _describe_past(verdict: Verdict) -> list[str]:
     for attempt in verdict.past[-PAST_LINES:]:
         who = f"attempt {attempt.attempt}{f' of {attempt.task} alone' if attempt.task else ''}"
         took = describe_seconds(max(0.0, attempt.ended_at - attempt.started_at))
-        lines.append(f"  {who} ended after {took}: {_headline(attempt.cause) if attempt.cause else 'for no known reason'}")
+        lines.append(f"  {who} ended after {took}: {headline(attempt.cause) if attempt.cause else 'for no known reason'}")
     left_out = len(verdict.past) - len(lines)
     return [f"  {left_out} earlier attempts: see events.jsonl", *lines] if left_out else lines
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -17,15 +18,16 @@ from typing import Any
 import psutil
 import pytest
 
-from orchestrator.cli import runs
+from orchestrator.cli import logs, runs
+from orchestrator.errors import UsageError
 from orchestrator.model import plan
 from orchestrator.model.plan import HostFacts
 from orchestrator.model.spec import BackendSpec, ClusterSpec, HostSpec, TaskSpec
 from orchestrator.record import rundir
 from orchestrator.record.rundir import RunDir
 from tests.conftest import Orch
-from tests.live import LiveRun, wait_until, wait_until_gone
-from worker.contract import Program
+from tests.live import LiveRun, held_run, wait_until, wait_until_gone
+from worker.contract import TASK_TYPES, Program
 
 Script = Callable[..., Path]
 
@@ -98,6 +100,18 @@ def test_a_detached_run_outlives_its_terminal(orch: Orch, tmp_path: Path) -> Non
     orch("wait", run, check=0)
 
 
+@pytest.mark.parametrize("words", [(), ("-d",)], ids=["attached", "detached"])
+def test_where_no_file_can_be_locked_the_run_says_so_and_leaves_nothing(orch: Orch, tmp_path: Path, words: tuple[str, ...]) -> None:
+    """Some file systems have no locks. None is at hand, so Python's own call answers as theirs would."""
+    (tmp_path / "lockless").mkdir()
+    (tmp_path / "lockless" / "sitecustomize.py").write_text(
+        "import errno, fcntl, os\n\n\ndef flock(*_):\n    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))\n\n\nfcntl.flock = flock\n"
+    )
+    done = orch("up", *words, "waiting.py", env={"PYTHONPATH": f"{tmp_path / 'lockless'}:{os.environ['PYTHONPATH']}"}, check=125)
+    assert "cannot be locked: No locks available; name another directory with --run-dir or ORCH_HOME" in done.err
+    assert not (tmp_path / ".orch").exists()
+
+
 def test_what_a_detached_run_prints_can_be_piped(orch: Orch, tmp_path: Path) -> None:
     done = subprocess.run(  # the pipe ends although the run goes on
         [sys.executable, "-m", "orchestrator", "up", "-d", "--json", "waiting.py"], cwd=tmp_path, capture_output=True, timeout=60
@@ -107,6 +121,15 @@ def test_what_a_detached_run_prints_can_be_piped(orch: Orch, tmp_path: Path) -> 
     assert Path(answer["directory"]).name == answer["run"]
     assert ps(orch)["state"] == "running"
     orch("down", check=0)
+
+
+def test_a_detached_run_whose_tasks_cannot_be_started_has_not_started(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "program").write_text("#!/there/is/none\n")
+    (tmp_path / "program").chmod(0o755)
+    done = orch("up", "-d", "--no-python", "./program", "-n", "2", check=125)
+    assert done.out == ""
+    assert re.search(r"^Error: program-\S+: worker-[01] could not be started: ", done.err), done.err
+    assert ps(orch)["result"]["exit_code"] == 125
 
 
 def test_the_exit_code_of_wait_is_that_of_the_run(orch: Orch, script: Script) -> None:
@@ -267,6 +290,14 @@ def test_a_run_that_is_ending_is_not_said_to_start_again(orch: Orch, script: Scr
     running.wait()
 
 
+def test_a_run_that_ends_just_then_is_not_said_to_start_again(orch: Orch, tmp_path: Path) -> None:
+    with held_run(tmp_path / ".orch") as (run, _):
+        gone = subprocess.Popen(["true"])
+        gone.wait()
+        (run.path / "lock").write_text(str(gone.pid))
+        assert orch("restart", check=2).err == "Error: one is not running; orch up starts a new run\n"
+
+
 # --- what is shown ------------------------------------------------------------------------------
 
 
@@ -314,6 +345,15 @@ def test_logs_of_some_tasks_some_lines_some_streams(orch: Orch, script: Script) 
     lines = [json.loads(line) for line in orch("logs", "--json", "--stream", "stderr", check=0).out.splitlines()]
     assert lines == [{"task": f"worker-{i}", "stream": "stderr", "line": "trouble"} for i in (0, 1)]
     assert orch("logs", "--tail", "0", check=0).out == ""
+
+
+@pytest.mark.parametrize("kind", TASK_TYPES)
+def test_a_task_of_any_type_is_a_task_and_no_run(kind: str, tmp_path: Path) -> None:
+    with held_run(tmp_path / ".orch"):
+        for word in (kind, f"{kind}-0"):
+            with pytest.raises(UsageError) if kind != "worker" else contextlib.nullcontext() as refused:
+                logs.logs_command(["one", word, "--run-dir", str(tmp_path / ".orch")], standalone_mode=False)
+            assert refused is None or f"there is no task {word!r}" in str(refused.value)
 
 
 def test_logs_since_a_time_go_back_over_the_attempts(orch: Orch, script: Script, tmp_path: Path) -> None:
