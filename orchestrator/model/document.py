@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import SpecError
+from .keys import shorthand
 from .tree import MAX_DEPTH, Builder, Node, refusal, scalar, wrap
 
 __all__ = ["Node", "empty", "overlay", "parse_assignment", "place_of", "read", "scalar", "wrap"]
@@ -89,9 +90,6 @@ def _syntax_error(error: Any, text: str, source: str) -> SpecError:
 
 # --- looking up and laying over -----------------------------------------------------------------
 
-_SHORTHANDS = {1: {"backend": "type"}, 2: {"tasks": "count"}}
-"""By depth and first key: ``backend: local`` is ``backend: {type: local}``, ``tasks: {worker: 4}`` is ``tasks: {worker: {count: 4}}``."""
-
 
 def empty() -> Node:
     """A document that says nothing."""
@@ -122,7 +120,7 @@ def overlay(document: Node, path: str | Sequence[str], value: Node) -> Node:
     A null laid over a key means what a missing key means.
     """
     keys = path.split(".") if isinstance(path, str) else list(path)
-    short = _shorthand(keys)
+    short = shorthand(keys)
     if short and value.value is not None and not isinstance(value.value, (dict, list)):
         keys.append(short)
     return _with(document, keys, 0, value)
@@ -133,18 +131,13 @@ def _with(node: Node, keys: list[str], depth: int, value: Node) -> Node:
         return value
     known = node.value
     if not isinstance(known, dict):
-        short = _shorthand(keys[:depth])
+        short = shorthand(keys[:depth])
         keep = short and known is not None and not isinstance(known, list)
         node = Node({short: node} if keep else {}, node.place or value.place)
         known = node.value
     assert isinstance(known, dict)
     child = known.get(keys[depth], Node(None, value.place))
     return Node({**known, keys[depth]: _with(child, keys, depth + 1, value)}, node.place)
-
-
-def _shorthand(keys: Sequence[str]) -> str:
-    """The key that a scalar at this path stands for, or an empty text."""
-    return _SHORTHANDS.get(len(keys), {}).get(keys[0], "") if keys else ""
 
 
 def parse_assignment(text: str, place: str) -> tuple[str, Node]:

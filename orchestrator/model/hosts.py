@@ -68,7 +68,8 @@ _HOST_KEYS = {
     "python": Key(Text(), "The Python of its tasks.", "venv/bin/python", "python of the cluster"),
     "setup": Key(SETUP, "Lines for its shell before Python starts, in place of backend.setup.", '["module load cuda"]', "backend.setup"),
 }
-_SETTINGS = Struct(_HOST_KEYS, shorthand="slots")
+HOST = Struct(_HOST_KEYS, shorthand="slots")
+"""What a mapping from names says of each."""
 _NAMED = Struct({"name": Key(Text(_name_complaint, {"minLength": 1}), "Its name, for ssh.", "hostA"), **_HOST_KEYS})
 
 
@@ -100,7 +101,7 @@ class Hosts:
             for name, item in node.value.items():
                 if complaint := _name_complaint(name):
                     findings.add(item, path, complaint)
-                elif (given := {} if item.value is None else _SETTINGS.check(item, f"{path}.{quoted(name)[1:-1]}", findings)) is not None:
+                elif (given := {} if item.value is None else HOST.check(item, f"{path}.{quoted(name)[1:-1]}", findings)) is not None:
                     yield item, _make(name, given)
         elif isinstance(node.value, list):
             for index, item in enumerate(node.value):
@@ -120,7 +121,7 @@ class Hosts:
 
     def json_schema(self) -> JsonSchema:
         word = {"type": "string", "minLength": 1}
-        settings = {"anyOf": [*_SETTINGS.json_schema()["anyOf"], {"type": "null"}]}
+        settings = {"anyOf": [*HOST.json_schema()["anyOf"], {"type": "null"}]}
         return {
             "anyOf": [
                 word,

@@ -8,19 +8,20 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .device_keys import DEVICES, OVERRIDES
 from .findings import Findings, listed, shown
-from .hosts import BACKEND
+from .hosts import BACKEND, HOST, Hosts
 from .schema import (
     ANY_TEXT,
     Flag,
     Integer,
     JsonSchema,
     Key,
+    Kind,
     Listing,
     Mapping_,
     Number,
@@ -281,6 +282,19 @@ ROOT = Struct(
 
 
 # --- made from the table ------------------------------------------------------------------------
+
+
+def shorthand(path: Sequence[str]) -> str:
+    """The key that a scalar at this path stands for, or an empty text: ``backend: local`` is ``backend: {type: local}``."""
+    kind: Kind | None = ROOT
+    for key in path:
+        if isinstance(kind, Struct):
+            kind = kind.keys[key].kind if key in kind.keys else None
+        elif isinstance(kind, Mapping_):
+            kind = kind.value
+        else:
+            kind = HOST if isinstance(kind, Hosts) else None
+    return kind.shorthand if isinstance(kind, Struct) else ""
 
 
 def json_schema() -> dict[str, Any]:
