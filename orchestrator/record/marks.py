@@ -20,12 +20,13 @@ MOST_A_SECOND = 20
 
 
 class Marks:
-    """Written by the controller. A mark that finds no room on the disk is missing, and no more."""
+    """Written by the controller. A mark that finds no room on the disk is missing, or torn, and no more."""
 
     def __init__(self, run: RunDir) -> None:
         self._path = _path(run)
         self._grown: dict[str, int] = {}
         self._every_s = EVERY_S
+        self._is_torn = False
         self._append("")
 
     def grew(self, task: str, attempt: int, stream: str, size: int) -> float | None:
@@ -42,8 +43,12 @@ class Marks:
             self._grown.clear()
 
     def _append(self, text: str) -> None:
-        with contextlib.suppress(OSError), open(self._path, "a", encoding="ascii", opener=private_opener) as file:
-            file.write(text)
+        # What the disk took of a line before it was full has no end.
+        text, self._is_torn = "\n" * self._is_torn + text, True
+        with contextlib.suppress(OSError):
+            with open(self._path, "a", encoding="ascii", opener=private_opener) as file:
+                file.write(text)
+            self._is_torn = False
 
 
 class KeptMarks:
@@ -52,17 +57,20 @@ class KeptMarks:
     def __init__(self, run: RunDir) -> None:
         self._run = run
         self._marks: dict[str, tuple[list[float], list[int]]] = {}
-        with open(_path(run), encoding="ascii") as file:
+        with open(_path(run), encoding="ascii", errors="replace") as file:
             for line in file:
                 if line.endswith("\n"):  # if not, it is being written
-                    self._take(*line.split())
+                    with contextlib.suppress(ValueError):  # torn: the disk was full
+                        self._take(line)
 
-    def _take(self, at: str, *sizes: str) -> None:
+    def _take(self, line: str) -> None:
+        at, *sizes = line.split()
         for text in sizes:
             key, _, size = text.partition("=")
+            moment, reached = float(at), int(size)
             times, known = self._marks.setdefault(key, ([], []))
-            times.append(float(at))
-            known.append(int(size))
+            times.append(moment)
+            known.append(reached)
 
     def offset_since(self, task: str, attempt: int, stream: str, at: float) -> int:
         """Where the line begins at which to read on, in order to miss nothing that was written at the time `at` or later."""

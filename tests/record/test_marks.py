@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import resource
+import signal
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -101,6 +103,27 @@ def test_a_disk_without_room_costs_marks_and_no_more(tmp_path: Path) -> None:
     (run.path / "marks").mkdir()
     marks.grew(*TASK, 1)
     marks.write(5.0)
+
+
+def test_a_line_that_a_full_disk_has_torn_is_passed_over_and_the_next_one_is_whole(tmp_path: Path) -> None:
+    run, _ = written(tmp_path, [(1, 10), (1, 10)])
+    path, limits = run.path / "marks", resource.getrlimit(resource.RLIMIT_FSIZE)
+    marks, kept = Marks(run), path.read_text()
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(kept) + 25, limits[1]))  # as a disk that has room for so many bytes
+    try:
+        marks.grew(*TASK, 30)
+        marks.write(2000.0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert path.read_text() == f"{kept}2000.0 worker-0.1.stdout=3"[: len(kept) + 25]
+    marks.grew(*TASK, 40)
+    marks.write(3000.0)
+    assert path.read_text().splitlines()[-1] == "3000.0 worker-0.1.stdout=40"
+    with path.open("ab") as file:
+        file.write(b"3500.0 worker-0.1.stdout=4000.0 worker-0.1.stdout=50\n3600.0\n\n\0\xff\n4500.0 worker-0.1.stdout=60\n")
+    assert KeptMarks(run).last_time(*TASK) == 4500.0
 
 
 NOW = datetime(2026, 11, 21, 14, 0, tzinfo=timezone(timedelta(hours=1)))
