@@ -11,13 +11,13 @@ from typing import Any, Literal
 from worker.contract import DATA_SERVICE, TASK_TYPES, CollectiveSettings, Program
 
 from ..errors import Problem, SpecError
-from . import device_keys, device_rules
+from . import device_keys, device_rules, plan
 from .device_rules import LEVEL
 from .document import Node, place_of
 from .findings import Findings, listed
 from .hosts import count_slots
 from .keys import MAX_NAME, MAX_TASKS, ROOT, json_schema, template
-from .spec import DEFAULT_COLLECTIVES, SINGLE_TASK_STRATEGIES, BackendSpec, ClusterSpec, Restart, TaskSpec, Timeouts, computes, opens_port
+from .spec import DEFAULT_COLLECTIVES, SINGLE_TASK_STRATEGIES, BackendSpec, ClusterSpec, Restart, TaskSpec, Timeouts, computes
 
 __all__ = ["json_schema", "parse", "template", "to_document"]
 
@@ -161,11 +161,25 @@ def _not_too_many(draft: Draft) -> Problem | None:
 
 def _ports_for_all(draft: Draft) -> Problem | None:
     ports = draft.given.get("ports")
-    total = sum(count for kind, count in draft.counts.items() if opens_port(kind, draft.strategy))
-    if not ports or ports[1] - ports[0] + 1 >= total:
+    if not ports or ports[1] - ports[0] + 1 >= sum(draft.counts.values()):
         return None
-    message = f"ports: {ports[0]}-{ports[1]} are {ports[1] - ports[0] + 1} ports; {total} tasks need one each"
+    host, needed = _most_ports(draft)
+    if ports[1] - ports[0] + 1 >= needed:
+        return None
+    where = f" on host {host}" if host else ""
+    message = f"ports: {ports[0]}-{ports[1]} are {ports[1] - ports[0] + 1} ports; {needed} tasks{where} need one each"
     return Problem(draft.place("ports"), message, "give a wider range, or none: free ports are found")
+
+
+def _most_ports(draft: Draft) -> tuple[str, int]:
+    """The host that needs the most ports, each holds its own, and how many; without a name where there is one host only."""
+    hosts = draft.given.get("backend", {}).get("hosts", ())
+    tasks = tuple(TaskSpec(kind, count) for kind, count in draft.counts.items())
+    spec = ClusterSpec("", draft.strategy, Program("script", ""), tasks, "", backend=BackendSpec(hosts=hosts))
+    placement = plan.place(spec, [host.name for host in hosts] or [""])
+    needs = {host: plan.ports_needed(spec, placement, host) for host in placement}
+    host = max(needs, key=needs.__getitem__)
+    return host if len(hosts) > 1 else "", needs[host]
 
 
 def _device_problems(draft: Draft, findings: Findings) -> Iterator[Problem]:
@@ -214,7 +228,7 @@ RULES: tuple[tuple[tuple[str, ...], Callable[[Draft], Problem | None]], ...] = (
     ((*_COUNTS, "collectives"), _collectives_have_their_strategy),
     ((*PROGRAM_KINDS, "collectives"), _collectives_have_their_program),
     (_COUNTS, _not_too_many),
-    ((*_COUNTS, "ports"), _ports_for_all),
+    ((*_COUNTS, "ports", "backend.hosts"), _ports_for_all),
     (("backend.type", "backend.hosts"), _hosts_have_their_backend),
     ((*_COUNTS, "backend.hosts"), _enough_slots),
 )

@@ -133,6 +133,16 @@ def test_tasks_go_to_slots(hosts, tasks, expected):
     assert {host: len(ids) for host, ids in placement.items()} == expected
 
 
+def test_each_host_has_the_ports_of_a_range_for_its_own_tasks():
+    assert spec_of({"hosts": "a:4,b:4"}, tasks={"worker": 8}, ports="5001-5004").ports == (5001, 5004)
+    assert spec_of({"hosts": "a,b"}, tasks={"worker": 7}, ports="5001-5004").ports == (5001, 5004)
+    hint = "(give a wider range, or none: free ports are found)"
+    assert problems_of({"hosts": "a:3,b:5,c:1"}, tasks={"worker": 9}, ports="5001-5004") == [
+        f"o: ports: 5001-5004 are 4 ports; 5 tasks on host b need one each {hint}"
+    ]
+    assert problems_of({"hosts": "a:5"}, ports="5001-5004") == [f"o: ports: 5001-5004 are 4 ports; 5 tasks need one each {hint}"]
+
+
 def test_too_few_slots_are_counted():
     assert problems_of({"hosts": "a:2,b"}, tasks={"worker": 4}) == [
         "o: backend.hosts: 4 tasks do not fit into 3 slots (a:2, b:1) (name more slots, or fewer tasks)"
