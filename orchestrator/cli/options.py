@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from ..errors import Problem, SpecError, UsageError
 from ..model.document import Node
@@ -184,7 +185,7 @@ def read_settings(ctx: click.Context) -> tuple[Node, str]:
     document, base = _read_file(given["file"])
     assignments = [documents.parse_assignment(text, "--set") for text in given["assignments"]]
     environment, flags = _option_overlays(ctx)
-    for path, value in [*environment, *assignments, *_hostfile(ctx), *flags, *_variables(given["variables"]), *_program(ctx, base)]:
+    for path, value in [*environment, *assignments, *flags, *_variables(given["variables"]), *_program(ctx, base)]:
         document = documents.overlay(document, path, value)
     return document, base
 
@@ -228,12 +229,20 @@ def _option_overlays(ctx: click.Context) -> tuple[list[Overlay], list[Overlay]]:
             environment += _overlays(option, _meaning(option, told), option.variable)
         if text is not None:
             flags += _overlays(option, text, option.long)
+    (environment if _is_variable(ctx, "hostfile") else flags).extend(_hostfile(ctx))
     return environment, flags
+
+
+def _is_variable(ctx: click.Context, parameter: str) -> bool:
+    """Whether click has taken this parameter's value from its variable: a flag would have more weight."""
+    return ctx.get_parameter_source(parameter) is ParameterSource.ENVIRONMENT
 
 
 def _overlays(option: SpecOption, text: str, place: str) -> Iterator[Overlay]:
     if option.path in PROGRAM_KINDS:
         yield from _instead_of_others(option.path, place)
+    if option.path == "backend.type" and text == "local":
+        yield "backend.hosts", Node(None, place, "")  # this machine takes the place of hosts that were named with less weight
     yield option.path, _node(text, place, option.path)
 
 
@@ -255,14 +264,16 @@ def _instead_of_others(chosen: str, place: str) -> Iterator[Overlay]:
 
 
 def _hostfile(ctx: click.Context) -> Iterator[Overlay]:
-    """The hosts of ``--hostfile``, which take the place of others."""
+    """The hosts of ``--hostfile`` or its variable, which take the place of those that were named with less weight."""
     from ..model.hosts import read_hostfile
 
-    name = ctx.params["hostfile"]
-    if not name:
+    name, has_flag = ctx.params["hostfile"], ctx.params["spec_hosts"] is not None
+    if not name or (has_flag and _is_variable(ctx, "hostfile")):
         return
-    if ctx.params["spec_hosts"] is not None:
+    if has_flag:
         raise UsageError("both -H and --hostfile name hosts; give one of them")
+    if os.environ.get("ORCH_HOSTS") and _is_variable(ctx, "hostfile"):
+        raise UsageError("both ORCH_HOSTS and ORCH_HOSTFILE name hosts; set one of them")
     yield "backend.hosts", read_hostfile(_read_whole(Path(name)).decode("utf-8", "replace"), name)
 
 

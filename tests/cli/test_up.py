@@ -179,6 +179,29 @@ def test_a_variable_turns_a_switch_on_and_off(orch: Orch, tmp_path: Path) -> Non
         assert tasks(ORCH_CHIEF=word) == {"worker-0"}
 
 
+def test_hosts_of_a_flag_beat_those_of_a_variable(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("hostA slots=2\n")
+    (tmp_path / "others").write_text("hostD\n")
+    (tmp_path / "orch.yaml").write_text("backend: {hosts: hostE}\n")
+
+    def hosts(*words: str, **env: str) -> set[str]:
+        planned = json.loads(orch("plan", "show.py", "--json", *words, env={"ORCH_HOSTFILE": "hosts", **env}, check=0).out)
+        return {task["host"] for task in planned["tasks"]}
+
+    assert hosts() == {"hostA"}
+    assert hosts("-H", "hostB:2") == {"hostB"}
+    assert hosts("--hostfile", "others", ORCH_HOSTS="hostB") == {"hostD"}
+    assert hosts("--set", "backend.hosts=hostC") == {"hostC"}
+    assert hosts("--backend", "local") == {"local"}
+    assert hosts("-H", "hostB", ORCH_HOSTFILE="missing") == {"hostB"}
+    for words, env, said in (
+        (["-H", "hostB", "--hostfile", "others"], {}, "both -H and --hostfile name hosts; give one of them"),
+        (["--backend", "local", "--hostfile", "others"], {}, "backend.hosts: are for backend ssh, not local"),
+        ([], {"ORCH_HOSTS": "hostB", "ORCH_HOSTFILE": "hosts"}, "both ORCH_HOSTS and ORCH_HOSTFILE name hosts; set one of them"),
+    ):
+        assert said in orch("plan", "show.py", *words, env=env, check=2).err
+
+
 def test_env_flags_go_over_the_files_variables(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "orch.yaml").write_text("script: show.py\ndefaults: {env: {A: file, B: file}}\n")
     orch("up", "--env", "B=flag", "--env", "C.D=dots", env={"A": "shell", "E": "shell"}, check=0)
