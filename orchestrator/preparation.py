@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from worker import contract
 
 from .backends import Backend, Host
-from .backends.agents import AgentLink, Lose, Receive, refuse_silence
+from .backends.agents import AgentLink, Lose, Receive
 from .backends.code import WorkingDirectory, collect
 from .backends.network import Network
 from .backends.reach import reach
@@ -67,13 +67,13 @@ class Preparation:
             for task in (connecting, reminding, *self._sending):
                 task.cancel()
             await asyncio.wait([connecting])
-        if self._given_up is not None:
-            raise self._given_up
+        self._refuse_late()
         self._refuse_problems()
         self._step = asyncio.get_running_loop().create_future()
         found = await self._network.find_addresses(self.links, self.facts, self._step)
         if not self._step.done():  # one host alone tries nobody
             self._step.set_result(None)
+        self._refuse_late()
         hosts = [self._host_facts(host, found[host.name]) for host in self.hosts.values()]
         return plan.make(self._rundir.run_id, self._spec, self._placement, hosts)
 
@@ -98,6 +98,11 @@ class Preparation:
         elif self._given_up is None:
             self._given_up = reason  # all have answered, and `make_plan` is about to go on
 
+    def _refuse_late(self) -> None:
+        """A reason to give up that came in the same turn of the loop as the last answer."""
+        if self._given_up is not None:
+            raise self._given_up
+
     def notes(self) -> list[str]:
         """What is odd about the hosts, and may be right."""
         return versions.compare({name: self.facts[name] for name in self.hosts})
@@ -115,7 +120,7 @@ class Preparation:
             while quiet_s < ANSWER_S:
                 await asyncio.sleep(1.0)
                 quiet_s = 0.0 if self._sending else quiet_s + 1.0
-            raise refuse_silence(next(host for name, host in self.hosts.items() if name not in self.facts), ANSWER_S)
+            raise refuse_silence([name for name in self.hosts if name not in self.facts], ANSWER_S)
         except (OrchError, OSError) as error:
             self.give_up(error)
 
@@ -127,9 +132,8 @@ class Preparation:
         said = ""
         while True:
             late = [name for name in self.hosts if name not in self.facts]
-            shown = ", ".join(late if len(late) <= 4 else [*late[:3], f"{len(late) - 3} more"])
             what = "the connection and the code" if self._spec.backend.code == "ship" else "the connection"
-            text = f"waiting for {shown}: {what} ({len(self.facts)} of {len(self.hosts)} hosts have answered)"
+            text = f"waiting for {_fold(late)}: {what} ({len(self.facts)} of {len(self.hosts)} hosts have answered)"
             if late and text != said:
                 said = text
                 self._say(text)
@@ -195,10 +199,22 @@ class Preparation:
         """Where something is wrong; nowhere in particular if there is one host only."""
         if len(self.hosts) == 1:
             return ""
-        shown = ", ".join(hosts if len(hosts) <= 4 else [*hosts[:3], f"{len(hosts) - 3} more"])
-        return f"host {shown}" if len(hosts) == 1 else f"hosts {shown}"
+        return f"host {hosts[0]}" if len(hosts) == 1 else f"hosts {_fold(hosts)}"
 
     def _host_facts(self, host: Host, address: str) -> HostFacts:
         facts = self.facts[host.name]
         run_dir = str(self._rundir.path) if host.sees_run_dir or facts.sees_run_dir else None
         return HostFacts(host.name, address, facts.cores, facts.ports, run_dir, facts.gpus, host.interface, facts.workdir)
+
+
+def refuse_silence(hosts: Sequence[str], seconds: float) -> OrchError:
+    """The error for agents that have started and say nothing."""
+    where, log = (hosts[0], hosts[0]) if len(hosts) == 1 else (f"each of {_fold(hosts)}", "HOST")
+    return OrchError(
+        f"the agent on {where} has started and has not answered for {seconds:g} s; is that machine overloaded, or its disk stuck? "
+        f"what the agent complained of: agents/{log}.log in the run's directory"
+    )
+
+
+def _fold(names: Sequence[str]) -> str:
+    return ", ".join(names if len(names) <= 4 else [*names[:3], f"{len(names) - 3} more"])

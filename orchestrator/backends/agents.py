@@ -260,14 +260,6 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def refuse_silence(host: Host, seconds: float) -> OrchError:
-    """The error for an agent that has started and says nothing."""
-    return OrchError(
-        f"the agent on {host.name} has started and has not answered for {seconds:g} s; is that machine overloaded, or its disk stuck? "
-        f"what the agent complained of: agents/{host.name}.log in the run's directory"
-    )
-
-
 def in_our_time(frame: Any, ahead: float) -> Any:
     """What an agent says, with its times as our clock would have told them."""
     changes: dict[str, Any] = {}

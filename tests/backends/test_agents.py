@@ -117,12 +117,6 @@ def test_an_agent_that_tells_of_what_it_was_not_given_is_let_go(tmp_path: Path, 
     assert [each.stream for each in received] == ["stdout", contract.STACKS]
 
 
-def test_an_agent_that_says_nothing_is_told_of_with_its_log() -> None:
-    error = agents.refuse_silence(Host("red", "10.0.0.1", sees_run_dir=False), 60.0)
-    assert "agents/red.log" in str(error)
-    assert error.exit_code == 125
-
-
 def test_a_start_that_is_called_off_leaves_nothing_of_what_it_had_started(tmp_path: Path) -> None:
     """The program is there already, and asyncio has not handed it over yet."""
     started = tmp_path / "started"

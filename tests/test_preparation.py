@@ -1,0 +1,85 @@
+"""From hosts to a plan, with real processes in the place of the hosts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import preparation
+from orchestrator.backends import Backend, Errand, Host, Transport, local
+from orchestrator.errors import OrchError
+from orchestrator.model.spec import ClusterSpec, TaskSpec
+from orchestrator.preparation import Preparation
+from orchestrator.record import rundir
+from worker import contract
+
+
+class SeveralHere(local.Local):
+    """Hosts that are all this machine."""
+
+    def __init__(self, names: tuple[str, ...], argv: Mapping[str, tuple[str, ...]]) -> None:
+        self._names, self._argv = names, argv
+
+    def hosts(self, spec: ClusterSpec) -> tuple[Host, ...]:
+        return tuple(Host(name, "127.0.0.1", sees_run_dir=True) for name in self._names)
+
+    def transport(self, spec: ClusterSpec, host: Host, errand: Errand = "agent") -> Transport:
+        return Transport(self._argv[host.name]) if host.name in self._argv else local.transport("")
+
+
+def refusal(directory: Path, backend: Backend, size: int, on_frame: Callable[[Preparation, Any], None]) -> str:
+    """Why no plan is made. `on_frame` is told of each frame, once it has been heard."""
+
+    async def prepare() -> None:
+        def receive(host: str, frame: Any, data: bytes) -> None:
+            if isinstance(frame, (contract.Facts, contract.Tried)):
+                prepared.hear(host, frame)
+                on_frame(prepared, frame)
+
+        def lose(host: str, reason: str, overdue_s: float) -> None:
+            prepared.give_up(OrchError(f"{host}: {reason}"))
+
+        program = contract.Program("command", "true")
+        spec = ClusterSpec("one", "multi_worker_mirrored", program, (TaskSpec("worker", size),), str(directory), preload=())
+        prepared = Preparation(spec, backend, rundir.create(directory / "home", "one"), receive, lose, lambda text: None)
+        try:
+            await prepared.make_plan()
+        finally:
+            await asyncio.gather(*(link.kill() for link in prepared.links.values()))
+
+    with pytest.raises(OrchError) as caught:
+        asyncio.run(prepare())
+    assert caught.value.exit_code == 125
+    return str(caught.value)
+
+
+def test_hosts_that_say_nothing_are_all_named_with_their_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparation, "ANSWER_S", 1.0)
+    heard = "has started and has not answered for 1 s"
+    silent = ("sleep", "1000")
+    both = SeveralHere(("red", "blue"), {"red": silent, "blue": silent})
+    found = refusal(tmp_path / "both", both, 2, lambda *_: None)
+    assert found.startswith(f"the agent on each of red, blue {heard}; ")
+    assert "agents/HOST.log in the run" in found
+    found = refusal(tmp_path / "one", SeveralHere(("red",), {"red": silent}), 1, lambda *_: None)
+    assert found.startswith(f"the agent on red {heard}; ")
+    assert "agents/red.log in the run" in found
+    assert "on each of h0, h1, h2, 3 more has" in str(preparation.refuse_silence([f"h{number}" for number in range(6)], 60.0))
+
+
+@pytest.mark.parametrize("last", [contract.Facts, contract.Tried])
+def test_what_ends_a_run_together_with_the_last_answer_is_not_lost(tmp_path: Path, last: type) -> None:
+    """A Ctrl-C, or a host that is lost, in the same turn of the loop: all have answered, and the plan is not made yet."""
+    heard: list[Any] = []
+
+    def interrupt(prepared: Preparation, frame: Any) -> None:
+        heard.extend([frame] if isinstance(frame, last) else [])
+        if len(heard) == 2:
+            prepared.give_up(OrchError("interrupted"))
+
+    assert refusal(tmp_path, SeveralHere(("red", "blue"), {}), 2, interrupt) == "interrupted"
+    assert len(heard) == 2
