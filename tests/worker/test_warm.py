@@ -260,6 +260,12 @@ def test_it_ends_when_nobody_uses_it(orch: Any, tmp_path: Path, start_warm: Star
     assert not home().exists()
 
 
+def test_one_that_ends_at_once_is_not_said_to_be_there(orch: Any) -> None:
+    done = orch("warm", "start", "--preload", "decimal", "--idle-timeout", "0.0001", check=125)
+    assert done.err.endswith("\nError: warm: it was ready, and ended again: nobody had used it for 0.0001 s (--idle-timeout)\n")
+    assert not home().exists()
+
+
 FAULTY = {
     "missing": ("import there_is_none", "importing faulty failed: ModuleNotFoundError: No module named 'there_is_none'"),
     "ends": ("import os; os._exit(3)", "importing faulty ended the process"),

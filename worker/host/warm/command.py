@@ -72,7 +72,15 @@ def start(preload: list[str], idle_s: float, import_s: float) -> dict[str, Any]:
     report = _hear(process, reader, preload, import_s)
     if "error" in report:
         return {"running": False, "error": report["error"]}
-    return {**status(preload), "was_running": False, "replaced": old["refused"] if old["running"] else None}
+    try:
+        new = status(preload)
+    except NoAnswerError as error:
+        if not _wait_for_end(error.pid):
+            raise
+        new = {"running": False}  # it was about to end
+    if not new["running"]:
+        return {"running": False, "error": f"it was ready, and ended again: nobody had used it for {idle_s:g} s (--idle-timeout)"}
+    return {**new, "was_running": False, "replaced": old["refused"] if old["running"] else None}
 
 
 def _hear(process: Any, reader: int, preload: list[str], import_s: float) -> dict[str, Any]:
