@@ -14,7 +14,8 @@ from orchestrator.model.document import read
 from orchestrator.model.parse import parse
 from orchestrator.model.plan import HostFacts
 from worker.contract import TemplateOrder
-from worker.host.environment import compose, compose_for_template
+from worker.host.environment import compose_for_template
+from worker.task_environment import compose
 
 
 def variables_of(command: click.Command) -> Iterator[str]:
