@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import resource
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
+from tests.live import room_for
 from worker import contract
 from worker.host import environment, processes
 from worker.host.births import Birth, Starter
@@ -31,20 +29,6 @@ def birth_of(name: str, directory: Path) -> Birth:
 
 def refuse(*_: Any) -> NoReturn:
     raise processes.SpawnError("not here")
-
-
-@contextmanager
-def room_for(more: int) -> Iterator[None]:
-    """As if no more than so many files could be opened. The kernel gives the lowest number that is free."""
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    free = [os.dup(0) for _ in range(more + 1)]
-    for fd in free:
-        os.close(fd)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free[more], limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def count_files() -> int:
