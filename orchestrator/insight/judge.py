@@ -45,9 +45,8 @@ def _judge_host(facts: HostFacts, wanted: Wanted) -> Iterator[Finding]:
         return
     yield from tensorflow_rules.judge(facts, wanted)
     if facts.machine is None:
-        yield error(
-            "host", "this host could not be looked at", facts.machine_problem, "run python3 -I worker/host/start.py survey there to see why"
-        )
+        how = "see whether df, nvidia-smi or getent hosts localhost hang there, and ask again; if none does, report it with these words"
+        yield error("host", "this host could not be looked at", facts.machine_problem, how)
         return
     yield from _disk(facts.machine, facts.is_here)
     wanted = replace(wanted, tasks_here=wanted.share_of(facts.name))
