@@ -351,7 +351,10 @@ class Supervisor:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             self._rundir.free_reserve()
         reason = f"the run cannot be recorded in {self._rundir.path}: {error.strerror or error}"
-        self._loop.call_soon(self._happen, events.HostBroken("", reason, now()))
+        if self._cluster is None:
+            self._preparation.give_up(OrchError(f"{reason}; make room, or name another directory with --run-dir or ORCH_HOME"))
+        else:
+            self._loop.call_soon(self._happen, events.HostBroken("", reason, now()))
 
 
 def verdict_of_error(error: OrchError, started_at: float) -> Verdict:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import subprocess
 import sys
 import textwrap
@@ -124,6 +125,20 @@ def wait_until_ready(directory: Path, *names: str) -> dict[str, psutil.Process]:
     """The processes that have said under these names that they are ready."""
     __tracebackhide__ = True
     return {name: psutil.Process(int(wait_for_file(directory / f"{name}.ready"))) for name in names}
+
+
+@contextlib.contextmanager
+def room_for(more: int) -> Iterator[None]:
+    """As if no more than so many files could be opened. The kernel gives the lowest number that is free."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = [os.dup(0) for _ in range(more + 1)]
+    for fd in free:
+        os.close(fd)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[more], limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def is_alive(process: psutil.Process) -> bool:

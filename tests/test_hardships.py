@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from orchestrator.backends import load
+from orchestrator.errors import OrchError
+from orchestrator.model.spec import ClusterSpec, TaskSpec
+from orchestrator.record import rundir
+from orchestrator.record.console import Console, Sink
+from orchestrator.supervisor import Supervisor
 from tests.conftest import Orch
 from tests.live import LiveRun
+from worker.contract import Program
 
 Script = Callable[..., Path]
 SLEEP = "import time\ntime.sleep(1000)\n"
@@ -93,3 +103,20 @@ def test_a_worker_that_is_done_before_the_others_is_not_waited_for(orch: Orch, s
     )
     done = orch("up", "early.py", "-n", "2", "--start-timeout", "10", check=0)
     assert "waiting for  (" not in done.err
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="NOT TESTED: this system has no /dev/full")
+def test_a_disk_that_is_full_before_there_is_a_plan_ends_the_run(tmp_path: Path) -> None:
+    run = rundir.create(tmp_path / "home", "full")
+    (run.path / "events.jsonl").symlink_to("/dev/full")
+    spec = ClusterSpec("full", "none", Program("command", "true"), (TaskSpec("worker", 1),), str(tmp_path), preload=())
+    console = Console(run, Sink(), quiet=True)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        with pytest.raises(OrchError, match=r"cannot be recorded in .*: No space left on device; make room"):
+            asyncio.run(Supervisor(spec, load("local"), run, console).run())
+    finally:
+        console.finish(None)
+        assert run._events_fd is not None
+        os.close(run._events_fd)  # a controller keeps it open to its end
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

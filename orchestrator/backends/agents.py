@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import time
@@ -20,6 +21,7 @@ from worker.contract import FRAMES, Bye, Ping, Pong
 
 from ..errors import OrchError, UsageError
 from ..model import events
+from ..model.endings import describe_return
 from . import Diagnosis, Host, Transport
 
 ENDING_S = 10.0
@@ -30,6 +32,8 @@ BEATS = 8
 """How often a host is asked for a sign of life within the time of silence that loses it."""
 MOST_NOISE = 1024 * 1024
 """Bytes that a host's shell may print before the agent's mark."""
+
+_NO_PROGRAM = (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR)
 
 Receive = Callable[[str, Any, bytes], None]
 Lose = Callable[[str, str, float], None]
@@ -61,15 +65,14 @@ class AgentLink:
         """The tasks that it was told to start."""
 
     async def open(self, transport: Transport) -> None:
-        """Start the agent. Raises `UsageError` if its program cannot be run, `NotReachedError` if it gives no mark."""
+        """Start the agent. Raises `UsageError` for a program that cannot run, `OrchError` if none can, `NotReachedError` without a mark."""
         self._program, self._is_remote = transport.argv[0], bool(transport.mark)
         with open(self._log, "ab", opener=_private) as stderr:
             said_before = stderr.tell()
             try:
                 await self._start(transport.argv, stderr)
             except OSError as error:
-                remedy = "install the OpenSSH client, or set backend.ssh" if transport.mark else "set python: or --python"
-                raise UsageError(f"{transport.argv[0]!r} cannot be run: {error.strerror or error}; {remedy}") from None
+                raise _explain_start(transport, error) from None
         first = b""
         if transport.mark:
             assert self._process is not None
@@ -239,12 +242,19 @@ class AgentLink:
             self._lose(self.host.name, f"{reason}{hint}", 0.0)
 
     def _explain(self, code: int) -> str:
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         try:
             complaint = self._log.read_text(errors="replace").strip().splitlines()[-1:]
         except OSError:
             complaint = []
-        return f"its agent {how}" + "".join(f": {line}" for line in complaint)
+        return f"its agent {describe_return(code)}" + "".join(f": {line}" for line in complaint)
+
+
+def _explain_start(transport: Transport, error: OSError) -> OrchError:
+    """Whether the program is the wrong one, or this machine is short of something."""
+    what = f"{transport.argv[0]!r} cannot be run: {error.strerror or error}"
+    if error.errno in _NO_PROGRAM:
+        return UsageError(f"{what}; " + ("install the OpenSSH client, or set backend.ssh" if transport.mark else "set python: or --python"))
+    return OrchError(f"{what}; this machine is short of open files (ulimit -n), of processes (ulimit -u) or of memory: raise the limit")
 
 
 def _refuse_strangers(frame: Any, ordered: Collection[str]) -> None:

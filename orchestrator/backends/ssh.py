@@ -21,6 +21,7 @@ from pathlib import Path, PurePosixPath
 import worker
 
 from ..errors import UsageError
+from ..model.endings import describe_return
 from ..model.spec import ClusterSpec, HostSpec
 from . import Backend, Diagnosis, Errand, Host, Transport, local
 
@@ -175,8 +176,7 @@ def diagnose(host: HostSpec, code: int, said: str) -> Diagnosis:
         return Diagnosis(f"{last.removeprefix('orch: ')}; orch needs 3.10 or newer there", f"set python: for {host.name}")
     if code in (126, 127) or (code and _NO_PYTHON.search(last)):
         return Diagnosis(f"there is no such Python: {last}", f"set python: for {host.name}, or for all")
-    how = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
-    return Diagnosis(f"what ssh has started there {how}" + (f": {last.removeprefix('orch: ')}" if last else ""))
+    return Diagnosis(f"what ssh has started there {describe_return(code)}" + (f": {last.removeprefix('orch: ')}" if last else ""))
 
 
 def _diagnose_ssh(host: HostSpec, said: str, last: str) -> Diagnosis:

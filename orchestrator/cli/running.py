@@ -136,7 +136,7 @@ def _show_end(run: RunDir, viewer: Viewer, view: LogView | None, cluster: Cluste
     if view is not None and view.folded_note:
         lines.insert(0, view.folded_note)
     if verbose and cluster is not None:
-        lines.insert(0, timeline.slowest(timeline.measure(run.read_events(), {name: task.host for name, task in cluster.tasks.items()})))
+        lines.insert(0, timeline.slowest(timeline.measure(run.read_events(), cluster)))
     text = "".join(f"orch: {line}\n" for line in lines)
     if isinstance(viewer, Console):
         viewer.conclude(text)

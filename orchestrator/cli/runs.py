@@ -51,7 +51,7 @@ def ps_command(run: str | None, home: str, everything: bool, timeline: bool, as_
         return 0
     found = rundir.find(Path(os.path.abspath(home)), run)
     cluster = found.read_cluster()
-    measured = times.measure(found.read_events(), {name: task.host for name, task in cluster.tasks.items()}) if cluster else {}
+    measured = times.measure(found.read_events(), cluster) if cluster else {}
     if as_json:
         click.echo(json.dumps({**_summary(found, cluster), "tasks": _tasks(cluster), "timeline": measured}))
         return 0

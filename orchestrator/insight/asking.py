@@ -11,6 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ..model.endings import describe_return
+
 MOST_BYTES = 1 << 20
 
 
@@ -27,21 +29,8 @@ class Asked:
     def ending(self) -> str:
         """In words, with its last ones."""
         last = next((line.strip() for line in reversed(self.err.splitlines()) if line.strip()), "")
-        how = (
-            self.reason
-            if self.code is None
-            else f"it was killed by {_signal(-self.code)}"
-            if self.code < 0
-            else f"it ended with exit code {self.code}"
-        )
+        how = self.reason if self.code is None else f"it {describe_return(self.code)}"
         return f"{how}: {last[:300]}" if last else how
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def ask(argv: Sequence[str], env: Mapping[str, str], limit_s: float) -> Asked:

@@ -45,9 +45,8 @@ def _judge_host(facts: HostFacts, wanted: Wanted) -> Iterator[Finding]:
         return
     yield from tensorflow_rules.judge(facts, wanted)
     if facts.machine is None:
-        yield error(
-            "host", "this host could not be looked at", facts.machine_problem, "run python3 -I worker/host/start.py survey there to see why"
-        )
+        how = "see whether df, nvidia-smi or getent hosts localhost hang there, and ask again; if none does, report it with these words"
+        yield error("host", "this host could not be looked at", facts.machine_problem, how)
         return
     yield from _disk(facts.machine, facts.is_here)
     wanted = replace(wanted, tasks_here=wanted.share_of(facts.name))
@@ -108,9 +107,9 @@ def _limits(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
             "limits", f"a process may have {files:,} files open", f"about {needed:,} are wanted: each task talks to every other one", how
         )
     processes = _soft(machine, "processes")
-    if processes is not None and processes < wanted.tasks * THREADS_PER_TASK and not machine.is_root:
+    if processes is not None and processes < wanted.tasks_here * THREADS_PER_TASK and not machine.is_root:
         why = f"threads count too, and each TensorFlow process has about {THREADS_PER_TASK} or more"
-        yield warning("limits", f"this user may have {processes:,} processes", why, f"ulimit -u {wanted.tasks * THREADS_PER_TASK * 2}")
+        yield warning("limits", f"this user may have {processes:,} processes", why, f"ulimit -u {wanted.tasks_here * THREADS_PER_TASK * 2}")
     space = _soft(machine, "address_space")
     if space is not None:
         why = "TensorFlow reserves much more address space than it uses, above all for GPUs"

@@ -13,6 +13,7 @@ from worker import files
 
 from ..errors import OrchError
 from ..model.formation import group_tasks
+from ..record.lines import clean
 from ..record.rundir import RunDir
 from .devices import shorten
 from .placement import BOOKKEEPING, Count, StreamScan, TaskPlacement, summarise
@@ -164,7 +165,7 @@ def _table(rows: Iterable[tuple[str, str, Count, list[str]]]) -> Iterator[str]:
     cells = [head]
     for op, device, count, tasks in rows:
         numbers = [count.executed, *([count.sent] if has_sent else []), count.placed]
-        cells.append([_cut(op, 34), device, *(f"{number:,}" if number else "-" for number in numbers), group_tasks(tasks)])
+        cells.append([_cut(clean(op), 34), device, *(f"{number:,}" if number else "-" for number in numbers), group_tasks(tasks)])
     widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
     for row in cells:
         texts = [
@@ -223,7 +224,7 @@ def _times(count: Count) -> str:
 
 def _wrapped(text: str, indent: str) -> list[str]:
     return textwrap.wrap(
-        text, WIDTH, initial_indent=indent, subsequent_indent=indent + "  ", break_long_words=False, break_on_hyphens=False
+        clean(text), WIDTH, initial_indent=indent, subsequent_indent=indent + "  ", break_long_words=False, break_on_hyphens=False
     )
 
 

@@ -14,6 +14,7 @@ from collections import deque
 
 from worker.clock import now
 
+from ..errors import OrchError
 from ..model import events
 from ..model.cluster import Cluster
 from ..model.plan import Plan
@@ -68,6 +69,8 @@ class Console:
         self._view: LogView | None = None
         self._sizes: dict[StreamKey, int] = {}
         self._followers: dict[StreamKey, Follower] = {}
+        self._unread: dict[StreamKey, int] = {}
+        """The files that could not be read, and how large they were then: they are tried again when they have grown."""
         self._attempts: dict[str, int] = {}
         self._notices: deque[str] = deque()
         self._changed = threading.Condition()
@@ -165,11 +168,14 @@ class Console:
 
     def _grown(self) -> list[StreamKey]:
         """The files with something new in them, of each task those of its oldest attempt only: the newer ones come after it."""
-        grown = [key for key, size in self._sizes.items() if key not in self._followers or size > self._followers[key].offset]
+        grown = [key for key, size in self._sizes.items() if size > self._unread.get(key, -1) and self._is_behind(key, size)]
         oldest: dict[str, int] = {}
         for task, attempt, _ in grown:
             oldest[task] = min(attempt, oldest.get(task, attempt))
         return [key for key in grown if key[1] == oldest[key[0]]]
+
+    def _is_behind(self, key: StreamKey, size: int) -> bool:
+        return key not in self._followers or size > self._followers[key].offset
 
     def _show_some(self, view: LogView | None, key: StreamKey) -> None:
         task, attempt, stream = key
@@ -178,7 +184,13 @@ class Console:
             for other, text in view.finish(task, now()):
                 self._sink.write(other, text)
         follower = self._followers.setdefault(key, Follower(self._run.log_path(*key)))
-        data = follower.read(CHUNK)
+        try:
+            data = follower.read(CHUNK)
+        except OrchError as error:
+            if key not in self._unread:
+                self._sink.write("stderr", f"orch: {clean(str(error))}; its lines are shown once it can be read\n")
+            self._unread[key] = self._sizes[key]
+            return
         if not data:
             # Shorter than it was said to be: its own task has cut it, and what is gone is gone.
             follower.offset = max(follower.offset, self._sizes[key])

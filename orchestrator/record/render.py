@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ..model import blame, events, lifecycle, restarts
 from ..model.cluster import Cause, Cluster, Outcome, Phase, TaskState, TaskStatus, Verdict
+from ..model.endings import describe_code
 from ..model.formation import describe_gone, group_tasks
 from ..model.plan import Plan
 from . import stacks
@@ -32,35 +31,6 @@ _HEADLINES = {
     Outcome.TIMED_OUT: "ran out of time",
     Outcome.BROKEN: "broke down",
 }
-
-
-_SIGNALS = {
-    "SIGABRT": "native code gave up",
-    "SIGBUS": "memory that is not there",
-    "SIGFPE": "arithmetic error",
-    "SIGILL": "illegal instruction",
-    "SIGPIPE": "nobody reads what it writes",
-    "SIGSEGV": "segmentation fault",
-    "SIGSYS": "forbidden system call",
-    "SIGXCPU": "CPU time limit",
-    "SIGXFSZ": "file size limit",
-}
-"""Those that the kernel or a library sends to the process that they are about; signal(7)."""
-
-
-def describe_code(code: int, killed: bool) -> str:
-    """An end in words: ``exit code 7``, ``killed by SIGKILL``, ``killed by SIGSEGV: segmentation fault``.
-
-    `killed`: by a signal, and not by its own word for one.
-    """
-    name = ""
-    if code > 128:
-        with contextlib.suppress(ValueError):
-            name = signal.Signals(code - 128).name
-    if killed:
-        words = f": {_SIGNALS[name]}" if name in _SIGNALS else ""
-        return f"killed by {name or f'signal {code - 128}'}{words}"
-    return f"exit code {code}" + (f", a shell's word for {name}" if name else "")
 
 
 def describe_seconds(seconds: float) -> str:
@@ -87,7 +57,7 @@ def narrate(before: Cluster, after: Cluster, event: events.Event) -> str | None:
         return _narrate_restart(after)
     if after.attempt != before.attempt:
         alone = [name for name in before.alone if name not in after.alone and after.attempt_at == before.attempt_at]
-        return f"attempt {after.attempt}{f' of {group_tasks(alone)} alone' if alone else ''}"
+        return f"{group_tasks(alone)} {_starts(alone)} again alone (attempt {after.attempt})" if alone else f"attempt {after.attempt}"
     if isinstance(event, events.StopAsked) and before.phase is Phase.STOPPING:
         return "it is not started again" if before.again and not after.again else "again: killing what is left"
     if before.phase is Phase.STARTING and after.phase is Phase.RUNNING and len(after.tasks) > 1:
@@ -105,13 +75,17 @@ def narrate(before: Cluster, after: Cluster, event: events.Event) -> str | None:
     return None
 
 
+def _starts(tasks: Sequence[str]) -> str:
+    return "starts" if len(tasks) == 1 else "start"
+
+
 def _narrate_restart(after: Cluster) -> str:
     """``attempt 1 ended after 12.3 s; starting again in 1.1 s (restart 1 of 3)``"""
     last = after.past[-1]
     took = describe_seconds(max(0.0, last.ended_at - last.started_at))
     pause = describe_seconds(max(0.0, (after.resume_at or 0.0) - last.ended_at))
     spent = sum(not attempt.free for attempt in restarts.relevant(after.past))
-    count = "free of charge" if last.free else f"restart {spent} of {after.policy.restart.max}"
+    count = "does not count against --max-restarts" if last.free else f"restart {spent} of {after.policy.restart.max}"
     return f"attempt {last.attempt} ended after {took}; starting again in {pause} ({count})"
 
 
@@ -222,15 +196,20 @@ def _describe_others(cause: Cause, cluster: Cluster | None) -> list[str]:
     stopped = [task.name for task in others if task.state is TaskState.STOPPED]
     failed = [task for task in others if task.state is TaskState.FAILED]
     lines = [f"  stopped because of it: {group_tasks(stopped)}"] if stopped else []
-    lines += [f"  failed because of it: {names}: lost {whom}" for whom, names in _group_lost(said)]
-    return lines + [f"  failed after it: {task.name} ({describe_code(task.code or 0, task.killed)})" for task in failed[:MOST_OTHERS]]
+    lines += _some([f"  failed because of it: {names}: lost {whom}" for whom, names in _group_lost(said)])
+    return lines + _some([f"  failed after it: {task.name} ({describe_code(task.code or 0, task.killed)})" for task in failed])
+
+
+def _some(lines: list[str]) -> list[str]:
+    left_out = len(lines) - MOST_OTHERS
+    return [*lines[:MOST_OTHERS], f"    and {left_out} more: orch ps"] if left_out > 0 else lines
 
 
 def _group_lost(said: Mapping[str, str]) -> list[tuple[str, str]]:
     by_loss: dict[str, list[str]] = {}
     for task, lost in said.items():
         by_loss.setdefault(lost, []).append(task)
-    return [(lost, group_tasks(names)) for lost, names in by_loss.items()][:MOST_OTHERS]
+    return [(lost, group_tasks(names)) for lost, names in by_loss.items()]
 
 
 def _explain_given_code(verdict: Verdict) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..model import events
+from ..model.cluster import Cluster
 from .journal import HostReady, RunBegun, RunEvent, TaskBegan, TaskSpoke, TemplateReady
 
 PHASES = ("agent", "template", "fork or exec", "first line", "port bound", "formed", "first output", "first report")
@@ -19,11 +20,11 @@ class _Times:
     marks: dict[str, float] = field(default_factory=dict)
 
 
-def measure(happened: Iterable[RunEvent], hosts_by_task: dict[str, str]) -> dict[str, dict[str, float]]:
+def measure(happened: Iterable[RunEvent], cluster: Cluster) -> dict[str, dict[str, float]]:
     """For each task, seconds from the run's beginning to the end of each phase that it has reached, in its last attempt."""
     begun = 0.0
     hosts: dict[str, dict[str, float]] = {}
-    tasks = {name: _Times(host) for name, host in hosts_by_task.items()}
+    tasks = {name: _Times(task.host) for name, task in cluster.tasks.items()}
     for event in happened:
         match event:
             case RunBegun():
@@ -42,14 +43,8 @@ def measure(happened: Iterable[RunEvent], hosts_by_task: dict[str, str]) -> dict
                 tasks[event.task].marks.setdefault("first output", event.at)
             case events.TaskReported() if event.task in tasks:
                 tasks[event.task].marks.setdefault("first report", event.at)
-    formed = _formed(tasks.values())
+    formed = {"formed": cluster.formed_at} if cluster.formed_at is not None else {}
     return {name: _since(begun, {**hosts.get(task.host, {}), **task.marks, **formed}) for name, task in tasks.items()}
-
-
-def _formed(tasks: Iterable[_Times]) -> dict[str, float]:
-    bound = [task.marks.get("port bound") for task in tasks]
-    times = [at for at in bound if at is not None]
-    return {"formed": max(times)} if times and len(times) == len(bound) else {}
 
 
 def _since(begun: float, marks: dict[str, float]) -> dict[str, float]:

@@ -15,7 +15,8 @@ import pytest
 
 from orchestrator.backends import Diagnosis, Host, Transport, agents, local, reach
 from orchestrator.backends.agents import AgentLink, NotReachedError
-from tests.live import PATIENCE_S, wait_for_file, wait_until_gone
+from orchestrator.errors import OrchError
+from tests.live import PATIENCE_S, room_for, wait_for_file, wait_until_gone
 from worker import contract
 from worker.channel import encode
 
@@ -115,6 +116,34 @@ def test_an_agent_that_tells_of_what_it_was_not_given_is_let_go(tmp_path: Path, 
     reason = asyncio.run(run())
     assert reason.startswith("it tells of '"), reason
     assert [each.stream for each in received] == ["stdout", contract.STACKS]
+
+
+def test_an_agent_that_a_nameless_signal_ends_is_lost(tmp_path: Path) -> None:
+    async def run() -> str:
+        lost = asyncio.get_running_loop().create_future()
+        host = Host("local", "127.0.0.1", sees_run_dir=False)
+        link = AgentLink(host, tmp_path / "log", lambda *_: None, lambda _, reason, __: lost.set_result(reason))
+        await link.open(Transport((sys.executable, "-c", f"import os; os.kill(os.getpid(), {signal.SIGRTMIN + 2})")))
+        return str(await asyncio.wait_for(lost, PATIENCE_S))
+
+    assert asyncio.run(run()).startswith(f"its agent was killed by signal {signal.SIGRTMIN + 2}")
+
+
+@pytest.mark.parametrize("mark", [b"", b"mark"])
+def test_too_many_open_files_are_no_wrong_command_line(tmp_path: Path, mark: bytes) -> None:
+    async def run(program: str, room: int) -> None:
+        link = AgentLink(Host("local", "127.0.0.1", sees_run_dir=False), tmp_path / "log", lambda *_: None, lambda *_: None)
+        with room_for(room):
+            await link.open(Transport((program,), mark=mark))
+
+    for program, room, code, complaint in (
+        ("true", 2, 125, "'true' cannot be run: Too many open files; .*ulimit -n"),
+        ("/no/such/program", 50, 2, "cannot be run: No such file or directory; (install|set python)"),
+        (str(tmp_path), 50, 2, "cannot be run: Permission denied"),
+    ):
+        with pytest.raises(OrchError, match=complaint) as raised:
+            asyncio.run(run(program, room))
+        assert raised.value.exit_code == code
 
 
 def test_a_start_that_is_called_off_leaves_nothing_of_what_it_had_started(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def spec_of(**backend: object) -> ClusterSpec:
         (96, "orch: /usr/bin/python3 is Python 3.6", "/usr/bin/python3 is Python 3.6; orch needs 3.10 or newer there", False),
         (95, "Lmod: no module cuda", "a line of setup: failed there: Lmod: no module cuda", False),
         (97, "orch: worker/ cannot be kept on this host: No space left", "ended with exit code 97: worker/ cannot be kept", False),
-        (-9, "", "was killed by signal 9", False),
+        (-9, "", "was killed by SIGKILL", False),
     ],
 )
 def test_why_there_is_no_agent(code, said, expected, passing):

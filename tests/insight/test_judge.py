@@ -194,6 +194,22 @@ def test_of_several_hosts_each_finding_names_its_own_and_what_they_share_is_said
     )
 
 
+def test_a_host_that_could_not_be_looked_at_is_told_of_in_its_own_words_and_with_what_a_user_has() -> None:
+    complaint = "it ended with exit code 1: OSError: [Errno 116] Stale file handle"
+    (finding,) = [one for one in judge([replace(SOUND, machine=None, machine_problem=complaint)], MIRRORED) if one.topic == "host"]
+    assert finding.why == complaint
+    assert "nvidia-smi" in finding.remedy
+    assert "start.py" not in finding.remedy
+
+
+def test_a_limit_of_a_host_is_held_against_its_own_tasks() -> None:
+    hosts = [replace(machine(limits={"processes": (400, 400), "open_files": (1100, 1100)}), name=name) for name in ("a", "b")]
+    wanted = Wanted("multi_worker_mirrored", tasks=200, shares={"a": 5, "b": 195})
+    limits = [(one.hosts, one.what, one.remedy) for one in judge(hosts, wanted) if one.topic == "limits"]
+    assert limits[1:] == [(("b",), "this user may have 400 processes", "ulimit -u 24960")]
+    assert limits[0][:2] == (("a", "b"), "a process may have 1,100 files open")
+
+
 def test_the_time_an_answer_took_is_no_skew() -> None:
     slow = replace(machine(clock=Clock(1005.0)), asked_at=1000.0, answered_at=1010.0)
     assert [one for one in judge([slow], MIRRORED) if one.topic == "clock"] == []

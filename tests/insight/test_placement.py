@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,16 @@ def test_the_lines_of_a_real_process_are_counted_by_op_and_device() -> None:
     assert counts["MatMul", "CPU:1"] == Count(executed=1, placed=2)
     assert counts["VarHandleOp", "CPU:1"] == Count(executed=1, placed=1)
     assert counts["f()", "CPU:0"] == Count(executed=2), "a function's name without TensorFlow's number"
+
+
+def test_a_name_in_a_log_does_not_command_the_terminal() -> None:
+    bad = "\x1b[2J\x1b]0;title\x07"
+    read = placement.VariableRead(f"node{bad}", "ReadVariableOp", "CPU:0", "GPU:0", "scope")
+    found = replace(of("worker-0", executed(f"Mat{bad}Mul", "CPU:0") + executed("Add", "GPU:0")), reads={read: 1})
+    text = "\n".join(placements.to_text([found], EVERYTHING))
+    assert "MatMul" in text
+    assert "in node on" in text
+    assert not [char for char in text if char != "\n" and not char.isprintable()]
 
 
 def test_work_that_is_sent_to_another_task_is_told_from_work_done() -> None:

@@ -159,7 +159,7 @@ def test_a_preempted_cluster_saves_and_is_started_again_free_of_charge(up: Any, 
     assert found["worker-0"]["began_at"] >= 3
     (past,) = LiveRun(tmp_path).result()["past"]
     assert (past["cause"]["code"], past["free"]) == (42, True)
-    assert "(free of charge)" in done.err
+    assert "(does not count against --max-restarts)" in done.err
 
 
 @pytest.mark.parametrize(("how", "preload"), [("none", "[]"), ("none", "[tensorflow]"), ("handler", "[tensorflow]")])

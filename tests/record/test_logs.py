@@ -296,6 +296,31 @@ def test_a_clock_that_is_set_back_keeps_no_line_from_the_console(tmp_path: Path,
         console.finish(None)
 
 
+def test_a_log_that_cannot_be_read_keeps_no_other_from_the_console(tmp_path: Path) -> None:
+    run = rundir.create(tmp_path / "home", "one")
+    log = run.log_path("worker-0", 1, "stdout")
+    log.mkdir(parents=True)
+    run.append_output("worker-1", 1, "stdout", 0, b"one\n")
+    read_fd, write_fd = os.pipe()
+    with os.fdopen(read_fd, "rb", buffering=0) as shown, os.fdopen(write_fd, "wb") as write_end:
+        console = Console(run, Sink(write_fd, write_fd))
+        console.show_logs(LogView(["worker-0", "worker-1"]))
+        for task, size in (("worker-0", 4), ("worker-0", 5), ("worker-1", 4)):
+            console.grew(task, 1, "stdout", size)
+        lines = set()
+        for _ in range(2):
+            assert select.select((shown,), (), (), PATIENCE_S)[0], "the other is never shown"
+            lines.add(shown.readline())
+        complaint = f"orch: {log}: cannot read this log: Is a directory; its lines are shown once it can be read\n"
+        assert lines == {complaint.encode(), b"worker-1 | one\n"}
+        log.rmdir()
+        run.append_output("worker-0", 1, "stdout", 0, b"zero\nend\n")
+        console.grew("worker-0", 1, "stdout", 9)
+        console.finish(None)
+        write_end.close()
+        assert shown.read() == b"worker-0 | zero\nworker-0 | end\n"
+
+
 def test_the_prefix_can_be_left_out() -> None:
     assert LogView(["w-0"], prefix=False).render("w-0", "stdout", b"x\ny\n") == "x\ny\n"
 

@@ -1,13 +1,15 @@
-"""Runs as text: codes, spans of time and tasks in words, the line for what just happened, the failure report, the table."""
+"""Runs as text: spans of time and tasks in words, the line for what just happened, the failure report, the table."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.model import events, lifecycle
 from orchestrator.model.cluster import Cause, Cluster, Outcome, Policy, Secondary, Verdict
+from orchestrator.model.spec import Restart
 from orchestrator.record import render, rundir
 from orchestrator.record.rundir import RunDir
 from worker.contract import Failure
@@ -34,24 +36,6 @@ def exited(task: str, code: int, at: float = 110.0, *, stopped: bool = False, fa
 
 
 # --- words --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("code", "killed", "words"),
-    [
-        (0, False, "exit code 0"),
-        (7, False, "exit code 7"),
-        (128, False, "exit code 128"),
-        (137, True, "killed by SIGKILL"),
-        (137, False, "exit code 137, a shell's word for SIGKILL"),
-        (139, True, "killed by SIGSEGV: segmentation fault"),
-        (162, True, "killed by SIGRTMIN"),
-        (163, True, "killed by signal 35"),
-        (255, False, "exit code 255"),
-    ],
-)
-def test_an_end_in_words(code: int, killed: bool, words: str) -> None:
-    assert render.describe_code(code, killed) == words
 
 
 @pytest.mark.parametrize(
@@ -95,6 +79,14 @@ def test_a_formed_cluster_is_told_once() -> None:
     up = [events.TaskUp(f"worker-{i}", 1, 100.0 + i) for i in range(3)]
     assert told(cluster(*up[:1]), up[1]) is None
     assert told(cluster(*up[:2]), up[2]) == "cluster formed after 2.0 s: 3 tasks are up"
+
+
+def test_a_task_that_starts_again_alone_is_named() -> None:
+    policy = Policy("parameter_server", restart=Restart(max=1))
+    state = lifecycle.new(policy, dict.fromkeys(("chief-0", "ps-0", "worker-0"), "local"))
+    for event in (events.Launched(1, 100.0), exited("worker-0", 3), events.TaskSwept("worker-0", 1, 110.0)):
+        state, _ = lifecycle.step(state, event)
+    assert told(state, events.Tick(lifecycle.next_deadline(state) or 0.0)) == "worker-0 starts again alone (attempt 2)"
 
 
 # --- the report ---------------------------------------------------------------------------------
@@ -167,6 +159,18 @@ def test_tasks_that_lost_the_same_peer_stand_together(run: RunDir) -> None:
     cause = Cause("failed", 110.0, "worker-9", "local", 3, remedy="mend it", secondary=secondary)
     text = render.report(Verdict(Outcome.FAILED, 3, 1, 100.0, 110.0, cause), run, cluster(workers=10))
     assert "  what to do: mend it\n  failed because of it: worker-0..2: lost worker-9 (its connection was closed)\n" in text
+
+
+def test_of_many_that_failed_some_are_named_and_the_rest_is_counted(run: RunDir) -> None:
+    failed = [exited(f"worker-{i}", 2 + i, 110.0 + i / 100) for i in range(21)]
+    cause = Cause("failed", 110.0, "worker-0", "local", 2)
+    lines = render.report(Verdict(Outcome.FAILED, 2, 1, 100.0, 110.5, cause), run, cluster(*failed, workers=21)).splitlines()
+    shown = [line for line in lines if line.startswith("  failed after it: ")]
+    assert (len(shown), shown[-1]) == (8, "  failed after it: worker-8 (exit code 10)")
+    assert lines[lines.index(shown[-1]) + 1] == "    and 12 more: orch ps"
+    secondary = tuple(Secondary(f"worker-{i}", 111.0, 1, f"worker-{i + 1}") for i in range(1, 11))
+    text = render.report(Verdict(Outcome.FAILED, 2, 1, 100.0, 110.5, replace(cause, secondary=secondary)), run, cluster(workers=21))
+    assert "  failed because of it: worker-8: lost worker-9\n    and 2 more: orch ps\n" in text
 
 
 def test_a_command_is_shown_by_its_last_lines_and_none_is_endless(run: RunDir) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from orchestrator.model import events
-from orchestrator.record import timeline
-from orchestrator.record.journal import HostReady, RunBegun, TaskBegan, TaskSpoke, TemplateReady
+from collections.abc import Sequence
 
-HOSTS = {"worker-0": "local", "worker-1": "local"}
+from orchestrator.model import events, lifecycle
+from orchestrator.model.cluster import Policy
+from orchestrator.model.spec import Restart
+from orchestrator.record import timeline
+from orchestrator.record.journal import HostReady, RunBegun, RunEvent, TaskBegan, TaskSpoke, TemplateReady, fold
+
 HAPPENED = (
     RunBegun(100.0),
     HostReady("local", 1, "python", "3.11", 2, 100.25),
     TemplateReady("local", ("tensorflow",), 3.0, 103.5),
+    events.Launched(1, 103.5),
     events.TaskStarted("worker-0", 1, 10, 103.75),
     events.TaskStarted("worker-1", 1, 11, 104.0),
     TaskBegan("worker-1", 1, 104.125),
@@ -23,26 +27,45 @@ HAPPENED = (
 )
 
 
+def measure(happened: Sequence[RunEvent], *more: str, strategy: str = "multi_worker_mirrored") -> dict[str, dict[str, float]]:
+    policy = Policy(strategy, restart=Restart(max=1))
+    cluster = lifecycle.new(policy, dict.fromkeys(("worker-0", "worker-1", *more), "local"))
+    return timeline.measure(happened, fold(cluster, happened))
+
+
 def test_each_task_has_the_phases_that_it_has_reached() -> None:
     shared = {"agent": 0.25, "template": 3.5, "formed": 5.0}
-    assert timeline.measure(HAPPENED, HOSTS) == {
+    assert measure(HAPPENED) == {
         "worker-0": {**shared, "fork or exec": 3.75, "first line": 3.875, "port bound": 4.5, "first output": 4.75, "first report": 6.0},
         "worker-1": {**shared, "fork or exec": 4.0, "first line": 4.125, "port bound": 5.0},
     }
 
 
 def test_a_cluster_that_has_not_formed_says_so_by_leaving_it_out() -> None:
-    measured = timeline.measure(HAPPENED[:8], HOSTS)
+    measured = measure(HAPPENED[:9])
     assert all("formed" not in marks for marks in measured.values())
 
 
+def test_an_evaluator_that_opens_no_port_and_comes_back_alone_moves_no_time() -> None:
+    evaluator = (
+        events.TaskStarted("evaluator-0", 1, 12, 104.0),
+        events.TaskExited("evaluator-0", 1, 9, False, 110.0),
+        events.TaskSwept("evaluator-0", 1, 110.5),
+        events.Tick(150.0),
+        events.TaskStarted("evaluator-0", 2, 13, 151.0),
+    )
+    measured = measure((*HAPPENED, *evaluator), "evaluator-0")
+    assert {marks["formed"] for marks in measured.values()} == {5.0}
+    assert measured["evaluator-0"]["fork or exec"] == 51.0
+
+
 def test_the_table_has_a_line_a_task_and_a_dash_for_what_is_missing() -> None:
-    lines = timeline.table(timeline.measure(HAPPENED, HOSTS)).splitlines()
+    lines = timeline.table(measure(HAPPENED)).splitlines()
     assert lines[0].split("  ")[0] == "TASK"
     assert [word for word in map(str.strip, lines[0].split("  ")) if word][1:] == [phase.upper() for phase in timeline.PHASES]
     assert lines[2].split()[-2:] == ["-", "-"]
 
 
 def test_the_slowest_phase_is_named() -> None:
-    assert timeline.slowest(timeline.measure(HAPPENED, HOSTS)) == "the slowest phase of the start was 'template' of worker-1: 3.25 s"
+    assert timeline.slowest(measure(HAPPENED)) == "the slowest phase of the start was 'template' of worker-1: 3.25 s"
     assert timeline.slowest({}) == ""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
+from tests.live import room_for
 from worker import contract
 from worker.host import environment, processes
 from worker.host.births import Birth, Starter
 from worker.host.loop import Loop
 from worker.host.output import TaskOutput
-from worker.host.template.client import Fork, Start, Templates
+from worker.host.template.client import Fork, Running, Start, Template, Templates
 
 NOBODY = (0, 0)
 
@@ -26,6 +29,10 @@ def birth_of(name: str, directory: Path) -> Birth:
 
 def refuse(*_: Any) -> NoReturn:
     raise processes.SpawnError("not here")
+
+
+def count_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
 
 
 def test_tasks_on_their_way_are_told_apart_by_what_they_are_and_not_by_what_they_hold(tmp_path: Path) -> None:
@@ -49,3 +56,30 @@ def test_what_decides_on_a_template_is_looked_for_once_for_each_task(tmp_path: P
     starter.start([birth_of(f"worker-{index}", tmp_path) for index in range(4)])
     assert len(failed) == len(asked) == 4
     loop._selector.close()
+
+
+@pytest.mark.parametrize("more", range(3))
+def test_too_many_open_files_cost_a_fork_and_not_the_host(tmp_path: Path, more: int) -> None:
+    loop = Loop()
+    control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    refused: list[str] = []
+    owner = Templates(loop, NOBODY, lambda *_: None, lambda *_: None)
+    with control, theirs:
+        template = Template(loop, Start({}, ("json",), str(tmp_path), str(tmp_path)), "log", owner, Running(0, -1, control))
+        template.ready = True
+        before = count_files()
+        with room_for(more):
+            template.fork(Fork({}, lambda *_: None, refused.append))
+            assert refused == ["the template cannot be asked: Too many open files"]
+        assert count_files() == before
+        loop.forget(control)
+    loop._selector.close()
+
+
+@pytest.mark.parametrize("more", range(4))
+def test_a_program_that_there_are_no_descriptors_for_leaves_none_behind(tmp_path: Path, more: int) -> None:
+    log = str(tmp_path / "log")
+    before = count_files()
+    with room_for(more), pytest.raises(OSError, match="Too many open files"):
+        processes.spawn(processes.Command(("true",), str(tmp_path), {}, log, log), NOBODY)
+    assert count_files() == before

@@ -1,4 +1,4 @@
-"""The agent's reactor, with real descriptors."""
+"""The agent's reactor and its end of the channel, with real descriptors."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import os
 
 import pytest
 
+from worker import contract
+from worker.channel import encode
+from worker.host.link import Link
 from worker.host.loop import Loop
 
 
@@ -30,4 +33,27 @@ def test_who_is_forgotten_in_a_wake_up_is_not_called_in_it(is_replaced: bool) ->
     assert called == ["first"]
     loop._selector.close()
     for fd in (fd for ends in pipes for fd in ends):
+        os.close(fd)
+
+
+@pytest.mark.parametrize("is_sane", [True, False])
+def test_an_order_that_cannot_be_obeyed_is_no_broken_channel(is_sane: bool, capfd: pytest.CaptureFixture[str]) -> None:
+    """It is a mistake of ours, which must be seen; what cannot be read is the channel's."""
+    loop, pipe, frames = Loop(), os.pipe(), os.open(os.devnull, os.O_WRONLY)
+    lost: list[str] = []
+
+    def obey(order: object, data: bytes) -> None:
+        raise OSError(24, "Too many open files")
+
+    Link(loop, pipe[0], frames, obey, lambda: lost.append("lost"))
+    os.write(pipe[1], encode(contract.Ping()) if is_sane else b"what a shell says")
+    if is_sane:
+        with pytest.raises(OSError, match="Too many open files"):
+            loop.run(lambda: bool(lost))
+    else:
+        loop.run(lambda: bool(lost))
+        assert "expected orch's frames" in capfd.readouterr().err
+    assert bool(lost) is not is_sane
+    loop._selector.close()
+    for fd in (*pipe, frames):
         os.close(fd)

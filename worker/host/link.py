@@ -78,13 +78,15 @@ class Link:
     def _take(self, read: Callable[[], bytes]) -> None:
         try:
             data = read()
-            if data:
-                self.heard_at = time.monotonic()
-                for order, more in self._decoder.feed(data):
-                    self._obey(order, more)
-                return
+            orders = list(self._decoder.feed(data))
         except (OSError, ChannelError) as error:
             sys.stderr.write(f"orch agent: {error}\n")
-        self._loop.forget(self._orders_fd)
-        self._broken = True
-        self._lose()
+            data, orders = b"", []
+        if not data:
+            self._loop.forget(self._orders_fd)
+            self._broken = True
+            self._lose()
+            return
+        self.heard_at = time.monotonic()
+        for order, more in orders:
+            self._obey(order, more)

@@ -7,14 +7,18 @@ import tempfile
 
 
 def keep_in_memory(data: bytes) -> int:
-    """A descriptor that reads as `data`, from the beginning."""
+    """A descriptor that reads as `data`, from the beginning. Raises OSError."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("orch-order")
     else:
         with tempfile.TemporaryFile(prefix="orch-") as file:
             fd = os.dup(file.fileno())
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-    os.lseek(fd, 0, os.SEEK_SET)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        os.lseek(fd, 0, os.SEEK_SET)
+    except OSError:
+        os.close(fd)
+        raise
     return fd

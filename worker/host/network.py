@@ -21,7 +21,12 @@ from .loop import Loop
 
 TRY_S = 4.0
 """How long one connection may take: a lost SYN is sent again after one second, and after three."""
+LOOKUP_S = 40.0
+"""How long a name may be looked up: the resolver itself gives up after 5 s, twice, with each of up to three servers (resolv.conf(5))."""
 AT_ONCE = 64
+
+_Place = tuple[int, int, int, str, Any]
+"""What getaddrinfo(3) tells: family, type, protocol, name, address."""
 
 
 # --- what there is ------------------------------------------------------------------------------
@@ -178,19 +183,53 @@ class _Trial:
         self._heard = b""
         self._over = False
         try:
-            family, kind, protocol, _, place = socket.getaddrinfo(address, target.port, type=socket.SOCK_STREAM)[0]
+            place = _resolve(address, target.port, socket.AI_NUMERICHOST)
+        except (OSError, UnicodeError):
+            self._look_up()
+        else:
+            self._connect(place)
+
+    def _look_up(self) -> None:
+        """In a thread of its own, for a resolver takes as long as it pleases; that closes its end when it knows."""
+        from threading import Thread  # most addresses are numbers
+
+        found: list[_Place | Exception] = []
+        try:
+            self._sock, teller = socket.socketpair()
+            self._loop.on_readable(self._sock, lambda: self._looked_up(found))
+            Thread(target=_ask, args=(self._address, self._target.port, found, teller), daemon=True).start()
+        except (OSError, RuntimeError) as error:
+            self._end_soon(f"its name cannot be looked up: {error}")
+            return
+        self._loop.after(LOOKUP_S, lambda: self._end(f"its name is still being looked up after {LOOKUP_S:g} s") if not found else None)
+
+    def _looked_up(self, found: list[_Place | Exception]) -> None:
+        assert self._sock is not None
+        self._loop.forget(self._sock)
+        self._sock.close()
+        self._sock = None
+        if isinstance(found[0], Exception):
+            self._end(_words(found[0]))
+        else:
+            self._connect(found[0])
+
+    def _connect(self, place: _Place) -> None:
+        family, kind, protocol, _, address = place
+        try:
             self._sock = socket.socket(family, kind, protocol)
             self._sock.setblocking(False)
-            error = self._sock.connect_ex(place)
+            error = self._sock.connect_ex(address)
         except OSError as failed:
-            reason = (failed.strerror or str(failed)).lower()
-            loop.after(0, lambda: self._end(reason))
+            self._end_soon(_words(failed))
             return
         if error not in (0, errno.EINPROGRESS):
-            loop.after(0, lambda: self._end(os.strerror(error).lower()))
+            self._end_soon(os.strerror(error).lower())
             return
-        loop.on_writable(self._sock, self._connected)
-        loop.after(TRY_S, lambda: self._end("timed out"))
+        self._loop.on_writable(self._sock, self._connected)
+        self._loop.after(TRY_S, lambda: self._end("timed out"))
+
+    def _end_soon(self, refusal: str) -> None:
+        self._loop.after(0, lambda: self._end(refusal))
 
     def _connected(self) -> None:
         assert self._sock is not None
@@ -209,7 +248,7 @@ class _Trial:
         try:
             data = self._sock.recv(256)
         except OSError as error:
-            self._end((error.strerror or str(error)).lower())
+            self._end(_words(error))
             return
         self._heard += data
         if not data or len(self._heard) > len(self._target.word):
@@ -224,3 +263,19 @@ class _Trial:
                 self._loop.forget(self._sock)
             self._sock.close()
         self._on_done(Reached(self._target.host, self._address, refusal))
+
+
+def _resolve(address: str, port: int, flags: int = 0) -> _Place:
+    return socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=flags)[0]
+
+
+def _ask(address: str, port: int, found: list[_Place | Exception], teller: socket.socket) -> None:
+    with teller:
+        try:
+            found.append(_resolve(address, port))
+        except Exception as error:  # whatever it is, it is waited for
+            found.append(error)
+
+
+def _words(error: Exception) -> str:
+    return (getattr(error, "strerror", None) or str(error)).lower()

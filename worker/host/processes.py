@@ -67,9 +67,14 @@ def allow_many_files() -> tuple[int, int]:
 
 
 def spawn(command: Command, limits: tuple[int, int]) -> tuple[int, int]:
-    """Start a task. Returns its pid and our end of its lifeline. Raises `SpawnError`."""
+    """Start a task. Returns its pid and our end of its lifeline. Raises `SpawnError`, or OSError without descriptors to spare."""
     life_read, life_write = os.pipe()
-    error_read, error_write = os.pipe()
+    try:
+        error_read, error_write = os.pipe()
+    except OSError:
+        os.close(life_read)
+        os.close(life_write)
+        raise
     agent = os.getpid()
     try:
         pid = os.fork()

@@ -9,7 +9,6 @@ stopped or stuck is killed: its tasks live on, as the agent's own children, and 
 
 from __future__ import annotations
 
-import array
 import contextlib
 import json
 import os
@@ -124,22 +123,38 @@ class Template:
             self._leave("the template was let go")
 
     def _ask_next(self) -> None:
-        while self.ready and self._waiting and len(self._asked) < _MOST_ASKED and self._ask(self._waiting[0]):
+        while self.ready and self._waiting and len(self._asked) < _MOST_ASKED:
+            fork = self._waiting[0]
+            try:
+                if not self._ask(fork):
+                    return
+            except OSError as error:
+                why = f"the template cannot be asked: {error.strerror or error}"
+            else:
+                why = ""
             self._waiting.popleft()
+            if why:
+                fork.on_refused(why)
 
     def _ask(self, fork: Fork) -> bool:
-        """False: its queue is full, and there is another time when it has answered; or it is dead, and we are about to read that."""
-        life_read, life_write = os.pipe()
+        """False: its queue is full, and there is another time when it has answered; or it is dead, and we are about to read that.
+
+        Raises OSError, such as for too many open files.
+        """
         request = keep_in_memory(json.dumps(fork.request).encode("ascii"))
-        packed = array.array("i", [request, life_read])
         try:
-            self._control.sendmsg([json.dumps({"fork": self._tokens + 1}).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed)])
-        except OSError:
-            os.close(life_write)
-            return False
+            life_read, life_write = os.pipe()
+            try:
+                socket.send_fds(self._control, [json.dumps({"fork": self._tokens + 1}).encode()], [request, life_read])
+            except OSError as error:
+                os.close(life_write)
+                if isinstance(error, (BlockingIOError, ConnectionError)):
+                    return False
+                raise
+            finally:
+                os.close(life_read)
         finally:
             os.close(request)
-            os.close(life_read)
         self._expect_answer()
         self._tokens += 1
         self._asked[self._tokens] = (fork, life_write)

@@ -19,7 +19,6 @@ to the agent, and waits. It runs when the agent has written one byte into the li
 
 from __future__ import annotations
 
-import array
 import contextlib
 import gc
 import importlib.util
@@ -265,13 +264,8 @@ def _send(control: socket.socket, message: dict[str, Any]) -> None:
 
 
 def _receive(control: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
-    size = array.array("i").itemsize
     try:
-        data, ancillary, _, _ = control.recvmsg(MESSAGE_BYTES, socket.CMSG_SPACE(_FDS * size))
+        data, fds, _, _ = socket.recv_fds(control, MESSAGE_BYTES, _FDS)
     except OSError:
         return None, []
-    fds = array.array("i")
-    for level, kind, packed in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            fds.frombytes(packed[: len(packed) - len(packed) % size])
-    return (json.loads(data) if data else None), list(fds)
+    return (json.loads(data) if data else None), fds

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import contextlib
 import json
 import os
@@ -75,18 +74,15 @@ def become_agent(move: Move) -> dict[str, Any] | None:
 
 
 def _wait_for_go(connection: socket.socket) -> list[int]:
-    fds = array.array("i")
+    fds: list[int] = []
     connection.settimeout(None)
     with contextlib.suppress(OSError):
-        _, ancillary, _, _ = connection.recvmsg(MESSAGE_BYTES, socket.CMSG_SPACE(DESCRIPTORS * fds.itemsize))
-        for level, kind, packed in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                fds.frombytes(packed)
+        _, fds, _, _ = socket.recv_fds(connection, MESSAGE_BYTES, DESCRIPTORS)
     if len(fds) != DESCRIPTORS:
         os._exit(0)  # it has died, or changed its mind
     for fd in fds:
         os.set_inheritable(fd, False)
-    return list(fds)
+    return fds
 
 
 def _read(fd: int) -> dict[str, Any]:

@@ -7,7 +7,6 @@ that what was looked at is what is used, and a path that is too long for a socke
 
 from __future__ import annotations
 
-import array
 import contextlib
 import fcntl
 import json
@@ -148,7 +147,7 @@ def send(connection: socket.socket, message: Mapping[str, Any], fds: list[int]) 
     """Send a message with descriptors, which are the other end's afterwards. Raises OSError."""
     try:
         data = json.dumps(message).encode("ascii")
-        connection.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else [])
+        socket.send_fds(connection, [data], fds)
     finally:
         for fd in fds:
             os.close(fd)

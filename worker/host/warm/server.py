@@ -13,7 +13,6 @@ is told ``{"refused": …}``; also ``"stale": true``, if that will not change an
 
 from __future__ import annotations
 
-import array
 import json
 import os
 import select
@@ -174,11 +173,7 @@ class Warm:
 
 def _receive(connection: socket.socket) -> tuple[str, str]:
     """What is wanted, and the text that came with it."""
-    data, ancillary, _, _ = connection.recvmsg(MESSAGE_BYTES, socket.CMSG_SPACE(array.array("i").itemsize))
-    fds = array.array("i")
-    for level, kind, packed in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            fds.frombytes(packed)
+    data, fds, _, _ = socket.recv_fds(connection, MESSAGE_BYTES, 1)
     text = ""
     for fd in fds:
         with os.fdopen(fd, encoding="ascii") as file:

@@ -1,0 +1,39 @@
+"""How a process has ended, in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.model.endings import describe_code, describe_return
+
+
+@pytest.mark.parametrize(
+    ("code", "killed", "words"),
+    [
+        (0, False, "exit code 0"),
+        (7, False, "exit code 7"),
+        (128, False, "exit code 128"),
+        (137, True, "killed by SIGKILL"),
+        (137, False, "exit code 137, a shell's word for SIGKILL"),
+        (139, True, "killed by SIGSEGV: segmentation fault"),
+        (162, True, "killed by SIGRTMIN"),
+        (163, True, "killed by signal 35"),
+        (255, False, "exit code 255"),
+    ],
+)
+def test_an_end_in_words(code: int, killed: bool, words: str) -> None:
+    assert describe_code(code, killed) == words
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (0, "ended with exit code 0"),
+        (255, "ended with exit code 255"),
+        (-9, "was killed by SIGKILL"),
+        (-11, "was killed by SIGSEGV: segmentation fault"),
+        (-36, "was killed by signal 36"),
+    ],
+)
+def test_the_end_of_a_child_in_words(code: int, words: str) -> None:
+    assert describe_return(code) == words
