@@ -64,7 +64,10 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class TaskOrder:
-    """One task to be started on one host. `log_dir` is relative to the run directory, or to the agent's own."""
+    """One task to be started on one host. `log_dir` is relative to the run directory, or to the agent's own.
+
+    `cores` (k, n): the task is tied to the k-th, from 0 on, of n parts of the host's cores; None: to none.
+    """
 
     task: str
     attempt: int
@@ -79,6 +82,7 @@ class TaskOrder:
     """Which of the order's clusters goes into TF_CONFIG; None: the task gets no TF_CONFIG."""
     devices: DeviceSettings = DeviceSettings()
     collectives: CollectiveSettings = CollectiveSettings()
+    cores: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,7 @@ OPTIONS = (
     SpecOption(("--memory-growth",), "defaults.devices.memory_growth", "Take GPU memory as it is needed.", flag="true", off="false"),
     SpecOption(("--logical-gpus",), "defaults.devices.logical_gpus", "Split each GPU into logical ones of these sizes.", "MB,MB"),
     SpecOption(("--cpus",), "defaults.devices.cpus", "Logical CPU devices per task.", "N"),
+    SpecOption(("--affinity",), "defaults.devices.affinity", "Tie each task to its share of the cores.", flag="true", off="false"),
     SpecOption(("--log-placement",), "defaults.devices.log_placement", "Log each operation's device.", flag="true", off="false"),
     SpecOption(
         ("--soft-placement",), "defaults.devices.soft_placement", "Take another device for one not there.", flag="true", off="false"

@@ -86,6 +86,8 @@ def _lines(planned: Plan) -> Iterator[str]:
             yield f"  arguments {json.dumps(list(task.order.program.args))}"
         for name, value in sorted(to_json(task.order.devices).items()):
             yield f"  devices.{name}: {json.dumps(value)}"
+        if task.order.cores is not None:
+            yield f"  cores: part {task.order.cores[0] + 1} of {task.order.cores[1]} of the host's"
         for name, value in to_json(task.order.collectives).items():
             yield f"  collectives.{name}: {json.dumps(value)}"
         for name, value in sorted(shared.of(task).items()):
@@ -133,6 +135,7 @@ def _json_parts(planned: Plan) -> Iterator[str]:
             "address": task.address,
             "program": {"kind": program.kind, "target": program.target, "args": list(program.args)},
             "devices": to_json(task.order.devices),
+            "cores": task.order.cores,
             "collectives": to_json(task.order.collectives),
             "env": shared.of(task),
             "unset": list(task.order.unset),

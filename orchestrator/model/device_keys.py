@@ -164,6 +164,7 @@ DEVICES = Struct(
         ),
         "cpus": Key(Integer(1, MAX_CPUS), "How many logical CPU devices each task sees.", "1", "1"),
         "threads": Key(_THREADS, "The sizes of TensorFlow's thread pools."),
+        "affinity": Key(Flag(), "Tie each task to its share of the host's cores (Linux).", "true", "false"),
         "soft_placement": Key(
             Flag(), "Let TensorFlow take another device where the one asked for is not there.", "false", "true (TensorFlow's own)"
         ),
@@ -202,7 +203,7 @@ def read(*owners: Mapping[str, Any]) -> TaskDevices:
         inter_op_threads=threads.get("inter"),
         **{name: merged[name] for name in _PLAIN if name in merged},
     )
-    return TaskDevices(settings, GpuWish(wish.count, wish.ids, merged.get("share_gpus", False)))
+    return TaskDevices(settings, GpuWish(wish.count, wish.ids, merged.get("share_gpus", False)), merged.get("affinity", False))
 
 
 def write(devices: TaskDevices) -> dict[str, Any]:
@@ -214,4 +215,5 @@ def write(devices: TaskDevices) -> dict[str, Any]:
     written["threads"] = {"intra": settings["intra_op_threads"], "inter": settings["inter_op_threads"]}
     written["gpus"] = list(gpus.ids) if gpus.ids else gpus.count
     written["share_gpus"] = gpus.share
+    written["affinity"] = devices.affinity
     return written

@@ -17,8 +17,8 @@ from .findings import listed
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 LEVEL = "TF_CPP_MIN_LOG_LEVEL"
-OUTSIDE = frozenset({"gpus", "share_gpus", "memory_growth", "threads", "determinism"})
-"""What reaches any program, by its environment. The rest is applied inside the task, by Python."""
+OUTSIDE = frozenset({"affinity", "gpus", "share_gpus", "memory_growth", "threads", "determinism"})
+"""What reaches any program, by its environment or its agent. The rest is applied inside the task, by Python."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from .addresses import with_port
 from .device_rules import GROWTH
 from .devices import HostGpus, TaskGpus
 from .hosts import count_slots
-from .spec import ClusterSpec, TaskSpec, holds_replicas, opens_port, trains
+from .spec import ClusterSpec, TaskDevices, TaskSpec, holds_replicas, opens_port, trains
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +186,14 @@ def make(run_id: str, spec: ClusterSpec, placement: Placement, hosts: Sequence[H
     planned = []
     for host, ids in placement.items():
         local_size = sum(task.type not in DATA_SERVICE for task in ids)
+        parts = [task for task in ids if count_computing([task])]
         for local_rank, task in enumerate(ids):  # those of the data service come last
             env = {**ranks[task], **(_local(local_rank, local_size) if local_rank < local_size else _local(0, 1))}
             order = _order(spec, by_type[task.type], task, ports.get(task), env, shares.tasks[task])
             if task.type in DATA_SERVICE:
                 order = data_service.serve(order, addresses[task])
+            elif by_type[task.type].devices_of(task.index).affinity:
+                order = replace(order, cores=(parts.index(task), len(parts)))
             planned.append(PlannedTask(task, host, addresses[task], order))
     first = planned[0]
     env = {
@@ -275,18 +278,20 @@ def _threads(devices: DeviceSettings) -> dict[str, str]:
 
 def _describe_threads(spec: ClusterSpec, placement: Placement, facts: Mapping[str, HostFacts]) -> Iterator[str]:
     """One line on what `default_environment` gives, if any host has more than one task and not everything is said."""
-    said = all(None not in (found.intra_op_threads, found.inter_op_threads) for found in _all_settings(spec)) and not spec.data_workers
+    settings = [found.settings for found in _all_devices(spec)]
+    said = all(None not in (one.intra_op_threads, one.inter_op_threads) for one in settings) and not spec.data_workers
     shared = {(facts[host].cores, count_computing(ids)) for host, ids in placement.items() if count_computing(ids) > 1}
     if said or not shared:
         return
     parts = [f"{max(1, cores // tasks)} for each task ({cores} cores, {tasks} tasks)" for cores, tasks in sorted(shared)]
     beside = ", the dispatcher not counted" if spec.data_workers else ""
+    beside += ", tied to cores of its own" if all(found.affinity for found in _all_devices(spec)) else ""
     yield f"threads: {' or '.join(parts[:3])}{' or …' * (len(parts) > 3)}{beside}, where nothing else is set"
 
 
-def _all_settings(spec: ClusterSpec) -> Iterator[DeviceSettings]:
+def _all_devices(spec: ClusterSpec) -> Iterator[TaskDevices]:
     for tasks in spec.tasks:
-        yield from (found.settings for found in (tasks.devices, *tasks.overrides.values()))
+        yield from (tasks.devices, *tasks.overrides.values())
 
 
 def _interface(facts: HostFacts) -> dict[str, str]:

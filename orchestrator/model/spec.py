@@ -53,10 +53,11 @@ class GpuWish:
 
 @dataclass(frozen=True, slots=True)
 class TaskDevices:
-    """What one task asks of its devices: which GPUs, and how it is set up on them."""
+    """What one task asks of its devices: which GPUs, how it is set up on them, and whether it is tied to cores of its own."""
 
     settings: DeviceSettings = DeviceSettings()
     gpus: GpuWish = GpuWish()
+    affinity: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shlex
 import sys
 from collections.abc import Callable
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Orch
+from worker.host import look
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
@@ -65,6 +68,30 @@ def test_on_a_host_without_gpus_nothing_is_said_of_them_and_the_threads_in_one_l
     assert line.startswith(f"orch: threads: {seen['TF_NUM_INTRAOP_THREADS']} for each task (")
     assert seen["CUDA_VISIBLE_DEVICES"] == ""
     assert "threads" not in orch("up", "show.py", check=0, env=NO_GPU).err
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="NOT TESTED: this platform ties nobody to cores")
+@pytest.mark.parametrize("preload", ["[]", "[decimal]"], ids=["executed", "forked"])
+def test_each_task_is_tied_to_its_share_of_the_cores(orch: Orch, tmp_path: Path, script: Callable[..., Path], preload: str) -> None:
+    script("import json, os\njson.dump(sorted(os.sched_getaffinity(0)), open(os.environ['ORCH_TASK'] + '.json', 'w'))\n", "cores.py")
+    done = orch("up", "cores.py", "-n", "2", "--affinity", "--set", f"preload={preload}", check=0)
+    found = [json.loads((tmp_path / f"worker-{index}.json").read_text()) for index in (0, 1)]
+    assert found == [look.cores_of(0, 2), look.cores_of(1, 2)]
+    if len(os.sched_getaffinity(0)) > 1:
+        assert not {*found[0]} & {*found[1]}
+        assert {*found[0], *found[1]} == os.sched_getaffinity(0)
+    assert "tied to cores of its own" in done.err
+    orch("up", "cores.py", "-n", "2", "--set", "tasks.worker.overrides={1: {devices: {affinity: true}}}", check=0)
+    found = [json.loads((tmp_path / f"worker-{index}.json").read_text()) for index in (0, 1)]
+    assert found == [sorted(os.sched_getaffinity(0)), look.cores_of(1, 2)]
+
+
+def test_a_program_that_is_not_python_is_tied_too(orch: Orch) -> None:
+    done = orch("up", "--no-python", "grep", "--affinity", "-n", "2", "--", "Cpus_allowed_list", "/proc/self/status", check=0)
+    shown = dict(re.findall(r"(worker-\d) \| Cpus_allowed_list:\s+(\S+)", done.out))
+    cores = [look.cores_of(index, 2) or [] for index in (0, 1)]
+    assert [shown[f"worker-{index}"] for index in (0, 1) if len(cores[index]) == 1] == [str(one[0]) for one in cores if len(one) == 1]
+    assert len(shown) == 2
 
 
 def test_hiding_all_gpus_and_determinism_are_variables(orch: Orch, tmp_path: Path) -> None:

@@ -108,3 +108,16 @@ def test_the_users_own_packages_count_where_python_looks_at_them(
     monkeypatch.setattr(sys, "path", [])
     monkeypatch.delenv("PYTHONPATH", raising=False)
     assert bool(look.find_tensorflow({})) is seen
+
+
+@pytest.mark.parametrize(
+    ("part", "parts", "expected"),
+    [(0, 1, [0, 4, 1, 5, 2, 6, 3, 7]), (0, 2, [0, 4, 1, 5]), (1, 2, [2, 6, 3, 7]), (2, 3, [2, 6, 3, 7]), (5, 6, [3, 7]), (9, 12, [4])],
+)
+def test_parts_of_the_cores_do_not_share_a_core_s_hardware_threads(
+    monkeypatch: pytest.MonkeyPatch, part: int, parts: int, expected: list[int]
+) -> None:
+    """Four cores with two threads each, numbered as Linux does: first one thread of each, then the other."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(look, "_core_of", lambda number: (0, number % 4))
+    assert look.cores_of(part, parts) == expected

@@ -151,6 +151,7 @@ class Starter:
             "stdout": birth.output.path("stdout"),
             "stderr": birth.output.path("stderr"),
             "limits": self._limits,
+            "cores": _cores(order),
             "path": look.directory_of(order.program, order.cwd),
         }
 
@@ -163,12 +164,16 @@ def prepare(host_env: dict[str, str], start: contract.StartTasks, order: contrac
     return Birth(order, output, told, env)
 
 
+def _cores(order: contract.TaskOrder) -> list[int] | None:
+    return look.cores_of(*order.cores) if order.cores is not None else None
+
+
 def _command(birth: Birth) -> processes.Command:
     order, program = birth.order, birth.order.program
     streams = birth.output.path("stdout"), birth.output.path("stderr")
     if program.kind == "command":
-        return processes.Command((program.target, *program.args), order.cwd, birth.env, *streams)
+        return processes.Command((program.target, *program.args), order.cwd, birth.env, *streams, cores=_cores(order))
     # The last two words are only there to be read in `ps`; the user's arguments may hold secrets and are not.
     argv = (sys.executable, _BOOTSTRAP, "{fd}", order.task, program.target or program.kind)
     told = json.dumps(contract.to_json(birth.told)).encode("ascii")
-    return processes.Command(argv, order.cwd, birth.env, *streams, order_fd=keep_in_memory(told))
+    return processes.Command(argv, order.cwd, birth.env, *streams, keep_in_memory(told), _cores(order))

@@ -22,7 +22,7 @@ import resource
 import select
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 _LINUX = sys.platform == "linux"
@@ -42,7 +42,10 @@ class SpawnError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What to execute. `order_fd`: a descriptor the program inherits under the number that stands in `argv` for ``{fd}``."""
+    """What to execute. `order_fd`: a descriptor the program inherits under the number that stands in `argv` for ``{fd}``.
+
+    `cores`: those that it is tied to.
+    """
 
     argv: tuple[str, ...]
     cwd: str
@@ -50,6 +53,7 @@ class Command:
     stdout: str
     stderr: str
     order_fd: int | None = None
+    cores: Sequence[int] | None = None
 
 
 def become_subreaper() -> None:
@@ -122,6 +126,7 @@ def _become_task(command: Command, agent: int, limits: tuple[int, int], lifeline
         restore_signals()
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it, and would leave that to any program
         restore_limits(limits)
+        tie_to(command.cores)
         argv = list(command.argv)
         if command.order_fd is not None:
             argv[argv.index("{fd}")] = str(_keep(command.order_fd))
@@ -171,6 +176,12 @@ def restore_signals() -> None:
 def restore_limits(limits: tuple[int, int]) -> None:
     """The limits of open files (soft, hard) that the agent found."""
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def tie_to(cores: Sequence[int] | None) -> None:
+    """Run on these cores only, with all threads to come."""
+    if cores:
+        os.sched_setaffinity(0, cores)
 
 
 def name_process(name: str) -> None:

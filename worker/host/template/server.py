@@ -202,6 +202,7 @@ class _Template:
             os.environ.clear()
             os.environ.update(request["env"])
             processes.restore_limits(tuple(request["limits"]))
+            processes.tie_to(request["cores"])
             task = request["order"]["task"]
             processes.name_process(task)
             if self._room is not None:
