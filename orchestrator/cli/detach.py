@@ -8,27 +8,27 @@ import os
 import signal
 from typing import Any
 
+import click
+
 from ..errors import BROKEN, OrchError
 from ..model import events
-from ..model.cluster import Cluster, Outcome, Verdict
+from ..model.cluster import Cluster, Outcome
 from ..model.plan import Plan
 from ..record import render
 from ..record.rundir import RunDir
+from ..supervisor import release_signals
+from .shows import Ended, in_orchs_words
 
-_answer_fd = -1
 
-
-def fork(run: RunDir) -> dict[str, Any] | None:
-    """In the parent: the controller's answer, once it has one. In the controller, which leads a session of its own: None."""
-    global _answer_fd
+def fork(run: RunDir) -> dict[str, Any] | Answering:
+    """In the parent: the controller's answer, once it has one. In the controller, which leads a session of its own: who gives it."""
     read_fd, write_fd = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(read_fd)
-        _answer_fd = write_fd
         os.setsid()
         _redirect(run)
-        return None
+        return Answering(run, write_fd)
     os.close(write_fd)
     try:
         with os.fdopen(read_fd, "rb") as pipe:
@@ -52,10 +52,10 @@ def _redirect(run: RunDir) -> None:
 
 
 class Answering:
-    """A `Viewer` for nobody but the waiting parent: tells it once that all tasks are started."""
+    """A `Show` for nobody but the waiting parent: tells it once that all tasks are started, or why they are not."""
 
-    def __init__(self, run: RunDir) -> None:
-        self._run = run
+    def __init__(self, run: RunDir, answer_fd: int) -> None:
+        self._run, self._answer_fd = run, answer_fd
 
     def planned(self, planned: Plan) -> None: ...
 
@@ -64,26 +64,28 @@ class Answering:
     def said(self, text: str) -> None: ...
 
     def happened(self, before: Cluster, after: Cluster, event: events.Event) -> None:
-        if _answer_fd >= 0 and all(task.pid is not None for task in after.tasks.values()):
+        if self._answer_fd >= 0 and all(task.pid is not None for task in after.tasks.values()):
             self._answer({"run": self._run.run_id})
 
-    def end(self, verdict: Verdict) -> None:
-        """The run is over; this is only news if not all of its tasks were ever started."""
-        if verdict.outcome is Outcome.SUCCEEDED:  # without a task that nobody waits for
-            self._answer({"run": self._run.run_id})
-            return
-        what = render.headline(verdict.cause) if verdict.cause else verdict.outcome.value
-        hint = f"; orch logs {self._run.run_id} shows what was written" if verdict.cause and verdict.cause.code is not None else ""
-        self._answer({"error": f"{self._run.run_id}: {what}{hint}", "code": verdict.exit_code})
-
-    def refuse(self, error: OrchError) -> None:
-        """The run could not be started."""
+    def refuse(self, error: OrchError, given_up: Ended | None) -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            release_signals()
         self._answer({"error": str(error), "code": error.exit_code})
 
+    def end(self, ended: Ended) -> None:
+        """That the run is over is only news if not all of its tasks were ever started."""
+        verdict = ended.verdict
+        if verdict.outcome is Outcome.SUCCEEDED:  # without a task that nobody waits for
+            self._answer({"run": self._run.run_id})
+        else:
+            what = render.headline(verdict.cause) if verdict.cause else verdict.outcome.value
+            hint = f"; orch logs {self._run.run_id} shows what was written" if verdict.cause and verdict.cause.code is not None else ""
+            self._answer({"error": f"{self._run.run_id}: {what}{hint}", "code": verdict.exit_code})
+        click.echo(in_orchs_words(ended.report()), nl=False, err=True)  # which is controller.log
+
     def _answer(self, answer: dict[str, Any]) -> None:
-        global _answer_fd
-        if _answer_fd >= 0:
+        if self._answer_fd >= 0:
             with contextlib.suppress(OSError):  # whoever asked is gone; the run goes on
-                os.write(_answer_fd, json.dumps(answer).encode())
-            os.close(_answer_fd)
-            _answer_fd = -1
+                os.write(self._answer_fd, json.dumps(answer).encode())
+            os.close(self._answer_fd)
+            self._answer_fd = -1

@@ -19,34 +19,37 @@ from worker.clock import now
 
 from ..backends import load
 from ..errors import OrchError, UsageError
-from ..model.cluster import Cluster, Verdict
+from ..model.cluster import Verdict
 from ..model.parse import to_document
 from ..model.plan import task_ids
 from ..model.spec import ClusterSpec
-from ..record import render, rundir, timeline
-from ..record.console import Console, Sink
+from ..record import rundir
+from ..record.console import Sink
 from ..record.logs import LogView, wants_color
 from ..record.rundir import RunDir
-from ..supervisor import Supervisor, Viewer, hold_signals, release_signals, verdict_of_error
+from ..supervisor import Supervisor, hold_signals, verdict_of_error
 from . import detach
-from .views import JsonLines, only_tasks
+from .shows import Ended, JsonLines, Show, Terminal
+from .views import only_tasks
 
 
 def start(home: Path, spec: ClusterSpec, shown: Mapping[str, Any], *, detached: bool, as_json: bool) -> int:
     """Run `spec` once. `shown`: the options of `views.view_options`. Returns the exit code."""
     view = _log_view(spec, shown)
     run = _create(home, spec)
+    show: Show
     if detached:
         answer = detach.fork(run)
-        if answer is not None:
+        if isinstance(answer, dict):
             return _print_answer(answer, run, as_json)
-    hold_signals()  # before the console's thread is there: a thread of its own would take them
-    if detached:
-        return _run(run, spec, detach.Answering(run), None)
-    if as_json:
-        return _run(run, spec, JsonLines(Sink()), None)
-    console = Console(run, Sink(encoding=sys.stdout.encoding), quiet=shown["quiet"])
-    return _run(run, spec, console, None if shown["quiet"] else view, verbose=shown["verbose"])
+        show = answer
+    hold_signals()  # before a thread is there that shows something: it would take them
+    if as_json and not detached:
+        show = JsonLines(Sink())
+    elif not detached:
+        sink = Sink(encoding=sys.stdout.encoding)
+        show = Terminal(run, sink, None if shown["quiet"] else view, quiet=shown["quiet"], verbose=shown["verbose"])
+    return _run(run, spec, show)
 
 
 def _create(home: Path, spec: ClusterSpec) -> RunDir:
@@ -68,49 +71,34 @@ def _cannot_keep(run: RunDir, error: OSError) -> OrchError:
     return OrchError(f"cannot keep a run in {run.path}: {reason}; make room, or name another directory with --run-dir or ORCH_HOME")
 
 
-def _run(run: RunDir, spec: ClusterSpec, viewer: Viewer, view: LogView | None, *, verbose: bool = False) -> int:
+def _run(run: RunDir, spec: ClusterSpec, show: Show) -> int:
     """Supervise the run to its end and say how it ended. Returns the exit code."""
     try:
         run.lock()
     except (OrchError, OSError) as error:
         refused = error if isinstance(error, OrchError) else _cannot_keep(run, error)
         run.discard()
-        _tell(viewer, refused)
+        show.refuse(refused, None)
         raise refused from None
-    if isinstance(viewer, Console) and view is not None:
-        viewer.show_logs(view)
-    supervisor = Supervisor(spec, load(spec.backend.type), run, viewer)
+    supervisor = Supervisor(spec, load(spec.backend.type), run, show)
     started_at = now()
     try:
         verdict = asyncio.run(supervisor.run())
     except UsageError as error:
         run.discard()
-        _tell(viewer, error)
+        show.refuse(error, None)
         raise
     except (OrchError, OSError) as error:
         broken = error if isinstance(error, OrchError) else _cannot_keep(run, error)
         verdict = verdict_of_error(broken, started_at)
         _write_verdict(run, verdict)
-        _tell(viewer, broken)
-        if isinstance(viewer, JsonLines):
-            _end_json(run, viewer, supervisor.cluster, verdict)
+        show.refuse(broken, Ended(run, supervisor.cluster, verdict))
         raise broken from None
     _write_verdict(run, verdict)
     run.unlock()  # `orch wait` and `ps` need not wait for our console
-    if isinstance(viewer, detach.Answering):
-        viewer.end(verdict)
     with contextlib.suppress(KeyboardInterrupt):  # whoever cannot be told any more still gets the exit code
-        _show_end(run, viewer, view, supervisor.cluster, verdict, verbose=verbose)
+        show.end(Ended(run, supervisor.cluster, verdict))
     return verdict.exit_code
-
-
-def _tell(viewer: Viewer, error: OrchError) -> None:
-    with contextlib.suppress(KeyboardInterrupt):  # one that was held back; the error says more
-        release_signals()
-    if isinstance(viewer, detach.Answering):
-        viewer.refuse(error)
-    if isinstance(viewer, Console):
-        viewer.finish(None)
 
 
 def _write_verdict(run: RunDir, verdict: Verdict) -> None:
@@ -118,49 +106,6 @@ def _write_verdict(run: RunDir, verdict: Verdict) -> None:
         run.write_verdict(verdict, {"run": run.run_id})
     except OSError as error:
         click.echo(f"orch: the verdict cannot be written to {run.path}: {error.strerror or error}", err=True)
-
-
-def _show_end(run: RunDir, viewer: Viewer, view: LogView | None, cluster: Cluster | None, verdict: Verdict, *, verbose: bool) -> None:
-    if isinstance(viewer, JsonLines):
-        _end_json(run, viewer, cluster, verdict)
-        return
-    if isinstance(viewer, Console):
-        if cluster is not None and cluster.hurried:
-            viewer.abandon()
-        try:
-            release_signals()
-            viewer.finish(cluster)
-        except KeyboardInterrupt:  # nobody reads the console; the verdict is what is left to say
-            viewer.abandon()
-    lines = render.report(verdict, run, cluster, _shown(run.path)).splitlines()
-    if view is not None and view.folded_note:
-        lines.insert(0, view.folded_note)
-    if verbose and cluster is not None:
-        lines.insert(0, timeline.slowest(timeline.measure(run.read_events(), cluster)))
-    text = "".join(f"orch: {line}\n" for line in lines)
-    if isinstance(viewer, Console):
-        viewer.conclude(text)
-    else:
-        click.echo(text, nl=False, err=True)
-
-
-def _end_json(run: RunDir, viewer: JsonLines, cluster: Cluster | None, verdict: Verdict) -> None:
-    viewer.conclude(run, verdict)
-    if cluster is not None and cluster.hurried:
-        viewer.abandon()
-    try:
-        release_signals()
-        viewer.finish()
-    except KeyboardInterrupt:  # nobody reads; whoever does has a moment to get the verdict
-        viewer.abandon()
-        viewer.finish()
-
-
-def _shown(path: Path) -> Path:
-    """A path as short as it can be read from here."""
-    with contextlib.suppress(ValueError):
-        return path.relative_to(os.getcwd())
-    return path
 
 
 def _log_view(spec: ClusterSpec, given: Mapping[str, Any]) -> LogView:

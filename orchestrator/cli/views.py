@@ -1,22 +1,13 @@
-"""How a run is shown: the options of `orch up` and `orch logs`, and the view for programs."""
+"""The options of `orch up` and `orch logs` that say how a run is shown."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from ..errors import UsageError
-from ..model import events
-from ..model.cluster import Cluster, Verdict
-from ..model.plan import Plan
-from ..record import journal
-from ..record.rundir import RunDir
-
-if TYPE_CHECKING:
-    from ..record.console import Sink
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -69,59 +60,3 @@ def _nearest(name: str, known: Sequence[str]) -> str:
 
     near = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {near[0]!r}?" if near else f"; tasks: {group_tasks(known)}"
-
-
-class JsonLines:
-    """A `Viewer` for programs: each event as a line of JSON, the verdict last.
-
-    A thread writes the lines, so that a reader that is slow or gone holds up nobody.
-    """
-
-    def __init__(self, sink: Sink) -> None:
-        import threading
-        from queue import SimpleQueue
-
-        self._sink = sink
-        self._lines: SimpleQueue[str | None] = SimpleQueue()
-        self._abandoned = False
-        # Waited for by this and not by join, as in `Console`.
-        self._ended = threading.Event()
-        threading.Thread(target=self._write, name="json", daemon=True).start()
-
-    def planned(self, planned: Plan) -> None:
-        self._lines.put(_line({"event": "planned", "run": planned.run_id, "tasks": [str(task.id) for task in planned.tasks]}))
-
-    def grew(self, task: str, attempt: int, stream: str, size: int) -> None: ...
-
-    def said(self, text: str) -> None: ...
-
-    def happened(self, before: Cluster, after: Cluster, event: events.Event) -> None:
-        self._lines.put(journal.to_line(event).decode("ascii"))
-
-    def conclude(self, run: RunDir, verdict: Verdict) -> None:
-        """The verdict, as in `result.json`, is the last line."""
-        self._lines.put(_line({"event": "verdict", "run": run.run_id, **asdict(verdict)}))
-        self._lines.put(None)
-
-    def finish(self) -> None:
-        """Return when all lines are written. Blocks as long as the reader does, unless it was abandoned."""
-        from ..record.console import ABANDONED_S
-
-        self._ended.wait(ABANDONED_S if self._abandoned else None)
-
-    def abandon(self) -> None:
-        """Lets `finish` return even if the reader is stuck."""
-        self._abandoned = True
-
-    def _write(self) -> None:
-        try:
-            while (line := self._lines.get()) is not None:
-                self._sink.write("stdout", line)
-        finally:
-            self._ended.set()
-
-
-def _line(data: dict[str, Any]) -> str:
-    import json
-
-    return json.dumps(data, separators=(",", ":")) + "\n"

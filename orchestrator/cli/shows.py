@@ -1,0 +1,144 @@
+"""Who is shown a run of `orch up`, from its plan to its last line: a terminal, or a program that reads JSON (`detach` has the third)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+from ..errors import OrchError
+from ..model import events
+from ..model.cluster import Cluster, Verdict
+from ..model.plan import Plan
+from ..record import journal, render, timeline
+from ..record.console import ABANDONED_S, Console, Sink
+from ..record.logs import LogView
+from ..record.rundir import RunDir
+from ..supervisor import Viewer, release_signals
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A run that is over, or was given up. `cluster` None: there was no plan yet."""
+
+    run: RunDir
+    cluster: Cluster | None
+    verdict: Verdict
+
+    @property
+    def is_hurried(self) -> bool:
+        """The user has asked twice, and does not wait for what is still to be shown."""
+        return self.cluster is not None and self.cluster.hurried
+
+    def report(self) -> list[str]:
+        """The lines that say how it ended."""
+        return render.report(self.verdict, self.run, self.cluster, _shown(self.run.path)).splitlines()
+
+
+class Show(Viewer, Protocol):
+    """A `Viewer` that is also told the end: `refuse` or `end`, once. Both may block until all is shown."""
+
+    def refuse(self, error: OrchError, given_up: Ended | None) -> None:
+        """orch cannot go on; the caller raises the error. `given_up` None: nothing is recorded of this run."""
+        ...
+
+    def end(self, ended: Ended) -> None: ...
+
+
+class Terminal(Console):
+    """The tasks' output and what happens, for a person. `view` None: only what happens. `verbose`: the slowest phase at the end."""
+
+    def __init__(self, run: RunDir, sink: Sink, view: LogView | None, *, quiet: bool, verbose: bool) -> None:
+        super().__init__(run, sink, quiet=quiet)
+        self._shows, self._verbose = view, verbose
+        if view is not None:
+            self.show_logs(view)
+
+    def refuse(self, error: OrchError, given_up: Ended | None) -> None:
+        with contextlib.suppress(KeyboardInterrupt):  # one that was held back; the error says more
+            release_signals()
+        self.finish(None)
+
+    def end(self, ended: Ended) -> None:
+        if ended.is_hurried:
+            self.abandon()
+        try:
+            release_signals()
+            self.finish(ended.cluster)
+        except KeyboardInterrupt:  # nobody reads the console; the verdict is what is left to say
+            self.abandon()
+        lines = ended.report()
+        if self._shows is not None and self._shows.folded_note:
+            lines.insert(0, self._shows.folded_note)
+        if self._verbose and ended.cluster is not None:
+            lines.insert(0, timeline.slowest(timeline.measure(ended.run.read_events(), ended.cluster)))
+        self.conclude(in_orchs_words(lines))
+
+
+class JsonLines:
+    """Each event as a line of JSON, the verdict last.
+
+    A thread writes the lines, so that a reader that is slow or gone holds up nobody.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._lines: SimpleQueue[str | None] = SimpleQueue()
+        # Waited for by this and not by join, as in `Console`.
+        self._ended = threading.Event()
+        threading.Thread(target=self._write, name="json", daemon=True).start()
+
+    def planned(self, planned: Plan) -> None:
+        self._lines.put(_line({"event": "planned", "run": planned.run_id, "tasks": [str(task.id) for task in planned.tasks]}))
+
+    def grew(self, task: str, attempt: int, stream: str, size: int) -> None: ...
+
+    def said(self, text: str) -> None: ...
+
+    def happened(self, before: Cluster, after: Cluster, event: events.Event) -> None:
+        self._lines.put(journal.to_line(event).decode("ascii"))
+
+    def refuse(self, error: OrchError, given_up: Ended | None) -> None:
+        if given_up is not None:
+            self.end(given_up)
+        else:
+            with contextlib.suppress(KeyboardInterrupt):
+                release_signals()
+
+    def end(self, ended: Ended) -> None:
+        """The verdict, as in `result.json`, is the last line."""
+        self._lines.put(_line({"event": "verdict", "run": ended.run.run_id, **asdict(ended.verdict)}))
+        self._lines.put(None)
+        try:
+            release_signals()
+            self._ended.wait(ABANDONED_S if ended.is_hurried else None)
+        except KeyboardInterrupt:  # nobody reads; whoever does has a moment to get the verdict
+            self._ended.wait(ABANDONED_S)
+
+    def _write(self) -> None:
+        try:
+            while (line := self._lines.get()) is not None:
+                self._sink.write("stdout", line)
+        finally:
+            self._ended.set()
+
+
+def in_orchs_words(lines: list[str]) -> str:
+    """Lines of orch's own."""
+    return "".join(f"orch: {line}\n" for line in lines)
+
+
+def _line(data: dict[str, Any]) -> str:
+    return json.dumps(data, separators=(",", ":")) + "\n"
+
+
+def _shown(path: Path) -> Path:
+    """A path as short as it can be read from here."""
+    with contextlib.suppress(ValueError):
+        return path.relative_to(os.getcwd())
+    return path
