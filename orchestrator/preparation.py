@@ -133,7 +133,7 @@ class Preparation:
         while True:
             late = [name for name in self.hosts if name not in self.facts]
             what = "the connection and the code" if self._spec.backend.code == "ship" else "the connection"
-            text = f"waiting for {_fold(late)}: {what} ({len(self.facts)} of {len(self.hosts)} hosts have answered)"
+            text = f"waiting for {contract.few(late)}: {what} ({len(self.facts)} of {len(self.hosts)} hosts have answered)"
             if late and text != said:
                 said = text
                 self._say(text)
@@ -199,7 +199,7 @@ class Preparation:
         """Where something is wrong; nowhere in particular if there is one host only."""
         if len(self.hosts) == 1:
             return ""
-        return f"host {hosts[0]}" if len(hosts) == 1 else f"hosts {_fold(hosts)}"
+        return f"host {hosts[0]}" if len(hosts) == 1 else f"hosts {contract.few(hosts)}"
 
     def _host_facts(self, host: Host, address: str) -> HostFacts:
         facts = self.facts[host.name]
@@ -209,12 +209,8 @@ class Preparation:
 
 def refuse_silence(hosts: Sequence[str], seconds: float) -> OrchError:
     """The error for agents that have started and say nothing."""
-    where, log = (hosts[0], hosts[0]) if len(hosts) == 1 else (f"each of {_fold(hosts)}", "HOST")
+    where, log = (hosts[0], hosts[0]) if len(hosts) == 1 else (f"each of {contract.few(hosts)}", "HOST")
     return OrchError(
         f"the agent on {where} has started and has not answered for {seconds:g} s; is that machine overloaded, or its disk stuck? "
         f"what the agent complained of: agents/{log}.log in the run's directory"
     )
-
-
-def _fold(names: Sequence[str]) -> str:
-    return ", ".join(names if len(names) <= 4 else [*names[:3], f"{len(names) - 3} more"])

@@ -30,6 +30,7 @@ from .naming import STACKS as STACKS
 from .naming import STREAMS as STREAMS
 from .naming import TASK_TYPES as TASK_TYPES
 from .naming import TaskId as TaskId
+from .naming import few as few
 from .naming import file_of as file_of
 from .questions import Inquiry as Inquiry
 from .questions import Told as Told

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, Protocol
 
 from ..model.spec import ClusterSpec
@@ -74,7 +73,7 @@ class Backend(Protocol):
         """File names and texts of what would be run: commands, scripts, manifests. Starts nothing."""
         ...
 
-    def cancel(self, run_id: str, run_dir: Path) -> int:
+    def cancel(self, run_id: str) -> int:
         """End what a dead controller may have left. Returns how many processes that were."""
         ...
 

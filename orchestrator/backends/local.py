@@ -30,7 +30,7 @@ class Local:
     def request(self, spec: ClusterSpec) -> Mapping[str, str]:
         return {"agent-local.txt": shlex.join(self.transport(spec, self.hosts(spec)[0]).argv) + "\n"}
 
-    def cancel(self, run_id: str, run_dir: Path) -> int:
+    def cancel(self, run_id: str) -> int:
         """Nothing should be there: an agent dies with its controller. What has slipped away is found by its environment."""
         mark = f"ORCH_RUN_ID={run_id}".encode()
         found = [pid for pid, environ in _environments() if mark in environ]

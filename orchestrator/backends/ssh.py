@@ -44,8 +44,12 @@ class Ssh:
             raise UsageError(f"{' and '.join(here)} are one machine, this one; name it once, with all of its slots: {here[0]}:N")
         return tuple(
             Host(
-                *(host.name, host.address, _is_here(host), None if _is_here(host) else spec.backend.lost_after_s),
-                *(host.interface, _is_here(host)),
+                host.name,
+                host.address,
+                sees_run_dir=_is_here(host),
+                lost_after_s=None if _is_here(host) else spec.backend.lost_after_s,
+                interface=host.interface,
+                is_here=_is_here(host),
             )
             for host in spec.backend.hosts
         )
@@ -64,9 +68,9 @@ class Ssh:
         }
         return {f"agent-{name}.txt": shlex.join(argv) + "\n" for name, argv in commands.items()}
 
-    def cancel(self, run_id: str, run_dir: Path) -> int:
+    def cancel(self, run_id: str) -> int:
         """Only here: an agent that hears nothing from its controller any more ends its tasks by itself."""
-        return local.make().cancel(run_id, run_dir)
+        return local.make().cancel(run_id)
 
 
 def make() -> Backend:

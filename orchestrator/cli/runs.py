@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from worker.clock import now
+from worker.contract import few
 
 from ..backends import Host, load
 from ..errors import BROKEN, DEADLINE, OrchError, UsageError
@@ -130,7 +131,7 @@ def down_command(run: str | None, home: str, at_once: bool, as_json: bool) -> in
     planned = found.read_plan()
     if found.read_result() is None and planned is not None:
         backend = load(planned.spec.backend.type)
-        cleared = backend.cancel(found.run_id, found.path)
+        cleared = backend.cancel(found.run_id)
         unseen = [host for host in backend.hosts(planned.spec) if host.lost_after_s is not None]
     if as_json:
         told = {"was_running": pid is not None, "cleared": cleared, "unseen": [host.name for host in unseen]}
@@ -148,9 +149,9 @@ def _describe_unseen(run_id: str, hosts: Sequence[Host]) -> str:
     """What becomes of the tasks on other hosts, where a dead controller cannot have them ended, and how to look for them."""
     seconds = max(host.lost_after_s or 0.0 for host in hosts)
     names = [host.name for host in hosts]
-    shown = ", ".join(names if len(names) <= MOST_NAMED else [*names[:MOST_NAMED], f"{len(names) - MOST_NAMED} more"])
     return (
-        f"{shown}: not looked at; an agent ends its tasks and itself once its connection closes, or after {seconds:g} s without a word\n"
+        f"{few(names, MOST_NAMED)}: not looked at; "
+        f"an agent ends its tasks and itself once its connection closes, or after {seconds:g} s without a word\n"
         f"to make sure: ssh {names[0]} grep -lsz ORCH_RUN_ID={run_id} '/proc/[0-9]*/environ' (names what is left there, by pid)"
     )
 

@@ -10,7 +10,7 @@ import ipaddress
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from worker.contract import Facts
+from worker.contract import Facts, few
 
 from ..errors import OrchError
 
@@ -93,8 +93,7 @@ def describe_unreached(own: str, address: str, unreached: Mapping[str, str]) -> 
     lines = []
     for reason in dict.fromkeys(filter(None, unreached.values())):
         hosts = [host for host, given in unreached.items() if given == reason]
-        shown = ", ".join(hosts if len(hosts) <= 3 else [*hosts[:2], f"{len(hosts) - 2} more"])
-        lines.append(f"{shown} cannot reach {address}: {reason}")
+        lines.append(f"{few(hosts, 3)} cannot reach {address}: {reason}")
     if not lines:
         return f"its port is open on {own}; the other hosts try it"
     return f"its port is open on {own}, but {'; '.join(lines)}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
-from worker.contract import DATA_SERVICE, TASK_TYPES, CollectiveSettings, Program
+from worker.contract import DATA_SERVICE, TASK_TYPES, CollectiveSettings, Program, few
 
 from ..errors import Problem, SpecError
 from . import device_keys, device_rules, plan
@@ -206,8 +206,7 @@ def _enough_slots(draft: Draft) -> Problem | None:
     slots, total = count_slots(hosts), sum(draft.counts.values())
     if slots is None or total <= sum(slots.values()):
         return None
-    shown = [f"{name}:{count}" for name, count in slots.items()]
-    named = ", ".join(shown if len(shown) <= 8 else [*shown[:7], f"{len(shown) - 7} more"])
+    named = few([f"{name}:{count}" for name, count in slots.items()], 8)
     message = f"backend.hosts: {total} tasks do not fit into {sum(slots.values())} slots ({named})"
     return Problem(draft.place("backend.hosts"), message, "name more slots, or fewer tasks")
 

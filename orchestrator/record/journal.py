@@ -128,9 +128,6 @@ def from_lines(lines: Iterable[bytes]) -> Iterator[RunEvent]:
             continue
 
 
-def fold(cluster: Cluster, happened: Iterable[RunEvent]) -> Cluster:
-    """The cluster after these events, by the same `step` that ran it."""
-    for event in happened:
-        if isinstance(event, events.Event):
-            cluster, _ = lifecycle.step(cluster, event)
-    return cluster
+def replay(cluster: Cluster, event: RunEvent) -> Cluster:
+    """The cluster after this event, by the same `step` that ran it."""
+    return lifecycle.step(cluster, event)[0] if isinstance(event, events.Event) else cluster

@@ -279,7 +279,7 @@ class RunDir:
         cluster = lifecycle.new(lifecycle.policy_of(planned.spec), planned.hosts_by_task, self.run_id)
         at = 0.0
         for event in self.read_events():
-            cluster, at = journal.fold(cluster, (event,)), event.at
+            cluster, at = journal.replay(cluster, event), event.at
         if not cluster.is_over and not lives:
             # Nobody was left to say so: with the controller went the agents, and with them the tasks.
             for host in planned.hosts:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from orchestrator.model import events, lifecycle
 from orchestrator.model.cluster import Policy
 from orchestrator.model.spec import Restart
 from orchestrator.record import timeline
-from orchestrator.record.journal import HostReady, RunBegun, RunEvent, TaskBegan, TaskSpoke, TemplateReady, fold
+from orchestrator.record.journal import HostReady, RunBegun, RunEvent, TaskBegan, TaskSpoke, TemplateReady, replay
 
 HAPPENED = (
     RunBegun(100.0),
@@ -30,7 +31,7 @@ HAPPENED = (
 def measure(happened: Sequence[RunEvent], *more: str, strategy: str = "multi_worker_mirrored") -> dict[str, dict[str, float]]:
     policy = Policy(strategy, restart=Restart(max=1))
     cluster = lifecycle.new(policy, dict.fromkeys(("worker-0", "worker-1", *more), "local"))
-    return timeline.measure(happened, fold(cluster, happened))
+    return timeline.measure(happened, functools.reduce(replay, happened, cluster))
 
 
 def test_each_task_has_the_phases_that_it_has_reached() -> None:

@@ -41,7 +41,7 @@ def start() -> Iterator[Start]:
 def test_a_process_that_sleeps_is_held_by_nothing_and_hears(start: Start) -> None:
     process = start("faulthandler.register(signal.SIGQUIT)")
     assert conditions.what_holds(process.pid) == ""
-    assert conditions.why_deaf(process.pid, signal.SIGQUIT) == ""
+    assert conditions.why_deaf(process.pid) == ""
 
 
 def test_a_stopped_process_is_said_to_be_stopped(start: Start) -> None:
@@ -89,7 +89,7 @@ def test_a_process_that_writes_its_core_file_is_said_to_have_crashed(start: Star
     ],
 )
 def test_a_process_that_would_not_hear_is_told_why(start: Start, text: str, why: str) -> None:
-    found = conditions.why_deaf(start(text).pid, signal.SIGQUIT)
+    found = conditions.why_deaf(start(text).pid)
     assert found.startswith(why)
     assert bool(found) is bool(why)
 
@@ -97,4 +97,4 @@ def test_a_process_that_would_not_hear_is_told_why(start: Start, text: str, why:
 def test_of_a_process_that_is_gone_nothing_is_said() -> None:
     done = subprocess.Popen([sys.executable, "-c", ""])
     done.wait()
-    assert conditions.what_holds(done.pid) == conditions.why_deaf(done.pid, signal.SIGQUIT) == ""
+    assert conditions.what_holds(done.pid) == conditions.why_deaf(done.pid) == ""

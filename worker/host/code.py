@@ -16,7 +16,7 @@ import shutil
 import tempfile
 import time
 
-from ..contract import Code, CodeFile
+from ..contract import Code, CodeFile, few
 from .arrive import KEPT_S, cache_directory, lock
 
 
@@ -153,8 +153,7 @@ def compare(files: tuple[CodeFile, ...], cwd: str) -> list[str]:
 
 
 def _few(names: list[str]) -> str:
-    shown = names if len(names) <= 3 else [*names[:3], f"{len(names) - 3} more"]
-    return f"{', '.join(shown)} {'is' if len(names) == 1 else 'are'}"
+    return f"{few(names)} {'is' if len(names) == 1 else 'are'}"
 
 
 def _digest_of(path: str) -> str:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 _STATES = {
     "T": "stopped (SIGSTOP)",
@@ -31,13 +32,13 @@ def what_holds(pid: int) -> str:
     return _STATES.get(data[data.rfind(b")") + 2 :][:1].decode("ascii", "replace"), "")
 
 
-def why_deaf(pid: int, number: int) -> str:
-    """Why a signal would not reach a handler in this process; empty if it would, or if nobody can tell."""
+def why_deaf(pid: int) -> str:
+    """Why SIGQUIT, which asks for stacks, would not reach a handler in this process; empty if it would, or if nobody can tell."""
     masks = _numbers(pid, "SigCgt", "SigIgn")
     if masks is None:
         return ""
     caught, ignored = masks
-    bit = 1 << (number - 1)
+    bit = 1 << (signal.SIGQUIT - 1)
     if ignored & bit:
         return "ignores SIGQUIT, which asks for its stacks"
     if not caught & bit:

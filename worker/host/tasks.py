@@ -164,7 +164,7 @@ class TaskTable:
             if task.order.task not in names or task.ended or not os.path.exists(path):
                 continue
             evidence.append(path, f"orch: asked at {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
-            deaf = conditions.why_deaf(task.pid, signal.SIGQUIT)
+            deaf = conditions.why_deaf(task.pid)
             if not deaf:
                 processes.signal_one(task.pid, signal.SIGQUIT)
                 task.quiet_until = time.monotonic() + STACKS_S
