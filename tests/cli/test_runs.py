@@ -114,7 +114,7 @@ def test_where_no_file_can_be_locked_the_run_says_so_and_leaves_nothing(orch: Or
 
 def test_what_a_detached_run_prints_can_be_piped(orch: Orch, tmp_path: Path) -> None:
     done = subprocess.run(  # the pipe ends although the run goes on
-        [sys.executable, "-m", "orchestrator", "up", "-d", "--json", "waiting.py"], cwd=tmp_path, capture_output=True, timeout=60
+        [sys.executable, "-m", "orchestrator", "up", "-d", "--json", "waiting.py"], cwd=tmp_path, capture_output=True, timeout=200
     )
     answer = json.loads(done.stdout)
     assert set(answer) == {"run", "directory"}

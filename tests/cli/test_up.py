@@ -323,7 +323,7 @@ def test_a_reader_that_has_seen_enough_ends_a_listing_quietly(orch: Orch, words:
 def test_closed_standard_streams_are_no_trouble(tmp_path: Path, closed: str, words: str) -> None:
     def run(command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            ["sh", "-c", f"exec '{sys.executable}' -m orchestrator {command}"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+            ["sh", "-c", f"exec '{sys.executable}' -m orchestrator {command}"], cwd=tmp_path, capture_output=True, text=True, timeout=200
         )
 
     done = run(f"{words} {closed}")

@@ -17,7 +17,7 @@ from worker import contract
 from worker.channel import Decoder, encode
 
 START = Path(__file__).resolve().parents[2] / "worker" / "host" / "start.py"
-PATIENCE_S = 40.0
+PATIENCE_S = 200.0
 
 F = TypeVar("F")
 

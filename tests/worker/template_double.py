@@ -22,7 +22,7 @@ from worker.host.look import directory_of
 from worker.host.memory import keep_in_memory
 
 START = ROOT / "worker" / "host" / "template" / "start.py"
-PATIENCE_S = 60.0
+PATIENCE_S = 200.0
 
 
 class RefusedError(Exception):

@@ -202,5 +202,5 @@ def test_facts_carry_them() -> None:
 def test_the_module_prints_what_this_machine_has() -> None:
     """On a machine with a GPU this is the real NVML; without one, an empty list."""
     argv = [sys.executable, "-m", "worker.host.gpus"]
-    found = json.loads(subprocess.run(argv, cwd=ROOT, env={**os.environ}, capture_output=True, check=True, timeout=60).stdout)
+    found = json.loads(subprocess.run(argv, cwd=ROOT, env={**os.environ}, capture_output=True, check=True, timeout=200).stdout)
     assert [from_json(Gpu, gpu) for gpu in found["gpus"]] == list(gpus.find(os.environ))
