@@ -30,7 +30,7 @@ help:
 	@echo 'make lint     ruff: rules and format'
 	@echo 'make types    mypy --strict'
 	@echo 'make format   ruff: mend what can be mended'
-	@echo 'make bench    the figures of benchmarks/, in a few minutes (BENCH_ARGS= for all rounds)'
+	@echo 'make bench    the figures of benchmarks/, in some ten minutes (BENCH_ARGS= for all rounds)'
 	@echo 'make chaos    kill, stop and end tasks, templates, agents and controllers of real clusters (CHAOS_ARGS="--trials 200 --seed 1")'
 	@echo 'make clean    remove caches and build output; .venv stays'
 

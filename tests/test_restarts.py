@@ -193,7 +193,7 @@ def test_silence_ends_with_124_and_with_where_everybody_was(orch, tmp_path: Path
 def test_any_sound_of_any_task_is_a_sign_of_life(orch, tmp_path: Path, sound: str) -> None:
     text = f"""
     import worker
-    for _ in range(65 if TASK == 'worker-1' else 0):
+    for _ in range(50 if TASK == 'worker-1' else 0):
         {sound}
         time.sleep(0.1)
     if TASK == 'worker-0':
@@ -201,7 +201,7 @@ def test_any_sound_of_any_task_is_a_sign_of_life(orch, tmp_path: Path, sound: st
     tell('done')
     """
     write_script(tmp_path, text)
-    orch("up", "script.py", "-n", "2", "--hang-timeout", "6", "--set", "timeouts.run_s=100", check=0, timeout=200)
+    orch("up", "script.py", "-n", "2", "--hang-timeout", "4", "--set", "timeouts.run_s=100", check=0, timeout=200)
 
 
 def test_what_an_evaluator_writes_is_no_sign_of_life_of_the_training(orch, tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ while int(step.numpy()) < STEPS:
         enter("checkpoint")
         manager.save()
         worker.report(step=int(step.numpy()))
-enter("shutdown", 3.0 if ATTEMPT == 1 else 0.0)  # whatever is done in this phase comes in time
+enter("shutdown", 2.0 if ATTEMPT == 1 else 0.0)  # whatever is done in this phase comes in time
 with open(f".{TASK}.done.part", "w") as file:
     json.dump({"began_at": began_at, "total": float(total.numpy()), "attempt": ATTEMPT}, file)
 os.rename(f".{TASK}.done.part", f"{TASK}.done")
@@ -214,7 +214,7 @@ def _nothing(life: Life, draw: random.Random) -> None:
 
 
 RESTART = ("--max-restarts", "1", "--set", "restart.backoff_s=0.05", "--grace", "1")
-HANG = ("--hang-timeout", "15")  # TensorFlow, too, is silent for a while as it starts
+HANG = ("--hang-timeout", "10")  # TensorFlow, too, is silent for a while as it starts
 FAULTS = (
     Fault("task -9", _signal_task(signal.SIGKILL), 0, restarted=True, options=RESTART),
     Fault("task -9, no restart", _signal_task(signal.SIGKILL), 137, options=("--grace", "1")),

@@ -97,7 +97,7 @@ def test_a_missing_peer_is_named_and_the_deadline_shows_where_everybody_is(orch:
         "    strategy =", "    if os.environ['ORCH_TASK'] == 'worker-1':\n        import time\n        time.sleep(1000)\n    strategy =", 1
     )
     script(text, "train.py")
-    done = orch("up", "train.py", "-n", "2", "--grace", "1", "--start-timeout", "60", timeout=250, check=124)
+    done = orch("up", "train.py", "-n", "2", "--grace", "1", "--start-timeout", "40", timeout=250, check=124)
     assert "waiting for worker-1: connection refused (1 of 2 up)" in done.err
     last = done.err.partition("ran out of time")[2]
     assert "(--start-timeout); waiting for worker-1: connection refused" in last
