@@ -16,7 +16,6 @@ from ..model.cluster import Cluster, Outcome
 from ..model.plan import Plan
 from ..record import render
 from ..record.rundir import RunDir
-from ..supervisor import release_signals
 from .shows import Ended, in_orchs_words
 
 
@@ -68,8 +67,6 @@ class Answering:
             self._answer({"run": self._run.run_id})
 
     def refuse(self, error: OrchError, given_up: Ended | None) -> None:
-        with contextlib.suppress(KeyboardInterrupt):
-            release_signals()
         self._answer({"error": str(error), "code": error.exit_code})
 
     def end(self, ended: Ended) -> None:

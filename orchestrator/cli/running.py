@@ -27,7 +27,7 @@ from ..record import rundir
 from ..record.console import Sink
 from ..record.logs import LogView, wants_color
 from ..record.rundir import RunDir
-from ..supervisor import Supervisor, hold_signals, verdict_of_error
+from ..supervisor import Supervisor, hold_signals, release_signals, verdict_of_error
 from . import detach
 from .shows import Ended, JsonLines, Show, Terminal
 from .views import only_tasks
@@ -78,7 +78,7 @@ def _run(run: RunDir, spec: ClusterSpec, show: Show) -> int:
     except (OrchError, OSError) as error:
         refused = error if isinstance(error, OrchError) else _cannot_keep(run, error)
         run.discard()
-        show.refuse(refused, None)
+        _refuse(show, refused)
         raise refused from None
     supervisor = Supervisor(spec, load(spec.backend.type), run, show)
     started_at = now()
@@ -86,19 +86,25 @@ def _run(run: RunDir, spec: ClusterSpec, show: Show) -> int:
         verdict = asyncio.run(supervisor.run())
     except UsageError as error:
         run.discard()
-        show.refuse(error, None)
+        _refuse(show, error)
         raise
     except (OrchError, OSError) as error:
         broken = error if isinstance(error, OrchError) else _cannot_keep(run, error)
         verdict = verdict_of_error(broken, started_at)
         _write_verdict(run, verdict)
-        show.refuse(broken, Ended(run, supervisor.cluster, verdict))
+        _refuse(show, broken, Ended(run, supervisor.cluster, verdict))
         raise broken from None
     _write_verdict(run, verdict)
     run.unlock()  # `orch wait` and `ps` need not wait for our console
     with contextlib.suppress(KeyboardInterrupt):  # whoever cannot be told any more still gets the exit code
         show.end(Ended(run, supervisor.cluster, verdict))
     return verdict.exit_code
+
+
+def _refuse(show: Show, error: OrchError, given_up: Ended | None = None) -> None:
+    with contextlib.suppress(KeyboardInterrupt):  # one that was held back; the error says more
+        release_signals()
+    show.refuse(error, given_up)
 
 
 def _write_verdict(run: RunDir, verdict: Verdict) -> None:

@@ -41,7 +41,7 @@ class Ended:
 
 
 class Show(Viewer, Protocol):
-    """A `Viewer` that is also told the end: `refuse` or `end`, once. Both may block until all is shown."""
+    """A `Viewer` that is also told the end: `refuse`, with the signals released, or `end`, once. Both may block until all is shown."""
 
     def refuse(self, error: OrchError, given_up: Ended | None) -> None:
         """orch cannot go on; the caller raises the error. `given_up` None: nothing is recorded of this run."""
@@ -60,8 +60,6 @@ class Terminal(Console):
             self.show_logs(view)
 
     def refuse(self, error: OrchError, given_up: Ended | None) -> None:
-        with contextlib.suppress(KeyboardInterrupt):  # one that was held back; the error says more
-            release_signals()
         self.finish(None)
 
     def end(self, ended: Ended) -> None:
@@ -106,9 +104,6 @@ class JsonLines:
     def refuse(self, error: OrchError, given_up: Ended | None) -> None:
         if given_up is not None:
             self.end(given_up)
-        else:
-            with contextlib.suppress(KeyboardInterrupt):
-                release_signals()
 
     def end(self, ended: Ended) -> None:
         """The verdict, as in `result.json`, is the last line."""
