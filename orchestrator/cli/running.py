@@ -26,11 +26,14 @@ from ..model.spec import ClusterSpec
 from ..record import rundir
 from ..record.console import Sink
 from ..record.logs import LogView, wants_color
-from ..record.rundir import RunDir
+from ..record.rundir import RunDir, RunExists
 from ..supervisor import Supervisor, hold_signals, release_signals, verdict_of_error
 from . import detach
 from .shows import Ended, JsonLines, Show, Terminal
 from .views import only_tasks
+
+DRAWS = 10
+"""How often an id that is taken is drawn again: of one name there are 65,536 a second."""
 
 
 def start(home: Path, spec: ClusterSpec, shown: Mapping[str, Any], *, detached: bool, as_json: bool) -> int:
@@ -53,8 +56,7 @@ def start(home: Path, spec: ClusterSpec, shown: Mapping[str, Any], *, detached: 
 
 
 def _create(home: Path, spec: ClusterSpec) -> RunDir:
-    run_id = f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-    run = rundir.create(Path(os.path.abspath(home)), run_id)
+    run = _draw(Path(os.path.abspath(home)), spec.name)
     try:
         # JSON is YAML too, and carries texts that are not UTF-8.
         run.write_spec(json.dumps(to_document(spec), indent=2) + "\n")
@@ -64,6 +66,18 @@ def _create(home: Path, spec: ClusterSpec) -> RunDir:
         run.discard()
         raise _cannot_keep(run, error) from None
     return run
+
+
+def _draw(home: Path, name: str) -> RunDir:
+    """A new run under an id that no other has."""
+    for _ in range(DRAWS):
+        with contextlib.suppress(RunExists):
+            return rundir.create(home, _new_id(name))
+    return rundir.create(home, _new_id(name))
+
+
+def _new_id(name: str) -> str:
+    return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
 def _cannot_keep(run: RunDir, error: OSError) -> OrchError:

@@ -55,6 +55,10 @@ ATTEMPTS = 100
 """How often a directory is made again that runs which are being discarded take away."""
 
 
+class RunExists(OrchError):
+    """There is a run of this id already."""
+
+
 class RunDir:
     """One run's directory. Open it with `create` or `find`."""
 
@@ -124,18 +128,7 @@ class RunDir:
     def discard(self) -> None:
         """Remove the directory of a run of which nothing was started, and what was only made for it."""
         shutil.rmtree(self.path, ignore_errors=True)
-        home = self.path.parent.parent
-        with contextlib.suppress(OSError):
-            self.path.parent.rmdir()
-            ignore = home / ".gitignore"
-            if [path.name for path in home.iterdir()] == [ignore.name] and ignore.read_bytes() == IGNORE_ALL:
-                ignore.unlink()
-                try:
-                    home.rmdir()
-                except OSError:  # another run has just come
-                    _write_whole(ignore, IGNORE_ALL)
-            for parent in reversed(self.made):
-                parent.rmdir()
+        _remove_empty(self)
 
     def write_verdict(self, verdict: Verdict, extra: dict[str, Any]) -> None:
         """Write `result.json`, out of the reserve if need be."""
@@ -288,18 +281,24 @@ class RunDir:
 
 
 def create(home: Path, run_id: str) -> RunDir:
-    """Make the directory of a new run. Raises `OrchError` with the place and the reason; nothing is left then."""
+    """Make the directory of a new run. Raises `RunExists`, or `OrchError` with the place and the reason; nothing of ours is left then."""
     run = RunDir(home / "runs" / run_id)
     try:
         _make_directories(run)
+    except OSError as error:
+        _remove_empty(run)
+        raise _cannot_keep(home, error) from None
+    try:
         with open(run.path / "reserve", "wb", opener=private_opener) as file:
             file.write(b"\0" * RESERVE_BYTES)
     except OSError as error:
         run.discard()
-        raise OrchError(
-            f"cannot keep a run in {home}: {error.strerror or error}; name another directory with --run-dir or ORCH_HOME"
-        ) from None
+        raise _cannot_keep(home, error) from None
     return run
+
+
+def _cannot_keep(home: Path, error: OSError) -> OrchError:
+    return OrchError(f"cannot keep a run in {home}: {error.strerror or error}; name another directory with --run-dir or ORCH_HOME")
 
 
 def _make_directories(run: RunDir) -> None:
@@ -314,11 +313,34 @@ def _make_directories(run: RunDir) -> None:
                 # Only a directory that we have made is hidden from git: --run-dir may name one with a project in it.
                 _write_whole(home / ".gitignore", IGNORE_ALL)
             run.path.parent.mkdir(mode=0o700, exist_ok=True)
-            run.path.mkdir(mode=0o700)
+            _make_own(run)
             return
         except (FileNotFoundError, FileExistsError):  # another run has just been discarded, and its parents with it
             if attempt == ATTEMPTS - 1:
                 raise
+
+
+def _make_own(run: RunDir) -> None:
+    try:
+        run.path.mkdir(mode=0o700)
+    except FileExistsError:
+        raise RunExists(f"there is a run {run.run_id} in {run.path.parent.parent} already; orch up draws another id") from None
+
+
+def _remove_empty(run: RunDir) -> None:
+    """Remove what was only made for this run above its directory, as far as no other run has come there."""
+    home = run.path.parent.parent
+    with contextlib.suppress(OSError):
+        run.path.parent.rmdir()
+        ignore = home / ".gitignore"
+        if [path.name for path in home.iterdir()] == [ignore.name] and ignore.read_bytes() == IGNORE_ALL:
+            ignore.unlink()
+            try:
+                home.rmdir()
+            except OSError:  # another run has just come
+                _write_whole(ignore, IGNORE_ALL)
+        for parent in reversed(run.made):
+            parent.rmdir()
 
 
 def find(home: Path, name: str | None) -> RunDir:

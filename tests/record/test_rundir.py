@@ -5,26 +5,31 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import resource
+import secrets
 import signal
 import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import runs
+from orchestrator.cli import running, runs
 from orchestrator.errors import OrchError, UsageError
 from orchestrator.model import events
 from orchestrator.model.cluster import Cause, Outcome, TaskState, Verdict
+from orchestrator.model.spec import ClusterSpec, TaskSpec
 from orchestrator.record import rundir
 from orchestrator.record.journal import RunEvent, RunNoted
-from orchestrator.record.rundir import RunDir
+from orchestrator.record.rundir import RunDir, RunExists
 from tests.conftest import Orch
 from tests.live import HOLD, held_run
+from worker.contract import Program
 
 Script = Callable[..., Path]
 
@@ -78,6 +83,40 @@ def test_runs_made_and_discarded_at_once_do_not_disturb_each_other(tmp_path: Pat
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(make, range(200)))
     assert {path for path in entries(tmp_path) if "run-" in path} == set()
+
+
+def test_a_run_of_the_same_id_is_left_alone(tmp_path: Path) -> None:
+    first = rundir.create(tmp_path / "home", "one")
+    first.write("spec.yaml", "x")
+    before = entries(tmp_path)
+    with pytest.raises(RunExists, match=r"there is a run one in .*home"):
+        rundir.create(tmp_path / "home", "one")
+    assert entries(tmp_path) == before
+
+
+def test_an_id_that_is_taken_is_drawn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = iter(["aaaa", "aaaa", "aaaa", "bbbb"])
+    monkeypatch.setattr(secrets, "token_hex", lambda size: next(drawn))
+    monkeypatch.setattr(time, "strftime", lambda text: "20261121-143000")
+    spec = ClusterSpec("train", "none", Program("script", "train.py"), (TaskSpec("worker", 1),), "/w")
+    made = [running._create(tmp_path / "home", spec).run_id for _ in range(2)]
+    assert made == ["train-20261121-143000-aaaa", "train-20261121-143000-bbbb"]
+    assert all((tmp_path / "home" / "runs" / run_id / "spec.yaml").is_file() for run_id in made)
+    monkeypatch.setattr(secrets, "token_hex", lambda size: "aaaa")
+    with pytest.raises(RunExists):
+        running._create(tmp_path / "home", spec)
+    assert len(rundir.list_runs(tmp_path / "home")) == 2
+
+
+def test_a_run_without_room_for_its_reserve_leaves_nothing(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (rundir.RESERVE_BYTES // 2, before[1]))
+    try:
+        with pytest.raises(OrchError, match=r"cannot keep a run in .*home"):
+            rundir.create(tmp_path / "home", "one")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert entries(tmp_path) == set()
 
 
 @pytest.mark.parametrize("place", ["file", "file/below"])
