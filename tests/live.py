@@ -83,7 +83,7 @@ import sys
 from pathlib import Path
 from orchestrator.record.rundir import RunDir
 run = RunDir(Path(sys.argv[1]))
-run.lock()
+run.lock.take()
 print("locked", flush=True)
 sys.stdin.read()
 """

@@ -62,7 +62,7 @@ def logs_command(names: Sequence[str], home: str, **given: Any) -> int:
     printer = _JsonPrinter(_pattern(given["grep"])) if given["as_json"] else _TextPrinter(planned, given)
     streams.catch_up(printer)
     while given["follow"]:
-        alive = run.controller_pid() is not None
+        alive = run.lock.controller_pid() is not None
         if not streams.show(printer):
             if not alive:
                 break

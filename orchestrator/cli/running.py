@@ -88,7 +88,7 @@ def _cannot_keep(run: RunDir, error: OSError) -> OrchError:
 def _run(run: RunDir, spec: ClusterSpec, show: Show) -> int:
     """Supervise the run to its end and say how it ended. Returns the exit code."""
     try:
-        run.lock()
+        run.lock.take()
     except (OrchError, OSError) as error:
         refused = error if isinstance(error, OrchError) else _cannot_keep(run, error)
         run.discard()
@@ -109,7 +109,7 @@ def _run(run: RunDir, spec: ClusterSpec, show: Show) -> int:
         _refuse(show, broken, Ended(run, supervisor.cluster, verdict))
         raise broken from None
     _write_verdict(run, verdict)
-    run.unlock()  # `orch wait` and `ps` need not wait for our console
+    run.lock.release()  # `orch wait` and `ps` need not wait for our console
     with contextlib.suppress(KeyboardInterrupt):  # whoever cannot be told any more still gets the exit code
         show.end(Ended(run, supervisor.cluster, verdict))
     return verdict.exit_code

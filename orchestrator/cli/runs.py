@@ -101,12 +101,12 @@ def wait_command(run: str | None, home: str, timeout: float | None, as_json: boo
 def restart_command(run: str | None, home: str) -> int:
     """Stop the tasks of RUN (default: the latest) and start them again, as its next attempt. Costs none of --max-restarts."""
     found = rundir.find(Path(os.path.abspath(home)), run)
-    pid, cluster = found.controller_pid(), found.read_cluster()
+    pid, cluster = found.lock.controller_pid(), found.read_cluster()
     if pid is None or cluster is None:
         raise UsageError(f"{found.run_id} is not running; orch up starts a new run")
     if cluster.phase is Phase.STOPPING and not lifecycle.comes_again(cluster, now()):
         raise UsageError(f"{found.run_id} is ending and cannot start again; orch up starts a new run")
-    if not send_signal(found, pid, signal.SIGUSR2):
+    if not found.lock.send_signal(pid, signal.SIGUSR2):
         raise UsageError(f"{found.run_id} is not running; orch up starts a new run")
     if cluster.phase is Phase.STOPPING:
         click.echo(f"{found.run_id}: attempt {cluster.attempt} is being stopped already; the next one follows", err=True)
@@ -123,7 +123,7 @@ def restart_command(run: str | None, home: str) -> int:
 def down_command(run: str | None, home: str, at_once: bool, as_json: bool) -> int:
     """End RUN (default: the latest): SIGTERM to its tasks, SIGKILL after its grace period. Returns when nothing is left."""
     found = rundir.find(Path(os.path.abspath(home)), run)
-    pid = found.controller_pid()
+    pid = found.lock.controller_pid()
     if pid is not None:
         _ask(found, pid, twice=at_once)
         _await_end(found, pid, STUCK_S + (0.0 if at_once else _grace_s(found)))
@@ -157,11 +157,11 @@ def _describe_unseen(run_id: str, hosts: Sequence[Host]) -> str:
 
 
 def _ask(run: RunDir, pid: int, *, twice: bool) -> None:
-    send_signal(run, pid, signal.SIGTERM)
+    run.lock.send_signal(pid, signal.SIGTERM)
     if twice:
         time.sleep(LOOK_S)  # two signals at once would arrive as one
-        if run.controller_pid() == pid:
-            send_signal(run, pid, signal.SIGTERM)
+        if run.lock.controller_pid() == pid:
+            run.lock.send_signal(pid, signal.SIGTERM)
 
 
 def _grace_s(run: RunDir) -> float:
@@ -180,7 +180,7 @@ def _await_end(run: RunDir, pid: int, patience_s: float) -> None:
             f"kill -9 {pid} ends it and its tasks. Waiting on",
             err=True,
         )
-        run.wait_unlocked()
+        run.lock.wait()
 
 
 def _process_state(pid: int) -> str:
@@ -193,27 +193,12 @@ def _process_state(pid: int) -> str:
         return "gone, or in another container"
 
 
-def send_signal(run: RunDir, pid: int, number: signal.Signals) -> bool:
-    """Send a signal to the controller of a run. False: it has just ended. Raises `OrchError` for another user's."""
-    word = number.name.removeprefix("SIG")
-    strange = OrchError(f"{run.run_id} belongs to another user; if it is to be trusted all the same: kill -{word} {pid}")
-    if not run.is_ours():
-        raise strange
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        raise strange from None
-    return True
-
-
 def _wait(run: RunDir, timeout: float | None) -> bool:
     if timeout is None:
-        run.wait_unlocked()
+        run.lock.wait()
         return True
     deadline = time.monotonic() + timeout
-    while run.controller_pid() is not None:
+    while run.lock.controller_pid() is not None:
         if time.monotonic() >= deadline:
             return False
         time.sleep(LOOK_S)
@@ -222,7 +207,7 @@ def _wait(run: RunDir, timeout: float | None) -> bool:
 
 def _state(run: RunDir) -> str:
     """``running``, how it ended, or ``lost`` if its controller died without a verdict."""
-    if run.controller_pid() is not None:
+    if run.lock.controller_pid() is not None:
         return "running"
     result = run.read_result()
     return str(result["outcome"]) if result else "lost"
@@ -247,7 +232,7 @@ def _summary(run: RunDir, cluster: Cluster | None) -> dict[str, Any]:
         "directory": str(run.path),
         "state": _state(run),
         "phase": cluster.phase.value if cluster else None,
-        "controller_pid": run.controller_pid(),
+        "controller_pid": run.lock.controller_pid(),
         "result": run.read_result(),
     }
 

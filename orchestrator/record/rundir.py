@@ -3,7 +3,7 @@
     HOME/.gitignore                 "*", if we made HOME
     HOME/latest -> runs/RUN
     HOME/runs/RUN/
-      lock                          held (flock) by the controller as long as it lives; its pid is inside
+      lock                          held by the controller as long as it lives (lock.py)
       spec.yaml plan.json           what was wanted, what was planned
       request/                      what the backend ran, byte for byte
       events.jsonl                  what happened
@@ -17,7 +17,7 @@
       result.json                   the verdict
 
 Directories are 0700, files 0600: environments and logs hold secrets. A file that others read whole is written aside and
-renamed. Whether a run is alive is a fact of the kernel (the lock), never a pid in a file: the pid is believed only while the lock is held.
+renamed.
 """
 
 from __future__ import annotations
@@ -25,11 +25,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
-import fcntl
 import json
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,14 +41,13 @@ from ..model.events import HostLost
 from ..model.plan import Plan
 from . import journal
 from .journal import RunEvent
+from .lock import RunLock
 
 RESERVE_BYTES = 32 * 1024
 """Kept free for the verdict: a run that a full disk has ended must still be able to say so."""
 MOST_CHECKPOINTS = 10_000
 """How many files are looked at in search of a new one."""
 IGNORE_ALL = b"*\n"
-LOCK_S = 0.2
-"""How long a new controller waits for the lock: whoever looks whether the run is alive holds it for a moment."""
 ATTEMPTS = 100
 """How often a directory is made again that runs which are being discarded take away."""
 
@@ -64,9 +61,9 @@ class RunDir:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.lock = RunLock(path)
         self.made: list[Path] = []
         """What was made above HOME for this run."""
-        self._lock_fd: int | None = None
         self._events_fd: int | None = None
 
     @property
@@ -74,34 +71,6 @@ class RunDir:
         return self.path.name
 
     # --- the controller's side -----------------------------------------------------------------
-
-    def lock(self) -> None:
-        """Say that this process runs the run. Held until the process ends. Raises `OrchError` if another one does."""
-        fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            deadline = time.monotonic() + LOCK_S
-            while not _took_lock(fd, fcntl.LOCK_EX):
-                if time.monotonic() >= deadline:
-                    raise OrchError(f"{self.run_id} already has a controller; orch down {self.run_id} ends it")
-                time.sleep(LOCK_S / 20)
-        except OSError as error:
-            os.close(fd)
-            reason = error.strerror or error
-            raise OrchError(
-                f"{self.path / 'lock'} cannot be locked: {reason}; name another directory with --run-dir or ORCH_HOME"
-            ) from None
-        except OrchError:
-            os.close(fd)
-            raise
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, str(os.getpid()).encode(), 0)
-        self._lock_fd = fd
-
-    def unlock(self) -> None:
-        """Say that the run is over: its verdict is written."""
-        if self._lock_fd is not None:
-            os.close(self._lock_fd)
-            self._lock_fd = None
 
     def record(self, event: RunEvent) -> None:
         """Append to `events.jsonl`. Raises OSError, such as for a full disk."""
@@ -205,36 +174,6 @@ class RunDir:
         path.parent.mkdir(mode=0o700, exist_ok=True)
         return path
 
-    def controller_pid(self) -> int | None:
-        """The pid of the controller, if it lives. Whoever wrote it is to be believed only if `is_ours`."""
-        try:
-            fd = os.open(self.path / "lock", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return None
-        try:
-            if _took_lock(fd, fcntl.LOCK_SH):
-                return None
-            text = os.pread(fd, 32, 0)
-            return int(text) if text.isdigit() and int(text) > 1 else None
-        except OSError:  # what cannot be locked, nobody has locked
-            return None
-        finally:
-            os.close(fd)
-
-    def is_ours(self) -> bool:
-        """Directory and lock belong to the user who asks, or root asks: the pid in a file of somebody else's may be any process."""
-        user = os.geteuid()
-        try:
-            owners = {path.stat().st_uid for path in (self.path, self.path / "lock")}
-        except OSError:
-            return False
-        return owners == {user} or user == 0
-
-    def wait_unlocked(self) -> None:
-        """Return when no controller holds the run any more."""
-        with contextlib.suppress(FileNotFoundError), open(self.path / "lock", "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH)
-
     def read_plan(self) -> Plan | None:
         """The plan; None if the run ended before there was one."""
         try:
@@ -268,7 +207,7 @@ class RunDir:
         if planned is None:
             return None
         # Asked before the events are read: a controller that ends in between has written its last one before it let go of the lock.
-        lives = self.controller_pid() is not None
+        lives = self.lock.controller_pid() is not None
         cluster = lifecycle.new(lifecycle.policy_of(planned.spec), planned.hosts_by_task, self.run_id)
         at = 0.0
         for event in self.read_events():
@@ -375,15 +314,6 @@ def _begun_at(path: Path) -> int | None:
         with contextlib.suppress(OSError):
             return kept.stat().st_mtime_ns
     return None
-
-
-def _took_lock(fd: int, kind: int) -> bool:
-    """Lock a file, if nobody else holds it. Raises OSError where files cannot be locked."""
-    try:
-        fcntl.flock(fd, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def private_opener(path: str, flags: int) -> int:

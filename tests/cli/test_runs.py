@@ -24,7 +24,7 @@ from orchestrator.model import plan
 from orchestrator.model.plan import HostFacts
 from orchestrator.model.spec import BackendSpec, ClusterSpec, HostSpec, TaskSpec
 from orchestrator.record import rundir
-from orchestrator.record.rundir import RunDir
+from orchestrator.record.lock import RunLock
 from tests.conftest import Orch
 from tests.live import LiveRun, held_run, wait_until, wait_until_gone
 from worker.contract import TASK_TYPES, Program
@@ -261,13 +261,13 @@ def test_down_says_who_is_late_and_waits_on(orch: Orch, tmp_path: Path, monkeypa
     run = detach(orch, "waiting.py", "--grace", "0")
     pid = ps(orch)["controller_pid"]
     os.kill(pid, signal.SIGSTOP)
-    wait_unlocked = RunDir.wait_unlocked
+    wait = RunLock.wait
 
-    def wake_and_wait(self: RunDir) -> None:
+    def wake_and_wait(self: RunLock) -> None:
         os.kill(pid, signal.SIGCONT)
-        wait_unlocked(self)
+        wait(self)
 
-    monkeypatch.setattr(RunDir, "wait_unlocked", wake_and_wait)
+    monkeypatch.setattr(RunLock, "wait", wake_and_wait)
     monkeypatch.setattr(runs, "STUCK_S", 0.1)
     runs.down_command.main([run, "--run-dir", str(tmp_path / ".orch")], standalone_mode=False)
     shown = capsys.readouterr()

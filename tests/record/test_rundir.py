@@ -19,12 +19,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import running, runs
+from orchestrator.cli import running
 from orchestrator.errors import OrchError, UsageError
 from orchestrator.model import events
 from orchestrator.model.cluster import Cause, Outcome, TaskState, Verdict
 from orchestrator.model.spec import ClusterSpec, TaskSpec
-from orchestrator.record import rundir
+from orchestrator.record import lock, rundir
 from orchestrator.record.journal import RunEvent, RunNoted
 from orchestrator.record.rundir import RunDir, RunExists
 from tests.conftest import Orch
@@ -263,19 +263,19 @@ def test_a_plan_that_is_damaged_is_an_error_with_its_place(tmp_path: Path) -> No
 
 def test_the_lock_and_not_the_pid_in_it_says_whether_a_run_is_alive(tmp_path: Path) -> None:
     run = rundir.create(tmp_path / "home", "one")
-    assert run.controller_pid() is None
+    assert run.lock.controller_pid() is None
     (run.path / "lock").write_text(str(os.getpid()))
-    assert run.controller_pid() is None, "a pid without a lock is nobody"
+    assert run.lock.controller_pid() is None, "a pid without a lock is nobody"
     with subprocess.Popen([sys.executable, "-c", HOLD, run.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"locked\n"
-        assert run.controller_pid() == holder.pid
+        assert run.lock.controller_pid() == holder.pid
         with pytest.raises(OrchError, match="one already has a controller"):
-            run.lock()
-        assert run.controller_pid() == holder.pid, "having asked has changed nothing"
+            run.lock.take()
+        assert run.lock.controller_pid() == holder.pid, "having asked has changed nothing"
         holder.kill()
-    run.wait_unlocked()
-    assert run.controller_pid() is None
+    run.lock.wait()
+    assert run.lock.controller_pid() is None
 
 
 @pytest.fixture
@@ -302,7 +302,7 @@ def test_a_run_that_ends_while_it_is_read_is_not_lost(
     def read_and_end(self: RunDir) -> Iterator[RunEvent]:
         yield from read(self)
         holder.kill()
-        self.wait_unlocked()
+        self.lock.wait()
 
     monkeypatch.setattr(RunDir, "read_events", read_and_end)
     cluster = run.read_cluster()
@@ -314,7 +314,7 @@ def test_a_run_is_lost_from_when_it_was_last_heard_of(held: tuple[RunDir, subpro
     run, holder = held
     record(run, events.Launched(1, 100.0), events.TaskStarted("worker-0", 1, 5, 101.0), events.TaskUp("worker-0", 1, 250.0))
     holder.kill()
-    run.wait_unlocked()
+    run.lock.wait()
     cluster = run.read_cluster()
     assert cluster is not None
     assert cluster.tasks["worker-0"].state is TaskState.LOST
@@ -322,36 +322,36 @@ def test_a_run_is_lost_from_when_it_was_last_heard_of(held: tuple[RunDir, subpro
 
 
 def test_who_looks_whether_a_run_is_alive_does_not_keep_it_from_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rundir, "LOCK_S", 100.0)
+    monkeypatch.setattr(lock, "LOCK_S", 100.0)
     run = rundir.create(tmp_path / "home", "one")
     (run.path / "lock").touch(mode=0o600)
     fd = os.open(run.path / "lock", os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_SH)  # as `controller_pid` does
     timer = threading.Timer(0.02, os.close, (fd,))
     timer.start()
-    run.lock()
+    run.lock.take()
     timer.join()
-    run.unlock()
+    run.lock.release()
 
 
 @pytest.mark.parametrize("text", ["0", "1", "-1", "pid", ""])
 def test_a_pid_that_no_controller_can_have_is_not_believed(held: tuple[RunDir, subprocess.Popen[bytes]], text: str) -> None:
     run, _ = held
     (run.path / "lock").write_text(text)
-    assert run.controller_pid() is None
+    assert run.lock.controller_pid() is None
 
 
 def test_a_run_of_another_user_is_not_ours(held: tuple[RunDir, subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch) -> None:
     run, holder = held
-    assert run.is_ours()
+    assert run.lock.is_ours()
     owner = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
-    assert not run.is_ours()
+    assert not run.lock.is_ours()
     with pytest.raises(OrchError, match=f"belongs to another user.* kill -TERM {holder.pid}"):
-        runs.send_signal(run, holder.pid, signal.SIGTERM)
+        run.lock.send_signal(holder.pid, signal.SIGTERM)
     assert holder.poll() is None
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert run.is_ours(), "root may"
+    assert run.lock.is_ours(), "root may"
 
 
 # --- a whole run --------------------------------------------------------------------------------
