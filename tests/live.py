@@ -187,7 +187,7 @@ class LiveRun:
         return psutil.Process(self.event("host_ready")["pid"])
 
     def controller(self) -> psutil.Process:
-        return psutil.Process(int((self.path / "lock").read_text()))
+        return psutil.Process(json.loads((self.path / "lock").read_text())["pid"])
 
     def result(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.path / "result.json").read_bytes())

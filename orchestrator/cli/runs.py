@@ -24,6 +24,7 @@ from ..model import lifecycle
 from ..model.cluster import Cluster, Phase
 from ..record import render, rundir
 from ..record import timeline as times
+from ..record.lock import Holder
 from ..record.rundir import RunDir
 from .options import home_option
 
@@ -101,12 +102,12 @@ def wait_command(run: str | None, home: str, timeout: float | None, as_json: boo
 def restart_command(run: str | None, home: str) -> int:
     """Stop the tasks of RUN (default: the latest) and start them again, as its next attempt. Costs none of --max-restarts."""
     found = rundir.find(Path(os.path.abspath(home)), run)
-    pid, cluster = found.lock.controller_pid(), found.read_cluster()
-    if pid is None or cluster is None:
+    holder, cluster = found.lock.holder(), found.read_cluster()
+    if holder is None or cluster is None:
         raise UsageError(f"{found.run_id} is not running; orch up starts a new run")
     if cluster.phase is Phase.STOPPING and not lifecycle.comes_again(cluster, now()):
         raise UsageError(f"{found.run_id} is ending and cannot start again; orch up starts a new run")
-    if not found.lock.send_signal(pid, signal.SIGUSR2):
+    if not found.lock.send_signal(holder, signal.SIGUSR2):
         raise UsageError(f"{found.run_id} is not running; orch up starts a new run")
     if cluster.phase is Phase.STOPPING:
         click.echo(f"{found.run_id}: attempt {cluster.attempt} is being stopped already; the next one follows", err=True)
@@ -123,10 +124,10 @@ def restart_command(run: str | None, home: str) -> int:
 def down_command(run: str | None, home: str, at_once: bool, as_json: bool) -> int:
     """End RUN (default: the latest): SIGTERM to its tasks, SIGKILL after its grace period. Returns when nothing is left."""
     found = rundir.find(Path(os.path.abspath(home)), run)
-    pid = found.lock.controller_pid()
-    if pid is not None:
-        _ask(found, pid, twice=at_once)
-        _await_end(found, pid, STUCK_S + (0.0 if at_once else _grace_s(found)))
+    holder = found.lock.holder()
+    if holder is not None:
+        _ask(found, holder, twice=at_once)
+        _await_end(found, holder.pid, STUCK_S + (0.0 if at_once else _grace_s(found)))
     cleared, unseen = 0, []
     planned = found.read_plan()
     if found.read_result() is None and planned is not None:
@@ -134,10 +135,10 @@ def down_command(run: str | None, home: str, at_once: bool, as_json: bool) -> in
         cleared = backend.cancel(found.run_id)
         unseen = [host for host in backend.hosts(planned.spec) if host.lost_after_s is not None]
     if as_json:
-        told = {"was_running": pid is not None, "cleared": cleared, "unseen": [host.name for host in unseen]}
+        told = {"was_running": holder is not None, "cleared": cleared, "unseen": [host.name for host in unseen]}
         click.echo(json.dumps({**_summary(found, found.read_cluster()), **told}))
     else:
-        click.echo(_line(found) if pid is not None else f"{_line(found)}; it was not running")
+        click.echo(_line(found) if holder is not None else f"{_line(found)}; it was not running")
         if cleared:
             click.echo(f"{cleared} processes that its dead controller had left were killed")
         if unseen:
@@ -156,12 +157,12 @@ def _describe_unseen(run_id: str, hosts: Sequence[Host]) -> str:
     )
 
 
-def _ask(run: RunDir, pid: int, *, twice: bool) -> None:
-    run.lock.send_signal(pid, signal.SIGTERM)
+def _ask(run: RunDir, holder: Holder, *, twice: bool) -> None:
+    run.lock.send_signal(holder, signal.SIGTERM)
     if twice:
         time.sleep(LOOK_S)  # two signals at once would arrive as one
-        if run.lock.controller_pid() == pid:
-            run.lock.send_signal(pid, signal.SIGTERM)
+        if run.lock.holder() == holder:
+            run.lock.send_signal(holder, signal.SIGTERM)
 
 
 def _grace_s(run: RunDir) -> float:

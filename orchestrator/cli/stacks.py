@@ -36,13 +36,13 @@ NATIVE_S = 30.0
 def stacks_command(run: str | None, home: str, full: bool, native: bool) -> int:
     """Show where in their Python code the tasks of RUN (default: the latest) are, those at the same place together."""
     found = rundir.find(Path(os.path.abspath(home)), run)
-    pid, cluster = found.lock.controller_pid(), found.read_cluster()
-    if pid is None or cluster is None:
+    holder, cluster = found.lock.holder(), found.read_cluster()
+    if holder is None or cluster is None:
         raise UsageError(f"{found.run_id} is not running")
     py_spy = _py_spy_for(found) if native else ""
     files = {name: found.stacks_path(name, task.attempt) for name, task in cluster.tasks.items() if not task.has_ended}
     before = {name: _size(path) for name, path in files.items()}
-    if not found.lock.send_signal(pid, signal.SIGUSR1):
+    if not found.lock.send_signal(holder, signal.SIGUSR1):
         raise UsageError(f"{found.run_id} is not running")
     _wait_until_still(files, before)
     new = {name: _read_from(path, before[name]) for name, path in files.items()}

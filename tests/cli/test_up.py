@@ -331,7 +331,8 @@ def test_closed_standard_streams_are_no_trouble(tmp_path: Path, closed: str, wor
     assert "Traceback" not in done.stderr
     assert run("wait").returncode == 0
     latest = tmp_path / ".orch" / "latest"
-    assert (latest / "lock").read_text().isdigit(), "a stream has been written to a file of the run"
+    held = json.loads((latest / "lock").read_text())
+    assert set(held) == {"pid", "host", "boot", "pid_namespace"}, "a stream has been written to a file of the run"
     assert all(json.loads(line) for line in (latest / "events.jsonl").read_text().splitlines())
     assert run(f"up missing.py {closed}").returncode == 2
 

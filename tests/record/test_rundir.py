@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import resource
 import secrets
-import signal
 import stat
 import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,11 +20,11 @@ from orchestrator.errors import OrchError, UsageError
 from orchestrator.model import events
 from orchestrator.model.cluster import Cause, Outcome, TaskState, Verdict
 from orchestrator.model.spec import ClusterSpec, TaskSpec
-from orchestrator.record import lock, rundir
+from orchestrator.record import rundir
 from orchestrator.record.journal import RunEvent, RunNoted
 from orchestrator.record.rundir import RunDir, RunExists
 from tests.conftest import Orch
-from tests.live import HOLD, held_run
+from tests.live import held_run
 from worker.contract import Program
 
 Script = Callable[..., Path]
@@ -261,23 +257,6 @@ def test_a_plan_that_is_damaged_is_an_error_with_its_place(tmp_path: Path) -> No
 # --- alive --------------------------------------------------------------------------------------
 
 
-def test_the_lock_and_not_the_pid_in_it_says_whether_a_run_is_alive(tmp_path: Path) -> None:
-    run = rundir.create(tmp_path / "home", "one")
-    assert run.lock.controller_pid() is None
-    (run.path / "lock").write_text(str(os.getpid()))
-    assert run.lock.controller_pid() is None, "a pid without a lock is nobody"
-    with subprocess.Popen([sys.executable, "-c", HOLD, run.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"locked\n"
-        assert run.lock.controller_pid() == holder.pid
-        with pytest.raises(OrchError, match="one already has a controller"):
-            run.lock.take()
-        assert run.lock.controller_pid() == holder.pid, "having asked has changed nothing"
-        holder.kill()
-    run.lock.wait()
-    assert run.lock.controller_pid() is None
-
-
 @pytest.fixture
 def held(tmp_path: Path) -> Iterator[tuple[RunDir, subprocess.Popen[bytes]]]:
     with held_run(tmp_path / "home") as found:
@@ -319,39 +298,6 @@ def test_a_run_is_lost_from_when_it_was_last_heard_of(held: tuple[RunDir, subpro
     assert cluster is not None
     assert cluster.tasks["worker-0"].state is TaskState.LOST
     assert cluster.tasks["worker-0"].ended_at == 250.0
-
-
-def test_who_looks_whether_a_run_is_alive_does_not_keep_it_from_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "LOCK_S", 100.0)
-    run = rundir.create(tmp_path / "home", "one")
-    (run.path / "lock").touch(mode=0o600)
-    fd = os.open(run.path / "lock", os.O_RDONLY)
-    fcntl.flock(fd, fcntl.LOCK_SH)  # as `controller_pid` does
-    timer = threading.Timer(0.02, os.close, (fd,))
-    timer.start()
-    run.lock.take()
-    timer.join()
-    run.lock.release()
-
-
-@pytest.mark.parametrize("text", ["0", "1", "-1", "pid", ""])
-def test_a_pid_that_no_controller_can_have_is_not_believed(held: tuple[RunDir, subprocess.Popen[bytes]], text: str) -> None:
-    run, _ = held
-    (run.path / "lock").write_text(text)
-    assert run.lock.controller_pid() is None
-
-
-def test_a_run_of_another_user_is_not_ours(held: tuple[RunDir, subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch) -> None:
-    run, holder = held
-    assert run.lock.is_ours()
-    owner = os.geteuid()
-    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
-    assert not run.lock.is_ours()
-    with pytest.raises(OrchError, match=f"belongs to another user.* kill -TERM {holder.pid}"):
-        run.lock.send_signal(holder.pid, signal.SIGTERM)
-    assert holder.poll() is None
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert run.lock.is_ours(), "root may"
 
 
 # --- a whole run --------------------------------------------------------------------------------
