@@ -47,7 +47,7 @@ def ps_command(run: str | None, home: str, everything: bool, timeline: bool, as_
     if everything:
         runs = rundir.list_runs(Path(os.path.abspath(home)))
         if as_json:
-            click.echo(json.dumps([_summary(one, one.read_cluster()) for one in runs]))
+            click.echo(json.dumps([_summary(one, *_look(one)) for one in runs]))
         else:
             click.echo("\n".join(_line(one) for one in runs) or f"there is no run in {home}")
         return 0
@@ -219,15 +219,24 @@ def _line(run: RunDir) -> str:
     result = run.read_result() or {}
     text = f"{run.run_id}: {state}"
     if state == "running":
-        cluster = run.read_cluster()
-        return f"{text} ({cluster.phase.value}) since {render.describe_moment(cluster.started_at)}" if cluster else text
+        cluster, problem = _look(run)
+        since = f" ({cluster.phase.value}) since {render.describe_moment(cluster.started_at)}" if cluster else ""
+        return f"{text}{since}{f'; {problem}' if problem else ''}"
     if result:
         took = render.describe_seconds(result.get("ended_at", 0) - result.get("started_at", 0))
         return f"{text} after {took}, exit code {result.get('exit_code', 0)}"
     return f"{text} (its controller died without a verdict; orch down {run.run_id} ends what it may have left)"
 
 
-def _summary(run: RunDir, cluster: Cluster | None) -> dict[str, Any]:
+def _look(run: RunDir) -> tuple[Cluster | None, str | None]:
+    """A run of several, or why it cannot be read: that is no reason to show none of them."""
+    try:
+        return run.read_cluster(), None
+    except OrchError as error:
+        return None, str(error)
+
+
+def _summary(run: RunDir, cluster: Cluster | None, problem: str | None = None) -> dict[str, Any]:
     return {
         "run": run.run_id,
         "directory": str(run.path),
@@ -235,6 +244,7 @@ def _summary(run: RunDir, cluster: Cluster | None) -> dict[str, Any]:
         "phase": cluster.phase.value if cluster else None,
         "controller_pid": run.lock.controller_pid(),
         "result": run.read_result(),
+        "problem": problem,
     }
 
 

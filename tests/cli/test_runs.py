@@ -40,7 +40,7 @@ while not pathlib.Path("go").exists():
 print("end", flush=True)
 """
 TASK_KEYS = {"name", "host", "state", "pid", "started_at", "up_at", "ended_at", "code", "waiting", "report", "failure"}
-RUN_KEYS = {"run", "directory", "state", "phase", "controller_pid", "result"}
+RUN_KEYS = {"run", "directory", "state", "phase", "controller_pid", "result", "problem"}
 RESULT_KEYS = {"run", "outcome", "exit_code", "attempt", "started_at", "ended_at", "cause", "past", "gave_up"}
 
 
@@ -296,6 +296,27 @@ def test_a_run_that_ends_just_then_is_not_said_to_start_again(orch: Orch, tmp_pa
         gone.wait()
         (run.path / "lock").write_text(str(gone.pid))
         assert orch("restart", check=2).err == "Error: one is not running; orch up starts a new run\n"
+
+
+def test_a_run_whose_plan_cannot_be_read_hides_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home = tmp_path / ".orch"
+    ended = rundir.create(home, "ended")
+    ended.write("plan.json", "{")
+    rundir.create(home, "good")
+    with held_run(home) as (running, _):
+        for damaged in (False, True):
+            if damaged:
+                running.write("plan.json", "{")
+            runs.ps_command.main(["--all", "--json", "--run-dir", str(home)], standalone_mode=False)
+            shown = {one["run"]: one for one in json.loads(capsys.readouterr().out)}
+            assert {name: one["state"] for name, one in shown.items()} == {"ended": "lost", "good": "lost", "one": "running"}
+            assert "the plan of ended cannot be read: " in shown["ended"]["problem"]
+            assert shown["good"]["problem"] is None
+            assert bool(shown["one"]["problem"]) == damaged
+            runs.ps_command.main(["--all", "--run-dir", str(home)], standalone_mode=False)
+            lines = capsys.readouterr().out.splitlines()
+            assert [line.partition(":")[0] for line in lines] == ["ended", "good", "one"]
+            assert lines[2].startswith("one: running; the plan of one cannot be read: " if damaged else "one: running (starting) since ")
 
 
 # --- what is shown ------------------------------------------------------------------------------
