@@ -46,7 +46,7 @@ from .lock import RunLock
 RESERVE_BYTES = 32 * 1024
 """Kept free for the verdict: a run that a full disk has ended must still be able to say so."""
 MOST_CHECKPOINTS = 10_000
-"""How many files are looked at in search of a new one."""
+"""How many files and directories are looked at in search of a new one: the controller does nothing else meanwhile."""
 IGNORE_ALL = b"*\n"
 ATTEMPTS = 100
 """How often a directory is made again that runs which are being discarded take away."""
@@ -151,15 +151,19 @@ class RunDir:
         return sorted(int(name) for name in names if name.isdigit())
 
     def newest_checkpoint(self) -> float:
-        """When anything in the checkpoint directory last changed; 0 if nothing is there."""
+        """When a file in the checkpoint directory last changed; 0 if there is none. Of too many: or when one last came or went."""
         newest, seen = 0.0, 0
-        for directory, _, names in os.walk(self.path / "checkpoints"):
-            for name in names:
-                with contextlib.suppress(OSError):  # it has just been renamed, or removed as too old
-                    newest = max(newest, os.stat(os.path.join(directory, name)).st_mtime)
-            seen += len(names)
-            if seen > MOST_CHECKPOINTS:
-                break
+        folders = [str(self.path / "checkpoints")]
+        for folder in folders:  # which grows meanwhile
+            with contextlib.suppress(OSError), os.scandir(folder) as entries:
+                for entry in entries:
+                    seen += 1
+                    if seen > MOST_CHECKPOINTS:
+                        return max(newest, *map(_changed_at, folders))
+                    if not entry.is_dir():
+                        newest = max(newest, _changed_at(entry.path))
+                    elif not entry.is_symlink():
+                        folders.append(entry.path)
         return newest
 
     def last_attempts(self) -> dict[str, int]:
@@ -314,6 +318,12 @@ def _begun_at(path: Path) -> int | None:
         with contextlib.suppress(OSError):
             return kept.stat().st_mtime_ns
     return None
+
+
+def _changed_at(path: str) -> float:
+    with contextlib.suppress(OSError):  # it has just been renamed, or removed as too old
+        return os.stat(path).st_mtime
+    return 0.0
 
 
 def private_opener(path: str, flags: int) -> int:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -243,6 +244,58 @@ def test_the_attempts_are_known_and_what_else_lies_there_is_none(tmp_path: Path)
         run.append_output(task, attempt, "stdout", 0, b"x")
     assert run.attempts() == [1, 2, 10]
     assert run.last_attempts() == {"worker-0": 1, "worker-1": 10}
+
+
+def test_the_newest_checkpoint_is_found_wherever_it_lies(tmp_path: Path) -> None:
+    run = rundir.create(tmp_path / "home", "one")
+    assert run.newest_checkpoint() == 0.0
+    deep = run.path / "checkpoints" / "step-7" / "shards"
+    deep.mkdir(parents=True)
+    assert run.newest_checkpoint() == 0.0, "a directory is no checkpoint"
+    for folder, at in ((run.path / "checkpoints", 100), (deep, 300), (deep.parent, 200)):
+        (folder / "saved").touch()
+        os.utime(folder / "saved", (at, at))
+    (deep / "gone").symlink_to("nowhere")
+    (run.path / "checkpoints" / "latest").symlink_to("step-7")
+    assert run.newest_checkpoint() == 300.0
+
+
+class Listing:
+    """What `os.scandir` gives; it notes each entry that is taken from it."""
+
+    def __init__(self, entries: Any, taken: list[str]) -> None:
+        self._entries, self._taken = entries, taken
+
+    def __enter__(self) -> Listing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._entries.close()
+
+    def __iter__(self) -> Listing:
+        return self
+
+    def __next__(self) -> os.DirEntry[str]:
+        entry: os.DirEntry[str] = next(self._entries)
+        self._taken.append(entry.name)
+        return entry
+
+
+def test_a_huge_directory_of_checkpoints_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controller does nothing else meanwhile. What it has not seen there is still progress."""
+    run = rundir.create(tmp_path / "home", "one")
+    folder = run.path / "checkpoints"
+    folder.mkdir()
+    for number in range(50):
+        (folder / f"shard-{number}").touch()
+        os.utime(folder / f"shard-{number}", (100, 100))
+    os.utime(folder, (200, 200))
+    monkeypatch.setattr(rundir, "MOST_CHECKPOINTS", 10)
+    taken: list[str] = []
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: Listing(scandir(path), taken))
+    assert run.newest_checkpoint() == 200.0
+    assert len(taken) == 11
 
 
 def test_a_plan_that_is_damaged_is_an_error_with_its_place(tmp_path: Path) -> None:
