@@ -59,7 +59,7 @@ def logs_command(names: Sequence[str], home: str, **given: Any) -> int:
     _check_attempt(run, given["attempt"])
     since = None if given["since"] is None else (_moment(given["since"]), _marks(run))
     streams = _Streams(run, [task for task in tasks if shown is None or task in shown], given, since)
-    printer = _JsonPrinter(_pattern(given["grep"])) if given["as_json"] else _TextPrinter(planned, given)
+    printer = _JsonPrinter(tasks, _pattern(given["grep"])) if given["as_json"] else _TextPrinter(planned, given)
     streams.catch_up(printer)
     while given["follow"]:
         alive = run.lock.controller_pid() is not None
@@ -210,8 +210,8 @@ class _TextPrinter:
 class _JsonPrinter:
     """Lines for programs: ``{"task": …, "stream": …, "line": …}``; nothing is folded."""
 
-    def __init__(self, pattern: re.Pattern[str] | None) -> None:
-        self._pattern = pattern
+    def __init__(self, tasks: Sequence[str], pattern: re.Pattern[str] | None) -> None:
+        self._tasks, self._pattern = tasks, pattern
         self._views: dict[tuple[str, str], LogView] = {}
 
     def show(self, task: str, stream: str, data: bytes) -> None:
@@ -226,7 +226,7 @@ class _JsonPrinter:
                 self._print(*key, text)
 
     def end(self) -> None:
-        for task in {task for task, _ in self._views}:
+        for task in self._tasks:
             self.end_of(task)
 
     def _print(self, task: str, stream: str, text: str) -> None:

@@ -368,6 +368,14 @@ def test_logs_of_some_tasks_some_lines_some_streams(orch: Orch, script: Script) 
     assert orch("logs", "--tail", "0", check=0).out == ""
 
 
+def test_what_is_left_at_the_end_comes_in_the_order_of_the_tasks(orch: Orch, script: Script) -> None:
+    script("print('unfinished', end='')\n", "talk.py")
+    orch("up", "talk.py", "-n", "5", check=0)
+    for seed in range(3):  # of the hashes of texts: a set has another order in each process
+        lines = [json.loads(line) for line in orch("logs", "--json", env={"PYTHONHASHSEED": str(seed)}, check=0).out.splitlines()]
+        assert [line["task"] for line in lines] == [f"worker-{index}" for index in range(5)]
+
+
 @pytest.mark.parametrize("kind", TASK_TYPES)
 def test_a_task_of_any_type_is_a_task_and_no_run(kind: str, tmp_path: Path) -> None:
     with held_run(tmp_path / ".orch"):
