@@ -48,6 +48,8 @@ RESERVE_BYTES = 32 * 1024
 MOST_CHECKPOINTS = 10_000
 """How many files and directories are looked at in search of a new one: the controller does nothing else meanwhile."""
 IGNORE_ALL = b"*\n"
+MOST_NAMED = 8
+"""How many runs an error names."""
 ATTEMPTS = 100
 """How often a directory is made again that runs which are being discarded take away."""
 
@@ -291,12 +293,15 @@ def find(home: Path, name: str | None) -> RunDir:
     if name is None:
         latest = home / "latest"
         if not latest.is_dir():
+            known = ", ".join(run.run_id for run in list_runs(home)[-MOST_NAMED:])
+            if known:  # it was removed, or none of them came as far as a plan
+                raise UsageError(f"the latest run is not known in {home}; name one of its runs: {known}")
             raise UsageError(f"there is no run in {home}")
         return RunDir(latest.resolve())
     found = [run for run in list_runs(home) if run.run_id.startswith(name)]
     exact = [run for run in found if run.run_id == name]
     if len(exact or found) != 1:
-        known = ", ".join(run.run_id for run in (found or list_runs(home))[-8:]) or "none"
+        known = ", ".join(run.run_id for run in (found or list_runs(home))[-MOST_NAMED:]) or "none"
         what = "matches several" if found else "does not exist"
         raise UsageError(f"the run {name!r} {what} in {home}; runs: {known}")
     return (exact or found)[0]
