@@ -20,7 +20,7 @@ import pytest
 from orchestrator.model import plan
 from orchestrator.model.plan import HostFacts
 from orchestrator.model.spec import ClusterSpec, TaskSpec
-from orchestrator.record import rundir
+from orchestrator.record.home import create_run
 from orchestrator.record.rundir import RunDir
 from worker.contract import Program
 
@@ -209,7 +209,7 @@ def kill(*processes: psutil.Process) -> None:
 @contextlib.contextmanager
 def held_run(home: Path) -> Iterator[tuple[RunDir, subprocess.Popen[bytes]]]:
     """A run of one worker of which nothing has happened yet, and the process that holds it."""
-    run = rundir.create(home, "one")
+    run = create_run(home, "one")
     spec = ClusterSpec("one", "none", Program("script", "train.py"), (TaskSpec("worker", 1),), "/w")
     run.write_plan(plan.make("one", spec, plan.place(spec, ["local"]), [HostFacts("local", "127.0.0.1", 2)]))
     with subprocess.Popen([sys.executable, "-c", HOLD, run.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:

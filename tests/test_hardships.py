@@ -14,8 +14,8 @@ import pytest
 from orchestrator.backends import load
 from orchestrator.errors import OrchError
 from orchestrator.model.spec import ClusterSpec, TaskSpec
-from orchestrator.record import rundir
 from orchestrator.record.console import Console, Sink
+from orchestrator.record.home import create_run
 from orchestrator.supervisor import Supervisor
 from tests.conftest import Orch
 from tests.live import LiveRun
@@ -107,7 +107,7 @@ def test_a_worker_that_is_done_before_the_others_is_not_waited_for(orch: Orch, s
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="NOT TESTED: this system has no /dev/full")
 def test_a_disk_that_is_full_before_there_is_a_plan_ends_the_run(tmp_path: Path) -> None:
-    run = rundir.create(tmp_path / "home", "full")
+    run = create_run(tmp_path / "home", "full")
     (run.path / "events.jsonl").symlink_to("/dev/full")
     spec = ClusterSpec("full", "none", Program("command", "true"), (TaskSpec("worker", 1),), str(tmp_path), preload=())
     console = Console(run, Sink(), quiet=True)

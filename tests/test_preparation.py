@@ -14,7 +14,7 @@ from orchestrator.backends import Backend, Errand, Host, Transport, local
 from orchestrator.errors import OrchError
 from orchestrator.model.spec import ClusterSpec, TaskSpec
 from orchestrator.preparation import Preparation
-from orchestrator.record import rundir
+from orchestrator.record.home import create_run
 from worker import contract
 
 
@@ -45,7 +45,7 @@ def refusal(directory: Path, backend: Backend, size: int, on_frame: Callable[[Pr
 
         program = contract.Program("command", "true")
         spec = ClusterSpec("one", "multi_worker_mirrored", program, (TaskSpec("worker", size),), str(directory), preload=())
-        prepared = Preparation(spec, backend, rundir.create(directory / "home", "one"), receive, lose, lambda text: None)
+        prepared = Preparation(spec, backend, create_run(directory / "home", "one"), receive, lose, lambda text: None)
         try:
             await prepared.make_plan()
         finally:

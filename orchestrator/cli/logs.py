@@ -19,8 +19,8 @@ from worker.contract import STREAMS, TASK_TYPES
 
 from ..errors import OrchError, Problem, SpecError, UsageError
 from ..model.plan import Plan
-from ..record import rundir
 from ..record.console import Sink
+from ..record.home import find_run
 from ..record.logs import Follower, LogView, wants_color
 from ..record.marks import KeptMarks
 from ..record.moments import moment
@@ -79,7 +79,7 @@ def _split(home: Path, names: Sequence[str]) -> tuple[RunDir, list[str]]:
     if len(others) > 1:
         raise UsageError(f"{' and '.join(others)}: at most one of them can be the run; tasks are written worker-0")
     try:
-        return rundir.find(home, others[0] if others else None), wanted
+        return find_run(home, others[0] if others else None), wanted
     except UsageError as error:
         raise UsageError(f"{error}; tasks are written worker-0" if others else str(error)) from None
 

@@ -11,7 +11,7 @@ import click
 
 from ..errors import OrchError, Problem, SpecError, UsageError
 from ..insight import placements
-from ..record import rundir
+from ..record.home import find_run
 from .options import home_option
 from .views import only_tasks
 
@@ -41,7 +41,7 @@ def placement_command(
     fell back to the CPU, at variables used on another device than their own, and at devices that do not exist.
     """
     wanted = placements.Filter(tuple(ops), tuple(_device(text) for text in devices), everything=everything or as_json)
-    found = rundir.find(Path(os.path.abspath(home)), run)
+    found = find_run(Path(os.path.abspath(home)), run)
     cluster = found.read_cluster()
     if cluster is None:
         raise OrchError(f"{found.run_id} ended before it had tasks; logs: {found.path}")

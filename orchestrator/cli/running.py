@@ -23,10 +23,10 @@ from ..model.cluster import Verdict
 from ..model.parse import to_document
 from ..model.plan import task_ids
 from ..model.spec import ClusterSpec
-from ..record import rundir
 from ..record.console import Sink
+from ..record.home import RunExists, create_run, discard
 from ..record.logs import LogView, wants_color
-from ..record.rundir import RunDir, RunExists
+from ..record.rundir import RunDir
 from ..supervisor import Supervisor, hold_signals, release_signals, verdict_of_error
 from . import detach
 from .shows import Ended, JsonLines, Show, Terminal
@@ -63,7 +63,7 @@ def _create(home: Path, spec: ClusterSpec) -> RunDir:
         for name, text in load(spec.backend.type).request(spec).items():
             run.write(f"request/{name}", text)
     except OSError as error:
-        run.discard()
+        discard(run)
         raise _cannot_keep(run, error) from None
     return run
 
@@ -72,8 +72,8 @@ def _draw(home: Path, name: str) -> RunDir:
     """A new run under an id that no other has."""
     for _ in range(DRAWS):
         with contextlib.suppress(RunExists):
-            return rundir.create(home, _new_id(name))
-    return rundir.create(home, _new_id(name))
+            return create_run(home, _new_id(name))
+    return create_run(home, _new_id(name))
 
 
 def _new_id(name: str) -> str:
@@ -91,7 +91,7 @@ def _run(run: RunDir, spec: ClusterSpec, show: Show) -> int:
         run.lock.take()
     except (OrchError, OSError) as error:
         refused = error if isinstance(error, OrchError) else _cannot_keep(run, error)
-        run.discard()
+        discard(run)
         _refuse(show, refused)
         raise refused from None
     supervisor = Supervisor(spec, load(spec.backend.type), run, show)
@@ -99,7 +99,7 @@ def _run(run: RunDir, spec: ClusterSpec, show: Show) -> int:
     try:
         verdict = asyncio.run(supervisor.run())
     except UsageError as error:
-        run.discard()
+        discard(run)
         _refuse(show, error)
         raise
     except (OrchError, OSError) as error:

@@ -22,8 +22,9 @@ from ..backends import Host, load
 from ..errors import BROKEN, DEADLINE, OrchError, UsageError
 from ..model import lifecycle
 from ..model.cluster import Cluster, Phase
-from ..record import render, rundir
+from ..record import render
 from ..record import timeline as times
+from ..record.home import find_run, list_runs
 from ..record.lock import Holder
 from ..record.rundir import RunDir
 from .options import home_option
@@ -45,13 +46,13 @@ LOOK_S = 0.1
 def ps_command(run: str | None, home: str, everything: bool, timeline: bool, as_json: bool) -> int:
     """Show the tasks of RUN (default: the latest), or list all runs."""
     if everything:
-        runs = rundir.list_runs(Path(os.path.abspath(home)))
+        runs = list_runs(Path(os.path.abspath(home)))
         if as_json:
             click.echo(json.dumps([_summary(one, *_look(one)) for one in runs]))
         else:
             click.echo("\n".join(_line(one) for one in runs) or f"there is no run in {home}")
         return 0
-    found = rundir.find(Path(os.path.abspath(home)), run)
+    found = find_run(Path(os.path.abspath(home)), run)
     cluster = found.read_cluster()
     measured = times.measure(found.read_events(), cluster) if cluster else {}
     if as_json:
@@ -81,7 +82,7 @@ def _not_nan(ctx: click.Context, parameter: click.Parameter, value: float | None
 @click.option("--json", "as_json", is_flag=True, help="Print result.json.")
 def wait_command(run: str | None, home: str, timeout: float | None, as_json: bool) -> int:
     """Wait until RUN (default: the latest) is over, and exit with its code."""
-    found = rundir.find(Path(os.path.abspath(home)), run)
+    found = find_run(Path(os.path.abspath(home)), run)
     if not _wait(found, timeout):
         click.echo(f"orch: {found.run_id} is still running after {timeout:g} s", err=True)
         return DEADLINE
@@ -101,7 +102,7 @@ def wait_command(run: str | None, home: str, timeout: float | None, as_json: boo
 @home_option
 def restart_command(run: str | None, home: str) -> int:
     """Stop the tasks of RUN (default: the latest) and start them again, as its next attempt. Costs none of --max-restarts."""
-    found = rundir.find(Path(os.path.abspath(home)), run)
+    found = find_run(Path(os.path.abspath(home)), run)
     holder, cluster = found.lock.holder(), found.read_cluster()
     if holder is None or cluster is None:
         raise UsageError(f"{found.run_id} is not running; orch up starts a new run")
@@ -123,7 +124,7 @@ def restart_command(run: str | None, home: str) -> int:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def down_command(run: str | None, home: str, at_once: bool, as_json: bool) -> int:
     """End RUN (default: the latest): SIGTERM to its tasks, SIGKILL after its grace period. Returns when nothing is left."""
-    found = rundir.find(Path(os.path.abspath(home)), run)
+    found = find_run(Path(os.path.abspath(home)), run)
     holder = found.lock.holder()
     if holder is not None:
         _ask(found, holder, twice=at_once)

@@ -16,7 +16,8 @@ import click
 from ..errors import UsageError
 from ..model.cluster import Cluster
 from ..model.formation import group_tasks
-from ..record import rundir, stacks
+from ..record import stacks
+from ..record.home import find_run
 from ..record.lines import clean
 from ..record.rundir import RunDir
 from .options import home_option
@@ -35,7 +36,7 @@ NATIVE_S = 30.0
 @click.option("--native", is_flag=True, help="Print the stacks with their C and C++ frames, by py-spy; tasks on this machine only.")
 def stacks_command(run: str | None, home: str, full: bool, native: bool) -> int:
     """Show where in their Python code the tasks of RUN (default: the latest) are, those at the same place together."""
-    found = rundir.find(Path(os.path.abspath(home)), run)
+    found = find_run(Path(os.path.abspath(home)), run)
     holder, cluster = found.lock.holder(), found.read_cluster()
     if holder is None or cluster is None:
         raise UsageError(f"{found.run_id} is not running")

@@ -12,7 +12,8 @@ from bisect import bisect_left
 from pathlib import Path
 
 from .logs import BLOCK
-from .rundir import RunDir, private_opener
+from .rundir import RunDir
+from .writing import private_opener
 
 EVERY_S = 1.0
 """How much older than asked for a line may be that `KeptMarks.offset_since` lets through, in a run of up to `MOST_A_SECOND` streams."""

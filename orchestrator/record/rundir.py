@@ -27,14 +27,13 @@ import dataclasses
 import errno
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from worker.contract import STACKS, ContractError, file_of, from_json, to_json
 
-from ..errors import OrchError, UsageError
+from ..errors import OrchError
 from ..model import lifecycle, plan
 from ..model.cluster import Cluster, Verdict
 from ..model.events import HostLost
@@ -42,24 +41,14 @@ from ..model.plan import Plan
 from . import journal
 from .journal import RunEvent
 from .lock import RunLock
+from .writing import write_all, write_whole
 
-RESERVE_BYTES = 32 * 1024
-"""Kept free for the verdict: a run that a full disk has ended must still be able to say so."""
 MOST_CHECKPOINTS = 10_000
 """How many files and directories are looked at in search of a new one: the controller does nothing else meanwhile."""
-IGNORE_ALL = b"*\n"
-MOST_NAMED = 8
-"""How many runs an error names."""
-ATTEMPTS = 100
-"""How often a directory is made again that runs which are being discarded take away."""
-
-
-class RunExists(OrchError):
-    """There is a run of this id already."""
 
 
 class RunDir:
-    """One run's directory. Open it with `create` or `find`."""
+    """One run's directory. `home` makes and finds it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -79,7 +68,7 @@ class RunDir:
         if self._events_fd is None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             self._events_fd = os.open(self.path / "events.jsonl", flags, 0o600)
-        _write_all(self._events_fd, journal.to_line(event))
+        write_all(self._events_fd, journal.to_line(event))
 
     def write_spec(self, text: str) -> None:
         self.write("spec.yaml", text)
@@ -95,11 +84,6 @@ class RunDir:
         aside = home / f".latest-{self.run_id}"
         aside.symlink_to(Path("runs") / self.run_id)
         aside.replace(home / "latest")
-
-    def discard(self) -> None:
-        """Remove the directory of a run of which nothing was started, and what was only made for it."""
-        shutil.rmtree(self.path, ignore_errors=True)
-        _remove_empty(self)
 
     def write_verdict(self, verdict: Verdict, extra: dict[str, Any]) -> None:
         """Write `result.json`, out of the reserve if need be."""
@@ -121,7 +105,7 @@ class RunDir:
         """Write a file of the run whole: aside, then renamed."""
         path = self.path / name
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        _write_whole(path, text.encode("utf-8", "surrogateescape"))
+        write_whole(path, text.encode("utf-8", "surrogateescape"))
 
     def append_output(self, task: str, attempt: int, stream: str, offset: int, data: bytes) -> int:
         """Store bytes that came from a host which does not see this directory. Returns the file's new size."""
@@ -130,7 +114,7 @@ class RunDir:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.lseek(fd, offset, os.SEEK_SET)
-            _write_all(fd, data)
+            write_all(fd, data)
         finally:
             os.close(fd)
         return offset + len(data)
@@ -225,129 +209,7 @@ class RunDir:
         return cluster
 
 
-def create(home: Path, run_id: str) -> RunDir:
-    """Make the directory of a new run. Raises `RunExists`, or `OrchError` with the place and the reason; nothing of ours is left then."""
-    run = RunDir(home / "runs" / run_id)
-    try:
-        _make_directories(run)
-    except OSError as error:
-        _remove_empty(run)
-        raise _cannot_keep(home, error) from None
-    try:
-        with open(run.path / "reserve", "wb", opener=private_opener) as file:
-            file.write(b"\0" * RESERVE_BYTES)
-    except OSError as error:
-        run.discard()
-        raise _cannot_keep(home, error) from None
-    return run
-
-
-def _cannot_keep(home: Path, error: OSError) -> OrchError:
-    return OrchError(f"cannot keep a run in {home}: {error.strerror or error}; name another directory with --run-dir or ORCH_HOME")
-
-
-def _make_directories(run: RunDir) -> None:
-    home = run.path.parent.parent
-    for parent in reversed([path for path in home.parents if not path.exists()]):
-        parent.mkdir(exist_ok=True)
-        run.made.append(parent)
-    for attempt in range(ATTEMPTS):
-        try:
-            if not home.exists():
-                home.mkdir(mode=0o700, exist_ok=True)
-                # Only a directory that we have made is hidden from git: --run-dir may name one with a project in it.
-                _write_whole(home / ".gitignore", IGNORE_ALL)
-            run.path.parent.mkdir(mode=0o700, exist_ok=True)
-            _make_own(run)
-            return
-        except (FileNotFoundError, FileExistsError):  # another run has just been discarded, and its parents with it
-            if attempt == ATTEMPTS - 1:
-                raise
-
-
-def _make_own(run: RunDir) -> None:
-    try:
-        run.path.mkdir(mode=0o700)
-    except FileExistsError:
-        raise RunExists(f"there is a run {run.run_id} in {run.path.parent.parent} already; orch up draws another id") from None
-
-
-def _remove_empty(run: RunDir) -> None:
-    """Remove what was only made for this run above its directory, as far as no other run has come there."""
-    home = run.path.parent.parent
-    with contextlib.suppress(OSError):
-        run.path.parent.rmdir()
-        ignore = home / ".gitignore"
-        if [path.name for path in home.iterdir()] == [ignore.name] and ignore.read_bytes() == IGNORE_ALL:
-            ignore.unlink()
-            try:
-                home.rmdir()
-            except OSError:  # another run has just come
-                _write_whole(ignore, IGNORE_ALL)
-        for parent in reversed(run.made):
-            parent.rmdir()
-
-
-def find(home: Path, name: str | None) -> RunDir:
-    """A run by its id or an unambiguous beginning of it; None: the latest. Raises `UsageError`."""
-    if name is None:
-        latest = home / "latest"
-        if not latest.is_dir():
-            known = ", ".join(run.run_id for run in list_runs(home)[-MOST_NAMED:])
-            if known:  # it was removed, or none of them came as far as a plan
-                raise UsageError(f"the latest run is not known in {home}; name one of its runs: {known}")
-            raise UsageError(f"there is no run in {home}")
-        return RunDir(latest.resolve())
-    found = [run for run in list_runs(home) if run.run_id.startswith(name)]
-    exact = [run for run in found if run.run_id == name]
-    if len(exact or found) != 1:
-        known = ", ".join(run.run_id for run in (found or list_runs(home))[-MOST_NAMED:]) or "none"
-        what = "matches several" if found else "does not exist"
-        raise UsageError(f"the run {name!r} {what} in {home}; runs: {known}")
-    return (exact or found)[0]
-
-
-def list_runs(home: Path) -> list[RunDir]:
-    """All runs, oldest first."""
-    try:
-        paths = list((home / "runs").iterdir())
-    except OSError:
-        return []
-    begun = ((_begun_at(path), path) for path in paths)
-    return [RunDir(path) for at, path in sorted((at, path) for at, path in begun if at is not None)]
-
-
-def _begun_at(path: Path) -> int | None:
-    """When a run was made, in ns: its spec is written once, its directory changes again and again. None: it has just been discarded."""
-    for kept in (path / "spec.yaml", path / "."):
-        with contextlib.suppress(OSError):
-            return kept.stat().st_mtime_ns
-    return None
-
-
 def _changed_at(path: str) -> float:
     with contextlib.suppress(OSError):  # it has just been renamed, or removed as too old
         return os.stat(path).st_mtime
     return 0.0
-
-
-def private_opener(path: str, flags: int) -> int:
-    """For `open`: what it makes is this user's alone."""
-    return os.open(path, flags, 0o600)
-
-
-def _write_whole(path: Path, data: bytes) -> None:
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(aside, "wb", opener=private_opener) as file:
-            file.write(data)
-        aside.replace(path)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]

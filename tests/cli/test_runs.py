@@ -23,7 +23,7 @@ from orchestrator.errors import UsageError
 from orchestrator.model import plan
 from orchestrator.model.plan import HostFacts
 from orchestrator.model.spec import BackendSpec, ClusterSpec, HostSpec, TaskSpec
-from orchestrator.record import rundir
+from orchestrator.record.home import create_run, find_run
 from orchestrator.record.lock import RunLock
 from tests.conftest import Orch
 from tests.live import LiveRun, held_run, wait_until, wait_until_gone
@@ -231,7 +231,7 @@ def test_a_run_whose_controller_was_killed_is_lost_and_down_clears_it(orch: Orch
 
 def test_down_says_which_hosts_it_has_not_looked_at(orch: Orch, tmp_path: Path) -> None:
     """Of a run with hosts whose controller has died: as far as we are concerned, hosts that are not there."""
-    run = rundir.create(tmp_path / ".orch", "one")
+    run = create_run(tmp_path / ".orch", "one")
     spec = ClusterSpec("one", "none", Program("script", "s.py"), (TaskSpec("worker", 2),), "/w")
     spec = replace(spec, backend=BackendSpec("ssh", (HostSpec("hostA"), HostSpec("localhost")), lost_after_s=20))
     hosts = ["hostA", "localhost"]
@@ -300,9 +300,9 @@ def test_a_run_that_ends_just_then_is_not_said_to_start_again(orch: Orch, tmp_pa
 
 def test_a_run_whose_plan_cannot_be_read_hides_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     home = tmp_path / ".orch"
-    ended = rundir.create(home, "ended")
+    ended = create_run(home, "ended")
     ended.write("plan.json", "{")
-    rundir.create(home, "good")
+    create_run(home, "good")
     with held_run(home) as (running, _):
         for damaged in (False, True):
             if damaged:
@@ -341,7 +341,7 @@ def test_json_has_the_same_keys_at_every_time(orch: Orch, tmp_path: Path) -> Non
 def test_the_events_of_a_run_fold_to_what_ps_shows(orch: Orch, script: Script, tmp_path: Path) -> None:
     script("import os, sys\nsys.exit(5 if os.environ['ORCH_TASK'] == 'worker-1' else 0)\n", "one.py")
     orch("up", "one.py", "-n", "3", check=5)
-    run = rundir.find(tmp_path / ".orch", None)
+    run = find_run(tmp_path / ".orch", None)
     cluster = run.read_cluster()
     assert cluster is not None
     assert cluster.verdict is not None

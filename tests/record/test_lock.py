@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import OrchError
-from orchestrator.record import lock, rundir
+from orchestrator.record import lock
+from orchestrator.record.home import create_run
 from orchestrator.record.rundir import RunDir
 from tests.live import HOLD, held_run
 
@@ -29,7 +30,7 @@ def held(tmp_path: Path) -> Iterator[tuple[RunDir, subprocess.Popen[bytes]]]:
 
 
 def test_the_lock_and_not_the_pid_in_it_says_whether_a_run_is_alive(tmp_path: Path) -> None:
-    run = rundir.create(tmp_path / "home", "one")
+    run = create_run(tmp_path / "home", "one")
     assert run.lock.controller_pid() is None
     (run.path / "lock").write_text(str(os.getpid()))
     assert run.lock.controller_pid() is None, "a pid without a lock is nobody"
@@ -47,7 +48,7 @@ def test_the_lock_and_not_the_pid_in_it_says_whether_a_run_is_alive(tmp_path: Pa
 
 def test_who_looks_whether_a_run_is_alive_does_not_keep_it_from_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "LOCK_S", 100.0)
-    run = rundir.create(tmp_path / "home", "one")
+    run = create_run(tmp_path / "home", "one")
     (run.path / "lock").touch(mode=0o600)
     fd = os.open(run.path / "lock", os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_SH)  # as `controller_pid` does

@@ -18,8 +18,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.errors import OrchError
-from orchestrator.record import logs, rundir
+from orchestrator.record import logs
 from orchestrator.record.console import Console, Sink
+from orchestrator.record.home import create_run
 from orchestrator.record.logs import Follower, LineSplitter, LogView, tail_offset, wants_color
 from tests.live import PATIENCE_S
 
@@ -282,7 +283,7 @@ def test_only_some_tasks_are_shown_and_the_column_fits_them() -> None:
 
 
 def test_a_clock_that_is_set_back_keeps_no_line_from_the_console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = rundir.create(tmp_path / "home", "one")
+    run = create_run(tmp_path / "home", "one")
     run.append_output("worker-0", 1, "stdout", 0, b"name? ")
     read_fd, write_fd = os.pipe()
     with os.fdopen(read_fd, "rb") as shown, os.fdopen(write_fd, "wb"):
@@ -297,7 +298,7 @@ def test_a_clock_that_is_set_back_keeps_no_line_from_the_console(tmp_path: Path,
 
 
 def test_a_log_that_cannot_be_read_keeps_no_other_from_the_console(tmp_path: Path) -> None:
-    run = rundir.create(tmp_path / "home", "one")
+    run = create_run(tmp_path / "home", "one")
     log = run.log_path("worker-0", 1, "stdout")
     log.mkdir(parents=True)
     run.append_output("worker-1", 1, "stdout", 0, b"one\n")

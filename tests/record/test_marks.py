@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.record import rundir
+from orchestrator.record.home import create_run
 from orchestrator.record.marks import EVERY_S, MOST_A_SECOND, KeptMarks, Marks
 from orchestrator.record.moments import moment
 from orchestrator.record.rundir import RunDir
@@ -27,7 +27,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def written(home: Path, growths: list[tuple[float, int]]) -> tuple[RunDir, list[tuple[float, int]]]:
     """A run whose only stream was written in lines: seconds after the one before, bytes. And when and where each began."""
-    run = rundir.create(home, f"r{len(list(home.glob('runs/*')))}")
+    run = create_run(home, f"r{len(list(home.glob('runs/*')))}")
     marks, now, size, due, lines = Marks(run), 1000.0, 0, math.inf, []
     log = run.log_path(*TASK)
     log.parent.mkdir(parents=True)
@@ -74,7 +74,7 @@ def test_a_line_that_was_begun_before_is_shown_whole(tmp_path: Path) -> None:
 
 
 def test_many_streams_are_marked_less_often(tmp_path: Path) -> None:
-    run = rundir.create(tmp_path, "r")
+    run = create_run(tmp_path, "r")
     marks = Marks(run)
     for delays in ([EVERY_S, *[None] * 99], [100 / MOST_A_SECOND, *[None] * 99]):
         assert [marks.grew(f"worker-{index}", 1, "stdout", 5) for index in range(100)] == delays
@@ -86,7 +86,7 @@ def test_many_streams_are_marked_less_often(tmp_path: Path) -> None:
 
 
 def test_what_nobody_has_marked_is_shown_from_the_beginning(tmp_path: Path) -> None:
-    run = rundir.create(tmp_path, "r")
+    run = create_run(tmp_path, "r")
     with pytest.raises(OSError, match="marks"):
         KeptMarks(run)
     Marks(run)
@@ -97,7 +97,7 @@ def test_what_nobody_has_marked_is_shown_from_the_beginning(tmp_path: Path) -> N
 
 
 def test_a_disk_without_room_costs_marks_and_no_more(tmp_path: Path) -> None:
-    run = rundir.create(tmp_path, "r")
+    run = create_run(tmp_path, "r")
     marks = Marks(run)
     (run.path / "marks").unlink()
     (run.path / "marks").mkdir()

@@ -10,14 +10,15 @@ import pytest
 from orchestrator.model import events, lifecycle
 from orchestrator.model.cluster import Cause, Cluster, Outcome, Policy, Secondary, Verdict
 from orchestrator.model.spec import Restart
-from orchestrator.record import render, rundir
+from orchestrator.record import render
+from orchestrator.record.home import create_run
 from orchestrator.record.rundir import RunDir
 from worker.contract import Failure
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
-    return rundir.create(tmp_path / "home", "train-1")
+    return create_run(tmp_path / "home", "train-1")
 
 
 def cluster(*happened: events.Event, workers: int = 3, grace_s: float = 5.0) -> Cluster:

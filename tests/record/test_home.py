@@ -1,0 +1,167 @@
+"""Where runs are made, found again, and taken away if nothing was started."""
+
+from __future__ import annotations
+
+import os
+import resource
+import secrets
+import stat
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import running
+from orchestrator.errors import OrchError, UsageError
+from orchestrator.model.cluster import Outcome, Verdict
+from orchestrator.model.spec import ClusterSpec, TaskSpec
+from orchestrator.record.home import RESERVE_BYTES, RunExists, create_run, discard, find_run, list_runs
+from orchestrator.record.rundir import RunDir
+from worker.contract import Program
+
+
+def entries(directory: Path) -> set[str]:
+    return {str(path.relative_to(directory)) for path in directory.rglob("*")}
+
+
+# --- made and discarded -------------------------------------------------------------------------
+
+
+def test_a_new_run_is_hidden_from_git_and_from_other_users(tmp_path: Path) -> None:
+    home = tmp_path / "a" / ".orch"
+    before = os.umask(0)
+    try:
+        run = create_run(home, "one")
+        run.write("request/agent.txt", "x")
+    finally:
+        os.umask(before)
+    assert (home / ".gitignore").read_text() == "*\n"
+    for path in [home, *home.rglob("*")]:
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_a_directory_with_other_things_in_it_is_not_hidden_from_git(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("mine")
+    create_run(tmp_path, "one")
+    assert not (tmp_path / ".gitignore").exists()
+
+
+def test_discarding_takes_away_all_that_was_made_and_nothing_else(tmp_path: Path) -> None:
+    discard(create_run(tmp_path / "a" / "b" / "home", "one"))
+    assert entries(tmp_path) == set()
+    (tmp_path / "mine").mkdir()
+    discard(create_run(tmp_path / "mine", "one"))
+    assert entries(tmp_path) == {"mine"}
+    first, second = create_run(tmp_path / "home", "one"), create_run(tmp_path / "home", "two")
+    discard(first)
+    assert second.path.is_dir()
+    assert not first.path.exists()
+    discard(second)
+    assert entries(tmp_path) == {"mine"}
+
+
+def test_runs_made_and_discarded_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    def make(number: int) -> None:
+        run = create_run(tmp_path / "home", f"run-{number}")
+        run.write("spec.yaml", "x")
+        discard(run)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(make, range(200)))
+    assert {path for path in entries(tmp_path) if "run-" in path} == set()
+
+
+def test_a_run_of_the_same_id_is_left_alone(tmp_path: Path) -> None:
+    first = create_run(tmp_path / "home", "one")
+    first.write("spec.yaml", "x")
+    before = entries(tmp_path)
+    with pytest.raises(RunExists, match=r"there is a run one in .*home"):
+        create_run(tmp_path / "home", "one")
+    assert entries(tmp_path) == before
+
+
+def test_an_id_that_is_taken_is_drawn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = iter(["aaaa", "aaaa", "aaaa", "bbbb"])
+    monkeypatch.setattr(secrets, "token_hex", lambda size: next(drawn))
+    monkeypatch.setattr(time, "strftime", lambda text: "20261121-143000")
+    spec = ClusterSpec("train", "none", Program("script", "train.py"), (TaskSpec("worker", 1),), "/w")
+    made = [running._create(tmp_path / "home", spec).run_id for _ in range(2)]
+    assert made == ["train-20261121-143000-aaaa", "train-20261121-143000-bbbb"]
+    assert all((tmp_path / "home" / "runs" / run_id / "spec.yaml").is_file() for run_id in made)
+    monkeypatch.setattr(secrets, "token_hex", lambda size: "aaaa")
+    with pytest.raises(RunExists):
+        running._create(tmp_path / "home", spec)
+    assert len(list_runs(tmp_path / "home")) == 2
+
+
+def test_a_run_without_room_for_its_reserve_leaves_nothing(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (RESERVE_BYTES // 2, before[1]))
+    try:
+        with pytest.raises(OrchError, match=r"cannot keep a run in .*home"):
+            create_run(tmp_path / "home", "one")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert entries(tmp_path) == set()
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_place_that_cannot_hold_a_run_is_named(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(OrchError, match=r"cannot keep a run in .*file.*--run-dir") as raised:
+        create_run(tmp_path / place, "one")
+    assert raised.value.exit_code == 125
+    assert entries(tmp_path) == {"file"}
+
+
+# --- found --------------------------------------------------------------------------------------
+
+
+def test_runs_are_found_by_name_by_beginning_or_as_the_latest(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with pytest.raises(UsageError, match="no run in"):
+        find_run(home, None)
+    assert list_runs(home) == []
+    for name in ("abc", "abcd", "xyz"):
+        create_run(home, name)
+    with pytest.raises(UsageError, match=r"the latest run is not known in .*home; name one of its runs: abc, abcd, xyz"):
+        find_run(home, None)
+    assert [run.run_id for run in list_runs(home)] == ["abc", "abcd", "xyz"]
+    assert find_run(home, "x").run_id == "xyz"
+    assert find_run(home, "abc").run_id == "abc", "a whole name is not the beginning of another"
+    with pytest.raises(UsageError, match=r"'ab' matches several .*abc, abcd"):
+        find_run(home, "ab")
+    with pytest.raises(UsageError, match=r"'q' does not exist .*abc, abcd, xyz"):
+        find_run(home, "q")
+    (home / "latest").symlink_to("runs/gone")
+    with pytest.raises(UsageError, match=r"the latest run is not known in .*home; name one of its runs: abc, abcd, xyz"):
+        find_run(home, None)
+
+
+def test_runs_are_listed_in_the_order_in_which_they_were_made(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    for number, name in enumerate(("c", "b", "a")):
+        run = create_run(home, name)
+        run.write_spec("{}\n")
+        os.utime(run.path / "spec.yaml", (100 + number, 100 + number))
+    RunDir(home / "runs" / "c").write_verdict(Verdict(Outcome.SUCCEEDED, 0, 1, 1.0, 2.0), {})
+    assert [run.run_id for run in list_runs(home)] == ["c", "b", "a"]
+
+
+def test_a_run_that_is_discarded_meanwhile_is_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home"
+    first, second = create_run(home, "first"), create_run(home, "second")
+    listed = Path.iterdir
+
+    def iterdir(path: Path) -> Iterator[Path]:
+        found = list(listed(path))
+        if path.name == "runs":
+            monkeypatch.undo()
+            discard(second)
+        return iter(found)
+
+    monkeypatch.setattr(Path, "is_dir", lambda path: True)
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    assert [run.run_id for run in list_runs(home)] == [first.run_id]
