@@ -14,7 +14,7 @@ from ..errors import BROKEN, OrchError
 from ..model import events
 from ..model.cluster import Cluster, Outcome
 from ..model.plan import Plan
-from ..record import render
+from ..record.narrate import headline
 from ..record.rundir import RunDir
 from .shows import Ended, in_orchs_words
 
@@ -75,7 +75,7 @@ class Answering:
         if verdict.outcome is Outcome.SUCCEEDED:  # without a task that nobody waits for
             self._answer({"run": self._run.run_id})
         else:
-            what = render.headline(verdict.cause) if verdict.cause else verdict.outcome.value
+            what = headline(verdict.cause) if verdict.cause else verdict.outcome.value
             hint = f"; orch logs {self._run.run_id} shows what was written" if verdict.cause and verdict.cause.code is not None else ""
             self._answer({"error": f"{self._run.run_id}: {what}{hint}", "code": verdict.exit_code})
         click.echo(in_orchs_words(ended.report()), nl=False, err=True)  # which is controller.log

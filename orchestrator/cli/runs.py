@@ -22,11 +22,12 @@ from ..backends import Host, load
 from ..errors import BROKEN, DEADLINE, OrchError, UsageError
 from ..model import lifecycle
 from ..model.cluster import Cluster, Phase
-from ..record import render
 from ..record import timeline as times
 from ..record.home import find_run, list_runs
 from ..record.lock import Holder
+from ..record.render import table
 from ..record.rundir import RunDir
+from ..record.words import describe_moment, describe_seconds
 from .options import home_option
 
 STUCK_S = 15.0
@@ -63,7 +64,7 @@ def ps_command(run: str | None, home: str, everything: bool, timeline: bool, as_
         click.echo(times.table(measured))
         click.echo(times.slowest(measured))
     elif cluster is not None:
-        click.echo(render.table(cluster, time.time()))
+        click.echo(table(cluster, time.time()))
     return 0
 
 
@@ -221,10 +222,10 @@ def _line(run: RunDir) -> str:
     text = f"{run.run_id}: {state}"
     if state == "running":
         cluster, problem = _look(run)
-        since = f" ({cluster.phase.value}) since {render.describe_moment(cluster.started_at)}" if cluster else ""
+        since = f" ({cluster.phase.value}) since {describe_moment(cluster.started_at)}" if cluster else ""
         return f"{text}{since}{f'; {problem}' if problem else ''}"
     if result:
-        took = render.describe_seconds(result.get("ended_at", 0) - result.get("started_at", 0))
+        took = describe_seconds(result.get("ended_at", 0) - result.get("started_at", 0))
         return f"{text} after {took}, exit code {result.get('exit_code', 0)}"
     return f"{text} (its controller died without a verdict; orch down {run.run_id} ends what it may have left)"
 

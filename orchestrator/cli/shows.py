@@ -15,9 +15,10 @@ from ..errors import OrchError
 from ..model import events
 from ..model.cluster import Cluster, Verdict
 from ..model.plan import Plan
-from ..record import journal, render, timeline
+from ..record import journal, timeline
 from ..record.console import ABANDONED_S, Console, Sink
 from ..record.logs import LogView
+from ..record.report import report
 from ..record.rundir import RunDir
 from ..supervisor import Viewer, release_signals
 
@@ -37,7 +38,7 @@ class Ended:
 
     def report(self) -> list[str]:
         """The lines that say how it ended."""
-        return render.report(self.verdict, self.run, self.cluster, _shown(self.run.path)).splitlines()
+        return report(self.verdict, self.run, self.cluster, _shown(self.run.path)).splitlines()
 
 
 class Show(Viewer, Protocol):

@@ -12,7 +12,7 @@ import click
 from ..errors import UsageError
 from ..insight import warm
 from ..model.spec import DEFAULT_PRELOAD
-from ..record.render import describe_moment, describe_seconds
+from ..record.words import describe_moment, describe_seconds
 from .options import import_timeout_option
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -18,9 +18,9 @@ from ..errors import OrchError
 from ..model import events
 from ..model.cluster import Cluster
 from ..model.plan import Plan
-from . import render
 from .lines import clean
 from .logs import Follower, LogView
+from .narrate import describe_plan, narrate
 from .rundir import RunDir
 
 CHUNK = 256 * 1024
@@ -88,7 +88,7 @@ class Console:
     # --- what the supervisor says --------------------------------------------------------------
 
     def planned(self, planned: Plan) -> None:
-        for line in (render.describe_plan(planned), *planned.notes):
+        for line in (describe_plan(planned), *planned.notes):
             self.said(line)
 
     def grew(self, task: str, attempt: int, stream: str, size: int) -> None:
@@ -97,7 +97,7 @@ class Console:
             self._changed.notify()
 
     def happened(self, before: Cluster, after: Cluster, event: events.Event) -> None:
-        text = render.narrate(before, after, event)
+        text = narrate(before, after, event)
         if text is not None:
             self.said(text)
 

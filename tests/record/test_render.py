@@ -1,234 +1,10 @@
-"""Runs as text: spans of time and tasks in words, the line for what just happened, the failure report, the table."""
+"""The table of a run's tasks, and tables as such."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-
-import pytest
-
-from orchestrator.model import events, lifecycle
-from orchestrator.model.cluster import Cause, Cluster, Outcome, Policy, Secondary, Verdict
-from orchestrator.model.spec import Restart
-from orchestrator.record import render
-from orchestrator.record.home import create_run
-from orchestrator.record.rundir import RunDir
-from worker.contract import Failure
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> RunDir:
-    return create_run(tmp_path / "home", "train-1")
-
-
-def cluster(*happened: events.Event, workers: int = 3, grace_s: float = 5.0) -> Cluster:
-    state = lifecycle.new(Policy("multi_worker_mirrored", grace_s=grace_s), {f"worker-{i}": "local" for i in range(workers)})
-    for event in (events.Launched(1, 100.0), *(events.TaskStarted(f"worker-{i}", 1, 50 + i, 100.0) for i in range(workers)), *happened):
-        state, _ = lifecycle.step(state, event)
-    return state
-
-
-def told(before: Cluster, event: events.Event) -> str | None:
-    return render.narrate(before, lifecycle.step(before, event)[0], event)
-
-
-def exited(task: str, code: int, at: float = 110.0, *, stopped: bool = False, failure: Failure | None = None) -> events.TaskExited:
-    return events.TaskExited(task, 1, code, stopped, at, failure, killed=code > 128)
-
-
-# --- words --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (0, "0.0 s"),
-        (0.44, "0.4 s"),
-        (59.94, "59.9 s"),
-        (59.96, "1 min 00 s"),
-        (125, "2 min 05 s"),
-        (3599.9, "1 h 00 min"),
-        (11520, "3 h 12 min"),
-    ],
-)
-def test_a_span_of_time_in_words(seconds: float, words: str) -> None:
-    assert render.describe_seconds(seconds) == words
-
-
-# --- what just happened -------------------------------------------------------------------------
-
-
-def test_the_first_failure_is_named_with_those_that_are_stopped_for_it() -> None:
-    assert told(cluster(), exited("worker-1", 3)) == (
-        "worker-1 failed (exit code 3); stopping worker-0, worker-2 (SIGTERM now, SIGKILL after 5 s)"
-    )
-    text = told(cluster(grace_s=0), exited("worker-1", 139))
-    assert text == "worker-1 failed (killed by SIGSEGV: segmentation fault); stopping worker-0, worker-2 (SIGKILL)"
-    assert told(cluster(workers=1), exited("worker-0", 3)) == "worker-0 failed (exit code 3)"
-
-
-def test_ctrl_c_says_what_it_waits_for_and_what_a_second_one_does() -> None:
-    asked = events.StopAsked("interrupted (Ctrl-C)", 130, 110.0)
-    before = cluster()
-    assert told(before, asked) == (
-        "interrupted (Ctrl-C); stopping worker-0..2 (SIGTERM now, SIGKILL after 5 s; Ctrl-C again kills them at once)"
-    )
-    assert told(lifecycle.step(before, asked)[0], asked) == "again: killing what is left"
-
-
-def test_a_formed_cluster_is_told_once() -> None:
-    up = [events.TaskUp(f"worker-{i}", 1, 100.0 + i) for i in range(3)]
-    assert told(cluster(*up[:1]), up[1]) is None
-    assert told(cluster(*up[:2]), up[2]) == "cluster formed after 2.0 s: 3 tasks are up"
-
-
-def test_a_task_that_starts_again_alone_is_named() -> None:
-    policy = Policy("parameter_server", restart=Restart(max=1))
-    state = lifecycle.new(policy, dict.fromkeys(("chief-0", "ps-0", "worker-0"), "local"))
-    for event in (events.Launched(1, 100.0), exited("worker-0", 3), events.TaskSwept("worker-0", 1, 110.0)):
-        state, _ = lifecycle.step(state, event)
-    assert told(state, events.Tick(lifecycle.next_deadline(state) or 0.0)) == "worker-0 starts again alone (attempt 2)"
-
-
-# --- the report ---------------------------------------------------------------------------------
-
-
-def test_a_success_is_one_line(run: RunDir) -> None:
-    assert render.report(Verdict(Outcome.SUCCEEDED, 0, 1, 100.0, 161.0), run, None) == "train-1 succeeded after 1 min 01 s"
-
-
-def test_a_failure_shows_the_traceback_the_log_the_others_and_the_code(run: RunDir) -> None:
-    failure = Failure("ValueError", "bad", "Traceback (most recent call last):\n  File 'x'\nValueError: bad\n", 110.0)
-    state = cluster(
-        exited("worker-1", 1, failure=failure), exited("worker-0", 143, 110.1, stopped=True), exited("worker-2", 5, 110.2, stopped=False)
-    )
-    cause = Cause("failed", 110.0, "worker-1", "local", 1, failure)
-    text = render.report(Verdict(Outcome.FAILED, 1, 1, 100.0, 110.5, cause), run, state, Path("shown"))
-    assert text.splitlines() == [
-        "train-1 failed after 10.5 s",
-        "  first failure: worker-1 on local: exit code 1",
-        "    Traceback (most recent call last):",
-        "      File 'x'",
-        "    ValueError: bad",
-        "  log: shown/attempt-1/worker-1/stderr.log",
-        *text.splitlines()[6:-1],
-        "  exit code 1",
-    ]
-    others = "\n".join(text.splitlines()[6:-1])
-    assert "stopped because of it: worker-0" in others
-    assert "worker-1" not in others
-
-
-def lost(peer: str, at: float) -> Failure:
-    message = f"The following tasks are unhealthy (stopped sending heartbeats):\n/job:worker/replica:0/task:{peer}\n"
-    return Failure("UnavailableError", message, f"Traceback …\nUnavailableError: {message}", at)
-
-
-def test_a_failure_that_is_about_a_peer_says_whom_it_has_lost() -> None:
-    text = told(cluster(grace_s=0), exited("worker-1", 1, failure=lost("2", 109.0)))
-    assert text == "worker-1 failed (exit code 1): it lost worker-2 (it stopped sending heartbeats); stopping worker-0, worker-2 (SIGKILL)"
-
-
-def test_a_suspect_is_shown_with_its_place_and_what_to_do(run: RunDir) -> None:
-    failure = lost("2", 109.0)
-    state = cluster(
-        exited("worker-1", 1, failure=failure),
-        exited("worker-0", 1, 110.1, failure=lost("2", 109.5)),
-        exited("worker-2", 137, 115.0, stopped=True),
-    )
-    for task in ("worker-0", "worker-1", "worker-2"):
-        state, _ = lifecycle.step(state, events.TaskSwept(task, 1, 116.0))
-    assert state.verdict is not None
-    stacks = run.task_dir("worker-2", 1) / "stacks.txt"
-    stacks.parent.mkdir(parents=True)
-    stacks.write_text('Thread 0x00007f0000000001 (most recent call first):\n  File "/home/me/gone.py", line 9 in load\n')
-    assert render.report(state.verdict, run, state, Path("shown")).splitlines()[1:] == [
-        "  first failure: worker-1 on local: exit code 1; "
-        "it failed because it lost worker-2 (it stopped sending heartbeats), which was still running until orch stopped it",
-        *(f"    {line}" for line in failure.traceback.splitlines()),
-        "  log: shown/attempt-1/worker-1/stderr.log",
-        "  worker-2 was in load (gone.py:9)",
-        "  what to do: find out what held worker-2 up: where it was, and its log; a stalled task often waits for input or for a lock",
-        "  stopped because of it: worker-2",
-        "  failed because of it: worker-0: lost worker-2 (it stopped sending heartbeats)",
-        "  exit code 1",
-    ]
-
-
-def test_tasks_that_lost_the_same_peer_stand_together(run: RunDir) -> None:
-    secondary = tuple(Secondary(f"worker-{i}", 111.0, 1, "worker-9 (its connection was closed)") for i in (2, 0, 1))
-    cause = Cause("failed", 110.0, "worker-9", "local", 3, remedy="mend it", secondary=secondary)
-    text = render.report(Verdict(Outcome.FAILED, 3, 1, 100.0, 110.0, cause), run, cluster(workers=10))
-    assert "  what to do: mend it\n  failed because of it: worker-0..2: lost worker-9 (its connection was closed)\n" in text
-
-
-def test_of_many_that_failed_some_are_named_and_the_rest_is_counted(run: RunDir) -> None:
-    failed = [exited(f"worker-{i}", 2 + i, 110.0 + i / 100) for i in range(21)]
-    cause = Cause("failed", 110.0, "worker-0", "local", 2)
-    lines = render.report(Verdict(Outcome.FAILED, 2, 1, 100.0, 110.5, cause), run, cluster(*failed, workers=21)).splitlines()
-    shown = [line for line in lines if line.startswith("  failed after it: ")]
-    assert (len(shown), shown[-1]) == (8, "  failed after it: worker-8 (exit code 10)")
-    assert lines[lines.index(shown[-1]) + 1] == "    and 12 more: orch ps"
-    secondary = tuple(Secondary(f"worker-{i}", 111.0, 1, f"worker-{i + 1}") for i in range(1, 11))
-    text = render.report(Verdict(Outcome.FAILED, 2, 1, 100.0, 110.5, replace(cause, secondary=secondary)), run, cluster(workers=21))
-    assert "  failed because of it: worker-8: lost worker-9\n    and 2 more: orch ps\n" in text
-
-
-def test_a_command_is_shown_by_its_last_lines_and_none_is_endless(run: RunDir) -> None:
-    cause = Cause("failed", 110.0, "worker-0", "local", 9)
-    verdict = Verdict(Outcome.FAILED, 9, 1, 100.0, 110.0, cause)
-    assert "it wrote nothing" in render.report(verdict, run, None)
-    run.append_output("worker-0", 1, "stdout", 0, "".join(f"line {i}\n" for i in range(1000)).encode())
-    text = render.report(verdict, run, None)
-    assert "its last lines on stdout:\n    line 980\n" in text
-    assert "line 979" not in text
-    assert "stdout.log" in text
-    run.append_output("worker-0", 1, "stderr", 0, b"10%\r20%\r30%\ncaf\xe9\n" + b"x" * 5000 + b"\n")
-    lines = render.report(verdict, run, None).splitlines()
-    assert lines[3:5] == ["    30%", "    caf\\xe9"]
-    assert lines[5] == "    " + "x" * 500 + " … 4,500 characters left out"
-
-
-def test_a_long_traceback_loses_its_middle(run: RunDir) -> None:
-    failure = Failure("E", "m", "\n".join(f"frame {i}" for i in range(500)), 110.0)
-    text = render.report(Verdict(Outcome.FAILED, 1, 1, 100.0, 110.0, Cause("failed", 110.0, "worker-0", "local", 1, failure)), run, None)
-    assert "    frame 29\n    … 440 lines left out …\n    frame 470\n" in text
-
-
-def test_an_end_that_no_task_has_caused_is_told_with_its_reason(run: RunDir) -> None:
-    text = render.report(Verdict(Outcome.BROKEN, 125, 1, 100.0, 100.0, Cause("no space left on /x", 100.0)), run, None, Path("shown"))
-    assert text.splitlines() == ["train-1 broke down after 0.0 s", "  no space left on /x", "  logs: shown", "  exit code 125"]
-
-
-def test_a_code_that_means_something_else_here_is_explained(run: RunDir) -> None:
-    text = render.report(Verdict(Outcome.FAILED, 1, 1, 100.0, 110.0, Cause("failed", 110.0, "worker-0", "local", 124)), run, None)
-    assert text.endswith("exit code 1 (worker-0 ended with 124, which means something else here)")
-
-
-BAD = "\x1b[2J\x1b[31mred\x1b]0;title\x07 \x01\x9b"
-TAMED = "red \\x01\\x9b"
-
-
-def test_what_a_task_says_does_not_command_the_terminal_that_shows_its_report(run: RunDir) -> None:
-    failure = Failure("E", BAD, f"Traceback\n\tE: {BAD}\n", 110.0)
-    cause = Cause(f"failed {BAD}", 110.0, "worker-0", "local", 1, failure, remedy=BAD)
-    text = render.report(Verdict(Outcome.FAILED, 1, 1, 100.0, 110.0, cause), run, None)
-    assert f"    Traceback\n    \tE: {TAMED}\n" in text
-    run.append_output("worker-0", 1, "stderr", 0, BAD.encode() + b"\n" + b"\x1b[1m" * 200 + b"bold")
-    last = render.report(Verdict(Outcome.FAILED, 9, 1, 100.0, 110.0, Cause("failed", 110.0, "worker-0", "local", 9)), run, None)
-    assert f"    {TAMED}\n    bold\n" in last
-    for shown in (text, last):
-        assert not [character for character in shown if (ord(character) < 32 and character not in "\n\t") or 127 <= ord(character) < 160]
-
-
-def test_what_a_task_reports_stays_in_its_line_of_the_table() -> None:
-    state = cluster(events.TaskReported("worker-0", 1, {"phase": f"{BAD}\n\nworker-9  local  up\x0b"}, 102.0))
-    lines = render.table(state, now=161.0).splitlines()
-    assert [line.split()[0] for line in lines] == ["TASK", "worker-0", "worker-1", "worker-2"]
-    assert lines[1].endswith(f"phase={TAMED} worker-9 local up")
-
-
-# --- the table ----------------------------------------------------------------------------------
+from orchestrator.model import events
+from orchestrator.record.render import table
+from tests.record.states import BAD, TAMED, cluster
 
 
 def test_the_table_has_a_line_a_task_in_straight_columns() -> None:
@@ -237,9 +13,16 @@ def test_the_table_has_a_line_a_task_in_straight_columns() -> None:
         events.TaskReported("worker-0", 1, {"step": 12, "loss": 0.123456789}, 102.0),
         events.TaskWaiting("worker-1", 1, "connection refused", 103.0),
     )
-    lines = render.table(state, now=161.0).splitlines()
+    lines = table(state, now=161.0).splitlines()
     assert [line.split()[0] for line in lines] == ["TASK", "worker-0", "worker-1", "worker-2"]
     assert lines[1].endswith("1 min 00 s  step=12 loss=0.1235")
     assert lines[2].endswith("connection refused")
     assert len({line.index("local") for line in lines[1:]} | {lines[0].index("HOST")}) == 1
     assert all(line == line.rstrip() for line in lines)
+
+
+def test_what_a_task_reports_stays_in_its_line_of_the_table() -> None:
+    state = cluster(events.TaskReported("worker-0", 1, {"phase": f"{BAD}\n\nworker-9  local  up\x0b"}, 102.0))
+    lines = table(state, now=161.0).splitlines()
+    assert [line.split()[0] for line in lines] == ["TASK", "worker-0", "worker-1", "worker-2"]
+    assert lines[1].endswith(f"phase={TAMED} worker-9 local up")

@@ -1,0 +1,27 @@
+"""Clusters as they are after some events, for the tests of what is said of them."""
+
+from __future__ import annotations
+
+from orchestrator.model import events, lifecycle
+from orchestrator.model.cluster import Cluster, Policy
+from worker.contract import Failure
+
+BAD = "\x1b[2J\x1b[31mred\x1b]0;title\x07 \x01\x9b"
+"""What a task may say to command a terminal; `TAMED` is what is shown of it."""
+TAMED = "red \\x01\\x9b"
+
+
+def cluster(*happened: events.Event, workers: int = 3, grace_s: float = 5.0) -> Cluster:
+    state = lifecycle.new(Policy("multi_worker_mirrored", grace_s=grace_s), {f"worker-{i}": "local" for i in range(workers)})
+    for event in (events.Launched(1, 100.0), *(events.TaskStarted(f"worker-{i}", 1, 50 + i, 100.0) for i in range(workers)), *happened):
+        state, _ = lifecycle.step(state, event)
+    return state
+
+
+def exited(task: str, code: int, at: float = 110.0, *, stopped: bool = False, failure: Failure | None = None) -> events.TaskExited:
+    return events.TaskExited(task, 1, code, stopped, at, failure, killed=code > 128)
+
+
+def lost(peer: str, at: float) -> Failure:
+    message = f"The following tasks are unhealthy (stopped sending heartbeats):\n/job:worker/replica:0/task:{peer}\n"
+    return Failure("UnavailableError", message, f"Traceback …\nUnavailableError: {message}", at)

@@ -1,0 +1,50 @@
+"""The line for what just happened."""
+
+from __future__ import annotations
+
+from orchestrator.model import events, lifecycle
+from orchestrator.model.cluster import Cluster, Policy
+from orchestrator.model.spec import Restart
+from orchestrator.record.narrate import narrate
+from tests.record.states import cluster, exited, lost
+
+
+def told(before: Cluster, event: events.Event) -> str | None:
+    return narrate(before, lifecycle.step(before, event)[0], event)
+
+
+def test_the_first_failure_is_named_with_those_that_are_stopped_for_it() -> None:
+    assert told(cluster(), exited("worker-1", 3)) == (
+        "worker-1 failed (exit code 3); stopping worker-0, worker-2 (SIGTERM now, SIGKILL after 5 s)"
+    )
+    text = told(cluster(grace_s=0), exited("worker-1", 139))
+    assert text == "worker-1 failed (killed by SIGSEGV: segmentation fault); stopping worker-0, worker-2 (SIGKILL)"
+    assert told(cluster(workers=1), exited("worker-0", 3)) == "worker-0 failed (exit code 3)"
+
+
+def test_ctrl_c_says_what_it_waits_for_and_what_a_second_one_does() -> None:
+    asked = events.StopAsked("interrupted (Ctrl-C)", 130, 110.0)
+    before = cluster()
+    assert told(before, asked) == (
+        "interrupted (Ctrl-C); stopping worker-0..2 (SIGTERM now, SIGKILL after 5 s; Ctrl-C again kills them at once)"
+    )
+    assert told(lifecycle.step(before, asked)[0], asked) == "again: killing what is left"
+
+
+def test_a_formed_cluster_is_told_once() -> None:
+    up = [events.TaskUp(f"worker-{i}", 1, 100.0 + i) for i in range(3)]
+    assert told(cluster(*up[:1]), up[1]) is None
+    assert told(cluster(*up[:2]), up[2]) == "cluster formed after 2.0 s: 3 tasks are up"
+
+
+def test_a_task_that_starts_again_alone_is_named() -> None:
+    policy = Policy("parameter_server", restart=Restart(max=1))
+    state = lifecycle.new(policy, dict.fromkeys(("chief-0", "ps-0", "worker-0"), "local"))
+    for event in (events.Launched(1, 100.0), exited("worker-0", 3), events.TaskSwept("worker-0", 1, 110.0)):
+        state, _ = lifecycle.step(state, event)
+    assert told(state, events.Tick(lifecycle.next_deadline(state) or 0.0)) == "worker-0 starts again alone (attempt 2)"
+
+
+def test_a_failure_that_is_about_a_peer_says_whom_it_has_lost() -> None:
+    text = told(cluster(grace_s=0), exited("worker-1", 1, failure=lost("2", 109.0)))
+    assert text == "worker-1 failed (exit code 1): it lost worker-2 (it stopped sending heartbeats); stopping worker-0, worker-2 (SIGKILL)"
