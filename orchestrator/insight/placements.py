@@ -13,6 +13,7 @@ from worker import files
 
 from ..errors import OrchError
 from ..model.formation import group_tasks
+from ..record.columns import aligned
 from ..record.lines import clean
 from ..record.rundir import RunDir
 from .devices import shorten
@@ -166,13 +167,7 @@ def _table(rows: Iterable[tuple[str, str, Count, list[str]]]) -> Iterator[str]:
     for op, device, count, tasks in rows:
         numbers = [count.executed, *([count.sent] if has_sent else []), count.placed]
         cells.append([_cut(clean(op), 34), device, *(f"{number:,}" if number else "-" for number in numbers), group_tasks(tasks)])
-    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
-    for row in cells:
-        texts = [
-            cell.ljust(width) if column < 2 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row[:-1], widths, strict=False))
-        ]
-        yield "  ".join([*texts, row[-1]])
+    yield from aligned(cells, right=range(2, len(head) - 1))
     yield "RUN: each eager run; function() is one run, wherever its parts ran."
     yield "PLACED: a node of a graph, once, however often the graph ran."
 

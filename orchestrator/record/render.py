@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..model.cluster import Cluster, TaskStatus
 from ..model.endings import describe_code
+from .columns import aligned
 from .lines import clean
 from .words import describe_seconds
 
@@ -13,8 +14,7 @@ def table(cluster: Cluster, now: float) -> str:
     rows = [("TASK", "HOST", "STATE", "PID", "SINCE", "NOTE")]
     rows += [_row(task, now) for task in cluster.tasks.values()]
     rows = [(*row[:5], clean(" ".join(row[5].split()))) for row in rows]  # the note is what a task or an error says
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    return "\n".join("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[5]]).rstrip() for row in rows)
+    return "\n".join(aligned(rows))
 
 
 def _row(task: TaskStatus, now: float) -> tuple[str, str, str, str, str, str]:

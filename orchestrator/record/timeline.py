@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ..model import events
 from ..model.cluster import Cluster
+from .columns import aligned
 from .journal import HostReady, RunBegun, RunEvent, TaskBegan, TaskSpoke, TemplateReady
 
 PHASES = ("agent", "template", "fork or exec", "first line", "port bound", "formed", "first output", "first report")
@@ -56,8 +57,7 @@ def table(measured: dict[str, dict[str, float]]) -> str:
     phases = [phase for phase in PHASES if any(phase in marks for marks in measured.values())]
     rows = [["TASK", *(phase.upper() for phase in phases)]]
     rows += [[name, *(f"{marks[phase]:.2f} s" if phase in marks else "-" for phase in phases)] for name, marks in measured.items()]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join(aligned(rows))
 
 
 def slowest(measured: dict[str, dict[str, float]]) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from orchestrator.model import events
+from orchestrator.record.columns import aligned
 from orchestrator.record.render import table
 from tests.record.states import BAD, TAMED, cluster
 
@@ -26,3 +29,15 @@ def test_what_a_task_reports_stays_in_its_line_of_the_table() -> None:
     lines = table(state, now=161.0).splitlines()
     assert [line.split()[0] for line in lines] == ["TASK", "worker-0", "worker-1", "worker-2"]
     assert lines[1].endswith(f"phase={TAMED} worker-9 local up")
+
+
+@pytest.mark.parametrize(
+    ("rows", "right", "lines"),
+    [
+        ([("A", "BB", "C"), ("aaa", "b", "")], (), ["A    BB  C", "aaa  b"]),
+        ([("A", "BB", "C"), ("aaa", "b", "c")], (1,), ["A    BB  C", "aaa   b  c"]),
+        ([("A",), ("aaa",)], (0,), ["A", "aaa"]),
+    ],
+)
+def test_columns_are_straight(rows: list[tuple[str, ...]], right: tuple[int, ...], lines: list[str]) -> None:
+    assert aligned(rows, right) == lines
