@@ -67,7 +67,8 @@ def _make_own(run: RunDir) -> None:
     try:
         run.path.mkdir(mode=0o700)
     except FileExistsError:
-        raise RunExists(f"there is a run {run.run_id} in {run.path.parent.parent} already; orch up draws another id") from None
+        home = run.path.parent.parent
+        raise RunExists(f"there is a run {run.run_id} in {home} already; start again: orch up draws another id each time") from None
 
 
 def _remove_empty(run: RunDir) -> None:

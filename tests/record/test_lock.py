@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -143,6 +144,7 @@ def test_a_lock_that_names_no_place_is_believed(held: tuple[RunDir, subprocess.P
 
 
 @pytest.mark.root
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="NOT TESTED: no unshare here, to make a pid namespace with")
 def test_commands_in_another_pid_namespace_signal_nobody(held: tuple[RunDir, subprocess.Popen[bytes]], tmp_path: Path) -> None:
     """Of the directory of a run that two containers share. The pid in its lock is another process's there, which must survive."""
     _, holder = held
