@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import errno
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from worker import contract
@@ -18,6 +18,7 @@ from worker.clock import now
 
 from .backends import Backend
 from .backends.agents import AgentLink, as_event, in_our_time
+from .backends.farewell import Farewell
 from .backends.visits import Visits
 from .errors import BROKEN, INTERRUPTED, TERMINATED, OrchError
 from .model import events, formation, lifecycle
@@ -104,6 +105,7 @@ class Supervisor:
         self._loop.set_exception_handler(self._fail)
         self._preparation = Preparation(self._spec, self._backend, self._rundir, self._receive, self._lose, self._note)
         self._links = self._preparation.links
+        self._farewell = Farewell(self._links, self._preparation.facts, self._note)
         started_at = now()
         with self._signals():
             try:
@@ -119,8 +121,8 @@ class Supervisor:
                 raise
             if self._timer is not None:
                 self._timer.cancel()
-            # An agent that has not answered yet holds nothing that it could give back.
-            await asyncio.gather(*(link.close() if name in self._preparation.facts else link.kill() for name, link in self._links.items()))
+            await self._farewell.take()
+            self._tell_of_the_rest(self._farewell.left)
             self._marks.write(now())
             if self._lost:
                 # Tasks die with their agent; what they had put into sessions of their own may not have.
@@ -197,6 +199,19 @@ class Supervisor:
             self._loop.call_later(due_s, lambda: self._marks.write(now()))
         self._viewer.grew(task, attempt, stream, size)
 
+    def _tell_of_the_rest(self, hosts: Sequence[str]) -> None:
+        """Nobody wanted to wait for what these hosts had still to send: their tasks' logs say where they end."""
+        if not hosts:
+            return
+        self._note(f"left on {contract.few(hosts)}: what of its tasks' output had not come yet")
+        for task in self._cluster.tasks.values() if self._cluster is not None else ():
+            if task.host in hosts:
+                path = self._rundir.log_path(task.name, task.attempt, "stderr")
+                with contextlib.suppress(OSError):
+                    size = path.stat().st_size if path.exists() else 0
+                    words = f"orch: the output ends here: the rest was left on {task.host}\n".encode()
+                    self._rundir.append_output(task.name, task.attempt, "stderr", size, b"\n" * bool(size) + words)
+
     def _lose(self, host: str, reason: str, overdue_s: float) -> None:
         self._lost.add(host)
         if self._cluster is not None:
@@ -221,10 +236,12 @@ class Supervisor:
     def _on_signal(self, number: signal.Signals) -> None:
         reason, code = _SIGNALS[number]
         asked = StopAsked(reason, code, now())
-        if self._cluster is not None:
-            self._happen(asked)
-        else:
+        if self._cluster is None:
             self._preparation.give_up(Cancelled(asked))
+        elif self._cluster.is_over:
+            self._farewell.hurry()
+        else:
+            self._happen(asked)
 
     def _fail(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A mistake of our own, in a timer or a signal's handler: the run must not go on without what it was to do."""

@@ -77,6 +77,62 @@ def test_ctrl_c_while_a_failure_is_being_cleared_away_keeps_the_failure(orch, tm
     assert run.cause()["task"] == "worker-0"
 
 
+# --- once it is over ---------------------------------------------------------------------------
+
+SLOW_SSH = """#!{python}
+import os, subprocess, sys, threading, time
+
+def pump(source, target, pause_s):
+    while data := source.read1(64 * 1024):
+        target.write(data)
+        target.flush()
+        time.sleep(pause_s if len(data) > 8 * 1024 else 0)
+    target.close()
+
+os.environ["XDG_CACHE_HOME"] = {cache!r}
+remote = subprocess.Popen(["sh", "-c", sys.argv[-1]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+threading.Thread(target=pump, args=(sys.stdin.buffer, remote.stdin, 0), daemon=True).start()
+pump(remote.stdout, sys.stdout.buffer, 0.2)
+"""
+"""In the place of ssh: the host is this machine, and what comes back from it comes slowly."""
+
+
+def start_far_away(orch, directory: Path, *options: str):
+    """A task on a host whose link is slow; it has written much more than is there when it has ended."""
+    ssh = directory / "slow-ssh"
+    ssh.write_text(SLOW_SSH.format(python=sys.executable, cache=str(directory / "cache")))
+    ssh.chmod(0o700)
+    write_script(directory, "os.write(1, (b'x' * 63 + b'\\n') * 1024 * 1024)")
+    hosts = f'[{{"name": "far", "address": "127.0.0.1", "slots": 1, "python": "{sys.executable}"}}]'
+    settings = ("--set", f"backend.hosts={hosts}", "--set", f'backend.ssh=["{ssh}"]', "--set", "backend.code=unchecked")
+    return orch.start("up", "script.py", *settings, "--quiet", *options)
+
+
+def test_once_it_is_over_a_signal_says_what_is_fetched_and_the_next_leaves_it(orch, tmp_path: Path, run: LiveRun) -> None:
+    """Sixty-four megabytes over a link that would take minutes for them."""
+    running = start_far_away(orch, tmp_path)
+    run.event("task_swept", task="worker-0")
+    running.signal(signal.SIGINT)
+    said = run.event("run_noted")["text"]
+    assert said == "the run is over; still fetching the output of far; once more (Ctrl-C or orch down) leaves it there"
+    running.signal(signal.SIGINT)
+    done = running.wait(check=0)
+    assert run.result()["outcome"] == "succeeded"
+    assert "interrupted" not in done.err
+    noted = [event["text"] for event in run.events() if event["event"] == "run_noted"]
+    assert noted[1:] == ["left on far: what of its tasks' output had not come yet"]
+    assert len(run.log("worker-0")) < 64 * 1024 * 1024
+    assert run.log("worker-0", "stderr").endswith(b"orch: the output ends here: the rest was left on far\n")
+
+
+def test_down_now_leaves_what_is_still_fetched(orch, tmp_path: Path, run: LiveRun) -> None:
+    running = start_far_away(orch, tmp_path, "--json")
+    run.event("task_swept", task="worker-0")
+    orch("down", "--now", check=0)
+    running.wait(check=0)
+    assert len(run.log("worker-0")) < 64 * 1024 * 1024
+
+
 # --- before there is anything to stop ----------------------------------------------------------
 
 SLOW_PYTHON = """#!/bin/sh

@@ -191,10 +191,19 @@ class AgentLink:
                 break
             await asyncio.wait([self._reading], timeout=min(left_s, 0.5))
 
-    async def kill(self) -> None:
-        """End the agent at once; its tasks die with it."""
+    @property
+    def is_open(self) -> bool:
+        """Whether anything can still come from the agent."""
+        return self._reading is not None and not self._reading.done()
+
+    def drop(self) -> None:
+        """End the agent at once; its tasks die with it, and what it has not sent yet is lost."""
         self._closing = True
         self._end_process()
+
+    async def kill(self) -> None:
+        """`drop` it, and see it end."""
+        self.drop()
         if self._beating is not None:
             self._beating.cancel()
         if self._reading is not None:

@@ -21,7 +21,7 @@ def describe_plan(planned: Plan) -> str:
 
 def narrate(before: Cluster, after: Cluster, event: events.Event) -> str | None:
     """What an event means to somebody who watches, in a line; None if it means nothing to them."""
-    if before.phase is not Phase.STOPPING and after.phase in (Phase.STOPPING, Phase.DONE):
+    if not before.is_over and before.phase is not Phase.STOPPING and after.phase in (Phase.STOPPING, Phase.DONE):
         return _narrate_ending(after)
     if after.phase is Phase.RESTARTING and before.phase is not Phase.RESTARTING:
         return _narrate_restart(after)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from orchestrator.model import events, lifecycle
 from orchestrator.model.cluster import Cluster, Policy
 from orchestrator.model.spec import Restart
@@ -29,6 +31,14 @@ def test_ctrl_c_says_what_it_waits_for_and_what_a_second_one_does() -> None:
         "interrupted (Ctrl-C); stopping worker-0..2 (SIGTERM now, SIGKILL after 5 s; Ctrl-C again kills them at once)"
     )
     assert told(lifecycle.step(before, asked)[0], asked) == "again: killing what is left"
+
+
+@pytest.mark.parametrize("event", [events.StopAsked("interrupted (Ctrl-C)", 130, 120.0), events.RestartAsked(120.0)])
+def test_what_comes_after_the_end_is_not_told_as_the_end_again(event: events.Event) -> None:
+    ended = (exited("worker-0", 7), events.TaskSwept("worker-0", 1, 111.0))
+    over = cluster(*ended, workers=1)
+    assert over.is_over
+    assert told(over, event) is None
 
 
 def test_a_formed_cluster_is_told_once() -> None:
