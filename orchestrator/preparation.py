@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,8 @@ from .record.rundir import RunDir
 
 ANSWER_S = 60.0
 """How long an agent that is up may take to its first frame."""
-OVERDUE_S = 5.0
-"""When hosts that have not answered are first named."""
+UNANSWERED_S, UNTRIED_S = 5.0, 3.0
+"""When those are first named that have not answered, and those that are still trying to reach the others."""
 
 
 class Preparation:
@@ -60,22 +61,38 @@ class Preparation:
             is_file = program.kind == "script" or (program.kind == "command" and "/" in program.target)
             needed = program.target if ships and is_file else ""
             self._directory = collect(self._spec.workdir, limit_mb, only=None if ships else program.target, needed=needed)
-        connecting, reminding = asyncio.create_task(self._connect()), asyncio.create_task(self._remind())
-        try:
-            await asyncio.shield(self._step)
-        finally:
-            for task in (connecting, reminding, *self._sending):
-                task.cancel()
-            await asyncio.wait([connecting])
+        await self._await_answers()
         self._refuse_late()
         self._refuse_problems()
         self._step = asyncio.get_running_loop().create_future()
-        found = await self._network.find_addresses(self.links, self.facts, self._step)
+        found = await self._find_addresses()
         if not self._step.done():  # one host alone tries nobody
             self._step.set_result(None)
         self._refuse_late()
         hosts = [self._host_facts(host, found[host.name]) for host in self.hosts.values()]
         return plan.make(self._rundir.run_id, self._spec, self._placement, hosts)
+
+    async def _await_answers(self) -> None:
+        connecting = asyncio.create_task(self._connect())
+        reminding = asyncio.create_task(self._remind(self._describe_unanswered, UNANSWERED_S))
+        try:
+            await asyncio.wait([self._step, connecting], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (connecting, reminding, *self._sending):
+                task.cancel()
+            await asyncio.wait([connecting])
+        mistake = None if connecting.cancelled() else connecting.exception()
+        if mistake is not None:
+            traceback.print_exception(mistake)
+            raise OrchError(f"a mistake of orch's own: {mistake}; please report it") from mistake
+        self._step.result()
+
+    async def _find_addresses(self) -> dict[str, str]:
+        reminding = asyncio.create_task(self._remind(self._describe_untried, UNTRIED_S))
+        try:
+            return await self._network.find_addresses(self.links, self.facts, self._step)
+        finally:
+            reminding.cancel()
 
     def hear(self, host: str, frame: Any) -> None:
         """`Facts`, `Tried` or `CodeWanted` of a host."""
@@ -124,20 +141,28 @@ class Preparation:
         except (OrchError, OSError) as error:
             self.give_up(error)
 
-    async def _remind(self) -> None:
-        """Name those hosts that are waited for; again only when that changes."""
-        if all(host.is_here for host in self.hosts.values()):
-            return
-        await asyncio.sleep(OVERDUE_S)
+    async def _remind(self, describe: Callable[[], str], after_s: float) -> None:
+        """Say what is waited for, if anything; again only when that changes."""
+        await asyncio.sleep(after_s)
         said = ""
         while True:
-            late = [name for name in self.hosts if name not in self.facts]
-            what = "the connection and the code" if self._spec.backend.code == "ship" else "the connection"
-            text = f"waiting for {contract.few(late)}: {what} ({len(self.facts)} of {len(self.hosts)} hosts have answered)"
-            if late and text != said:
+            text = describe()
+            if text and text != said:
                 said = text
                 self._say(text)
             await asyncio.sleep(1)
+
+    def _describe_unanswered(self) -> str:
+        late = [name for name in self.hosts if name not in self.facts]
+        if not late or all(host.is_here for host in self.hosts.values()):
+            return ""
+        what = "the connection and the code" if self._spec.backend.code == "ship" else "the connection"
+        return f"waiting for {contract.few(late)}: {what} ({len(self.facts)} of {len(self.hosts)} hosts have answered)"
+
+    def _describe_untried(self) -> str:
+        late = self._network.awaited
+        done = f"{len(self.hosts) - len(late)} of {len(self.hosts)} have tried"
+        return f"waiting for {contract.few(late)}: the hosts try each other's addresses ({done})" if late else ""
 
     def _greet(self, link: AgentLink) -> None:
         if self._ships_to(link.host):

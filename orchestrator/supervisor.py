@@ -32,7 +32,7 @@ from .record.journal import HostReady, Pace, RunBegun, RunEvent, RunNoted, TaskB
 from .record.marks import Marks
 from .record.rundir import RunDir
 
-OVERDUE_S = 3.0
+UNFORMED_S = 3.0
 """When a cluster that has not formed is first said to be waiting for somebody."""
 
 _SIGNALS = {
@@ -295,7 +295,7 @@ class Supervisor:
                 link.order(orders)
         if len(action.tasks) == len(self._plan.tasks):
             self._reminded = ""
-            self._loop.call_later(OVERDUE_S, self._remind, self._cluster.attempt_at if self._cluster else 0.0)
+            self._loop.call_later(UNFORMED_S, self._remind, self._cluster.attempt_at if self._cluster else 0.0)
 
     def _by_host(self, tasks: Iterable[str]) -> Iterator[tuple[AgentLink, tuple[str, ...]]]:
         """These tasks, host by host, with the way to each host."""

@@ -15,6 +15,7 @@ from orchestrator.errors import OrchError
 from orchestrator.model.spec import ClusterSpec, TaskSpec
 from orchestrator.preparation import Preparation
 from orchestrator.record.home import create_run
+from tests.live import PATIENCE_S
 from worker import contract
 
 
@@ -31,12 +32,22 @@ class SeveralHere(local.Local):
         return Transport(self._argv[host.name]) if host.name in self._argv else local.transport("")
 
 
-def refusal(directory: Path, backend: Backend, size: int, on_frame: Callable[[Preparation, Any], None]) -> str:
-    """Why no plan is made. `on_frame` is told of each frame, once it has been heard."""
+Say = Callable[[Preparation, str], None]
+
+
+def refusal(
+    directory: Path,
+    backend: Backend,
+    size: int,
+    on_frame: Callable[[Preparation, Any], None] = lambda *_: None,
+    on_say: Say = lambda *_: None,
+    silent: str = "",
+) -> str:
+    """Why no plan is made. `on_frame` is told of each frame, once it has been heard; that `silent` has tried the others is never heard."""
 
     async def prepare() -> None:
         def receive(host: str, frame: Any, data: bytes) -> None:
-            if isinstance(frame, (contract.Facts, contract.Tried)):
+            if isinstance(frame, (contract.Facts, contract.Tried)) and not (isinstance(frame, contract.Tried) and host == silent):
                 prepared.hear(host, frame)
                 on_frame(prepared, frame)
 
@@ -45,9 +56,10 @@ def refusal(directory: Path, backend: Backend, size: int, on_frame: Callable[[Pr
 
         program = contract.Program("command", "true")
         spec = ClusterSpec("one", "multi_worker_mirrored", program, (TaskSpec("worker", size),), str(directory), preload=())
-        prepared = Preparation(spec, backend, create_run(directory / "home", "one"), receive, lose, lambda text: None)
+        run = create_run(directory / "home", "one")
+        prepared = Preparation(spec, backend, run, receive, lose, lambda text: on_say(prepared, text))
         try:
-            await prepared.make_plan()
+            await asyncio.wait_for(prepared.make_plan(), PATIENCE_S)
         finally:
             await asyncio.gather(*(link.kill() for link in prepared.links.values()))
 
@@ -62,10 +74,10 @@ def test_hosts_that_say_nothing_are_all_named_with_their_logs(tmp_path: Path, mo
     heard = "has started and has not answered for 1 s"
     silent = ("sleep", "1000")
     both = SeveralHere(("red", "blue"), {"red": silent, "blue": silent})
-    found = refusal(tmp_path / "both", both, 2, lambda *_: None)
+    found = refusal(tmp_path / "both", both, 2)
     assert found.startswith(f"the agent on each of red, blue {heard}; ")
     assert "agents/HOST.log in the run" in found
-    found = refusal(tmp_path / "one", SeveralHere(("red",), {"red": silent}), 1, lambda *_: None)
+    found = refusal(tmp_path / "one", SeveralHere(("red",), {"red": silent}), 1)
     assert found.startswith(f"the agent on red {heard}; ")
     assert "agents/red.log in the run" in found
     assert "on each of h0, h1, h2, 3 more has" in str(preparation.refuse_silence([f"h{number}" for number in range(6)], 60.0))
@@ -83,3 +95,27 @@ def test_what_ends_a_run_together_with_the_last_answer_is_not_lost(tmp_path: Pat
 
     assert refusal(tmp_path, SeveralHere(("red", "blue"), {}), 2, interrupt) == "interrupted"
     assert len(heard) == 2
+
+
+class Mistaken(SeveralHere):
+    """A backend with a mistake in it."""
+
+    def transport(self, spec: ClusterSpec, host: Host, errand: Errand = "agent") -> Transport:
+        raise ValueError("nobody has thought of this")
+
+
+def test_a_mistake_of_our_own_while_hosts_are_reached_ends_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = refusal(tmp_path, Mistaken(("red",), {}), 1)
+    assert found == "a mistake of orch's own: nobody has thought of this; please report it"
+    assert "ValueError: nobody has thought of this" in capsys.readouterr().err
+
+
+def test_it_is_said_whose_tries_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparation, "UNTRIED_S", 0.0)
+
+    def interrupt(prepared: Preparation, text: str) -> None:
+        if "(1 of 2 " in text:
+            prepared.give_up(OrchError(text))
+
+    found = refusal(tmp_path, SeveralHere(("red", "blue"), {}), 2, on_say=interrupt, silent="blue")
+    assert found == "waiting for blue: the hosts try each other's addresses (1 of 2 have tried)"

@@ -24,6 +24,11 @@ class Network:
         self.words = {name: secrets.token_hex(8) if len(hosts) > 1 else "" for name in hosts}
         """What each host says to those that try it; empty where nobody does."""
 
+    @property
+    def awaited(self) -> list[str]:
+        """The hosts that have not said yet how their tries went."""
+        return [name for name in self._hosts if name in self._awaited]
+
     async def find_addresses(
         self, links: Mapping[str, AgentLink], facts: Mapping[str, Facts], done: asyncio.Future[None]
     ) -> dict[str, str]:
