@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -14,6 +15,9 @@ class ContractError(ValueError):
 
 
 T = TypeVar("T")
+_LARGEST = 1e308
+"""NaN, and whatever is beyond it, is no number of anything here."""
+_WHOLE = re.compile("-?[0-9]{1,18}")
 
 
 def to_json(value: Any) -> Any:
@@ -26,7 +30,7 @@ def to_json(value: Any) -> Any:
                 found[spec.name] = to_json(item)
         return found
     if isinstance(value, Mapping):
-        return {key: to_json(item) for key, item in value.items()}
+        return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
         return [to_json(item) for item in value]
     return value
@@ -54,13 +58,20 @@ def _decode(kind: Any, data: Any, where: str) -> Any:
         return _decode_tuple(args, data, where)
     elif origin is Mapping:
         if isinstance(data, dict):
-            return {key: _decode(args[1], item, f"{where}.{key}") for key, item in data.items()}
+            return {_decode_key(args[0], key, where): _decode(args[1], item, f"{where}.{key}") for key, item in data.items()}
     elif kind is float:
-        if isinstance(data, (int, float)) and not isinstance(data, bool):
+        if isinstance(data, (int, float)) and not isinstance(data, bool) and -_LARGEST <= data <= _LARGEST:
             return float(data)
     elif isinstance(data, kind) and isinstance(data, bool) == (kind is bool):
         return data
     raise ContractError(f"{where}: expected {kind}, got {data!r:.80}")
+
+
+def _decode_key(kind: Any, key: Any, where: str) -> Any:
+    """A mapping's key, which JSON has made a text."""
+    if kind is int and isinstance(key, str) and _WHOLE.fullmatch(key):
+        return int(key)
+    return _decode(kind, key, where)
 
 
 def _decode_fields(cls: type[Any], data: Any, where: str) -> Any:

@@ -6,6 +6,7 @@ says what is wrong with it. So precedence is an order of overlays: default, file
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -160,8 +161,15 @@ def home_option(command: F) -> F:
 
 def import_timeout_option(what: str) -> Callable[[F], F]:
     """``--import-timeout``: how many seconds `what` may take."""
-    limits = click.FloatRange(1, 86400)
-    return click.option("--import-timeout", type=limits, default=120.0, metavar="S", help=f"Seconds that {what} may take; default: 120.")
+    text = f"Seconds that {what} may take; default: 120."
+    return click.option("--import-timeout", type=click.FloatRange(1, 86400), callback=not_nan, default=120.0, metavar="S", help=text)
+
+
+def not_nan(ctx: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
+    """For a number of seconds: NaN is neither more nor less than any limit, and so passes click's ranges."""
+    if value is not None and math.isnan(value):
+        raise click.BadParameter("'nan' is not a number of seconds", ctx, parameter)
+    return value
 
 
 def _not_empty(ctx: click.Context, parameter: click.Parameter, value: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import signal
 import time
@@ -28,7 +27,7 @@ from ..record.lock import Holder
 from ..record.render import table
 from ..record.rundir import RunDir
 from ..record.words import describe_moment, describe_seconds
-from .options import home_option
+from .options import home_option, not_nan
 
 STUCK_S = 15.0
 """How much longer than the grace period a run may take to end before `orch down` says who is late."""
@@ -68,17 +67,11 @@ def ps_command(run: str | None, home: str, everything: bool, timeline: bool, as_
     return 0
 
 
-def _not_nan(ctx: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
-    if value is not None and math.isnan(value):
-        raise click.BadParameter("'nan' is not a number of seconds", ctx, parameter)
-    return value
-
-
 @click.command("wait")
 @click.argument("run", required=False)
 @home_option
 @click.option(
-    "--timeout", type=click.FloatRange(0), callback=_not_nan, metavar="S", help="Give up after this many seconds, with exit code 124."
+    "--timeout", type=click.FloatRange(0), callback=not_nan, metavar="S", help="Give up after this many seconds, with exit code 124."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print result.json.")
 def wait_command(run: str | None, home: str, timeout: float | None, as_json: bool) -> int:

@@ -13,14 +13,17 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import OrchError
-from orchestrator.model import events
+from orchestrator.model import events, plan
 from orchestrator.model.cluster import Cause, Outcome, TaskState, Verdict
+from orchestrator.model.plan import HostFacts
+from orchestrator.model.spec import ClusterSpec, TaskDevices, TaskSpec
 from orchestrator.record import rundir
 from orchestrator.record.home import create_run, list_runs
 from orchestrator.record.journal import RunEvent, RunNoted
 from orchestrator.record.rundir import RunDir
 from tests.conftest import Orch
 from tests.live import held_run
+from worker.contract import Program
 
 Script = Callable[..., Path]
 
@@ -152,6 +155,16 @@ def test_a_huge_directory_of_checkpoints_is_not_read_to_its_end(tmp_path: Path, 
     monkeypatch.setattr(os, "scandir", lambda path: Listing(scandir(path), taken))
     assert run.newest_checkpoint() == 200.0
     assert len(taken) == 11
+
+
+def test_what_a_single_task_asks_for_comes_back_with_the_plan(tmp_path: Path) -> None:
+    own = {1: TaskDevices(affinity=True)}
+    spec = ClusterSpec("one", "multi_worker_mirrored", Program("script", "a.py"), (TaskSpec("worker", 2, overrides=own),), "/w")
+    run = create_run(tmp_path / "home", "one")
+    run.write_plan(plan.make("one", spec, plan.place(spec, ["local"]), [HostFacts("local", "127.0.0.1", 2)]))
+    kept = run.read_plan()
+    assert kept is not None
+    assert kept.spec.tasks[0].devices_of(1) == own[1]
 
 
 def test_a_plan_that_is_damaged_is_an_error_with_its_place(tmp_path: Path) -> None:

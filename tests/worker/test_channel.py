@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import math
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -92,6 +96,17 @@ def test_lengths_beyond_the_limits_are_refused_before_they_are_read() -> None:
         decode(header)
 
 
+@dataclass(frozen=True)
+class Numbered:
+    names: Mapping[int, str]
+
+
+def test_keys_that_are_numbers_are_numbers_again() -> None:
+    """JSON has texts only."""
+    numbered = Numbered({0: "a", 12: "b"})
+    assert contract.from_json(Numbered, json.loads(json.dumps(contract.to_json(numbered)))) == numbered
+
+
 @pytest.mark.parametrize(
     ("cls", "data", "where"),
     [
@@ -104,6 +119,11 @@ def test_lengths_beyond_the_limits_are_refused_before_they_are_read() -> None:
         (contract.Hello, {"run_id": "x", "port_range": [1]}, "Hello.port_range"),
         (contract.Program, {"kind": "virus"}, "Program.kind"),
         (contract.StartTasks, {"orders": [{"task": 1}]}, r"StartTasks.orders\[0\].task"),
+        (contract.StopTasks, {"tasks": [], "grace_s": math.nan}, "StopTasks.grace_s"),
+        (contract.StopTasks, {"tasks": [], "grace_s": -math.inf}, "StopTasks.grace_s"),
+        (contract.StopTasks, {"tasks": [], "grace_s": 10**400}, "StopTasks.grace_s"),
+        (Numbered, {"names": {"one": "a"}}, "Numbered.names: expected <class 'int'>, got 'one'"),
+        (Numbered, {"names": {"١": "a"}}, "Numbered.names: expected <class 'int'>"),
     ],
 )
 def test_a_wrong_shape_is_refused_by_name(cls: type[Any], data: Any, where: str) -> None:
