@@ -20,9 +20,9 @@ from ..model import document as documents
 from ..model import plan
 from ..model.document import Node
 from ..model.parse import parse
-from ..model.spec import ClusterSpec
+from ..model.spec import PROGRAM_KINDS, ClusterSpec
 from ..record.logs import wants_color
-from .options import PROGRAM_KINDS, ScriptCommand, home_option, import_timeout_option, read_settings, says, spec_options
+from .options import ScriptCommand, home_option, import_timeout_option, read_settings, says, spec_options
 from .views import color_option
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..errors import UsageError
-from ..model.parse import template
+from ..model.keys import template
 
 
 @click.command("init")

@@ -18,10 +18,10 @@ from click.core import ParameterSource
 
 from ..errors import Problem, SpecError, UsageError
 from ..model.document import Node
+from ..model.spec import PROGRAM_KINDS
 
 F = TypeVar("F", bound=Callable[..., Any])
 Overlay = tuple[str | Sequence[str], Node]
-PROGRAM_KINDS = ("script", "module", "command")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -66,6 +66,3 @@ class Wanted:
     def needs_ports(self) -> bool:
         """Whether tasks of it talk to each other."""
         return self.data_service or self.strategy in ("", "multi_worker_mirrored", "parameter_server")
-
-
-Findings = Iterator[Finding]

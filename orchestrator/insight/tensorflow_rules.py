@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from .facts import HostFacts, Machine, Python, TensorFlow
-from .finding import Finding, Findings, Wanted, error, note, warning
+from .finding import Finding, Wanted, error, note, warning
 
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 13)
 OLDEST_TENSORFLOW = (2, 16)
@@ -11,7 +13,7 @@ SLOW_IMPORT_S = 30.0
 _CHOOSE = "set python: or --python to an interpreter that has TensorFlow"
 
 
-def judge(facts: HostFacts, wanted: Wanted) -> Findings:
+def judge(facts: HostFacts, wanted: Wanted) -> Iterator[Finding]:
     """What there is to say about the tasks' interpreter on one host."""
     if facts.python is None:
         yield error("python", f"{facts.program!r} is of no use as the tasks' interpreter", facts.python_problem, _CHOOSE)
@@ -40,7 +42,7 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(word) for word in words) if len(words) == 2 and all(word.isdigit() for word in words) else ()
 
 
-def _python(python: Python) -> Findings:
+def _python(python: Python) -> Iterator[Finding]:
     version = _version(python.version)
     if version and version < OLDEST_PYTHON:
         yield error("python", f"{python.executable} is Python {python.version}", "orch's part inside the tasks needs 3.10", _CHOOSE)
@@ -61,7 +63,7 @@ def _import_remedy(facts: HostFacts) -> str:
     return f"try: {program} -c 'import tensorflow'; a fresh virtual environment often is the shortest way"
 
 
-def _tensorflow(found: TensorFlow) -> Findings:
+def _tensorflow(found: TensorFlow) -> Iterator[Finding]:
     version = _version(found.version)
     if version and version < OLDEST_TENSORFLOW:
         yield warning("tensorflow", f"TensorFlow is {found.version}", "orch is made for 2.16 or newer", "pip install --upgrade tensorflow")
@@ -80,7 +82,7 @@ _FIT = {
 }
 
 
-def _keras(found: TensorFlow, facts: HostFacts, wanted: Wanted) -> Findings:
+def _keras(found: TensorFlow, facts: HostFacts, wanted: Wanted) -> Iterator[Finding]:
     asked = wanted.env.get("TF_USE_LEGACY_KERAS", facts.machine.environment.get("TF_USE_LEGACY_KERAS", "") if facts.machine else "")
     minor = ".".join(found.version.split(".")[:2])
     install = f"pip install 'tf-keras~={minor}.0' and --env TF_USE_LEGACY_KERAS=1"
@@ -105,7 +107,7 @@ def _keras(found: TensorFlow, facts: HostFacts, wanted: Wanted) -> Findings:
         )
 
 
-def _gpus(found: TensorFlow, machine: Machine, facts: HostFacts, wanted: Wanted) -> Findings:
+def _gpus(found: TensorFlow, machine: Machine, facts: HostFacts, wanted: Wanted) -> Iterator[Finding]:
     nvidia, hidden = machine.nvidia, machine.environment.get("CUDA_VISIBLE_DEVICES")
     severe = error if wanted.gpus else warning
     if nvidia.problem:

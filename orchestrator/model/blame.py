@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from worker.contract import DATA_SERVICE
 
+from ..errors import BROKEN, DEADLINE
 from . import losses, remedies
 from .cluster import Cause, Cluster, Outcome, Secondary, TaskState, TaskStatus, Verdict
 from .losses import Loss
@@ -63,8 +64,8 @@ def describe_loss(cluster: Cluster, task: str) -> str:
 
 
 def given_code(cause: Cause) -> int:
-    """A failing task's code as ours. 124 and 125 mean something else in our table, and 0 would say success."""
-    return cause.code if cause.code not in (None, 0, 124, 125) else 1
+    """A failing task's code as ours. Two mean something else in our table, and 0 would say success."""
+    return cause.code if cause.code not in (None, 0, DEADLINE, BROKEN) else 1
 
 
 # --- what counts -------------------------------------------------------------------------------

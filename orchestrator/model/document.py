@@ -9,9 +9,9 @@ from typing import Any
 
 from ..errors import SpecError
 from .keys import shorthand
-from .tree import MAX_DEPTH, Builder, Node, refusal, scalar, wrap
+from .tree import MAX_DEPTH, Builder, Node, refusal, scalar
 
-__all__ = ["Node", "empty", "overlay", "parse_assignment", "place_of", "read", "scalar", "wrap"]
+__all__ = ["Node", "empty", "overlay", "parse_assignment", "place_of", "read", "scalar"]
 
 MAX_BYTES = 1024 * 1024
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..errors import BROKEN, DEADLINE
 from . import blame, formation, restarts
 from .cluster import Cause, Cluster, Outcome, PastAttempt, Phase, Policy, TaskState, TaskStatus, Verdict
 from .events import (
@@ -39,8 +40,6 @@ from .events import (
     Tick,
 )
 from .spec import SINGLE_TASK_STRATEGIES, ClusterSpec, holds_replicas
-
-DEADLINE_CODE, BROKEN_CODE = 124, 125
 
 
 def policy_of(spec: ClusterSpec) -> Policy:
@@ -81,7 +80,7 @@ def step(cluster: Cluster, event: Event) -> tuple[Cluster, tuple[Action, ...]]:
                 return _finish_if_empty(cluster, event.at)
             task = cluster.tasks[event.task]
             cause = Cause(f"could not be started: {event.reason}", event.at, task.name, task.host, attempt=task.attempt)
-            return _end(cluster, Outcome.BROKEN, BROKEN_CODE, event.at, cause)
+            return _end(cluster, Outcome.BROKEN, BROKEN, event.at, cause)
         case TaskExited():
             return _on_exit(cluster, event)
         case TaskSwept():
@@ -89,7 +88,7 @@ def step(cluster: Cluster, event: Event) -> tuple[Cluster, tuple[Action, ...]]:
         case HostLost():
             return _on_host_lost(cluster, event)
         case HostBroken():
-            return _end(cluster, Outcome.BROKEN, BROKEN_CODE, event.at, Cause(event.reason, event.at, host=event.host))
+            return _end(cluster, Outcome.BROKEN, BROKEN, event.at, Cause(event.reason, event.at, host=event.host))
         case StopAsked():
             return _on_stop_asked(cluster, event)
         case RestartAsked():
@@ -233,9 +232,9 @@ def _on_host_lost(cluster: Cluster, event: HostLost) -> tuple[Cluster, tuple[Act
         ending = cluster.ending
         if ending and ending.outcome is Outcome.FAILED and ending.cause and event.overdue_at and event.overdue_at < ending.cause.at:
             # Its peers have noticed before us, and failed because of it.
-            ending = replace(ending, outcome=Outcome.BROKEN, exit_code=BROKEN_CODE, cause=replace(cause, at=event.overdue_at))
+            ending = replace(ending, outcome=Outcome.BROKEN, exit_code=BROKEN, cause=replace(cause, at=event.overdue_at))
             cluster = replace(cluster, ending=ending)
-    return _end(cluster, Outcome.BROKEN, BROKEN_CODE, event.at, cause)
+    return _end(cluster, Outcome.BROKEN, BROKEN, event.at, cause)
 
 
 def _on_stop_asked(cluster: Cluster, event: StopAsked) -> tuple[Cluster, tuple[Action, ...]]:
@@ -384,5 +383,5 @@ def _on_tick(cluster: Cluster, at: float) -> tuple[Cluster, tuple[Action, ...]]:
 
 def _run_out(cluster: Cluster, at: float, cause: Cause, *, again: bool = True) -> tuple[Cluster, tuple[Action, ...]]:
     running = running_tasks(cluster)
-    cluster, actions = _end(cluster, Outcome.TIMED_OUT, DEADLINE_CODE, at, cause, again=again)
+    cluster, actions = _end(cluster, Outcome.TIMED_OUT, DEADLINE, at, cause, again=again)
     return cluster, ((CollectStacks(running), *actions) if running else actions)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import PurePosixPath
-from typing import Any, Literal
+from typing import Any
 
 from worker.contract import DATA_SERVICE, TASK_TYPES, CollectiveSettings, Program, few
 
@@ -16,13 +16,18 @@ from .device_rules import LEVEL
 from .document import Node, place_of
 from .findings import Findings, listed
 from .hosts import count_slots
-from .keys import MAX_NAME, MAX_TASKS, ROOT, json_schema, template
-from .spec import DEFAULT_COLLECTIVES, SINGLE_TASK_STRATEGIES, BackendSpec, ClusterSpec, Restart, TaskSpec, Timeouts, computes
-
-__all__ = ["json_schema", "parse", "template", "to_document"]
-
-ProgramKind = Literal["script", "module", "command"]
-PROGRAM_KINDS: tuple[ProgramKind, ...] = ("script", "module", "command")
+from .keys import MAX_NAME, MAX_TASKS, ROOT
+from .spec import (
+    DEFAULT_COLLECTIVES,
+    PROGRAM_KINDS,
+    SINGLE_TASK_STRATEGIES,
+    BackendSpec,
+    ClusterSpec,
+    Restart,
+    TaskSpec,
+    Timeouts,
+    computes,
+)
 
 LOG_LEVEL_ENV = {
     "debug": {"TF_CPP_MIN_LOG_LEVEL": "0", "TF_CPP_MAX_VLOG_LEVEL": "1"},

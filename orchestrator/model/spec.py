@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from worker.contract import DATA_SERVICE, CollectiveSettings, DeviceSettings, Program
 
 STRATEGIES = ("multi_worker_mirrored", "parameter_server", "mirrored", "one_device", "none")
 SINGLE_TASK_STRATEGIES = ("mirrored", "one_device", "none")
+
+PROGRAM_KINDS: tuple[Literal["script", "module", "command"], ...] = ("script", "module", "command")
+"""The keys that say what runs; a spec has one of them."""
 
 DEFAULT_PRELOAD = ("tensorflow",)
 DEFAULT_COLLECTIVES = CollectiveSettings(heartbeat_s=5.0)
@@ -146,7 +150,8 @@ class ClusterSpec:
     """A cluster as the user wants it.
 
     `workdir`: the tasks' working directory, absolute. `python`: the interpreter of the tasks and of the
-    agent, as given (a path, or a name for PATH); empty means the one that runs orch. `ports`: first and last port
+    agent, as given (a path, or a name for PATH); empty means the one that runs orch, or ``python3`` on a host that has a `setup` or gets
+    the code by ``ship``: what it has may lie elsewhere. `ports`: first and last port
     that may be used; None leaves the choice to the kernel. `preload`: modules that each host imports once, for its tasks to be
     forked from; empty turns that off, None means `DEFAULT_PRELOAD` for programs that seem to use it.
     """

@@ -7,7 +7,6 @@ make anything else of it than the values below.
 
 from __future__ import annotations
 
-import json
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
@@ -68,15 +67,6 @@ def _meaning(text: str) -> Scalar:
     if _INFINITY.fullmatch(text) or _NAN.fullmatch(text):
         return float(text.replace(".", "").lower())
     return text
-
-
-def wrap(value: Any, place: str) -> Node:
-    """Plain data (the kind that JSON has) as a tree, every node at `place`: for what a program hands in, not a text."""
-    if isinstance(value, dict):
-        return Node({key: wrap(item, place) for key, item in value.items()}, place)
-    if isinstance(value, (list, tuple)):
-        return Node([wrap(item, place) for item in value], place)
-    return Node(value, place, value if isinstance(value, str) else json.dumps(value))
 
 
 # --- events -> tree -----------------------------------------------------------------------------

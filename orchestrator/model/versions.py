@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from worker.contract import Facts
+from worker.contract import Facts, few
 
 
 def compare(facts: Mapping[str, Facts]) -> list[str]:
@@ -20,5 +20,5 @@ def _say(what: str, versions: Mapping[str, str]) -> str:
     hosts: dict[str, list[str]] = {}
     for host, version in versions.items():
         hosts.setdefault(version, []).append(host)
-    parts = [f"{version} on {', '.join(names[:4])}{f' and {len(names) - 4} more' if names[4:] else ''}" for version, names in hosts.items()]
+    parts = [f"{version} on {few(names, 4)}" for version, names in hosts.items()]
     return f"the hosts' {what} differs: {'; '.join(parts)}; a cluster of them may hang or fail (python: and setup: choose another)"

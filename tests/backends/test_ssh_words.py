@@ -10,9 +10,9 @@ import sys
 import pytest
 
 from orchestrator.backends import ssh
-from orchestrator.model.document import wrap
 from orchestrator.model.parse import parse
 from orchestrator.model.spec import ClusterSpec, HostSpec
+from tests.trees import wrap
 
 HOST = HostSpec("hostB")
 

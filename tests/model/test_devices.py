@@ -8,9 +8,9 @@ import pytest
 
 from orchestrator.errors import SpecError
 from orchestrator.model import plan
-from orchestrator.model.document import wrap
 from orchestrator.model.parse import parse
 from orchestrator.model.plan import HostFacts, Plan
+from tests.trees import wrap
 from worker.contract import Gpu
 
 

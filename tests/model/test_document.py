@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import Problem, SpecError
-from orchestrator.model.document import MAX_BYTES, Node, empty, overlay, parse_assignment, place_of, read, scalar, wrap
+from orchestrator.model.document import MAX_BYTES, Node, empty, overlay, parse_assignment, place_of, read, scalar
 from orchestrator.model.tree import MAX_DEPTH, MAX_NODES
+from tests.trees import wrap
 
 
 def plain(node: Node):

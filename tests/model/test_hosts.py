@@ -8,10 +8,11 @@ import pytest
 
 from orchestrator.errors import SpecError
 from orchestrator.model import plan
-from orchestrator.model.document import read, wrap
+from orchestrator.model.document import read
 from orchestrator.model.hosts import read_hostfile
 from orchestrator.model.parse import parse, to_document
 from orchestrator.model.spec import ClusterSpec, HostSpec
+from tests.trees import wrap
 
 
 def spec_of(backend: object, **keys: object) -> ClusterSpec:

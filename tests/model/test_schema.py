@@ -6,7 +6,7 @@ import jsonschema
 import pytest
 
 from orchestrator.errors import Problem
-from orchestrator.model.document import Node, read, wrap
+from orchestrator.model.document import Node, read
 from orchestrator.model.findings import MAX_FINDINGS, Findings, listed, nearest, quoted
 from orchestrator.model.schema import (
     ANY_TEXT,
@@ -21,6 +21,7 @@ from orchestrator.model.schema import (
     Struct,
     Text,
 )
+from tests.trees import wrap
 
 INNER = Struct(
     {"count": Key(Integer(1, 9), "How many."), "env": Key(Mapping_(ANY_TEXT, lambda name: "" if name else "is empty", "."), "Names.")},
