@@ -1,21 +1,13 @@
-"""The names of TensorFlow's devices, and what to do about one that is not there.
+"""Devices in a few words, and what to do about one that is not there.
 
-TensorFlow writes the same device as ``/job:worker/replica:0/task:1/device:GPU:0``, ``/device:GPU:0``, ``/gpu:0`` or ``GPU:0``
-(`DeviceNameUtils::ParseFullName`, tensorflow/core/util/device_name_utils.cc). Here a name is as short as it can be:
-``GPU:0`` in the task that has it, ``ps-0 CPU:0`` in another task. Pure: no I/O, no clock.
+A name is as short as it can be: ``GPU:0`` in the task that has it, ``ps-0 CPU:0`` in another task. Pure: no I/O, no clock.
 """
 
 from __future__ import annotations
 
-import re
-
 from worker import missing_devices
 
-_FULL = re.compile(
-    r"(?:/job:(?P<job>\w+))?(?:/replica:\d+)?(?:/task:(?P<task>\d+))?(?:/?(?:device:)?(?P<kind>[A-Za-z_]+):(?P<index>\d+|\*))?", re.ASCII
-)
-LOCAL = "localhost"
-"""The job of a process that has no cluster."""
+from ..model import device_names
 
 _MOST_DIGITS = 3
 """Of a number for which a setting is proposed: a log may hold any."""
@@ -28,14 +20,12 @@ def shorten(name: str, task: str = "") -> str:
 
     Raises ValueError for a text that names no device.
     """
-    found = _FULL.fullmatch(name.strip())
-    if found is None or found["kind"] is None:
+    found = device_names.read(name)
+    if found is None:
         raise ValueError(
             f"{name!r} is not the name of a device; write it as GPU:0, /device:CPU:1 or /job:worker/replica:0/task:0/device:GPU:0"
         )
-    device = f"{found['kind'].upper()}:{found['index']}"
-    owner = f"{found['job']}-{found['task'] or 0}" if found["job"] not in (None, LOCAL) else task
-    return device if owner == task else f"{owner} {device}"
+    return str(found) if found.owner in ("", task) else f"{found.owner} {found}"
 
 
 def explain(text: str) -> str | None:

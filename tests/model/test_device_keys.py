@@ -39,9 +39,23 @@ def test_a_device_has_many_names(name: str, means: str, local: bool) -> None:
     assert (str(found), found.is_local) == (means, local)
 
 
-@pytest.mark.parametrize("text", ["", "GPU", "GPU:", ":1", "GPU:x", "0", "/device:GPU:*", "/job:/device:GPU:0", "GPU:1 GPU:2"])
+@pytest.mark.parametrize(
+    "text", ["", "GPU", "GPU:", ":1", "GPU:x", "0", "/device:GPU:*", "/job:/device:GPU:0", "GPU:1 GPU:2", "/job:ps/task:1"]
+)
 def test_what_is_no_name_of_a_device(text: str) -> None:
     assert device_names.parse(text) is None
+
+
+def test_a_name_may_stand_for_any_device_or_for_none_that_is_there() -> None:
+    """What TensorFlow's logs and errors hold, and no setting may."""
+    for text in ("/job:ps/task:1/device:GPU:*", "GPU:" + "9" * 5000):
+        assert device_names.parse(text) is None
+        found = device_names.read(text)
+        assert found is not None
+        assert found.index is None
+    found = device_names.read("/job:my-job.a/task:1/device:GPU:*")
+    assert found is not None
+    assert (str(found), found.owner) == ("GPU:*", "my-job.a-1")
 
 
 @pytest.mark.parametrize(
