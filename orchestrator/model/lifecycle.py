@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from ..errors import BROKEN, DEADLINE
-from . import blame, formation, restarts
+from . import blame, counts, formation, restarts
 from .cluster import Cause, Cluster, Outcome, PastAttempt, Phase, Policy, TaskState, TaskStatus, Verdict
 from .events import (
     Action,
@@ -39,7 +38,7 @@ from .events import (
     TaskWaiting,
     Tick,
 )
-from .spec import SINGLE_TASK_STRATEGIES, ClusterSpec, holds_replicas
+from .spec import SINGLE_TASK_STRATEGIES, ClusterSpec
 
 
 def policy_of(spec: ClusterSpec) -> Policy:
@@ -51,7 +50,7 @@ def policy_of(spec: ClusterSpec) -> Policy:
 
 def new(policy: Policy, hosts_by_task: Mapping[str, str], seed: str = "") -> Cluster:
     """A cluster whose tasks are all still to be started. `seed`: the run's id, by which its pauses differ from those of others."""
-    return _recount(Cluster(policy, {name: TaskStatus(name, host) for name, host in hosts_by_task.items()}, seed=seed))
+    return counts.recount(Cluster(policy, {name: TaskStatus(name, host) for name, host in hosts_by_task.items()}, seed=seed))
 
 
 def step(cluster: Cluster, event: Event) -> tuple[Cluster, tuple[Action, ...]]:
@@ -65,17 +64,17 @@ def step(cluster: Cluster, event: Event) -> tuple[Cluster, tuple[Action, ...]]:
         case TaskStarted():
             changes = {"state": TaskState.STARTED, "pid": event.pid, "started_at": event.at, "waiting": ""}
             changes |= {"step_before": cluster.reached, "saved_before": cluster.saved_at}
-            return _form(_hear(_update(cluster, event.task, **changes), event.at), event.at), ()
+            return _form(_hear(counts.update(cluster, event.task, **changes), event.at), event.at), ()
         case TaskUp():
-            cluster = _update(cluster, event.task, state=TaskState.UP, up_at=event.at, waiting="")
+            cluster = counts.update(cluster, event.task, state=TaskState.UP, up_at=event.at, waiting="")
             return _form(_hear(cluster, event.at), event.at), ()
         case TaskWaiting():
-            return _update(cluster, event.task, waiting=event.reason), ()
+            return counts.update(cluster, event.task, waiting=event.reason), ()
         case TaskReported():
             return _on_report(cluster, event), ()
         case TaskNotStarted():
             state = TaskState.STOPPED if cluster.phase is Phase.STOPPING else TaskState.FAILED
-            cluster = _update(cluster, event.task, state=state, ended_at=event.at, swept=True)
+            cluster = counts.update(cluster, event.task, state=state, ended_at=event.at, swept=True)
             if cluster.phase is Phase.STOPPING:  # its start was withdrawn
                 return _finish_if_empty(cluster, event.at)
             task = cluster.tasks[event.task]
@@ -84,7 +83,7 @@ def step(cluster: Cluster, event: Event) -> tuple[Cluster, tuple[Action, ...]]:
         case TaskExited():
             return _on_exit(cluster, event)
         case TaskSwept():
-            return _finish_if_empty(_update(cluster, event.task, swept=True), event.at)
+            return _finish_if_empty(counts.update(cluster, event.task, swept=True), event.at)
         case HostLost():
             return _on_host_lost(cluster, event)
         case HostBroken():
@@ -117,7 +116,7 @@ def _is_stale(cluster: Cluster, event: Event) -> bool:
 
 
 def _on_report(cluster: Cluster, event: TaskReported) -> Cluster:
-    cluster = _update(cluster, event.task, report=event.values, reported_at=event.at)
+    cluster = counts.update(cluster, event.task, report=event.values, reported_at=event.at)
     reached = cluster.reached
     step = event.values.get("step")
     # A bool is a number in Python, and NaN compares with nothing.
@@ -132,44 +131,6 @@ def _hear(cluster: Cluster, at: float) -> Cluster:
     return replace(cluster, heard_at=max(cluster.heard_at, at))
 
 
-# --- counting ----------------------------------------------------------------------------------
-
-
-def _update(cluster: Cluster, name: str, **changes: Any) -> Cluster:
-    """The cluster with one task changed, and its counts kept."""
-    before = cluster.tasks[name]
-    after = replace(before, **changes)
-    missing, left, undecided = (new - old for new, old in zip(_tally(cluster, after), _tally(cluster, before), strict=True))
-    return replace(
-        cluster,
-        tasks={**cluster.tasks, name: after},
-        missing=cluster.missing + missing,
-        left=cluster.left + left,
-        undecided=cluster.undecided + undecided,
-    )
-
-
-def _recount(cluster: Cluster) -> Cluster:
-    """The cluster with its counts made anew."""
-    tallies = [_tally(cluster, task) for task in cluster.tasks.values()]
-    missing, left, undecided = (sum(column) for column in zip(*tallies, strict=True))
-    return replace(cluster, missing=missing, left=left, undecided=undecided)
-
-
-def _tally(cluster: Cluster, task: TaskStatus) -> tuple[bool, bool, bool]:
-    """Whether this task counts among those that are still to come up, to be swept, and to succeed."""
-    return (
-        formation.is_missing(cluster.policy, task),
-        not (task.has_ended and task.swept),
-        _decides(cluster, task) and task.state is not TaskState.SUCCEEDED,
-    )
-
-
-def _decides(cluster: Cluster, task: TaskStatus) -> bool:
-    """Its success is the run's: the chief's under a parameter server, otherwise that of all that train."""
-    return task.type == "chief" if cluster.policy.strategy == "parameter_server" else holds_replicas(task.type)
-
-
 def _form(cluster: Cluster, at: float) -> Cluster:
     if cluster.phase is not Phase.STARTING or cluster.missing:
         return cluster
@@ -182,7 +143,7 @@ def _form(cluster: Cluster, at: float) -> Cluster:
 def _on_exit(cluster: Cluster, event: TaskExited) -> tuple[Cluster, tuple[Action, ...]]:
     state = TaskState.STOPPED if event.stopped else TaskState.FAILED if event.code else TaskState.SUCCEEDED
     changes = {"state": state, "ended_at": event.at, "code": event.code, "killed": event.killed, "failure": event.failure}
-    cluster = _update(cluster, event.task, **changes, evidence=event.evidence)
+    cluster = counts.update(cluster, event.task, **changes, evidence=event.evidence)
     if cluster.phase is Phase.STOPPING:
         return cluster, ()
     # Stopped, though nobody here asked: its agent has lost us, or was told to end. That agent's end is the cause.
@@ -209,7 +170,7 @@ def _plan_alone(cluster: Cluster, task: TaskStatus, cause: Cause) -> tuple[Clust
     if pause is None:
         return cluster, None
     cluster = replace(cluster, past=past, alone=(*cluster.alone, task.name))
-    return _update(cluster, task.name, restart_at=cause.at + pause), pause
+    return counts.update(cluster, task.name, restart_at=cause.at + pause), pause
 
 
 def _cause_of_exit(cluster: Cluster, event: TaskExited) -> Cause | None:
@@ -226,7 +187,7 @@ def _on_host_lost(cluster: Cluster, event: HostLost) -> tuple[Cluster, tuple[Act
     lost = [task for task in cluster.tasks.values() if task.host == event.host and not (task.has_ended and task.swept)]
     for task in lost:
         state = task.state if task.has_ended else TaskState.LOST
-        cluster = _update(cluster, task.name, state=state, ended_at=task.ended_at or event.at, swept=True)
+        cluster = counts.update(cluster, task.name, state=state, ended_at=task.ended_at or event.at, swept=True)
     cause = Cause(f"lost host {event.host}: {event.reason}", event.at, host=event.host)
     if cluster.phase is Phase.STOPPING:
         ending = cluster.ending
@@ -326,7 +287,7 @@ def _begin_attempt(cluster: Cluster, at: float) -> tuple[Cluster, tuple[Action, 
         furthest=furthest,
         saved_before=cluster.saved_at,
     )
-    return _recount(cluster), (StartAttempt(number, tuple(cluster.tasks)),)
+    return counts.recount(cluster), (StartAttempt(number, tuple(cluster.tasks)),)
 
 
 def _begin_alone(cluster: Cluster, name: str) -> tuple[Cluster, StartAttempt]:
@@ -335,7 +296,7 @@ def _begin_alone(cluster: Cluster, name: str) -> tuple[Cluster, StartAttempt]:
     cluster = replace(cluster, attempt=number, alone=tuple(other for other in cluster.alone if other != name))
     fresh = TaskStatus(name, cluster.tasks[name].host, number)
     tasks = {**cluster.tasks, name: fresh}
-    return _recount(replace(cluster, tasks=tasks)), StartAttempt(number, (name,))
+    return counts.recount(replace(cluster, tasks=tasks)), StartAttempt(number, (name,))
 
 
 # --- deadlines ---------------------------------------------------------------------------------
