@@ -21,7 +21,7 @@ from .backends.agents import AgentLink, as_event, in_our_time
 from .backends.farewell import Farewell
 from .backends.visits import Visits
 from .errors import BROKEN, INTERRUPTED, TERMINATED, OrchError
-from .model import events, formation, lifecycle
+from .model import deadlines, events, formation, lifecycle
 from .model.cluster import Cause, Cluster, Outcome, Phase, Verdict
 from .model.events import StopAsked
 from .model.plan import Plan
@@ -318,7 +318,7 @@ class Supervisor:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        at = lifecycle.next_deadline(self._cluster) if self._cluster is not None else None
+        at = deadlines.next_deadline(self._cluster) if self._cluster is not None else None
         if at is not None:
             self._timer = self._loop.call_later(max(0.0, at - now()), self._tick)
 

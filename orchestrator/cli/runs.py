@@ -19,7 +19,7 @@ from worker.contract import few
 
 from ..backends import Host, load
 from ..errors import BROKEN, DEADLINE, OrchError, UsageError
-from ..model import lifecycle
+from ..model import restarts
 from ..model.cluster import Cluster, Phase
 from ..record import timeline as times
 from ..record.home import find_run, list_runs
@@ -100,7 +100,7 @@ def restart_command(run: str | None, home: str) -> int:
     holder, cluster = found.lock.holder(), found.read_cluster()
     if holder is None or cluster is None:
         raise UsageError(f"{found.run_id} is not running; orch up starts a new run")
-    if cluster.phase is Phase.STOPPING and not lifecycle.comes_again(cluster, now()):
+    if cluster.phase is Phase.STOPPING and not restarts.comes_again(cluster, now()):
         raise UsageError(f"{found.run_id} is ending and cannot start again; orch up starts a new run")
     if not found.lock.send_signal(holder, signal.SIGUSR2):
         raise UsageError(f"{found.run_id} is not running; orch up starts a new run")

@@ -9,12 +9,12 @@ A verdict is decided when the cluster starts STOPPING, and given when the last t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ..errors import BROKEN, DEADLINE
-from . import blame, counts, formation, restarts
-from .cluster import Cause, Cluster, Outcome, PastAttempt, Phase, Policy, TaskState, TaskStatus, Verdict
+from . import blame, counts, deadlines, formation, restarts
+from .cluster import Cause, Cluster, Outcome, Phase, Policy, TaskState, TaskStatus, Verdict
 from .events import (
     Action,
     CheckpointSeen,
@@ -73,13 +73,7 @@ def step(cluster: Cluster, event: Event) -> tuple[Cluster, tuple[Action, ...]]:
         case TaskReported():
             return _on_report(cluster, event), ()
         case TaskNotStarted():
-            state = TaskState.STOPPED if cluster.phase is Phase.STOPPING else TaskState.FAILED
-            cluster = counts.update(cluster, event.task, state=state, ended_at=event.at, swept=True)
-            if cluster.phase is Phase.STOPPING:  # its start was withdrawn
-                return _finish_if_empty(cluster, event.at)
-            task = cluster.tasks[event.task]
-            cause = Cause(f"could not be started: {event.reason}", event.at, task.name, task.host, attempt=task.attempt)
-            return _end(cluster, Outcome.BROKEN, BROKEN, event.at, cause)
+            return _on_not_started(cluster, event)
         case TaskExited():
             return _on_exit(cluster, event)
         case TaskSwept():
@@ -98,11 +92,6 @@ def step(cluster: Cluster, event: Event) -> tuple[Cluster, tuple[Action, ...]]:
             return replace(cluster, saved_at=max(cluster.saved_at, event.at)), ()
         case Tick():
             return _on_tick(cluster, event.at)
-
-
-def next_deadline(cluster: Cluster) -> float | None:
-    """When the cluster wants a `Tick`; None: never."""
-    return min((at for at, _ in _deadlines(cluster)), default=None)
 
 
 def _is_stale(cluster: Cluster, event: Event) -> bool:
@@ -138,6 +127,16 @@ def _form(cluster: Cluster, at: float) -> Cluster:
 
 
 # --- ending ------------------------------------------------------------------------------------
+
+
+def _on_not_started(cluster: Cluster, event: TaskNotStarted) -> tuple[Cluster, tuple[Action, ...]]:
+    state = TaskState.STOPPED if cluster.phase is Phase.STOPPING else TaskState.FAILED
+    cluster = counts.update(cluster, event.task, state=state, ended_at=event.at, swept=True)
+    if cluster.phase is Phase.STOPPING:  # its start was withdrawn
+        return _finish_if_empty(cluster, event.at)
+    task = cluster.tasks[event.task]
+    cause = Cause(f"could not be started: {event.reason}", event.at, task.name, task.host, attempt=task.attempt)
+    return _end(cluster, Outcome.BROKEN, BROKEN, event.at, cause)
 
 
 def _on_exit(cluster: Cluster, event: TaskExited) -> tuple[Cluster, tuple[Action, ...]]:
@@ -199,7 +198,7 @@ def _on_host_lost(cluster: Cluster, event: HostLost) -> tuple[Cluster, tuple[Act
 
 
 def _on_stop_asked(cluster: Cluster, event: StopAsked) -> tuple[Cluster, tuple[Action, ...]]:
-    if cluster.phase is Phase.STOPPING and not comes_again(cluster, event.at):
+    if cluster.phase is Phase.STOPPING and not restarts.comes_again(cluster, event.at):
         running = tuple(task.name for task in cluster.tasks.values() if not task.swept)
         return replace(cluster, hurried=True), (Stop(running, 0.0),)
     return _end(cluster, Outcome.CANCELLED, event.code, event.at, Cause(event.reason, event.at))
@@ -241,7 +240,7 @@ def _finish_if_empty(cluster: Cluster, at: float) -> tuple[Cluster, tuple[Action
     ending = blame.settle(cluster, cluster.ending)
     cluster = replace(cluster, ending=ending)
     past = (*cluster.past, restarts.of_cluster(cluster, at))
-    pause = _pause(cluster, past)
+    pause = restarts.pause(cluster, past)
     if pause is not None:
         return replace(cluster, phase=Phase.RESTARTING, resume_at=at + pause, past=past), ()
     gave_up = restarts.explain_end(cluster.policy.restart, restarts.relevant(past)) if cluster.again else ""
@@ -250,20 +249,6 @@ def _finish_if_empty(cluster: Cluster, at: float) -> tuple[Cluster, tuple[Action
 
 
 # --- starting again ----------------------------------------------------------------------------
-
-
-def comes_again(cluster: Cluster, at: float) -> bool:
-    """Whether another attempt will follow the one that is being stopped, as far as is known by now."""
-    if cluster.phase is not Phase.STOPPING:
-        return False
-    return _pause(cluster, (*cluster.past, restarts.of_cluster(cluster, at))) is not None
-
-
-def _pause(cluster: Cluster, past: Sequence[PastAttempt]) -> float | None:
-    """Seconds until the attempt after `past`; None: there is none."""
-    if not cluster.again or restarts.is_asked(cluster):
-        return 0.0 if cluster.again else None
-    return restarts.pause_after(cluster.policy.restart, restarts.relevant(past), cluster.seed)
 
 
 def _begin_attempt(cluster: Cluster, at: float) -> tuple[Cluster, tuple[Action, ...]]:
@@ -302,42 +287,24 @@ def _begin_alone(cluster: Cluster, name: str) -> tuple[Cluster, StartAttempt]:
 # --- deadlines ---------------------------------------------------------------------------------
 
 
-def _deadlines(cluster: Cluster) -> list[tuple[float, str]]:
-    """When what is due, as long as it still matters."""
-    if cluster.phase in (Phase.STOPPING, Phase.DONE):
-        return []
-    policy = cluster.policy
-    found: list[tuple[float, str]] = []
-    if policy.run_s is not None:
-        found.append((cluster.started_at + policy.run_s, "run"))
-    if cluster.phase is Phase.RESTARTING:
-        return [*found, (cluster.resume_at or 0.0, "resume")]
-    if policy.start_s is not None and cluster.formed_at is None:
-        found.append((cluster.attempt_at + policy.start_s, "start"))
-    if policy.hang_s is not None and not all(task.state is TaskState.PENDING for task in cluster.tasks.values()):
-        found.append((cluster.heard_at + policy.hang_s, "hang"))
-    # One that is not swept yet still has its port.
-    waiting = (cluster.tasks[name] for name in cluster.alone)
-    return found + [(task.restart_at or 0.0, task.name) for task in waiting if task.swept]
-
-
 def _on_tick(cluster: Cluster, at: float) -> tuple[Cluster, tuple[Action, ...]]:
-    due = [which for when, which in _deadlines(cluster) if when <= at]
+    due = [deadline for deadline in deadlines.of(cluster) if deadline.at <= at]
+    kinds = {deadline.kind for deadline in due}
     policy = cluster.policy
-    if "run" in due:
+    if "run" in kinds:
         return _run_out(cluster, at, Cause(f"the run was not over after {policy.run_s:g} s (--timeout)", at), again=False)
-    if "resume" in due:
+    if "resume" in kinds:
         return _begin_attempt(cluster, at)
-    if "start" in due:
+    if "start" in kinds:
         late = formation.awaited(cluster)
         said = formation.describe_awaited(late)
         what = f"the cluster had not formed {policy.start_s:g} s after its start (--start-timeout); {said}"
         return _run_out(cluster, at, Cause(what, at, host=late[0].host if late else ""))
-    if "hang" in due:
+    if "hang" in kinds:
         return _run_out(cluster, at, Cause(f"no task has written or reported anything for {policy.hang_s:g} s (--hang-timeout)", at))
     actions = []
-    for name in due:
-        cluster, action = _begin_alone(cluster, name)
+    for deadline in due:
+        cluster, action = _begin_alone(cluster, deadline.task)
         actions.append(action)
     return cluster, tuple(actions)
 

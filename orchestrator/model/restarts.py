@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 
-from .cluster import Cause, Cluster, Outcome, PastAttempt, TaskStatus
+from .cluster import Cause, Cluster, Outcome, PastAttempt, Phase, TaskStatus
 from .spec import Restart, trains
 
 PREEMPTED_CODES = (42, 143)
@@ -65,6 +65,20 @@ def of_task(cluster: Cluster, task: TaskStatus, cause: Cause) -> PastAttempt:
     since = cluster.attempt_at if task.started_at is None else task.started_at
     progressed = has_progressed(cluster, cause.at - since, task.saved_before, task.step_before)
     return PastAttempt(task.attempt, since, cause.at, cause, task.name, free=is_preemption(cause), progressed=progressed)
+
+
+def comes_again(cluster: Cluster, at: float) -> bool:
+    """Whether another attempt will follow the one that is being stopped, as far as is known by now."""
+    if cluster.phase is not Phase.STOPPING:
+        return False
+    return pause(cluster, (*cluster.past, of_cluster(cluster, at))) is not None
+
+
+def pause(cluster: Cluster, past: Sequence[PastAttempt]) -> float | None:
+    """Seconds until the attempt after `past`; None: there is none."""
+    if not cluster.again or is_asked(cluster):
+        return 0.0 if cluster.again else None
+    return pause_after(cluster.policy.restart, relevant(past), cluster.seed)
 
 
 def pause_after(policy: Restart, past: Sequence[PastAttempt], seed: str) -> float | None:

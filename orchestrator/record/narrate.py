@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..model import blame, events, lifecycle, restarts
+from ..model import blame, events, restarts
 from ..model.cluster import Cause, Cluster, Phase
 from ..model.endings import describe_code
 from ..model.formation import describe_gone, group_tasks
@@ -71,7 +71,7 @@ def _narrate_ending(after: Cluster) -> str | None:
         return first
     grace = f"SIGTERM now, SIGKILL after {after.policy.grace_s:g} s" if after.policy.grace_s else "SIGKILL"
     again = "; Ctrl-C again kills them at once" if ending and ending.exit_code == 130 else ""
-    if lifecycle.comes_again(after, after.stopping_at or 0.0):
+    if restarts.comes_again(after, after.stopping_at or 0.0):
         again = "; then all start again"
     return f"{first}; stopping {group_tasks(running)} ({grace}{again})"
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.model import counts, deadlines, formation
 from orchestrator.model import events as ev
-from orchestrator.model import formation
 from orchestrator.model import lifecycle as lc
 from orchestrator.model.cluster import Outcome, Phase, Policy, TaskState, Verdict
 from orchestrator.model.spec import Restart
@@ -218,7 +218,7 @@ def test_a_full_disk_ends_the_run() -> None:
 def test_the_start_deadline_names_who_was_late() -> None:
     history = History(Policy("multi_worker_mirrored", start_s=10.0)).start_all(up=False)
     history.happen(ev.TaskUp("worker-0", 1, 102.0), ev.TaskWaiting("worker-1", 1, "connection refused", 102.0))
-    assert lc.next_deadline(history.cluster) == 110.0
+    assert deadlines.next_deadline(history.cluster) == 110.0
     assert history.happen(ev.Tick(109.9)) == []
     history.happen(ev.Tick(110.0))
     verdict = history.sweep_all()
@@ -229,12 +229,12 @@ def test_the_start_deadline_names_who_was_late() -> None:
 
 def test_a_formed_cluster_has_no_start_deadline() -> None:
     history = History(Policy("multi_worker_mirrored", start_s=10.0)).start_all()
-    assert lc.next_deadline(history.cluster) is None
+    assert deadlines.next_deadline(history.cluster) is None
 
 
 def test_the_run_deadline_ends_a_formed_cluster() -> None:
     history = History(Policy("multi_worker_mirrored", run_s=60.0)).start_all()
-    assert lc.next_deadline(history.cluster) == 160.0
+    assert deadlines.next_deadline(history.cluster) == 160.0
     history.happen(ev.Tick(160.0))
     assert history.sweep_all(170.0).exit_code == 124
 
@@ -331,7 +331,7 @@ class World:
                 possible.append(ev.TaskUp(name, attempt, self.now))
             if task.state is not TaskState.PENDING or self.is_stopping:
                 possible += [ev.TaskExited(name, attempt, code, self.is_stopping, self.now) for code in (0, 1, 42)]
-        due = lc.next_deadline(cluster)
+        due = deadlines.next_deadline(cluster)
         if due is not None and not self.is_stopping:
             possible.append(ev.Tick(max(due, self.now)))
         if possible:
@@ -398,7 +398,7 @@ def test_a_worker_that_is_done_early_is_not_waited_for() -> None:
     history.happen(ev.TaskUp("worker-1", 1, 102.0))
     history.end("worker-0", at=103.0)
     assert history.cluster.phase is Phase.RUNNING
-    assert lc.next_deadline(history.cluster) is None
+    assert deadlines.next_deadline(history.cluster) is None
     assert formation.describe_formation(history.cluster) == ""
 
 
@@ -427,7 +427,7 @@ def test_the_counts_are_what_counting_would_give(policy: Policy, events: list[ev
     history = History(policy, {"chief-0": "a", "worker-0": "a", "worker-1": "b", "evaluator-0": "b"})
     for event in events:
         history.happen(event)
-        assert history.cluster == lc._recount(history.cluster)
+        assert history.cluster == counts.recount(history.cluster)
 
 
 @pytest.mark.parametrize(("overdue_at", "expected"), [(11.0, "lost host b: silent"), (13.0, "failed"), (None, "failed")])

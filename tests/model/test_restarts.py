@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.model import deadlines, restarts
 from orchestrator.model import events as ev
 from orchestrator.model import lifecycle as lc
-from orchestrator.model import restarts
 from orchestrator.model.cluster import Outcome, PastAttempt, Phase, Policy, TaskState
 from orchestrator.model.spec import Restart
 from worker.contract import Failure
@@ -63,7 +63,7 @@ class Life:
 
     def wait(self) -> Life:
         """Until the next deadline has passed."""
-        at = lc.next_deadline(self.cluster)
+        at = deadlines.next_deadline(self.cluster)
         assert at is not None
         self.now = max(self.now, at)
         return self.happen(ev.Tick(self.now))
@@ -238,7 +238,7 @@ def test_a_worker_of_a_parameter_server_cluster_is_started_again_alone() -> None
     life.end("worker-1", 137, killed=True)
     assert life.cluster.phase is Phase.RUNNING
     assert not any(isinstance(action, ev.Stop) for action in life.did)
-    assert lc.next_deadline(life.cluster) is None  # what it left behind may still hold its port
+    assert deadlines.next_deadline(life.cluster) is None  # what it left behind may still hold its port
     life.sweep().wait()
     assert life.starts[1:] == [(2, ("worker-1",))]
     assert [task.attempt for task in life.cluster.tasks.values()] == [1, 1, 2, 1]
@@ -345,7 +345,7 @@ def test_an_evaluator_that_has_come_back_and_is_done_stays_away() -> None:
     life = Life(Restart(max=3), {**WORKERS, "evaluator-0": "a"}).start()
     life.end("evaluator-0", 1).sweep().wait()
     life.start("evaluator-0").end("evaluator-0", 0).sweep()
-    assert lc.next_deadline(life.cluster) is None
+    assert deadlines.next_deadline(life.cluster) is None
     life.happen(ev.Tick(life.now + 1000.0))
     assert len(life.starts) == 2
 
@@ -355,12 +355,12 @@ def test_an_evaluator_that_has_come_back_and_is_done_stays_away() -> None:
 
 def test_silence_is_a_hang_and_any_word_puts_it_off() -> None:
     life = Life(Restart(), hang_s=30.0).start()
-    assert lc.next_deadline(life.cluster) == 130.0
+    assert deadlines.next_deadline(life.cluster) == 130.0
     life.happen(ev.Heard(120.0))
-    assert lc.next_deadline(life.cluster) == 150.0
+    assert deadlines.next_deadline(life.cluster) == 150.0
     life.now = 125.0
     life.report("worker-1", 1)
-    assert lc.next_deadline(life.cluster) == 155.0
+    assert deadlines.next_deadline(life.cluster) == 155.0
     life.wait()
     assert life.did[-2:] == [ev.CollectStacks(tuple(WORKERS)), ev.Stop(tuple(WORKERS), 5.0)]
     verdict = life.sweep().cluster.verdict
@@ -374,7 +374,7 @@ def test_an_evaluators_reports_are_no_sign_of_life_of_the_training() -> None:
     life = Life(Restart(), {**WORKERS, "evaluator-0": "a"}, hang_s=30.0).start()
     life.now = 120.0
     life.report("evaluator-0", 1)
-    assert lc.next_deadline(life.cluster) == 130.0
+    assert deadlines.next_deadline(life.cluster) == 130.0
 
 
 def test_a_hang_and_a_late_start_are_started_again_and_a_run_out_of_time_is_not() -> None:
@@ -384,7 +384,7 @@ def test_a_hang_and_a_late_start_are_started_again_and_a_run_out_of_time_is_not(
         late.happen(ev.TaskNotStarted(name, 1, "stopped before it was started", late.now))
     late.wait()
     assert (hung.cluster.attempt, late.cluster.attempt) == (2, 2)
-    assert lc.next_deadline(late.cluster) == late.now + 30
+    assert deadlines.next_deadline(late.cluster) == late.now + 30
     over = Life(Restart(max=1), run_s=30.0).start().wait().sweep()
     assert over.cluster.verdict is not None
     assert over.cluster.verdict.exit_code == 124
@@ -437,7 +437,7 @@ def test_a_restart_that_is_asked_for_costs_nothing_and_comes_at_once() -> None:
     life = Life(Restart()).start().happen(ev.RestartAsked(100.0))
     assert life.did[-1] == ev.Stop(tuple(WORKERS), 5.0)
     life.sweep()
-    assert lc.next_deadline(life.cluster) == life.now
+    assert deadlines.next_deadline(life.cluster) == life.now
     life.wait()
     assert life.starts[1:] == [(2, tuple(WORKERS))]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.model import events, lifecycle
+from orchestrator.model import deadlines, events, lifecycle
 from orchestrator.model.cluster import Cluster, Policy
 from orchestrator.model.spec import Restart
 from orchestrator.record.narrate import narrate
@@ -52,7 +52,7 @@ def test_a_task_that_starts_again_alone_is_named() -> None:
     state = lifecycle.new(policy, dict.fromkeys(("chief-0", "ps-0", "worker-0"), "local"))
     for event in (events.Launched(1, 100.0), exited("worker-0", 3), events.TaskSwept("worker-0", 1, 110.0)):
         state, _ = lifecycle.step(state, event)
-    assert told(state, events.Tick(lifecycle.next_deadline(state) or 0.0)) == "worker-0 starts again alone (attempt 2)"
+    assert told(state, events.Tick(deadlines.next_deadline(state) or 0.0)) == "worker-0 starts again alone (attempt 2)"
 
 
 def test_a_failure_that_is_about_a_peer_says_whom_it_has_lost() -> None:
