@@ -20,8 +20,9 @@ from .backends.code import WorkingDirectory, collect
 from .backends.network import Network
 from .backends.reach import reach
 from .errors import OrchError, Problem, SpecError
-from .model import plan, versions
-from .model.plan import HostFacts, Placement, Plan
+from .model import plan, slots, versions
+from .model.plan import HostFacts, Plan
+from .model.slots import Assignment
 from .model.spec import DEFAULT_PRELOAD, ClusterSpec
 from .record.rundir import RunDir
 
@@ -40,9 +41,9 @@ class Preparation:
         self._spec, self._backend, self._rundir = spec, backend, rundir
         self._receive, self._lose, self._say = receive, lose, say
         every = {host.name: host for host in backend.hosts(spec)}
-        placement = plan.place(spec, list(every))
-        self.hosts = {name: host for name, host in every.items() if placement[name]}
-        self._placement: Placement = {name: placement[name] for name in self.hosts}
+        assignment = plan.place(spec, list(every))
+        self.hosts = {name: host for name, host in every.items() if assignment[name]}
+        self._assignment: Assignment = {name: assignment[name] for name in self.hosts}
         self._network = Network(self.hosts)
         self.links: dict[str, AgentLink] = {}
         self.facts: dict[str, contract.Facts] = {}
@@ -70,7 +71,7 @@ class Preparation:
             self._step.set_result(None)
         self._refuse_late()
         hosts = [self._host_facts(host, found[host.name]) for host in self.hosts.values()]
-        return plan.make(self._rundir.run_id, self._spec, self._placement, hosts)
+        return plan.make(self._rundir.run_id, self._spec, self._assignment, hosts)
 
     async def _await_answers(self) -> None:
         connecting = asyncio.create_task(self._connect())
@@ -192,11 +193,11 @@ class Preparation:
     def _hello(self, host: Host) -> contract.Hello:
         spec = self._spec
         preload = DEFAULT_PRELOAD if spec.preload is None else spec.preload
-        sharing = plan.count_computing(self._placement[host.name])
+        sharing = slots.count_computing(self._assignment[host.name])
         template = contract.TemplateOrder(preload, sharing, spec.env, always=spec.preload is not None)
         return contract.Hello(
             run_id=self._rundir.run_id,
-            ports=plan.ports_needed(spec, self._placement, host.name),
+            ports=slots.ports_needed(self._assignment[host.name], spec.strategy),
             port_range=spec.ports,
             programs=plan.programs(spec),
             cwd=spec.workdir,

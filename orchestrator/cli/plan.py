@@ -15,7 +15,7 @@ from worker.contract import to_json
 from worker.task_environment import compose
 
 from ..backends import load
-from ..model import plan
+from ..model import plan, slots
 from ..model.parse import parse
 from ..model.plan import HostFacts, Plan, PlannedTask
 from ..model.spec import ClusterSpec, opens_port
@@ -53,7 +53,7 @@ def print_dry_run(spec: ClusterSpec, *, as_json: bool) -> None:
 def _imagine(spec: ClusterSpec) -> Plan:
     backend = load(spec.backend.type)
     hosts = backend.hosts(spec)
-    placement = plan.place(spec, [host.name for host in hosts])
+    assignment = plan.place(spec, [host.name for host in hosts])
     facts = [
         HostFacts(
             host.name,
@@ -63,7 +63,7 @@ def _imagine(spec: ClusterSpec) -> Plan:
         )
         for host in hosts
     ]
-    return plan.make("<run>", spec, placement, facts)
+    return plan.make("<run>", spec, assignment, facts)
 
 
 def _count_cores() -> int:
@@ -105,7 +105,7 @@ class _Environments:
     def __init__(self, planned: Plan) -> None:
         self._starts = {host.name: planned.orders(host.name, names=()) for host in planned.hosts}
         self._here = {host.name for host in load(planned.spec.backend.type).hosts(planned.spec) if host.is_here}
-        self._sizes = Counter(task.host for task in planned.tasks if plan.count_computing([task.id]))
+        self._sizes = Counter(task.host for task in planned.tasks if slots.count_computing([task.id]))
         self._first, self._strategy = planned.tasks[0].id, planned.spec.strategy
 
     def of(self, task: PlannedTask) -> dict[str, str]:

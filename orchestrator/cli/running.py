@@ -21,7 +21,7 @@ from ..backends import load
 from ..errors import OrchError, UsageError
 from ..model.cluster import Verdict
 from ..model.parse import to_document
-from ..model.plan import task_ids
+from ..model.slots import task_ids
 from ..model.spec import ClusterSpec
 from ..record.console import Sink
 from ..record.home import RunExists, create_run, discard
@@ -129,7 +129,7 @@ def _write_verdict(run: RunDir, verdict: Verdict) -> None:
 
 
 def _log_view(spec: ClusterSpec, given: Mapping[str, Any]) -> LogView:
-    tasks = [str(task) for task in task_ids(spec)]
+    tasks = [str(task) for task in task_ids(spec.counts)]
     return LogView(
         tasks,
         color=wants_color(given["color"], sys.stdout.isatty(), os.environ),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -177,13 +177,6 @@ def read_hostfile(text: str, name: str) -> Node:
     if not items:
         raise SpecError(Problem(name, "names no host", "write a line such as: hostA slots=2"))
     return Node(items, name)
-
-
-def count_slots(hosts: Sequence[HostSpec]) -> dict[str, int] | None:
-    """How many tasks each host takes; None if no host says so."""
-    if all(host.slots is None for host in hosts):
-        return None
-    return {host.name: host.slots or 1 for host in hosts}
 
 
 BACKEND = Struct(

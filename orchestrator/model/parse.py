@@ -11,11 +11,10 @@ from typing import Any
 from worker.contract import DATA_SERVICE, TASK_TYPES, CollectiveSettings, Program, few
 
 from ..errors import Problem, SpecError
-from . import device_keys, device_rules, plan
+from . import device_keys, device_rules, slots
 from .device_rules import LEVEL
 from .document import Node, place_of
 from .findings import Findings, listed
-from .hosts import count_slots
 from .keys import MAX_NAME, MAX_TASKS, ROOT
 from .spec import (
     DEFAULT_COLLECTIVES,
@@ -179,10 +178,8 @@ def _ports_for_all(draft: Draft) -> Problem | None:
 def _most_ports(draft: Draft) -> tuple[str, int]:
     """The host that needs the most ports, each holds its own, and how many; without a name where there is one host only."""
     hosts = draft.given.get("backend", {}).get("hosts", ())
-    tasks = tuple(TaskSpec(kind, count) for kind, count in draft.counts.items())
-    spec = ClusterSpec("", draft.strategy, Program("script", ""), tasks, "", backend=BackendSpec(hosts=hosts))
-    placement = plan.place(spec, [host.name for host in hosts] or [""])
-    needs = {host: plan.ports_needed(spec, placement, host) for host in placement}
+    assignment = slots.assign(draft.counts, slots.count_slots(hosts), [host.name for host in hosts] or [""])
+    needs = {host: slots.ports_needed(ids, draft.strategy) for host, ids in assignment.items()}
     host = max(needs, key=needs.__getitem__)
     return host if len(hosts) > 1 else "", needs[host]
 
@@ -208,11 +205,11 @@ def _hosts_have_their_backend(draft: Draft) -> Problem | None:
 
 def _enough_slots(draft: Draft) -> Problem | None:
     hosts = draft.given.get("backend", {}).get("hosts", ())
-    slots, total = count_slots(hosts), sum(draft.counts.values())
-    if slots is None or total <= sum(slots.values()):
+    free, total = slots.count_slots(hosts), sum(draft.counts.values())
+    if free is None or total <= sum(free.values()):
         return None
-    named = few([f"{name}:{count}" for name, count in slots.items()], 8)
-    message = f"backend.hosts: {total} tasks do not fit into {sum(slots.values())} slots ({named})"
+    named = few([f"{name}:{count}" for name, count in free.items()], 8)
+    message = f"backend.hosts: {total} tasks do not fit into {sum(free.values())} slots ({named})"
     return Problem(draft.place("backend.hosts"), message, "name more slots, or fewer tasks")
 
 

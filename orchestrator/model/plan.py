@@ -7,8 +7,7 @@ with what the hosts answered.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from worker.contract import (
@@ -24,11 +23,11 @@ from worker.contract import (
 from worker.task_environment import default_environment, tf_config_text
 
 from ..errors import SpecError
-from . import data_service, devices, tf_config
+from . import data_service, devices, slots, tf_config
 from .addresses import with_port
 from .device_rules import GROWTH
 from .devices import HostGpus, TaskGpus
-from .hosts import count_slots
+from .slots import Assignment
 from .spec import ClusterSpec, TaskDevices, TaskSpec, holds_replicas, opens_port, trains
 
 
@@ -105,57 +104,14 @@ class Plan:
             ),
             clusters=self.clusters,
             env={**_interface(facts), **self.env, "ORCH_ATTEMPT": str(attempt), **_run_directories(facts)},
-            env_defaults=default_environment(facts.cores, count_computing(task.id for task in mine)),
+            env_defaults=default_environment(facts.cores, slots.count_computing(task.id for task in mine)),
             peers=peers if self.clusters or self.spec.data_workers else (),
         )
 
 
-def task_ids(spec: ClusterSpec) -> Iterator[TaskId]:
-    """Every task of a spec, in TensorFlow's order of types."""
-    for tasks in spec.tasks:
-        for index in range(tasks.count):
-            yield TaskId(tasks.type, index)
-
-
-Placement = Mapping[str, tuple[TaskId, ...]]
-"""Which tasks go to which host."""
-
-
 def place(spec: ClusterSpec, hosts: Sequence[str]) -> dict[str, tuple[TaskId, ...]]:
-    """Which tasks go to which host, in order: as many as each has slots, or blocks whose sizes differ by one at most if no host has any.
-
-    Then the servers of a tf.data service fill what the others have left. A host may get none.
-    """
-    ids = list(task_ids(spec))
-    training = [task for task in ids if task.type not in DATA_SERVICE]
-    slots = count_slots(spec.backend.hosts)
-    if slots is not None:
-        blocks = _cut(ids, [slots.get(host, 0) for host in hosts])
-    else:
-        sizes, own = _shares(len(ids), len(hosts)), _shares(len(training), len(hosts))
-        others = _cut(ids[len(training) :], [size - mine for size, mine in zip(sizes, own, strict=True)])
-        blocks = [mine + other for mine, other in zip(_cut(training, own), others, strict=True)]
-    return dict(zip(hosts, blocks, strict=True))
-
-
-def _shares(count: int, hosts: int) -> list[int]:
-    return [(count + position) // hosts for position in reversed(range(hosts))]
-
-
-def _cut(ids: Sequence[TaskId], sizes: Iterable[int]) -> list[tuple[TaskId, ...]]:
-    """Blocks of these sizes, one after another."""
-    rest = iter(ids)
-    return [tuple(itertools.islice(rest, size)) for size in sizes]
-
-
-def ports_needed(spec: ClusterSpec, placement: Placement, host: str) -> int:
-    """How many ports an agent has to hold."""
-    return sum(opens_port(task.type, spec.strategy) for task in placement[host])
-
-
-def count_computing(ids: Iterable[TaskId]) -> int:
-    """How many tasks share a host's cores. A dispatcher hardly needs any."""
-    return sum(task.type != "dispatcher" for task in ids)
+    """Which tasks go to which of its hosts. A host may get none."""
+    return slots.assign(spec.counts, slots.count_slots(spec.backend.hosts), hosts)
 
 
 def programs(spec: ClusterSpec) -> tuple[Program, ...]:
@@ -164,18 +120,18 @@ def programs(spec: ClusterSpec) -> tuple[Program, ...]:
     return tuple(dict.fromkeys(Program(program.kind, program.target) for program in found))
 
 
-def make(run_id: str, spec: ClusterSpec, placement: Placement, hosts: Sequence[HostFacts]) -> Plan:
+def make(run_id: str, spec: ClusterSpec, assignment: Assignment, hosts: Sequence[HostFacts]) -> Plan:
     """The plan of a run. A host without ports gets a word in their place: nothing is held in a dry run.
 
     Raises `SpecError` for devices that are asked for and are not there.
     """
     facts = {host.name: host for host in hosts}
-    shares = devices.share_out(spec, [HostGpus(host, facts[host].gpus, tuple(ids)) for host, ids in placement.items()])
+    shares = devices.share_out(spec, [HostGpus(host, facts[host].gpus, tuple(ids)) for host, ids in assignment.items()])
     if shares.problems:
         raise SpecError(*shares.problems)
     addresses: dict[TaskId, str] = {}
     ports: dict[TaskId, int] = {}
-    for host, ids in placement.items():
+    for host, ids in assignment.items():
         held = iter(facts[host].ports)
         for task in ids:
             if facts[host].ports and opens_port(task.type, spec.strategy):
@@ -184,9 +140,9 @@ def make(run_id: str, spec: ClusterSpec, placement: Placement, hosts: Sequence[H
     by_type = {tasks.type: tasks for tasks in spec.tasks}
     ranks = _ranks(spec)
     planned = []
-    for host, ids in placement.items():
+    for host, ids in assignment.items():
         local_size = sum(task.type not in DATA_SERVICE for task in ids)
-        parts = [task for task in ids if count_computing([task])]
+        parts = [task for task in ids if slots.count_computing([task])]
         for local_rank, task in enumerate(ids):  # those of the data service come last
             env = {**ranks[task], **(_local(local_rank, local_size) if local_rank < local_size else _local(0, 1))}
             order = _order(spec, by_type[task.type], task, ports.get(task), env, shares.tasks[task])
@@ -205,7 +161,7 @@ def make(run_id: str, spec: ClusterSpec, placement: Placement, hosts: Sequence[H
         "MASTER_PORT": str(ports.get(first.id, 0)),
         **data_service.environment(addresses),
     }
-    notes = (*_describe_threads(spec, placement, facts), *shares.notes)
+    notes = (*_describe_threads(spec, assignment, facts), *shares.notes)
     return Plan(run_id, spec, tuple(planned), tf_config.clusters(spec.strategy, addresses), env, tuple(hosts), notes)
 
 
@@ -258,7 +214,7 @@ def _program(spec: ClusterSpec, tasks: TaskSpec) -> Program:
 
 def _ranks(spec: ClusterSpec) -> dict[TaskId, dict[str, str]]:
     """RANK and WORLD_SIZE among the tasks of the training cluster; any other is a world of its own."""
-    ids = list(task_ids(spec))
+    ids = list(slots.task_ids(spec.counts))
     trainers = [task for task in ids if trains(task.type)]
     chief = trainers[0]
     found = {task: {"RANK": "0", "WORLD_SIZE": "1", "ORCH_IS_CHIEF": "0"} for task in ids}
@@ -276,11 +232,11 @@ def _threads(devices: DeviceSettings) -> dict[str, str]:
     return {name: str(number) for name, number in wanted.items() if number is not None}
 
 
-def _describe_threads(spec: ClusterSpec, placement: Placement, facts: Mapping[str, HostFacts]) -> Iterator[str]:
+def _describe_threads(spec: ClusterSpec, assignment: Assignment, facts: Mapping[str, HostFacts]) -> Iterator[str]:
     """One line on what `default_environment` gives, if any host has more than one task and not everything is said."""
     settings = [found.settings for found in _all_devices(spec)]
     said = all(None not in (one.intra_op_threads, one.inter_op_threads) for one in settings) and not spec.data_workers
-    shared = {(facts[host].cores, count_computing(ids)) for host, ids in placement.items() if count_computing(ids) > 1}
+    shared = {(facts[host].cores, slots.count_computing(ids)) for host, ids in assignment.items() if slots.count_computing(ids) > 1}
     if said or not shared:
         return
     parts = [f"{max(1, cores // tasks)} for each task ({cores} cores, {tasks} tasks)" for cores, tasks in sorted(shared)]

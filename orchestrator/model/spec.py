@@ -172,6 +172,11 @@ class ClusterSpec:
     backend: BackendSpec = BackendSpec()
 
     @property
+    def counts(self) -> dict[str, int]:
+        """How many tasks there are of each type, in TensorFlow's order of types."""
+        return {tasks.type: tasks.count for tasks in self.tasks}
+
+    @property
     def size(self) -> int:
         """How many tasks there are in all."""
         return sum(tasks.count for tasks in self.tasks)

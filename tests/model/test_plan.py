@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.model import plan, tf_config
+from orchestrator.model import plan, slots, tf_config
 from orchestrator.model.plan import HostFacts, Plan
 from orchestrator.model.spec import BackendSpec, ClusterSpec, HostSpec, Restart, TaskDevices, TaskSpec
 from worker.contract import TASK_TYPES, DeviceSettings, Program, TaskId
@@ -132,7 +132,7 @@ def test_a_data_server_is_told_where_it_is_and_everybody_where_the_dispatcher_is
         "data_worker-1": (4001, Program("data_service", args=("10.0.0.1:4001",))),
     }
     placement = plan.place(planned.spec, ["host0", "host1"])
-    assert [plan.ports_needed(planned.spec, placement, name) for name in placement] == [1, 2]
+    assert [slots.ports_needed(placement[name], planned.spec.strategy) for name in placement] == [1, 2]
     assert planned.orders("host0").peers == ("localhost", "10.0.0.0", "10.0.0.1")  # no proxy before the service
     assert "ORCH_DATA_SERVICE" not in make(spec(worker=1)).orders("host0").env
 
