@@ -20,9 +20,9 @@ from worker.clock import now
 from ..backends import load
 from ..errors import OrchError, UsageError
 from ..model.cluster import Verdict
-from ..model.parse import to_document
 from ..model.slots import task_ids
 from ..model.spec import ClusterSpec
+from ..model.to_document import to_document
 from ..record.console import Sink
 from ..record.home import RunExists, create_run, discard
 from ..record.logs import LogView, wants_color

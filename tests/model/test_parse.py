@@ -16,9 +16,10 @@ from orchestrator.errors import SpecError
 from orchestrator.model.device_keys import DEVICES
 from orchestrator.model.document import Node, empty, overlay, parse_assignment, read
 from orchestrator.model.keys import ROOT, json_schema, template
-from orchestrator.model.parse import parse, to_document
+from orchestrator.model.parse import parse
 from orchestrator.model.schema import Struct
 from orchestrator.model.spec import STRATEGIES, BackendSpec, ClusterSpec, Restart, TaskDevices, TaskSpec, Timeouts
+from orchestrator.model.to_document import to_document
 from tests.trees import wrap
 from worker.contract import TASK_TYPES, CollectiveSettings, DeviceSettings, Program
 

@@ -1,0 +1,200 @@
+"""What must hold between the keys of a spec: each rule is a function from a draft to what is wrong with it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from worker.contract import DATA_SERVICE, TASK_TYPES, few
+
+from ..errors import Problem
+from . import device_rules, slots
+from .document import Node, place_of
+from .findings import Findings, listed
+from .keys import MAX_TASKS
+from .spec import PROGRAM_KINDS, SINGLE_TASK_STRATEGIES
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a document says once its keys are checked one by one. `counts` holds the defaults; a count of zero stays."""
+
+    document: Node
+    given: Mapping[str, Any]
+    strategy: str
+    counts: Mapping[str, int]
+
+    def place(self, path: str) -> str:
+        return place_of(self.document, path)
+
+    @property
+    def backend_type(self) -> str:
+        backend = self.given.get("backend", {})
+        return str(backend.get("type") or ("ssh" if "hosts" in backend else "local"))
+
+
+def draft_of(document: Node, given: Mapping[str, Any]) -> Draft:
+    """`given`: the values of the document, checked one by one."""
+    asked = {kind: tasks.get("count", 1) for kind, tasks in given.get("tasks", {}).items()}
+    strategy = given.get("strategy") or ("parameter_server" if asked.get("ps") else "multi_worker_mirrored")
+    counts = {"worker": 1, "chief": 1 if strategy == "parameter_server" else 0}
+    counts = counts | ({"dispatcher": 1} if asked.get("data_worker") else {}) | asked
+    if "count" not in given.get("tasks", {}).get("worker", {}) and strategy not in SINGLE_TASK_STRATEGIES:
+        counts["worker"] = _free_slots(given, sum(counts.values()) - counts["worker"])
+    return Draft(document, given, strategy, {kind: counts[kind] for kind in TASK_TYPES if kind in counts})
+
+
+def _free_slots(given: Mapping[str, Any], others: int) -> int:
+    """How many workers there are if nobody says so: one for each slot that the others leave."""
+    hosts = given.get("backend", {}).get("hosts", ())
+    return max(1, sum(host.slots or 1 for host in hosts) - others)
+
+
+def _one_program(draft: Draft) -> Problem | None:
+    kinds = [kind for kind in PROGRAM_KINDS if kind in draft.given]
+    if not kinds:
+        return Problem(
+            draft.document.place, "there is nothing to run", f"give one of {listed(PROGRAM_KINDS, 'or')}, such as script: train.py"
+        )
+    if len(kinds) > 1:
+        first = draft.place(kinds[0])
+        return Problem(draft.place(kinds[1]), f"{listed(kinds)} are given; only one can run", f"{kinds[0]} is at {first}" if first else "")
+    return None
+
+
+def _single_task(draft: Draft) -> Problem | None:
+    training = sum(count for kind, count in draft.counts.items() if kind not in DATA_SERVICE)
+    if draft.strategy not in SINGLE_TASK_STRATEGIES or training == 1:
+        return None
+    message = f"strategy {draft.strategy} runs in one process: it takes 1 task; for several use multi_worker_mirrored"
+    return Problem(draft.place("tasks"), message)
+
+
+def _servers_have_their_strategy(draft: Draft) -> Problem | None:
+    if draft.strategy == "multi_worker_mirrored" and draft.counts.get("ps"):
+        return Problem(draft.place("tasks.ps.count"), "tasks.ps: ps tasks are for strategy parameter_server, not multi_worker_mirrored")
+    return None
+
+
+def _parameter_server_has_servers(draft: Draft) -> Problem | None:
+    if draft.strategy == "parameter_server" and not draft.counts.get("ps"):
+        place = draft.place("tasks.ps.count" if "ps" in draft.counts else "strategy")
+        return Problem(place, "strategy parameter_server needs at least 1 ps task", "write tasks: {ps: 1}")
+    return None
+
+
+def _parameter_server_has_a_chief(draft: Draft) -> Problem | None:
+    if draft.strategy == "parameter_server" and not draft.counts["chief"]:
+        message = "tasks.chief: must be 1 under strategy parameter_server, whose chief leads the others"
+        return Problem(draft.place("tasks.chief.count"), message, "leave it out: 1 is the default")
+    return None
+
+
+def _data_service_is_whole(draft: Draft) -> Problem | None:
+    dispatchers, workers = (draft.counts.get(kind, 0) for kind in DATA_SERVICE)
+    if bool(dispatchers) == bool(workers):
+        return None
+    if workers:
+        message = "tasks.dispatcher: must be 1 where there are data workers, whose work it shares out"
+        return Problem(draft.place("tasks.dispatcher.count"), message, "leave it out: 1 is the default")
+    message = "tasks.dispatcher: has nobody to give work to: there are no data workers"
+    return Problem(draft.place("tasks.dispatcher.count"), message, "write tasks: {data_worker: 2}, which brings a dispatcher")
+
+
+def _serve_needs_servers(draft: Draft) -> Problem | None:
+    if draft.given.get("serve") and draft.strategy != "parameter_server":
+        return Problem(draft.place("serve"), f"serve: is for strategy parameter_server, not {draft.strategy}")
+    return None
+
+
+def _collectives_have_their_strategy(draft: Draft) -> Problem | None:
+    if draft.given.get("collectives") and draft.strategy != "multi_worker_mirrored":
+        return Problem(draft.place("collectives"), f"collectives: is for strategy multi_worker_mirrored, not {draft.strategy}")
+    return None
+
+
+def _collectives_have_their_program(draft: Draft) -> Problem | None:
+    if draft.given.get("collectives") and "command" in draft.given:
+        message = "collectives: would be set inside a Python program, and this cluster runs a command"
+        return Problem(draft.place("collectives"), message, "run the script itself: script: train.py, or a module")
+    return None
+
+
+def _not_too_many(draft: Draft) -> Problem | None:
+    if (total := sum(draft.counts.values())) > MAX_TASKS:
+        return Problem(draft.place("tasks"), f"tasks: there are {total:,} in all; the limit is {MAX_TASKS:,}")
+    return None
+
+
+def _ports_for_all(draft: Draft) -> Problem | None:
+    ports = draft.given.get("ports")
+    if not ports or ports[1] - ports[0] + 1 >= sum(draft.counts.values()):
+        return None
+    host, needed = _most_ports(draft)
+    if ports[1] - ports[0] + 1 >= needed:
+        return None
+    where = f" on host {host}" if host else ""
+    message = f"ports: {ports[0]}-{ports[1]} are {ports[1] - ports[0] + 1} ports; {needed} tasks{where} need one each"
+    return Problem(draft.place("ports"), message, "give a wider range, or none: free ports are found")
+
+
+def _most_ports(draft: Draft) -> tuple[str, int]:
+    """The host that needs the most ports, each holds its own, and how many; without a name where there is one host only."""
+    hosts = draft.given.get("backend", {}).get("hosts", ())
+    assignment = slots.assign(draft.counts, slots.count_slots(hosts), [host.name for host in hosts] or [""])
+    needs = {host: slots.ports_needed(ids, draft.strategy) for host, ids in assignment.items()}
+    host = max(needs, key=needs.__getitem__)
+    return host if len(hosts) > 1 else "", needs[host]
+
+
+def _hosts_have_their_backend(draft: Draft) -> Problem | None:
+    backend = draft.given.get("backend", {})
+    kind = draft.backend_type
+    if kind == "ssh" and "hosts" not in backend:
+        return Problem(draft.place("backend"), "backend ssh has no hosts", "name them: -H hostA:2,hostB:2, or backend: {hosts: ...}")
+    if kind == "local" and "hosts" in backend:
+        return Problem(
+            draft.place("backend.hosts"), "backend.hosts: are for backend ssh, not local", "write backend: {type: ssh, hosts: ...}"
+        )
+    return None
+
+
+def _enough_slots(draft: Draft) -> Problem | None:
+    hosts = draft.given.get("backend", {}).get("hosts", ())
+    free, total = slots.count_slots(hosts), sum(draft.counts.values())
+    if free is None or total <= sum(free.values()):
+        return None
+    named = few([f"{name}:{count}" for name, count in free.items()], 8)
+    message = f"backend.hosts: {total} tasks do not fit into {sum(free.values())} slots ({named})"
+    return Problem(draft.place("backend.hosts"), message, "name more slots, or fewer tasks")
+
+
+_COUNTS = ("strategy", *(f"tasks.{kind}.count" for kind in TASK_TYPES))
+RULES: tuple[tuple[tuple[str, ...], Callable[[Draft], Problem | None]], ...] = (
+    (PROGRAM_KINDS, _one_program),
+    (_COUNTS, _single_task),
+    (_COUNTS, _servers_have_their_strategy),
+    (_COUNTS, _parameter_server_has_servers),
+    (_COUNTS, _parameter_server_has_a_chief),
+    (_COUNTS, _data_service_is_whole),
+    (("serve", "strategy", "tasks.ps.count"), _serve_needs_servers),
+    ((*_COUNTS, "collectives"), _collectives_have_their_strategy),
+    ((*PROGRAM_KINDS, "collectives"), _collectives_have_their_program),
+    (_COUNTS, _not_too_many),
+    ((*_COUNTS, "ports", "backend.hosts"), _ports_for_all),
+    (("backend.type", "backend.hosts"), _hosts_have_their_backend),
+    ((*_COUNTS, "backend.hosts"), _enough_slots),
+)
+"""Each rule with the paths it reads: a rule is not asked about values that are already known to be wrong."""
+
+
+def complaints(draft: Draft, findings: Findings) -> Iterator[Problem]:
+    """What is wrong with values that are right one by one."""
+    for reads, rule in RULES:
+        if findings.sound(reads) and (problem := rule(draft)):
+            yield problem
+    kinds = (kind for kind in draft.counts if kind not in DATA_SERVICE and findings.sound([f"tasks.{kind}.count"]))
+    counts = {kind: draft.counts[kind] for kind in kinds}
+    for path, message, hint in device_rules.complaints(draft.given, counts, "command" in draft.given):
+        yield Problem(draft.place(path), message, hint)
