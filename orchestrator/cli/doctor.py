@@ -22,7 +22,8 @@ from ..model.document import Node
 from ..model.parse import parse
 from ..model.spec import PROGRAM_KINDS, ClusterSpec
 from ..record.logs import wants_color
-from .options import ScriptCommand, home_option, import_timeout_option, read_settings, says, spec_options
+from .options import ScriptCommand, home_option, import_timeout_option, spec_options
+from .settings import read_settings, says
 from .views import color_option
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from ..model import plan, slots
 from ..model.parse import parse
 from ..model.plan import HostFacts, Plan, PlannedTask
 from ..model.spec import ClusterSpec, opens_port
-from .options import ScriptCommand, read_document, spec_options
+from .options import ScriptCommand, spec_options
+from .settings import read_document
 
 RUN_DIR = "<run directory>"
 SEEN_RUN_DIR = "<run directory, if this host sees it>"

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from .options import ScriptCommand, home_option, read_document, spec_options
+from .options import ScriptCommand, home_option, spec_options
+from .settings import read_document
 from .views import view_options
 
 
