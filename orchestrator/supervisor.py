@@ -17,10 +17,11 @@ from worker import contract
 from worker.clock import now
 
 from .backends import Backend
-from .backends.agents import AgentLink, as_event, in_our_time
+from .backends.agents import AgentLink
 from .backends.farewell import Farewell
+from .backends.frames import as_event, in_our_time
 from .backends.visits import Visits
-from .errors import BROKEN, INTERRUPTED, TERMINATED, OrchError
+from .errors import BROKEN, OrchError
 from .model import deadlines, events, formation, lifecycle
 from .model.cluster import Cause, Cluster, Outcome, Phase, Verdict
 from .model.events import StopAsked
@@ -31,30 +32,10 @@ from .preparation import Preparation
 from .record.journal import HostReady, Pace, RunBegun, RunEvent, RunNoted, TaskBegan, TaskSpoke, TemplateReady
 from .record.marks import Marks
 from .record.rundir import RunDir
+from .signals import ENDINGS, REQUESTS, hold_signals
 
 UNFORMED_S = 3.0
 """When a cluster that has not formed is first said to be waiting for somebody."""
-
-_SIGNALS = {
-    signal.SIGINT: ("interrupted (Ctrl-C)", INTERRUPTED),
-    signal.SIGTERM: ("told to end (SIGTERM)", TERMINATED),
-    signal.SIGHUP: ("the terminal was closed (SIGHUP)", 128 + signal.SIGHUP),
-}
-_REQUESTS = (signal.SIGUSR1, signal.SIGUSR2)
-"""`orch stacks` and `orch restart`."""
-
-
-def hold_signals() -> None:
-    """Keep the signals that end a run until `Supervisor.run` can act on them: an early Ctrl-C is not lost, and ends nothing half-way."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, (*_SIGNALS, *_REQUESTS))
-
-
-def release_signals() -> None:
-    """Let them do again what they do to any Python program: once the verdict is written, they can only cost the reader something.
-
-    But not those that only ask for something: an `orch stacks` that comes too late must not kill what it asks.
-    """
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
 
 class Viewer(Protocol):
@@ -221,20 +202,20 @@ class Supervisor:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        for number in _SIGNALS:
+        for number in ENDINGS:
             self._loop.add_signal_handler(number, self._on_signal, number)
         self._loop.add_signal_handler(signal.SIGUSR1, self._show_stacks)
         self._loop.add_signal_handler(signal.SIGUSR2, lambda: self._happen(events.RestartAsked(now())))
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_SIGNALS, *_REQUESTS))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (*ENDINGS, *REQUESTS))
         try:
             yield
         finally:
             hold_signals()
-            for number in (*_SIGNALS, *_REQUESTS):
+            for number in (*ENDINGS, *REQUESTS):
                 self._loop.remove_signal_handler(number)
 
     def _on_signal(self, number: signal.Signals) -> None:
-        reason, code = _SIGNALS[number]
+        reason, code = ENDINGS[number]
         asked = StopAsked(reason, code, now())
         if self._cluster is None:
             self._preparation.give_up(Cancelled(asked))

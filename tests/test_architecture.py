@@ -30,9 +30,10 @@ INSIGHT = tuple(
 ARROWS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(INSIGHT, (*INSIGHT, "worker.missing_devices", *MODEL)),
     "orchestrator.__main__": ("orchestrator.cli",),
-    "orchestrator.cli": ("orchestrator.__version__", "orchestrator.supervisor", "orchestrator.insight", *PLACES),
+    "orchestrator.cli": ("orchestrator.__version__", "orchestrator.supervisor", "orchestrator.signals", "orchestrator.insight", *PLACES),
     "orchestrator.testing": ("orchestrator.supervisor", *PLACES),
-    "orchestrator.supervisor": ("orchestrator.preparation", *PLACES),
+    "orchestrator.supervisor": ("orchestrator.preparation", "orchestrator.signals", *PLACES),
+    "orchestrator.signals": ("orchestrator.errors",),
     "orchestrator.preparation": PLACES,
     "orchestrator.insight": ("orchestrator.record", "worker.files", *MODEL),
     "orchestrator.backends": (*MODEL, "worker", "worker.channel", "worker.clock"),

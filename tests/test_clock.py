@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.backends.agents import in_our_time
+from orchestrator.backends.frames import in_our_time
 from tests.clock import Clock
 from tests.live import LiveRun, write_script
 from worker import clock, contract

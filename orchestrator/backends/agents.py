@@ -1,4 +1,4 @@
-"""Our end of a channel: an agent is started, gets orders, and its frames are handed on, as events of our time."""
+"""Our end of a channel: an agent is started, gets orders, and its frames are handed on."""
 
 from __future__ import annotations
 
@@ -9,20 +9,18 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from worker import contract
 from worker.channel import ChannelError, Decoder, encode
-from worker.clock import now
 from worker.contract import FRAMES, Bye, Ping, Pong
 
 from ..errors import OrchError, UsageError
-from ..model import events
 from ..model.endings import describe_return
 from . import Diagnosis, Host, Transport
+from .frames import refuse_strangers
 
 ENDING_S = 10.0
 """How long an agent may send nothing, after `Bye`, before it is killed."""
@@ -229,7 +227,7 @@ class AgentLink:
                 for frame, payload in decoder.feed(data):
                     self._heard = True
                     if not isinstance(frame, Pong):
-                        _refuse_strangers(frame, self._ordered)
+                        refuse_strangers(frame, self._ordered)
                         self._moved_at = self._heard_at
                         self._receive(self.host.name, frame, payload)
                 data = b""
@@ -266,47 +264,5 @@ def _explain_start(transport: Transport, error: OSError) -> OrchError:
     return OrchError(f"{what}; this machine is short of open files (ulimit -n), of processes (ulimit -u) or of memory: raise the limit")
 
 
-def _refuse_strangers(frame: Any, ordered: Collection[str]) -> None:
-    """Tasks and streams become paths of the run directory: a host names those that it was given. Raises `ChannelError`."""
-    task, stream = getattr(frame, "task", None), getattr(frame, "stream", None)
-    if task is not None and task not in ordered:
-        raise ChannelError(f"it tells of {task!r}, a task that it was not told to start")
-    if stream is not None and stream not in (*contract.STREAMS, contract.STACKS):
-        raise ChannelError(f"it tells of {stream!r}, a stream that no task has")
-
-
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
-
-
-def in_our_time(frame: Any, ahead: float) -> Any:
-    """What an agent says, with its times as our clock would have told them."""
-    changes: dict[str, Any] = {}
-    if hasattr(frame, "at"):
-        changes["at"] = frame.at - ahead
-    if getattr(frame, "failure", None) is not None:
-        changes["failure"] = replace(frame.failure, at=frame.failure.at - ahead)
-    return replace(frame, **changes) if changes else frame
-
-
-def as_event(host: str, frame: Any) -> events.Event:
-    """What an agent says, as what happened."""
-    match frame:
-        case contract.Started():
-            return events.TaskStarted(frame.task, frame.attempt, frame.pid, frame.at)
-        case contract.NotStarted():
-            return events.TaskNotStarted(frame.task, frame.attempt, frame.reason, frame.at)
-        case contract.Up():
-            return events.TaskUp(frame.task, frame.attempt, frame.at)
-        case contract.Waiting():
-            return events.TaskWaiting(frame.task, frame.attempt, frame.reason, now())
-        case contract.Report():
-            return events.TaskReported(frame.task, frame.attempt, frame.values, frame.at)
-        case contract.Exited():
-            values = (frame.task, frame.attempt, frame.code, frame.stopped, frame.at, frame.failure)
-            return events.TaskExited(*values, frame.killed, frame.evidence)
-        case contract.Swept():
-            return events.TaskSwept(frame.task, frame.attempt, now())
-        case contract.Trouble():
-            return events.HostBroken(host, frame.message, frame.at)
-    raise OrchError(f"an agent sent {type(frame).__name__}, which nobody awaits")

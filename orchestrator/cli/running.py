@@ -27,7 +27,8 @@ from ..record.console import Sink
 from ..record.home import RunExists, create_run, discard
 from ..record.logs import LogView, wants_color
 from ..record.rundir import RunDir
-from ..supervisor import Supervisor, hold_signals, release_signals, verdict_of_error
+from ..signals import hold_signals, release_signals
+from ..supervisor import Supervisor, verdict_of_error
 from . import detach
 from .shows import Ended, JsonLines, Show, Terminal
 from .views import only_tasks

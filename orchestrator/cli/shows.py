@@ -20,7 +20,8 @@ from ..record.console import ABANDONED_S, Console, Sink
 from ..record.logs import LogView
 from ..record.report import report
 from ..record.rundir import RunDir
-from ..supervisor import Viewer, release_signals
+from ..signals import release_signals
+from ..supervisor import Viewer
 
 
 @dataclass(frozen=True, slots=True)

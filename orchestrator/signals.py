@@ -1,0 +1,29 @@
+"""The signals that the controller of a run acts on, and when it is ready for them."""
+
+from __future__ import annotations
+
+import signal
+
+from .errors import INTERRUPTED, TERMINATED
+
+ENDINGS = {
+    signal.SIGINT: ("interrupted (Ctrl-C)", INTERRUPTED),
+    signal.SIGTERM: ("told to end (SIGTERM)", TERMINATED),
+    signal.SIGHUP: ("the terminal was closed (SIGHUP)", 128 + signal.SIGHUP),
+}
+"""Those that end a run, in words, and with its exit code."""
+REQUESTS = (signal.SIGUSR1, signal.SIGUSR2)
+"""`orch stacks` and `orch restart`."""
+
+
+def hold_signals() -> None:
+    """Keep the signals that end a run until `Supervisor.run` can act on them: an early Ctrl-C is not lost, and ends nothing half-way."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, (*ENDINGS, *REQUESTS))
+
+
+def release_signals() -> None:
+    """Let them do again what they do to any Python program: once the verdict is written, they can only cost the reader something.
+
+    But not those that only ask for something: an `orch stacks` that comes too late must not kill what it asks.
+    """
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDINGS)
