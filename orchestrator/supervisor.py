@@ -27,10 +27,10 @@ from .model.cluster import Cause, Cluster, Outcome, Phase, Verdict
 from .model.events import StopAsked
 from .model.plan import Plan
 from .model.restarts import PREEMPTED_CODES
-from .model.spec import ClusterSpec, trains
+from .model.spec import ClusterSpec
+from .outputs import Outputs
 from .preparation import Preparation
-from .record.journal import HostReady, Pace, RunBegun, RunEvent, RunNoted, TaskBegan, TaskSpoke, TemplateReady
-from .record.marks import Marks
+from .record.journal import HostReady, Pace, RunBegun, RunEvent, RunNoted, TaskBegan, TemplateReady
 from .record.rundir import RunDir
 from .signals import ENDINGS, REQUESTS, hold_signals
 
@@ -72,12 +72,10 @@ class Supervisor:
         self._reminded = ""
         self._disk_full = False
         self._lost: set[str] = set()
-        self._spoken: set[tuple[str, int]] = set()
-        self._heard_at = 0.0
         self._since = 1
         """The attempt in which the whole cluster was last started."""
         self._pace = Pace()
-        self._marks = Marks(rundir)
+        self._outputs = Outputs(rundir, self._record, viewer.grew)
 
     async def run(self) -> Verdict:
         """From nothing to the verdict. Raises `OrchError` when no task could be started."""
@@ -104,7 +102,7 @@ class Supervisor:
                 self._timer.cancel()
             await self._farewell.take()
             self._tell_of_the_rest(self._farewell.left)
-            self._marks.write(now())
+            self._outputs.write_marks()
             if self._lost:
                 # Tasks die with their agent; what they had put into sessions of their own may not have.
                 await self._loop.run_in_executor(None, self._backend.cancel, self._rundir.run_id)
@@ -139,7 +137,7 @@ class Supervisor:
             case contract.Begun():
                 self._record(TaskBegan(frame.task, frame.attempt, frame.at))
             case contract.Grew():
-                self._grow(frame.task, frame.attempt, frame.stream, frame.size)
+                self._outputs.grow(frame.task, frame.attempt, frame.stream, frame.size)
             case contract.Output():
                 self._store(host, frame, data)
             case contract.Trouble(kind="note"):
@@ -161,37 +159,17 @@ class Supervisor:
 
     def _store(self, host: str, frame: contract.Output, data: bytes) -> None:
         try:
-            size = self._rundir.append_output(frame.task, frame.attempt, frame.stream, frame.offset, data)
+            self._outputs.store(frame, data)
         except OSError as error:
             self._fail_to_write(error)
-            return
-        if frame.stream in contract.STREAMS:
-            self._grow(frame.task, frame.attempt, frame.stream, size)
-        self._links[host].order(contract.Ack(len(data)))
+        else:
+            self._links[host].order(contract.Ack(len(data)))
 
-    def _grow(self, task: str, attempt: int, stream: str, size: int) -> None:
-        if (task, attempt) not in self._spoken:
-            self._spoken.add((task, attempt))
-            self._record(TaskSpoke(task, attempt, now()))
-        if trains(contract.TaskId.parse(task).type):  # the others live on while the training hangs
-            self._heard_at = now()
-        due_s = self._marks.grew(task, attempt, stream, size)
-        if due_s is not None:
-            self._loop.call_later(due_s, lambda: self._marks.write(now()))
-        self._viewer.grew(task, attempt, stream, size)
-
-    def _tell_of_the_rest(self, hosts: Sequence[str]) -> None:
-        """Nobody wanted to wait for what these hosts had still to send: their tasks' logs say where they end."""
-        if not hosts:
-            return
-        self._note(f"left on {contract.few(hosts)}: what of its tasks' output had not come yet")
-        for task in self._cluster.tasks.values() if self._cluster is not None else ():
-            if task.host in hosts:
-                path = self._rundir.log_path(task.name, task.attempt, "stderr")
-                with contextlib.suppress(OSError):
-                    size = path.stat().st_size if path.exists() else 0
-                    words = f"orch: the output ends here: the rest was left on {task.host}\n".encode()
-                    self._rundir.append_output(task.name, task.attempt, "stderr", size, b"\n" * bool(size) + words)
+    def _tell_of_the_rest(self, left: Sequence[str]) -> None:
+        hosts = [name for name in left if not self._preparation.hosts[name].sees_run_dir]
+        if hosts and self._cluster is not None:
+            self._note(f"left on {contract.few(hosts)}: what of its tasks' output had not come yet")
+            self._outputs.cut(task for task in self._cluster.tasks.values() if task.host in hosts)
 
     def _lose(self, host: str, reason: str, overdue_s: float) -> None:
         self._lost.add(host)
@@ -307,9 +285,9 @@ class Supervisor:
         if self._cluster is None:
             return
         at = now()
-        if self._cluster.policy.hang_s is not None and self._heard_at > self._cluster.heard_at:
+        if self._cluster.policy.hang_s is not None and self._outputs.heard_at > self._cluster.heard_at:
             # Told only now: each line of each task would otherwise be an event.
-            self._happen(events.Heard(self._heard_at))
+            self._happen(events.Heard(self._outputs.heard_at))
         self._happen(events.Tick(at))
 
     def _look_for_checkpoints(self, cluster: Cluster, event: events.TaskExited | events.Tick) -> None:

@@ -1,0 +1,58 @@
+"""What the tasks of a run write: kept if it came over a connection, and told to those who show or record it. The files are the truth."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
+
+from worker import contract
+from worker.clock import now
+
+from .model.cluster import TaskStatus
+from .model.spec import trains
+from .record.journal import TaskSpoke
+from .record.marks import Marks
+from .record.rundir import RunDir
+
+
+class Outputs:
+    """Made for one run. `show` is told how far a file has grown, `record` of each task's first words."""
+
+    def __init__(self, rundir: RunDir, record: Callable[[TaskSpoke], None], show: Callable[[str, int, str, int], None]) -> None:
+        self._rundir, self._record, self._show = rundir, record, show
+        self._marks = Marks(rundir)
+        self._spoken: set[tuple[str, int]] = set()
+        self.heard_at = 0.0
+        """When a task that trains last wrote anything; the others live on while the training hangs."""
+
+    def store(self, frame: contract.Output, data: bytes) -> None:
+        """Keep what a host has sent. Raises `OSError`."""
+        size = self._rundir.append_output(frame.task, frame.attempt, frame.stream, frame.offset, data)
+        if frame.stream in contract.STREAMS:
+            self.grow(frame.task, frame.attempt, frame.stream, size)
+
+    def grow(self, task: str, attempt: int, stream: str, size: int) -> None:
+        """A file has grown."""
+        if (task, attempt) not in self._spoken:
+            self._spoken.add((task, attempt))
+            self._record(TaskSpoke(task, attempt, now()))
+        if trains(contract.TaskId.parse(task).type):
+            self.heard_at = now()
+        due_s = self._marks.grew(task, attempt, stream, size)
+        if due_s is not None:
+            asyncio.get_running_loop().call_later(due_s, self.write_marks)
+        self._show(task, attempt, stream, size)
+
+    def write_marks(self) -> None:
+        """Note how far the files have grown by now."""
+        self._marks.write(now())
+
+    def cut(self, tasks: Iterable[TaskStatus]) -> None:
+        """Nobody wanted to wait for what their hosts had still to send: say in their logs where they end."""
+        for task in tasks:
+            path = self._rundir.log_path(task.name, task.attempt, "stderr")
+            words = f"orch: the output ends here: the rest was left on {task.host}\n".encode()
+            with contextlib.suppress(OSError):
+                size = path.stat().st_size if path.exists() else 0
+                self._rundir.append_output(task.name, task.attempt, "stderr", size, b"\n" * bool(size) + words)
