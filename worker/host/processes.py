@@ -234,6 +234,17 @@ def group_is_empty(leader: int) -> bool:
     return False
 
 
+def members(leader: int) -> set[int]:
+    """The processes in the group of `leader`; empty where there is no /proc."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc"):
+            with contextlib.suppress(ValueError, OSError):
+                if os.getpgid(int(name)) == leader:
+                    found.add(int(name))
+    return found
+
+
 def signal_group(leader: int, number: int) -> None:
     """Send a signal to all of a group. One that is gone is no error."""
     with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -77,7 +77,7 @@ class TaskTable:
         self._oom = OomCounter()
         self._templates = Templates(loop, self._limits, self._end, self._imported, template)
         self._starter = Starter(loop, self._templates, self._limits, self._started, self._failed, self._waiting, self._note)
-        self._sweeper = Sweeper(loop, self._tasks, lambda: self._templates.pids, self._forget)
+        self._sweeper = Sweeper(loop, self._tasks, lambda: self._templates.pids, self._note, self._forget)
         self.run_id = ""
         self.root = ""
 
@@ -133,7 +133,7 @@ class TaskTable:
 
     def _kill_torn(self, task: HostTask) -> None:
         if task.pid in self._tasks and not task.ended:
-            processes.signal_group(task.pid, signal.SIGKILL)
+            self._kill(task)
 
     def close(self) -> None:
         """Let the templates go."""
@@ -228,8 +228,13 @@ class TaskTable:
 
     def _kill_overdue(self, task: HostTask) -> None:
         if task.pid in self._tasks:
-            processes.signal_group(task.pid, signal.SIGKILL)
+            self._kill(task)
             self._sweeper.hurry(task.pid)
+
+    def _kill(self, task: HostTask) -> None:
+        processes.signal_group(task.pid, signal.SIGKILL)
+        if not task.ended:
+            self._sweeper.await_end(task.pid, task.order.task)
 
     def _end(self, pid: int, code: int) -> None:
         """A process of ours has ended: seen by ourselves, or by the template that forked it, or by both. `code`: -n for signal n."""
@@ -264,11 +269,14 @@ class TaskTable:
         marks = (os.fsencode(f"ORCH_RUN_ID={self.run_id}"), os.fsencode(f"ORCH_TASK={task.order.task}"))
         self._sweeper.begin(pid, marks, task.kill_at)
 
-    def _forget(self, pid: int) -> None:
+    def _forget(self, pid: int, left: str) -> None:
+        """Nothing is left of a task, or nothing that anybody could end."""
         task = self._tasks.pop(pid)
+        if not task.ended:
+            del self._running[task.order.task]
         os.close(task.lifeline)
         self._relay.remove(task.output)
-        self._link.send(contract.Swept(task.order.task, task.order.attempt))
+        self._link.send(contract.Swept(task.order.task, task.order.attempt, left))
         if task.output.look_whether_shorter():
             text = f"{task.order.task} cut its own log short: it opened /dev/stdout or /dev/stderr anew (use >&1, >>, or tee -a)"
             self._note(text)
