@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 from pathlib import Path
 from typing import Any, NoReturn
@@ -83,3 +84,15 @@ def test_a_program_that_there_are_no_descriptors_for_leaves_none_behind(tmp_path
     with room_for(more), pytest.raises(OSError, match="Too many open files"):
         processes.spawn(processes.Command(("true",), str(tmp_path), {}, log, log), NOBODY)
     assert count_files() == before
+
+
+@pytest.mark.parametrize(
+    ("argv", "env", "why"),
+    [(("true", "a\0b"), {}, "true: embedded null byte"), (("true",), {"A=B": ""}, "true: illegal environment variable name")],
+)
+def test_a_program_that_no_kernel_would_take_is_refused_with_the_reason(
+    tmp_path: Path, argv: tuple[str, ...], env: dict[str, str], why: str
+) -> None:
+    log, limits = str(tmp_path / "log"), resource.getrlimit(resource.RLIMIT_NOFILE)
+    with pytest.raises(processes.SpawnError, match=f"^{why}$"):
+        processes.spawn(processes.Command(argv, str(tmp_path), env, log, log), limits)
