@@ -94,11 +94,14 @@ def _show_stacks_on_signal(log_dir: str) -> None:
         pass  # stderr is closed
     if not hasattr(faulthandler, "register"):
         return
+    path = os.path.join(log_dir, files.STACKS)
+    aside = f"{path}.new"
     try:
-        fd = os.open(os.path.join(log_dir, files.STACKS), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        faulthandler.register(signal.SIGQUIT, _move_away(fd), all_threads=True, chain=False)
+        os.rename(aside, path)  # the agent asks whoever has the file, and SIGQUIT kills whoever has no handler
     except OSError:
-        return  # the log directory is gone or full: the program can still run
-    faulthandler.register(signal.SIGQUIT, _move_away(fd), all_threads=True, chain=False)
+        pass  # the log directory is gone or full: the program can still run
 
 
 class _Ending:
