@@ -16,7 +16,8 @@ from worker.host import environment, processes
 from worker.host.births import Birth, Starter
 from worker.host.loop import Loop
 from worker.host.output import TaskOutput
-from worker.host.template.client import Fork, Running, Start, Template, Templates
+from worker.host.template.choice import Templates
+from worker.host.template.client import Fork, Running, Start, Template
 
 NOBODY = (0, 0)
 
@@ -64,9 +65,9 @@ def test_too_many_open_files_cost_a_fork_and_not_the_host(tmp_path: Path, more: 
     loop = Loop()
     control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     refused: list[str] = []
-    owner = Templates(loop, NOBODY, lambda *_: None, lambda *_: None)
     with control, theirs:
-        template = Template(loop, Start({}, ("json",), str(tmp_path), str(tmp_path)), "log", owner, Running(0, -1, control))
+        start = Start({}, ("json",), str(tmp_path), str(tmp_path))
+        template = Template(loop, start, "log", lambda *_: None, lambda *_: None, Running(0, -1, control))
         template.ready = True
         before = count_files()
         with room_for(more):

@@ -21,7 +21,8 @@ from .oom import OomCounter
 from .output import TaskOutput
 from .relay import Relay
 from .sweep import Sweeper
-from .template.client import Running, Start, Templates
+from .template.choice import Templates
+from .template.client import Running, Start
 
 STACKS_S = 0.3
 """How long a task that shows its stacks is left alone: a SIGTERM that came at once would end it before its handler has run."""
