@@ -139,5 +139,5 @@ class Sweeper:
 def _describe(task: int, pids: set[int]) -> str:
     """These processes in words, ``pid 7, waiting in the kernel …``. `task`: the pid of the task's first one."""
     # What has ended waits for its parent, one of the others.
-    found = [(pid, conditions.what_holds(pid)) for pid in sorted(pids) if pid == task or conditions.state_of(pid) != "Z"]
+    found = [(pid, conditions.what_holds(pid)) for pid in sorted(pids) if pid == task or conditions.state_of(pid) not in ("Z", "")]
     return "; ".join(f"pid {pid}, {held}" if held else f"pid {pid}" for pid, held in found)

@@ -273,7 +273,7 @@ class TaskTable:
     def _forget(self, pid: int, left: str) -> None:
         """Nothing is left of a task, or nothing that anybody could end."""
         task = self._tasks.pop(pid)
-        if not task.ended:
+        if self._running.get(task.order.task) == pid:  # given up before it has ended
             del self._running[task.order.task]
         os.close(task.lifeline)
         self._relay.remove(task.output)
