@@ -22,7 +22,7 @@ from .backends.farewell import Farewell
 from .backends.frames import as_event, in_our_time
 from .backends.visits import Visits
 from .errors import BROKEN, OrchError
-from .model import deadlines, events, formation, lifecycle
+from .model import blame, deadlines, events, formation, lifecycle
 from .model.cluster import Cause, Cluster, Outcome, Phase, Verdict
 from .model.events import StopAsked
 from .model.plan import Plan
@@ -293,8 +293,10 @@ class Supervisor:
     def _look_for_checkpoints(self, cluster: Cluster, event: events.TaskExited | events.Tick) -> None:
         """What an attempt has saved is progress, where it matters whether there was any: before a failure is acted on, and only once."""
         code = event.code if isinstance(event, events.TaskExited) else None
+        if isinstance(event, events.TaskExited) and code == 0 and not blame.serves(cluster, cluster.tasks[event.task]):
+            return  # a success
         matters = cluster.policy.restart.max or code in PREEMPTED_CODES
-        if matters and code != 0 and cluster.phase in (Phase.STARTING, Phase.RUNNING):
+        if matters and cluster.phase in (Phase.STARTING, Phase.RUNNING):
             newest = self._rundir.newest_checkpoint()
             if newest > cluster.saved_at:
                 seen = events.CheckpointSeen(newest)

@@ -160,6 +160,34 @@ def wait_until_gone(processes: Iterable[psutil.Process]) -> None:
         time.sleep(0.005)
 
 
+@contextlib.contextmanager
+def frozen(*pids: int) -> Iterator[None]:
+    """As long as this lasts, SIGKILL does not end these processes: state D, as when a file server or a GPU's driver does not answer.
+
+    By the freezer of cgroups v1 (Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst); that of v2 lets SIGKILL through.
+    """
+    mounts = (line.split() for line in Path("/proc/mounts").read_text().splitlines())
+    points = [words[1] for words in mounts if words[2] == "cgroup" and "freezer" in words[3].split(",")]
+    group = Path(points[0] if points else "/nowhere", f"orch-test-{os.getpid()}")
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"NOT TESTED: there is no freezer of cgroups v1 here ({error.strerror})")
+    try:
+        for pid in pids:
+            (group / "cgroup.procs").write_text(str(pid))
+        (group / "freezer.state").write_text("FROZEN")
+        wait_until(lambda: (group / "freezer.state").read_text() == "FROZEN\n", "frozen processes")
+        yield
+    finally:
+        (group / "freezer.state").write_text("THAWED")
+        for pid in (group / "cgroup.procs").read_text().split():
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                (group.parent / "cgroup.procs").write_text(pid)
+        wait_until(lambda: not (group / "cgroup.procs").read_text(), "empty group")
+        group.rmdir()
+
+
 class LiveRun:
     """The latest run below a directory, read as another program would read it."""
 

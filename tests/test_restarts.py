@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,25 @@ def test_a_script_that_saves_goes_on_where_it_was_and_one_that_does_not_is_given
     done = orch("up", "script.py", "-n", "1", "--max-restarts", "99", *QUICK, "--", "forget", check=9)
     assert "gave up: 3 attempts in a row made no progress" in done.err
     assert run.result()["attempt"] == 3
+
+
+def test_a_worker_that_leaves_early_with_0_and_has_saved_has_made_progress(orch, tmp_path: Path, run: LiveRun) -> None:
+    text = """
+    if TASK == "worker-0" and ATTEMPT < 3:
+        folder = Path(os.environ["ORCH_CHECKPOINT_DIR"])
+        folder.mkdir(exist_ok=True)
+        (folder / str(ATTEMPT)).touch()
+        sys.exit()
+    if TASK == "worker-0":
+        tell("trained")
+    if TASK == "chief-0":
+        wait_for("trained")
+        sys.exit()
+    sleep()
+    """
+    write_script(tmp_path, ATTEMPT + textwrap.dedent(text))
+    orch("up", "script.py", "-n", "1", "--ps", "1", "--max-restarts", "9", *QUICK, "--set", "restart.without_progress=1", check=0)
+    assert [(past["task"], past["cause"]["code"], past["progressed"]) for past in run.result()["past"]] == [("worker-0", 0, True)] * 2
 
 
 def test_reports_are_progress(orch, tmp_path: Path, run: LiveRun) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.live import LiveRun, is_alive, wait_for_file, wait_until, wait_until_gone, wait_until_ready, write_script
+from tests.live import LiveRun, frozen, is_alive, wait_for_file, wait_until, wait_until_gone, wait_until_ready, write_script
 
 TIDY = """
 def tidy(*_):
@@ -52,6 +52,17 @@ def test_it_says_what_it_waits_for(orch, tmp_path: Path) -> None:
     done = running.wait(check=130)
     assert "interrupted (Ctrl-C); stopping worker-0..1 (SIGTERM now, SIGKILL after 0.3 s" in done.err
     assert "Ctrl-C again kills them at once" in done.err
+
+
+@pytest.mark.root
+def test_a_task_that_sigkill_does_not_end_is_named_with_the_reason(orch, tmp_path: Path) -> None:
+    write_script(tmp_path, STUBBORN)
+    running = orch.start("up", "script.py", "-n", "1", "--grace", "0.1")
+    (task,) = wait_until_ready(tmp_path, "worker-0").values()
+    with frozen(task.pid):
+        running.signal(signal.SIGINT)
+        running.wait_for(f"worker-0 has not ended 5 s after SIGKILL: pid {task.pid}, waiting in the kernel in state D")
+    running.wait(check=130)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -346,10 +346,14 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """Nothing of the task is left: its process group is empty and its output will not grow any more."""
+    """Nothing of the task is left: its process group is empty and its output will not grow any more.
+
+    `left`: but these processes, in words, which not even SIGKILL has ended. Its own may be among them; then there was no `Exited`.
+    """
 
     task: str
     attempt: int
+    left: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ def as_event(host: str, frame: Any) -> events.Event:
             values = (frame.task, frame.attempt, frame.code, frame.stopped, frame.at, frame.failure)
             return events.TaskExited(*values, frame.killed, frame.evidence)
         case contract.Swept():
-            return events.TaskSwept(frame.task, frame.attempt, now())
+            return events.TaskSwept(frame.task, frame.attempt, now(), frame.left)
         case contract.Trouble():
             return events.HostBroken(host, frame.message, frame.at)
     raise OrchError(f"an agent sent {type(frame).__name__}, which nobody awaits")

@@ -163,7 +163,8 @@ class PastAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The end of a run. `attempt`: its last. `past`: the failures before; `gave_up`: why this one was not followed by another start."""
+    """The end of a run. `attempt`: its last. `past`: the failures before; `gave_up`: why this one was not followed by another start;
+    `remains`: processes that are still there, because not even SIGKILL has ended them, in words."""
 
     outcome: Outcome
     exit_code: int
@@ -173,6 +174,7 @@ class Verdict:
     cause: Cause | None = None
     past: tuple[PastAttempt, ...] = ()
     gave_up: str = ""
+    remains: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +186,9 @@ class Cluster:
     wait to be started again alone. `heard_at`: when any task last wrote or reported something, was started or came up, as far as it has
     been told. `reached`: the highest step reported in this attempt; `furthest`: in those before. `saved_at`: the time of the newest
     checkpoint's file, as told, by a clock that may be another than ours; `saved_before`: the same when the attempt began.
-    `seed` makes the pauses of different runs differ. `missing`, `left`, `undecided`: how many tasks are still to come up, to be swept, and
-    to succeed; kept, for counting them at each event would take minutes in a cluster of thousands.
+    `remains`: processes of any attempt that nothing ends, in words. `seed` makes the pauses of different runs differ. `missing`, `left`,
+    `undecided`: how many tasks are still to come up, to be swept, and to succeed; kept, for counting them at each event would take
+    minutes in a cluster of thousands.
     """
 
     policy: Policy
@@ -208,6 +211,7 @@ class Cluster:
     past: tuple[PastAttempt, ...] = ()
     hurried: bool = False
     verdict: Verdict | None = None
+    remains: tuple[str, ...] = ()
     seed: str = ""
     missing: int = 0
     left: int = 0

@@ -82,11 +82,12 @@ class TaskExited:
 
 @dataclass(frozen=True, slots=True)
 class TaskSwept:
-    """Nothing that the task started is left."""
+    """Nothing that the task started is left but `left`: processes, in words, which SIGKILL does not end. One may be the task itself."""
 
     task: str
     attempt: int
     at: float
+    left: str = ""
 
 
 @dataclass(frozen=True, slots=True)

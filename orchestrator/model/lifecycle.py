@@ -77,7 +77,7 @@ def step(cluster: Cluster, event: Event) -> tuple[Cluster, tuple[Action, ...]]:
         case TaskExited():
             return _on_exit(cluster, event)
         case TaskSwept():
-            return _finish_if_empty(counts.update(cluster, event.task, swept=True), event.at)
+            return _on_swept(cluster, event)
         case HostLost():
             return _on_host_lost(cluster, event)
         case HostBroken():
@@ -182,6 +182,18 @@ def _cause_of_exit(cluster: Cluster, event: TaskExited) -> Cause | None:
     return Cause(what, at, event.task, task.host, event.code, event.failure, event.killed, task.attempt)
 
 
+def _on_swept(cluster: Cluster, event: TaskSwept) -> tuple[Cluster, tuple[Action, ...]]:
+    task = cluster.tasks[event.task]
+    if event.left:
+        cluster = replace(cluster, remains=(*cluster.remains, f"{task.name} on {task.host}: {event.left}"))
+    if task.has_ended:
+        return _finish_if_empty(counts.update(cluster, task.name, swept=True), event.at)
+    # It has not ended, and will not: nothing may start beside it, on its port and its devices.
+    cluster = counts.update(cluster, task.name, state=TaskState.LOST, ended_at=event.at, swept=True)
+    cause = Cause(f"has outlived SIGKILL: {event.left}", event.at, task.name, task.host, attempt=task.attempt)
+    return _end(cluster, Outcome.BROKEN, BROKEN, event.at, cause)
+
+
 def _on_host_lost(cluster: Cluster, event: HostLost) -> tuple[Cluster, tuple[Action, ...]]:
     lost = [task for task in cluster.tasks.values() if task.host == event.host and not (task.has_ended and task.swept)]
     for task in lost:
@@ -244,7 +256,7 @@ def _finish_if_empty(cluster: Cluster, at: float) -> tuple[Cluster, tuple[Action
     if pause is not None:
         return replace(cluster, phase=Phase.RESTARTING, resume_at=at + pause, past=past), ()
     gave_up = restarts.explain_end(cluster.policy.restart, restarts.relevant(past)) if cluster.again else ""
-    verdict = replace(ending, ended_at=max(at, cluster.started_at), past=cluster.past, gave_up=gave_up)
+    verdict = replace(ending, ended_at=max(at, cluster.started_at), past=cluster.past, gave_up=gave_up, remains=cluster.remains)
     return replace(cluster, phase=Phase.DONE, verdict=verdict), (Finish(verdict),)
 
 

@@ -52,6 +52,7 @@ def report(verdict: Verdict, run: RunDir, cluster: Cluster | None, shown_dir: Pa
         lines.append(f"  logs: {directory}")
     if verdict.gave_up:
         lines.append(f"  {verdict.gave_up}")
+    lines += [f"  still there: {left}" for left in verdict.remains]
     if verdict.outcome is not Outcome.SUCCEEDED:
         lines.append(f"  exit code {verdict.exit_code}{_explain_given_code(verdict)}")
     return clean("\n".join(lines))

@@ -448,3 +448,48 @@ def test_a_host_that_fell_silent_before_a_peer_failed_is_the_cause(overdue_at: f
     assert cluster.verdict.cause is not None
     assert cluster.verdict.cause.what == expected
     assert cluster.verdict.exit_code == (125 if "lost" in expected else 1)
+
+
+LEFT = "pid 1000, waiting in the kernel in state D, where no signal reaches it"
+
+
+def test_a_task_that_nothing_ends_ends_the_run_and_is_named() -> None:
+    """Such as one whose program was over, so that nobody else has failed."""
+    history = History().start_all()
+    (stop,) = history.happen(ev.TaskSwept("worker-0", 1, 110.0, LEFT))
+    assert stop == ev.Stop(("worker-1", "worker-2"), 5.0)
+    verdict = history.sweep_all()
+    assert (verdict.outcome, verdict.exit_code) == (Outcome.BROKEN, lc.BROKEN_CODE)
+    assert verdict.cause is not None
+    assert (verdict.cause.task, verdict.cause.what) == ("worker-0", f"has outlived SIGKILL: {LEFT}")
+    assert verdict.remains == (f"worker-0 on a: {LEFT}",)
+
+
+@pytest.mark.parametrize(("first", "outcome"), [(ev.StopAsked("Ctrl-C", 130, 110.0), Outcome.CANCELLED), (None, Outcome.FAILED)])
+def test_a_run_that_was_being_stopped_ends_as_was_decided_and_names_what_nothing_ends(first: ev.StopAsked | None, outcome: Outcome) -> None:
+    history = History().start_all()
+    if first is not None:
+        history.happen(first)
+    else:
+        history.end("worker-1", 7)
+    history.happen(ev.TaskSwept("worker-0", 1, 180.0, LEFT))
+    assert history.cluster.tasks["worker-0"].state is TaskState.LOST
+    verdict = history.sweep_all(at=181.0)
+    assert (verdict.outcome, verdict.remains) == (outcome, (f"worker-0 on a: {LEFT}",))
+
+
+def test_nothing_starts_again_beside_a_task_that_nothing_ends() -> None:
+    history = History(Policy("multi_worker_mirrored", restart=Restart(max=3))).start_all()
+    history.end("worker-1", 7)
+    history.happen(ev.TaskSwept("worker-0", 1, 180.0, LEFT))
+    verdict = history.sweep_all(at=181.0)
+    assert (verdict.outcome, verdict.exit_code) == (Outcome.FAILED, 7)
+
+
+def test_what_an_ended_task_has_left_is_named_and_hinders_nobody() -> None:
+    history = History().start_all()
+    history.end("worker-0", 0)
+    assert history.happen(ev.TaskSwept("worker-0", 1, 115.0, LEFT)) == []
+    history.end("worker-1", 0)
+    history.end("worker-2", 0)
+    assert history.sweep_all().remains == (f"worker-0 on a: {LEFT}",)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,7 +16,8 @@ from worker.host import environment, processes
 from worker.host.births import Birth, Starter
 from worker.host.loop import Loop
 from worker.host.output import TaskOutput
-from worker.host.template.client import Fork, Running, Start, Template, Templates
+from worker.host.template.choice import Templates
+from worker.host.template.client import Fork, Running, Start, Template
 
 NOBODY = (0, 0)
 
@@ -63,9 +65,9 @@ def test_too_many_open_files_cost_a_fork_and_not_the_host(tmp_path: Path, more: 
     loop = Loop()
     control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     refused: list[str] = []
-    owner = Templates(loop, NOBODY, lambda *_: None, lambda *_: None)
     with control, theirs:
-        template = Template(loop, Start({}, ("json",), str(tmp_path), str(tmp_path)), "log", owner, Running(0, -1, control))
+        start = Start({}, ("json",), str(tmp_path), str(tmp_path))
+        template = Template(loop, start, "log", lambda *_: None, lambda *_: None, Running(0, -1, control))
         template.ready = True
         before = count_files()
         with room_for(more):
@@ -83,3 +85,15 @@ def test_a_program_that_there_are_no_descriptors_for_leaves_none_behind(tmp_path
     with room_for(more), pytest.raises(OSError, match="Too many open files"):
         processes.spawn(processes.Command(("true",), str(tmp_path), {}, log, log), NOBODY)
     assert count_files() == before
+
+
+@pytest.mark.parametrize(
+    ("argv", "env", "why"),
+    [(("true", "a\0b"), {}, "true: embedded null byte"), (("true",), {"A=B": ""}, "true: illegal environment variable name")],
+)
+def test_a_program_that_no_kernel_would_take_is_refused_with_the_reason(
+    tmp_path: Path, argv: tuple[str, ...], env: dict[str, str], why: str
+) -> None:
+    log, limits = str(tmp_path / "log"), resource.getrlimit(resource.RLIMIT_NOFILE)
+    with pytest.raises(processes.SpawnError, match=f"^{why}$"):
+        processes.spawn(processes.Command(argv, str(tmp_path), env, log, log), limits)

@@ -375,6 +375,23 @@ def test_sigquit_writes_the_stacks_of_all_threads_and_the_task_goes_on(tmp_path:
     assert (outcome.log_dir / "stacks.txt").stat().st_mode & 0o777 == 0o600
 
 
+def test_a_task_can_be_asked_for_its_stacks_once_the_file_for_them_is_there_and_no_sooner(tmp_path: Path) -> None:
+    """Sooner, SIGQUIT would kill it."""
+    text = """
+import faulthandler, os
+from worker.task import bootstrap
+register = faulthandler.register
+def look(*arguments, **named):
+    print(os.path.exists("stacks.txt"))
+    register(*arguments, **named)
+faulthandler.register = look
+bootstrap._show_stacks_on_signal(".")
+print(os.listdir())
+"""
+    done = run_plainly(["-c", text], tmp_path, {"PYTHONPATH": str(ROOT)})
+    assert done.check().out == "False\n['stacks.txt']\n"
+
+
 def wait_for_text(path: Path, text: str) -> None:
     deadline = time.monotonic() + 60
     while text not in path.read_text():

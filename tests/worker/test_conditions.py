@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live import wait_until
+from tests.live import frozen, wait_until
 from worker.host import conditions
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="NOT TESTED: only Linux has /proc")
@@ -48,6 +48,17 @@ def test_a_stopped_process_is_said_to_be_stopped(start: Start) -> None:
     process = start("faulthandler.register(signal.SIGQUIT)")
     os.kill(process.pid, signal.SIGSTOP)
     assert wait_until(lambda: conditions.what_holds(process.pid), "state") == "stopped (SIGSTOP)"
+
+
+@pytest.mark.root
+def test_of_a_process_that_no_signal_reaches_it_is_said_what_it_waits_in(start: Start) -> None:
+    process = start("")
+    wait_until(lambda: "S (sleeping)" in Path(f"/proc/{process.pid}/status").read_text(), "sleep")
+    function = Path(f"/proc/{process.pid}/wchan").read_text().strip("0")
+    with frozen(process.pid):
+        process.kill()
+        where = f", in {function}" if function else ""
+        assert conditions.what_holds(process.pid) == f"waiting in the kernel in state D{where}, where no signal reaches it"
 
 
 @pytest.mark.root

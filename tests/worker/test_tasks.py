@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests.live import frozen, wait_for_file
 from worker import contract
-from worker.host import processes, tasks
+from worker.host import processes, sweep, tasks
 from worker.host.loop import Loop
 from worker.host.relay import Relay
 from worker.host.tasks import TaskTable
@@ -79,6 +81,18 @@ def wait_for_ends(told: Frames) -> None:
             os.waitid(os.P_PID, frame.pid, os.WEXITED | os.WNOWAIT)
 
 
+def run_to_the_end(table: TaskTable, loop: Loop) -> None:
+    """Until the table is empty. Without an agent's signals: this process is pytest."""
+
+    def step() -> None:
+        table.look()
+        table.reap()
+        loop.after(0.05, step)
+
+    step()
+    loop.run(lambda: not table)
+
+
 def test_all_that_have_ended_are_swept_with_one_look_at_our_children(table: TaskTable, told: Frames, looks: list[int]) -> None:
     wait_for_ends(told)
     table.reap()
@@ -117,14 +131,7 @@ threading.Thread(target=lambda: (time.sleep(0.6), print("thread done", flush=Tru
 {ending}
 """)
     start(empty, contract.Program("script", str(tmp_path / "script.py")), 1, tmp_path)
-
-    def step() -> None:
-        empty.look()
-        empty.reap()
-        loop.after(0.05, step)
-
-    step()
-    loop.run(lambda: not empty)
+    run_to_the_end(empty, loop)
     (exited,) = (frame for frame in told if isinstance(frame, contract.Exited))
     assert (exited.code, exited.stopped, exited.killed) == (code, False, False)
     (note,) = (frame for frame in told if isinstance(frame, contract.Trouble))
@@ -132,3 +139,49 @@ threading.Thread(target=lambda: (time.sleep(0.6), print("thread done", flush=Tru
     # What the program had left to do, it did.
     assert (tmp_path / "worker-0" / "stdout.log").read_text() == "thread done\n"
     assert "__del__" in (tmp_path / "worker-0" / "stacks.txt").read_text()
+
+
+@pytest.fixture
+def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SAY_S", "OUTLIVED_S", "GRACE_S", "GIVE_UP_S"):
+        monkeypatch.setattr(sweep, name, 0.2)
+
+
+HELD = r"pid {pid}, waiting in the kernel in state D(, in \w+)?, where no signal reaches it"
+
+
+@pytest.mark.root
+@pytest.mark.usefixtures("short_patience")
+def test_a_task_that_sigkill_does_not_end_is_said_and_in_the_end_given_up(
+    empty: TaskTable, told: Frames, loop: Loop, tmp_path: Path
+) -> None:
+    start(empty, contract.Program("command", "sleep", ("1000",)), 2, tmp_path)
+    stuck = told[0].pid
+    with frozen(stuck):
+        empty.stop(0.0)
+        empty.stop(0.0)  # as by a second Ctrl-C
+        run_to_the_end(empty, loop)
+        assert not empty.is_running("worker-0", 1)
+        (note,) = (frame.message for frame in told if isinstance(frame, contract.Trouble))
+        held = HELD.format(pid=stuck)
+        assert re.fullmatch(f"worker-0 has not ended 0.2 s after SIGKILL: {held}; it is given up after 0.2 s", note)
+        assert [frame.task for frame in told if isinstance(frame, contract.Exited)] == ["worker-1"]
+        swept = {frame.task: frame.left for frame in told if isinstance(frame, contract.Swept)}
+        assert swept["worker-1"] == ""
+        assert re.fullmatch(held, swept["worker-0"])
+    os.waitpid(stuck, 0)
+
+
+@pytest.mark.root
+@pytest.mark.usefixtures("short_patience")
+def test_what_a_task_has_left_that_sigkill_does_not_end_is_told_with_its_sweep(
+    empty: TaskTable, told: Frames, loop: Loop, tmp_path: Path
+) -> None:
+    program = "sleep 1000 & echo $! >aside; mv aside child; until test -e go; do sleep 0.01; done"
+    start(empty, contract.Program("command", "sh", ("-c", program)), 1, tmp_path)
+    child = int(wait_for_file(tmp_path / "child"))
+    with frozen(child):
+        (tmp_path / "go").touch()
+        run_to_the_end(empty, loop)
+        (swept,) = (frame for frame in told if isinstance(frame, contract.Swept))
+        assert re.fullmatch(HELD.format(pid=child), swept.left)

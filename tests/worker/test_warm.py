@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -337,3 +338,15 @@ def test_no_signal_of_a_terminal_ends_it(orch: Any, start_warm: Start) -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
         process.send_signal(number)
     assert status(orch)["pid"] == process.pid
+
+
+@pytest.mark.parametrize(("message", "error"), [(b"{}", "KeyError: 'ask'"), (b"[]", "TypeError"), (b"no json", "JSONDecodeError")])
+def test_what_it_cannot_answer_stands_in_its_log_and_costs_nothing(orch: Any, start_warm: Start, message: bytes, error: str) -> None:
+    """A mistake of orch's own, or another orch's words."""
+    start_warm("decimal")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as visitor:
+        visitor.connect(str(home() / "warm.sock"))
+        visitor.send(message)
+        assert visitor.recv(1024) == b""
+    assert error in (home() / "warm.log").read_text()
+    assert status(orch)["running"]

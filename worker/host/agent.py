@@ -13,7 +13,6 @@ import signal
 import socket
 import sys
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from .. import clock, contract
@@ -25,26 +24,17 @@ from .network import Doorbell, Trials, find_addresses, find_arrival
 from .probe import Prober
 from .relay import Relay
 from .tasks import TaskTable
-from .template.client import Running
 from .warm import place
+from .warm.arrival import Arrival
 
 LOOK_S = 1.0
 DISK_FULL_BYTES = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """What an agent begins with that does not begin with nothing: orders that were read already, a line for the user, a template."""
-
-    seed: bytes = b""
-    note: str = ""
-    template: Running | None = None
-
-
 class Agent:
     """Serves one controller. `orders_fd` and `frames_fd` are the two ends of the channel."""
 
-    def __init__(self, orders_fd: int, frames_fd: int, arrival: Arrival = Arrival()) -> None:
+    def __init__(self, orders_fd: int, frames_fd: int, arrival: Arrival) -> None:
         self._loop = Loop()
         self._link = Link(self._loop, orders_fd, frames_fd, self._obey, self._lose_owner, arrival.seed)
         self._note = arrival.note
@@ -250,6 +240,6 @@ def main() -> int:
         came = client.move(0, frames_fd)
         if isinstance(came, int):
             return came
-        arrival = Arrival(came.seed, came.note)
+        arrival = came
     processes.become_subreaper()
     return Agent(0, frames_fd, arrival).run()

@@ -72,8 +72,9 @@ def _settle(name: str, files: Mapping[str, str]) -> tuple[str, bool]:
     if base is not None:
         root = os.path.join(base, name)
         try:
+            os.makedirs(root, mode=0o700, exist_ok=True)
+            lock(root, fcntl.LOCK_SH)  # held until we end, and before we look what is there
             _keep(root, files)
-            lock(root, fcntl.LOCK_SH)  # held until we end
             os.utime(root)
             _forget_old(base, root)
             return root, False
@@ -114,14 +115,30 @@ def _keep(root: str, files: Mapping[str, str]) -> None:
 
 
 def lock(root: str, kind: int) -> int:
-    """Hold a directory; raises OSError if somebody else holds it otherwise. The descriptor is the hold."""
+    """Hold a directory; raises OSError if somebody else holds it otherwise, or has just removed it. The descriptor is the hold."""
     fd = os.open(os.path.join(root, ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, kind | fcntl.LOCK_NB)
+        if os.fstat(fd).st_nlink == 0:  # `remove_unheld` came between the two lines above
+            raise FileNotFoundError(f"{root} has been removed")
     except OSError:
         os.close(fd)
         raise
     return fd
+
+
+def remove_unheld(root: str) -> None:
+    """Remove a directory; raises OSError if somebody holds it.
+
+    Under another name: whoever comes meanwhile makes it anew, and does not find half of it.
+    """
+    fd = lock(root, fcntl.LOCK_EX)
+    try:
+        aside = f"{root}.old"
+        os.rename(root, aside)
+        shutil.rmtree(aside)
+    finally:
+        os.close(fd)
 
 
 def _forget_old(base: str, own: str) -> None:
@@ -130,7 +147,6 @@ def _forget_old(base: str, own: str) -> None:
         path = os.path.join(base, name)
         try:
             if name.startswith("worker-") and path != own and os.stat(path).st_mtime < time.time() - KEPT_S:
-                os.close(lock(path, fcntl.LOCK_EX))
-                shutil.rmtree(path)
+                remove_unheld(path)
         except OSError:
             pass

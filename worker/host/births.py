@@ -15,7 +15,8 @@ from . import look, processes
 from .loop import Loop
 from .memory import keep_in_memory
 from .output import TaskOutput
-from .template.client import Fork, NoTemplateError, Template, Templates
+from .template.choice import NoTemplateError, Templates
+from .template.client import Fork, Template
 
 GATHER_S = 0.1
 """How long tasks are waited for that are refused for the same reason, to be named together."""

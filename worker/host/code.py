@@ -17,7 +17,7 @@ import tempfile
 import time
 
 from ..contract import Code, CodeFile, few
-from .arrive import KEPT_S, cache_directory, lock
+from .arrive import KEPT_S, cache_directory, lock, remove_unheld
 
 
 class CodeError(Exception):
@@ -133,8 +133,7 @@ class CodeStore:
             path = os.path.join(trees, name)
             with contextlib.suppress(OSError):
                 if path != self.path and os.stat(path).st_mtime < before:
-                    os.close(lock(path, fcntl.LOCK_EX))
-                    shutil.rmtree(path)
+                    remove_unheld(path)
 
 
 def compare(files: tuple[CodeFile, ...], cwd: str) -> list[str]:

@@ -18,18 +18,37 @@ _STATES = {
 def what_holds(pid: int) -> str:
     """``stopped (SIGSTOP)`` or the like; empty for a process that runs, sleeps, is gone, or cannot be looked at.
 
-    A process that writes its core file keeps its sockets until it is done: 2.5 GB took 5 s, and SIGTERM does not end it.
+    A process that writes its core file keeps its sockets until it is done: 2.5 GB took 5 s, and SIGTERM does not end it. State D is
+    that of one whose file server or GPU's driver does not answer, and not even SIGKILL ends it; for a moment, it is that of any other.
     """
     is_dumping = _numbers(pid, "CoreDumping")
     if is_dumping is not None and is_dumping[0]:
         return "writing its core file after a crash"
+    state = state_of(pid)
+    if state == "D":
+        return _describe_wait(pid)
+    stuck = next((thread for thread in _threads(pid) if state_of(thread) == "D"), None) if state == "Z" else None
+    return _STATES.get(state, "") if stuck is None else f"ended, but for a thread that is {_describe_wait(stuck)}"
+
+
+def state_of(place: int | str) -> str:
+    """A process's or thread's state, one letter; empty if it is gone."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
+        with open(f"/proc/{place}/stat", "rb") as file:
             data = file.read()
     except OSError:
         return ""
     # The name in parentheses may itself hold parentheses and blanks.
-    return _STATES.get(data[data.rfind(b")") + 2 :][:1].decode("ascii", "replace"), "")
+    return data[data.rfind(b")") + 2 :][:1].decode("ascii", "replace")
+
+
+def _describe_wait(place: int | str) -> str:
+    try:
+        with open(f"/proc/{place}/wchan") as file:
+            function = file.read().strip("0")  # 0: the kernel does not tell
+    except OSError:
+        function = ""
+    return f"waiting in the kernel in state D{f', in {function}' if function else ''}, where no signal reaches it"
 
 
 def why_deaf(pid: int) -> str:

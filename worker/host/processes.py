@@ -96,7 +96,7 @@ def spawn(command: Command, limits: tuple[int, int]) -> tuple[int, int]:
         os.waitpid(pid, 0)
         os.close(life_write)
         number, _, what = report.decode(errors="surrogateescape").partition(" ")
-        raise SpawnError(f"{what}: {_explain(int(number), command)}")
+        raise SpawnError(f"{what}: {_explain(int(number), command)}" if int(number) else what)
     return pid, life_write
 
 
@@ -133,6 +133,8 @@ def _become_task(command: Command, agent: int, limits: tuple[int, int], lifeline
         os.execvpe(argv[0], argv, dict(command.env))
     except OSError as error:
         os.write(error_fd, f"{error.errno} {doing}".encode(errors="surrogateescape"))
+    except ValueError as error:  # a null byte, a variable's name with "=": nothing that the kernel was asked
+        os.write(error_fd, f"0 {doing}: {error}".encode(errors="surrogateescape"))
     finally:
         os._exit(127)
 
@@ -232,6 +234,17 @@ def group_is_empty(leader: int) -> bool:
     except PermissionError:
         return False
     return False
+
+
+def members(leader: int) -> set[int]:
+    """The processes in the group of `leader`; empty where there is no /proc."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc"):
+            with contextlib.suppress(ValueError, OSError):
+                if os.getpgid(int(name)) == leader:
+                    found.add(int(name))
+    return found
 
 
 def signal_group(leader: int, number: int) -> None:

@@ -12,6 +12,8 @@ import os
 import shutil
 import tempfile
 
+from .arrive import lock, remove_unheld
+
 _PREFIX = "orch-agent-"
 _locks: list[int] = []
 
@@ -19,25 +21,15 @@ _locks: list[int] = []
 def make() -> str:
     """A new directory, after taking away those of the dead. Raises OSError."""
     for path in glob.glob(os.path.join(glob.escape(tempfile.gettempdir()), f"{_PREFIX}*")):
-        _remove_if_dead(path)
-    path = tempfile.mkdtemp(prefix=_PREFIX)
-    _locks.append(_lock(path))  # held until this process ends
-    return path
-
-
-def _remove_if_dead(path: str) -> None:
-    with contextlib.suppress(OSError):  # somebody else's, or alive, or being made at this moment
-        if os.stat(path).st_uid == os.geteuid() and os.path.exists(os.path.join(path, ".lock")):
-            fd = _lock(path)
-            shutil.rmtree(path, ignore_errors=True)
-            os.close(fd)
-
-
-def _lock(path: str) -> int:
-    fd = os.open(os.path.join(path, ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with contextlib.suppress(OSError):  # somebody else's, or alive
+            if os.stat(path).st_uid == os.geteuid() and os.path.exists(os.path.join(path, ".lock")):
+                remove_unheld(path)
+    aside = tempfile.mkdtemp(prefix="orch-new-")
+    path = os.path.join(os.path.dirname(aside), _PREFIX + os.path.basename(aside).removeprefix("orch-new-"))
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _locks.append(lock(aside, fcntl.LOCK_EX))  # held until this process ends, and before others would look
+        os.rename(aside, path)
     except OSError:
-        os.close(fd)
+        shutil.rmtree(aside, ignore_errors=True)
         raise
-    return fd
+    return path

@@ -6,12 +6,11 @@
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 
 from .. import clock, contract, files
 from . import conditions, environment, evidence, look, processes
@@ -21,18 +20,15 @@ from .loop import Loop
 from .oom import OomCounter
 from .output import TaskOutput
 from .relay import Relay
-from .template.client import Running, Start, Templates
+from .sweep import Sweeper
+from .template.choice import Templates
+from .template.client import Running, Start
 
-"""The bootstrap makes this file once it has made SIGQUIT harmless."""
 STACKS_S = 0.3
 """How long a task that shows its stacks is left alone: a SIGTERM that came at once would end it before its handler has run."""
 TEARDOWN_S = 20.0
 """How long an interpreter may take to end when its program is over, threads and exit handlers included. TensorFlow's teardown can hang
 (`ClusterCoordinator.__del__`; see docs/restarts.md), and then nobody would ever hear that the training was done."""
-SWEEP_LOOK_S = 0.02
-SWEEP_GRACE_S = 1.0
-"""How long what a task left behind may take to end after SIGTERM."""
-SWEEP_GIVE_UP_S = 5.0
 
 
 @dataclass(slots=True)
@@ -54,10 +50,7 @@ class HostTask:
     """We have ended its interpreter because that did not end by itself."""
     ended: bool = False
     kill_at: float | None = None
-    sweep_by: float = 0.0
     quiet_until: float = 0.0
-    warned: set[int] = field(default_factory=set)
-    """What it left behind and has been sent SIGTERM."""
 
 
 class TaskTable:
@@ -80,12 +73,12 @@ class TaskTable:
         self._tasks: dict[int, HostTask] = {}
         self._running: dict[str, int] = {}
         """The pids of those that have not ended, by name."""
-        self._sweep_at = math.inf
         # Ends that were seen before the start was: of a task whose template died right after it had forked it.
         self._unclaimed: dict[int, int] = {}
         self._oom = OomCounter()
         self._templates = Templates(loop, self._limits, self._end, self._imported, template)
         self._starter = Starter(loop, self._templates, self._limits, self._started, self._failed, self._waiting, self._note)
+        self._sweeper = Sweeper(loop, self._tasks, lambda: self._templates.pids, self._note, self._forget)
         self.run_id = ""
         self.root = ""
 
@@ -141,7 +134,7 @@ class TaskTable:
 
     def _kill_torn(self, task: HostTask) -> None:
         if task.pid in self._tasks and not task.ended:
-            processes.signal_group(task.pid, signal.SIGKILL)
+            self._kill(task)
 
     def close(self) -> None:
         """Let the templates go."""
@@ -184,7 +177,7 @@ class TaskTable:
             self._end(pid, os.waitstatus_to_exitcode(status))
         if not self._starter:
             self._unclaimed.clear()
-        self._sweep()
+        self._sweeper.look()
 
     def _started(self, birth: Birth, pid: int, lifeline: int) -> None:
         order = birth.order
@@ -236,9 +229,13 @@ class TaskTable:
 
     def _kill_overdue(self, task: HostTask) -> None:
         if task.pid in self._tasks:
-            processes.signal_group(task.pid, signal.SIGKILL)
-            if task.ended:
-                self._sweep_soon(0)
+            self._kill(task)
+            self._sweeper.hurry(task.pid)
+
+    def _kill(self, task: HostTask) -> None:
+        processes.signal_group(task.pid, signal.SIGKILL)
+        if not task.ended:
+            self._sweeper.await_end(task.pid, task.order.task)
 
     def _end(self, pid: int, code: int) -> None:
         """A process of ours has ended: seen by ourselves, or by the template that forked it, or by both. `code`: -n for signal n."""
@@ -250,7 +247,6 @@ class TaskTable:
         task.ended = True
         if self._running.get(task.order.task) == pid:
             del self._running[task.order.task]
-        task.sweep_by = time.monotonic() + SWEEP_GRACE_S
         self._relay.announce(task.output)
         ending = evidence.read_ending(task.output.directory)
         if ending is not None and (task.torn or ending.at < task.stopped_at):
@@ -271,52 +267,17 @@ class TaskTable:
             replace(found, condition=task.condition),
         )
         self._link.send(exited)
-        processes.signal_group(task.pid, signal.SIGTERM)
-        self._sweep_soon(0)
+        marks = (os.fsencode(f"ORCH_RUN_ID={self.run_id}"), os.fsencode(f"ORCH_TASK={task.order.task}"))
+        self._sweeper.begin(pid, marks, task.kill_at)
 
-    def _sweep_soon(self, seconds: float) -> None:
-        at = time.monotonic() + seconds
-        if at < self._sweep_at:
-            self._sweep_at = at
-            self._loop.after(seconds, self._sweep_on_time)
-
-    def _sweep_on_time(self) -> None:
-        if time.monotonic() >= self._sweep_at:  # if not, an earlier one was asked for after this one
-            self._sweep()
-
-    def _sweep(self) -> None:
-        """End what ended tasks have left behind; forget those of which nothing is left."""
-        self._sweep_at = math.inf
-        ended = [task for task in self._tasks.values() if task.ended]
-        if not ended:
-            return
-        # In this order: who leaves a group, and its parent, after the first look is seen by the second.
-        empty = {task.pid for task in ended if processes.group_is_empty(task.pid)}
-        strays = processes.find_strays(set(self._tasks) | self._templates.pids)
-        for task in ended:
-            self._sweep_one(task, task.pid in empty, strays)
-        if any(task.pid in self._tasks for task in ended):
-            self._sweep_soon(SWEEP_LOOK_S)
-
-    def _sweep_one(self, task: HostTask, is_empty: bool, strays: Mapping[int, frozenset[bytes]]) -> None:
-        # The last task answers for those as well that have dropped our variables, and cannot be told apart by them.
-        marks = {os.fsencode(f"ORCH_RUN_ID={self.run_id}"), os.fsencode(f"ORCH_TASK={task.order.task}")} if len(self._tasks) > 1 else set()
-        left = {pid for pid, environment in strays.items() if marks <= environment}
-        now = time.monotonic()
-        overdue = now >= task.sweep_by or (task.kill_at is not None and now >= task.kill_at)
-        for pid in left if overdue else left - task.warned:
-            processes.signal_one(pid, signal.SIGKILL if overdue else signal.SIGTERM)
-        task.warned |= left
-        if overdue and not is_empty:
-            processes.signal_group(task.pid, signal.SIGKILL)
-        if (is_empty and not left) or now >= task.sweep_by + SWEEP_GIVE_UP_S:
-            self._forget(task)
-
-    def _forget(self, task: HostTask) -> None:
-        del self._tasks[task.pid]
+    def _forget(self, pid: int, left: str) -> None:
+        """Nothing is left of a task, or nothing that anybody could end."""
+        task = self._tasks.pop(pid)
+        if self._running.get(task.order.task) == pid:  # given up before it has ended
+            del self._running[task.order.task]
         os.close(task.lifeline)
         self._relay.remove(task.output)
-        self._link.send(contract.Swept(task.order.task, task.order.attempt))
+        self._link.send(contract.Swept(task.order.task, task.order.attempt, left))
         if task.output.look_whether_shorter():
             text = f"{task.order.task} cut its own log short: it opened /dev/stdout or /dev/stderr anew (use >&1, >>, or tee -a)"
             self._note(text)

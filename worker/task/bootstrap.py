@@ -13,22 +13,19 @@ import os
 import signal
 import sys
 import time
-from importlib.machinery import SourceFileLoader, SourcelessFileLoader
 
 from .. import files
 from . import failure
+from .program import forget_shadowed, prepare
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import CodeType, ModuleType
     from typing import Any, NoReturn
 
 _PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "path")
 _BROKEN = 125
 _OUT_OF_THE_WAY = 200
 """Where our own descriptor goes, so that the user's first one has the number it would have had."""
-_replaced: list[ModuleType | None] = []
 
 
 def main(fd: int, loaded: frozenset[str]) -> None:
@@ -46,9 +43,9 @@ def run(order: dict[str, Any], loaded: frozenset[str]) -> None:
     if order["tf_config"] is not None:
         os.environ["TF_CONFIG"] = order["tf_config"]
     program = order["program"]
-    start = _PREPARATIONS[program["kind"]](program.get("target", ""), program.get("args", []))
+    start = prepare(program["kind"], program.get("target", ""), program.get("args", []))
     sys.path.append(_PATH)
-    _forget_shadowed(sys.modules.keys() - loaded)
+    forget_shadowed(sys.modules.keys() - loaded)
     _apply_devices(order["devices"], order["log_dir"])
     if order["strategy"] == "multi_worker_mirrored":
         from . import collectives, signals
@@ -82,7 +79,8 @@ def _read_order(fd: int) -> dict[str, Any]:
         os.close(fd)
         order: dict[str, Any] = json.loads(data)
     except (OSError, ValueError) as error:
-        _end(f"orch: cannot read this task's order from descriptor {fd}: {error}", _BROKEN)
+        print(f"orch: cannot read this task's order from descriptor {fd}: {error}", file=sys.stderr)
+        sys.exit(_BROKEN)
     return order
 
 
@@ -94,11 +92,14 @@ def _show_stacks_on_signal(log_dir: str) -> None:
         pass  # stderr is closed
     if not hasattr(faulthandler, "register"):
         return
+    path = os.path.join(log_dir, files.STACKS)
+    aside = f"{path}.new"
     try:
-        fd = os.open(os.path.join(log_dir, files.STACKS), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        faulthandler.register(signal.SIGQUIT, _move_away(fd), all_threads=True, chain=False)
+        os.rename(aside, path)  # the agent asks whoever has the file, and SIGQUIT kills whoever has no handler
     except OSError:
-        return  # the log directory is gone or full: the program can still run
-    faulthandler.register(signal.SIGQUIT, _move_away(fd), all_threads=True, chain=False)
+        pass  # the log directory is gone or full: the program can still run
 
 
 class _Ending:
@@ -163,147 +164,3 @@ def _explain(error: BaseException, settings: dict[str, Any]) -> None:
         from . import devices
 
         devices.explain(error, settings)
-
-
-def _end(message: str, code: int) -> NoReturn:
-    print(message, file=sys.stderr)
-    sys.exit(code)
-
-
-# --- the program -------------------------------------------------------------------------------
-
-
-def _prepare_script(target: str, args: list[str]) -> Callable[[], None]:
-    """``python TARGET ARGS``: pymain_run_python in CPython's Modules/main.c."""
-    path = os.path.join(os.getcwd(), target)  # not abspath: the interpreter leaves "./" and ".." alone
-    _present([target], args)
-    if _is_importable(path):
-        _put_first(path)
-        return lambda: _run_module("__main__", alter_argv=False)
-    _put_first(os.path.dirname(os.path.realpath(path)))
-    return lambda: _run_file(path)
-
-
-def _prepare_module(target: str, args: list[str]) -> Callable[[], None]:
-    """``python -m TARGET ARGS``."""
-    _present(["-m"], args, shown=["-m", target])
-    _put_first(os.getcwd())
-    return lambda: _run_module(target, alter_argv=True)
-
-
-def _prepare_server(target: str, args: list[str]) -> Callable[[], None]:
-    """Orch's own `tf.distribute.Server`."""
-    _present(["orch-serve"], args)
-    _put_first(os.getcwd())
-
-    def run() -> None:
-        from .serve import serve
-
-        serve()
-
-    return run
-
-
-def _prepare_data_server(target: str, args: list[str]) -> Callable[[], None]:
-    """A server of the tf.data service."""
-    _present(["orch-data-service"], args)
-    _put_first(os.getcwd())
-
-    def run() -> None:
-        from .data_service import serve
-
-        serve(*args)
-
-    return run
-
-
-_PREPARATIONS = {
-    "script": _prepare_script,
-    "module": _prepare_module,
-    "serve": _prepare_server,
-    "data_service": _prepare_data_server,
-}
-
-
-def _present(name: list[str], args: list[str], shown: list[str] | None = None) -> None:
-    """`sys.argv`, and `sys.orig_argv` with the interpreter's own options."""
-    interpreter = sys.orig_argv[: -len(sys.argv)]
-    sys.argv = [*name, *args]
-    sys.orig_argv = [*interpreter, *(shown or name), *args]
-
-
-def _put_first(directory: str) -> None:
-    if not getattr(sys.flags, "safe_path", False):
-        sys.path.insert(0, directory)
-
-
-def _is_importable(path: str) -> bool:
-    """True for a directory or a zip file, which runs by the ``__main__.py`` in it."""
-    for hook in sys.path_hooks:
-        try:
-            hook(path)
-        except ImportError:
-            continue
-        return True
-    return False
-
-
-def _forget_shadowed(ours: set[str]) -> None:
-    """Unload those of our modules that the user has a file of the same name for: under plain Python it would win."""
-    if not sys.path or getattr(sys.flags, "safe_path", False):
-        return
-    try:
-        present = {entry.partition(".")[0] for entry in os.listdir(sys.path[0])}
-    except OSError:
-        return  # a zip file, or not readable
-    shadowed = {name.partition(".")[0] for name in ours} & present
-    for name in ours:
-        # Built-in and frozen modules come before the path, whatever lies on it.
-        origin = getattr(getattr(sys.modules[name], "__spec__", None), "origin", None)
-        if name.partition(".")[0] in shadowed and origin not in ("built-in", "frozen"):
-            del sys.modules[name]
-
-
-def _new_main() -> ModuleType:
-    """The `__main__` of the program, as the interpreter makes its own (add_main_module in Python/pylifecycle.c)."""
-    # The interpreter goes on using the namespace of the one it made, without owning it (pyrun_simple_file in
-    # Python/pythonrun.c), after the exception that was the last to hold it has been printed.
-    _replaced.append(sys.modules.get("__main__"))
-    main = type(sys)("__main__")
-    main.__builtins__ = sys.modules["builtins"]  # type: ignore[attr-defined]
-    if sys.version_info < (3, 14):
-        main.__annotations__ = {}
-    sys.modules["__main__"] = main
-    return main
-
-
-def _run_file(path: str) -> None:
-    try:
-        with open(path, "rb") as file:
-            source = file.read()
-    except OSError as error:
-        # Word for word what the interpreter says, and its exit code.
-        _end(f"{sys.orig_argv[0]}: can't open file {path!r}: [Errno {error.errno}] {error.strerror}", 2)
-    main = _new_main()
-    main.__file__ = path
-    main.__cached__ = None  # type: ignore[attr-defined]
-    loader = SourcelessFileLoader if path.endswith(".pyc") else SourceFileLoader
-    main.__loader__ = loader("__main__", path)
-    exec(_compile(source, path), main.__dict__)
-
-
-def _compile(source: bytes, path: str) -> CodeType:
-    if path.endswith(".pyc"):
-        import marshal
-
-        code: CodeType = marshal.loads(source[16:])
-        return code
-    return compile(source, path, "exec", dont_inherit=True)
-
-
-def _run_module(name: str, alter_argv: bool) -> None:
-    # As the interpreter does for -m, for a directory and for a zip file (pymain_run_module in Modules/main.c).
-    import runpy
-
-    _new_main()
-    runpy._run_module_as_main(name, alter_argv)  # type: ignore[attr-defined]

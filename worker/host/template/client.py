@@ -1,7 +1,6 @@
-"""The agent's end of its templates: who has imported what, and forks from it.
+"""The agent's end of a template: tasks are asked for, and their ends are heard of.
 
-A template serves all tasks whose import-time environment is its own, in every attempt of a run. Whatever it cannot
-do safely, or at all, comes back as a refusal with a reason; the task then gets a fresh interpreter.
+Whatever a template cannot do safely, or at all, comes back as a refusal with a reason; the task then gets a fresh interpreter.
 
 Its tasks are its children: it alone learns how one has ended. So the agent watches them as well, and a template that is dead,
 stopped or stuck is killed: its tasks live on, as the agent's own children, and the kernel tells their exit codes again.
@@ -18,7 +17,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from .. import environment, processes
@@ -65,11 +64,7 @@ class Running:
     control: socket.socket
 
 
-class NoTemplateError(Exception):
-    """A task cannot be forked; the message says why."""
-
-
-def _spawn(start: Start, log: str, limits: tuple[int, int]) -> Running:
+def spawn(start: Start, log: str, limits: tuple[int, int]) -> Running:
     """Start a template. Raises OSError or `SpawnError`."""
     control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
@@ -86,12 +81,21 @@ def _spawn(start: Start, log: str, limits: tuple[int, int]) -> Running:
 class Template:
     """One template process. It answers forks in the order in which they are asked for, as soon as its imports are done."""
 
-    def __init__(self, loop: Loop, start: Start, log: str, owner: Templates, running: Running) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        start: Start,
+        log: str,
+        on_ended: Callable[[int, int], None],
+        on_imported: Callable[[tuple[str, ...], float], None],
+        running: Running,
+    ) -> None:
+        """`on_ended` gets the pid and the code of each task that has ended, -n for signal n; `on_imported` what and in how many seconds."""
         self.preload, self.key = start.preload, environment.frozen(start.env, start.preload)
         self.ready = self.gone = False
         self.why = ""
         """Why it is gone."""
-        self._loop, self._owner, self._log = loop, owner, log
+        self._loop, self._log, self._on_ended, self._on_imported = loop, log, on_ended, on_imported
         self._waiting: deque[Fork] = deque()
         self._asked: dict[int, tuple[Fork, int]] = {}
         self._tokens = 0
@@ -178,7 +182,7 @@ class Template:
         if "ended" in message:
             self._unwatch(message["ended"])
             self._departed.discard(message["ended"])
-            self._owner.on_ended(message["ended"], message["code"])
+            self._on_ended(message["ended"], message["code"])
         elif "forked" in message:
             fork, lifeline = self._asked.pop(message["forked"])
             # From here on it runs, and is no longer ours to start anew. One that has died meanwhile is a task that has ended.
@@ -192,7 +196,7 @@ class Template:
             fork.on_refused(message["why"])
         elif message.get("ready"):
             self.ready = True
-            self._owner.on_imported(self.preload, message["seconds"])
+            self._on_imported(self.preload, message["seconds"])
         else:
             self.why = f"importing {', '.join(self.preload)} failed: {message['why']} (see {self._log})"
         self._ask_next()
@@ -253,78 +257,3 @@ class Template:
             processes.signal_one(self.pid, signal.SIGKILL)
         self._is_watching = True
         self._loop.after(max(PATIENCE_S - silent_s, 0.1), self._look)
-
-
-class Templates:
-    """All templates of this host, each with an import-time environment of its own."""
-
-    def __init__(
-        self,
-        loop: Loop,
-        limits: tuple[int, int],
-        on_ended: Callable[[int, int], None],
-        on_imported: Callable[[tuple[str, ...], float], None],
-        running: Running | None = None,
-    ) -> None:
-        """`running`: the first template, if it is there already."""
-        self.limits, self.on_ended, self.on_imported = limits, on_ended, on_imported
-        self.directory = ""
-        self._loop, self._running = loop, running
-        self._first: Start | None = None
-        self._trouble = ""
-        self._templates: list[Template] = []
-
-    @property
-    def pids(self) -> set[int]:
-        """Our children that are no tasks."""
-        return {template.pid for template in self._templates}
-
-    def add(self, start: Start) -> Template | None:
-        """Start a template; None if that cannot be done, and then tasks simply get fresh interpreters."""
-        self._first = self._first or start
-        log = os.path.join(self.directory, f"template-{len(self._templates) + 1}.log")
-        try:
-            os.makedirs(self.directory, mode=0o700, exist_ok=True)
-            running, self._running = self._running or _spawn(start, log, self.limits), None
-        except (OSError, processes.SpawnError) as error:
-            self._trouble = f"the template could not be started: {error}"
-            return None
-        template = Template(self._loop, start, log, self, running)
-        self._templates.append(template)
-        return template
-
-    def key(self, env: Mapping[str, str]) -> frozenset[tuple[str, str]]:
-        """What tasks must have in common to be forked from the same template."""
-        return environment.frozen(env, self._first.preload if self._first else ())
-
-    def choose(self, env: Mapping[str, str], key: frozenset[tuple[str, str]], sharing: int) -> Template | None:
-        """The living template in which this environment, whose `key` is known, would have imported the same.
-
-        If there has never been one, and `sharing` tasks, at least two, are about to start with the same import-time environment, they
-        get one. Raises `NoTemplateError` where a fork was meant and cannot be had; None: nobody meant one.
-        """
-        if self._first is None:
-            return None
-        found = next((template for template in self._templates if template.key == key), None)
-        if found is None and self._templates and sharing > 1:
-            found = self.add(replace(self._first, env=env))
-        if found is None:
-            raise NoTemplateError(self._trouble or self._explain(key))
-        if found.gone:
-            raise NoTemplateError(found.why)
-        return found
-
-    def close(self) -> None:
-        """End all templates, and what is left of their imports in sessions of its own. When no task is left."""
-        for template in self._templates:
-            template.close()
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(template.pid, 0)
-        for pid in processes.find_strays(set()) if self._templates else ():
-            processes.signal_one(pid, signal.SIGKILL)
-
-    def _explain(self, key: frozenset[tuple[str, str]]) -> str:
-        first = self._templates[0]
-        names = sorted({name for name, _ in key ^ first.key})
-        verb = "differs" if len(names) == 1 else "differ"
-        return f"{', '.join(names)} {verb} from what {', '.join(first.preload)} has been imported under"

@@ -14,13 +14,13 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from ... import contract
 from ...channel import ChannelError, Decoder
 from .. import environment, look, memory
 from . import key, place
+from .arrival import Arrival
 from .place import MESSAGE_BYTES, ROOM
 
 PATIENCE_S = 2.0
@@ -31,31 +31,23 @@ class NotUsedError(Exception):
     """The warm process is there and cannot be used; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stay:
-    """The agent goes on by itself. `seed`: what it has read of its orders; `note`: a line for the user, if there is one."""
-
-    seed: bytes = b""
-    note: str = ""
-
-
-def move(orders_fd: int, frames_fd: int) -> Stay | int:
-    """Have a fork of the warm process be the agent, if it fits; returns the exit code then."""
+def move(orders_fd: int, frames_fd: int) -> Arrival | int:
+    """Have a fork of the warm process be the agent, if it fits; returns its exit code then, and otherwise what we go on with ourselves."""
     seed, hello = _read_hello(orders_fd)
     wanted = hello is not None and hello.template is not None and look.needs_template(hello.template, hello.programs, hello.cwd)
     if hello is None or not wanted:
-        return Stay(seed)
+        return Arrival(seed)
     try:
         with _connected() as connection:
             if connection is None:
-                return Stay(seed)
+                return Arrival(seed)
             try:
                 pidfd, lifeline = _send_ahead(connection, hello, seed, orders_fd, frames_fd)
             except (OSError, ValueError, KeyError) as error:
                 raise NotUsedError(f"it does not answer as it should ({error})") from None
             return _stand_by(connection, pidfd, lifeline, orders_fd, frames_fd)
     except NotUsedError as error:
-        return Stay(seed, f"the warm template is not used: {error}")
+        return Arrival(seed, f"the warm template is not used: {error}")
 
 
 def _read_hello(orders_fd: int) -> tuple[bytes, contract.Hello | None]:

@@ -30,11 +30,11 @@ def _load() -> tuple[Any, ...]:
     sys.modules[package.__name__] = package
     return tuple(
         importlib.import_module(f"_orch_worker.{name}")
-        for name in ("contract", "host.look", "host.memory", "host.processes", "host.warm.key", "host.warm.place", "task_environment")
+        for name in ("host.look", "host.memory", "host.processes", "host.warm.key", "host.warm.place", "task_environment")
     )
 
 
-contract, look, memory, processes, key, place, task_environment = _load()
+look, memory, processes, key, place, task_environment = _load()
 
 
 class NoAnswerError(Exception):

@@ -17,6 +17,7 @@ from ..template import server as template
 from ..template.client import Running
 from ..template.safety import Safety, open_files
 from . import key
+from .arrival import Arrival
 from .place import MESSAGE_BYTES
 from .threads import set_threads
 
@@ -65,7 +66,7 @@ def become_agent(move: Move) -> dict[str, Any] | None:
     _say(move.connection, {"begun": True})
     if not move.connection.recv(MESSAGE_BYTES):
         os._exit(0)  # it has not waited for us, and is the agent itself
-    arrival = agent.Arrival(given["seed"].encode("latin-1"), given["note"], Running(pid, life_write, control))
+    arrival = Arrival(given["seed"].encode("latin-1"), given["note"], Running(pid, life_write, control))
     try:
         code = agent.Agent(orders, frames, arrival).run()
         _say(move.connection, {"code": code})

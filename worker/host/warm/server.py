@@ -124,8 +124,10 @@ class Warm:
                 if asked == "come" and why is None:
                     return self._fork(connection)
                 self._say(connection, why)
-            except (OSError, ValueError, KeyError, TypeError):
-                pass  # a visitor that is gone, or is none of ours
+            except OSError:
+                pass  # a visitor that is gone
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                show(error)  # in our log: a mistake of ours, or a visitor that speaks otherwise
         return None
 
     def _find_obstacle(self, theirs: dict[str, Any]) -> str | None:

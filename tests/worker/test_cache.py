@@ -1,0 +1,130 @@
+"""Directories that agents keep, share and take away from one another: worker/, the working directory, their own. Real files and locks."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from worker.contract import Code, CodeFile
+from worker.host import arrive, code, scratch
+
+OLD_S = 1.0
+"""The time of a directory that nobody has used for long."""
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "orch"
+
+
+@pytest.fixture(autouse=True)
+def _release() -> Iterator[None]:
+    """Give back the locks that an agent holds until it ends."""
+    yield
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if "/.lock" in os.readlink(f"/proc/self/fd/{name}"):
+                os.close(int(name))
+
+
+def while_it_is_removed(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
+    """Have something happen when the first directory is about to be removed."""
+    remove, acts = shutil.rmtree, [act]
+
+    def rmtree(*arguments: Any, **named: Any) -> None:
+        while acts:
+            acts.pop()()
+        remove(*arguments, **named)
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+
+
+def is_held(directory: Path) -> bool:
+    with open(directory / ".lock") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def test_an_agent_that_comes_while_an_old_worker_is_removed_has_its_own(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"host/start.py": "text"}
+    old = cache / "worker-old"
+    (old / "host").mkdir(parents=True, mode=0o700)
+    (old / "host/start.py").write_text("text")
+    (old / ".lock").touch()
+    os.utime(old, (OLD_S, OLD_S))
+    came: list[str] = []
+    while_it_is_removed(monkeypatch, lambda: came.append(arrive._settle("worker-old", files)[0]))
+    arrive._settle("worker-new", files)
+    assert (Path(came[0]) / "host/start.py").read_text() == "text"
+    assert is_held(Path(came[0]))
+    assert is_held(cache / "worker-new")
+
+
+def test_an_agent_that_comes_while_an_old_working_directory_is_removed_has_its_own(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = b"print()\n"
+    file = CodeFile("script.py", hashlib.sha256(text).hexdigest(), len(text), False)
+    stores = [code.CodeStore(), code.CodeStore()]
+
+    def settle(store: code.CodeStore, digest: str) -> Path:
+        for wanted in store.expect(Code(digest, (file,))):
+            store.take(wanted, text, last=True)
+        return Path(store.settle())
+
+    first = settle(stores[0], "a" * 64)
+    stores[0].close()
+    os.utime(first, (OLD_S, OLD_S))
+    came: list[Path] = []
+    again = code.CodeStore()
+    while_it_is_removed(monkeypatch, lambda: came.append(settle(again, "a" * 64)))
+    settle(stores[1], "b" * 64)
+    assert (came[0] / "script.py").read_bytes() == text
+    assert is_held(came[0])
+    assert [path for path in (cache / "code").iterdir() if path not in (came[0], Path(stores[1].path))] == []
+
+
+def test_what_somebody_holds_is_not_removed(tmp_path: Path) -> None:
+    fd = arrive.lock(str(tmp_path), fcntl.LOCK_SH)
+    with pytest.raises(OSError, match="unavailable"):
+        arrive.remove_unheld(str(tmp_path))
+    assert tmp_path.exists()
+    os.close(fd)
+
+
+def test_agents_that_begin_together_do_not_take_each_other_for_dead(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    flock, others = fcntl.flock, [scratch.make]
+    made: list[str] = []
+
+    def meanwhile(*arguments: Any) -> None:
+        while others:  # between the first one's open() and its flock()
+            made.append(others.pop()())
+        flock(*arguments)
+
+    monkeypatch.setattr(fcntl, "flock", meanwhile)
+    made.append(scratch.make())
+    monkeypatch.setattr(fcntl, "flock", flock)
+    assert [is_held(Path(path)) for path in made] == [True, True]
+    assert {str(path) for path in tmp_path.iterdir()} == set(made)
+
+
+def test_a_dead_agents_directory_is_taken_away_and_a_living_ones_is_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    living = scratch.make()
+    dead = tmp_path / "orch-agent-dead"
+    (dead / "attempt-1").mkdir(parents=True)
+    (dead / ".lock").touch()
+    third = scratch.make()
+    assert {str(path) for path in tmp_path.iterdir()} == {living, third}

@@ -1,0 +1,16 @@
+"""What an agent begins with that does not begin with nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..template.client import Running
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """`seed`: orders that were read already; `note`: a line for the user, if there is one; `template`: the first, if it is there."""
+
+    seed: bytes = b""
+    note: str = ""
+    template: Running | None = None
