@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import clock, contract
-from . import look, ports, processes, scratch
+from . import look, ports, processes, programs, scratch
 from .code import CodeError, CodeStore, compare
 from .link import Link
 from .loop import Loop
@@ -130,8 +130,8 @@ class Agent:
 
     def _greet(self, hello: contract.Hello) -> None:
         hello, trouble = self._settle(hello)
-        is_wanted = hello.template is not None and look.needs_template(hello.template, hello.programs, hello.cwd)
-        problems = look.find_problems(hello.programs, hello.cwd) or compare(hello.compare, hello.cwd)
+        is_wanted = hello.template is not None and programs.needs_template(hello.template, hello.programs, hello.cwd)
+        problems = programs.find_problems(hello.programs, hello.cwd) or compare(hello.compare, hello.cwd)
         tensorflow = look.find_tensorflow(hello.template.env if hello.template else {}) if hello.lost_after_s is not None else None
         if tensorflow == "" and is_wanted:
             problems.append(f"there is no TensorFlow for {sys.executable}: pip install it there, or choose another Python with python:")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from .. import contract
 from ..task_environment import compose, tf_config_of
-from . import look, processes
+from . import look, processes, programs
 from .loop import Loop
 from .memory import keep_in_memory
 from .output import TaskOutput
@@ -152,7 +152,7 @@ class Starter:
             "stderr": birth.output.path("stderr"),
             "limits": self._limits,
             "cores": _cores(order),
-            "path": look.directory_of(order.program, order.cwd),
+            "path": programs.directory_of(order.program, order.cwd),
         }
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from ... import contract
 from ...channel import ChannelError, Decoder
-from .. import environment, look, memory
+from .. import environment, memory, programs
 from . import key, place
 from .place import MESSAGE_BYTES, ROOM
 
@@ -42,7 +42,7 @@ class Stay:
 def move(orders_fd: int, frames_fd: int) -> Stay | int:
     """Have a fork of the warm process be the agent, if it fits; returns the exit code then."""
     seed, hello = _read_hello(orders_fd)
-    wanted = hello is not None and hello.template is not None and look.needs_template(hello.template, hello.programs, hello.cwd)
+    wanted = hello is not None and hello.template is not None and programs.needs_template(hello.template, hello.programs, hello.cwd)
     if hello is None or not wanted:
         return Stay(seed)
     try:
@@ -116,7 +116,7 @@ def _send_ahead(connection: socket.socket, hello: contract.Hello, seed: bytes, o
         "seed": seed.decode("latin-1"),
         "note": f"tasks are forked from the warm template of {time.strftime('%H:%M:%S', time.localtime(came['since']))}",
         "run_id": hello.run_id,
-        "directory": look.directory_of_first(hello.programs, hello.cwd),
+        "directory": programs.directory_of_first(hello.programs, hello.cwd),
         "log": log,
         "threads": int(threads) if threads.isdigit() and int(threads) > 0 else None,
     }
