@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import site
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -25,21 +25,20 @@ def test_the_version_of_tensorflow_that_a_task_would_import(tmp_path: Path, name
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    assert look.find_tensorflow({"PYTHONPATH": f"/no/such/directory:{tmp_path}"}) == expected
+    assert look.find_tensorflow([{"PYTHONPATH": f"/no/such/directory:{tmp_path}"}], "/") == expected
+    assert look.find_tensorflow([{"PYTHONPATH": "/no/such/directory"}, {"PYTHONPATH": tmp_path.name}], str(tmp_path.parent)) == expected
 
 
-@pytest.mark.parametrize(("line", "seen"), [("include-system-site-packages = false", False), ("include-system-site-packages = true", True)])
-def test_the_users_own_packages_count_where_python_looks_at_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, seen: bool
-) -> None:
-    (tmp_path / "own/tensorflow").mkdir(parents=True)
-    (tmp_path / "own/tensorflow/__init__.py").touch()
-    (tmp_path / "pyvenv.cfg").write_text(f"home = /usr/bin\n{line}\n")
-    monkeypatch.setattr(site, "getusersitepackages", lambda: str(tmp_path / "own"))
-    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+def test_there_is_no_tensorflow_only_if_nothing_else_can_lead_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [])
-    monkeypatch.delenv("PYTHONPATH", raising=False)
-    assert bool(look.find_tensorflow({})) is seen
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    (tmp_path / "tensorflow").mkdir()  # what is left of one that was removed
+    assert look.find_tensorflow([{"PYTHONPATH": str(tmp_path)}], "/") == ""
+    (tmp_path / "sitecustomize.py").touch()
+    assert look.find_tensorflow([{"PYTHONPATH": str(tmp_path)}], "/") is None
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as file:
+        file.writestr("tensorflow/__init__.py", "")
+    assert look.find_tensorflow([{"PYTHONPATH": str(tmp_path / "all.zip")}], "/") == look.UNKNOWN_VERSION
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from pathlib import Path
 
@@ -45,6 +46,33 @@ def test_a_module_is_followed_through_its_package(tmp_path: Path) -> None:
     (package / "train.py").write_text("from . import model")
     (package / "model.py").write_text("import tensorflow")
     assert programs.needs_template(TENSORFLOW, [Program("module", "package.train")], str(tmp_path))
+
+
+def test_a_module_is_followed_where_the_tasks_will_find_it(tmp_path: Path) -> None:
+    (tmp_path / "src/package").mkdir(parents=True)
+    (tmp_path / "src/package/__main__.py").write_text("import model")
+    (tmp_path / "src/model.py").write_text("import tensorflow")
+    template = TemplateOrder(("tensorflow",), 2, {"PYTHONPATH": "src"})
+    assert programs.needs_template(template, [Program("module", "package")], str(tmp_path))
+
+
+def test_a_module_is_missing_only_if_no_task_could_find_it(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/tool.py").touch()
+    module = [Program("module", "tool")]
+    assert programs.find_problems(module, str(tmp_path), [{"PYTHONPATH": "src"}]) == []
+    assert programs.find_problems(module, str(tmp_path), [{}, {"PYTHONPATH": "src"}]) == []
+    assert "no module named 'tool'" in programs.find_problems(module, str(tmp_path), [{}])[0]
+    assert programs.find_problems(module, str(tmp_path), [{"PYTHONHOME": "/opt/python"}]) == []
+
+
+def test_an_import_hook_that_fails_is_left_to_the_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hook:
+        def find_spec(self, *_: object) -> None:
+            raise RuntimeError("not now")
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Hook()])
+    assert programs.find_problems([Program("module", "tool")], str(tmp_path)) == []
 
 
 def test_who_asks_for_a_preload_gets_it(tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ import glob
 import os
 import platform
 import re
-import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ..contract import Gpu
+from .import_path import import_path
 
 
 def count_cores() -> int:
@@ -80,34 +80,29 @@ def python_version() -> str:
     return platform.python_version()
 
 
-def find_tensorflow(env: Mapping[str, str]) -> str:
-    """The version of TensorFlow that a task with this environment would import, without importing it; empty if there is none.
-
-    The agent runs isolated; what the tasks get from PYTHONPATH and from the user's own site-packages counts as well, the latter
-    not in a virtual environment (site.py: only if it sees the system's packages).
+def find_tensorflow(envs: Iterable[Mapping[str, str]], cwd: str) -> str | None:
+    """The version of TensorFlow that a task with one of these environments would import, without importing it; empty if there is none,
+    None if nobody can tell.
     """
-    import site  # wanted on hosts that were reached over a network only
-
-    python_path = env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
-    own = [site.getusersitepackages()] if _sees_users_packages() else []
-    for entry in [*python_path.split(os.pathsep), *own, *sys.path]:
-        if not entry or not os.path.isfile(os.path.join(entry, "tensorflow", "__init__.py")):
-            continue
-        found = glob.glob(os.path.join(glob.escape(entry), "t*f*-*.dist-info"))
-        versions = [match["version"] for name in found if (match := _PACKAGE.fullmatch(os.path.basename(name)))]
-        return versions[0] if versions else "of unknown version"
-    return ""
-
-
-def _sees_users_packages() -> bool:
-    if sys.prefix == sys.base_prefix:
-        return True
+    paths = [import_path(env, cwd) for env in envs]
+    for path in paths:
+        for entry in path.entries:
+            if entry and os.path.isfile(os.path.join(entry, "tensorflow", "__init__.py")):
+                return _version_of_tensorflow(entry)
     try:
-        with open(os.path.join(sys.prefix, "pyvenv.cfg"), encoding="utf-8") as file:
-            words = ("".join(line.split()).lower() for line in file)
-            return "include-system-site-packages=true" in words
-    except OSError:
-        return True
+        specs = [path.find("tensorflow") for path in paths]
+    except Exception:  # whatever an import hook has met
+        return None
+    if any(spec is not None and spec.origin for spec in specs):  # in a zip file, or by a hook; a directory without code has no origin
+        return UNKNOWN_VERSION
+    return "" if all(path.is_all for path in paths) else None
 
 
+def _version_of_tensorflow(directory: str) -> str:
+    found = glob.glob(os.path.join(glob.escape(directory), "t*f*-*.dist-info"))
+    versions = [match["version"] for name in found if (match := _PACKAGE.fullmatch(os.path.basename(name)))]
+    return versions[0] if versions else UNKNOWN_VERSION
+
+
+UNKNOWN_VERSION = "of unknown version"
 _PACKAGE = re.compile(r"(tensorflow|tensorflow_(cpu|gpu|intel|rocm|macos|cpu_aws)|tf_nightly(_cpu)?)-(?P<version>[^-]+)\.dist-info")

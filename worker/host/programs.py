@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import ast
 import glob
-import importlib.util
 import os
 import shutil
 import stat
 import sys
 import zipimport
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..contract import Program, TemplateOrder
 from . import look
+from .import_path import import_path, python_path
 
 MAX_CHECKED = 16 * 1024 * 1024
 """A script of this length or more is not looked into, only run."""
 
 
-def find_problems(programs: Iterable[Program], cwd: str) -> list[str]:
-    """Why these programs cannot run here, one sentence each; empty if they can."""
+def find_problems(programs: Iterable[Program], cwd: str, envs: Sequence[Mapping[str, str]] = ({},)) -> list[str]:
+    """Why these programs cannot run here, one sentence each; empty if they can, with one of the environments at least."""
     if not os.path.isdir(cwd):
         return [f"the working directory {cwd!r} does not exist"]
-    found = (_find_problem(program, cwd) for program in programs)
+    found = (_find_problem(program, cwd, envs) for program in programs)
     return list(dict.fromkeys(problem for problem in found if problem))
 
 
@@ -36,19 +36,18 @@ def needs_template(template: TemplateOrder, programs: Iterable[Program], cwd: st
     if template.always or any(program.kind in ("serve", "data_service") for program in programs):
         return True
     wanted = {name.partition(".")[0] for name in template.preload} | _IMPLIED
-    return any(not wanted.isdisjoint(_imports(program, cwd)) for program in programs)
+    return any(not wanted.isdisjoint(_imports(program, cwd, template.env)) for program in programs)
 
 
 _IMPLIED = {"keras", "tf_keras", "worker"}
 _MOST_FILES = 200
 
 
-def _imports(program: Program, cwd: str) -> Iterator[str]:
+def _imports(program: Program, cwd: str, env: Mapping[str, str]) -> Iterator[str]:
     """Top-level names that a program imports, and those that its neighbours do which it imports."""
     if program.kind == "command":
         return
-    first = os.path.join(cwd, program.target if program.kind == "script" else os.path.join(*program.target.split(".")) + ".py")
-    root = os.path.dirname(os.path.realpath(first)) if program.kind == "script" else cwd
+    first, root = _first_file(program, cwd, env)
     waiting, seen = [first], {first}
     while waiting and len(seen) < _MOST_FILES:
         path = waiting.pop()
@@ -59,6 +58,17 @@ def _imports(program: Program, cwd: str) -> Iterator[str]:
             found = {match for pattern in neighbours for match in glob.iglob(_escape_but_star(pattern))} - seen
             seen |= found
             waiting += found
+
+
+def _first_file(program: Program, cwd: str, env: Mapping[str, str]) -> tuple[str, str]:
+    """The file that a program begins with, and the directory where its own modules lie."""
+    if program.kind == "script":
+        first = os.path.join(cwd, program.target)
+        return first, os.path.dirname(os.path.realpath(first))
+    name = os.path.join(*program.target.split("."))
+    roots = [cwd, *(os.path.join(cwd, entry) for entry in python_path(env))]
+    places = [(os.path.join(root, name + ending), root) for root in roots for ending in ("/__main__.py", ".py")]
+    return next((place for place in places if os.path.isfile(place[0])), places[0])
 
 
 def _escape_but_star(pattern: str) -> str:
@@ -86,11 +96,11 @@ def _names(path: str) -> Iterator[tuple[str, bool]]:
             yield (node.module or "").partition(".")[0], node.level > 0
 
 
-def _find_problem(program: Program, cwd: str) -> str | None:
+def _find_problem(program: Program, cwd: str, envs: Sequence[Mapping[str, str]]) -> str | None:
     if program.kind == "script":
         return _check_script(program.target, cwd)
     if program.kind == "module":
-        return _check_module(program.target, cwd)
+        return _check_module(program.target, cwd, envs)
     if program.kind == "command":
         return _check_command(program.target, cwd)
     return None
@@ -140,19 +150,15 @@ def _describe(error: Exception) -> str:
     return f"{where}{error.msg}{text}"
 
 
-def _check_module(target: str, cwd: str) -> str | None:
+def _check_module(target: str, cwd: str, envs: Sequence[Mapping[str, str]]) -> str | None:
     # Only a top-level name can be looked up without importing its parents, that is, without running the user's code.
-    # The agent runs isolated; what the tasks get from PYTHONPATH counts as well.
     name = target.partition(".")[0]
-    path = sys.path
-    sys.path = [cwd, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), *path]
-    try:
-        if importlib.util.find_spec(name) is not None:
+    for path in (import_path(env, cwd) for env in envs):
+        try:
+            if path.find(name, cwd) is not None or not path.is_all:
+                return None
+        except Exception:  # whatever an import hook has met; the task will say it
             return None
-    except (ImportError, ValueError):
-        pass
-    finally:
-        sys.path = path
     return f"no module named {name!r} in {cwd!r} or on the path of {sys.executable}"
 
 
