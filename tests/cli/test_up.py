@@ -248,7 +248,9 @@ def test_a_module_runs_as_python_runs_it(orch: Orch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"env": {"PYTHONPATH": "src"}}, {"tasks": {"worker": {"count": 1, "env": {"PYTHONPATH": "lib:src"}}}}]
+    "settings",
+    [{"defaults": {"env": {"PYTHONPATH": "src"}}}, {"tasks": {"worker": {"count": 1, "env": {"PYTHONPATH": "lib:src"}}}}],
+    ids=["defaults", "tasks"],
 )
 def test_a_module_is_looked_for_where_the_specs_variables_lead(
     orch: Orch, tmp_path: Path, script: Script, settings: dict[str, Any]
@@ -256,8 +258,7 @@ def test_a_module_is_looked_for_where_the_specs_variables_lead(
     """Also if nothing is imported before the fork, which the variables would be wanted for as well."""
     (tmp_path / "src/tool").mkdir(parents=True)
     script(SHOW, "src/tool/__main__.py")
-    settings = {"preload": [], "module": "tool", **({"defaults": settings} if "env" in settings else settings)}
-    (tmp_path / "orch.yaml").write_text(json.dumps(settings))
+    (tmp_path / "orch.yaml").write_text(json.dumps({"preload": [], "module": "tool", **settings}))
     orch("up", check=0)
     assert seen(tmp_path / ".orch")["argv"] == [str(tmp_path / "src/tool/__main__.py")]
     assert "no module named 'other' in" in orch("up", "-m", "other", check=2).err

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -49,6 +50,17 @@ def test_it_says_what_cannot_run(agent: AgentProcess, tmp_path: Path) -> None:
     assert "'wrong.py' is not valid Python" in problems[1]
     assert "line 1" in problems[1]
     assert "'no-such-command' is not on PATH" in problems[2]
+
+
+@pytest.mark.parametrize(("settings", "found"), [({"word": "one of several"}, "2.19.0"), ({"lost_after_s": 100.0}, "2.19.0"), ({}, "")])
+def test_it_looks_for_tensorflow_on_a_host_that_is_not_alone_or_not_here(
+    agent: AgentProcess, tmp_path: Path, settings: dict[str, Any], found: str
+) -> None:
+    """The versions of several hosts are compared, this machine's among them; one host alone has nobody to differ from."""
+    (tmp_path / "tensorflow").mkdir()
+    (tmp_path / "tensorflow/__init__.py").touch()
+    (tmp_path / "tensorflow_cpu-2.19.0.dist-info").mkdir()
+    assert agent.hello(python_envs=({"PYTHONPATH": "."},), **settings).tensorflow == found
 
 
 def bind(port: int, *, reuse: bool) -> socket.socket:

@@ -132,7 +132,7 @@ class Agent:
         hello, trouble = self._settle(hello)
         is_wanted = hello.template is not None and programs.needs_template(hello.template, hello.programs, hello.cwd)
         problems = programs.find_problems(hello.programs, hello.cwd, hello.python_envs) or compare(hello.compare, hello.cwd)
-        tensorflow = look.find_tensorflow(hello.python_envs, hello.cwd) if hello.lost_after_s is not None else None
+        tensorflow = look.find_tensorflow(hello.python_envs, hello.cwd) if hello.word or hello.lost_after_s is not None else None
         if tensorflow == "" and is_wanted:
             problems.append(f"there is no TensorFlow for {sys.executable}: pip install it there, or choose another Python with python:")
         if hello.template is not None and is_wanted and not (trouble or problems):
