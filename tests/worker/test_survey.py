@@ -66,3 +66,22 @@ def test_a_driver_that_hangs_or_crashes_who_asks_is_a_problem_and_no_end(
     broken.chmod(0o755)
     monkeypatch.setattr(survey.sys, "executable", str(broken))
     assert "died (exit code 7)" in nvidia(LISTS, driver=True)["problem"]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_what_a_container_has_read_from_files_is_free_again_when_it_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    """The kernel drops those pages first; a group's usage counts them."""
+    mb = 1 << 20
+    names = ("memory.max", "memory.current") if version == 2 else ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")
+    for name, text in zip(names, (f"{64 * mb}\n", f"{60 * mb}\n"), strict=True):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(survey, "CGROUPS", str(tmp_path))
+    assert survey._memory() == {"memory_bytes": 64 * mb, "memory_free_bytes": 4 * mb}
+    stat = f"inactive_file {mb}\ntotal_inactive_file {50 * mb}\n" if version == 1 else f"anon {mb}\ninactive_file {50 * mb}\n"
+    (tmp_path / names[1]).with_name("memory.stat").write_text(stat)
+    assert survey._memory() == {"memory_bytes": 64 * mb, "memory_free_bytes": 54 * mb}
+    (tmp_path / names[1]).with_name("memory.stat").write_text(f"inactive_file {90 * mb}\ntotal_inactive_file {90 * mb}\n")
+    assert survey._memory()["memory_free_bytes"] == 64 * mb, "the two were not counted at the same moment"

@@ -33,6 +33,7 @@ NAMES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_E
 LIMITS = {"open_files": "RLIMIT_NOFILE", "locked_memory": "RLIMIT_MEMLOCK", "processes": "RLIMIT_NPROC", "address_space": "RLIMIT_AS"}
 MAX_PORTS = 10_000
 """More ports of a range than this are not tried."""
+CGROUPS = "/sys/fs/cgroup"
 _TIME_ERROR = 5
 """What adjtimex answers while no clock service keeps the kernel's clock (adjtimex(2))."""
 
@@ -75,13 +76,16 @@ def _memory() -> dict[str, int]:
     """Bytes in all and available, which in a container is what its control group leaves."""
     found = {name: int(kb) * 1024 for name, kb in re.findall(r"^(\w+): +(\d+) kB$", _read("/proc/meminfo"), re.MULTILINE)}
     total, free = found.get("MemTotal", 0), found.get("MemAvailable", 0)
-    for limit, used in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    for group, limit, usage, cache in (
+        (CGROUPS, "memory.max", "memory.current", "inactive_file"),
+        (f"{CGROUPS}/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     ):
-        most = _read(limit).strip()
+        most = _read(f"{group}/{limit}").strip()
         if most.isdigit() and int(most) < total:
-            total, free = int(most), min(free, max(0, int(most) - int(_read(used).strip() or 0)))
+            # The usage counts pages of files that nobody uses now; they go first (memory.stat in the kernel's cgroup-v2.rst, cgroup-v1/memory.rst).
+            pages = re.search(rf"^{cache} (\d+)$", _read(f"{group}/memory.stat"), re.MULTILINE)
+            used = max(0, int(_read(f"{group}/{usage}").strip() or 0) - int(pages[1] if pages else 0))
+            total, free = int(most), min(free, max(0, int(most) - used))
     return {"memory_bytes": total, "memory_free_bytes": free}
 
 
