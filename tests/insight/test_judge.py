@@ -177,6 +177,12 @@ def test_several_hosts_are_compared_and_share_their_findings() -> None:
     assert findings[-1].severity == "note"
 
 
+def test_versions_that_a_program_does_not_need_stop_nothing() -> None:
+    hosts = [replace(tensorflow(version=version, keras=version), name=version) for version in ("2.19.0", "2.21.0")]
+    severities = {one.topic: one.severity for one in judge(hosts, replace(MWMS, needs_tensorflow=False)) if "different" in one.what}
+    assert severities == {"tensorflow": "note", "keras": "note"}
+
+
 def test_of_several_hosts_each_finding_names_its_own_and_what_they_share_is_said_once() -> None:
     away = [replace(machine(shm=None), name=name, is_here=False) for name in ("a", "b")]
     lost = HostFacts("c", "python3", is_here=False, unreached="No route\x1b[2J to host", unreached_remedy="check the address")
