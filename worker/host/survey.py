@@ -82,7 +82,7 @@ def _memory() -> dict[str, int]:
     ):
         most = _read(f"{group}/{limit}").strip()
         if most.isdigit() and int(most) < total:
-            # The usage counts pages of files that nobody uses now; they go first (memory.stat in the kernel's cgroup-v2.rst, cgroup-v1/memory.rst).
+            # The usage counts pages of files that nobody uses now; they go first (the kernel's cgroup-v2.rst and cgroup-v1/memory.rst).
             pages = re.search(rf"^{cache} (\d+)$", _read(f"{group}/memory.stat"), re.MULTILINE)
             used = max(0, int(_read(f"{group}/{usage}").strip() or 0) - int(pages[1] if pages else 0))
             total, free = int(most), min(free, max(0, int(most) - used))
