@@ -43,7 +43,7 @@ def test_a_link_that_stalls_at_the_end_is_waited_for(tmp_path: Path, monkeypatch
                 ended.set_result(None)
 
         link = AgentLink(Host("local", "127.0.0.1", sees_run_dir=False), tmp_path / "log", receive, lambda *_: None)
-        await link.open(local.transport(""))
+        await link.open(local.transport(sys.executable))
         link.order(contract.Hello("run", cwd=str(tmp_path)))
         link.beat(8.0)
         program = contract.Program("command", "sh", ("-c", f"head -c {size} /dev/zero"))
@@ -76,7 +76,7 @@ def test_an_agent_that_still_has_output_to_send_is_waited_for(tmp_path: Path, mo
                 ended.set_result(None)
 
         link = AgentLink(Host("local", "127.0.0.1", sees_run_dir=False), tmp_path / "log", receive, lambda *_: None)
-        await link.open(local.transport(""))
+        await link.open(local.transport(sys.executable))
         link.order(contract.Hello("run", cwd=str(tmp_path)))
         program = contract.Program("command", "sh", ("-c", f"head -c {size} /dev/zero"))
         link.order(contract.StartTasks((contract.TaskOrder("worker-0", 1, program, str(tmp_path), "worker-0"),)))
