@@ -101,15 +101,17 @@ def test_hiding_all_gpus_and_determinism_are_variables(orch: Orch, tmp_path: Pat
 
 
 HOST_WITH_GPUS = """
-import importlib, os, sys
+import dataclasses, importlib, json, os, sys
 sys.argv = sys.argv[1:]
 sys.path.insert(0, os.path.dirname(sys.argv[0]))
 import start
 start.load()
-names = ("contract", "host.gpus", "host.look", "host.agent")
-contract, gpus, look, agent = (importlib.import_module(f"_orch_worker.{name}") for name in names)
+names = ("contract", "host.gpus", "host.driver", "host.agent")
+contract, gpus, driver, agent = (importlib.import_module(f"_orch_worker.{name}") for name in names)
 found = tuple(contract.Gpu(index, f"GPU-{index}{index}", "Double", 1000, f"GPU-{index}{index}") for index in range(4))
-look.find_gpus = lambda env: gpus.visible(found, env.get("CUDA_VISIBLE_DEVICES"))
+told = driver.Driver("550.54.15", gpus.visible(found, os.environ.get("CUDA_VISIBLE_DEVICES")))
+driver.is_there = lambda: True
+driver.command = lambda: ["echo", json.dumps(dataclasses.asdict(told))]
 os._exit(agent.main())
 """
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from worker.host import gpus, look, survey
+from worker.host import driver as driver_of_host
+from worker.host import gpus, survey
 
 LISTS = """#!/bin/sh
 echo 'Warning: persistence mode is off'
@@ -26,7 +27,7 @@ def nvidia(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         (tmp_path / "nvidia-smi").write_text(smi)
         (tmp_path / "nvidia-smi").chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-        monkeypatch.setattr(look, "_DRIVER_FILES", (str(tmp_path) if driver else str(tmp_path / "none"),))
+        monkeypatch.setattr(driver_of_host, "_FILES", (str(tmp_path) if driver else str(tmp_path / "none"),))
         found: dict[str, Any] = survey.look(str(tmp_path), None)["nvidia"]
         return found
 
@@ -45,7 +46,7 @@ def test_the_gpus_are_those_that_orch_up_finds_also_if_they_are_hidden(nvidia: A
 
 
 def test_without_a_driver_there_are_none_whatever_nvidia_smi_lists(nvidia: Any) -> None:
-    assert (nvidia(LISTS, driver=False)["gpus"], look.find_gpus({})) == ([], ())
+    assert nvidia(LISTS, driver=False)["gpus"] == []
 
 
 @pytest.mark.skipif(gpus.load_nvml() is not None, reason="NOT TESTED: this machine has NVIDIA's library")
@@ -58,7 +59,7 @@ def test_where_none_are_found_nvidia_smi_says_why(nvidia: Any) -> None:
 def test_a_driver_that_hangs_or_crashes_who_asks_is_a_problem_and_no_end(
     nvidia: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(survey, "DRIVER_S", 0.001)
+    monkeypatch.setattr(driver_of_host, "ANSWER_S", 0.001)
     assert nvidia(LISTS, driver=True)["problem"] == "it has not told of its GPUs for 0.001 s"
     monkeypatch.undo()
     broken = tmp_path / "python"

@@ -8,7 +8,6 @@ import platform
 import re
 from collections.abc import Iterable, Mapping
 
-from ..contract import Gpu
 from .import_path import import_path
 
 
@@ -55,24 +54,6 @@ def free_bytes(path: str) -> int | None:
     except OSError:
         return None
     return (found.f_bfree if os.geteuid() == 0 else found.f_bavail) * found.f_frsize
-
-
-_DRIVER_FILES = ("/dev/nvidiactl", "/proc/driver/nvidia/version", "/dev/dxg")
-"""One of these is there if NVIDIA's driver is, the last one under WSL."""
-
-
-def has_nvidia_driver() -> bool:
-    """It is there; whether it works is another question."""
-    return any(map(os.path.exists, _DRIVER_FILES))
-
-
-def find_gpus(env: Mapping[str, str]) -> tuple[Gpu, ...]:
-    """The GPUs that a program with this environment may use."""
-    if not has_nvidia_driver():
-        return ()
-    from . import gpus  # a host without a driver need not load what asks one
-
-    return gpus.find(env)
 
 
 def python_version() -> str:

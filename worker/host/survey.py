@@ -22,10 +22,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from . import driver
 from . import look as host
 
-DRIVER_S = 25.0
-"""How long the driver may take to tell of its GPUs: longer than `gpus.SMI_S`."""
 COMPLAINT_S = 20.0
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "no_proxy", "no_grpc_proxy")
 PREFIXES = ("CUDA_", "TF_", "XLA_", "KERAS_", "NCCL_", "GRPC_", "OMP_", "ORCH_", "NVIDIA_")
@@ -193,24 +192,22 @@ def _nvidia() -> dict[str, Any]:
     """The driver and all of its GPUs, as `orch up` finds them. An absent driver: none, quietly."""
     version = re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", _read("/proc/driver/nvidia/version"))
     found: dict[str, Any] = {"driver": version[1] if version else "", "gpus": [], "problem": ""}
-    if host.has_nvidia_driver():
+    if driver.is_there():
         try:
             told = _ask_driver()
         except subprocess.TimeoutExpired:
-            return {**found, "problem": f"it has not told of its GPUs for {DRIVER_S:g} s"}
-        except subprocess.CalledProcessError as error:
-            return {**found, "problem": f"what asked it for its GPUs has died (exit code {error.returncode})"}
-        found["driver"] = told["driver"] or found["driver"]
-        found["gpus"] = [{name: gpu[name] for name in ("index", "name", "memory_mb")} for gpu in told["gpus"]]
-    return found if found["gpus"] else {**found, "problem": _complaint()}
+            return {**found, "problem": f"it has not told of its GPUs for {driver.ANSWER_S:g} s"}
+        found["driver"] = told.version or found["driver"]
+        found["gpus"] = [{"index": gpu.index, "name": gpu.name, "memory_mb": gpu.memory_mb} for gpu in told.gpus]
+        found["problem"] = told.problem
+    return found if found["gpus"] else {**found, "problem": _complaint() or found["problem"]}
 
 
-def _ask_driver() -> Any:
-    """What gpus.py prints, in a process of its own: a broken driver may hang or crash whoever asks."""
-    start = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start.py")
+def _ask_driver() -> driver.Driver:
+    """All of its GPUs, also if they are hidden from programs here."""
     env = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-    done = subprocess.run([sys.executable, "-I", start, "gpus"], env=env, capture_output=True, timeout=DRIVER_S, check=True)
-    return json.loads(done.stdout)
+    done = subprocess.run(driver.command(), env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=driver.ANSWER_S, check=False)
+    return driver.read(done.stdout.decode(errors="replace"), done.returncode)
 
 
 def _complaint() -> str:
