@@ -19,13 +19,15 @@ from typing import TYPE_CHECKING, Any
 from .. import clock, contract
 from . import driver, look, ports, processes, programs, scratch
 from .code import CodeError, CodeStore, compare
+from .doorbell import Doorbell
+from .interfaces import find_addresses, find_arrival
 from .link import Link
 from .loop import Loop
-from .network import Doorbell, Trials, find_addresses, find_arrival
 from .probe import Prober
 from .relay import Relay
 from .tasks import TaskTable
 from .template.client import Running
+from .trials import Trials
 from .warm import place
 
 if TYPE_CHECKING:
