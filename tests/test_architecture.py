@@ -30,7 +30,7 @@ INSIGHT = tuple(
 ARROWS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(INSIGHT, (*INSIGHT, "worker.missing_devices", *MODEL)),
     "orchestrator.__main__": ("orchestrator.cli",),
-    "orchestrator.cli": ("orchestrator.__version__", "orchestrator.supervisor", "orchestrator.insight", *PLACES),
+    "orchestrator.cli": ("orchestrator.__version__", "orchestrator.supervisor", "orchestrator.insight", "worker.cores", *PLACES),
     "orchestrator.testing": ("orchestrator.supervisor", *PLACES),
     "orchestrator.supervisor": ("orchestrator.preparation", *PLACES),
     "orchestrator.preparation": PLACES,
@@ -56,8 +56,12 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "worker.task_environment": ("worker.contract",),
     "worker.channel": ("worker.contract",),
     "worker.clock": (),
+    "worker.cores": (),
     "worker.task": ("worker.contract", "worker.channel", "worker.files", "worker.missing_devices"),
-    "worker.host": ("worker.contract", "worker.channel", "worker.clock", "worker.files", "worker.task", "worker.task_environment"),
+    "worker.host": (
+        *("worker.contract", "worker.channel", "worker.clock", "worker.cores", "worker.files", "worker.task"),
+        "worker.task_environment",
+    ),
     "worker": ("worker.contract", "worker.channel", "worker.task"),
 }
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import clock, contract
+from ..cores import count_cores
 from . import driver, look, ports, processes, programs, scratch
 from .code import CodeError, CodeStore, compare
 from .doorbell import Doorbell
@@ -148,7 +149,7 @@ class Agent:
             pid=os.getpid(),
             python=sys.executable,
             python_version=look.python_version(),
-            cores=look.count_cores(),
+            cores=count_cores(),
             ports=tuple(sock.getsockname()[1] for sock in self._held),
             problems=tuple(problems),
             trouble=trouble or None,

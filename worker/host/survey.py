@@ -22,8 +22,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from ..cores import count_cores
 from . import driver
-from . import look as host
 
 COMPLAINT_S = 20.0
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "no_proxy", "no_grpc_proxy")
@@ -42,7 +42,7 @@ def look(run_dir: str, ports: tuple[int, int] | None) -> dict[str, Any]:
     return {
         "hostname": socket.gethostname(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "cores": host.count_cores(),
+        "cores": count_cores(),
         "cpu_flags": _cpu_flags(),
         **_memory(),
         "clock": {"at": time.time(), "synchronised": _is_synchronised()},
