@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .facts import HostFacts, Machine, Python, TensorFlow
+from .facts import HostReport, Machine, Python, TensorFlow
 from .finding import Finding, Findings, Wanted, error, note, warning
 
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 13)
@@ -11,7 +11,7 @@ SLOW_IMPORT_S = 30.0
 _CHOOSE = "set python: or --python to an interpreter that has TensorFlow"
 
 
-def judge(facts: HostFacts, wanted: Wanted) -> Findings:
+def judge(facts: HostReport, wanted: Wanted) -> Findings:
     """What there is to say about the tasks' interpreter on one host."""
     if facts.python is None:
         yield error("python", f"{facts.program!r} is of no use as the tasks' interpreter", facts.python_problem, _CHOOSE)
@@ -50,7 +50,7 @@ def _python(python: Python) -> Findings:
         yield error("python", f"{python.executable} is {python.implementation}", "TensorFlow is built for CPython only", _CHOOSE)
 
 
-def _import_remedy(facts: HostFacts) -> str:
+def _import_remedy(facts: HostReport) -> str:
     said = f"{facts.import_problem} {facts.tensorflow.problem if facts.tensorflow else ''}"
     flags = facts.machine.cpu_flags if facts.machine else None
     if "SIGILL" in said or (flags is not None and "avx" not in flags):
@@ -80,7 +80,7 @@ _FIT = {
 }
 
 
-def _keras(found: TensorFlow, facts: HostFacts, wanted: Wanted) -> Findings:
+def _keras(found: TensorFlow, facts: HostReport, wanted: Wanted) -> Findings:
     asked = wanted.env.get("TF_USE_LEGACY_KERAS", facts.machine.environment.get("TF_USE_LEGACY_KERAS", "") if facts.machine else "")
     minor = ".".join(found.version.split(".")[:2])
     install = f"pip install 'tf-keras~={minor}.0' and --env TF_USE_LEGACY_KERAS=1"
@@ -105,7 +105,7 @@ def _keras(found: TensorFlow, facts: HostFacts, wanted: Wanted) -> Findings:
         )
 
 
-def _gpus(found: TensorFlow, machine: Machine, facts: HostFacts, wanted: Wanted) -> Findings:
+def _gpus(found: TensorFlow, machine: Machine, facts: HostReport, wanted: Wanted) -> Findings:
     nvidia, hidden = machine.nvidia, machine.environment.get("CUDA_VISIBLE_DEVICES")
     severe = error if wanted.gpus else warning
     if nvidia.problem:
@@ -128,7 +128,7 @@ def _gpus(found: TensorFlow, machine: Machine, facts: HostFacts, wanted: Wanted)
         )
 
 
-def _unseen(found: TensorFlow, facts: HostFacts, count: int, fails: bool) -> Finding:
+def _unseen(found: TensorFlow, facts: HostReport, count: int, fails: bool) -> Finding:
     kind = error if fails else warning
     what = f"the host has {count} GPU{'s' if count > 1 else ''} and TensorFlow sees none"
     if not found.is_cuda_build:
