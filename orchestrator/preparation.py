@@ -207,6 +207,7 @@ class Preparation:
             lost_after_s=host.lost_after_s,
             compare=() if host.is_here or self._ships_to(host) else self._directory.files,
             word=self._network.words[host.name],
+            python_envs=plan.python_envs(spec),
         )
 
     def _refuse_problems(self) -> None:

@@ -30,7 +30,14 @@ INSIGHT = tuple(
 ARROWS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(INSIGHT, (*INSIGHT, "worker.missing_devices", *MODEL)),
     "orchestrator.__main__": ("orchestrator.cli",),
-    "orchestrator.cli": ("orchestrator.__version__", "orchestrator.supervisor", "orchestrator.signals", "orchestrator.insight", *PLACES),
+    "orchestrator.cli": (
+        "orchestrator.__version__",
+        "orchestrator.supervisor",
+        "orchestrator.signals",
+        "orchestrator.insight",
+        "worker.cores",
+        *PLACES,
+    ),
     "orchestrator.testing": ("orchestrator.supervisor", *PLACES),
     "orchestrator.supervisor": ("orchestrator.outputs", "orchestrator.preparation", "orchestrator.signals", *PLACES),
     "orchestrator.outputs": PLACES,
@@ -58,8 +65,12 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "worker.task_environment": ("worker.contract",),
     "worker.channel": ("worker.contract",),
     "worker.clock": (),
+    "worker.cores": (),
     "worker.task": ("worker.contract", "worker.channel", "worker.files", "worker.missing_devices"),
-    "worker.host": ("worker.contract", "worker.channel", "worker.clock", "worker.files", "worker.task", "worker.task_environment"),
+    "worker.host": (
+        *("worker.contract", "worker.channel", "worker.clock", "worker.cores", "worker.files", "worker.task"),
+        "worker.task_environment",
+    ),
     "worker": ("worker.contract", "worker.channel", "worker.task"),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ class SeveralHere(local.Local):
         return tuple(Host(name, "127.0.0.1", sees_run_dir=True) for name in self._names)
 
     def transport(self, spec: ClusterSpec, host: Host, errand: Errand = "agent") -> Transport:
-        return Transport(self._argv[host.name]) if host.name in self._argv else local.transport("")
+        return Transport(self._argv[host.name]) if host.name in self._argv else local.transport(sys.executable)
 
 
 Say = Callable[[Preparation, str], None]

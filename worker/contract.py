@@ -141,6 +141,8 @@ class Hello:
     """Files that `cwd` must hold as they are described."""
     word: str = ""
     """What to say to other hosts that try the first of the ports, until tasks start; empty: nobody will."""
+    python_envs: tuple[Mapping[str, str], ...] = ({},)
+    """What of the spec's variables decides where a task's Python looks for modules, each set of them once."""
 
 
 @dataclass(frozen=True, slots=True)

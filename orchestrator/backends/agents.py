@@ -54,6 +54,8 @@ class AgentLink:
         self._log = log
         self._receive, self._lose = receive, lose
         self._closing = self._heard = False
+        self._greeting = False
+        """It has been greeted and has not told its facts: it may be too busy to say anything else."""
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
         self._beating: asyncio.Task[None] | None = None
@@ -152,8 +154,8 @@ class AgentLink:
             woken_at = time.monotonic()
             self.order(Ping())
             await asyncio.sleep(silence_s / BEATS)
-            if time.monotonic() - woken_at > silence_s:
-                continue  # it is we who have slept: the terminal's Ctrl-Z, a closed laptop
+            if self._greeting or time.monotonic() - woken_at > silence_s:
+                continue  # or it is we who have slept: the terminal's Ctrl-Z, a closed laptop
             if time.monotonic() - self._heard_at > silence_s:
                 overdue_s, was_closing, self._closing = self._overdue_s, self._closing, True
                 self._end_process()
@@ -165,6 +167,7 @@ class AgentLink:
         """Send an order. To an agent that is gone: nothing, `lose` tells."""
         if isinstance(message, contract.StartTasks):
             self._ordered.update(order.task for order in message.orders)
+        self._greeting = self._greeting or isinstance(message, contract.Hello)
         pipe = self._process.stdin if self._process is not None else None
         if pipe is not None and not pipe.is_closing():
             pipe.write(encode(message, data))
@@ -177,7 +180,7 @@ class AgentLink:
 
     async def close(self) -> None:
         """Let the agent go, and see it end. One that still has output to send is waited for, and so is a link that stalls."""
-        self._closing = True
+        self._closing, self._greeting = True, False
         self.order(Bye())
         self._moved_at = time.monotonic()
         while self._reading is not None and not self._reading.done():
@@ -229,6 +232,7 @@ class AgentLink:
                     if not isinstance(frame, Pong):
                         refuse_strangers(frame, self._ordered)
                         self._moved_at = self._heard_at
+                        self._greeting = self._greeting and not isinstance(frame, contract.Facts)
                         self._receive(self.host.name, frame, payload)
                 data = b""
             except ChannelError as error:

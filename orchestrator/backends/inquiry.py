@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from typing import Any
 from worker.contract import Inquiry, Told
 
 from ..model.spec import ClusterSpec
-from . import Diagnosis, Host, load
+from . import Diagnosis, Host, load, local
 from .agents import AgentLink
 from .reach import reach
 
@@ -51,7 +50,7 @@ async def _inquire(spec: ClusterSpec, inquiry: Inquiry) -> list[Answers]:
     backend = load(spec.backend.type)
     with tempfile.TemporaryDirectory(prefix="orch-doctor-") as logs:
         asked = {
-            host.name: _Conversation(host, _python(spec, host.name), inquiry, Path(logs, str(number)))
+            host.name: _Conversation(host, program_of(spec, host), inquiry, Path(logs, str(number)))
             for number, host in enumerate(backend.hosts(spec))
         }
         try:
@@ -65,17 +64,19 @@ async def _inquire(spec: ClusterSpec, inquiry: Inquiry) -> list[Answers]:
         return [one.answers for one in asked.values()]
 
 
-def _python(spec: ClusterSpec, name: str) -> str:
-    return next((host.python for host in spec.backend.hosts if host.name == name), "") or spec.python
+def program_of(spec: ClusterSpec, host: Host) -> str:
+    """The interpreter that the host's tasks would run under."""
+    python = next((named.python for named in spec.backend.hosts if named.name == host.name), "") or spec.python
+    return local.interpreter(spec, python) if host.is_here else python or "python3"
 
 
 class _Conversation:
     """With one host."""
 
-    def __init__(self, host: Host, python: str, inquiry: Inquiry, log: Path) -> None:
+    def __init__(self, host: Host, program: str, inquiry: Inquiry, log: Path) -> None:
         self.host = host
         self.link = AgentLink(host, log, self._receive, self._lose)
-        self.answers = Answers(host.name, python or (sys.executable if host.is_here else "python3"), host.is_here)
+        self.answers = Answers(host.name, program, host.is_here)
         # On another machine the interpreter that answers is the tasks' own, and the run directory is not there.
         self._inquiry = replace(inquiry, program=self.answers.program) if host.is_here else replace(inquiry, run_dir="")
         self.is_over = asyncio.Event()

@@ -13,7 +13,7 @@ from pathlib import Path
 import worker
 
 from ..model.spec import ClusterSpec
-from . import Backend, Errand, Host, Transport
+from . import Backend, Errand, Host, Transport, from_workdir
 
 NAME = "local"
 
@@ -25,7 +25,7 @@ class Local:
         return (Host(NAME, "127.0.0.1", sees_run_dir=True),)
 
     def transport(self, spec: ClusterSpec, host: Host, errand: Errand = "agent") -> Transport:
-        return transport(spec.python, errand)
+        return transport(interpreter(spec, spec.python), errand)
 
     def request(self, spec: ClusterSpec) -> Mapping[str, str]:
         return {"agent-local.txt": shlex.join(self.transport(spec, self.hosts(spec)[0]).argv) + "\n"}
@@ -44,10 +44,15 @@ def make() -> Backend:
     return Local()
 
 
+def interpreter(spec: ClusterSpec, python: str) -> str:
+    """The one that `python` names on this machine; empty: the one that runs orch."""
+    return os.path.expanduser(from_workdir(spec, python)) or sys.executable
+
+
 def transport(python: str, errand: Errand = "agent") -> Transport:
-    """An agent on this machine, run by `python`; empty: by the one that runs orch, which also runs what asks whether `python` is one."""
+    """An agent on this machine, run by `python`. What asks whether that is one is run by the interpreter that runs orch."""
     start = str(Path(worker.__file__).parent / "host" / "start.py")
-    return Transport((python or sys.executable, "-I", start) if errand == "agent" else (sys.executable, "-I", start, errand))
+    return Transport((python, "-I", start) if errand == "agent" else (sys.executable, "-I", start, errand))
 
 
 def _environments() -> Iterator[tuple[int, list[bytes]]]:

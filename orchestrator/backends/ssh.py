@@ -16,14 +16,14 @@ import socket
 import sys
 import zlib
 from collections.abc import Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import worker
 
 from ..errors import UsageError
 from ..model.endings import describe_return
 from ..model.spec import ClusterSpec, HostSpec
-from . import Backend, Diagnosis, Errand, Host, Transport, local
+from . import Backend, Diagnosis, Errand, Host, Transport, from_workdir, local
 
 # BatchMode: ask nobody. RemoteCommand and forwardings of the user's configuration are for people who log in.
 OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "-o", "RemoteCommand=none")
@@ -57,13 +57,13 @@ class Ssh:
     def transport(self, spec: ClusterSpec, host: Host, errand: Errand = "agent") -> Transport:
         named = _named(spec, host)
         if _is_here(named):
-            return local.transport(named.python or spec.python, errand)
+            return local.transport(local.interpreter(spec, named.python or spec.python), errand)
         mark = f"\norch-agent-{secrets.token_hex(8)}\n".encode()
         return Transport(_command(spec, named), _arrival(mark, errand), mark, functools.partial(diagnose, named))
 
     def request(self, spec: ClusterSpec) -> Mapping[str, str]:
         commands = {
-            host.name: local.transport(host.python or spec.python).argv if _is_here(host) else _command(spec, host)
+            host.name: local.transport(local.interpreter(spec, host.python or spec.python)).argv if _is_here(host) else _command(spec, host)
             for host in spec.backend.hosts
         }
         return {f"agent-{name}.txt": shlex.join(argv) + "\n" for name, argv in commands.items()}
@@ -103,15 +103,13 @@ def _remote_command(spec: ClusterSpec, host: HostSpec) -> str:
 
 
 def _interpreter(spec: ClusterSpec, host: HostSpec) -> str:
-    """The word that stands for the host's Python in a shell. A path in a shared directory is a path there as well."""
+    """The word that stands for the host's Python in a shell. The working directory has the same path there."""
     python = host.python or spec.python
     if not python:
         python = "python3" if spec.backend.code == "ship" or host.setup or spec.backend.setup else sys.executable
     if python.startswith("~/"):
         return f"~/{shlex.quote(python[2:])}"
-    if "/" in python:
-        python = str(PurePosixPath(spec.workdir, python))
-    return shlex.quote(python)
+    return shlex.quote(from_workdir(spec, python))
 
 
 # --- worker/ on its way -------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import click
 from worker.contract import Inquiry
 
 from ..insight import doctor
-from ..insight.facts import HostFacts
+from ..insight.facts import HostReport
 from ..insight.finding import Wanted
 from ..insight.gather import gather
 from ..insight.judge import judge
@@ -87,9 +87,9 @@ def _announcement(spec: ClusterSpec, needs_tensorflow: bool, import_s: float) ->
     return f"{asking}, and importing TensorFlow there {limit}" if needs_tensorflow else asking
 
 
-def _facts(answers: Answers, import_s: float) -> HostFacts:
+def _facts(answers: Answers, import_s: float) -> HostReport:
     failure = answers.failure
-    facts = HostFacts(
+    facts = HostReport(
         answers.name,
         answers.program,
         is_here=answers.is_here,

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from worker.contract import to_json
+from worker.cores import count_cores
 from worker.task_environment import compose
 
 from ..backends import load
@@ -59,17 +60,12 @@ def _imagine(spec: ClusterSpec) -> Plan:
         HostFacts(
             host.name,
             host.address or f"<address of {host.name}>",
-            _count_cores(),
+            count_cores(),
             run_dir=RUN_DIR if host.sees_run_dir else SEEN_RUN_DIR,
         )
         for host in hosts
     ]
     return plan.make("<run>", spec, assignment, facts)
-
-
-def _count_cores() -> int:
-    """As worker/host/look.py counts them."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _lines(planned: Plan) -> Iterator[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from .facts import HostFacts, Machine, TensorFlow
+from .facts import HostReport, Machine, TensorFlow
 from .finding import Finding, Severity, Wanted
 from .judge import size
 
@@ -23,7 +23,7 @@ def exit_code(findings: Sequence[Finding], *, strict: bool) -> int:
     return int(any(finding.severity in bad for finding in findings))
 
 
-def to_json(hosts: Sequence[HostFacts], findings: Sequence[Finding], wanted: Wanted, code: int) -> dict[str, Any]:
+def to_json(hosts: Sequence[HostReport], findings: Sequence[Finding], wanted: Wanted, code: int) -> dict[str, Any]:
     """Everything, for programs."""
     return {
         "wanted": asdict(wanted),
@@ -33,7 +33,7 @@ def to_json(hosts: Sequence[HostFacts], findings: Sequence[Finding], wanted: Wan
     }
 
 
-def to_text(hosts: Sequence[HostFacts], findings: Sequence[Finding], *, color: bool) -> Iterator[str]:
+def to_text(hosts: Sequence[HostReport], findings: Sequence[Finding], *, color: bool) -> Iterator[str]:
     """Lines of at most 80 columns, unless a path is longer."""
     for facts in hosts:
         yield facts.name
@@ -66,7 +66,7 @@ def _verdict(findings: Sequence[Finding]) -> str:
     return f"{said}: a run can start" if said else "nothing stands in the way"
 
 
-def _facts(facts: HostFacts) -> Iterator[tuple[str, str]]:
+def _facts(facts: HostReport) -> Iterator[tuple[str, str]]:
     machine = facts.machine
     if facts.unreached:
         yield "unreached", facts.unreached

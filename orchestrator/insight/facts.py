@@ -53,7 +53,7 @@ class Ports:
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class DriverGpu:
     """One GPU, by the driver's word."""
 
     index: int
@@ -66,7 +66,7 @@ class Nvidia:
     """NVIDIA's driver. `problem`: why it did not answer, or what nvidia-smi complained of."""
 
     driver: str = ""
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[DriverGpu, ...] = ()
     problem: str = ""
 
 
@@ -123,7 +123,7 @@ class TensorFlow:
 
 
 @dataclass(frozen=True, slots=True)
-class HostFacts:
+class HostReport:
     """All of it, for one host. `program`: the interpreter as asked for.
 
     `python_problem`: why it gave no answer. `import_problem`: why there is no `tensorflow` although there is a `python`: it died, or
@@ -145,5 +145,5 @@ class HostFacts:
     unreached: str = ""
     unreached_remedy: str = ""
     asked_at: float = 0.0
-    """Our clock when the host was asked for its own, and when it had told it."""
     answered_at: float = 0.0
+    """These two: our clock when the host was asked for its own, and when it had told it."""

@@ -12,20 +12,20 @@ from typing import Any, TypeVar
 from worker.contract import ContractError, Told, from_json
 
 from .asking import Asked
-from .facts import HostFacts, Machine, Python, TensorFlow
+from .facts import HostReport, Machine, Python, TensorFlow
 
 MOST_FRAMES = 12
 T = TypeVar("T")
 
 
-def gather(facts: HostFacts, told: Mapping[str, Told], import_s: float) -> HostFacts:
+def gather(facts: HostReport, told: Mapping[str, Told], import_s: float) -> HostReport:
     """`facts` with what the host has told. `import_s`: the seconds that TensorFlow's import had."""
     if "machine" in told:
         facts = _with_machine(facts, told["machine"], told["clock"].at)
     return _with_python(facts, told["python"], import_s) if "python" in told else facts
 
 
-def _with_machine(facts: HostFacts, told: Told, at: float) -> HostFacts:
+def _with_machine(facts: HostReport, told: Told, at: float) -> HostReport:
     """`at`: what its clock said when it was asked for the time alone; the survey itself may take long."""
     machine = _decode(Machine, told.out)
     if machine is None:
@@ -33,7 +33,7 @@ def _with_machine(facts: HostFacts, told: Told, at: float) -> HostFacts:
     return replace(facts, machine=replace(machine, clock=replace(machine.clock, at=at)))
 
 
-def _with_python(facts: HostFacts, told: Told, import_s: float) -> HostFacts:
+def _with_python(facts: HostReport, told: Told, import_s: float) -> HostReport:
     first, _, second = told.out.partition("\n")
     python, tensorflow = _decode(Python, first), _decode(TensorFlow, second)
     if python is None:

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Literal
 
 from . import tensorflow_rules
-from .facts import HostFacts, Machine
-from .finding import Finding, Wanted, error, note, warning
+from .facts import HostReport, Machine
+from .finding import Finding, Severity, Wanted, error, note, warning
 
 MB, GB = 1 << 20, 1 << 30
 TASK_BYTES = 350 * MB
@@ -23,7 +22,7 @@ SLOW_LOOKUP_S = 1.0
 """Names are looked up at every connection of a cluster."""
 
 
-def judge(hosts: Sequence[HostFacts], wanted: Wanted) -> list[Finding]:
+def judge(hosts: Sequence[HostReport], wanted: Wanted) -> list[Finding]:
     """All findings, the worst first. The same finding of several hosts is one."""
     merged: dict[Finding, list[str]] = {}
     wanted = replace(wanted, hosts=len(hosts))
@@ -31,14 +30,14 @@ def judge(hosts: Sequence[HostFacts], wanted: Wanted) -> list[Finding]:
         for finding in _judge_host(facts, wanted):
             merged.setdefault(finding, []).append(facts.name)
     found = [replace(finding, hosts=tuple(names)) for finding, names in merged.items()]
-    found += _compare(hosts)
+    found += _compare(hosts, wanted)
     return sorted(found, key=lambda finding: _ORDER[finding.severity])
 
 
 _ORDER = {"error": 0, "warning": 1, "note": 2}
 
 
-def _judge_host(facts: HostFacts, wanted: Wanted) -> Iterator[Finding]:
+def _judge_host(facts: HostReport, wanted: Wanted) -> Iterator[Finding]:
     if facts.unreached:
         what = "this host cannot be reached" if facts.machine is None else "this host was lost before it had told all"
         yield error("host", what, facts.unreached, facts.unreached_remedy)
@@ -199,18 +198,23 @@ def _clock(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
 # --- between hosts ------------------------------------------------------------------------------
 
 
-def _compare(hosts: Sequence[HostFacts]) -> Iterator[Finding]:
+def _compare(hosts: Sequence[HostReport], wanted: Wanted) -> Iterator[Finding]:
     """What differs between hosts that should not."""
-    yield from _differing(hosts, "tensorflow", "TensorFlow", "error", lambda facts: facts.tensorflow.version if facts.tensorflow else "")
-    yield from _differing(hosts, "keras", "Keras", "warning", lambda facts: facts.tensorflow.keras if facts.tensorflow else "")
-    yield from _differing(
-        hosts, "python", "Python", "warning", lambda facts: facts.python.version.rpartition(".")[0] if facts.python else ""
-    )
+    for topic, what, severity, version in _VERSIONS:
+        yield from _differing(hosts, topic, what, severity if wanted.needs_tensorflow else "note", version)
     yield from _skewed(hosts)
 
 
+_VERSIONS: tuple[tuple[str, str, Severity, Callable[[HostReport], str]], ...] = (
+    ("tensorflow", "TensorFlow", "error", lambda facts: facts.tensorflow.version if facts.tensorflow else ""),
+    ("keras", "Keras", "warning", lambda facts: facts.tensorflow.keras if facts.tensorflow else ""),
+    ("python", "Python", "warning", lambda facts: facts.python.version.rpartition(".")[0] if facts.python else ""),
+)
+"""Topic, name, how bad it is where tasks import TensorFlow, and whose version."""
+
+
 def _differing(
-    hosts: Iterable[HostFacts], topic: str, what: str, severity: Literal["error", "warning"], version: Callable[[HostFacts], str]
+    hosts: Iterable[HostReport], topic: str, what: str, severity: Severity, version: Callable[[HostReport], str]
 ) -> Iterator[Finding]:
     found: dict[str, list[str]] = {}
     for facts in hosts:
@@ -230,7 +234,7 @@ def _differing(
         )
 
 
-def _skewed(hosts: Iterable[HostFacts]) -> Iterator[Finding]:
+def _skewed(hosts: Iterable[HostReport]) -> Iterator[Finding]:
     for facts in hosts:
         if facts.machine is None or not facts.answered_at:
             continue

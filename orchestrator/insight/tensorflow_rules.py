@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .facts import HostFacts, Machine, Python, TensorFlow
+from .facts import HostReport, Machine, Python, TensorFlow
 from .finding import Finding, Wanted, error, note, warning
 
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 13)
@@ -13,7 +13,7 @@ SLOW_IMPORT_S = 30.0
 _CHOOSE = "set python: or --python to an interpreter that has TensorFlow"
 
 
-def judge(facts: HostFacts, wanted: Wanted) -> Iterator[Finding]:
+def judge(facts: HostReport, wanted: Wanted) -> Iterator[Finding]:
     """What there is to say about the tasks' interpreter on one host."""
     if facts.python is None:
         yield error("python", f"{facts.program!r} is of no use as the tasks' interpreter", facts.python_problem, _CHOOSE)
@@ -52,7 +52,7 @@ def _python(python: Python) -> Iterator[Finding]:
         yield error("python", f"{python.executable} is {python.implementation}", "TensorFlow is built for CPython only", _CHOOSE)
 
 
-def _import_remedy(facts: HostFacts) -> str:
+def _import_remedy(facts: HostReport) -> str:
     said = f"{facts.import_problem} {facts.tensorflow.problem if facts.tensorflow else ''}"
     flags = facts.machine.cpu_flags if facts.machine else None
     if "SIGILL" in said or (flags is not None and "avx" not in flags):
@@ -82,7 +82,7 @@ _FIT = {
 }
 
 
-def _keras(found: TensorFlow, facts: HostFacts, wanted: Wanted) -> Iterator[Finding]:
+def _keras(found: TensorFlow, facts: HostReport, wanted: Wanted) -> Iterator[Finding]:
     asked = wanted.env.get("TF_USE_LEGACY_KERAS", facts.machine.environment.get("TF_USE_LEGACY_KERAS", "") if facts.machine else "")
     minor = ".".join(found.version.split(".")[:2])
     install = f"pip install 'tf-keras~={minor}.0' and --env TF_USE_LEGACY_KERAS=1"
@@ -107,7 +107,7 @@ def _keras(found: TensorFlow, facts: HostFacts, wanted: Wanted) -> Iterator[Find
         )
 
 
-def _gpus(found: TensorFlow, machine: Machine, facts: HostFacts, wanted: Wanted) -> Iterator[Finding]:
+def _gpus(found: TensorFlow, machine: Machine, facts: HostReport, wanted: Wanted) -> Iterator[Finding]:
     nvidia, hidden = machine.nvidia, machine.environment.get("CUDA_VISIBLE_DEVICES")
     severe = error if wanted.gpus else warning
     if nvidia.problem:
@@ -130,7 +130,7 @@ def _gpus(found: TensorFlow, machine: Machine, facts: HostFacts, wanted: Wanted)
         )
 
 
-def _unseen(found: TensorFlow, facts: HostFacts, count: int, fails: bool) -> Finding:
+def _unseen(found: TensorFlow, facts: HostReport, count: int, fails: bool) -> Finding:
     kind = error if fails else warning
     what = f"the host has {count} GPU{'s' if count > 1 else ''} and TensorFlow sees none"
     if not found.is_cuda_build:

@@ -120,6 +120,15 @@ def programs(spec: ClusterSpec) -> tuple[Program, ...]:
     return tuple(dict.fromkeys(Program(program.kind, program.target) for program in found))
 
 
+def python_envs(spec: ClusterSpec) -> tuple[dict[str, str], ...]:
+    """What of the tasks' variables decides where their Python looks for modules, each set of them once."""
+    found: dict[tuple[tuple[str, str], ...], None] = {}
+    for tasks in spec.tasks:
+        env = {**spec.env, **tasks.env}
+        found[tuple((name, env[name]) for name in sorted(env) if name.startswith("PYTHON") or name == "HOME")] = None
+    return tuple(map(dict, found))
+
+
 def make(run_id: str, spec: ClusterSpec, assignment: Assignment, hosts: Sequence[HostFacts]) -> Plan:
     """The plan of a run. A host without ports gets a word in their place: nothing is held in a dry run.
 

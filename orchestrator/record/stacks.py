@@ -21,7 +21,9 @@ ASKED = "orch: asked at "
 _NOTE = "orch: "
 _HEAD = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):")
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
-_LIBRARY = re.compile(r"/(?:lib|lib64)/python3[^/]*/|/(?:site|dist)-packages/|^<|/worker/task/|/worker/host/")
+_LIBRARY = re.compile(r"/(?:lib|lib64)/python3[^/]*/|/(?:site|dist)-packages/|^<")
+_START = re.compile(r"(.*?)/(?:task|host|host/template)/start\.py")
+"""Where a task begins, in whatever directory orch's worker/ lies on its host. A user's own may have that name as well."""
 _WRAPPERS = frozenset({"error_handler", "wrapper", "wrapped", "inner", "op_dispatch_handler"})
 """What TensorFlow, Keras and others put around a function that a user calls."""
 _CALL = re.compile(r"(?<!def )\b(?!(?:if|while|for|in|and|or|not|return|print|await|yield|with|assert|lambda)\b)([A-Za-z_][\w.]*)\s*\(")
@@ -39,9 +41,9 @@ class Frame:
     def place(self) -> str:
         return f"{PurePath(self.file).name}:{self.line}"
 
-    @property
-    def is_library(self) -> bool:
-        return _LIBRARY.search(self.file) is not None
+    def is_library(self, ours: str) -> bool:
+        """Not the user's own code, but installed, or below the directory `ours`."""
+        return _LIBRARY.search(self.file) is not None or (bool(ours) and self.file.startswith(f"{ours}/"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,9 @@ def place(answer: Answer, source: Callable[[str, str], str] = read_line) -> str:
 
 
 def _place(frames: tuple[Frame, ...], source: Callable[[str, str], str]) -> str:
-    own = next((number for number, frame in enumerate(frames) if not frame.is_library), None)
+    start = _START.fullmatch(frames[-1].file)
+    ours = start[1] if start else ""
+    own = next((number for number, frame in enumerate(frames) if not frame.is_library(ours)), None)
     if own is None:
         return f"in {frames[0].function} ({frames[0].place})"
     called = next((frame.function for frame in reversed(frames[:own]) if frame.function not in _WRAPPERS), "")

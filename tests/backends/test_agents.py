@@ -17,6 +17,7 @@ from orchestrator.backends import Diagnosis, Host, Transport, agents, local, rea
 from orchestrator.backends.agents import AgentLink, NotReachedError
 from orchestrator.errors import OrchError
 from tests.live import PATIENCE_S, room_for, wait_for_file, wait_until_gone
+from tests.worker.controller_double import patched_agent
 from worker import contract
 from worker.channel import encode
 
@@ -43,7 +44,7 @@ def test_a_link_that_stalls_at_the_end_is_waited_for(tmp_path: Path, monkeypatch
                 ended.set_result(None)
 
         link = AgentLink(Host("local", "127.0.0.1", sees_run_dir=False), tmp_path / "log", receive, lambda *_: None)
-        await link.open(local.transport(""))
+        await link.open(local.transport(sys.executable))
         link.order(contract.Hello("run", cwd=str(tmp_path)))
         link.beat(8.0)
         program = contract.Program("command", "sh", ("-c", f"head -c {size} /dev/zero"))
@@ -76,7 +77,7 @@ def test_an_agent_that_still_has_output_to_send_is_waited_for(tmp_path: Path, mo
                 ended.set_result(None)
 
         link = AgentLink(Host("local", "127.0.0.1", sees_run_dir=False), tmp_path / "log", receive, lambda *_: None)
-        await link.open(local.transport(""))
+        await link.open(local.transport(sys.executable))
         link.order(contract.Hello("run", cwd=str(tmp_path)))
         program = contract.Program("command", "sh", ("-c", f"head -c {size} /dev/zero"))
         link.order(contract.StartTasks((contract.TaskOrder("worker-0", 1, program, str(tmp_path), "worker-0"),)))
@@ -85,6 +86,30 @@ def test_an_agent_that_still_has_output_to_send_is_waited_for(tmp_path: Path, mo
 
     asyncio.run(run())
     assert len(stored) == size
+
+
+def test_a_host_is_not_lost_while_it_looks_around(tmp_path: Path) -> None:
+    """It was greeted, and reads its programs on a slow disk; until it has told its facts it is waited for otherwise."""
+    argv = patched_agent("programs.find_problems = lambda *_: time.sleep(4) or []")
+
+    async def run() -> Any:
+        told: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        host = Host("local", "127.0.0.1", sees_run_dir=False)
+
+        def receive(_: str, frame: Any, data: bytes) -> None:
+            if isinstance(frame, contract.Facts):
+                told.set_result(frame)
+
+        link = AgentLink(host, tmp_path / "log", receive, lambda _, reason, __: told.set_result(reason))
+        await link.open(Transport(argv))
+        link.order(contract.Hello("run", cwd=str(tmp_path), lost_after_s=100.0))
+        link.beat(2.0)
+        try:
+            return await asyncio.wait_for(told, PATIENCE_S)
+        finally:
+            await link.close()
+
+    assert isinstance(asyncio.run(run()), contract.Facts)
 
 
 STRANGE = [

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from orchestrator.backends import ssh
+from orchestrator.backends import inquiry, load, ssh
 from orchestrator.model.parse import parse
 from orchestrator.model.spec import ClusterSpec, HostSpec
 from tests.trees import wrap
@@ -81,6 +81,30 @@ def test_why_there_is_no_agent(code, said, expected, passing):
 def test_the_one_word_of_the_users_that_a_shell_reads(backend, expected):
     (text,) = ssh.Ssh().request(spec_of(**backend)).values()
     assert shlex.split(text)[-1].startswith(expected)
+
+
+@pytest.mark.parametrize("hosts", [None, {"localhost": {}}, {"localhost": {"python": "PYTHON"}}], ids=["local", "of all", "its own"])
+@pytest.mark.parametrize(
+    ("python", "expected"),
+    [
+        ("venv/bin/python", "/w/venv/bin/python"),
+        ("./python", "/w/python"),
+        ("~/venv/bin/python", "/home/me/venv/bin/python"),
+        ("/opt/python", "/opt/python"),
+        ("python3.12", "python3.12"),
+    ],
+)
+def test_on_this_machine_the_interpreter_is_found_as_on_any_host(monkeypatch, hosts, python, expected):
+    """Wherever orch itself was started, and for the doctor as for a run."""
+    monkeypatch.setenv("HOME", "/home/me")
+    backend = json.loads(json.dumps({"hosts": hosts} if hosts else {}).replace("PYTHON", python))
+    spec = parse(wrap({"script": "train.py", "python": python, "backend": backend}, "o"), workdir="/w")
+    place = load(spec.backend.type)
+    (host,) = place.hosts(spec)
+    assert place.transport(spec, host).argv[0] == expected
+    (request,) = place.request(spec).values()
+    assert shlex.split(request)[0] == expected
+    assert inquiry.program_of(spec, host) == expected
 
 
 def test_lines_of_setup_are_run_each_by_itself():

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Orch
-from worker.host import look
+from worker.cores import cores_of
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
@@ -76,20 +76,20 @@ def test_each_task_is_tied_to_its_share_of_the_cores(orch: Orch, tmp_path: Path,
     script("import json, os\njson.dump(sorted(os.sched_getaffinity(0)), open(os.environ['ORCH_TASK'] + '.json', 'w'))\n", "cores.py")
     done = orch("up", "cores.py", "-n", "2", "--affinity", "--set", f"preload={preload}", check=0)
     found = [json.loads((tmp_path / f"worker-{index}.json").read_text()) for index in (0, 1)]
-    assert found == [look.cores_of(0, 2), look.cores_of(1, 2)]
+    assert found == [cores_of(0, 2), cores_of(1, 2)]
     if len(os.sched_getaffinity(0)) > 1:
         assert not {*found[0]} & {*found[1]}
         assert {*found[0], *found[1]} == os.sched_getaffinity(0)
     assert "tied to cores of its own" in done.err
     orch("up", "cores.py", "-n", "2", "--set", "tasks.worker.overrides={1: {devices: {affinity: true}}}", check=0)
     found = [json.loads((tmp_path / f"worker-{index}.json").read_text()) for index in (0, 1)]
-    assert found == [sorted(os.sched_getaffinity(0)), look.cores_of(1, 2)]
+    assert found == [sorted(os.sched_getaffinity(0)), cores_of(1, 2)]
 
 
 def test_a_program_that_is_not_python_is_tied_too(orch: Orch) -> None:
     done = orch("up", "--no-python", "grep", "--affinity", "-n", "2", "--", "Cpus_allowed_list", "/proc/self/status", check=0)
     shown = dict(re.findall(r"(worker-\d) \| Cpus_allowed_list:\s+(\S+)", done.out))
-    cores = [look.cores_of(index, 2) or [] for index in (0, 1)]
+    cores = [cores_of(index, 2) or [] for index in (0, 1)]
     assert [shown[f"worker-{index}"] for index in (0, 1) if len(cores[index]) == 1] == [str(one[0]) for one in cores if len(one) == 1]
     assert len(shown) == 2
 
@@ -101,15 +101,17 @@ def test_hiding_all_gpus_and_determinism_are_variables(orch: Orch, tmp_path: Pat
 
 
 HOST_WITH_GPUS = """
-import importlib, os, sys
+import dataclasses, importlib, json, os, sys
 sys.argv = sys.argv[1:]
 sys.path.insert(0, os.path.dirname(sys.argv[0]))
 import start
 start.load()
-names = ("contract", "host.gpus", "host.look", "host.agent")
-contract, gpus, look, agent = (importlib.import_module(f"_orch_worker.{name}") for name in names)
+names = ("contract", "host.gpus", "host.driver", "host.agent")
+contract, gpus, driver, agent = (importlib.import_module(f"_orch_worker.{name}") for name in names)
 found = tuple(contract.Gpu(index, f"GPU-{index}{index}", "Double", 1000, f"GPU-{index}{index}") for index in range(4))
-look.find_gpus = lambda env: gpus.visible(found, env.get("CUDA_VISIBLE_DEVICES"))
+told = driver.Driver("550.54.15", gpus.visible(found, os.environ.get("CUDA_VISIBLE_DEVICES")))
+driver.is_there = lambda: True
+driver.command = lambda: ["echo", json.dumps(dataclasses.asdict(told))]
 os._exit(agent.main())
 """
 

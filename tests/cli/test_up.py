@@ -247,6 +247,23 @@ def test_a_module_runs_as_python_runs_it(orch: Orch, tmp_path: Path) -> None:
     assert "module" not in spec_of(tmp_path / ".orch"), "a script that is typed beats a variable"
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [{"defaults": {"env": {"PYTHONPATH": "src"}}}, {"tasks": {"worker": {"count": 1, "env": {"PYTHONPATH": "lib:src"}}}}],
+    ids=["defaults", "tasks"],
+)
+def test_a_module_is_looked_for_where_the_specs_variables_lead(
+    orch: Orch, tmp_path: Path, script: Script, settings: dict[str, Any]
+) -> None:
+    """Also if nothing is imported before the fork, which the variables would be wanted for as well."""
+    (tmp_path / "src/tool").mkdir(parents=True)
+    script(SHOW, "src/tool/__main__.py")
+    (tmp_path / "orch.yaml").write_text(json.dumps({"preload": [], "module": "tool", **settings}))
+    orch("up", check=0)
+    assert seen(tmp_path / ".orch")["argv"] == [str(tmp_path / "src/tool/__main__.py")]
+    assert "no module named 'other' in" in orch("up", "-m", "other", check=2).err
+
+
 def test_runs_are_kept_where_the_flag_or_else_the_variable_says(orch: Orch, tmp_path: Path) -> None:
     home = {"ORCH_HOME": str(tmp_path / "variable")}
     orch("up", "show.py", env=home, check=0)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.insight import doctor
-from orchestrator.insight.facts import Clock, Disk, Gpu, HostFacts, Machine, Names, Nvidia, Ports, Python, TensorFlow
+from orchestrator.insight.facts import Clock, Disk, DriverGpu, HostReport, Machine, Names, Nvidia, Ports, Python, TensorFlow
 from orchestrator.insight.finding import Wanted
 from orchestrator.insight.judge import judge
 
@@ -28,23 +28,23 @@ MACHINE = Machine(
     limits={"open_files": (20_000, 20_000), "processes": (None, None), "address_space": (None, None), "locked_memory": (8 << 20, 8 << 20)},
 )
 TENSORFLOW = TensorFlow(version="2.21.0", seconds=3.0, keras="2.15.0")
-SOUND = HostFacts("local", "python3", MACHINE, python=Python("/usr/bin/python3", "3.11.7"), tensorflow=TENSORFLOW)
+SOUND = HostReport("local", "python3", MACHINE, python=Python("/usr/bin/python3", "3.11.7"), tensorflow=TENSORFLOW)
 MIRRORED = Wanted("mirrored")
 MWMS = Wanted("multi_worker_mirrored", tasks=4)
 PS = Wanted("parameter_server", tasks=4)
-GPUS = Nvidia("550.54", (Gpu(0, "H200", 143771), Gpu(1, "H200", 143771)))
+GPUS = Nvidia("550.54", (DriverGpu(0, "H200", 143771), DriverGpu(1, "H200", 143771)))
 CUDA = replace(TENSORFLOW, is_cuda_build=True, build={"cuda_version": "12.5.1", "cudnn_version": "9"})
 
 
-def machine(**changes: Any) -> HostFacts:
+def machine(**changes: Any) -> HostReport:
     return replace(SOUND, machine=replace(MACHINE, **changes))
 
 
-def tensorflow(**changes: Any) -> HostFacts:
+def tensorflow(**changes: Any) -> HostReport:
     return replace(SOUND, tensorflow=replace(TENSORFLOW, **changes))
 
 
-def found(facts: HostFacts, wanted: Wanted) -> list[tuple[str, str]]:
+def found(facts: HostReport, wanted: Wanted) -> list[tuple[str, str]]:
     return [(finding.severity, finding.topic) for finding in judge([facts], wanted)]
 
 
@@ -113,7 +113,7 @@ ROWS = [
     ),
     # the host
     (replace(SOUND, machine=None, machine_problem="timed out"), MIRRORED, "error host", "timed out"),
-    (HostFacts("b", "python3", unreached="No route to host", unreached_remedy="check the address"), MWMS, "error host", "No route"),
+    (HostReport("b", "python3", unreached="No route to host", unreached_remedy="check the address"), MWMS, "error host", "No route"),
     (replace(SOUND, python=None, unreached="nothing was heard of it", unreached_remedy="ask again"), MWMS, "error host", "was lost"),
     (replace(machine(run_dir=Disk("/tmp", free_bytes=1 << 20)), is_here=False), MIRRORED, "error disk", "set TMPDIR there"),
     (machine(memory_free_bytes=GB), replace(MIRRORED, tasks=9, shares={"local": 8}), "warning memory", "about 2.7 GB wanted"),
@@ -138,7 +138,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("facts", "wanted", "kind", "said"), ROWS, ids=[f"{row[2]}: {row[3]}" for row in ROWS])
-def test_what_is_wrong_is_found_and_has_a_remedy(facts: HostFacts, wanted: Wanted, kind: str, said: str) -> None:
+def test_what_is_wrong_is_found_and_has_a_remedy(facts: HostReport, wanted: Wanted, kind: str, said: str) -> None:
     findings = [one for one in judge([facts], wanted) if f"{one.severity} {one.topic}" == kind]
     assert len(findings) == 1, judge([facts], wanted)
     assert said in f"{findings[0].what} {findings[0].why} {findings[0].remedy}"
@@ -177,9 +177,15 @@ def test_several_hosts_are_compared_and_share_their_findings() -> None:
     assert findings[-1].severity == "note"
 
 
+def test_versions_that_a_program_does_not_need_stop_nothing() -> None:
+    hosts = [replace(tensorflow(version=version, keras=version), name=version) for version in ("2.19.0", "2.21.0")]
+    severities = {one.topic: one.severity for one in judge(hosts, replace(MWMS, needs_tensorflow=False)) if "different" in one.what}
+    assert severities == {"tensorflow": "note", "keras": "note"}
+
+
 def test_of_several_hosts_each_finding_names_its_own_and_what_they_share_is_said_once() -> None:
     away = [replace(machine(shm=None), name=name, is_here=False) for name in ("a", "b")]
-    lost = HostFacts("c", "python3", is_here=False, unreached="No route\x1b[2J to host", unreached_remedy="check the address")
+    lost = HostReport("c", "python3", is_here=False, unreached="No route\x1b[2J to host", unreached_remedy="check the address")
     hosts = [*away, lost]
     lines = list(doctor.to_text(hosts, judge(hosts, MIRRORED), color=False))
     assert [line for line in lines if line.startswith(("error", "warning"))] == [

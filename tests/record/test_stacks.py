@@ -110,6 +110,16 @@ def test_a_place_is_the_users_own_line_and_the_call_that_it_is_in(frames: list[s
     assert stacks.place(stacks.parse(dump(*frames)), lambda *_: line) == expected
 
 
+@pytest.mark.parametrize("ours", ["/home/me/.cache/orch/worker-0123456789abcdef", "/home/me/.local/lib/orch/worker"])
+def test_a_users_own_worker_directory_is_his_own_code(ours: str) -> None:
+    """Ours is the package whose start.py is the first call of all."""
+    starting = [f'"{ours}/task/bootstrap.py", line 99 in run', f'"{ours}/task/start.py", line 12 in <module>']
+    own = ['"/home/me/project/worker/task/model.py", line 5 in train', '"/home/me/train.py", line 9 in <module>']
+    assert place(dump(*own, *starting)) == "in train (model.py:5)"
+    assert place(dump(f'"{ours}/task/strategies.py", line 7 in strategy', *own, *starting)) == "in strategy (model.py:5)"
+    assert place(dump(*starting)) == "in run (bootstrap.py:99)"
+
+
 def test_the_last_answer_counts() -> None:
     asked = "orch: asked at 2026-11-21 06:50:01\n"
     assert stacks.parse(TRAINING + SLEEPING).frames[0] == Frame("/home/me/data.py", "9", "wait")

@@ -12,11 +12,11 @@ from tests.worker.controller_double import AgentProcess
 
 @pytest.fixture
 def start_agent(tmp_path: Path) -> Iterator[Callable[..., AgentProcess]]:
-    """``start_agent(directory=tmp_path)``; they are ended with the test."""
+    """``start_agent(directory=tmp_path, patch="")``, see `patched_agent`; they are ended with the test."""
     started: list[AgentProcess] = []
 
-    def start(directory: Path = tmp_path) -> AgentProcess:
-        started.append(AgentProcess(directory))
+    def start(directory: Path = tmp_path, patch: str = "") -> AgentProcess:
+        started.append(AgentProcess(directory, patch))
         return started[-1]
 
     yield start

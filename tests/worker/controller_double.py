@@ -22,15 +22,30 @@ PATIENCE_S = 200.0
 F = TypeVar("F")
 
 
+def patched_agent(text: str) -> tuple[str, ...]:
+    """An agent on a host that is otherwise than this one: `text` is run first, with the modules `driver` and `programs` of worker/host."""
+    lines = (
+        "import importlib, os, sys, time",
+        f"sys.argv = [{str(START)!r}]",
+        f"sys.path.insert(0, {str(START.parent)!r})",
+        "import start",
+        "start.load()",
+        "driver, programs, agent = (importlib.import_module(f'_orch_worker.host.{name}') for name in ('driver', 'programs', 'agent'))",
+        text,
+        "os._exit(agent.main())",
+    )
+    return (sys.executable, "-I", "-c", "\n".join(lines))
+
+
 class AgentProcess:
     """An agent and our two ends of its channel. `frames`: all that has been read so far, with their data."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, patch: str = "") -> None:
         self.directory = directory
         self._log = directory / "agent.log"
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-I", str(START)],
+                patched_agent(patch) if patch else [sys.executable, "-I", str(START)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

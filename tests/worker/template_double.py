@@ -18,8 +18,8 @@ from typing import Any
 
 from tests.worker.agent_double import ROOT, Outcome, clean_environment, prepare
 from worker.contract import Program, to_json
-from worker.host.look import directory_of
 from worker.host.memory import keep_in_memory
+from worker.host.programs import directory_of
 
 START = ROOT / "worker" / "host" / "template" / "start.py"
 PATIENCE_S = 200.0

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
+import select
 import signal
 import socket
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -49,6 +51,53 @@ def test_it_says_what_cannot_run(agent: AgentProcess, tmp_path: Path) -> None:
     assert "'wrong.py' is not valid Python" in problems[1]
     assert "line 1" in problems[1]
     assert "'no-such-command' is not on PATH" in problems[2]
+
+
+@pytest.mark.parametrize(("settings", "found"), [({"word": "one of several"}, "2.19.0"), ({"lost_after_s": 100.0}, "2.19.0"), ({}, "")])
+def test_it_looks_for_tensorflow_on_a_host_that_is_not_alone_or_not_here(
+    agent: AgentProcess, tmp_path: Path, settings: dict[str, Any], found: str
+) -> None:
+    """The versions of several hosts are compared, this machine's among them; one host alone has nobody to differ from."""
+    (tmp_path / "tensorflow").mkdir()
+    (tmp_path / "tensorflow/__init__.py").touch()
+    (tmp_path / "tensorflow_cpu-2.19.0.dist-info").mkdir()
+    assert agent.hello(python_envs=({"PYTHONPATH": "."},), **settings).tensorflow == found
+
+
+@pytest.mark.parametrize(
+    ("program", "limit_s", "said"),
+    [
+        ("exec sleep 1000", 1.0, "it has not answered for 1 s"),
+        ("echo Illegal instruction >&2; kill -ILL $$", 100.0, "what asked it for its GPUs has died"),
+        ("""echo '{"problem": "nvmlInit_v2: Driver/library version mismatch, NVML error 18"}'""", 100.0, "Driver/library version mismatch"),
+    ],
+    ids=["hangs", "crashes", "complains"],
+)
+def test_a_broken_driver_holds_up_nobody_and_is_said(
+    start_agent: Callable[..., AgentProcess], program: str, limit_s: float, said: str
+) -> None:
+    """Signs of life are answered meanwhile; a host with a broken driver is not taken for one without GPUs."""
+    text = f"driver.is_there = lambda: True; driver.ANSWER_S = {limit_s}; driver.command = lambda: ['sh', '-c', {program!r}]"
+    agent = start_agent(patch=text)
+    agent.order(contract.Hello("run", cwd="/", lost_after_s=100.0), contract.Ping())
+    facts = agent.wait_for(contract.Facts)
+    assert (facts.gpus, facts.trouble) == ((), None)
+    note = agent.wait_for(contract.Trouble)
+    assert note.kind == "note"
+    assert note.message.startswith("NVIDIA's driver does not tell of its GPUs, so none is given to a task: ")
+    assert said in note.message
+    assert [type(frame) for frame, _ in agent.frames if not isinstance(frame, contract.Trouble)] == [contract.Pong, contract.Facts]
+
+
+def test_an_agent_that_is_let_go_leaves_nothing_of_what_asks_the_driver(start_agent: Callable[..., AgentProcess], tmp_path: Path) -> None:
+    program = f"echo $$ >{tmp_path}/pid.part; mv {tmp_path}/pid.part {tmp_path}/pid; exec sleep 1000"
+    agent = start_agent(patch=f"driver.is_there = lambda: True; driver.command = lambda: ['sh', '-c', {program!r}]")
+    agent.order(contract.Hello("run", cwd="/"))
+    pid = int(wait_for_file(tmp_path / "pid"))
+    agent.order(contract.Bye())
+    agent.read_to_end()
+    assert agent.wait() == 0
+    assert not is_alive(pid)
 
 
 def bind(port: int, *, reuse: bool) -> socket.socket:
@@ -259,6 +308,19 @@ def test_an_agent_that_hears_nothing_for_too_long_ends_its_tasks_and_itself(agen
     assert agent.process.wait(40) == 1
     assert not is_alive(pid)
     assert "nothing was heard of the controller for 3 s" in agent.complaints
+
+
+def test_an_agent_that_was_too_busy_to_listen_still_has_its_owner(start_agent: Callable[..., AgentProcess], tmp_path: Path) -> None:
+    """It looks at its programs for longer than it may hear nothing; what it has been sent meanwhile waits to be read."""
+    agent = start_agent(patch=f"programs.find_problems = lambda *_: open({str(tmp_path / 'busy')!r}, 'w').close() or time.sleep(5) or []")
+    agent.order(contract.Hello("run", cwd="/", lost_after_s=4.0))
+    wait_for_file(tmp_path / "busy")
+    while not select.select([agent.stdout], [], [], 0.1)[0]:
+        agent.order(contract.Ping())
+    agent.wait_for(contract.Facts)
+    agent.order(contract.Ping(), contract.Bye())
+    agent.read_to_end()
+    assert agent.wait() == 0, agent.complaints
 
 
 def test_signs_of_life_are_answered_and_keep_an_agent_alive(agent: AgentProcess) -> None:

@@ -15,9 +15,11 @@ import pytest
 
 from tests.worker.agent_double import ROOT
 from worker.contract import Facts, Gpu, from_json, to_json
-from worker.host import gpus, look
+from worker.host import driver, gpus
+from worker.host.driver import Driver
+from worker.host.loop import Loop
 
-NOT_SUPPORTED, NOT_FOUND, GPU_IS_LOST, DRIVER_NOT_LOADED = 3, 6, 15, 9
+NOT_SUPPORTED, NOT_FOUND, GPU_IS_LOST, DRIVER_NOT_LOADED, VERSION_MISMATCH = 3, 6, 15, 9, 18
 
 
 @dataclass
@@ -40,19 +42,22 @@ class FakeNvml:
     calls: list[str] = field(default_factory=list)
     known: list[Card] = field(default_factory=list)
 
-    def __getattr__(self, name: str) -> Callable[..., int]:
+    def __getattr__(self, name: str) -> Callable[..., Any]:
         answer = getattr(FakeNvml, f"_{name}", None)
         if answer is None:
             raise AttributeError(name)  # as ctypes says it of a symbol that is not there
 
-        def call(*arguments: Any) -> int:
+        def call(*arguments: Any) -> Any:
             self.calls.append(name)
-            return int(answer(self, *[getattr(argument, "_obj", argument) for argument in arguments]))
+            return answer(self, *[getattr(argument, "_obj", argument) for argument in arguments])
 
         return call
 
     def _nvmlInit_v2(self) -> int:
         return self.init
+
+    def _nvmlErrorString(self, code: int) -> bytes:
+        return {18: b"Driver/library version mismatch"}.get(code, b"Unknown Error")
 
     def _nvmlShutdown(self) -> int:
         return 0
@@ -125,10 +130,10 @@ def test_a_gpu_that_is_lost_is_left_out() -> None:
     assert [gpu.index for gpu in gpus.list_all(FakeNvml([Card("GPU-a", lost=True), Card("GPU-b")]))] == [1]
 
 
-def test_a_driver_that_does_not_answer_has_no_gpus() -> None:
-    nvml = FakeNvml([Card("GPU-a")], init=DRIVER_NOT_LOADED)
-    assert gpus.list_all(nvml) == ()
-    assert nvml.calls == ["nvmlInit_v2"]
+def test_a_driver_that_does_not_answer_has_no_gpus_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after an update of the driver without a restart; the host is not one without GPUs."""
+    monkeypatch.setattr(gpus, "load_nvml", lambda: FakeNvml([Card("GPU-a")], init=VERSION_MISMATCH))
+    assert gpus.find({}) == Driver(problem="nvmlInit_v2: Driver/library version mismatch, NVML error 18")
 
 
 SMI = """#!/bin/sh
@@ -137,15 +142,30 @@ echo '1, GPU-b, NVIDIA GB10, [N/A]'
 """
 
 
-@pytest.mark.parametrize(("program", "found"), [(SMI, [(0, 143_771), (1, 0)]), ("#!/bin/sh\necho No devices\nexit 6\n", []), (None, [])])
+@pytest.mark.parametrize(
+    ("program", "found", "problem"),
+    [
+        (SMI, [(0, 143_771), (1, 0)], ""),
+        ("#!/bin/sh\necho No devices were found\nexit 6\n", [], ""),
+        ("#!/bin/sh\necho Failed to initialize NVML\nexit 18\n", [], "nvidia-smi: Failed to initialize NVML"),
+        ("#!/bin/sh\nexit 9\n", [], "nvidia-smi: exit code 9"),
+        ("no program", [], "nvidia-smi: Exec format error"),
+        ("#!/bin/sh\nexec sleep 1000\n", [], "nvidia-smi has not answered for 1 s"),
+        (None, [], ""),
+    ],
+)
 def test_without_the_library_nvidia_smi_is_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str | None, found: list[tuple[int, int]]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str | None, found: list[tuple[int, int]], problem: str
 ) -> None:
     if program is not None:
         (tmp_path / "nvidia-smi").write_text(program)
         (tmp_path / "nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert [(gpu.index, gpu.memory_mb) for gpu in gpus.list_all(None)] == found
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin" if program else str(tmp_path))
+    monkeypatch.setattr(gpus, "load_nvml", lambda: None)
+    if "1 s" in problem:
+        monkeypatch.setattr(gpus, "SMI_S", 1.0)
+    told = gpus.find({})
+    assert ([(gpu.index, gpu.memory_mb) for gpu in told.gpus], told.problem) == (found, problem)
 
 
 FOUR = tuple(Gpu(index, f"GPU-{index}{index}aa", "", 0, f"GPU-{index}{index}aa") for index in range(4))
@@ -176,9 +196,9 @@ def test_the_callers_variable_says_which_are_left_as_it_does_to_cuda(found: tupl
 
 def test_a_program_may_use_those_of_the_driver_that_its_variable_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "load_nvml", lambda: FakeNvml([Card(f"GPU-{index}") for index in range(4)]))
-    assert [gpu.uuid for gpu in gpus.find({})] == ["GPU-0", "GPU-1", "GPU-2", "GPU-3"]
-    assert [gpu.uuid for gpu in gpus.find({"CUDA_VISIBLE_DEVICES": "2,1"})] == ["GPU-2", "GPU-1"]
-    assert gpus.find({"CUDA_VISIBLE_DEVICES": ""}) == ()
+    assert [gpu.uuid for gpu in gpus.find({}).gpus] == ["GPU-0", "GPU-1", "GPU-2", "GPU-3"]
+    assert [gpu.uuid for gpu in gpus.find({"CUDA_VISIBLE_DEVICES": "2,1"}).gpus] == ["GPU-2", "GPU-1"]
+    assert gpus.find({"CUDA_VISIBLE_DEVICES": ""}) == Driver("550.54.15")
 
 
 def test_what_is_left_goes_by_the_callers_names() -> None:
@@ -188,10 +208,11 @@ def test_what_is_left_goes_by_the_callers_names() -> None:
     assert [gpu.uuid for gpu in gpus.visible(PARTS, "0")] == ["MIG-1"]
 
 
-def test_a_host_without_a_driver_has_none_and_loads_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(look, "_DRIVER_FILES", (str(tmp_path / "nvidiactl"),))
-    monkeypatch.setitem(sys.modules, "worker.host.gpus", None)
-    assert look.find_gpus({}) == ()
+@pytest.mark.parametrize(("is_there", "variable"), [(False, "0"), (True, ""), (True, "-1")])
+def test_where_there_are_none_nobody_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_there: bool, variable: str) -> None:
+    monkeypatch.setattr(driver, "_FILES", (str(tmp_path if is_there else tmp_path / "nvidiactl"),))
+    monkeypatch.setitem(sys.modules, "worker.host.question", None)
+    assert driver.ask(Loop(), {"CUDA_VISIBLE_DEVICES": variable}, lambda _: None) == Driver()
 
 
 def test_facts_carry_them() -> None:
@@ -203,4 +224,4 @@ def test_the_module_prints_what_this_machine_has() -> None:
     """On a machine with a GPU this is the real NVML; without one, an empty list."""
     argv = [sys.executable, "-m", "worker.host.gpus"]
     found = json.loads(subprocess.run(argv, cwd=ROOT, env={**os.environ}, capture_output=True, check=True, timeout=200).stdout)
-    assert [from_json(Gpu, gpu) for gpu in found["gpus"]] == list(gpus.find(os.environ))
+    assert from_json(Driver, found) == gpus.find(os.environ)

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from worker.host import gpus, look, survey
+from worker.host import driver as driver_of_host
+from worker.host import gpus, survey
 
 LISTS = """#!/bin/sh
 echo 'Warning: persistence mode is off'
@@ -26,7 +27,7 @@ def nvidia(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         (tmp_path / "nvidia-smi").write_text(smi)
         (tmp_path / "nvidia-smi").chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-        monkeypatch.setattr(look, "_DRIVER_FILES", (str(tmp_path) if driver else str(tmp_path / "none"),))
+        monkeypatch.setattr(driver_of_host, "_FILES", (str(tmp_path) if driver else str(tmp_path / "none"),))
         found: dict[str, Any] = survey.look(str(tmp_path), None)["nvidia"]
         return found
 
@@ -45,7 +46,7 @@ def test_the_gpus_are_those_that_orch_up_finds_also_if_they_are_hidden(nvidia: A
 
 
 def test_without_a_driver_there_are_none_whatever_nvidia_smi_lists(nvidia: Any) -> None:
-    assert (nvidia(LISTS, driver=False)["gpus"], look.find_gpus({})) == ([], ())
+    assert nvidia(LISTS, driver=False)["gpus"] == []
 
 
 @pytest.mark.skipif(gpus.load_nvml() is not None, reason="NOT TESTED: this machine has NVIDIA's library")
@@ -58,7 +59,7 @@ def test_where_none_are_found_nvidia_smi_says_why(nvidia: Any) -> None:
 def test_a_driver_that_hangs_or_crashes_who_asks_is_a_problem_and_no_end(
     nvidia: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(survey, "DRIVER_S", 0.001)
+    monkeypatch.setattr(driver_of_host, "ANSWER_S", 0.001)
     assert nvidia(LISTS, driver=True)["problem"] == "it has not told of its GPUs for 0.001 s"
     monkeypatch.undo()
     broken = tmp_path / "python"
@@ -66,3 +67,22 @@ def test_a_driver_that_hangs_or_crashes_who_asks_is_a_problem_and_no_end(
     broken.chmod(0o755)
     monkeypatch.setattr(survey.sys, "executable", str(broken))
     assert "died (exit code 7)" in nvidia(LISTS, driver=True)["problem"]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_what_a_container_has_read_from_files_is_free_again_when_it_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    """The kernel drops those pages first; a group's usage counts them."""
+    mb = 1 << 20
+    names = ("memory.max", "memory.current") if version == 2 else ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")
+    for name, text in zip(names, (f"{64 * mb}\n", f"{60 * mb}\n"), strict=True):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(survey, "CGROUPS", str(tmp_path))
+    assert survey._memory() == {"memory_bytes": 64 * mb, "memory_free_bytes": 4 * mb}
+    stat = f"inactive_file {mb}\ntotal_inactive_file {50 * mb}\n" if version == 1 else f"anon {mb}\ninactive_file {50 * mb}\n"
+    (tmp_path / names[1]).with_name("memory.stat").write_text(stat)
+    assert survey._memory() == {"memory_bytes": 64 * mb, "memory_free_bytes": 54 * mb}
+    (tmp_path / names[1]).with_name("memory.stat").write_text(f"inactive_file {90 * mb}\ntotal_inactive_file {90 * mb}\n")
+    assert survey._memory()["memory_free_bytes"] == 64 * mb, "the two were not counted at the same moment"

@@ -13,19 +13,25 @@ import signal
 import socket
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import clock, contract
-from . import look, ports, processes, scratch
+from ..cores import count_cores
+from . import driver, look, ports, processes, programs, scratch
 from .code import CodeError, CodeStore, compare
+from .doorbell import Doorbell
+from .interfaces import find_addresses, find_arrival
 from .link import Link
 from .loop import Loop
-from .network import Doorbell, Trials, find_addresses, find_arrival
 from .probe import Prober
 from .relay import Relay
 from .tasks import TaskTable
+from .trials import Trials
 from .warm import place
 from .warm.arrival import Arrival
+
+if TYPE_CHECKING:
+    from .question import Question
 
 LOOK_S = 1.0
 DISK_FULL_BYTES = 64 * 1024
@@ -45,6 +51,7 @@ class Agent:
         self._held: list[socket.socket] = []
         self._door: Doorbell | None = None
         self._hello: contract.Hello | None = None
+        self._asked: Question | None = None
         self._root = ""
         self._leaving = self._said_gone = False
         self._owner_lost = False
@@ -76,7 +83,7 @@ class Agent:
 
     def _on_signals(self, numbers: bytes) -> None:
         if signal.SIGTERM in numbers:
-            self._link.send(contract.Trouble("note", "the agent was told to end (SIGTERM)", clock.now()))
+            self._say("the agent was told to end (SIGTERM)")
             self._lose_owner()
         self._check_disk()  # first: a task that a full disk has ended must not be taken for the cause
         self._tasks.reap()
@@ -120,35 +127,49 @@ class Agent:
 
     def _greet(self, hello: contract.Hello) -> None:
         hello, trouble = self._settle(hello)
-        is_wanted = hello.template is not None and look.needs_template(hello.template, hello.programs, hello.cwd)
-        problems = look.find_problems(hello.programs, hello.cwd) or compare(hello.compare, hello.cwd)
-        tensorflow = look.find_tensorflow(hello.template.env if hello.template else {}) if hello.lost_after_s is not None else None
+        # First, and while the loop goes on: a driver takes its time, and may never answer.
+        asked = driver.ask(self._loop, os.environ, lambda found: self._tell(facts, found, warms_up=warms_up))
+        is_wanted = hello.template is not None and programs.needs_template(hello.template, hello.programs, hello.cwd)
+        problems = programs.find_problems(hello.programs, hello.cwd, hello.python_envs) or compare(hello.compare, hello.cwd)
+        tensorflow = look.find_tensorflow(hello.python_envs, hello.cwd) if hello.word or hello.lost_after_s is not None else None
         if tensorflow == "" and is_wanted:
             problems.append(f"there is no TensorFlow for {sys.executable}: pip install it there, or choose another Python with python:")
-        if hello.template is not None and is_wanted and not (trouble or problems):
-            self._tasks.warm_up(hello.template, hello.programs, hello.cwd)
+        warms_up = is_wanted and not (trouble or problems)
         facts = contract.Facts(
             pid=os.getpid(),
             python=sys.executable,
             python_version=look.python_version(),
-            cores=look.count_cores(),
+            cores=count_cores(),
             ports=tuple(sock.getsockname()[1] for sock in self._held),
             problems=tuple(problems),
-            gpus=look.find_gpus(os.environ),
             trouble=trouble or None,
-            at=clock.now(),
             # Its name ends in a random number: nobody else's is called so.
             sees_run_dir=bool(hello.run_dir) and os.access(hello.run_dir, os.R_OK | os.W_OK | os.X_OK),
             workdir=hello.cwd if self._code is not None else None,
             tensorflow=tensorflow or "",
             **self._look_at_network(hello),
         )
-        self._link.send(facts)
+        if (silence_s := hello.lost_after_s) is not None:
+            self._loop.after(silence_s, lambda: self._await_owner(silence_s))  # what was sent meanwhile is yet to be read
+        if isinstance(asked, driver.Driver):
+            self._tell(facts, asked, warms_up=warms_up)
+        else:
+            self._asked = asked
+
+    def _tell(self, facts: contract.Facts, found: driver.Driver, *, warms_up: bool) -> None:
+        """The facts come before any other frame of this host."""
+        self._asked = None
+        if warms_up and self._hello is not None and self._hello.template is not None:
+            self._tasks.warm_up(self._hello.template, self._hello.programs, self._hello.cwd)
+        self._link.send(dataclasses.replace(facts, gpus=found.gpus, at=clock.now()))
+        if found.problem:
+            self._say(f"NVIDIA's driver does not tell of its GPUs, so none is given to a task: {found.problem}")
         if self._note:
-            self._link.send(contract.Trouble("note", self._note, clock.now()))
+            self._say(self._note)
         self._look_around()
-        if hello.lost_after_s is not None:
-            self._await_owner(hello.lost_after_s)
+
+    def _say(self, note: str) -> None:
+        self._link.send(contract.Trouble("note", note, clock.now()))
 
     def _settle(self, hello: contract.Hello) -> tuple[contract.Hello, str]:
         """Take the working directory that was sent, the ports, and a place for the output.
@@ -218,6 +239,8 @@ class Agent:
         self._tasks.stop(grace_s)
 
     def _give_back(self) -> None:
+        if self._asked is not None:
+            self._asked.end()
         self._tasks.close()
         self._relay.close()
         self._close_door()

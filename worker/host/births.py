@@ -10,8 +10,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from .. import contract
+from ..cores import cores_of
 from ..task_environment import compose, tf_config_of
-from . import look, processes
+from . import processes, programs
 from .loop import Loop
 from .memory import keep_in_memory
 from .output import TaskOutput
@@ -121,12 +122,8 @@ class Starter:
     def _say_who_was_not_forked(self) -> None:
         """One line for each reason, whoever shares it."""
         for why, names in self._not_forked.items():
-            shown = names if len(names) <= 4 else [*names[:3], f"{len(names) - 3} more"]
-            who = (
-                f"{', '.join(shown[:-1])} and {shown[-1]} get fresh interpreters"
-                if len(names) > 1
-                else f"{names[0]} gets a fresh interpreter"
-            )
+            listed = " and ".join(contract.few(names).rsplit(", ", 1))
+            who = f"{listed} get fresh interpreters" if len(names) > 1 else f"{listed} gets a fresh interpreter"
             self._say(f"{who}: {why}")
         self._not_forked.clear()
 
@@ -153,7 +150,7 @@ class Starter:
             "stderr": birth.output.path("stderr"),
             "limits": self._limits,
             "cores": _cores(order),
-            "path": look.directory_of(order.program, order.cwd),
+            "path": programs.directory_of(order.program, order.cwd),
         }
 
 
@@ -166,7 +163,7 @@ def prepare(host_env: dict[str, str], start: contract.StartTasks, order: contrac
 
 
 def _cores(order: contract.TaskOrder) -> list[int] | None:
-    return look.cores_of(*order.cores) if order.cores is not None else None
+    return cores_of(*order.cores) if order.cores is not None else None
 
 
 def _command(birth: Birth) -> processes.Command:

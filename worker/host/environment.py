@@ -6,13 +6,13 @@ import sys
 from collections.abc import Iterable, Mapping
 
 from ..contract import TemplateOrder
+from ..cores import count_cores
 from ..task_environment import default_environment
-from . import look
 
 
 def compose_for_template(template: TemplateOrder, host: Mapping[str, str], run_id: str) -> dict[str, str]:
     """The environment under which the imports for these tasks are made."""
-    return {**default_environment(look.count_cores(), template.tasks), **host, **template.env, "ORCH_RUN_ID": run_id}
+    return {**default_environment(count_cores(), template.tasks), **host, **template.env, "ORCH_RUN_ID": run_id}
 
 
 _FROZEN = (

@@ -1,7 +1,6 @@
 """The GPUs of this host, from NVIDIA's driver: NVML by ctypes, or ``nvidia-smi`` where that library is not found.
 
 ``start.py gpus`` (or ``python -m worker.host.gpus``) prints what was found as JSON: a driver may hang or crash whoever asks it.
-Without a driver there are none, and nothing is said.
 Another maker's GPUs are not seen; tasks see them as if orch was not there.
 
 NVML's calls are those of nvml.h (NVIDIA's NVML API reference). They list GPUs in the order of the PCI bus and do not look at
@@ -23,9 +22,12 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from ..contract import Gpu
+from .driver import Driver
 
 LIBRARIES = ("libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1")
 SMI_S = 20.0
+NO_DEVICES = 6
+"""nvidia-smi(1): "A query to find an object was unsuccessful"."""
 _TEXT = 96
 """Room for a name, a UUID or a version: NVML_DEVICE_NAME_V2_BUFFER_SIZE, NVML_DEVICE_UUID_V2_BUFFER_SIZE; the version's is smaller."""
 _MB = 1 << 20
@@ -38,12 +40,17 @@ class _Memory(ctypes.Structure):
 
 
 class DriverError(Exception):
-    """The driver did not answer a question; the message names the call and NVML's code."""
+    """The driver did not answer a question; the message names the call, with NVML's words and code."""
 
 
-def find(env: Mapping[str, str]) -> tuple[Gpu, ...]:
-    """The GPUs that a program with this environment may use."""
-    return visible(list_all(load_nvml()), env.get("CUDA_VISIBLE_DEVICES"))
+def find(env: Mapping[str, str]) -> Driver:
+    """The driver, and the GPUs that a program with this environment may use."""
+    nvml = load_nvml()
+    version = driver_version(nvml)
+    try:
+        return Driver(version, visible(list_all(nvml), env.get("CUDA_VISIBLE_DEVICES")))
+    except DriverError as error:
+        return Driver(version, problem=str(error))
 
 
 def visible(gpus: tuple[Gpu, ...], variable: str | None) -> tuple[Gpu, ...]:
@@ -83,17 +90,15 @@ def load_nvml() -> Any:
 
 
 def list_all(nvml: Any) -> tuple[Gpu, ...]:
-    """All GPUs that the driver lets this user see; `nvml`: the loaded library, or None for ``nvidia-smi``'s word."""
+    """All GPUs that the driver lets this user see; `nvml`: the loaded library, or None for ``nvidia-smi``'s word.
+
+    Where neither is installed there are none, as in a container that was given none. Raises `DriverError`.
+    """
     if nvml is None:
         return tuple(_ask_smi())
-    try:
-        _call(nvml, "nvmlInit_v2")
-    except DriverError:
-        return ()
+    _call(nvml, "nvmlInit_v2")
     try:
         return tuple(_devices(nvml))
-    except DriverError:
-        return ()
     finally:
         nvml.nvmlShutdown()
 
@@ -159,23 +164,39 @@ def _call(nvml: Any, name: str, *arguments: Any) -> None:
         raise DriverError(f"this driver has no {name}")
     code = function(*arguments)
     if code:
-        raise DriverError(f"{name}: NVML error {code}")
+        raise DriverError(f"{name}: {_words(nvml, code)}NVML error {code}")
+
+
+def _words(nvml: Any, code: int) -> str:
+    """Such as ``Driver/library version mismatch, ``; NVML has them also if it could not be initialised."""
+    function = getattr(nvml, "nvmlErrorString", None)
+    if function is None:
+        return ""
+    function.restype = ctypes.c_char_p
+    words: bytes | None = function(code)
+    return f"{words.decode('utf-8', 'replace')}, " if words else ""
 
 
 # --- nvidia-smi --------------------------------------------------------------------------------
 
 
 def _ask_smi() -> Iterator[Gpu]:
-    """One line each: ``0, GPU-5e8…, NVIDIA H200, 143771``. It does not tell of parts."""
+    """One line each: ``0, GPU-5e8…, NVIDIA H200, 143771``. It does not tell of parts. Raises `DriverError`."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return
     command = [program, "--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SMI_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+    except subprocess.TimeoutExpired:
+        raise DriverError(f"nvidia-smi has not answered for {SMI_S:g} s") from None
+    except OSError as error:
+        raise DriverError(f"nvidia-smi: {error.strerror or error}") from None
+    if done.returncode == NO_DEVICES:
         return
-    for line in done.stdout.splitlines() if done.returncode == 0 else ():
+    if done.returncode:
+        raise DriverError(f"nvidia-smi: {' '.join((done.stdout + done.stderr).split())[:300] or f'exit code {done.returncode}'}")
+    for line in done.stdout.splitlines():
         parts = [part.strip() for part in line.split(",")]
         if len(parts) == 4 and parts[0].isdigit():
             index, uuid, name, memory = parts
@@ -183,10 +204,8 @@ def _ask_smi() -> Iterator[Gpu]:
 
 
 def main() -> int:
-    """Print the driver's version and the GPUs that this environment leaves."""
-    nvml = load_nvml()
-    found = visible(list_all(nvml), os.environ.get("CUDA_VISIBLE_DEVICES"))
-    print(json.dumps({"driver": driver_version(nvml), "gpus": [asdict(gpu) for gpu in found]}), flush=True)
+    """Print a `Driver`, with the GPUs that this environment leaves."""
+    print(json.dumps(asdict(find(os.environ))), flush=True)
     return 0
 
 

@@ -1,5 +1,5 @@
 """How an agent starts: ``python -I .../worker/host/start.py``, orders on stdin, frames on stdout; ``start.py inquiry`` answers
-`orch doctor`, ``survey`` and ``gpus`` are what that asks in processes of their own.
+`orch doctor`; ``survey`` and ``gpus`` are asked in processes of their own, by that and by an agent.
 
 The package is loaded under a private name, from wherever this file lies, so that nothing on the host has to be
 installed and nothing there called ``worker`` can be taken for ours.

@@ -22,10 +22,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from . import look as host
+from ..cores import count_cores
+from . import driver
 
-DRIVER_S = 25.0
-"""How long the driver may take to tell of its GPUs: longer than `gpus.SMI_S`."""
 COMPLAINT_S = 20.0
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "no_proxy", "no_grpc_proxy")
 PREFIXES = ("CUDA_", "TF_", "XLA_", "KERAS_", "NCCL_", "GRPC_", "OMP_", "ORCH_", "NVIDIA_")
@@ -33,6 +32,7 @@ NAMES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_E
 LIMITS = {"open_files": "RLIMIT_NOFILE", "locked_memory": "RLIMIT_MEMLOCK", "processes": "RLIMIT_NPROC", "address_space": "RLIMIT_AS"}
 MAX_PORTS = 10_000
 """More ports of a range than this are not tried."""
+CGROUPS = "/sys/fs/cgroup"
 _TIME_ERROR = 5
 """What adjtimex answers while no clock service keeps the kernel's clock (adjtimex(2))."""
 
@@ -42,7 +42,7 @@ def look(run_dir: str, ports: tuple[int, int] | None) -> dict[str, Any]:
     return {
         "hostname": socket.gethostname(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "cores": host.count_cores(),
+        "cores": count_cores(),
         "cpu_flags": _cpu_flags(),
         **_memory(),
         "clock": {"at": time.time(), "synchronised": _is_synchronised()},
@@ -75,13 +75,16 @@ def _memory() -> dict[str, int]:
     """Bytes in all and available, which in a container is what its control group leaves."""
     found = {name: int(kb) * 1024 for name, kb in re.findall(r"^(\w+): +(\d+) kB$", _read("/proc/meminfo"), re.MULTILINE)}
     total, free = found.get("MemTotal", 0), found.get("MemAvailable", 0)
-    for limit, used in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    for group, limit, usage, cache in (
+        (CGROUPS, "memory.max", "memory.current", "inactive_file"),
+        (f"{CGROUPS}/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     ):
-        most = _read(limit).strip()
+        most = _read(f"{group}/{limit}").strip()
         if most.isdigit() and int(most) < total:
-            total, free = int(most), min(free, max(0, int(most) - int(_read(used).strip() or 0)))
+            # The usage counts pages of files that nobody uses now; they go first (the kernel's cgroup-v2.rst and cgroup-v1/memory.rst).
+            pages = re.search(rf"^{cache} (\d+)$", _read(f"{group}/memory.stat"), re.MULTILINE)
+            used = max(0, int(_read(f"{group}/{usage}").strip() or 0) - int(pages[1] if pages else 0))
+            total, free = int(most), min(free, max(0, int(most) - used))
     return {"memory_bytes": total, "memory_free_bytes": free}
 
 
@@ -189,24 +192,22 @@ def _nvidia() -> dict[str, Any]:
     """The driver and all of its GPUs, as `orch up` finds them. An absent driver: none, quietly."""
     version = re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", _read("/proc/driver/nvidia/version"))
     found: dict[str, Any] = {"driver": version[1] if version else "", "gpus": [], "problem": ""}
-    if host.has_nvidia_driver():
+    if driver.is_there():
         try:
             told = _ask_driver()
         except subprocess.TimeoutExpired:
-            return {**found, "problem": f"it has not told of its GPUs for {DRIVER_S:g} s"}
-        except subprocess.CalledProcessError as error:
-            return {**found, "problem": f"what asked it for its GPUs has died (exit code {error.returncode})"}
-        found["driver"] = told["driver"] or found["driver"]
-        found["gpus"] = [{name: gpu[name] for name in ("index", "name", "memory_mb")} for gpu in told["gpus"]]
-    return found if found["gpus"] else {**found, "problem": _complaint()}
+            return {**found, "problem": f"it has not told of its GPUs for {driver.ANSWER_S:g} s"}
+        found["driver"] = told.version or found["driver"]
+        found["gpus"] = [{"index": gpu.index, "name": gpu.name, "memory_mb": gpu.memory_mb} for gpu in told.gpus]
+        found["problem"] = told.problem
+    return found if found["gpus"] else {**found, "problem": _complaint() or found["problem"]}
 
 
-def _ask_driver() -> Any:
-    """What gpus.py prints, in a process of its own: a broken driver may hang or crash whoever asks."""
-    start = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start.py")
+def _ask_driver() -> driver.Driver:
+    """All of its GPUs, also if they are hidden from programs here."""
     env = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-    done = subprocess.run([sys.executable, "-I", start, "gpus"], env=env, capture_output=True, timeout=DRIVER_S, check=True)
-    return json.loads(done.stdout)
+    done = subprocess.run(driver.command(), env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=driver.ANSWER_S, check=False)
+    return driver.read(done.stdout.decode(errors="replace"), done.returncode)
 
 
 def _complaint() -> str:

@@ -13,12 +13,13 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from .. import clock, contract, files
-from . import conditions, environment, evidence, look, processes
+from . import conditions, environment, evidence, processes
 from .births import Birth, Starter, prepare
 from .link import Link
 from .loop import Loop
 from .oom import OomCounter
 from .output import TaskOutput
+from .programs import directory_of_first
 from .relay import Relay
 from .sweep import Sweeper
 from .template.choice import Templates
@@ -94,7 +95,7 @@ class TaskTable:
         """Begin with the imports that the tasks of `template`, which run `programs`, will need."""
         self._templates.directory = os.path.join(self.root, "agents")
         env = environment.compose_for_template(template, self._env, self.run_id)
-        self._templates.add(Start(env, template.preload, cwd, look.directory_of_first(programs, cwd)))
+        self._templates.add(Start(env, template.preload, cwd, directory_of_first(programs, cwd)))
 
     def start(self, start: contract.StartTasks) -> None:
         """Start tasks, and tell the controller of each that it runs or why it does not."""

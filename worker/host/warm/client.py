@@ -18,7 +18,7 @@ from typing import Any
 
 from ... import contract
 from ...channel import ChannelError, Decoder
-from .. import environment, look, memory
+from .. import environment, memory, programs
 from . import key, place
 from .arrival import Arrival
 from .place import MESSAGE_BYTES, ROOM
@@ -34,7 +34,7 @@ class NotUsedError(Exception):
 def move(orders_fd: int, frames_fd: int) -> Arrival | int:
     """Have a fork of the warm process be the agent, if it fits; returns its exit code then, and otherwise what we go on with ourselves."""
     seed, hello = _read_hello(orders_fd)
-    wanted = hello is not None and hello.template is not None and look.needs_template(hello.template, hello.programs, hello.cwd)
+    wanted = hello is not None and hello.template is not None and programs.needs_template(hello.template, hello.programs, hello.cwd)
     if hello is None or not wanted:
         return Arrival(seed)
     try:
@@ -108,7 +108,7 @@ def _send_ahead(connection: socket.socket, hello: contract.Hello, seed: bytes, o
         "seed": seed.decode("latin-1"),
         "note": f"tasks are forked from the warm template of {time.strftime('%H:%M:%S', time.localtime(came['since']))}",
         "run_id": hello.run_id,
-        "directory": look.directory_of_first(hello.programs, hello.cwd),
+        "directory": programs.directory_of_first(hello.programs, hello.cwd),
         "log": log,
         "threads": int(threads) if threads.isdigit() and int(threads) > 0 else None,
     }

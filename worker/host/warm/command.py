@@ -30,11 +30,11 @@ def _load() -> tuple[Any, ...]:
     sys.modules[package.__name__] = package
     return tuple(
         importlib.import_module(f"_orch_worker.{name}")
-        for name in ("host.look", "host.memory", "host.processes", "host.warm.key", "host.warm.place", "task_environment")
+        for name in ("cores", "host.memory", "host.processes", "host.warm.key", "host.warm.place", "task_environment")
     )
 
 
-look, memory, processes, key, place, task_environment = _load()
+cores, memory, processes, key, place, task_environment = _load()
 
 
 class NoAnswerError(Exception):
@@ -170,7 +170,7 @@ def status(preload: list[str]) -> dict[str, Any]:
 
 
 def _environment() -> dict[str, str]:
-    return {**task_environment.default_environment(look.count_cores(), 1), **os.environ}
+    return {**task_environment.default_environment(cores.count_cores(), 1), **os.environ}
 
 
 def _ask(found: Any, message: dict[str, Any], described: dict[str, Any] | None = None) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.live import PATIENCE_S
 from worker.contract import Reached, Target
-from worker.host import network
+from worker.host import trials
 from worker.host.loop import Loop
 
 REAL = socket.getaddrinfo
@@ -19,7 +19,7 @@ REAL = socket.getaddrinfo
 def tried(loop: Loop, *targets: Target) -> dict[str, str]:
     """Why each host was not reached."""
     results: list[tuple[Reached, ...]] = []
-    network.Trials(loop, targets, results.append)
+    trials.Trials(loop, targets, results.append)
     loop.run(lambda: bool(results))
     loop._selector.close()
     return {result.host: result.refusal for result in results[0]}
@@ -28,7 +28,7 @@ def tried(loop: Loop, *targets: Target) -> dict[str, str]:
 def test_names_are_looked_up_while_the_loop_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """The resolver answers only when the loop has done something else, and when as many ask as may at a time."""
     loop, went_on = Loop(), threading.Event()
-    all_ask = threading.Barrier(network.AT_ONCE)
+    all_ask = threading.Barrier(trials.AT_ONCE)
 
     def resolve(name: str, port: int, **options: Any) -> Any:
         if options["flags"] or name == "localhost":
@@ -39,11 +39,11 @@ def test_names_are_looked_up_while_the_loop_goes_on(monkeypatch: pytest.MonkeyPa
             raise AssertionError("the loop waits for the resolver")
         raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
 
-    monkeypatch.setattr(network.socket, "getaddrinfo", resolve)
+    monkeypatch.setattr(trials.socket, "getaddrinfo", resolve)
     loop.after(0, went_on.set)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        dead = [Target(f"dead-{number}", port, "", ("first" if number < network.AT_ONCE else "later",)) for number in range(100)]
+        dead = [Target(f"dead-{number}", port, "", ("first" if number < trials.AT_ONCE else "later",)) for number in range(100)]
         refusals = tried(loop, *dead, Target("number", port, "", ("127.0.0.1",)), Target("name", port, "", ("localhost",)))
     assert refusals.pop("number") == refusals.pop("name") == ""
     assert len(refusals) == 100
@@ -53,8 +53,8 @@ def test_names_are_looked_up_while_the_loop_goes_on(monkeypatch: pytest.MonkeyPa
 def test_a_resolver_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = threading.Event()
     threads = set(threading.enumerate())
-    monkeypatch.setattr(network, "LOOKUP_S", 0.1)
-    monkeypatch.setattr(network, "_resolve", lambda name, port, flags=0: REAL("x", port, flags=flags) if flags else ended.wait(PATIENCE_S))
+    monkeypatch.setattr(trials, "LOOKUP_S", 0.1)
+    monkeypatch.setattr(trials, "_resolve", lambda name, port, flags=0: REAL("x", port, flags=flags) if flags else ended.wait(PATIENCE_S))
     assert tried(Loop(), Target("dead", 1, "", ("name",))) == {"dead": "its name is still being looked up after 0.1 s"}
     ended.set()
     for thread in set(threading.enumerate()) - threads:

@@ -1,22 +1,16 @@
-"""What this host's network is like, and whether it reaches the others: by connecting, as the tasks will.
-
-A host that can be tried listens on one of its held ports and says a word that only it knows: another machine with the same
-private address, of which there are many, is not taken for it.
-"""
+"""Whether this host reaches others: by connecting, as the tasks will. Who is reached says its word, see doorbell.py."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
 import socket
-import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from ..contract import NetAddress, Reached, Target
+from ..contract import Reached, Target
 from .loop import Loop
 
 TRY_S = 4.0
@@ -27,124 +21,6 @@ AT_ONCE = 64
 
 _Place = tuple[int, int, int, str, Any]
 """What getaddrinfo(3) tells: family, type, protocol, name, address."""
-
-
-# --- what there is ------------------------------------------------------------------------------
-
-
-class _Address(ctypes.Structure):
-    _fields_ = (("family", ctypes.c_ushort), ("data", ctypes.c_ubyte * 26))
-
-
-class _Entry(ctypes.Structure):
-    """`struct ifaddrs` of getifaddrs(3), as Linux has it."""
-
-
-_Entry._fields_ = [
-    ("next", ctypes.POINTER(_Entry)),
-    ("name", ctypes.c_char_p),
-    ("flags", ctypes.c_uint),
-    ("address", ctypes.POINTER(_Address)),
-    ("netmask", ctypes.POINTER(_Address)),
-    ("other", ctypes.c_void_p),
-    ("private", ctypes.c_void_p),
-]
-_IFF_UP = 0x1
-
-
-def find_addresses() -> tuple[NetAddress, ...]:
-    """The addresses of this host's interfaces that are up, as the kernel lists them; none where nobody can tell."""
-    if sys.platform != "linux":
-        return ()
-    libc: Any = ctypes.CDLL(None, use_errno=True)
-    first = ctypes.POINTER(_Entry)()
-    if libc.getifaddrs(ctypes.byref(first)) != 0:
-        return ()
-    found = []
-    entry = first
-    while entry:
-        item = entry.contents
-        number = _number(item.address) if item.flags & _IFF_UP else ""
-        if number:
-            found.append(NetAddress(item.name.decode(errors="replace"), number, _prefix(item.netmask)))
-        entry = item.next
-    libc.freeifaddrs(first)
-    return tuple(found)
-
-
-def _number(address: Any) -> str:
-    if not address:
-        return ""
-    family, data = address.contents.family, bytes(address.contents.data)
-    if family == socket.AF_INET:
-        return socket.inet_ntop(socket.AF_INET, data[2:6])
-    return socket.inet_ntop(socket.AF_INET6, data[6:22]) if family == socket.AF_INET6 else ""
-
-
-def _prefix(netmask: Any) -> int:
-    if not netmask:
-        return 0
-    data = bytes(netmask.contents.data)
-    bits = data[2:6] if netmask.contents.family == socket.AF_INET else data[6:22]
-    return sum(byte.bit_count() for byte in bits)
-
-
-def find_arrival() -> str:
-    """The address of this host by which an ssh client has come in (sshd sets the variable; see ssh(1)); empty without one."""
-    words = os.environ.get("SSH_CONNECTION", "").split()
-    return words[2].removeprefix("::ffff:") if len(words) == 4 else ""
-
-
-# --- being tried --------------------------------------------------------------------------------
-
-
-class Doorbell:
-    """Says `word` to whoever connects to `port`, which this process holds, until it is closed."""
-
-    def __init__(self, loop: Loop, port: int, word: str) -> None:
-        self._loop, self._word = loop, word.encode()
-        self._sock: socket.socket | None = None
-        for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
-            try:
-                self._sock = self._listen(family, address, port)
-                break
-            except OSError:
-                continue
-        if self._sock is not None:
-            loop.on_readable(self._sock, self._answer)
-
-    @staticmethod
-    def _listen(family: int, address: str, port: int) -> socket.socket:
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            if family == socket.AF_INET6:
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            sock.bind((address, port))
-            sock.listen(1024)
-            sock.setblocking(False)
-        except OSError:
-            sock.close()
-            raise
-        return sock
-
-    def _answer(self) -> None:
-        assert self._sock is not None
-        with contextlib.suppress(OSError):
-            peer, _ = self._sock.accept()
-            with peer:
-                peer.setblocking(False)
-                peer.send(self._word)
-                peer.shutdown(socket.SHUT_WR)
-
-    def close(self) -> None:
-        if self._sock is not None:
-            self._loop.forget(self._sock)
-            self._sock.close()
-            self._sock = None
-
-
-# --- trying -------------------------------------------------------------------------------------
 
 
 class Trials:

@@ -1,0 +1,106 @@
+"""What an agent sees in a program before it runs it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from worker.contract import Program, TemplateOrder
+from worker.host import programs
+
+TENSORFLOW = TemplateOrder(("tensorflow",), 2)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"s.py": "import tensorflow as tf"}, True),
+        ({"s.py": "import os\ndef f():\n    from tensorflow.keras import layers"}, True),
+        ({"s.py": "import worker"}, True),
+        ({"s.py": "import keras"}, True),
+        ({"s.py": "import os"}, False),
+        ({"s.py": "import os", "other.py": "import tensorflow"}, False),
+        ({"s.py": "import model", "model.py": "import tensorflow"}, True),
+        ({"s.py": "import model", "model.py": "import layers", "layers.py": "import tensorflow"}, True),
+        ({"s.py": "import package", "package/__init__.py": "", "package/part.py": "import tensorflow"}, True),
+        ({"s.py": "import a", "a.py": "import b", "b.py": "import a"}, False),
+        ({"s.py": "print('tensorflow')"}, False),
+        ({"s.py": "not python ("}, False),
+    ],
+)
+def test_a_program_is_followed_to_tensorflow(tmp_path: Path, files: dict[str, str], expected: bool) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert programs.needs_template(TENSORFLOW, [Program("script", "s.py")], str(tmp_path)) is expected
+
+
+def test_a_module_is_followed_through_its_package(tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "train.py").write_text("from . import model")
+    (package / "model.py").write_text("import tensorflow")
+    assert programs.needs_template(TENSORFLOW, [Program("module", "package.train")], str(tmp_path))
+
+
+def test_a_module_is_followed_where_the_tasks_will_find_it(tmp_path: Path) -> None:
+    (tmp_path / "src/package").mkdir(parents=True)
+    (tmp_path / "src/package/__main__.py").write_text("import model")
+    (tmp_path / "src/model.py").write_text("import tensorflow")
+    template = TemplateOrder(("tensorflow",), 2, {"PYTHONPATH": "src"})
+    assert programs.needs_template(template, [Program("module", "package")], str(tmp_path))
+
+
+def test_a_module_is_missing_only_if_no_task_could_find_it(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/tool.py").touch()
+    module = [Program("module", "tool")]
+    assert programs.find_problems(module, str(tmp_path), [{"PYTHONPATH": "src"}]) == []
+    assert programs.find_problems(module, str(tmp_path), [{}, {"PYTHONPATH": "src"}]) == []
+    assert "no module named 'tool'" in programs.find_problems(module, str(tmp_path), [{}])[0]
+    assert programs.find_problems(module, str(tmp_path), [{"PYTHONHOME": "/opt/python"}]) == []
+
+
+def test_an_import_hook_that_fails_is_left_to_the_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hook:
+        def find_spec(self, *_: object) -> None:
+            raise RuntimeError("not now")
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Hook()])
+    assert programs.find_problems([Program("module", "tool")], str(tmp_path)) == []
+
+
+def test_who_asks_for_a_preload_gets_it(tmp_path: Path) -> None:
+    assert programs.needs_template(TemplateOrder(("json",), 1, always=True), [Program("script", "missing.py")], str(tmp_path))
+    assert programs.needs_template(TENSORFLOW, [Program("serve")], str(tmp_path))
+    assert programs.needs_template(TENSORFLOW, [Program("command", "ls"), Program("data_service")], str(tmp_path))
+    assert not programs.needs_template(TENSORFLOW, [Program("command", "tensorflow")], str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["s.py", "model.py"])
+def test_a_pipe_is_not_read(tmp_path: Path, name: str) -> None:
+    """Nothing may ever be written into it, and the agent has one thread."""
+    (tmp_path / "s.py").write_text("import model")
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    writer = threading.Thread(target=(tmp_path / name).write_text, args=("import tensorflow",))
+    writer.start()
+    try:
+        assert not programs.needs_template(TENSORFLOW, [Program("script", "s.py")], str(tmp_path))
+    finally:
+        reader = os.open(tmp_path / name, os.O_RDONLY | os.O_NONBLOCK)  # lets it go
+        writer.join()
+        os.close(reader)
+
+
+@pytest.mark.parametrize("name", ["s.py", "model.py"])
+def test_a_file_without_end_is_not_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(programs, "MAX_CHECKED", 100)
+    (tmp_path / "s.py").write_text("import model")
+    (tmp_path / name).write_text(f"import tensorflow{' ' * 100}")
+    assert not programs.needs_template(TENSORFLOW, [Program("script", "s.py")], str(tmp_path))

@@ -1,0 +1,41 @@
+"""The processor cores that this process may use, which both sides count in one way."""
+
+from __future__ import annotations
+
+import os
+
+
+def count_cores() -> int:
+    """The cores this process may use, which in a container or a Slurm step are not all there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def cores_of(part: int, parts: int) -> list[int] | None:
+    """One of so many parts of the cores that this process may use, as the kernel numbers their hardware threads. No core is in two parts
+    as long as there are enough of them; then no thread; then several parts have the same one. None: this platform ties nobody to cores.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    threads: dict[tuple[int, int], list[int]] = {}
+    for number in sorted(os.sched_getaffinity(0)):
+        threads.setdefault(_core_of(number), []).append(number)
+    cores = [threads[core] for core in sorted(threads)]
+    if parts > len(cores):
+        cores = [[number] for core in cores for number in core]
+    count = len(cores)
+    mine = cores[part * count // parts : (part + 1) * count // parts] if parts <= count else [cores[part % count]]
+    return [number for core in mine for number in core]
+
+
+def _core_of(number: int) -> tuple[int, int]:
+    """Its package, and its number there (Linux's Documentation/admin-guide/cputopology.rst)."""
+    found = []
+    for name in ("physical_package_id", "core_id"):
+        try:
+            with open(f"/sys/devices/system/cpu/cpu{number}/topology/{name}") as file:
+                found.append(int(file.read()))
+        except (OSError, ValueError):
+            found.append(0 if name == "physical_package_id" else number)
+    return found[0], found[1]

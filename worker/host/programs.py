@@ -1,0 +1,197 @@
+"""What an agent sees in the programs of a run before it runs them: whether they can run here, and what they import."""
+
+from __future__ import annotations
+
+import ast
+import glob
+import os
+import shutil
+import stat
+import sys
+import zipimport
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from ..contract import Program, TemplateOrder
+from . import look
+from .import_path import import_path, python_path
+
+MAX_CHECKED = 16 * 1024 * 1024
+"""A script of this length or more is not looked into, only run."""
+
+
+def find_problems(programs: Iterable[Program], cwd: str, envs: Sequence[Mapping[str, str]] = ({},)) -> list[str]:
+    """Why these programs cannot run here, one sentence each; empty if they can, with one of the environments at least."""
+    if not os.path.isdir(cwd):
+        return [f"the working directory {cwd!r} does not exist"]
+    found = (_find_problem(program, cwd, envs) for program in programs)
+    return list(dict.fromkeys(problem for problem in found if problem))
+
+
+def needs_template(template: TemplateOrder, programs: Iterable[Program], cwd: str) -> bool:
+    """Whether one of these programs imports what the template would, itself or through a module that lies beside it.
+
+    A program that never names TensorFlow must not wait for its import; one that comes to it by a longer way only loses the
+    head start.
+    """
+    if template.always or any(program.kind in ("serve", "data_service") for program in programs):
+        return True
+    wanted = {name.partition(".")[0] for name in template.preload} | _IMPLIED
+    return any(not wanted.isdisjoint(_imports(program, cwd, template.env)) for program in programs)
+
+
+_IMPLIED = {"keras", "tf_keras", "worker"}
+_MOST_FILES = 200
+
+
+def _imports(program: Program, cwd: str, env: Mapping[str, str]) -> Iterator[str]:
+    """Top-level names that a program imports, and those that its neighbours do which it imports."""
+    if program.kind == "command":
+        return
+    first, root = _first_file(program, cwd, env)
+    waiting, seen = [first], {first}
+    while waiting and len(seen) < _MOST_FILES:
+        path = waiting.pop()
+        for name, is_relative in _names(path):
+            yield name
+            neighbours = [os.path.join(os.path.dirname(path), "*.py")] if is_relative else []
+            neighbours += [os.path.join(root, f"{name}.py"), os.path.join(root, name, "*.py")]
+            found = {match for pattern in neighbours for match in glob.iglob(_escape_but_star(pattern))} - seen
+            seen |= found
+            waiting += found
+
+
+def _first_file(program: Program, cwd: str, env: Mapping[str, str]) -> tuple[str, str]:
+    """The file that a program begins with, and the directory where its own modules lie."""
+    if program.kind == "script":
+        first = os.path.join(cwd, program.target)
+        return first, os.path.dirname(os.path.realpath(first))
+    name = os.path.join(*program.target.split("."))
+    roots = [cwd, *(os.path.join(cwd, entry) for entry in python_path(env))]
+    places = [(os.path.join(root, name + ending), root) for root in roots for ending in ("/__main__.py", ".py")]
+    return next((place for place in places if os.path.isfile(place[0])), places[0])
+
+
+def _escape_but_star(pattern: str) -> str:
+    directory, name = os.path.split(pattern)
+    return os.path.join(glob.escape(directory), name)
+
+
+def _names(path: str) -> Iterator[tuple[str, bool]]:
+    """What a file imports: top-level names, and whether that is relative to its own package."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # see `_check_script`
+            return
+        with open(path, "rb") as file:
+            source = file.read(MAX_CHECKED)
+        if len(source) == MAX_CHECKED:
+            return
+        tree = ast.parse(source)
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name.partition(".")[0], False
+        elif isinstance(node, ast.ImportFrom):
+            yield (node.module or "").partition(".")[0], node.level > 0
+
+
+def _find_problem(program: Program, cwd: str, envs: Sequence[Mapping[str, str]]) -> str | None:
+    if program.kind == "script":
+        return _check_script(program.target, cwd)
+    if program.kind == "module":
+        return _check_module(program.target, cwd, envs)
+    if program.kind == "command":
+        return _check_command(program.target, cwd)
+    return None
+
+
+def _check_script(target: str, cwd: str) -> str | None:
+    path = os.path.join(cwd, target)
+    try:
+        mode = os.stat(path).st_mode
+        if stat.S_ISDIR(mode):
+            has_main = os.path.isfile(os.path.join(path, "__main__.py"))
+            return None if has_main else f"the script {target!r} is a directory without a __main__.py"
+        if not stat.S_ISREG(mode):  # a pipe would keep us waiting, /dev/zero would have no end; and each task has to read it anew
+            return f"the script {target!r} is not a file but a pipe or a device; save it to a file first"
+        with open(path, "rb") as file:
+            source = file.read(MAX_CHECKED)
+    except OSError as error:
+        return f"the script {target!r} cannot be read in {cwd!r}: {error.strerror}{_suggest(path)}"
+    if source.startswith(b"PK") or len(source) == MAX_CHECKED:
+        return None
+    try:
+        compile(source, path, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        return f"the script {target!r} is not valid Python {look.python_version()}: {_describe(error)}"
+    except (RecursionError, MemoryError):
+        return None  # too deep for a check; Python itself will say it in the task
+    return None
+
+
+def _suggest(path: str) -> str:
+    """The file beside a missing one that was probably meant."""
+    import difflib  # wanted only now
+
+    directory, name = os.path.split(path)
+    try:
+        near = difflib.get_close_matches(name, os.listdir(directory), n=1, cutoff=0.75)
+    except OSError:
+        return ""
+    return f"; did you mean {near[0]!r}?" if near and near[0] != name else ""
+
+
+def _describe(error: Exception) -> str:
+    if not isinstance(error, SyntaxError):
+        return str(error)
+    where = f"line {error.lineno}: " if error.lineno else ""
+    text = f"\n    {error.text.strip()}" if error.text else ""
+    return f"{where}{error.msg}{text}"
+
+
+def _check_module(target: str, cwd: str, envs: Sequence[Mapping[str, str]]) -> str | None:
+    # Only a top-level name can be looked up without importing its parents, that is, without running the user's code.
+    name = target.partition(".")[0]
+    for path in (import_path(env, cwd) for env in envs):
+        try:
+            if path.find(name, cwd) is not None or not path.is_all:
+                return None
+        except Exception:  # whatever an import hook has met; the task will say it
+            return None
+    return f"no module named {name!r} in {cwd!r} or on the path of {sys.executable}"
+
+
+def _check_command(target: str, cwd: str) -> str | None:
+    if os.path.dirname(target):
+        path = os.path.join(cwd, target)
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return None
+        what = "is not executable" if os.path.isfile(path) else "does not exist"
+        return f"the command {target!r} {what} in {cwd!r}"
+    if shutil.which(target):
+        return None
+    return f"the command {target!r} is not on PATH"
+
+
+def directory_of(program: Program, cwd: str) -> str:
+    """What `sys.path[0]` will be: where a program's own modules lie. A directory, or a zip file."""
+    if program.kind != "script":
+        return cwd
+    path = os.path.join(cwd, program.target)
+    if os.path.isdir(path) or _is_zip_file(path):
+        return path
+    return os.path.dirname(os.path.realpath(path))
+
+
+def directory_of_first(programs: Iterable[Program], cwd: str) -> str:
+    """`directory_of` the first of these that has one: where a template looks for modules that are found nowhere else."""
+    return directory_of(next((program for program in programs if program.kind in ("script", "module")), Program("serve")), cwd)
+
+
+def _is_zip_file(path: str) -> bool:
+    try:
+        zipimport.zipimporter(path)
+    except ImportError:
+        return False
+    return True

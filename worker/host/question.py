@@ -1,0 +1,96 @@
+"""A program that is asked something while the loop goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO
+
+from .loop import Loop
+
+MOST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How it has ended, and its `out` and `err`. `code`: -n for signal n; None: it was stopped, for the `reason`."""
+
+    out: str
+    err: str
+    code: int | None = None
+    reason: str = ""
+
+
+Answer = Callable[[Ending], None]
+
+
+class Question:
+    """Put to a program that knows when to end. Its group is killed after the first limit of seconds, or the second once it has said a
+    line; or if it talks too much. `answer` is called once, unless it is ended. Raises OSError if it cannot be started."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        limits: tuple[float, float],
+        answer: Answer,
+    ) -> None:
+        self._loop, self._answer = loop, answer
+        self._process = subprocess.Popen(
+            argv, env=dict(env), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        )
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self._out, self._err = self._process.stdout, self._process.stderr
+        self._heard = {self._out: bytearray(), self._err: bytearray()}
+        self._open = set(self._heard)
+        for stream in self._heard:
+            loop.on_readable(stream, lambda stream=stream: self._read(stream))  # type: ignore[misc]
+        first_s, then_s = limits
+        loop.after(first_s, lambda: self._stop_unless_talking(first_s))
+        loop.after(then_s, lambda: self._stop(f"it has not answered for {then_s:g} s"))
+
+    def _stop_unless_talking(self, seconds: float) -> None:
+        if b"\n" not in self._heard[self._out]:
+            self._stop(f"it has not answered for {seconds:g} s")
+
+    def _read(self, stream: IO[bytes]) -> None:
+        if stream not in self._open:
+            return  # stopped in this same wake-up
+        data = os.read(stream.fileno(), 65536)
+        self._heard[stream] += data
+        if not data:
+            self._forget(stream)
+            if not self._open:
+                self._finish("")
+        elif sum(map(len, self._heard.values())) > MOST_BYTES:
+            self._stop("it never stops talking")
+
+    def _forget(self, stream: IO[bytes]) -> None:
+        self._open.discard(stream)
+        self._loop.forget(stream)
+        stream.close()
+
+    def _stop(self, reason: str) -> None:
+        if self._open:
+            self.end()
+            for stream in tuple(self._open):
+                self._forget(stream)
+            self._finish(reason)
+
+    def _finish(self, reason: str) -> None:
+        out, err = (bytes(self._heard[stream]).decode(errors="replace") for stream in (self._out, self._err))
+        code = self._process.wait()
+        self._answer(Ending(out, err, None if reason else code, reason))
+
+    def end(self) -> None:
+        """Kill what is left of it."""
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
