@@ -43,6 +43,27 @@ def test_every_flag_has_its_setting(orch: Orch) -> None:
     assert "CUDA_VISIBLE_DEVICES" not in task["env"]
 
 
+def test_the_runtimes_own_settings_have_flags_and_variables_as_well(orch: Orch, tmp_path: Path) -> None:
+    task = planned(orch, "--threads", "3,2", "--xla", "--no-tf32", "--determinism")["worker-0"]
+    assert task["devices"] == {"intra_op_threads": 3, "inter_op_threads": 2, "xla": True, "tf32": False, "determinism": True}
+    assert (task["env"]["TF_NUM_INTRAOP_THREADS"], task["env"]["TF_NUM_INTEROP_THREADS"]) == ("3", "2")
+    told = {"ORCH_THREADS": ",4", "ORCH_XLA": "off", "ORCH_NO_TF32": "no", "ORCH_DETERMINISM": "0"}
+    (tmp_path / "orch.yaml").write_text("defaults: {devices: {threads: {intra: 1, inter: 1}, xla: true}}")
+    task = planned(orch, "--threads", "5", env=told)["worker-0"]
+    assert task["devices"] == {"intra_op_threads": 5, "inter_op_threads": 4, "xla": False, "tf32": True, "determinism": False}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1,2,3", "--threads: '1,2,3' has 3 parts (write INTRA[,INTER])"),
+        ("0,many", "--threads: defaults.devices.threads.intra: must be at least 1, not 0"),
+    ],
+)
+def test_threads_that_cannot_be_are_refused_by_the_flags_name(orch: Orch, text: str, expected: str) -> None:
+    assert expected in orch("plan", "show.py", "--threads", text, check=2).err
+
+
 def test_a_single_task_has_devices_of_its_own(orch: Orch) -> None:
     found = planned(orch, "-n", "2", "--cpus", "2", "--set", "tasks.worker.overrides.1.devices.cpus=4")
     assert [task["devices"]["cpus"] for task in found.values()] == [2, 4]
