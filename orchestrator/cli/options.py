@@ -80,7 +80,9 @@ OPTIONS = (
     SpecOption(("--xla",), "defaults.devices.xla", "Have XLA compile what it can.", flag="true", off="false"),
     SpecOption(("--tf32",), "defaults.devices.tf32", "Multiply float32 matrices in TensorFloat-32.", flag="true", off="false"),
     SpecOption(("--no-tf32",), "defaults.devices.tf32", "Keep float32 whole there.", flag="false", off="true"),
-    SpecOption(("--determinism",), "defaults.devices.determinism", "Give the same results each time; the script must set a seed.", flag="true", off="false"),
+    SpecOption(
+        ("--determinism",), "defaults.devices.determinism", "Same results each time, if the script sets a seed.", flag="true", off="false"
+    ),
     SpecOption(("--serve",), "serve", "Run TensorFlow servers in worker and ps tasks.", flag="true", off="false"),
     SpecOption(("--ports",), "ports", "Take the tasks' ports from this range.", "A-B"),
     SpecOption(("--start-timeout",), "timeouts.start_s", "Seconds until all tasks must be up.", "S"),

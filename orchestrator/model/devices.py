@@ -230,8 +230,8 @@ class _Table:
             env |= {"TF_DETERMINISTIC_OPS": str(int(settings.determinism))} if settings.determinism is not None else {}
             wish = self.wish(task)
             given = self.given.get(task, ()) if self.host.gpus is not None or wish.count == 0 else None
-            if not wish.is_auto and self.own_words[task.type] is None and given:
-                settings = replace(settings, gpus=len(given))
+            if self.own_words[task.type] is None and given:
+                settings = replace(settings, gpus_given=len(given)) if wish.is_auto else replace(settings, gpus=len(given))
             yield task, TaskGpus(env | self._visible(task, wish, given), settings, given)
 
     def _visible(self, task: TaskId, wish: GpuWish, given: tuple[Gpu, ...] | None) -> dict[str, str]:

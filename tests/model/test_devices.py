@@ -210,6 +210,9 @@ def test_the_threads_are_said_in_one_line(document: dict[str, Any], hosts: int, 
 def test_a_task_is_told_how_many_gpus_it_must_find_if_that_was_asked_for() -> None:
     asked, shared = planned(workers(2, gpus=1), TWO), planned(workers(2), TWO)
     assert [task.order.devices.gpus for task in (*asked.tasks, *shared.tasks)] == [1, 1, None, None]
+    assert [task.order.devices.gpus_given for task in (*asked.tasks, *shared.tasks)] == [None, None, 1, 1]
+    own = planned({"tasks": {"worker": {"count": 2, "env": {"CUDA_VISIBLE_DEVICES": "1"}}}}, TWO)
+    assert {task.order.devices.gpus_given for task in (*own.tasks, *planned(workers(3), TWO).tasks)} == {None}
 
 
 def test_what_the_environment_says_to_a_task() -> None:
