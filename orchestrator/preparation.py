@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from .record.rundir import RunDir
 
 ANSWER_S = 60.0
 """How long an agent that is up may take to its first frame."""
+MOST_PLANS = 5
+"""How often a plan is made whose GPUs another run takes before this one can."""
 OVERDUE_S = 5.0
 """When hosts that have not answered are first named."""
 
@@ -49,6 +52,9 @@ class Preparation:
         self._given_up: Exception | None = None
         self._directory = WorkingDirectory(Path(spec.workdir), ())
         self._sending: set[asyncio.Task[None]] = set()
+        self._awaited: set[str] = set()
+        self._refused: dict[str, tuple[contract.GpuHolder, ...]] = {}
+        """What hosts have answered that were to hold GPUs which other runs have taken meanwhile."""
 
     async def make_plan(self) -> Plan:
         """Raises `OrchError`, or what `give_up` was given."""
@@ -74,11 +80,43 @@ class Preparation:
         if not self._step.done():  # one host alone tries nobody
             self._step.set_result(None)
         self._refuse_late()
-        hosts = [self._host_facts(host, found[host.name]) for host in self.hosts.values()]
-        return plan.make(self._rundir.run_id, self._spec, self._placement, hosts)
+        return await self._make_with_gpus([self._host_facts(host, found[host.name]) for host in self.hosts.values()])
+
+    async def _make_with_gpus(self, hosts: list[HostFacts]) -> Plan:
+        """The plan, once its GPUs are held for this run. If another run was faster, it is made anew, without those."""
+        held: set[str] = set()
+        for _ in range(MOST_PLANS):
+            planned = plan.make(self._rundir.run_id, self._spec, self._placement, hosts)
+            # Two runs that want all of several hosts meet at the first of them, where one wins, and do not take half of them each.
+            order = sorted(planned.claims, key=lambda name: min((*planned.claims[name].alone, *planned.claims[name].shared)))
+            given_up = sorted(held.difference(order))
+            for batch in filter(None, (given_up, order[:1], order[1:])):
+                await self._claim({name: planned.claims.get(name, contract.TakeGpus()) for name in batch})
+                held.update(batch)
+                if self._refused:
+                    break
+            if not self._refused:
+                return planned
+            hosts = [replace(host, taken=self._refused.pop(host.name, host.taken)) for host in hosts]
+        raise OrchError(f"other runs have taken this one's GPUs {MOST_PLANS} times while it was about to start; start it again")
+
+    async def _claim(self, orders: dict[str, contract.TakeGpus]) -> None:
+        self._step = asyncio.get_running_loop().create_future()
+        self._awaited = set(orders)
+        for name, order in orders.items():
+            self.links[name].order(order)
+        await self._step
+        self._refuse_late()
 
     def hear(self, host: str, frame: Any) -> None:
-        """`Facts`, `Tried` or `CodeWanted` of a host."""
+        """`Facts`, `Tried`, `CodeWanted` or `GpusTaken` of a host."""
+        if isinstance(frame, contract.GpusTaken):
+            self._awaited.discard(host)
+            if frame.holders:
+                self._refused[host] = frame.holders
+            if not self._awaited and not self._step.done():
+                self._step.set_result(None)
+            return
         if isinstance(frame, contract.Tried):
             self._network.hear(host, frame)
             return
@@ -204,7 +242,7 @@ class Preparation:
     def _host_facts(self, host: Host, address: str) -> HostFacts:
         facts = self.facts[host.name]
         run_dir = str(self._rundir.path) if host.sees_run_dir or facts.sees_run_dir else None
-        return HostFacts(host.name, address, facts.cores, facts.ports, run_dir, facts.gpus, host.interface, facts.workdir)
+        return HostFacts(host.name, address, facts.cores, facts.ports, run_dir, facts.gpus, host.interface, facts.workdir, facts.taken)
 
 
 def refuse_silence(hosts: Sequence[str], seconds: float) -> OrchError:

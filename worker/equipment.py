@@ -49,3 +49,28 @@ class Gpu:
     @property
     def is_part(self) -> bool:
         return self.uuid.startswith("MIG-")
+
+
+@dataclass(frozen=True, slots=True)
+class GpuHolder:
+    """Another run of this user's that has a GPU of this host. `pid`: its agent. `shares`: it lets others have that GPU as well."""
+
+    uuid: str
+    run_id: str
+    pid: int
+    shares: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TakeGpus:
+    """An order: hold these GPUs, by UUID, until the run is over, in place of all that were held before. `shared`: as others may, too."""
+
+    alone: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GpusTaken:
+    """The agent's answer. `holders`: empty, or all other runs' GPUs: one of them was in the way, and none is held."""
+
+    holders: tuple[GpuHolder, ...] = ()

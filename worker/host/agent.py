@@ -18,6 +18,7 @@ from typing import Any
 
 from .. import clock, contract
 from . import look, ports, processes, scratch
+from .claims import Claims
 from .code import CodeError, CodeStore, compare
 from .link import Link
 from .loop import Loop
@@ -58,6 +59,7 @@ class Agent:
         self._root = ""
         self._leaving = self._said_gone = False
         self._owner_lost = False
+        self._claims = Claims()
         self._code: CodeStore | None = None
         self._code_trouble = ""
         self._disk_full = False
@@ -97,6 +99,8 @@ class Agent:
         elif isinstance(order, contract.StartTasks):
             self._close_door()
             self._tasks.start(order)
+        elif isinstance(order, contract.TakeGpus):
+            self._take_gpus(order)
         elif isinstance(order, contract.StopTasks):
             self._tasks.stop(order.grace_s, order.tasks)
         elif isinstance(order, contract.ShowStacks):
@@ -128,6 +132,11 @@ class Agent:
         except CodeError as error:
             self._code_trouble = str(error)
 
+    def _take_gpus(self, order: contract.TakeGpus) -> None:
+        self._link.send(contract.GpusTaken(self._claims.take(self._tasks.run_id, order)))
+        if self._claims.trouble:
+            self._link.send(contract.Trouble("note", self._claims.trouble, clock.now()))
+
     def _greet(self, hello: contract.Hello) -> None:
         hello, trouble = self._settle(hello)
         is_wanted = hello.template is not None and look.needs_template(hello.template, hello.programs, hello.cwd)
@@ -137,6 +146,7 @@ class Agent:
             problems.append(f"there is no TensorFlow for {sys.executable}: pip install it there, or choose another Python with python:")
         if hello.template is not None and is_wanted and not (trouble or problems):
             self._tasks.warm_up(hello.template, hello.programs, hello.cwd)
+        gpus = look.find_gpus(os.environ)
         facts = contract.Facts(
             pid=os.getpid(),
             python=sys.executable,
@@ -144,7 +154,8 @@ class Agent:
             cores=look.count_cores(),
             ports=tuple(sock.getsockname()[1] for sock in self._held),
             problems=tuple(problems),
-            gpus=look.find_gpus(os.environ),
+            gpus=gpus,
+            taken=self._claims.others() if gpus else (),
             trouble=trouble or None,
             at=clock.now(),
             # Its name ends in a random number: nobody else's is called so.
@@ -229,6 +240,7 @@ class Agent:
 
     def _give_back(self) -> None:
         self._tasks.close()
+        self._claims.close()
         self._relay.close()
         self._close_door()
         if self._code is not None:
