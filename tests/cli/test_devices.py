@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -122,13 +123,13 @@ def test_hiding_all_gpus_and_determinism_are_variables(orch: Orch, tmp_path: Pat
 
 
 HOST_WITH_GPUS = """
-import importlib, os, sys
+import importlib, os, sys, time
 sys.argv = sys.argv[1:]
 sys.path.insert(0, os.path.dirname(sys.argv[0]))
 import start
 start.load()
-names = ("contract", "host.gpus", "host.look", "host.agent")
-contract, gpus, look, agent = (importlib.import_module(f"_orch_worker.{name}") for name in names)
+names = ("contract", "host.gpus", "host.look", "host.agent", "host.claims")
+contract, gpus, look, agent, claims = (importlib.import_module(f"_orch_worker.{name}") for name in names)
 found = tuple(contract.Gpu(index, f"GPU-{index}{index}", "Double", 1000, f"GPU-{index}{index}") for index in range(4))
 look.find_gpus = lambda env: gpus.visible(found, env.get("CUDA_VISIBLE_DEVICES"))
 os._exit(agent.main())
@@ -167,3 +168,95 @@ def test_a_gpu_that_the_shell_hides_cannot_be_asked_for(orch: Orch, tmp_path: Pa
     done = orch("up", "show.py", *words, check=2, env={"CUDA_VISIBLE_DEVICES": "0,1"})
     assert done.err.splitlines()[-1] == "Error: worker-1 asks for GPU 2; host local has GPUs 0, 1"
     assert not list(tmp_path.glob("*.json"))
+
+
+# --- several runs -------------------------------------------------------------------------------
+
+HOLD = """
+import os, pathlib, time
+print("sees", os.environ.get("CUDA_VISIBLE_DEVICES"), flush=True)
+while not pathlib.Path("go").exists():
+    time.sleep(0.02)
+"""
+SEES = re.compile(r"sees (\S+)")
+MEET = """
+looked = claims.Claims.others
+def meet(self):
+    found = looked(self)
+    open(f"looked-{os.getpid()}", "w").close()
+    while len([name for name in os.listdir() if name.startswith("looked-")]) < 2:
+        time.sleep(0.01)
+    return found
+claims.Claims.others = meet
+"""
+"""Every agent looks at what others have before any of them claims something."""
+
+
+def test_runs_side_by_side_do_not_have_the_same_gpus(
+    orch: Orch, tmp_path: Path, python_of_a_host_with_gpus: Path, script: Callable[..., Path]
+) -> None:
+    script(HOLD, "hold.py")
+    words = ("--python", python_of_a_host_with_gpus)
+    shell = {"CUDA_VISIBLE_DEVICES": "0,1,2"}
+    first = orch.start("up", "hold.py", "--name", "first", "--gpus", "1", *words, env=shell)
+    assert first.wait_for(SEES)[1] == "0"
+    second = orch.start("up", "hold.py", "--name", "second", "--gpus", "1", *words)
+    assert second.wait_for(SEES)[1] == "GPU-11"  # by whatever name
+    third = orch.start("up", "hold.py", "--name", "third", *words, env=shell)
+    assert third.wait_for(SEES)[1] == "2"
+    held = [
+        r"run first-\S+ \(process \d+\) has GPU 0",
+        r"run second-\S+ \(process \d+\) has GPU 1",
+        r"run third-\S+ \(process \d+\) has GPU 2",
+    ]
+    ways = r"wait for its end, name others with --gpus, or let both runs share \(--share-gpus\)"
+    assert re.search(f"host local: {', '.join(held[:2])}; the others are shared out here", third.err)
+    refused = orch("up", "hold.py", "--gpus", "2", *words, check=125).err.splitlines()[-1]
+    assert re.fullmatch(f"Error: worker-0 asks for 2 GPUs; host local has GPUs 0, 1, 2, 3; {', '.join(held)}: {ways}", refused)
+    refused = orch("up", "hold.py", "--gpus", "[1]", *words, check=125).err.splitlines()[-1]
+    assert re.fullmatch(rf"Error: worker-0 asks for GPU 1; which run second-\S+ \(process \d+\) has on host local: {ways}", refused)
+    (tmp_path / "go").touch()
+    for running in (first, second, third):
+        running.wait(check=0)
+    assert SEES.search(orch("up", "hold.py", *words, check=0).out)[1] == "GPU-00,GPU-11,GPU-22,GPU-33"  # type: ignore[index]
+
+
+def test_a_run_that_was_killed_has_no_gpus_any_more(
+    orch: Orch, tmp_path: Path, python_of_a_host_with_gpus: Path, script: Callable[..., Path]
+) -> None:
+    script(HOLD, "hold.py")
+    running = orch.start("up", "hold.py", "--python", python_of_a_host_with_gpus)
+    running.wait_for(SEES)
+    (events,) = (tmp_path / ".orch").glob("runs/*/events.jsonl")
+    agent = next(json.loads(line)["pid"] for line in events.read_text().splitlines() if '"host_ready"' in line)
+    os.kill(agent, signal.SIGKILL)
+    running.wait()
+    (tmp_path / "go").touch()
+    done = orch("up", "hold.py", "--python", python_of_a_host_with_gpus, check=0)
+    assert SEES.search(done.out)[1] == "GPU-00,GPU-11,GPU-22,GPU-33"  # type: ignore[index]
+
+
+def test_runs_that_share_have_the_same_gpus(
+    orch: Orch, tmp_path: Path, python_of_a_host_with_gpus: Path, script: Callable[..., Path]
+) -> None:
+    script(HOLD, "hold.py")
+    words = ("--gpus", "[0]", "--python", python_of_a_host_with_gpus)
+    both = [orch.start("up", "hold.py", "--share-gpus", *words) for _ in range(2)]
+    assert [running.wait_for(SEES)[1] for running in both] == ["GPU-00"] * 2
+    assert "asks for GPU 0; which run hold-" in orch("up", "hold.py", *words, check=125).err
+    (tmp_path / "go").touch()
+    for running in both:
+        running.wait(check=0)
+
+
+def test_two_runs_that_look_at_the_same_moment_both_get_a_gpu(
+    orch: Orch, tmp_path: Path, python_of_a_host_with_gpus: Path, script: Callable[..., Path]
+) -> None:
+    script(HOLD, "hold.py")
+    agent = tmp_path / "agent.txt"
+    agent.write_text(agent.read_text().replace("found = tuple", MEET + "found = tuple", 1))
+    both = [orch.start("up", "hold.py", "--gpus", "1", "--python", python_of_a_host_with_gpus) for _ in range(2)]
+    assert {running.wait_for(SEES)[1] for running in both} == {"GPU-00", "GPU-11"}
+    (tmp_path / "go").touch()
+    for running in both:
+        running.wait(check=0)
