@@ -9,6 +9,7 @@ import asyncio
 import math
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ ANSWER_S = 60.0
 """How long an agent that is up may take to its first frame."""
 UNANSWERED_S, UNTRIED_S = 5.0, 3.0
 """When those are first named that have not answered, and those that are still trying to reach the others."""
+MOST_PLANS = 5
+"""How often a plan is made whose GPUs another run takes before this one can."""
 
 
 class Preparation:
@@ -51,6 +54,9 @@ class Preparation:
         self._given_up: Exception | None = None
         self._directory = WorkingDirectory(Path(spec.workdir), ())
         self._sending: set[asyncio.Task[None]] = set()
+        self._awaited: set[str] = set()
+        self._refused: dict[str, tuple[contract.GpuHolder, ...]] = {}
+        """What hosts have answered that were to hold GPUs which other runs have taken meanwhile."""
 
     async def make_plan(self) -> Plan:
         """Raises `OrchError`, or what `give_up` was given."""
@@ -71,7 +77,7 @@ class Preparation:
             self._step.set_result(None)
         self._refuse_late()
         hosts = [self._host_facts(host, found[host.name]) for host in self.hosts.values()]
-        return plan.make(self._rundir.run_id, self._spec, self._assignment, hosts)
+        return await self._make_with_gpus(hosts)
 
     async def _await_answers(self) -> None:
         connecting = asyncio.create_task(self._connect())
@@ -95,8 +101,41 @@ class Preparation:
         finally:
             reminding.cancel()
 
+    async def _make_with_gpus(self, hosts: list[HostFacts]) -> Plan:
+        """The plan, once its GPUs are held for this run. If another run was faster, it is made anew, without those."""
+        held: set[str] = set()
+        for _ in range(MOST_PLANS):
+            planned = plan.make(self._rundir.run_id, self._spec, self._assignment, hosts)
+            # Two runs that want all of several hosts meet at the first of them, where one wins, and do not take half of them each.
+            order = sorted(planned.claims, key=lambda name: min((*planned.claims[name].alone, *planned.claims[name].shared)))
+            given_up = sorted(held.difference(order))
+            for batch in filter(None, (given_up, order[:1], order[1:])):
+                await self._claim({name: planned.claims.get(name, contract.TakeGpus()) for name in batch})
+                held.update(batch)
+                if self._refused:
+                    break
+            if not self._refused:
+                return planned
+            hosts = [replace(host, taken=self._refused.pop(host.name, host.taken)) for host in hosts]
+        raise OrchError(f"other runs have taken this one's GPUs {MOST_PLANS} times while it was about to start; start it again")
+
+    async def _claim(self, orders: dict[str, contract.TakeGpus]) -> None:
+        self._step = asyncio.get_running_loop().create_future()
+        self._awaited = set(orders)
+        for name, order in orders.items():
+            self.links[name].order(order)
+        await self._step
+        self._refuse_late()
+
     def hear(self, host: str, frame: Any) -> None:
-        """`Facts`, `Tried` or `CodeWanted` of a host."""
+        """`Facts`, `Tried`, `CodeWanted` or `GpusTaken` of a host."""
+        if isinstance(frame, contract.GpusTaken):
+            self._awaited.discard(host)
+            if frame.holders:
+                self._refused[host] = frame.holders
+            if not self._awaited and not self._step.done():
+                self._step.set_result(None)
+            return
         if isinstance(frame, contract.Tried):
             self._network.hear(host, frame)
             return
@@ -231,7 +270,7 @@ class Preparation:
     def _host_facts(self, host: Host, address: str) -> HostFacts:
         facts = self.facts[host.name]
         run_dir = str(self._rundir.path) if host.sees_run_dir or facts.sees_run_dir else None
-        return HostFacts(host.name, address, facts.cores, facts.ports, run_dir, facts.gpus, host.interface, facts.workdir)
+        return HostFacts(host.name, address, facts.cores, facts.ports, run_dir, facts.gpus, host.interface, facts.workdir, facts.taken)
 
 
 def refuse_silence(hosts: Sequence[str], seconds: float) -> OrchError:

@@ -146,7 +146,7 @@ class Supervisor:
                 self._visits.begin(frame)
             case contract.Tried() if self._visits is not None:
                 self._visits.hear(host, frame)
-            case contract.Tried() | contract.CodeWanted():
+            case contract.Tried() | contract.CodeWanted() | contract.GpusTaken():
                 self._preparation.hear(host, frame)
             case contract.Gone():
                 pass

@@ -13,9 +13,11 @@ import pytest
 from orchestrator import preparation
 from orchestrator.backends import Backend, Errand, Host, Transport, local
 from orchestrator.errors import OrchError
-from orchestrator.model.spec import ClusterSpec, TaskSpec
+from orchestrator.model import plan
+from orchestrator.model.spec import ClusterSpec, GpuWish, TaskDevices, TaskSpec
 from orchestrator.preparation import Preparation
 from orchestrator.record.home import create_run
+from tests.cli.test_devices import HOST_WITH_GPUS
 from tests.live import PATIENCE_S
 from worker import contract
 
@@ -68,6 +70,37 @@ def refusal(
         asyncio.run(prepare())
     assert caught.value.exit_code == 125
     return str(caught.value)
+
+
+def test_two_names_of_one_machine_do_not_get_the_same_gpu(tmp_path: Path) -> None:
+    """The second claim is refused, the plan is made again, and the first host is asked once more for what it holds already."""
+    (tmp_path / "agent.txt").write_text(HOST_WITH_GPUS)
+    start = Path(contract.__file__).parent / "host" / "start.py"
+    agent = (sys.executable, "-I", str(tmp_path / "agent.txt"), str(start))
+    asked: list[contract.GpusTaken] = []
+
+    async def prepare() -> plan.Plan:
+        def receive(host: str, frame: Any, data: bytes) -> None:
+            asked.extend([frame] if isinstance(frame, contract.GpusTaken) else [])
+            if isinstance(frame, (contract.Facts, contract.Tried, contract.GpusTaken)):
+                prepared.hear(host, frame)
+
+        def lose(host: str, reason: str, overdue_s: float) -> None:
+            prepared.give_up(OrchError(f"{host}: {reason}"))
+
+        program = contract.Program("command", "true")
+        tasks = (TaskSpec("worker", 2, devices=TaskDevices(gpus=GpuWish(count=1))),)
+        spec = ClusterSpec("one", "multi_worker_mirrored", program, tasks, str(tmp_path), preload=())
+        both = SeveralHere(("red", "blue"), {"red": agent, "blue": agent})
+        prepared = Preparation(spec, both, create_run(tmp_path / "home", "one"), receive, lose, lambda text: None)
+        try:
+            return await prepared.make_plan()
+        finally:
+            await asyncio.gather(*(link.close() for link in prepared.links.values()))
+
+    planned = asyncio.run(prepare())
+    assert [task.order.env["CUDA_VISIBLE_DEVICES"] for task in planned.tasks] == ["GPU-00", "GPU-11"]
+    assert [[holder.uuid for holder in frame.holders] for frame in asked] == [[], ["GPU-00"], [], []]
 
 
 def test_hosts_that_say_nothing_are_all_named_with_their_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

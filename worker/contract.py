@@ -21,6 +21,9 @@ from .codec import to_json as to_json
 from .collectives import CollectiveSettings as CollectiveSettings
 from .equipment import DeviceSettings as DeviceSettings
 from .equipment import Gpu as Gpu
+from .equipment import GpuHolder as GpuHolder
+from .equipment import GpusTaken as GpusTaken
+from .equipment import TakeGpus as TakeGpus
 from .manifest import Code as Code
 from .manifest import CodeFile as CodeFile
 from .manifest import CodePart as CodePart
@@ -203,6 +206,8 @@ class Facts:
     """Why the programs cannot run here: a missing script, a syntax error, a missing command."""
     gpus: tuple[Gpu, ...] = ()
     """Those that may be used here: all, or those that the agent's own ``CUDA_VISIBLE_DEVICES`` names, in its order."""
+    taken: tuple[GpuHolder, ...] = ()
+    """What other runs have of them, when the agent looked."""
     trouble: str | None = None
     """Why this host cannot be used at all, such as a port range that is used up."""
     at: float = 0.0
@@ -372,8 +377,8 @@ class Gone:
     """The agent's last frame: it holds nothing any more."""
 
 
-Order = Hello | StartTasks | StopTasks | ShowStacks | Ack | Bye | Ping | Try | Code | CodePart | Inquiry
-_Answer = Pong | Tried | CodeWanted | Told
+Order = Hello | StartTasks | StopTasks | ShowStacks | Ack | Bye | Ping | Try | Code | CodePart | Inquiry | TakeGpus
+_Answer = Pong | Tried | CodeWanted | Told | GpusTaken
 Frame = Facts | Imported | Started | NotStarted | Begun | Up | Waiting | Grew | Output | Report | Exited | Swept | Trouble | Gone | _Answer
 
 ORDERS: Mapping[int, type[Any]] = dict(enumerate(get_args(Order), start=1))

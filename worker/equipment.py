@@ -12,7 +12,8 @@ class DeviceSettings:
     None, everywhere: TensorFlow's own choice. `cpus`: how many logical CPU devices the task sees. `intra_op_threads`,
     `inter_op_threads`: TensorFlow's thread pools (``TF_NUM_INTRAOP_THREADS``, ``TF_NUM_INTEROP_THREADS``); None means the
     host's cores shared out among its tasks. `gpus`: how many GPUs TensorFlow must find, because that many were asked for;
-    which ones is said by ``CUDA_VISIBLE_DEVICES``. `memory_limit_mb` and `logical_gpus` hold for each of them.
+    which ones is said by ``CUDA_VISIBLE_DEVICES``; `gpus_given`: the same where nobody asked (``auto``), so that others are only
+    spoken of. `memory_limit_mb` and `logical_gpus` hold for each of them.
     """
 
     cpus: int | None = None
@@ -27,6 +28,7 @@ class DeviceSettings:
     xla: bool | None = None
     tf32: bool | None = None
     determinism: bool | None = None
+    gpus_given: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +49,28 @@ class Gpu:
     @property
     def is_part(self) -> bool:
         return self.uuid.startswith("MIG-")
+
+
+@dataclass(frozen=True, slots=True)
+class GpuHolder:
+    """Another run of this user's that has a GPU of this host. `pid`: its agent. `shares`: it lets others have that GPU as well."""
+
+    uuid: str
+    run_id: str
+    pid: int
+    shares: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TakeGpus:
+    """An order: hold these GPUs, by UUID, until the run is over, in place of all that were held before. `shared`: as others may, too."""
+
+    alone: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GpusTaken:
+    """The agent's answer. `holders`: empty, or all other runs' GPUs: one of them was in the way, and none is held."""
+
+    holders: tuple[GpuHolder, ...] = ()

@@ -29,6 +29,8 @@ class SpecOption:
     off: str = "0"
     adds_up: bool = False
     """Given again, it adds to what it said before; of the others the last counts."""
+    parts: tuple[str, ...] = ()
+    """The keys below `path` that its text is for, with commas between; those that it leaves out it does not touch."""
 
     @property
     def parameter(self) -> str:
@@ -60,12 +62,21 @@ OPTIONS = (
     SpecOption(("--memory-growth",), "defaults.devices.memory_growth", "Take GPU memory as it is needed.", flag="true", off="false"),
     SpecOption(("--logical-gpus",), "defaults.devices.logical_gpus", "Split each GPU into logical ones of these sizes.", "MB,MB"),
     SpecOption(("--cpus",), "defaults.devices.cpus", "Logical CPU devices per task.", "N"),
+    SpecOption(
+        ("--threads",), "defaults.devices.threads", "Sizes of TensorFlow's thread pools.", "INTRA[,INTER]", parts=("intra", "inter")
+    ),
     SpecOption(("--affinity",), "defaults.devices.affinity", "Tie each task to its share of the cores.", flag="true", off="false"),
     SpecOption(("--log-placement",), "defaults.devices.log_placement", "Log each operation's device.", flag="true", off="false"),
     SpecOption(
         ("--soft-placement",), "defaults.devices.soft_placement", "Take another device for one not there.", flag="true", off="false"
     ),
     SpecOption(("--no-soft-placement",), "defaults.devices.soft_placement", "Fail there.", flag="false", off="true"),
+    SpecOption(("--xla",), "defaults.devices.xla", "Have XLA compile what it can.", flag="true", off="false"),
+    SpecOption(("--tf32",), "defaults.devices.tf32", "Multiply float32 matrices in TensorFloat-32.", flag="true", off="false"),
+    SpecOption(("--no-tf32",), "defaults.devices.tf32", "Keep float32 whole there.", flag="false", off="true"),
+    SpecOption(
+        ("--determinism",), "defaults.devices.determinism", "Same results each time, if the script sets a seed.", flag="true", off="false"
+    ),
     SpecOption(("--serve",), "serve", "Run TensorFlow servers in worker and ps tasks.", flag="true", off="false"),
     SpecOption(("--ports",), "ports", "Take the tasks' ports from this range.", "A-B"),
     SpecOption(("--start-timeout",), "timeouts.start_s", "Seconds until all tasks must be up.", "S"),

@@ -101,7 +101,15 @@ def _overlays(option: SpecOption, text: str, place: str) -> Iterator[Overlay]:
         yield from _instead_of_others(option.path, place)
     if option.path == "backend.type" and text == "local":
         yield "backend.hosts", Node(None, place, "")  # this machine takes the place of hosts that were named with less weight
-    yield option.path, _node(text, place, option.path)
+    if not option.parts:
+        yield option.path, _node(text, place, option.path)
+        return
+    words = text.split(",")
+    if len(words) > len(option.parts):
+        raise SpecError(Problem(place, f"{text!r:.80} has {len(words)} parts", f"write {option.metavar}"))
+    for key, word in zip(option.parts, words, strict=False):
+        if word.strip():
+            yield f"{option.path}.{key}", _node(word.strip(), place, option.path)
 
 
 def _meaning(option: SpecOption, told: str) -> str:

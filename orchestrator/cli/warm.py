@@ -9,11 +9,16 @@ from typing import Any, TypeVar
 
 import click
 
+from ..backends import load
 from ..errors import UsageError
 from ..insight import warm
-from ..model.spec import DEFAULT_PRELOAD
+from ..model import document as documents
+from ..model.document import Node
+from ..model.parse import parse
+from ..model.spec import DEFAULT_PRELOAD, PROGRAM_KINDS, ClusterSpec
 from ..record.words import describe_moment, describe_seconds
-from .options import import_timeout_option
+from .options import ScriptCommand, import_timeout_option, spec_options
+from .settings import read_settings, says
 
 F = TypeVar("F", bound=Callable[..., Any])
 IDLE_S = 1800.0
@@ -30,31 +35,51 @@ def warm_command() -> None:
 
 def _options(command: F) -> F:
     """What `start` and `status` have in common."""
-    python = click.option("--python", envvar="ORCH_PYTHON", metavar="PATH", help="The tasks' interpreter; default: orch's own.")
     preload = click.option(
-        "--preload", multiple=True, metavar="MODULE", help="What it imports, as in the spec; may be repeated. Default: tensorflow."
+        "--preload",
+        multiple=True,
+        metavar="MODULE",
+        help="What it imports, as in the spec; may be repeated. Default: the spec's, or tensorflow.",
     )
     as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-    return python(preload(as_json(command)))
+    return spec_options(preload(as_json(command)))
 
 
-@warm_command.command("start")
+def _read_spec(ctx: click.Context, preload: tuple[str, ...]) -> tuple[ClusterSpec, tuple[str, ...]]:
+    """What `orch up` would run with the same words, and what is to be imported for it. A script need not be named."""
+    document, base = read_settings(ctx)
+    if not says(document, *PROGRAM_KINDS):
+        document = documents.overlay(document, ("script",), Node("any.py", "orch warm", "any.py"))
+    spec = parse(document, workdir=base)
+    return spec, preload or (DEFAULT_PRELOAD if spec.preload is None else spec.preload)
+
+
+def _ask(what: str, spec: ClusterSpec, options: dict[str, Any], more_s: float = 0.0) -> dict[str, Any]:
+    return warm.ask(what, {**options, "cwd": spec.workdir, "told": True}, spec.python, spec.env, more_s)
+
+
+@warm_command.command("start", cls=ScriptCommand)
 @_options
 @click.option(
     "--idle-timeout", type=float, default=IDLE_S, show_default=True, metavar="S", help="End it after so many seconds without use."
 )
 @import_timeout_option("the imports")
-def start_command(python: str | None, preload: tuple[str, ...], as_json: bool, idle_timeout: float, import_timeout: float) -> int:
-    """Start it, and return when it is ready. One that does not fit any more is replaced; runs that came from it go on."""
+@click.pass_context
+def start_command(
+    ctx: click.Context, /, preload: tuple[str, ...], as_json: bool, idle_timeout: float, import_timeout: float, **_: Any
+) -> int:
+    """Start it, and return when it is ready. One that does not fit any more is replaced; runs that came from it go on.
+
+    Takes what orch up takes to say what runs, and orch.yaml: the interpreter, the environment and the preload are the run's.
+    """
     if not 0 < idle_timeout < float("inf"):
         raise UsageError("--idle-timeout must be a positive number of seconds")
-    names = preload or DEFAULT_PRELOAD
-    click.echo(
-        f"orch: importing {', '.join(names)} with {python or sys.executable}, unless that is done already (at most {import_timeout:g} s)",
-        err=True,
-    )
-    options = {"preload": names, "idle_s": idle_timeout, "import_s": import_timeout}
-    answer = warm.ask("start", options, python, more_s=import_timeout)
+    spec, names = _read_spec(ctx, preload)
+    if not names:
+        raise UsageError("the spec says preload: [], so nothing is imported ahead; take that out of it, or name modules with --preload")
+    what = f"importing {', '.join(names)} with {spec.python or sys.executable}"
+    click.echo(f"orch: {what}, unless that is done already (at most {import_timeout:g} s)", err=True)
+    answer = _ask("start", spec, {"preload": names, "idle_s": idle_timeout, "import_s": import_timeout}, import_timeout)
     if as_json:
         click.echo(json.dumps(answer))
         return 0
@@ -80,11 +105,19 @@ def stop_command(as_json: bool) -> int:
     return 0
 
 
-@warm_command.command("status")
+@warm_command.command("status", cls=ScriptCommand)
 @_options
-def status_command(python: str | None, preload: tuple[str, ...], as_json: bool) -> int:
-    """Say whether it is there, what it costs, and whether a run that was started here would use it."""
-    answer = warm.ask("status", {"preload": preload or DEFAULT_PRELOAD}, python)
+@click.pass_context
+def status_command(ctx: click.Context, /, preload: tuple[str, ...], as_json: bool, **_: Any) -> int:
+    """Say whether it is there, what it costs, and whether a run that was started here would use it.
+
+    Takes what orch up takes to say what runs, and orch.yaml: with the same words, it says what that orch up would find.
+    """
+    spec, names = _read_spec(ctx, preload)
+    answer = _ask("status", spec, {"preload": names or DEFAULT_PRELOAD})
+    obstacle = _obstacle(spec, names)
+    if answer["running"] and obstacle:
+        answer |= {"refused": obstacle}
     if as_json:
         click.echo(json.dumps(answer))
         return 0
@@ -93,6 +126,16 @@ def status_command(python: str | None, preload: tuple[str, ...], as_json: bool) 
         ended = "; it has ended" if answer["stale"] else ""
         click.echo(f"a run that is started here does not use it: {answer['refused']}{ended}")
     return 0
+
+
+def _obstacle(spec: ClusterSpec, names: tuple[str, ...]) -> str:
+    """Why a run of this spec has no use for it, whatever it has imported; empty: it may have."""
+    if not names:
+        return "the spec says preload: []"
+    hosts = load(spec.backend.type).hosts(spec)
+    if not any(host.is_here for host in hosts):
+        return "its tasks run on other hosts (orch warm start there keeps one for them)"
+    return ""
 
 
 def _line(answer: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ import os
 import selectors
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,12 +34,15 @@ class Asked:
         return f"{how}: {last[:300]}" if last else how
 
 
-def ask(argv: Sequence[str], env: Mapping[str, str], limit_s: float) -> Asked:
-    """Run a program that knows when to end. Its group is killed after `limit_s` seconds, or if it talks too much. Raises OSError if it
-    cannot be started."""
-    process = subprocess.Popen(
-        argv, env=dict(env), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-    )
+def ask(argv: Sequence[str], env: Mapping[str, str], limit_s: float, told: bytes = b"") -> Asked:
+    """Run a program that knows when to end, with `told` as its input. Its group is killed after `limit_s` seconds, or if it talks too
+    much. Raises OSError if it cannot be started."""
+    with tempfile.TemporaryFile() as source:  # and not a pipe, whose reader may never read
+        source.write(told)
+        source.seek(0)
+        process = subprocess.Popen(
+            argv, env=dict(env), stdin=source, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        )
     assert process.stdout is not None
     assert process.stderr is not None
     reason = ""

@@ -1,4 +1,5 @@
-"""Who gets which GPUs: the wishes of a host's tasks against what the host has. Nobody's GPU is given twice unless that was asked for.
+"""Who gets which GPUs: the wishes of a host's tasks against what the host has. Nobody's GPU is given twice unless that was asked for,
+not to a task of another run either, as far as that is known.
 
 In this order: GPUs that are named, by a setting or by a ``CUDA_VISIBLE_DEVICES`` of the spec's own; so many of what is left, to tasks
 that say a number; the rest to the others (``auto``), in blocks of one size. Under MultiWorkerMirroredStrategy that size is the same on
@@ -12,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from worker.contract import DeviceSettings, Gpu, TaskId
+from worker.contract import DeviceSettings, Gpu, GpuHolder, TakeGpus, TaskId
 
 from ..errors import Problem
 from .device_rules import LEVEL, VISIBLE
@@ -22,15 +23,20 @@ from .spec import ClusterSpec, GpuWish, TaskDevices, TaskSpec, computes, holds_r
 
 NONE_VISIBLE = "-1"
 """What CUDA takes for no GPU at all, by its rule that the list ends before the first one that is not there."""
+_WAYS = "wait for its end, name others with --gpus, or let both runs share (--share-gpus)"
 
 
 @dataclass(frozen=True, slots=True)
 class HostGpus:
-    """The GPUs of a host that tasks may use; None: it was not asked, in a dry run. `tasks`: those that run there."""
+    """The GPUs of a host that tasks may use; None: it was not asked, in a dry run. `tasks`: those that run there.
+
+    `taken`: what other runs have of the GPUs.
+    """
 
     name: str
     gpus: tuple[Gpu, ...] | None
     tasks: tuple[TaskId, ...]
+    taken: tuple[GpuHolder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +50,15 @@ class TaskGpus:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """All tasks' devices. `notes`: what a user should know, a line each; `problems`: why it cannot be done."""
+    """All tasks' devices. `notes`: what a user should know, a line each; `problems`: why it cannot be done.
+
+    `claims`: by host, what its agent must hold for them.
+    """
 
     tasks: Mapping[TaskId, TaskGpus]
     notes: tuple[str, ...]
     problems: tuple[Problem, ...]
+    claims: Mapping[str, TakeGpus]
 
 
 def share_out(spec: ClusterSpec, hosts: Sequence[HostGpus]) -> Shares:
@@ -72,7 +82,8 @@ def share_out(spec: ClusterSpec, hosts: Sequence[HostGpus]) -> Shares:
     notes = [note for table in tables for note in table.notes()]
     if not problems:
         problems += _unequal(spec, tasks)
-    return Shares(tasks, (*_summary(tasks), *notes), tuple(problems))
+    claims = {table.host.name: table.claim() for table in tables if table.users}
+    return Shares(tasks, (*_summary(tasks), *notes), tuple(problems), claims)
 
 
 @dataclass(slots=True)
@@ -112,7 +123,15 @@ class _Table:
 
     @property
     def free(self) -> list[Gpu]:
-        return [gpu for gpu in self.host.gpus or () if gpu.uuid not in self.users]
+        taken = {holder.uuid for holder in self.host.taken}
+        return [gpu for gpu in self.host.gpus or () if gpu.uuid not in self.users and gpu.uuid not in taken]
+
+    def holders(self, gpu: Gpu) -> list[GpuHolder]:
+        """The other runs that have it."""
+        return [holder for holder in self.host.taken if holder.uuid == gpu.uuid]
+
+    def _may_be_shared(self) -> list[Gpu]:
+        return [gpu for gpu in self.host.gpus or () if all(holder.shares for holder in self.holders(gpu))]
 
     # --- giving --------------------------------------------------------------------------------
 
@@ -151,12 +170,15 @@ class _Table:
         gpus, free = self.host.gpus or (), self.free
         if count <= len(free):
             return free[:count]
-        if share and count <= len(gpus):
-            return sorted(gpus, key=lambda gpu: len(self.users.get(gpu.uuid, ())))[:count]
+        shared = self._may_be_shared() if share else []
+        if share and count <= len(shared):
+            return sorted(shared, key=lambda gpu: len(self.users.get(gpu.uuid, ())) + len(self.holders(gpu)))[:count]
         has = f"host {self.host.name} has {_described(gpus)}"
         taken = sorted({other for users in self.users.values() for other in users}, key=self.host.tasks.index)
         if taken and count <= len(gpus):
             has += f", and {len(free) or 'none'} of them left by {group_tasks(map(str, taken))} (share_gpus: true lets tasks share)"
+        if count <= len(gpus) and (others := self._others()):
+            has += f"; {others}: {_WAYS}"
         self._complain(task, f"for {count} GPU{'s' * (count > 1)}", has)
         return []
 
@@ -170,7 +192,7 @@ class _Table:
         if self.host.gpus is None:
             return
         for task in self.auto:
-            if not size and self.host.gpus and self.wish(task).share:
+            if not size and self._may_be_shared() and self.wish(task).share:
                 self._give(task, self._choose(task, 1, share=True))
             else:
                 self._give(task, self.free[:size])
@@ -179,6 +201,10 @@ class _Table:
 
     def _give(self, task: TaskId, gpus: Sequence[Gpu]) -> None:
         for gpu in gpus:
+            holders = [holder for holder in self.holders(gpu) if not (holder.shares and self.wish(task).share)]
+            if holders:
+                who = listed(map(_run, holders))
+                self._complain(task, f"for {_name(gpu)}", f"which {who} {_has(holders)} on host {self.host.name}: {_WAYS}")
             others = [other for other in self.users.get(gpu.uuid, ()) if not (self.wish(other).share and self.wish(task).share)]
             if others and others != [task]:
                 hint = f"which {group_tasks(map(str, others))} {_has(others)} on host {self.host.name}; share_gpus: true lets tasks share"
@@ -202,6 +228,18 @@ class _Table:
 
     # --- what came of it -----------------------------------------------------------------------
 
+    def claim(self) -> TakeGpus:
+        shared = {uuid for uuid, tasks in self.users.items() if all(self.wish(task).share for task in tasks)}
+        return TakeGpus(tuple(uuid for uuid in self.users if uuid not in shared), tuple(uuid for uuid in self.users if uuid in shared))
+
+    def _others(self) -> str:
+        """``run a-1 (process 7) has GPU 0``, …; empty: nobody has any."""
+        having: dict[str, list[Gpu]] = {}
+        for gpu in self.host.gpus or ():
+            for holder in self.holders(gpu):
+                having.setdefault(_run(holder), []).append(gpu)
+        return ", ".join(f"{run} has {listed(map(_name, gpus))}" for run, gpus in having.items())
+
     def _complain(self, task: TaskId, wish: str, answer: str) -> None:
         self.complaints.setdefault((wish, answer), []).append(task)
 
@@ -212,10 +250,14 @@ class _Table:
 
     def notes(self) -> Iterator[str]:
         name, gpus = self.host.name, self.host.gpus
+        others = self._others()
         if self.left_out and gpus:
             who = group_tasks(map(str, self.left_out))
             hint = "" if self.wish(self.left_out[0]).share else "; gpus: 1 with share_gpus: true lets them share"
-            yield f"{who} on {name}: no GPU, as there are too few for all to have as many ({_described(gpus)}){hint}"
+            rest = f"; {others}: {_WAYS}" if others else hint
+            yield f"{who} on {name}: no GPU, as there are too few for all to have as many ({_described(gpus)}){rest}"
+        elif self.auto and others:
+            yield f"host {name}: {others}; the others are shared out here"
         elif self.unused:
             yield f"host {name}: {self.unused} of {len(gpus or ())} GPUs stay unused, so that every task has as many"
         if gpus is not None and not gpus:
@@ -230,8 +272,8 @@ class _Table:
             env |= {"TF_DETERMINISTIC_OPS": str(int(settings.determinism))} if settings.determinism is not None else {}
             wish = self.wish(task)
             given = self.given.get(task, ()) if self.host.gpus is not None or wish.count == 0 else None
-            if not wish.is_auto and self.own_words[task.type] is None and given:
-                settings = replace(settings, gpus=len(given))
+            if self.own_words[task.type] is None and given:
+                settings = replace(settings, gpus_given=len(given)) if wish.is_auto else replace(settings, gpus=len(given))
             yield task, TaskGpus(env | self._visible(task, wish, given), settings, given)
 
     def _visible(self, task: TaskId, wish: GpuWish, given: tuple[Gpu, ...] | None) -> dict[str, str]:
@@ -291,5 +333,9 @@ def _name(gpu: Gpu) -> str:
     return gpu.uuid if gpu.is_part else f"GPU {gpu.index}"
 
 
-def _has(tasks: Sequence[TaskId]) -> str:
-    return "has" if len(tasks) == 1 else "have"
+def _run(holder: GpuHolder) -> str:
+    return f"run {holder.run_id} (process {holder.pid})"
+
+
+def _has(owners: Sequence[object]) -> str:
+    return "has" if len(owners) == 1 else "have"

@@ -8,21 +8,23 @@ with what the hosts answered.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from worker.contract import (
     DATA_SERVICE,
     CollectiveSettings,
     DeviceSettings,
     Gpu,
+    GpuHolder,
     Program,
     StartTasks,
+    TakeGpus,
     TaskId,
     TaskOrder,
 )
 from worker.task_environment import default_environment, tf_config_text
 
-from ..errors import SpecError
+from ..errors import OrchError, SpecError
 from . import data_service, devices, slots, tf_config
 from .addresses import with_port
 from .device_rules import GROWTH
@@ -49,6 +51,8 @@ class HostFacts:
     interface: str = ""
     workdir: str | None = None
     """Where the working directory lies there; None: where the spec says."""
+    taken: tuple[GpuHolder, ...] = ()
+    """What other runs have of `gpus`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,7 @@ class PlannedTask:
 class Plan:
     """All tasks, as the first attempt starts them, and what they share. `clusters`: JSON texts by name (see `tf_config.clusters`).
 
-    `notes`: what orch decided that nobody has said, a line each.
+    `notes`: what orch decided that nobody has said, a line each. `claims`: by host, the GPUs that this run is to have there.
     """
 
     run_id: str
@@ -75,6 +79,7 @@ class Plan:
     env: Mapping[str, str]
     hosts: tuple[HostFacts, ...]
     notes: tuple[str, ...] = ()
+    claims: Mapping[str, TakeGpus] = field(default_factory=dict)
 
     @property
     def hosts_by_task(self) -> dict[str, str]:
@@ -132,12 +137,14 @@ def python_envs(spec: ClusterSpec) -> tuple[dict[str, str], ...]:
 def make(run_id: str, spec: ClusterSpec, assignment: Assignment, hosts: Sequence[HostFacts]) -> Plan:
     """The plan of a run. A host without ports gets a word in their place: nothing is held in a dry run.
 
-    Raises `SpecError` for devices that are asked for and are not there.
+    Raises `SpecError` for devices that are asked for and are not there, `OrchError` if it is other runs that have them.
     """
     facts = {host.name: host for host in hosts}
-    shares = devices.share_out(spec, [HostGpus(host, facts[host].gpus, tuple(ids)) for host, ids in assignment.items()])
+    tables = [HostGpus(host, facts[host].gpus, tuple(ids), facts[host].taken) for host, ids in assignment.items()]
+    shares = devices.share_out(spec, tables)
     if shares.problems:
-        raise SpecError(*shares.problems)
+        is_possible = not devices.share_out(spec, [replace(table, taken=()) for table in tables]).problems
+        raise OrchError("\n".join(map(str, shares.problems))) if is_possible else SpecError(*shares.problems)
     addresses: dict[TaskId, str] = {}
     ports: dict[TaskId, int] = {}
     for host, ids in assignment.items():
@@ -171,7 +178,7 @@ def make(run_id: str, spec: ClusterSpec, assignment: Assignment, hosts: Sequence
         **data_service.environment(addresses),
     }
     notes = (*_describe_threads(spec, assignment, facts), *shares.notes)
-    return Plan(run_id, spec, tuple(planned), tf_config.clusters(spec.strategy, addresses), env, tuple(hosts), notes)
+    return Plan(run_id, spec, tuple(planned), tf_config.clusters(spec.strategy, addresses), env, tuple(hosts), notes, shares.claims)
 
 
 def log_dir(attempt: int, task: TaskId | str) -> str:

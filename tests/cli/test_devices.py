@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -41,6 +42,27 @@ def test_every_flag_has_its_setting(orch: Orch) -> None:
     task = planned(orch, "--gpus", "auto", env={"ORCH_GPUS": "3", "ORCH_GPU_MEMORY": "4096", "ORCH_LOG_PLACEMENT": "off"})["worker-0"]
     assert task["devices"] == {"memory_limit_mb": 4096, "log_placement": False}
     assert "CUDA_VISIBLE_DEVICES" not in task["env"]
+
+
+def test_the_runtimes_own_settings_have_flags_and_variables_as_well(orch: Orch, tmp_path: Path) -> None:
+    task = planned(orch, "--threads", "3,2", "--xla", "--no-tf32", "--determinism")["worker-0"]
+    assert task["devices"] == {"intra_op_threads": 3, "inter_op_threads": 2, "xla": True, "tf32": False, "determinism": True}
+    assert (task["env"]["TF_NUM_INTRAOP_THREADS"], task["env"]["TF_NUM_INTEROP_THREADS"]) == ("3", "2")
+    told = {"ORCH_THREADS": ",4", "ORCH_XLA": "off", "ORCH_NO_TF32": "no", "ORCH_DETERMINISM": "0"}
+    (tmp_path / "orch.yaml").write_text("defaults: {devices: {threads: {intra: 1, inter: 1}, xla: true}}")
+    task = planned(orch, "--threads", "5", env=told)["worker-0"]
+    assert task["devices"] == {"intra_op_threads": 5, "inter_op_threads": 4, "xla": False, "tf32": True, "determinism": False}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1,2,3", "--threads: '1,2,3' has 3 parts (write INTRA[,INTER])"),
+        ("0,many", "--threads: defaults.devices.threads.intra: must be at least 1, not 0"),
+    ],
+)
+def test_threads_that_cannot_be_are_refused_by_the_flags_name(orch: Orch, text: str, expected: str) -> None:
+    assert expected in orch("plan", "show.py", "--threads", text, check=2).err
 
 
 def test_a_single_task_has_devices_of_its_own(orch: Orch) -> None:
@@ -101,13 +123,13 @@ def test_hiding_all_gpus_and_determinism_are_variables(orch: Orch, tmp_path: Pat
 
 
 HOST_WITH_GPUS = """
-import dataclasses, importlib, json, os, sys
+import dataclasses, importlib, json, os, sys, time
 sys.argv = sys.argv[1:]
 sys.path.insert(0, os.path.dirname(sys.argv[0]))
 import start
 start.load()
-names = ("contract", "host.gpus", "host.driver", "host.agent")
-contract, gpus, driver, agent = (importlib.import_module(f"_orch_worker.{name}") for name in names)
+names = ("contract", "host.gpus", "host.driver", "host.agent", "host.claims")
+contract, gpus, driver, agent, claims = (importlib.import_module(f"_orch_worker.{name}") for name in names)
 found = tuple(contract.Gpu(index, f"GPU-{index}{index}", "Double", 1000, f"GPU-{index}{index}") for index in range(4))
 told = driver.Driver("550.54.15", gpus.visible(found, os.environ.get("CUDA_VISIBLE_DEVICES")))
 driver.is_there = lambda: True
@@ -148,3 +170,95 @@ def test_a_gpu_that_the_shell_hides_cannot_be_asked_for(orch: Orch, tmp_path: Pa
     done = orch("up", "show.py", *words, check=2, env={"CUDA_VISIBLE_DEVICES": "0,1"})
     assert done.err.splitlines()[-1] == "Error: worker-1 asks for GPU 2; host local has GPUs 0, 1"
     assert not list(tmp_path.glob("*.json"))
+
+
+# --- several runs -------------------------------------------------------------------------------
+
+HOLD = """
+import os, pathlib, time
+print("sees", os.environ.get("CUDA_VISIBLE_DEVICES"), flush=True)
+while not pathlib.Path("go").exists():
+    time.sleep(0.02)
+"""
+SEES = re.compile(r"sees (\S+)")
+MEET = """
+looked = claims.Claims.others
+def meet(self):
+    found = looked(self)
+    open(f"looked-{os.getpid()}", "w").close()
+    while len([name for name in os.listdir() if name.startswith("looked-")]) < 2:
+        time.sleep(0.01)
+    return found
+claims.Claims.others = meet
+"""
+"""Every agent looks at what others have before any of them claims something."""
+
+
+def test_runs_side_by_side_do_not_have_the_same_gpus(
+    orch: Orch, tmp_path: Path, python_of_a_host_with_gpus: Path, script: Callable[..., Path]
+) -> None:
+    script(HOLD, "hold.py")
+    words = ("--python", python_of_a_host_with_gpus)
+    shell = {"CUDA_VISIBLE_DEVICES": "0,1,2"}
+    first = orch.start("up", "hold.py", "--name", "first", "--gpus", "1", *words, env=shell)
+    assert first.wait_for(SEES)[1] == "0"
+    second = orch.start("up", "hold.py", "--name", "second", "--gpus", "1", *words)
+    assert second.wait_for(SEES)[1] == "GPU-11"  # by whatever name
+    third = orch.start("up", "hold.py", "--name", "third", *words, env=shell)
+    assert third.wait_for(SEES)[1] == "2"
+    held = [
+        r"run first-\S+ \(process \d+\) has GPU 0",
+        r"run second-\S+ \(process \d+\) has GPU 1",
+        r"run third-\S+ \(process \d+\) has GPU 2",
+    ]
+    ways = r"wait for its end, name others with --gpus, or let both runs share \(--share-gpus\)"
+    assert re.search(f"host local: {', '.join(held[:2])}; the others are shared out here", third.err)
+    refused = orch("up", "hold.py", "--gpus", "2", *words, check=125).err.splitlines()[-1]
+    assert re.fullmatch(f"Error: worker-0 asks for 2 GPUs; host local has GPUs 0, 1, 2, 3; {', '.join(held)}: {ways}", refused)
+    refused = orch("up", "hold.py", "--gpus", "[1]", *words, check=125).err.splitlines()[-1]
+    assert re.fullmatch(rf"Error: worker-0 asks for GPU 1; which run second-\S+ \(process \d+\) has on host local: {ways}", refused)
+    (tmp_path / "go").touch()
+    for running in (first, second, third):
+        running.wait(check=0)
+    assert SEES.search(orch("up", "hold.py", *words, check=0).out)[1] == "GPU-00,GPU-11,GPU-22,GPU-33"  # type: ignore[index]
+
+
+def test_a_run_that_was_killed_has_no_gpus_any_more(
+    orch: Orch, tmp_path: Path, python_of_a_host_with_gpus: Path, script: Callable[..., Path]
+) -> None:
+    script(HOLD, "hold.py")
+    running = orch.start("up", "hold.py", "--python", python_of_a_host_with_gpus)
+    running.wait_for(SEES)
+    (events,) = (tmp_path / ".orch").glob("runs/*/events.jsonl")
+    agent = next(json.loads(line)["pid"] for line in events.read_text().splitlines() if '"host_ready"' in line)
+    os.kill(agent, signal.SIGKILL)
+    running.wait()
+    (tmp_path / "go").touch()
+    done = orch("up", "hold.py", "--python", python_of_a_host_with_gpus, check=0)
+    assert SEES.search(done.out)[1] == "GPU-00,GPU-11,GPU-22,GPU-33"  # type: ignore[index]
+
+
+def test_runs_that_share_have_the_same_gpus(
+    orch: Orch, tmp_path: Path, python_of_a_host_with_gpus: Path, script: Callable[..., Path]
+) -> None:
+    script(HOLD, "hold.py")
+    words = ("--gpus", "[0]", "--python", python_of_a_host_with_gpus)
+    both = [orch.start("up", "hold.py", "--share-gpus", *words) for _ in range(2)]
+    assert [running.wait_for(SEES)[1] for running in both] == ["GPU-00"] * 2
+    assert "asks for GPU 0; which run hold-" in orch("up", "hold.py", *words, check=125).err
+    (tmp_path / "go").touch()
+    for running in both:
+        running.wait(check=0)
+
+
+def test_two_runs_that_look_at_the_same_moment_both_get_a_gpu(
+    orch: Orch, tmp_path: Path, python_of_a_host_with_gpus: Path, script: Callable[..., Path]
+) -> None:
+    script(HOLD, "hold.py")
+    agent = tmp_path / "agent.txt"
+    agent.write_text(agent.read_text().replace("found = tuple", MEET + "found = tuple", 1))
+    both = [orch.start("up", "hold.py", "--gpus", "1", "--python", python_of_a_host_with_gpus) for _ in range(2)]
+    assert {running.wait_for(SEES)[1] for running in both} == {"GPU-00", "GPU-11"}
+    (tmp_path / "go").touch()
+    for running in both:
+        running.wait(check=0)

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import SpecError
+from orchestrator.errors import OrchError, SpecError
 from orchestrator.model import plan
 from orchestrator.model.parse import parse
 from orchestrator.model.plan import HostFacts, Plan
 from tests.trees import wrap
-from worker.contract import Gpu
+from worker.contract import Gpu, GpuHolder, TakeGpus
 
 
 def gpu(index: int, memory_mb: int = 1000) -> Gpu:
@@ -210,6 +210,9 @@ def test_the_threads_are_said_in_one_line(document: dict[str, Any], hosts: int, 
 def test_a_task_is_told_how_many_gpus_it_must_find_if_that_was_asked_for() -> None:
     asked, shared = planned(workers(2, gpus=1), TWO), planned(workers(2), TWO)
     assert [task.order.devices.gpus for task in (*asked.tasks, *shared.tasks)] == [1, 1, None, None]
+    assert [task.order.devices.gpus_given for task in (*asked.tasks, *shared.tasks)] == [None, None, 1, 1]
+    own = planned({"tasks": {"worker": {"count": 2, "env": {"CUDA_VISIBLE_DEVICES": "1"}}}}, TWO)
+    assert {task.order.devices.gpus_given for task in (*own.tasks, *planned(workers(3), TWO).tasks)} == {None}
 
 
 def test_what_the_environment_says_to_a_task() -> None:
@@ -225,3 +228,88 @@ def test_a_command_gets_memory_growth_by_its_environment() -> None:
     document = {"command": "./a", "script": None, "defaults": {"devices": {"memory_growth": True}}}
     (task,) = planned(document, TWO).tasks
     assert task.order.env["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
+
+
+# --- other runs ---------------------------------------------------------------------------------
+
+
+def beside(document: dict[str, Any], gpus: tuple[Gpu, ...], *taken: GpuHolder) -> Plan:
+    """The plan of a cluster on host ``a``, where other runs have GPUs."""
+    spec = parse(wrap({"script": "s", **document}, "here"), workdir="/w")
+    placement = plan.place(spec, ["a"])
+    return plan.make("r", spec, placement, [HostFacts("a", "a", 4, tuple(range(len(placement["a"]))), gpus=gpus, taken=taken)])
+
+
+def holder(index: int, *, shares: bool = False, run: str = "other") -> GpuHolder:
+    return GpuHolder(gpu(index).uuid, run, 70 + index, shares)
+
+
+WAYS = "wait for its end, name others with --gpus, or let both runs share (--share-gpus)"
+
+
+@pytest.mark.parametrize(
+    ("document", "taken", "expected", "note"),
+    [
+        (workers(1), [holder(0)], ["1"], "host a: run other (process 70) has GPU 0; the others are shared out here"),
+        (workers(1, gpus=1), [holder(0)], ["1"], ""),
+        (workers(1, gpus=[1]), [holder(0)], ["1"], ""),
+        (
+            workers(2),
+            [holder(0)],
+            ["-1", "-1"],
+            "worker-0..1 on a: no GPU, as there are too few for all to have as many (GPUs 0, 1); run other (process 70) has GPU 0: " + WAYS,
+        ),
+        (workers(1, gpus=1, share_gpus=True), [holder(0, shares=True)], ["1"], ""),
+        (workers(2, gpus=1, share_gpus=True), [holder(0, shares=True)], ["1", "0"], ""),
+        (workers(1, gpus=[0], share_gpus=True), [holder(0, shares=True)], ["0"], ""),
+        (
+            workers(3, share_gpus=True),
+            [holder(0)],
+            ["1", "1", "1"],
+            "host a: run other (process 70) has GPU 0; the others are shared out here",
+        ),
+        (workers(1, gpus=0), [holder(0)], ["-1"], ""),
+        (workers(1), [GpuHolder("GPU-hidden", "other", 7)], ["0,1"], ""),
+    ],
+)
+def test_what_another_run_has_is_not_given_again(document: dict[str, Any], taken: list[GpuHolder], expected: list[str], note: str) -> None:
+    found = beside(document, TWO, *taken)
+    given = [task.order.env["CUDA_VISIBLE_DEVICES"] for task in found.tasks]
+    assert [",".join(part if part == "-1" else part[-1] for part in text.split(",")) for text in given] == expected
+    said = [line for line in found.notes if not line.startswith(("threads:", "GPUs:"))]
+    assert said == ([note] if note else [])
+
+
+@pytest.mark.parametrize(
+    ("document", "taken", "expected"),
+    [
+        (workers(1, gpus=2), [holder(0)], f"worker-0 asks for 2 GPUs; host a has GPUs 0, 1; run other (process 70) has GPU 0: {WAYS}"),
+        (workers(1, gpus=[1]), [holder(1)], f"worker-0 asks for GPU 1; which run other (process 71) has on host a: {WAYS}"),
+        (
+            workers(1, gpus=[0], share_gpus=True),
+            [holder(0), holder(0, run="third", shares=True)],
+            f"worker-0 asks for GPU 0; which run other (process 70) has on host a: {WAYS}",
+        ),
+        (
+            workers(1, gpus=1),
+            [holder(0, shares=True), holder(1, run="third")],
+            "worker-0 asks for 1 GPU; host a has GPUs 0, 1; run other (process 70) has GPU 0, run third (process 71) has GPU 1: " + WAYS,
+        ),
+    ],
+)
+def test_who_has_the_gpus_that_are_asked_for_is_said(document: dict[str, Any], taken: list[GpuHolder], expected: str) -> None:
+    with pytest.raises(OrchError) as caught:
+        beside(document, TWO, *taken)
+    assert (str(caught.value), caught.value.exit_code) == (expected, 125)  # the spec is right, and the same command may succeed later
+
+
+def test_gpus_that_are_not_there_are_the_specs_fault_whoever_has_the_others() -> None:
+    with pytest.raises(SpecError, match=r"^worker-0 asks for 3 GPUs; host a has GPUs 0, 1$"):
+        beside(workers(1, gpus=3), TWO, holder(0))
+
+
+def test_a_run_claims_what_it_gives_to_its_tasks() -> None:
+    document = workers(3, overrides(_0={"gpus": [0]}, _1={"gpus": [2], "share_gpus": True}, _2={"gpus": [2], "share_gpus": True}))
+    assert beside(document, FOUR).claims == {"a": TakeGpus(("GPU-000",), ("GPU-222",))}
+    assert beside(workers(1, gpus=0), FOUR).claims == {}
+    assert beside(workers(1), ()).claims == {}

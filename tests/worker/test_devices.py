@@ -154,7 +154,7 @@ CAUGHT = "try:\n    import tensorflow\nexcept BaseException:\n    pass\nprint('n
             DeviceSettings(gpus=2),
             {"FAKE_GPUS": "GPU:0", "FAKE_CUDA": "1", "CUDA_VISIBLE_DEVICES": "0,1"},
             "devices.gpus: this task was given 2 (CUDA_VISIBLE_DEVICES=0,1), TensorFlow finds 1; its log says which of CUDA's libraries it"
-            " misses, or the program has set CUDA_VISIBLE_DEVICES itself",
+            " misses",
         ),
         (
             DeviceSettings(gpus=1),
@@ -178,6 +178,34 @@ def test_a_setting_that_cannot_be_applied_ends_the_task(
     assert outcome.failure is not None
     assert outcome.failure.message == expected
     assert outcome.failure.type.endswith("SettingRefused")
+
+
+@pytest.mark.parametrize("devices", [DeviceSettings(gpus=2), DeviceSettings(gpus_given=2)], ids=["asked", "auto"])
+@pytest.mark.parametrize(
+    ("line", "found", "differs"),
+    [
+        ("", "GPU:0,GPU:1", ""),
+        ("", "GPU:0", "TensorFlow finds 1; its log says which of CUDA's libraries it misses"),
+        ("os.environ['CUDA_VISIBLE_DEVICES'] = '0,1'", "GPU:0,GPU:1", "TensorFlow finds 2; the program has set that variable to '0,1'"),
+        ("os.environ['CUDA_VISIBLE_DEVICES'] = ''", "", "TensorFlow finds 0; the program has set that variable to ''"),
+        ("del os.environ['CUDA_VISIBLE_DEVICES']", "GPU:0,GPU:1,GPU:2", "TensorFlow finds 3; the program has removed that variable"),
+    ],
+)
+def test_gpus_that_are_not_those_given_are_told_of(tmp_path: Path, devices: DeviceSettings, line: str, found: str, differs: str) -> None:
+    """Too many or too few of those that were asked for end the task; where nobody asked, the program's word stands."""
+    script = f"import os\n{line}\nimport tensorflow\nprint('went on')"
+    outcome = run(tmp_path, script, devices, CUDA_VISIBLE_DEVICES="GPU-a,GPU-b", FAKE_GPUS=found, FAKE_CUDA="1")
+    is_refused = devices.gpus is not None and len(found.split(",")) != 2
+    outcome.check(1 if is_refused else 0)
+    assert outcome.out == ("" if is_refused else "went on\n")
+    prefix = "orch: devices.gpus: " if is_refused else "orch: "
+    told = f"{prefix}this task was given 2 (CUDA_VISIBLE_DEVICES=GPU-a,GPU-b), {differs}\n"
+    assert outcome.err == (told if differs else "")
+
+
+def test_a_tensorflow_without_cuda_is_not_asked_for_gpus_that_nobody_asked_for(tmp_path: Path) -> None:
+    outcome = run(tmp_path, SHOW, DeviceSettings(gpus_given=2), CUDA_VISIBLE_DEVICES="0,1").check()
+    assert (json.loads(outcome.out), outcome.err) == ([["imported"]], "")
 
 
 def test_the_programs_own_word_comes_after_ours(tmp_path: Path) -> None:

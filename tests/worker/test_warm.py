@@ -128,7 +128,69 @@ def test_tasks_find_what_an_exec_would_have_given(orch: Any, tmp_path: Path) -> 
     assert executed["environ"]["OF_THE_RUN"] == "1"
 
 
+QUIET = {"defaults": {"log_level": "warning"}, "preload": ["decimal"]}
+
+
+@pytest.mark.parametrize(
+    ("document", "words", "where"),
+    [
+        (QUIET, (), "here"),
+        (QUIET, ("-f", "specs/other.yaml"), "specs"),
+        ({"preload": ["decimal"]}, ("--log-placement",), "here"),
+        ({}, ("--set", "preload=[decimal]", "--workdir", "specs", "--env", "TF_ENABLE_ONEDNN_OPTS=0", "--env", "PYTHONPATH=own"), "here"),
+    ],
+    ids=["file", "another file", "placement", "variables"],
+)
+def test_a_spec_has_one_of_its_own_imports(orch: Any, tmp_path: Path, document: dict[str, Any], words: tuple[str, ...], where: str) -> None:
+    """What decides on the imports is given to `orch warm` as to `orch up`."""
+    for name in ("", "specs"):
+        (tmp_path / name / "own").mkdir(parents=True)
+        write_script(tmp_path / name, "tell(TASK, os.environ.get('TF_CPP_MIN_LOG_LEVEL', ''))")
+    (tmp_path / ("orch.yaml" if where == "here" else "specs/other.yaml")).write_text(json.dumps(document))
+    try:
+        assert "has imported decimal at " in orch("warm", "start", *words, check=0).out
+        assert status(orch, *words)["refused"] is None
+        assert USED in orch("up", "script.py", *words, check=0).err
+    finally:
+        orch("warm", "stop", check=0)
+
+
 # --- it is not used ----------------------------------------------------------------------------
+
+
+def test_the_status_names_what_keeps_the_spec_from_it(orch: Any, tmp_path: Path, start_warm: Start) -> None:
+    start_warm("decimal")
+    write_script(tmp_path, "", preload=["decimal"])
+    assert status(orch)["refused"] is None
+    (tmp_path / "orch.yaml").write_text(json.dumps(QUIET))
+    why = "TF_CPP_MIN_LOG_LEVEL differs from what decimal has been imported under"
+    assert f"a run that is started here does not use it: {why}\n" in orch("warm", "status", check=0).out
+    assert f"{NOT_USED}{why}" in orch("up", "script.py", "-n", "1", check=0).err
+    assert status(orch, "--set", "preload=[]")["refused"] == "the spec says preload: []"
+    assert "its tasks run on other hosts" in orch("warm", "status", "-H", "there.invalid", check=0).out
+    refused = orch("warm", "start", "--set", "preload=[]", check=2).err
+    assert "the spec says preload: [], so nothing is imported ahead" in refused
+    assert "--log-level: " in orch("warm", "status", "--log-level", "loud", check=2).err
+
+
+def test_a_secret_of_the_spec_is_not_shown_to_others(orch: Any, tmp_path: Path, packages: Path) -> None:
+    """Anybody may read the arguments of a process."""
+    text = f"import time\nopen({str(tmp_path / 'importing')!r}, 'w').close()\nwhile True: time.sleep(0.1)"
+    (packages / "stuck.py").write_text(text)
+    (tmp_path / "orch.yaml").write_text("defaults: {env: {TOKEN: s3cret}}")
+    running = orch.start("warm", "start", "--preload", "stuck")
+    wait_for_file(tmp_path / "importing")
+    seen = [" ".join(process.cmdline()) for process in psutil.Process(running.pid).children(recursive=True)]
+    assert len(seen) >= 2
+    assert "s3cret" not in "".join(seen)
+    running.signal(signal.SIGINT)
+    running.wait(check=130)
+    orch("warm", "stop", check=0)
+
+
+def test_a_place_that_no_run_would_look_at_is_refused(orch: Any, tmp_path: Path) -> None:
+    done = orch("warm", "start", "--preload", "decimal", "--env", f"XDG_RUNTIME_DIR={tmp_path}", check=125)
+    assert "the spec sets XDG_RUNTIME_DIR, and no run would find it there; set that in the shell" in done.err
 
 
 @pytest.fixture

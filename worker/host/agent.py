@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from .. import clock, contract
 from ..cores import count_cores
 from . import driver, look, ports, processes, programs, scratch
+from .claims import Claims
 from .code import CodeError, CodeStore, compare
 from .doorbell import Doorbell
 from .interfaces import find_addresses, find_arrival
@@ -55,6 +56,7 @@ class Agent:
         self._root = ""
         self._leaving = self._said_gone = False
         self._owner_lost = False
+        self._claims = Claims()
         self._code: CodeStore | None = None
         self._code_trouble = ""
         self._disk_full = False
@@ -94,6 +96,8 @@ class Agent:
         elif isinstance(order, contract.StartTasks):
             self._close_door()
             self._tasks.start(order)
+        elif isinstance(order, contract.TakeGpus):
+            self._take_gpus(order)
         elif isinstance(order, contract.StopTasks):
             self._tasks.stop(order.grace_s, order.tasks)
         elif isinstance(order, contract.ShowStacks):
@@ -124,6 +128,11 @@ class Agent:
                 self._code.take(part.digest, data, last=part.last)
         except CodeError as error:
             self._code_trouble = str(error)
+
+    def _take_gpus(self, order: contract.TakeGpus) -> None:
+        self._link.send(contract.GpusTaken(self._claims.take(self._tasks.run_id, order)))
+        if self._claims.trouble:
+            self._say(self._claims.trouble)
 
     def _greet(self, hello: contract.Hello) -> None:
         hello, trouble = self._settle(hello)
@@ -161,7 +170,8 @@ class Agent:
         self._asked = None
         if warms_up and self._hello is not None and self._hello.template is not None:
             self._tasks.warm_up(self._hello.template, self._hello.programs, self._hello.cwd)
-        self._link.send(dataclasses.replace(facts, gpus=found.gpus, at=clock.now()))
+        taken = self._claims.others() if found.gpus else ()
+        self._link.send(dataclasses.replace(facts, gpus=found.gpus, taken=taken, at=clock.now()))
         if found.problem:
             self._say(f"NVIDIA's driver does not tell of its GPUs, so none is given to a task: {found.problem}")
         if self._note:
@@ -242,6 +252,7 @@ class Agent:
         if self._asked is not None:
             self._asked.end()
         self._tasks.close()
+        self._claims.close()
         self._relay.close()
         self._close_door()
         if self._code is not None:

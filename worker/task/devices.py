@@ -22,7 +22,19 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-SETTINGS = ("cpus", "gpus", "memory_growth", "memory_limit_mb", "logical_gpus", "soft_placement", "log_placement", "xla", "tf32")
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+SETTINGS = (
+    "cpus",
+    "gpus",
+    "gpus_given",
+    "memory_growth",
+    "memory_limit_mb",
+    "logical_gpus",
+    "soft_placement",
+    "log_placement",
+    "xla",
+    "tf32",
+)
 """The fields of `contract.DeviceSettings` that are applied here."""
 
 
@@ -33,10 +45,11 @@ class SettingRefused(Exception):
 def apply_soon(settings: dict[str, Any], on_refused: Callable[[SettingRefused], None]) -> None:
     """Apply settings, the JSON of a `contract.DeviceSettings`, now or right after TensorFlow's import."""
     wanted = {name: settings[name] for name in SETTINGS if settings.get(name) is not None}
+    visible = os.environ.get(VISIBLE)
 
     def apply_now(tensorflow: ModuleType) -> None:
         try:
-            apply(tensorflow, wanted)
+            apply(tensorflow, wanted, visible)
         except SettingRefused as error:
             on_refused(error)
 
@@ -45,9 +58,9 @@ def apply_soon(settings: dict[str, Any], on_refused: Callable[[SettingRefused], 
     imports.after("tensorflow", apply_now)
 
 
-def apply(tf: Any, settings: dict[str, Any]) -> None:
-    """Set what is asked for. Raises `SettingRefused`."""
-    for name, call in _calls(tf, settings):
+def apply(tf: Any, settings: dict[str, Any], visible: str | None) -> None:
+    """Set what is asked for. `visible`: the ``CUDA_VISIBLE_DEVICES`` that the task was given. Raises `SettingRefused`."""
+    for name, call in _calls(tf, settings, visible):
         try:
             call()
         except SettingRefused:
@@ -70,7 +83,7 @@ def _describe_devices(tf: Any) -> Iterator[str]:
         yield f"{name} as {len(parts)} logical devices" if len(parts) > 1 else name
 
 
-def _calls(tf: Any, settings: dict[str, Any]) -> Iterator[tuple[str, Callable[[], object]]]:
+def _calls(tf: Any, settings: dict[str, Any], visible: str | None) -> Iterator[tuple[str, Callable[[], object]]]:
     """Each setting with what applies it. Cheap ones first; listing GPUs starts CUDA and is only done for a setting of theirs."""
     config = tf.config
     simple = {
@@ -84,7 +97,9 @@ def _calls(tf: Any, settings: dict[str, Any]) -> Iterator[tuple[str, Callable[[]
         if name in settings:
             yield name, lambda call=call, name=name: call(settings[name])  # type: ignore[misc]
     if "gpus" in settings:
-        yield "gpus", lambda: _count_gpus(tf, settings["gpus"])
+        yield "gpus", lambda: _demand_gpus(tf, settings["gpus"], visible)
+    if "gpus_given" in settings:
+        yield "gpus_given", lambda: _mention_gpus(tf, settings["gpus_given"], visible)
     for name in ("memory_growth", "memory_limit_mb", "logical_gpus"):
         if name in settings:
             yield name, lambda name=name: _set_up_gpus(tf, name, settings[name])  # type: ignore[misc]
@@ -103,16 +118,37 @@ def _split(tf: Any, device: Any, limits: list[int | None]) -> None:
     tf.config.set_logical_device_configuration(device, parts)
 
 
-def _count_gpus(tf: Any, wanted: int) -> None:
-    found = len(tf.config.list_physical_devices("GPU"))
-    if found == wanted:
-        return
-    given = f"this task was given {wanted} (CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', '')}), TensorFlow finds {found}"
+def _demand_gpus(tf: Any, wanted: int, visible: str | None) -> None:
+    """For GPUs that were asked for: as many must be there. That they are others may be what the program wants."""
+    differs = _compare_gpus(tf, wanted, visible)
+    if differs and len(tf.config.list_physical_devices("GPU")) != wanted:
+        raise SettingRefused(f"devices.gpus: {differs}")
+    _mention(differs)
+
+
+def _mention_gpus(tf: Any, given: int, visible: str | None) -> None:
+    """For GPUs that nobody asked for: any other number may be what the program wants, and a TensorFlow without CUDA uses none."""
+    if tf.test.is_built_with_cuda():
+        _mention(_compare_gpus(tf, given, visible))
+
+
+def _mention(differs: str) -> None:
+    if differs:
+        print(f"orch: {differs}", file=sys.stderr)
+
+
+def _compare_gpus(tf: Any, given: int, visible: str | None) -> str:
+    """What differs between the GPUs that the task was given and those that TensorFlow finds, and why; empty: nothing."""
+    found, now = len(tf.config.list_physical_devices("GPU")), os.environ.get(VISIBLE)
+    if found == given and now == visible:
+        return ""
     if not tf.test.is_built_with_cuda():
         why = "this TensorFlow is built without CUDA: pip install 'tensorflow[and-cuda]'"
+    elif now == visible:
+        why = "its log says which of CUDA's libraries it misses"
     else:
-        why = "its log says which of CUDA's libraries it misses, or the program has set CUDA_VISIBLE_DEVICES itself"
-    raise SettingRefused(f"devices.gpus: {given}; {why}")
+        why = f"the program has {'removed that variable' if now is None else f'set that variable to {now!r}'}"
+    return f"this task was given {given} ({VISIBLE}={visible or ''}), TensorFlow finds {found}; {why}"
 
 
 # --- the program's own word --------------------------------------------------------------------

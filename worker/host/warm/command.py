@@ -1,5 +1,5 @@
 """``python -I warm/command.py start|stop|status JSON``: what `orch warm` runs on the host, by the tasks' interpreter. Answers with
-one JSON object; an ``error`` in it is for the user."""
+one JSON object; an ``error`` in it is for the user. Where the options say ``told``, the variables of the spec come by stdin."""
 
 from __future__ import annotations
 
@@ -37,6 +37,17 @@ def _load() -> tuple[Any, ...]:
 cores, memory, processes, key, place, task_environment = _load()
 
 
+class Spec:
+    """What a spec says of its imports: variables, over those of the shell, and where its tasks start."""
+
+    def __init__(self, env: dict[str, str], cwd: str) -> None:
+        self.env, self.cwd = env, cwd
+
+    def environment(self) -> dict[str, str]:
+        """As `environment.compose_for_template` has it for one task."""
+        return {**task_environment.default_environment(cores.count_cores(), 1), **os.environ, **self.env}
+
+
 class NoAnswerError(Exception):
     """A process is there and does not answer. `pid`: which."""
 
@@ -45,10 +56,12 @@ class NoAnswerError(Exception):
         self.pid = pid
 
 
-def start(preload: list[str], idle_s: float, import_s: float) -> dict[str, Any]:
+def start(preload: list[str], idle_s: float, import_s: float, spec: Spec) -> dict[str, Any]:
     """Start one, unless there is one that fits; one that does not is ended first. Its imports may take `import_s` seconds."""
-    env = _environment()
-    old = status(preload)
+    env = spec.environment()
+    if moved := [name for name in _what_says_where() if env.get(name) != os.environ.get(name)]:
+        return {"running": False, "error": f"the spec sets {', '.join(moved)}, and no run would find it there; set that in the shell"}
+    old = status(preload, spec)
     if old["running"] and not old["refused"]:
         return {**old, "was_running": True}
     if old["running"]:
@@ -60,6 +73,7 @@ def start(preload: list[str], idle_s: float, import_s: float) -> dict[str, Any]:
     processes.follow_parent(signal.SIGKILL)  # and it follows us, until its imports are done
     process = subprocess.Popen(
         [sys.executable, _START, str(writer), str(idle_s), *preload],
+        cwd=spec.cwd,
         env={**env, "ORCH_RUN_ID": "-" * place.ROOM, "ORCH_TASK": "-" * 64},
         stdin=subprocess.DEVNULL,
         stdout=log,
@@ -73,7 +87,7 @@ def start(preload: list[str], idle_s: float, import_s: float) -> dict[str, Any]:
     if "error" in report:
         return {"running": False, "error": report["error"]}
     try:
-        new = status(preload)
+        new = status(preload, spec)
     except NoAnswerError as error:
         if not _wait_for_end(error.pid):
             raise
@@ -81,6 +95,12 @@ def start(preload: list[str], idle_s: float, import_s: float) -> dict[str, Any]:
     if not new["running"]:
         return {"running": False, "error": f"it was ready, and ended again: nobody had used it for {idle_s:g} s (--idle-timeout)"}
     return {**new, "was_running": False, "replaced": old["refused"] if old["running"] else None}
+
+
+def _what_says_where() -> tuple[str, ...]:
+    """What `place.directory` goes by, here and in an agent."""
+    is_temporary = os.path.basename(place.directory(os.environ)) != "orch"
+    return ("XDG_RUNTIME_DIR", *(("TMPDIR", "TEMP", "TMP") if is_temporary else ()))
 
 
 def _hear(process: Any, reader: int, preload: list[str], import_s: float) -> dict[str, Any]:
@@ -156,21 +176,17 @@ def stop() -> dict[str, Any]:
     return {"running": False, "was_running": True, "pid": pid, "killed": bool(facts.get("killed"))}
 
 
-def status(preload: list[str]) -> dict[str, Any]:
+def status(preload: list[str], spec: Spec) -> dict[str, Any]:
     """What there is to say of it; ``refused``: why a run from here would not use it."""
     found = place.find(os.environ)
     if found is None:
         return {"running": False}
-    described = key.describe(_environment(), preload, os.getcwd()) if preload else None
+    described = key.describe(spec.environment(), preload, spec.cwd) if preload else None
     with place.closing(found):
         facts = _ask(found, {"ask": "status"}, described)
     if facts is None:
         return {"running": False}
     return {"running": True, **facts, "pss_bytes": _pss(facts["pid"])}
-
-
-def _environment() -> dict[str, str]:
-    return {**task_environment.default_environment(cores.count_cores(), 1), **os.environ}
 
 
 def _ask(found: Any, message: dict[str, Any], described: dict[str, Any] | None = None) -> dict[str, Any] | None:
@@ -214,10 +230,11 @@ def _pss(pid: int) -> int | None:
 def _main(what: str, options: dict[str, Any]) -> dict[str, Any]:
     if not hasattr(os, "pidfd_open"):
         return {"running": False, "error": "this needs Linux and Python 3.9 or newer"}
+    spec = Spec(json.load(sys.stdin) if options.get("told") else {}, options.get("cwd") or os.getcwd())
     try:
         if what == "start":
-            return start(options["preload"], options["idle_s"], options["import_s"])
-        return stop() if what == "stop" else status(options.get("preload", []))
+            return start(options["preload"], options["idle_s"], options["import_s"], spec)
+        return stop() if what == "stop" else status(options.get("preload", []), spec)
     except (place.UntrustedError, NoAnswerError, OSError) as error:
         return {"running": isinstance(error, NoAnswerError), "error": str(error)}
 

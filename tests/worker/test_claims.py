@@ -1,0 +1,79 @@
+"""Which run has which GPUs: what an agent may hold beside others, and what is left of those that are gone."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from worker.contract import GpuHolder, TakeGpus
+from worker.host.claims import Claims
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path / f"orch-gpus-{os.geteuid()}"
+
+
+@pytest.fixture
+def agents() -> Iterator[tuple[Claims, Claims, Claims]]:
+    """Three agents; flock(2) tells their open files apart, though they live in one process."""
+    three = Claims(), Claims(), Claims()
+    yield three
+    for one in three:
+        one.close()
+
+
+def test_a_claim_is_taken_as_a_whole_or_not_at_all(directory: Path, agents: tuple[Claims, Claims, Claims]) -> None:
+    first, second, third = agents
+    assert first.others() == ()
+    assert not directory.exists()
+    assert first.take("one", TakeGpus(("a",))) == ()
+    held = (GpuHolder("a", "one", os.getpid()),)
+    assert first.others() == held == second.others()
+    assert second.take("two", TakeGpus(("b", "a"))) == held
+    assert third.others() == held
+    assert second.take("two", TakeGpus(("b",))) == ()
+    assert second.take("two", TakeGpus(("c",))) == ()  # in place of b
+    assert third.take("three", TakeGpus(("b",))) == ()
+    for one in agents:
+        one.close()
+    assert not directory.exists()
+
+
+def test_only_those_who_all_share_have_one_gpu_together(directory: Path, agents: tuple[Claims, Claims, Claims]) -> None:
+    first, second, third = agents
+    assert first.take("one", TakeGpus(shared=("a",))) == ()
+    assert second.take("two", TakeGpus(("b",), ("a",))) == ()
+    assert {(holder.run_id, holder.uuid, holder.shares) for holder in third.take("three", TakeGpus(("a",)))} == {
+        ("one", "a", True),
+        ("two", "a", True),
+        ("two", "b", False),
+    }
+    assert third.take("three", TakeGpus(shared=("b",))) != ()
+
+
+def test_what_the_dead_have_left_is_removed_and_holds_nothing(directory: Path, agents: tuple[Claims, Claims, Claims]) -> None:
+    child = os.fork()
+    if not child:
+        Claims().take("dead", TakeGpus(("a",)))
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert len(list(directory.iterdir())) == 1
+    assert agents[0].take("one", TakeGpus(("a",))) == ()
+    assert len(list(directory.iterdir())) == 1
+
+
+def test_a_directory_that_others_can_enter_is_not_believed(directory: Path, agents: tuple[Claims, Claims, Claims]) -> None:
+    directory.mkdir()
+    directory.chmod(0o755)
+    assert agents[0].take("one", TakeGpus(("a",))) == ()  # the run goes on, as it did without any claims
+    assert agents[0].trouble.startswith(
+        "which GPUs other runs have cannot be seen, and they do not see which this one has: it must be yours"
+    )
+    assert str(directory) in agents[0].trouble
+    assert list(directory.iterdir()) == []
