@@ -18,7 +18,8 @@ from typing import Any
 
 from .. import clock, contract
 from . import look, ports, processes, scratch
-from .code import CodeError, CodeStore, compare
+from .code import CodeError, CodeStore
+from .likeness import compare
 from .link import Link
 from .loop import Loop
 from .network import Doorbell, Trials, find_addresses, find_arrival
@@ -131,7 +132,10 @@ class Agent:
     def _greet(self, hello: contract.Hello) -> None:
         hello, trouble = self._settle(hello)
         is_wanted = hello.template is not None and look.needs_template(hello.template, hello.programs, hello.cwd)
-        problems = look.find_problems(hello.programs, hello.cwd) or compare(hello.compare, hello.cwd)
+        notes: list[str] = []
+        problems = look.find_problems(hello.programs, hello.cwd)
+        if hello.compare and not problems:
+            problems, notes = compare(hello.compare, hello.cwd)
         tensorflow = look.find_tensorflow(hello.template.env if hello.template else {}) if hello.lost_after_s is not None else None
         if tensorflow == "" and is_wanted:
             problems.append(f"there is no TensorFlow for {sys.executable}: pip install it there, or choose another Python with python:")
@@ -144,6 +148,7 @@ class Agent:
             cores=look.count_cores(),
             ports=tuple(sock.getsockname()[1] for sock in self._held),
             problems=tuple(problems),
+            notes=tuple(notes),
             gpus=look.find_gpus(os.environ),
             trouble=trouble or None,
             at=clock.now(),
