@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from worker import contract
@@ -199,7 +199,14 @@ class Preparation:
             for problem in self.facts[host].problems:
                 places.setdefault(problem, []).append(host)
         if places:
-            raise SpecError(*(Problem(self._place(hosts), problem) for problem, hosts in places.items()))
+            raise SpecError(*(Problem(self._place(hosts), problem, self._hint(problem)) for problem, hosts in places.items()))
+
+    def _hint(self, problem: str) -> str:
+        """For who takes the working directory's key for the one that says how hosts get at it."""
+        word = PurePath(self._spec.workdir).name
+        if word not in ("ship", "shared") or not (problem.startswith("the working directory") and problem.endswith("does not exist")):
+            return ""
+        return f"how hosts get at it is another key: --set backend.code={word}"
 
     def _place(self, hosts: list[str]) -> str:
         """Where something is wrong; nowhere in particular if there is one host only."""
