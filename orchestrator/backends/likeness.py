@@ -80,14 +80,14 @@ def _found(root: Path) -> tuple[dict[str, bool], bool]:
 
 
 def _walked(root: Path) -> Iterator[str]:
-    """Files, those of the upper directories first; nothing that is hidden, and no virtual environment."""
+    """Files, those of the upper directories first; nothing that is hidden, and no environment of packages."""
     waiting = [""]
     for directory in waiting:
         try:
             entries = sorted(os.scandir(root / directory), key=lambda entry: entry.name)
         except OSError:
             continue
-        if directory and any(entry.name == "pyvenv.cfg" for entry in entries):
+        if directory and any(entry.name in ("pyvenv.cfg", "conda-meta") for entry in entries):
             continue
         for entry in entries:
             if entry.name.startswith(".") or entry.name in ("__pycache__", "node_modules"):
