@@ -6,16 +6,15 @@ Nothing of a run's tasks exists yet; whatever is wrong is said for all hosts at 
 from __future__ import annotations
 
 import asyncio
-import math
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from worker import contract
 
-from .backends import Backend, Host
+from .backends import Backend, Host, likeness
 from .backends.agents import AgentLink, Lose, Receive
 from .backends.code import WorkingDirectory, collect
 from .backends.network import Network
@@ -53,6 +52,7 @@ class Preparation:
         self._step: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._given_up: Exception | None = None
         self._directory = WorkingDirectory(Path(spec.workdir), ())
+        self._likeness = ""
         self._sending: set[asyncio.Task[None]] = set()
         self._awaited: set[str] = set()
         self._refused: dict[str, tuple[contract.GpuHolder, ...]] = {}
@@ -61,13 +61,14 @@ class Preparation:
     async def make_plan(self) -> Plan:
         """Raises `OrchError`, or what `give_up` was given."""
         ships = self._spec.backend.code == "ship"
-        is_compared = self._spec.backend.code == "shared" and self._spec.program.kind in ("script", "module")
-        if (ships or is_compared) and not all(host.is_here for host in self.hosts.values()):
-            limit_mb = self._spec.backend.code_limit_mb if ships else math.inf
-            program = self._spec.program
+        is_here = all(host.is_here for host in self.hosts.values())
+        program = self._spec.program
+        if ships and not is_here:
             is_file = program.kind == "script" or (program.kind == "command" and "/" in program.target)
-            needed = program.target if ships and is_file else ""
-            self._directory = collect(self._spec.workdir, limit_mb, only=None if ships else program.target, needed=needed)
+            needed = program.target if is_file else ""
+            self._directory = collect(self._spec.workdir, self._spec.backend.code_limit_mb, needed=needed)
+        elif self._spec.backend.code == "shared" and not is_here:
+            self._likeness = likeness.describe(self._spec.workdir, program).pack()
         await self._await_answers()
         self._refuse_late()
         self._refuse_problems()
@@ -162,7 +163,12 @@ class Preparation:
 
     def notes(self) -> list[str]:
         """What is odd about the hosts, and may be right."""
-        return versions.compare({name: self.facts[name] for name in self.hosts})
+        places: dict[str, list[str]] = {}
+        for host in self.hosts:
+            for note in self.facts[host].notes:
+                places.setdefault(note, []).append(host)
+        odd = [": ".join(filter(None, (self._place(hosts), note))) for note, hosts in places.items()]
+        return [*odd, *versions.compare({name: self.facts[name] for name in self.hosts})]
 
     async def _connect(self) -> None:
         """Reach all hosts and greet them. What keeps the run from starting goes to `give_up`, for all hosts at once."""
@@ -244,7 +250,7 @@ class Preparation:
             run_dir=str(self._rundir.path),
             template=template if preload else None,
             lost_after_s=host.lost_after_s,
-            compare=() if host.is_here or self._ships_to(host) else self._directory.files,
+            compare="" if host.is_here else self._likeness,
             word=self._network.words[host.name],
             python_envs=plan.python_envs(spec),
         )
@@ -259,7 +265,14 @@ class Preparation:
             for problem in self.facts[host].problems:
                 places.setdefault(problem, []).append(host)
         if places:
-            raise SpecError(*(Problem(self._place(hosts), problem) for problem, hosts in places.items()))
+            raise SpecError(*(Problem(self._place(hosts), problem, self._hint(problem)) for problem, hosts in places.items()))
+
+    def _hint(self, problem: str) -> str:
+        """For who takes the working directory's key for the one that says how hosts get at it."""
+        word = PurePath(self._spec.workdir).name
+        if word not in ("ship", "shared") or not (problem.startswith("the working directory") and problem.endswith("does not exist")):
+            return ""
+        return f"how hosts get at it is another key: --set backend.code={word}"
 
     def _place(self, hosts: list[str]) -> str:
         """Where something is wrong; nowhere in particular if there is one host only."""

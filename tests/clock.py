@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import site
+import sys
 import venv
 from pathlib import Path
 
@@ -29,7 +29,7 @@ class Clock:
         venv.create(directory / "env")
         (packages,) = (directory / "env" / "lib").glob("python*/site-packages")
         (packages / "jump.py").write_text(_JUMP)
-        (packages / "jump.pth").write_text("\n".join(["import jump", *site.getsitepackages()]) + "\n")
+        (packages / "jump.pth").write_text("\n".join(["import jump", *(path for path in sys.path if path.endswith("-packages"))]) + "\n")
         self.python = directory / "env" / "bin" / "python"
         self.path = str(directory / "patched")
         self.env = {"JUMP_S": str(seconds), "JUMP_FILE": str(self.jump)}

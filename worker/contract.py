@@ -28,6 +28,8 @@ from .manifest import Code as Code
 from .manifest import CodeFile as CodeFile
 from .manifest import CodePart as CodePart
 from .manifest import CodeWanted as CodeWanted
+from .manifest import LikeHere as LikeHere
+from .manifest import Likeness as Likeness
 from .naming import DATA_SERVICE as DATA_SERVICE
 from .naming import STACKS as STACKS
 from .naming import STREAMS as STREAMS
@@ -140,8 +142,8 @@ class Hello:
     """How long tasks may tidy up when the channel closes without a `Bye`."""
     lost_after_s: float | None = None
     """Seconds of silence after which the controller counts as gone; None: its channel cannot break without a word."""
-    compare: tuple[CodeFile, ...] = ()
-    """Files that `cwd` must hold as they are described."""
+    compare: str = ""
+    """What `cwd` must be like: a packed `Likeness`. Empty: nothing is compared."""
     word: str = ""
     """What to say to other hosts that try the first of the ports, until tasks start; empty: nobody will."""
     python_envs: tuple[Mapping[str, str], ...] = ({},)
@@ -204,6 +206,8 @@ class Facts:
     ports: tuple[int, ...] = ()
     problems: tuple[str, ...] = ()
     """Why the programs cannot run here: a missing script, a syntax error, a missing command."""
+    notes: tuple[str, ...] = ()
+    """What is odd here, and may be right."""
     gpus: tuple[Gpu, ...] = ()
     """Those that may be used here: all, or those that the agent's own ``CUDA_VISIBLE_DEVICES`` names, in its order."""
     taken: tuple[GpuHolder, ...] = ()

@@ -17,10 +17,6 @@ from worker.contract import Code, CodeFile, CodePart, CodeWanted
 from ..errors import OrchError, UsageError
 
 MOST_FILES = 20_000
-MOST_COMPARED = 500
-"""Python files by which a shared directory is known."""
-MOST_WALKED = 5_000
-"""Files that are looked at to find them: a home directory may be the working directory."""
 PART_BYTES = 1024 * 1024
 _NEVER = {".git", ".orch", "__pycache__", ".venv", "node_modules", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
 
@@ -52,20 +48,15 @@ class WorkingDirectory:
                 raise OrchError(f"{paths.get(digest, digest)} cannot be sent: {error}") from None
 
 
-def collect(workdir: str, limit_mb: float, *, only: str | None = None, needed: str = "") -> WorkingDirectory:
+def collect(workdir: str, limit_mb: float, *, needed: str = "") -> WorkingDirectory:
     """Every file that git does not ignore; where git does not know the directory, all but what is never code.
 
-    `only`: nothing but Python files, `MOST_COMPARED` of them at most, this one first. `needed`: a file that must be among them, if it
-    is there at all. Raises `UsageError`.
+    `needed`: a file that must be among them, if it is there at all. Raises `UsageError`.
     """
     root = Path(workdir)
-    paths = itertools.islice(_listed_by_git(root) if _is_gits(root) else _walked(root), MOST_FILES + 1)
-    if only is not None:
-        paths = itertools.islice(itertools.chain([os.path.relpath(only, workdir) if os.path.isabs(only) else only], paths), MOST_WALKED)
+    paths = itertools.islice(listed_by_git(root) if is_gits(root) else _walked(root), MOST_FILES + 1)
     sizes: dict[str, int] = {}
     for path in paths:
-        if only is not None and (not path.endswith(".py") or path.startswith("..") or len(sizes) >= MOST_COMPARED):
-            continue
         with contextlib.suppress(OSError):
             if (root / path).is_file():
                 sizes[path] = (root / path).stat().st_size
@@ -95,7 +86,8 @@ def _refuse_too_much(workdir: str, sizes: dict[str, int], limit_mb: float) -> No
     )
 
 
-def _is_gits(root: Path) -> bool:
+def is_gits(root: Path) -> bool:
+    """git knows the directory, and does not ignore it."""
     try:
         told = subprocess.run(["git", "-C", str(root), "rev-parse", "--is-inside-work-tree"], capture_output=True, check=False)
         ignored = subprocess.run(["git", "-C", str(root), "check-ignore", "-q", "."], capture_output=True, check=False)
@@ -104,7 +96,7 @@ def _is_gits(root: Path) -> bool:
     return told.stdout.strip() == b"true" and ignored.returncode == 1
 
 
-def _listed_by_git(root: Path) -> Iterator[str]:
+def listed_by_git(root: Path) -> Iterator[str]:
     """Tracked or not, but not ignored: gitignore(5) is git's own to interpret."""
     argv = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     done = subprocess.run(argv, capture_output=True, check=False)
@@ -118,7 +110,13 @@ def _listed_by_git(root: Path) -> Iterator[str]:
         if (root / path).is_symlink():
             yield from _behind_link(root, path, found)
         elif (root / path / ".git").exists():  # a submodule, or a repository of its own: git names the directory alone
-            yield from (os.path.join(path, name) for name in _listed_by_git(root / path))
+            yield from (os.path.join(path, name) for name in listed_by_git(root / path))
+
+
+def tracked_by_git(root: Path) -> set[str]:
+    """Those of the files that are in git's index, or in a submodule's."""
+    argv = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--recurse-submodules"]
+    return {os.fsdecode(name) for name in subprocess.run(argv, capture_output=True, check=False).stdout.split(b"\0")}
 
 
 def _behind_link(root: Path, link: str, listed: Iterable[str]) -> Iterator[str]:

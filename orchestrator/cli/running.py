@@ -19,10 +19,11 @@ from worker.clock import now
 
 from ..backends import load
 from ..errors import OrchError, UsageError
-from ..model.cluster import Verdict
+from ..model.cluster import Cluster, Verdict
 from ..model.slots import task_ids
 from ..model.spec import ClusterSpec
 from ..model.to_document import to_document
+from ..record import timeline
 from ..record.console import Sink
 from ..record.home import RunExists, create_run, discard
 from ..record.logs import LogView, wants_color
@@ -106,10 +107,10 @@ def _run(run: RunDir, spec: ClusterSpec, show: Show) -> int:
     except (OrchError, OSError) as error:
         broken = error if isinstance(error, OrchError) else _cannot_keep(run, error)
         verdict = verdict_of_error(broken, started_at)
-        _write_verdict(run, verdict)
+        _write_verdict(run, verdict, supervisor.cluster)
         _refuse(show, broken, Ended(run, supervisor.cluster, verdict))
         raise broken from None
-    _write_verdict(run, verdict)
+    _write_verdict(run, verdict, supervisor.cluster)
     run.lock.release()  # `orch wait` and `ps` need not wait for our console
     with contextlib.suppress(KeyboardInterrupt):  # whoever cannot be told any more still gets the exit code
         show.end(Ended(run, supervisor.cluster, verdict))
@@ -122,9 +123,10 @@ def _refuse(show: Show, error: OrchError, given_up: Ended | None = None) -> None
     show.refuse(error, given_up)
 
 
-def _write_verdict(run: RunDir, verdict: Verdict) -> None:
+def _write_verdict(run: RunDir, verdict: Verdict, cluster: Cluster | None) -> None:
     try:
-        run.write_verdict(verdict, {"run": run.run_id})
+        durations = {} if cluster is None else timeline.durations(timeline.measure(run.read_events(), cluster))
+        run.write_verdict(verdict, {"run": run.run_id, "durations": durations})
     except OSError as error:
         click.echo(f"orch: the verdict cannot be written to {run.path}: {error.strerror or error}", err=True)
 

@@ -195,4 +195,7 @@ BACKEND = Struct(
         "lost_after_s": Key(Number(MAX_SECONDS), "Seconds of silence after which a host is lost, and its tasks end.", "20", "20"),
     },
     shorthand="type",
+    misplaced={
+        "workdir": "unknown key 'workdir'; how hosts get at it is code: shared, ship or unchecked; its path is workdir: of the cluster"
+    },
 )

@@ -274,6 +274,7 @@ ROOT = Struct(
     misplaced={
         "max_restarts": "unknown key 'max_restarts'; write it as restart: {max: 3}",
         "workers": "unknown key 'workers'; write it as tasks: {worker: 4}",
+        "code": "unknown key 'code'; write it as backend: {code: ship}",
         "env": "unknown key 'env'; write it as defaults: {env: {NAME: value}}",
         "devices": "unknown key 'devices'; write it as defaults: {devices: {cpus: 2}}",
         "log_level": "unknown key 'log_level'; write it as defaults: {log_level: info}",

@@ -1,8 +1,8 @@
 """What to do about a failure, where that is known: one line for the report.
 
 A remedy says no more than is known: a task that was killed is said to have run out of memory only if the kernel's counters
-say so. The texts are those of CPython and its errno table, of TensorFlow 2.21 and of Keras 3.15, each provoked once;
-tests/model/test_remedies.py holds them.
+say so. The texts are those of CPython and its errno table, of TensorFlow 2.21 and of Keras 3.15, each provoked once
+but the one that says "likely"; tests/model/test_remedies.py holds them.
 """
 
 from __future__ import annotations
@@ -45,6 +45,12 @@ REMEDIES = (
         "ResourceExhaustedError|InternalError",
         r"(?:OOM when allocating|CUDA_ERROR_OUT_OF_MEMORY)[\s\S]*GPU|CUDA_ERROR_OUT_OF_MEMORY|failed to allocate memory on (?:the )?GPU",
         "the GPU's memory is used up: a smaller batch for each replica; if tasks share the GPU, --memory-growth or --gpu-memory MB",
+    ),
+    Remedy(
+        "InternalError",
+        r"Dst tensor is not initialized",
+        "likely the GPU's memory is used up: a tensor on its way there found no room. A smaller batch for each replica; "
+        "if tasks share the GPU, --memory-growth or --gpu-memory MB",
     ),
     Remedy(
         "ResourceExhaustedError",

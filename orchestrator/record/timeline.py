@@ -69,6 +69,11 @@ def slowest(measured: dict[str, dict[str, float]]) -> str:
     return f"the slowest phase of the start was {phase!r} of {name}: {took:.2f} s"
 
 
+def durations(measured: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    """For each task, the seconds that each phase took, in the order in which they came."""
+    return {name: {phase: round(took, 3) for phase, took in _spans(marks)} for name, marks in measured.items()}
+
+
 def _spans(marks: dict[str, float]) -> Iterable[tuple[str, float]]:
     """How long each phase took: from the phase before it, as they really came."""
     before = 0.0

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import json
 import os
+import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -176,6 +178,50 @@ def test_a_shared_directory_is_compared(orch, bed: Bed, tmp_path: Path) -> None:
     finally:
         for place in (bed.own, bed["hostA"].files, bed["hostB"].files):
             subprocess.run(["rm", "-rf", str(place / "work")], check=True)
+
+
+@pytest.fixture
+def everywhere(bed: Bed) -> Iterator[list[Path]]:
+    """The directory `bed.own`/work: the one here, hostA's and hostB's."""
+    places = [place / "work" for place in (bed.own, bed["hostA"].files, bed["hostB"].files)]
+    for place in places:
+        place.mkdir()
+    yield places
+    for place in places:
+        shutil.rmtree(place)
+
+
+def test_an_old_copy_of_anything_that_a_run_is_made_of_is_refused(orch, bed: Bed, everywhere: list[Path]) -> None:
+    """Not Python alone, nor the first 500 files: all of it, and for any program."""
+    for place in everywhere:
+        (place / "script.py").write_text("import z_last\nprint(z_last.WORD, open('config.yaml').read(), open('metrics.json').read())\n")
+        (place / "run.sh").write_text("#!/bin/sh\nexec cat config.yaml\n")
+        (place / "run.sh").chmod(0o755)
+        (place / "config.yaml").write_text("rate: new")
+        (place / "metrics.json").write_text("{}")
+        (place / "z_last.py").write_text("WORD = 'new'\n")
+        for number in range(507):
+            (place / f"module_{number}.py").write_text("")
+    here, old, _ = everywhere
+    (old / "z_last.py").write_text("WORD = 'old'\n")
+    (old / "config.yaml").write_text("rate: old")
+    done = up(orch, bed, "hostA,hostB", "--workdir", str(here), check=2)
+    assert f"host hostA: '{here}' is not what it is where orch runs: config.yaml, z_last.py are different; make it the same" in done.err
+    assert "hostB" not in done.err
+    (old / "z_last.py").write_text("WORD = 'new'\n")
+    command = ("up", "--no-python", "./run.sh", "-H", "hostA,hostB", "--workdir", str(here), "--set", f"backend.ssh={json.dumps(bed.ssh)}")
+    assert "config.yaml is different" in orch(*command, check=2).err
+    (old / "config.yaml").write_text("rate: new")
+    (old / "run.sh").write_text("#!/bin/sh\nexec cat config.yaml;\n")
+    assert "run.sh is different" in orch(*command, check=2).err
+    shutil.copy(here / "run.sh", old / "run.sh")
+    # What a run may have written on one host alone stops no other run.
+    (old / "metrics.json").write_text("[]")
+    for name in ("train.log", "model.h5", "checkpoint"):
+        (here / name).write_text("from an earlier run")
+    done = up(orch, bed, "hostA,hostB", "--workdir", str(here), check=0)
+    assert f"host hostA: metrics.json is different in '{here}', where orch runs it is otherwise" in done.err
+    assert "compared by size" not in done.err
 
 
 def test_what_is_wrong_on_several_hosts_is_said_once_and_names_all_of_them(orch, bed: Bed) -> None:

@@ -448,5 +448,9 @@ def test_the_timeline_has_each_tasks_first_line(orch, script, preload: str) -> N
         assert 0 < marks["agent"] <= marks["first line"] <= marks["first output"] - 0.1
         assert marks["fork or exec"] <= marks["first output"]
     assert "FIRST LINE" in orch("ps", "--timeline", check=0).out
+    durations = json.loads(orch("wait", "--json", check=0).out)["durations"]  # result.json
+    assert {name: set(took) for name, took in durations.items()} == {name: set(marks) for name, marks in timeline.items()}
+    for name, took in durations.items():
+        assert sum(took.values()) == pytest.approx(max(timeline[name].values()), abs=0.01)
     assert "slowest phase" not in orch("up", "--no-python", "true", "-n", "1", check=0).err
     assert "first line" not in json.loads(orch("ps", "--json", check=0).out)["timeline"]["worker-0"]

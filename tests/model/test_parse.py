@@ -340,6 +340,14 @@ def test_wrong_counts_and_strategies(text, problems):
         ("script: a\nargs: [a, [b]]", [":2: args[1]: must be a text, not a list"]),
         ('script: a\nargs: ["a\\0"]', [":2: args[0]: must not hold a NUL character"]),
         ("script: a\nworkers: 4", [":2: unknown key 'workers'; write it as tasks: {worker: 4}"]),
+        ("script: a\ncode: ship", [":2: unknown key 'code'; write it as backend: {code: ship}"]),
+        (
+            "script: a\nbackend: {workdir: ship}",
+            [
+                ":2: backend: unknown key 'workdir'; how hosts get at it is code: shared, ship or unchecked; "
+                "its path is workdir: of the cluster"
+            ],
+        ),
         ("script: a\nenv: {A: b}", [":2: unknown key 'env'; write it as defaults: {env: {NAME: value}}"]),
         ("scirpt: a", [":1: unknown key 'scirpt' (did you mean 'script'?)"]),
         ("script: a\nbackend: sssh", [":2: backend: 'sssh' is not known (did you mean 'ssh'?)"]),

@@ -1,4 +1,7 @@
-"""What to do, for texts that CPython, TensorFlow 2.21 and Keras 3.15 have printed."""
+"""What to do, for texts that CPython, TensorFlow 2.21 and Keras 3.15 have printed.
+
+The copy to a GPU that has no room is as users of TensorFlow report it: it was not provoked here.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +36,11 @@ FAILURES = {
         "--memory-growth or --gpu-memory MB",
     ),
     f"{TF}InternalError": ("failed call to cuInit: CUDA_ERROR_OUT_OF_MEMORY: out of memory", "the GPU's memory is used up"),
+    f"{TF}InternalError ": (
+        "Failed copying input tensor from /job:localhost/replica:0/task:0/device:CPU:0 to /job:localhost/replica:0/task:0/device:GPU:0 "
+        "in order to run _EagerConst: Dst tensor is not initialized.",
+        "likely the GPU's memory is used up",
+    ),
     "MemoryError": ("", "the host's memory did not suffice"),
     "numpy._core._exceptions._ArrayMemoryError": ("Unable to allocate 8.00 PiB for an array", "the host's memory did not suffice"),
     "PermissionError": ("[Errno 13] Permission denied: '/root/x'", "this user may not do that"),

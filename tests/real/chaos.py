@@ -1,6 +1,6 @@
 """Trials of a real cluster that something is done to: who dies, is stopped or is told to end, in which phase of the training.
 
-`python -m tests.real.chaos --trials 200 --seed 1` runs many and counts what must be zero; tests/real/test_chaos.py runs each kind once.
+`python -m tests.real.chaos --trials 200 --seed 1` runs many and counts what must be zero; tests/real/test_chaos.py chooses a few.
 A trial is drawn from its seed. Two workers train under MultiWorkerMirroredStrategy, save what they have, and number what they print:
 a ledger beside the log says how many lines each has printed, whatever becomes of it next.
 """
@@ -85,6 +85,14 @@ os.rename(f".{TASK}.done.part", f"{TASK}.done")
 
 
 @dataclass(frozen=True)
+class Aim:
+    """The moment of a fault: when this task comes into this phase; it is also the task that is meant, where one is."""
+
+    phase: str
+    task: str
+
+
+@dataclass(frozen=True)
 class Fault:
     """What is done to whom, and what has to come of it.
 
@@ -117,8 +125,8 @@ class Verdict:
 class Life:
     """The run of a trial, seen from outside."""
 
-    def __init__(self, directory: Path, process: subprocess.Popen[bytes]) -> None:
-        self.directory, self.process = directory, process
+    def __init__(self, directory: Path, process: subprocess.Popen[bytes], aim: Aim | None) -> None:
+        self.directory, self.process, self.aim = directory, process, aim
         self.target = ""
 
     @property
@@ -160,9 +168,9 @@ class Life:
 
 
 def _in_phase(life: Life, draw: random.Random) -> None:
-    life.target = draw.choice(WORKERS)
-    phase = draw.choice(PHASES)
-    life.wait_for(phase, life.target)
+    aim = life.aim or Aim(draw.choice(PHASES), draw.choice(WORKERS))
+    life.target = aim.task
+    life.wait_for(aim.phase, aim.task)
     time.sleep(draw.uniform(0, 0.15))
 
 
@@ -240,8 +248,8 @@ FAULTS = (
 # --- a trial -----------------------------------------------------------------------------------
 
 
-def try_once(fault: Fault, seed: int) -> Verdict:
-    """One run, what is done to it, and what came of it."""
+def try_once(fault: Fault, seed: int, aim: Aim | None = None) -> Verdict:
+    """One run, what is done to it, and what came of it. `aim`: when, of a fault that has its moment; otherwise that is drawn, too."""
     verdict = Verdict(f"{fault.name} (seed {seed})")
     draw = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="chaos-") as name:
@@ -260,7 +268,7 @@ def try_once(fault: Fault, seed: int) -> Verdict:
         with (directory / "said").open("wb") as said:
             out = subprocess.PIPE if fault.paused else said
             process = subprocess.Popen(command, cwd=directory, env=env, stdout=out, stderr=subprocess.STDOUT)
-        life = Life(directory, process)
+        life = Life(directory, process, aim)
         try:
             fault.act(life, draw)
             if fault.paused:

@@ -70,3 +70,10 @@ def test_the_table_has_a_line_a_task_and_a_dash_for_what_is_missing() -> None:
 def test_the_slowest_phase_is_named() -> None:
     assert timeline.slowest(measure(HAPPENED)) == "the slowest phase of the start was 'template' of worker-1: 3.25 s"
     assert timeline.slowest({}) == ""
+
+
+def test_how_long_each_phase_took() -> None:
+    took = timeline.durations(measure(HAPPENED))["worker-0"]
+    assert list(took) == ["agent", "template", "fork or exec", "first line", "port bound", "first output", "formed", "first report"]
+    assert list(took.values()) == [0.25, 3.25, 0.25, 0.125, 0.625, 0.25, 0.25, 1.0]
+    assert timeline.durations({"worker-0": {}}) == {"worker-0": {}}

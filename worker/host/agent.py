@@ -19,9 +19,10 @@ from .. import clock, contract
 from ..cores import count_cores
 from . import driver, look, ports, processes, programs, scratch
 from .claims import Claims
-from .code import CodeError, CodeStore, compare
+from .code import CodeError, CodeStore
 from .doorbell import Doorbell
 from .interfaces import find_addresses, find_arrival
+from .likeness import compare
 from .link import Link
 from .loop import Loop
 from .probe import Prober
@@ -139,7 +140,10 @@ class Agent:
         # First, and while the loop goes on: a driver takes its time, and may never answer.
         asked = driver.ask(self._loop, os.environ, lambda found: self._tell(facts, found, warms_up=warms_up))
         is_wanted = hello.template is not None and programs.needs_template(hello.template, hello.programs, hello.cwd)
-        problems = programs.find_problems(hello.programs, hello.cwd, hello.python_envs) or compare(hello.compare, hello.cwd)
+        notes: list[str] = []
+        problems = programs.find_problems(hello.programs, hello.cwd, hello.python_envs)
+        if hello.compare and not problems:
+            problems, notes = compare(hello.compare, hello.cwd)
         tensorflow = look.find_tensorflow(hello.python_envs, hello.cwd) if hello.word or hello.lost_after_s is not None else None
         if tensorflow == "" and is_wanted:
             problems.append(f"there is no TensorFlow for {sys.executable}: pip install it there, or choose another Python with python:")
@@ -151,6 +155,7 @@ class Agent:
             cores=count_cores(),
             ports=tuple(sock.getsockname()[1] for sock in self._held),
             problems=tuple(problems),
+            notes=tuple(notes),
             trouble=trouble or None,
             # Its name ends in a random number: nobody else's is called so.
             sees_run_dir=bool(hello.run_dir) and os.access(hello.run_dir, os.R_OK | os.W_OK | os.X_OK),

@@ -16,7 +16,7 @@ import shutil
 import tempfile
 import time
 
-from ..contract import Code, CodeFile, few
+from ..contract import Code, CodeFile
 from .arrive import KEPT_S, cache_directory, lock, remove_unheld
 
 
@@ -56,7 +56,7 @@ class CodeStore:
             with open(aside, "ab", opener=_private) as file:
                 file.write(data)
             if last:
-                if _digest_of(aside) != digest:
+                if digest_of(aside) != digest:
                     os.unlink(aside)
                     raise CodeError("a file did not arrive as it was sent; was it changed meanwhile? try again")
                 os.replace(aside, self._kept(digest))
@@ -93,7 +93,7 @@ class CodeStore:
     def _is_kept(self, file: CodeFile) -> bool:
         path = self._kept(file.digest)
         try:
-            if os.stat(path).st_size == file.size and _digest_of(path) == file.digest:
+            if os.stat(path).st_size == file.size and digest_of(path) == file.digest:
                 os.utime(path)
                 return True
         except OSError:
@@ -110,7 +110,7 @@ class CodeStore:
         try:
             found = os.lstat(path)
             fits = found.st_size == file.size and bool(found.st_mode & 0o100) == file.executable
-            return fits and _digest_of(path) == file.digest
+            return fits and digest_of(path) == file.digest
         except OSError:
             return False
 
@@ -136,26 +136,8 @@ class CodeStore:
                     remove_unheld(path)
 
 
-def compare(files: tuple[CodeFile, ...], cwd: str) -> list[str]:
-    """What is not the same in `cwd` as where orch runs, in a sentence."""
-    missing, other = [], []
-    for file in files:
-        try:
-            if _digest_of(os.path.join(cwd, file.path)) != file.digest:
-                other.append(file.path)
-        except OSError:
-            missing.append(file.path)
-    found = [f"{_few(names)} {what}" for names, what in ((missing, "missing"), (other, "different")) if names]
-    if not found:
-        return []
-    return [f"{cwd!r} is not what it is where orch runs: {'; '.join(found)}; make it the same, or write backend: {{code: ship}}"]
-
-
-def _few(names: list[str]) -> str:
-    return f"{few(names)} {'is' if len(names) == 1 else 'are'}"
-
-
-def _digest_of(path: str) -> str:
+def digest_of(path: str) -> str:
+    """SHA-256 of a file's content, in hex. Raises `OSError`."""
     found = hashlib.sha256()
     with open(path, "rb") as file:
         while data := file.read(1 << 20):
