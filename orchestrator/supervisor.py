@@ -260,6 +260,8 @@ class Supervisor:
             case events.Stop():
                 for link, mine in self._by_host(action.tasks):
                     link.order(contract.StopTasks(mine, action.grace_s))
+                    if self._cluster is not None and self._cluster.hurried:
+                        link.hurry()
             case events.Finish():
                 if not self._finished.done():
                     self._finished.set_result(action.verdict)
