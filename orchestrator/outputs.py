@@ -10,7 +10,7 @@ from worker import contract
 from worker.clock import now
 
 from .model.cluster import TaskStatus
-from .model.spec import trains
+from .model.spec import ClusterSpec, works
 from .record.journal import TaskSpoke
 from .record.marks import Marks
 from .record.rundir import RunDir
@@ -19,12 +19,14 @@ from .record.rundir import RunDir
 class Outputs:
     """Made for one run. `show` is told how far a file has grown, `record` of each task's first words."""
 
-    def __init__(self, rundir: RunDir, record: Callable[[TaskSpoke], None], show: Callable[[str, int, str, int], None]) -> None:
-        self._rundir, self._record, self._show = rundir, record, show
+    def __init__(
+        self, spec: ClusterSpec, rundir: RunDir, record: Callable[[TaskSpoke], None], show: Callable[[str, int, str, int], None]
+    ) -> None:
+        self._spec, self._rundir, self._record, self._show = spec, rundir, record, show
         self._marks = Marks(rundir)
         self._spoken: set[tuple[str, int]] = set()
         self.heard_at = 0.0
-        """When a task that trains last wrote anything; the others live on while the training hangs."""
+        """When a task that does the training last wrote anything; the others live on while it hangs."""
 
     def store(self, frame: contract.Output, data: bytes) -> None:
         """Keep what a host has sent. Raises `OSError`."""
@@ -37,7 +39,7 @@ class Outputs:
         if (task, attempt) not in self._spoken:
             self._spoken.add((task, attempt))
             self._record(TaskSpoke(task, attempt, now()))
-        if trains(contract.TaskId.parse(task).type):
+        if works(contract.TaskId.parse(task).type, self._spec):
             self.heard_at = now()
         due_s = self._marks.grew(task, attempt, stream, size)
         if due_s is not None:

@@ -215,8 +215,7 @@ class Preparation:
             link.order(self._directory.order)
         else:
             link.order(self._hello(link.host))
-        if link.host.lost_after_s is not None:
-            link.beat(link.host.lost_after_s)
+        link.beat()
 
     def _ships_to(self, host: Host) -> bool:
         return self._spec.backend.code == "ship" and not host.is_here

@@ -69,13 +69,14 @@ class Supervisor:
         self._plan: Plan | None = None
         self._visits: Visits | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._reminder: asyncio.TimerHandle | None = None
         self._reminded = ""
         self._disk_full = False
         self._lost: set[str] = set()
         self._since = 1
         """The attempt in which the whole cluster was last started."""
         self._pace = Pace()
-        self._outputs = Outputs(rundir, self._record, viewer.grew)
+        self._outputs = Outputs(spec, rundir, self._record, viewer.grew)
 
     async def run(self) -> Verdict:
         """From nothing to the verdict. Raises `OrchError` when no task could be started."""
@@ -115,7 +116,7 @@ class Supervisor:
 
     def _launch(self, planned: Plan) -> None:
         self._rundir.write_plan(planned)
-        self._cluster = lifecycle.new(lifecycle.policy_of(self._spec), planned.hosts_by_task, planned.run_id)
+        self._cluster = lifecycle.of_plan(planned)
         self._visits = Visits(planned, self._links, self._happen, self._is_going_on)
         self._viewer.planned(planned)
         for note in self._preparation.notes():
@@ -236,6 +237,8 @@ class Supervisor:
             case events.Stop():
                 for link, mine in self._by_host(action.tasks):
                     link.order(contract.StopTasks(mine, action.grace_s))
+                    if self._cluster is not None and self._cluster.hurried:
+                        link.hurry()
             case events.Finish():
                 if not self._finished.done():
                     self._finished.set_result(action.verdict)
@@ -252,9 +255,10 @@ class Supervisor:
             orders = self._plan.orders(host, action.attempt, set(action.tasks), since=self._since)
             if orders.orders:
                 link.order(orders)
-        if len(action.tasks) == len(self._plan.tasks):
-            self._reminded = ""
-            self._loop.call_later(UNFORMED_S, self._remind, self._cluster.attempt_at if self._cluster else 0.0)
+        self._reminded = ""
+        if self._reminder is not None:
+            self._reminder.cancel()
+        self._reminder = self._loop.call_later(UNFORMED_S, self._remind)
 
     def _by_host(self, tasks: Iterable[str]) -> Iterator[tuple[AgentLink, tuple[str, ...]]]:
         """These tasks, host by host, with the way to each host."""
@@ -303,15 +307,15 @@ class Supervisor:
                 self._record(seen)
                 self._cluster, _ = lifecycle.step(cluster, seen)
 
-    def _remind(self, attempt_at: float) -> None:
-        """Name those whom the cluster waits for; again only when that changes."""
-        if self._cluster is None or self._cluster.phase is not Phase.STARTING or self._cluster.attempt_at != attempt_at:
+    def _remind(self) -> None:
+        """Name those whom the cluster waits for, or that were started again alone; again only when that changes."""
+        if self._cluster is None or self._cluster.phase not in (Phase.STARTING, Phase.RUNNING) or not self._cluster.missing:
             return
         text = formation.describe_formation(self._cluster)
         if text and text != self._reminded:
             self._reminded = text
             self._viewer.said(text)
-        self._loop.call_later(1.0, self._remind, attempt_at)
+        self._reminder = self._loop.call_later(1.0, self._remind)
 
     def _record(self, event: RunEvent) -> None:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -83,8 +84,14 @@ def test_a_detached_run_whose_caller_was_killed_still_listens(orch: Orch, script
 
 
 def test_a_program_that_opens_no_port_is_not_waited_for(orch: Orch) -> None:
-    done = orch("up", "--no-python", "sleep", "-n", "2", "--start-timeout", "5", "--", "7", check=0)
+    done = orch("up", "--no-python", "sleep", "-n", "2", "--", "5", check=0)
     assert "waiting for" not in done.err
+    assert re.search(r"^orch: 2 tasks are started; nobody waits for the ports of a command without --start-timeout$", done.err, re.M)
+
+
+def test_a_program_that_is_given_a_time_to_open_its_port_is_waited_for(orch: Orch) -> None:
+    done = orch("up", "--no-python", "sleep", "-n", "2", "--start-timeout", "5", "--", "1000", check=124)
+    assert "(--start-timeout); waiting for worker-0..1: connection refused" in done.err
 
 
 def test_a_worker_that_is_done_before_the_others_is_not_waited_for(orch: Orch, script: Script) -> None:

@@ -102,6 +102,29 @@ def test_an_agent_that_is_told_to_end_takes_its_tasks_with_it(orch, tmp_path: Pa
     assert "first failure" not in done.err
 
 
+def test_a_stopped_agent_goes_on_with_the_run(orch, tmp_path: Path, run: LiveRun, preload) -> None:
+    """Whoever stops it, and however often: the kernel continues it when anything is asked of it."""
+    write_script(tmp_path, "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); ready(); sleep()", preload)
+    running = orch.start("up", "script.py", "-n", "1")
+    tasks = wait_until_ready(tmp_path, "worker-0")
+    agent = run.agent()
+    agent.suspend()
+    wait_until(lambda: agent.status() == psutil.STATUS_STOPPED, "stopped agent")
+    running.signal(signal.SIGINT)
+    running.wait(check=130)
+    wait_until_gone([agent, *tasks.values()])
+
+
+def test_a_stopped_agent_does_not_survive_its_controller(orch, tmp_path: Path, run: LiveRun, preload) -> None:
+    running, processes = start_resisting(orch, tmp_path, preload)
+    agent = run.agent()
+    agent.suspend()
+    wait_until(lambda: agent.status() == psutil.STATUS_STOPPED, "stopped agent")
+    kill(run.controller())
+    wait_until_gone([agent, *processes.values()])
+    running.wait()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_the_terminals_signals_do_not_reach_the_agent(orch, tmp_path: Path, run: LiveRun, number: signal.Signals) -> None:
     write_script(tmp_path, "ready(); wait_for('go')")

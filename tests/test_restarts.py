@@ -190,6 +190,26 @@ def test_who_is_waited_for_is_said_though_another_has_come_back_alone(orch, tmp_
     running.wait(check=0)
 
 
+def test_one_that_has_come_back_alone_and_does_not_come_up_is_said_and_ends_the_run(orch, tmp_path: Path) -> None:
+    text = """
+    server = listen() if ATTEMPT == 1 else None
+    if TASK == "worker-0" and ATTEMPT == 1:
+        wait_for("go")
+        sys.exit(1)
+    sleep()
+    """
+    write_script(tmp_path, ATTEMPT + text.replace("\n    ", "\n"))
+    # The second deadline, of the one task, ends it for good: the budget is spent.
+    options = ("-n", "1", "--ps", "1", "--max-restarts", "1", "--start-timeout", "30", *QUICK)
+    running = orch.start("up", "script.py", "--strategy", "parameter_server", *options)
+    running.wait_for("cluster formed after")
+    (tmp_path / "go").touch()
+    running.wait_for("worker-0 starts again alone (attempt 2)")
+    running.wait_for("waiting for worker-0: connection refused\n")
+    done = running.wait(check=124)
+    assert "what was started again had not come up 30 s after its start (--start-timeout); waiting for worker-0" in done.err
+
+
 def test_of_reports_that_come_all_the_time_few_are_recorded_and_the_last_counts(orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, "import worker\nfor step in range(30):\n    worker.report(step=step)\n    time.sleep(0.1)")
     orch("up", "script.py", "-n", "1", check=0)
@@ -207,6 +227,15 @@ def test_silence_ends_with_124_and_with_where_everybody_was(orch, tmp_path: Path
     done = orch("up", "script.py", "-n", "2", "--hang-timeout", "5", check=124)
     assert "no task has written or reported anything for 5 s (--hang-timeout)" in done.err
     assert "worker-0..1: in time.sleep (script.py:" in done.err
+
+
+@pytest.mark.parametrize("served", [(), ("--serve",)], ids=["ps", "served workers"])
+def test_those_that_only_serve_do_not_hide_that_the_training_hangs(orch, tmp_path: Path, served: tuple[str, ...]) -> None:
+    noisy = "not TASK.startswith('chief')" if served else "TASK == 'ps-0'"
+    write_script(tmp_path, f"while {noisy}:\n    print('.', flush=True)\n    time.sleep(0.1)\nsleep()")
+    options = ("--strategy", "parameter_server", "-n", "1", "--ps", "1", "--hang-timeout", "5", "--timeout", "60", *served)
+    done = orch("up", "script.py", *options, check=124)
+    assert "no task has written or reported anything for 5 s (--hang-timeout)" in done.err
 
 
 @pytest.mark.parametrize("sound", ["print('.', end='', flush=True)", "worker.report(step=1)", "print('!', file=sys.stderr, flush=True)"])

@@ -28,6 +28,10 @@ REACHED_S = 60.0
 """How long an agent that is reached over a network may take to come up."""
 BEATS = 8
 """How often a host is asked for a sign of life within the time of silence that loses it."""
+HERE_LOST_S = 60.0
+"""The silence that loses an agent on this machine. Only what no signal can wake is silent for so long: a dead disk, a frozen cgroup."""
+HURRY_S = 5.0
+"""How long an agent may be silent once the end was asked for twice."""
 MOST_NOISE = 1024 * 1024
 """Bytes that a host's shell may print before the agent's mark."""
 
@@ -139,8 +143,9 @@ class AgentLink:
         if self._process is not None:
             await self._process.wait()
 
-    def beat(self, silence_s: float) -> None:
-        """Let the agent hear from us until it ends, and lose it once it has not been heard for that long."""
+    def beat(self) -> None:
+        """Let the agent hear from us until it ends, and lose it once it has not been heard for too long."""
+        silence_s = self.host.lost_after_s or HERE_LOST_S
         self._pause_s = 1.5 * silence_s / BEATS
         self._beating = asyncio.create_task(self._beat(silence_s))
 
@@ -157,11 +162,25 @@ class AgentLink:
             if self._greeting or time.monotonic() - woken_at > silence_s:
                 continue  # or it is we who have slept: the terminal's Ctrl-Z, a closed laptop
             if time.monotonic() - self._heard_at > silence_s:
-                overdue_s, was_closing, self._closing = self._overdue_s, self._closing, True
-                self._end_process()
-                if not was_closing:
-                    self._lose(self.host.name, f"nothing was heard of it for {silence_s:g} s; its tasks end by themselves", overdue_s)
+                self._abandon(silence_s)
                 return
+
+    def _abandon(self, silence_s: float) -> None:
+        overdue_s, was_closing, self._closing = self._overdue_s, self._closing, True
+        self._end_process()
+        if not was_closing:
+            self._lose(self.host.name, f"nothing was heard of it for {silence_s:g} s; its tasks end by themselves", overdue_s)
+
+    def hurry(self) -> None:
+        """The end is to come now: an agent that gives no sign of life is not waited for."""
+        asked_at = time.monotonic()
+        self.order(Ping())
+
+        def look() -> None:
+            if self._heard_at < asked_at and self._reading is not None and not self._reading.done():
+                self._abandon(HURRY_S)
+
+        asyncio.get_running_loop().call_later(HURRY_S, look)
 
     def order(self, message: Any, data: bytes = b"") -> None:
         """Send an order. To an agent that is gone: nothing, `lose` tells."""

@@ -84,8 +84,7 @@ class _Conversation:
 
     def begin(self) -> None:
         """It has been reached."""
-        if self.host.lost_after_s is not None:
-            self.link.beat(self.host.lost_after_s)
+        self.link.beat()
         seconds = MACHINE_S + self._inquiry.import_s + SLACK_S
         problem = Diagnosis(
             f"it has not told all for {seconds:g} s", "look at its load and its disks, or ask for more with --import-timeout"

@@ -79,7 +79,7 @@ OPTIONS = (
     ),
     SpecOption(("--serve",), "serve", "Run TensorFlow servers in worker and ps tasks.", flag="true", off="false"),
     SpecOption(("--ports",), "ports", "Take the tasks' ports from this range.", "A-B"),
-    SpecOption(("--start-timeout",), "timeouts.start_s", "Seconds until all tasks must be up.", "S"),
+    SpecOption(("--start-timeout",), "timeouts.start_s", "Seconds until all tasks must be up, which means: listen on their ports.", "S"),
     SpecOption(("--hang-timeout",), "timeouts.hang_s", "Seconds that all tasks may be silent.", "S"),
     SpecOption(("--timeout",), "timeouts.run_s", "Seconds until the run must be over.", "S"),
     SpecOption(("--grace",), "timeouts.grace_s", "Seconds between SIGTERM and SIGKILL.", "S"),

@@ -102,7 +102,8 @@ class TaskStatus:
 class Policy:
     """The part of a spec that decides what happens next. Seconds; None: no limit.
 
-    `opens_ports`: its tasks are up when their runtimes listen; otherwise, as for a program that is not Python, when they are started.
+    `opens_ports`: its tasks are up when their runtimes listen; otherwise, as for a program that is not Python and has no `start_s`, when
+    they are started.
     """
 
     strategy: str
@@ -186,9 +187,9 @@ class Cluster:
     wait to be started again alone. `heard_at`: when any task last wrote or reported something, was started or came up, as far as it has
     been told. `reached`: the highest step reported in this attempt; `furthest`: in those before. `saved_at`: the time of the newest
     checkpoint's file, as told, by a clock that may be another than ours; `saved_before`: the same when the attempt began.
-    `remains`: processes of any attempt that nothing ends, in words. `seed` makes the pauses of different runs differ. `missing`, `left`,
-    `undecided`: how many tasks are still to come up, to be swept, and to succeed; kept, for counting them at each event would take
-    minutes in a cluster of thousands.
+    `remains`: processes of any attempt that nothing ends, in words. `seed` makes the pauses of different runs differ. `places`: each task's
+    ``host:port``, where there are several hosts. `missing`, `left`, `undecided`: how many tasks are still to come up, to be swept, and to
+    succeed; kept, for counting them at each event would take minutes in a cluster of thousands.
     """
 
     policy: Policy
@@ -213,6 +214,7 @@ class Cluster:
     verdict: Verdict | None = None
     remains: tuple[str, ...] = ()
     seed: str = ""
+    places: Mapping[str, str] = field(default_factory=dict)
     missing: int = 0
     left: int = 0
     undecided: int = 0

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from . import formation
 from .cluster import Cluster, Phase, TaskState
 
 
@@ -37,6 +38,9 @@ def of(cluster: Cluster) -> Iterator[Deadline]:
         return
     if policy.start_s is not None and cluster.formed_at is None:
         yield Deadline(cluster.attempt_at + policy.start_s, "start")
+    elif policy.start_s is not None and cluster.missing:  # which have been started again alone
+        begun = (task.started_at for task in formation.awaited(cluster))
+        yield from (Deadline(at + policy.start_s, "start") for at in begun if at is not None)
     if policy.hang_s is not None and not all(task.state is TaskState.PENDING for task in cluster.tasks.values()):
         yield Deadline(cluster.heard_at + policy.hang_s, "hang")
     # One that is not swept yet still has its port.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from worker.contract import DATA_SERVICE, TaskId
 
@@ -19,20 +19,21 @@ def is_missing(policy: Policy, task: TaskStatus) -> bool:
 
 
 def awaited(cluster: Cluster) -> tuple[TaskStatus, ...]:
-    """The tasks that the cluster's formation still waits for."""
-    if cluster.formed_at is not None:
-        return ()
-    return tuple(task for task in cluster.tasks.values() if is_missing(cluster.policy, task))
+    """The tasks that the cluster's formation still waits for; once it has formed, those that were started again alone."""
+    missing = (task for task in cluster.tasks.values() if is_missing(cluster.policy, task))
+    return tuple(task for task in missing if cluster.formed_at is None or not task.has_ended)
 
 
 def describe_formation(cluster: Cluster) -> str:
-    """``waiting for worker-1: connection refused (2 of 3 up)``; empty if nobody is waited for."""
+    """``waiting for worker-1 on hostB:41233: connection refused (2 of 3 up)``; empty if nobody is waited for."""
     late = awaited(cluster)
+    if cluster.formed_at is not None:
+        return describe_awaited(cluster, late) if late else ""
     members = sum(task.type != "evaluator" for task in cluster.tasks.values())
     gone = describe_gone(cluster)
     # Those that open no port are up once they have been started.
     up = members - len(late) - len(_gone(cluster))
-    return f"{describe_awaited(late)}{f'; {gone}' if gone else ''} ({up} of {members} up)" if late else ""
+    return f"{describe_awaited(cluster, late)}{f'; {gone}' if gone else ''} ({up} of {members} up)" if late else ""
 
 
 def describe_gone(cluster: Cluster) -> str:
@@ -52,13 +53,27 @@ def _gone(cluster: Cluster) -> list[TaskStatus]:
     return [task for task in tasks if task.type != "evaluator" and task.has_ended and task.restart_at is None and task.up_at is None]
 
 
-def describe_awaited(tasks: Iterable[TaskStatus]) -> str:
-    """``waiting for worker-1, worker-2: connection refused``; tasks that wait for the same reason stand together."""
+MOST_PLACES = 3
+"""So many tasks that wait for the same reason are named each with its place."""
+
+
+def describe_awaited(cluster: Cluster, tasks: Iterable[TaskStatus]) -> str:
+    """``waiting for worker-1..2: connection refused``; tasks that wait for the same reason stand together.
+
+    With several hosts: ``waiting for worker-1 on hostB:41233: connection refused``.
+    """
     by_reason: dict[str, list[str]] = {}
     for task in tasks:
         reason = task.waiting or ("not started" if task.state is TaskState.PENDING else "no port is open yet")
         by_reason.setdefault(reason, []).append(task.name)
-    return "waiting for " + "; ".join(f"{group_tasks(names)}: {reason}" for reason, names in by_reason.items())
+    return "waiting for " + "; ".join(f"{_locate(cluster, names)}: {reason}" for reason, names in by_reason.items())
+
+
+def _locate(cluster: Cluster, names: Sequence[str]) -> str:
+    places = [cluster.places.get(name, "") for name in names]
+    if len(names) > MOST_PLACES or not all(places):
+        return group_tasks(names)
+    return ", ".join(f"{name} on {place}" for name, place in zip(names, places, strict=True))
 
 
 def group_tasks(names: Iterable[str]) -> str:

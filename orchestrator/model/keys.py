@@ -168,7 +168,12 @@ _DEFAULTS = Struct(
 )
 _TIMEOUTS = Struct(
     {
-        "start_s": Key(Number(MAX_SECONDS), "Until every task is up.", "120", "no limit"),
+        "start_s": Key(
+            Number(MAX_SECONDS),
+            "Until every task is up. A command that is no Python program is waited for only with this.",
+            "120",
+            "no limit",
+        ),
         "hang_s": Key(Number(MAX_SECONDS), "Without any output or report of any task.", "600", "no limit"),
         "run_s": Key(Number(MAX_SECONDS), "For the whole run, with all its attempts.", "3600", "no limit"),
         "grace_s": Key(Number(MAX_SECONDS, zero=True), "From SIGTERM to SIGKILL, when a task is stopped.", "5", "5"),

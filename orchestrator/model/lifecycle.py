@@ -38,19 +38,30 @@ from .events import (
     TaskWaiting,
     Tick,
 )
+from .plan import Plan
 from .spec import SINGLE_TASK_STRATEGIES, ClusterSpec
 
 
 def policy_of(spec: ClusterSpec) -> Policy:
     """What a spec says about life and death."""
     limits = spec.timeouts
-    opens_ports = spec.strategy not in SINGLE_TASK_STRATEGIES and spec.program.kind != "command"
+    # A command may be anything. Who gives it a time to come up says that it opens its port.
+    opens_ports = spec.strategy not in SINGLE_TASK_STRATEGIES and (spec.program.kind != "command" or limits.start_s is not None)
     return Policy(spec.strategy, limits.start_s, limits.run_s, limits.grace_s, opens_ports, limits.hang_s, spec.restart)
 
 
-def new(policy: Policy, hosts_by_task: Mapping[str, str], seed: str = "") -> Cluster:
-    """A cluster whose tasks are all still to be started. `seed`: the run's id, by which its pauses differ from those of others."""
-    return counts.recount(Cluster(policy, {name: TaskStatus(name, host) for name, host in hosts_by_task.items()}, seed=seed))
+def new(policy: Policy, hosts_by_task: Mapping[str, str], seed: str = "", places: Mapping[str, str] | None = None) -> Cluster:
+    """A cluster whose tasks are all still to be started. `seed`: the run's id, by which its pauses differ from those of others.
+
+    `places`: see `Cluster`.
+    """
+    tasks = {name: TaskStatus(name, host) for name, host in hosts_by_task.items()}
+    return counts.recount(Cluster(policy, tasks, seed=seed, places=places or {}))
+
+
+def of_plan(planned: Plan) -> Cluster:
+    """The cluster of a plan, before its start."""
+    return new(policy_of(planned.spec), planned.hosts_by_task, planned.run_id, planned.places)
 
 
 def step(cluster: Cluster, event: Event) -> tuple[Cluster, tuple[Action, ...]]:
@@ -309,8 +320,9 @@ def _on_tick(cluster: Cluster, at: float) -> tuple[Cluster, tuple[Action, ...]]:
         return _begin_attempt(cluster, at)
     if "start" in kinds:
         late = formation.awaited(cluster)
-        said = formation.describe_awaited(late)
-        what = f"the cluster had not formed {policy.start_s:g} s after its start (--start-timeout); {said}"
+        said = formation.describe_awaited(cluster, late)
+        formed = "what was started again had not come up" if cluster.formed_at is not None else "the cluster had not formed"
+        what = f"{formed} {policy.start_s:g} s after its start (--start-timeout); {said}"
         return _run_out(cluster, at, Cause(what, at, host=late[0].host if late else ""))
     if "hang" in kinds:
         return _run_out(cluster, at, Cause(f"no task has written or reported anything for {policy.hang_s:g} s (--hang-timeout)", at))

@@ -86,6 +86,12 @@ class Plan:
         """The host of each task, by the task's name."""
         return {str(task.id): task.host for task in self.tasks}
 
+    @property
+    def places(self) -> dict[str, str]:
+        """Each task's ``host:port`` by its name; empty with one host, where a place tells nobody anything."""
+        tasks = self.tasks if len(self.hosts) > 1 else ()
+        return {str(task.id): f"{task.host}:{task.order.port}" for task in tasks if task.order.port is not None}
+
     def tf_config(self, task: PlannedTask) -> str | None:
         """The text of a task's TF_CONFIG, made when asked for: ten thousand of them do not fit in memory."""
         if task.order.cluster is None:

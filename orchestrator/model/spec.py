@@ -185,3 +185,9 @@ class ClusterSpec:
     def data_workers(self) -> int:
         """How many of them make input for a tf.data service; 0: there is none."""
         return sum(tasks.count for tasks in self.tasks if tasks.type == "data_worker")
+
+
+def works(task_type: str, spec: ClusterSpec) -> bool:
+    """Whether such tasks run the training themselves. What only serves it may write a line now and then while the training hangs."""
+    serves = task_type == "ps" or (task_type == "worker" and spec.serve)
+    return trains(task_type) and not serves

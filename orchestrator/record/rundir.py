@@ -198,7 +198,7 @@ class RunDir:
             return None
         # Asked before the events are read: a controller that ends in between has written its last one before it let go of the lock.
         lives = self.lock.controller_pid() is not None
-        cluster = lifecycle.new(lifecycle.policy_of(planned.spec), planned.hosts_by_task, self.run_id)
+        cluster = lifecycle.of_plan(planned)
         at = 0.0
         for event in self.read_events():
             cluster, at = journal.replay(cluster, event), event.at

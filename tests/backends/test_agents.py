@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
 import sys
 from contextlib import suppress
@@ -22,8 +23,14 @@ from worker import contract
 from worker.channel import encode
 
 
+def behind_a_relay(directory: Path) -> Transport:
+    """An agent that is heard only through another process, whose pid is in `relay`: to stop that is to stall the link."""
+    agent = shlex.join(local.transport("").argv)
+    return Transport(("sh", "-c", f"{agent} | {{ sh -c 'echo $PPID' > relay~; mv relay~ {directory}/relay; exec cat; }}"))
+
+
 def test_a_link_that_stalls_at_the_end_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The agent is stopped for longer than it may send nothing, and for less than it may be silent."""
+    """What it sends is held up for longer than it may send nothing, and for less than it may be silent."""
     monkeypatch.setattr(agents, "ENDING_S", 2.0)
     size = 4 * 1024 * 1024
     stored = bytearray()
@@ -31,28 +38,27 @@ def test_a_link_that_stalls_at_the_end_is_waited_for(tmp_path: Path, monkeypatch
     async def run() -> None:
         loop = asyncio.get_running_loop()
         ended = loop.create_future()
-        pids: list[int] = []
 
         def receive(host: str, frame: Any, data: bytes) -> None:
-            if isinstance(frame, contract.Facts):
-                pids.append(frame.pid)
-            elif isinstance(frame, contract.Output):
+            if isinstance(frame, contract.Output):
                 stored.extend(data)
                 if ended.done():
                     link.order(contract.Ack(len(data)))
             elif isinstance(frame, contract.Exited):
                 ended.set_result(None)
 
-        link = AgentLink(Host("local", "127.0.0.1", sees_run_dir=False), tmp_path / "log", receive, lambda *_: None)
-        await link.open(local.transport(sys.executable))
+        host = Host("local", "127.0.0.1", sees_run_dir=False, lost_after_s=8.0)
+        link = AgentLink(host, tmp_path / "log", receive, lambda *_: None)
+        await link.open(behind_a_relay(tmp_path))
         link.order(contract.Hello("run", cwd=str(tmp_path)))
-        link.beat(8.0)
+        link.beat()
         program = contract.Program("command", "sh", ("-c", f"head -c {size} /dev/zero"))
         link.order(contract.StartTasks((contract.TaskOrder("worker-0", 1, program, str(tmp_path), "worker-0"),)))
         await ended
-        os.kill(pids[0], signal.SIGSTOP)
+        relay = int(wait_for_file(tmp_path / "relay"))
+        os.kill(relay, signal.SIGSTOP)
         link.order(contract.Ack(len(stored)))
-        loop.call_later(3.0, os.kill, pids[0], signal.SIGCONT)
+        loop.call_later(3.0, os.kill, relay, signal.SIGCONT)
         await link.close()
 
     asyncio.run(run())
@@ -94,7 +100,7 @@ def test_a_host_is_not_lost_while_it_looks_around(tmp_path: Path) -> None:
 
     async def run() -> Any:
         told: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        host = Host("local", "127.0.0.1", sees_run_dir=False)
+        host = Host("local", "127.0.0.1", sees_run_dir=False, lost_after_s=2.0)
 
         def receive(_: str, frame: Any, data: bytes) -> None:
             if isinstance(frame, contract.Facts):
@@ -103,13 +109,37 @@ def test_a_host_is_not_lost_while_it_looks_around(tmp_path: Path) -> None:
         link = AgentLink(host, tmp_path / "log", receive, lambda _, reason, __: told.set_result(reason))
         await link.open(Transport(argv))
         link.order(contract.Hello("run", cwd=str(tmp_path), lost_after_s=100.0))
-        link.beat(2.0)
+        link.beat()
         try:
             return await asyncio.wait_for(told, PATIENCE_S)
         finally:
             await link.close()
 
     assert isinstance(asyncio.run(run()), contract.Facts)
+
+
+@pytest.mark.parametrize(("asked", "speaks"), [("in time", False), ("at once", False), ("at once", True)])
+def test_an_agent_on_this_machine_that_is_silent_for_good_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, speaks: bool
+) -> None:
+    """One that no signal wakes, such as in a frozen cgroup. When the end is asked for twice, it is waited for only briefly."""
+    monkeypatch.setattr(agents, "HERE_LOST_S" if asked == "in time" else "HURRY_S", 4.0)
+    pong = encode(contract.Pong())
+    text = f"import os, time\nwhile os.read(0, 9999):\n    {speaks} and os.write(1, {pong!r})"
+
+    async def run() -> str | None:
+        lost = asyncio.get_running_loop().create_future()
+        host = Host("local", "127.0.0.1", sees_run_dir=True)
+        link = AgentLink(host, tmp_path / "log", lambda *_: None, lambda _, reason, __: lost.set_result(reason))
+        await link.open(Transport((sys.executable, "-c", text)))
+        link.beat()
+        if asked == "at once":
+            link.hurry()
+        done, _ = await asyncio.wait([lost], timeout=8.0 if speaks else PATIENCE_S)
+        await link.kill()
+        return str(lost.result()) if done else None
+
+    assert asyncio.run(run()) == (None if speaks else "nothing was heard of it for 4 s; its tasks end by themselves")
 
 
 STRANGE = [

@@ -346,7 +346,7 @@ def test_a_task_that_listens_and_is_not_reached_is_waited_for_with_who_cannot_re
         *("up", "script.py", "-H", "hostA:1,hostB:2", "--ports", "42000-42099", "--set", f"backend.ssh={json.dumps(bed.ssh)}")
     )
     unreached = f"its port is open on hostB, but hostA cannot reach {bed['hostB'].address}:42001: timed out (2 of 3 up)"
-    running.wait_for(f"waiting for worker-2: {unreached}")
+    running.wait_for(f"waiting for worker-2 on hostB:42001: {unreached}")
     bed["hostB"].mend()
     running.wait_for("cluster formed after")
     (tmp_path / "go").touch()
@@ -359,5 +359,5 @@ def test_a_task_that_is_never_reached_is_the_one_that_the_deadline_names(orch, b
     bed["hostB"].filter_ports(43001, 43099)
     done = up(orch, bed, "hostA:1,hostB:2,hostC:1", "--ports", "43000-43099", "--start-timeout", "14", check=124)
     last = next(line for line in reversed(done.err.splitlines()) if "(--start-timeout)" in line)
-    assert "waiting for worker-2: its port is open on hostB, but hostA, hostC cannot reach" in last
+    assert "waiting for worker-2 on hostB:43001: its port is open on hostB, but hostA, hostC cannot reach" in last
     assert "worker-1:" not in last

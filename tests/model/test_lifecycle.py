@@ -227,6 +227,45 @@ def test_the_start_deadline_names_who_was_late() -> None:
     assert "waiting for worker-1: connection refused; worker-2: no port is open yet" in verdict.cause.what
 
 
+def test_of_several_hosts_the_place_of_a_late_task_is_said() -> None:
+    places = {f"worker-{index}": f"host{index}:41{index:03}" for index in range(5)}
+    cluster = lc.new(MIRRORED, {name: place.partition(":")[0] for name, place in places.items()}, places=places)
+    for name, at in (("worker-0", 101.0), ("worker-1", 102.0)):
+        cluster, _ = lc.step(cluster, ev.TaskStarted(name, 1, 1, at))
+    assert formation.describe_formation(cluster) == (
+        "waiting for worker-0 on host0:41000, worker-1 on host1:41001: no port is open yet; "
+        "worker-2 on host2:41002, worker-3 on host3:41003, worker-4 on host4:41004: not started (0 of 5 up)"
+    )
+    cluster = lc.new(MIRRORED, {name: place.partition(":")[0] for name, place in places.items()}, places=places)
+    assert formation.describe_formation(cluster) == "waiting for worker-0..4: not started (0 of 5 up)"
+
+
+def test_a_task_that_was_started_again_alone_is_waited_for_as_long_as_all_were() -> None:
+    policy = Policy("parameter_server", start_s=10.0, restart=Restart(max=3, backoff_s=1.0))
+    history = History(policy, {"chief-0": "a", "worker-0": "a", "ps-0": "b"}).start_all()
+    assert lc.next_deadline(history.cluster) is None
+    history.end("worker-0", 1, at=110.0)
+    history.happen(ev.TaskSwept("worker-0", 1, 110.0))
+    assert formation.describe_formation(history.cluster) == ""  # that it is started again has been said, and when
+    again_at = lc.next_deadline(history.cluster)
+    assert again_at is not None
+    assert history.happen(ev.Tick(again_at)) == [ev.StartAttempt(2, ("worker-0",))]
+    assert lc.next_deadline(history.cluster) is None
+    history.happen(ev.TaskStarted("worker-0", 2, 99, 120.0), ev.TaskWaiting("worker-0", 2, "connection refused", 120.1))
+    assert formation.describe_formation(history.cluster) == "waiting for worker-0: connection refused"
+    assert lc.next_deadline(history.cluster) == 130.0
+    up, _ = lc.step(history.cluster, ev.TaskUp("worker-0", 2, 121.0))
+    assert (formation.describe_formation(up), lc.next_deadline(up)) == ("", None)
+    history.happen(ev.Tick(130.0))
+    ending = history.cluster.ending
+    assert ending is not None
+    assert ending.cause is not None
+    assert ending.exit_code == 124
+    assert ending.cause.what == (
+        "what was started again had not come up 10 s after its start (--start-timeout); waiting for worker-0: connection refused"
+    )
+
+
 def test_a_formed_cluster_has_no_start_deadline() -> None:
     history = History(Policy("multi_worker_mirrored", start_s=10.0)).start_all()
     assert deadlines.next_deadline(history.cluster) is None

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..channel import ChannelError, Decoder, encode
 from ..contract import ORDERS
+from . import processes
 from .loop import Loop
 
 FULL = 4 * 1024 * 1024
@@ -33,6 +34,7 @@ class Link:
         self.heard_at = time.monotonic()
         self.on_room: Callable[[], None] = lambda: None
         os.set_blocking(frames_fd, False)
+        processes.wake_for(orders_fd)
         loop.on_readable(orders_fd, self._read)
         if seed:
             loop.after(0, lambda: self._take(lambda: seed))

@@ -145,6 +145,19 @@ def follow_parent(number: int) -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
+def wake_for(fd: int) -> None:
+    """Have the kernel continue this process (SIGCONT) whenever something comes on `fd`, or its other end closes.
+
+    Nobody can stop (SIGSTOP) an agent for good: its run would hang with it, and its tasks survive the controller.
+    """
+    if _libc is None:
+        return
+    with contextlib.suppress(OSError):  # what is no pipe, socket or terminal tells nobody anything
+        fcntl.fcntl(fd, _F_SETSIG, signal.SIGCONT)
+        fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
+
+
 def _die_with(agent: int) -> None:
     follow_parent(signal.SIGKILL)
     if os.getppid() != agent:  # it died before the line above could take hold
