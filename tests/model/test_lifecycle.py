@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.errors import BROKEN
 from orchestrator.model import counts, deadlines, formation
 from orchestrator.model import events as ev
 from orchestrator.model import lifecycle as lc
@@ -243,19 +244,19 @@ def test_of_several_hosts_the_place_of_a_late_task_is_said() -> None:
 def test_a_task_that_was_started_again_alone_is_waited_for_as_long_as_all_were() -> None:
     policy = Policy("parameter_server", start_s=10.0, restart=Restart(max=3, backoff_s=1.0))
     history = History(policy, {"chief-0": "a", "worker-0": "a", "ps-0": "b"}).start_all()
-    assert lc.next_deadline(history.cluster) is None
+    assert deadlines.next_deadline(history.cluster) is None
     history.end("worker-0", 1, at=110.0)
     history.happen(ev.TaskSwept("worker-0", 1, 110.0))
     assert formation.describe_formation(history.cluster) == ""  # that it is started again has been said, and when
-    again_at = lc.next_deadline(history.cluster)
+    again_at = deadlines.next_deadline(history.cluster)
     assert again_at is not None
     assert history.happen(ev.Tick(again_at)) == [ev.StartAttempt(2, ("worker-0",))]
-    assert lc.next_deadline(history.cluster) is None
+    assert deadlines.next_deadline(history.cluster) is None
     history.happen(ev.TaskStarted("worker-0", 2, 99, 120.0), ev.TaskWaiting("worker-0", 2, "connection refused", 120.1))
     assert formation.describe_formation(history.cluster) == "waiting for worker-0: connection refused"
-    assert lc.next_deadline(history.cluster) == 130.0
+    assert deadlines.next_deadline(history.cluster) == 130.0
     up, _ = lc.step(history.cluster, ev.TaskUp("worker-0", 2, 121.0))
-    assert (formation.describe_formation(up), lc.next_deadline(up)) == ("", None)
+    assert (formation.describe_formation(up), deadlines.next_deadline(up)) == ("", None)
     history.happen(ev.Tick(130.0))
     ending = history.cluster.ending
     assert ending is not None
@@ -498,7 +499,7 @@ def test_a_task_that_nothing_ends_ends_the_run_and_is_named() -> None:
     (stop,) = history.happen(ev.TaskSwept("worker-0", 1, 110.0, LEFT))
     assert stop == ev.Stop(("worker-1", "worker-2"), 5.0)
     verdict = history.sweep_all()
-    assert (verdict.outcome, verdict.exit_code) == (Outcome.BROKEN, lc.BROKEN_CODE)
+    assert (verdict.outcome, verdict.exit_code) == (Outcome.BROKEN, BROKEN)
     assert verdict.cause is not None
     assert (verdict.cause.task, verdict.cause.what) == ("worker-0", f"has outlived SIGKILL: {LEFT}")
     assert verdict.remains == (f"worker-0 on a: {LEFT}",)
