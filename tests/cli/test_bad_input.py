@@ -179,10 +179,8 @@ def test_a_missing_command_is_named(orch: Orch, tmp_path: Path) -> None:
 
 
 def test_a_missing_interpreter_is_named(orch: Orch, tmp_path: Path) -> None:
-    for wrong, meant in (
-        ("no-such-python", "no-such-python"),
-        *((wrong, tmp_path / wrong) for wrong in ("./no-such-python", "./hello.py", ".")),
-    ):
+    beside = {wrong: tmp_path / wrong for wrong in ("./no-such-python", "./hello.py")}
+    for wrong, meant in {"no-such-python": "no-such-python", **beside, ".": "."}.items():
         complaint(orch("up", "hello.py", "--python", wrong), 2, f"'{meant}'", "cannot be run", "--python")
     nothing_was_kept(tmp_path)
 
