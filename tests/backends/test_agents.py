@@ -25,7 +25,7 @@ from worker.channel import encode
 
 def behind_a_relay(directory: Path) -> Transport:
     """An agent that is heard only through another process, whose pid is in `relay`: to stop that is to stall the link."""
-    agent = shlex.join(local.transport("").argv)
+    agent = shlex.join(local.transport(sys.executable).argv)
     return Transport(("sh", "-c", f"{agent} | {{ sh -c 'echo $PPID' > relay~; mv relay~ {directory}/relay; exec cat; }}"))
 
 
