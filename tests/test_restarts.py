@@ -200,14 +200,14 @@ def test_one_that_has_come_back_alone_and_does_not_come_up_is_said_and_ends_the_
     """
     write_script(tmp_path, ATTEMPT + text.replace("\n    ", "\n"))
     # The second deadline, of the one task, ends it for good: the budget is spent.
-    options = ("-n", "1", "--ps", "1", "--max-restarts", "1", "--start-timeout", "30", *QUICK)
+    options = ("-n", "1", "--ps", "1", "--max-restarts", "1", "--start-timeout", "15", *QUICK)
     running = orch.start("up", "script.py", "--strategy", "parameter_server", *options)
     running.wait_for("cluster formed after")
     (tmp_path / "go").touch()
     running.wait_for("worker-0 starts again alone (attempt 2)")
     running.wait_for("waiting for worker-0: connection refused\n")
     done = running.wait(check=124)
-    assert "what was started again had not come up 30 s after its start (--start-timeout); waiting for worker-0" in done.err
+    assert "what was started again had not come up 15 s after its start (--start-timeout); waiting for worker-0" in done.err
 
 
 def test_of_reports_that_come_all_the_time_few_are_recorded_and_the_last_counts(orch, tmp_path: Path, run: LiveRun) -> None:

@@ -79,7 +79,8 @@ def _draw(home: Path, name: str) -> RunDir:
 
 
 def _new_id(name: str) -> str:
-    return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    # A run is also found by its id in the environment of its processes, on hosts that many runs share.
+    return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
 
 
 def _cannot_keep(run: RunDir, error: OSError) -> OrchError:
