@@ -342,7 +342,8 @@ def _judge_cause(verdict: Verdict, fault: Fault, life: Life) -> None:
     if fault.disk:
         good = "no space left" in json.dumps(result["cause"]).lower()
     elif fault.hangs:
-        good = len(said) == 1 and "--hang-timeout" in said[0][1]
+        # TensorFlow itself may find out first, by its heartbeats: then it is a peer that fails, of the loss of the one that hangs.
+        good = len(said) == 1 and ("--hang-timeout" in said[0][1] or causes[0]["suspect"] == life.target)
     elif fault.name.startswith("task"):
         number = signal.SIGTERM if "TERM" in fault.name else signal.SIGKILL
         good = said == [(life.target, "failed")] and causes[0]["killed"] and causes[0]["code"] == 128 + number
