@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..contract import GpuHolder, TakeGpus
+from . import locks
 
 PATIENCE_S = 5.0
 """How long the directory may be locked by somebody else, who needs it for less than a millisecond."""
@@ -78,32 +79,15 @@ class Claims:
     def _holders(self, directory: int) -> Iterator[GpuHolder]:
         """Those who are alive. What the dead have left is removed."""
         for name in os.listdir(directory):
-            with contextlib.suppress(FileNotFoundError), contextlib.closing(_Opened(name, directory)) as file:
-                if file.lock():
-                    os.unlink(name, dir_fd=directory)
-                else:
-                    yield from _holders_of(file.read())
-
-
-class _Opened:
-    """A file of the directory, open."""
-
-    def __init__(self, name: str, directory: int) -> None:
-        self._fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=directory)
-
-    def lock(self) -> bool:
-        """False: somebody else has it."""
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def read(self) -> bytes:
-        return os.pread(self._fd, 1 << 20, 0)
-
-    def close(self) -> None:
-        os.close(self._fd)
+            with contextlib.suppress(FileNotFoundError):
+                fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=directory)
+                try:
+                    if locks.take(fd):
+                        os.unlink(name, dir_fd=directory)
+                    else:
+                        yield from _holders_of(os.pread(fd, 1 << 20, 0))
+                finally:
+                    os.close(fd)
 
 
 def _holders_of(text: bytes) -> Iterator[GpuHolder]:
@@ -135,8 +119,11 @@ def _locked() -> Iterator[int]:
             found = os.fstat(fd)
             if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
                 raise PermissionError(f"it must be yours, and closed to others: it has mode {stat.S_IMODE(found.st_mode):04o}")
-            _lock(fd, until)
-            if not _leads_to(path, found):
+            while not locks.take(fd):
+                if time.monotonic() >= until:
+                    raise TimeoutError("it is locked by somebody who does not let go of it")
+                time.sleep(0.002)
+            if not locks.is_still_at(path, fd):
                 continue  # it was removed while we waited for it
             yield fd
             with contextlib.suppress(OSError):
@@ -144,19 +131,3 @@ def _locked() -> Iterator[int]:
             return
         finally:
             os.close(fd)
-
-
-def _lock(fd: int, until: float) -> None:
-    while True:
-        try:
-            return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= until:
-                raise TimeoutError("it is locked by somebody who does not let go of it") from None
-            time.sleep(0.002)
-
-
-def _leads_to(path: str, found: os.stat_result) -> bool:
-    with contextlib.suppress(OSError):
-        return os.path.samestat(os.stat(path), found)
-    return False

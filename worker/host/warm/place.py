@@ -8,7 +8,6 @@ that what was looked at is what is used, and a path that is too long for a socke
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import socket
@@ -18,6 +17,8 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from .. import locks
 
 SOCKET = "warm.sock"
 LOG = "warm.log"
@@ -44,18 +45,12 @@ class Place:
 
     def lock(self) -> bool:
         """Be the only one, until this descriptor and all its copies are closed. False: somebody else is."""
-        try:
-            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+        return locks.take(self.fd)
 
     @property
     def is_still_there(self) -> bool:
         """Its path still leads to it."""
-        with contextlib.suppress(OSError):
-            return os.path.samestat(os.stat(self.path), os.fstat(self.fd))
-        return False
+        return locks.is_still_at(self.path, self.fd)
 
     def listen(self) -> socket.socket:
         """The socket, in place of one that a dead process may have left."""
