@@ -163,12 +163,19 @@ class BedHost:
         """A firewall that drops: whoever connects to one of these ports of this host hears nothing."""
         for family in ("-4", "-6"):
             _ip(f"{family} -n {self.netns} rule add pref 100 ipproto tcp sport {first}-{last} blackhole")
+        # The rule looks at answers. Connections of the host's own must not come from these ports, or they are dropped as well.
+        self._reserve_ports(f"{first}-{last}")
+
+    def _reserve_ports(self, span: str) -> None:
+        """The kernel gives connections none of these of its own accord. Who asks for one by number gets it."""
+        self.run("sysctl", "-q", "-w", f"net.ipv4.ip_local_reserved_ports={span}")
 
     def mend(self) -> None:
         self.join()
         for family in ("-4", "-6"):
             while _ip(f"{family} -n {self.netns} rule del pref 100", check=False):
                 pass
+        self._reserve_ports("")
         if self._sshd is None or self._sshd.poll() is not None or self._is_altered:
             self.stop_sshd()
             self.start_sshd()

@@ -64,3 +64,52 @@ def test_a_resolver_that_never_answers_is_not_waited_for(monkeypatch: pytest.Mon
 def test_a_name_that_no_resolver_takes_is_a_refusal() -> None:
     refusals = tried(Loop(), Target("dead", 1, "", ("a" * 64 + ".example",)))
     assert "label" in refusals["dead"]
+
+
+def test_a_connection_that_is_lost_is_tried_again_from_another_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first goes to a server whose queue is full: the kernel drops it, as a path does that loses connections."""
+    monkeypatch.setattr(trials, "TRY_S", 0.5)
+    connected: list[Any] = []
+
+    class Socket(socket.socket):
+        def connect_ex(self, address: Any) -> int:
+            connected.append(address)
+            return super().connect_ex(full.getsockname() if len(connected) == 1 else address)
+
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=0) as full,
+        socket.create_connection(full.getsockname()),
+        socket.create_server(("127.0.0.1", 0)) as server,
+    ):
+        target = Target("host", server.getsockname()[1], "", ("127.0.0.1",))
+        monkeypatch.setattr(trials.socket, "socket", Socket)
+        assert tried(Loop(), target) == {"host": ""}
+        assert connected == [server.getsockname()] * 2
+
+
+def test_a_host_that_answers_no_connection_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials, "TRY_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, socket.create_connection(full.getsockname()):
+        assert tried(Loop(), Target("host", full.getsockname()[1], "", ("127.0.0.1",))) == {"host": "timed out"}
+
+
+def test_a_host_that_is_reached_may_take_its_time_to_say_its_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its agent is busy: the kernel has taken the connection long before."""
+    monkeypatch.setattr(trials, "TRY_S", 0.1)
+    loop = Loop()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            peer, _ = server.accept()
+            with peer:
+                peer.send(b"word")
+
+        loop.after(trials.TRY_S * 5, answer)
+        assert tried(loop, Target("host", server.getsockname()[1], "word", ("127.0.0.1",))) == {"host": ""}
+
+
+def test_a_host_that_is_reached_and_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials, "HEAR_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        refusals = tried(Loop(), Target("host", server.getsockname()[1], "word", ("127.0.0.1",)))
+    assert refusals == {"host": "it is reached, and says nothing for 0.1 s"}

@@ -13,8 +13,13 @@ from typing import Any
 from ..contract import Reached, Target
 from .loop import Loop
 
-TRY_S = 4.0
-"""How long one connection may take: a lost SYN is sent again after one second, and after three."""
+TRY_S = 2.5
+"""How long one connection may take: a lost SYN is sent again after one second."""
+TRIES = 2
+"""Connections that may time out. Each comes from another port: a path that loses some (one of several links that is dead, a firewall
+that looks at the sender's port) is one by which the tasks get through, and no reason to take another address."""
+HEAR_S = 20.0
+"""How long a host that is reached may take to say its word: its agent has other things to do."""
 LOOKUP_S = 40.0
 """How long a name may be looked up: the resolver itself gives up after 5 s, twice, with each of up to three servers (resolv.conf(5))."""
 AT_ONCE = 64
@@ -57,7 +62,7 @@ class _Trial:
         self._loop, self._target, self._address, self._on_done = loop, target, address, on_done
         self._sock: socket.socket | None = None
         self._heard = b""
-        self._over = False
+        self._is_connected = self._over = False
         try:
             place = _resolve(address, target.port, socket.AI_NUMERICHOST)
         except (OSError, UnicodeError):
@@ -89,20 +94,30 @@ class _Trial:
         else:
             self._connect(found[0])
 
-    def _connect(self, place: _Place) -> None:
+    def _connect(self, place: _Place, tries: int = TRIES) -> None:
         family, kind, protocol, _, address = place
         try:
-            self._sock = socket.socket(family, kind, protocol)
-            self._sock.setblocking(False)
-            error = self._sock.connect_ex(address)
+            self._sock = sock = socket.socket(family, kind, protocol)
+            sock.setblocking(False)
+            error = sock.connect_ex(address)
         except OSError as failed:
             self._end_soon(_words(failed))
             return
         if error not in (0, errno.EINPROGRESS):
             self._end_soon(os.strerror(error).lower())
             return
-        self._loop.on_writable(self._sock, self._connected)
-        self._loop.after(TRY_S, lambda: self._end("timed out"))
+        self._loop.on_writable(sock, self._connected)
+        self._loop.after(TRY_S, lambda: self._tire(sock, place, tries - 1))
+
+    def _tire(self, sock: socket.socket, place: _Place, tries: int) -> None:
+        if self._over or self._is_connected:
+            return
+        if not tries:
+            self._end("timed out")
+            return
+        self._loop.forget(sock)
+        sock.close()
+        self._connect(place, tries)
 
     def _end_soon(self, refusal: str) -> None:
         self._loop.after(0, lambda: self._end(refusal))
@@ -116,8 +131,10 @@ class _Trial:
         if not self._target.word:
             self._end("")
             return
+        self._is_connected = True
         self._loop.forget(self._sock)
         self._loop.on_readable(self._sock, self._read)
+        self._loop.after(HEAR_S, lambda: self._end(f"it is reached, and says nothing for {HEAR_S:g} s"))
 
     def _read(self) -> None:
         assert self._sock is not None
