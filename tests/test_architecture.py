@@ -49,6 +49,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "orchestrator.model": MODEL,
     "orchestrator.errors": (),
     "orchestrator": (),
+    "worker.records": (),
     "worker.codec": (),
     "worker.files": (),
     "worker.collectives": (),
@@ -74,13 +75,16 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "worker": ("worker.contract", "worker.channel", "worker.task"),
 }
 
+EVERYWHERE = ("worker.records",)
+"""What every part may import, for it is to all of them what the standard library is."""
+
 # These two stand for the package's own module: as a prefix they would let everything in.
 EXACT = ("orchestrator", "worker")
 
 PURE = (
     *("orchestrator.model", "orchestrator.errors", *INSIGHT),
     *("worker.codec", "worker.collectives", "worker.contract", "worker.equipment"),
-    *("worker.manifest", "worker.missing_devices", "worker.naming", "worker.questions", "worker.reachability"),
+    *("worker.manifest", "worker.missing_devices", "worker.naming", "worker.questions", "worker.reachability", "worker.records"),
 )
 PURE_IMPORTS = {
     "__future__",
@@ -179,7 +183,7 @@ def part_of(module: str) -> str | None:
 
 
 def allowed(part: str, target: str) -> bool:
-    return any(target == to or (to not in EXACT and target.startswith(f"{to}.")) for to in (part, *ARROWS[part]))
+    return any(target == to or (to not in EXACT and target.startswith(f"{to}.")) for to in (part, *ARROWS[part], *EVERYWHERE))
 
 
 def complaints(module: str, source: str, is_package: bool = False) -> list[str]:
@@ -206,6 +210,8 @@ def _import_complaints(part: str, item: Import) -> Iterator[str]:
         return
     if item.top in TENSORFLOW and not (part in TENSORFLOW_PARTS and item.deferred):
         yield f"{item.top} is imported inside functions of worker/__init__ and worker/task only"
+    if item.module == "dataclasses" and "dataclass" in item.names and part not in EVERYWHERE:
+        yield "dataclasses are made by worker.records: those of the standard library take their time at every start"
     if item.top == "click" and part != "orchestrator.cli":
         yield "only orchestrator/cli imports click"
     if part.startswith("worker") and item.top not in sys.stdlib_module_names and not (item.deferred and part in TENSORFLOW_PARTS):
@@ -328,6 +334,7 @@ BAD = {
     "model imports chance": ("orchestrator.model.plan", "import random", "pure code imports random"),
     "model imports Path": ("orchestrator.model.spec", "from pathlib import Path", "pure code imports pathlib"),
     "model imports YAML early": ("orchestrator.model.spec", "import yaml", "pure code imports yaml"),
+    "a slow dataclass": ("worker.contract", "from dataclasses import dataclass, field", "made by worker.records"),
     "model opens a file": ("orchestrator.model.spec", "def f(p):\n    return open(p).read()", "spec:2: pure code calls open()"),
     "model prints beside main": (
         "orchestrator.model.spec",

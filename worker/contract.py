@@ -12,7 +12,7 @@ travels unharmed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, get_args
 
 from .codec import ContractError as ContractError
@@ -46,6 +46,7 @@ from .reachability import Reached as Reached
 from .reachability import Target as Target
 from .reachability import Tried as Tried
 from .reachability import Try as Try
+from .records import dataclass
 
 PROTOCOL = 3
 """Version of the frames below. Both ends must agree; `channel.Decoder` refuses another one."""

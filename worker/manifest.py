@@ -6,7 +6,9 @@ import base64
 import json
 import zlib
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
+
+from .records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from . import files
 from .codec import ContractError
+from .records import dataclass
 
 DATA_SERVICE = ("dispatcher", "data_worker")
 """The servers of the tf.data service, as TensorFlow calls them; the first one gives work to the others. They are in nobody's TF_CONFIG."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Literal, Protocol
+
+from worker.records import dataclass
 
 from ..model.spec import ClusterSpec
 

@@ -9,10 +9,10 @@ import json
 import os
 import subprocess
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from worker.contract import Code, CodeFile, CodePart, CodeWanted
+from worker.records import dataclass
 
 from ..errors import OrchError, UsageError
 

@@ -6,11 +6,12 @@ import asyncio
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
 from worker.contract import Inquiry, Told
+from worker.records import dataclass
 
 from ..model.spec import ClusterSpec
 from . import Diagnosis, Host, load, local

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from worker import contract
+from worker.records import dataclass
 
 from ..model import events
 from ..model.addresses import describe_unreached

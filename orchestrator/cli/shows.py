@@ -6,10 +6,12 @@ import contextlib
 import json
 import os
 import threading
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Protocol
+
+from worker.records import dataclass
 
 from ..errors import OrchError
 from ..model import events

@@ -10,7 +10,8 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from worker.records import dataclass
 
 from ..model.endings import describe_return
 

@@ -7,7 +7,9 @@ the names say.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from worker.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from worker.records import dataclass
 
 from . import devices
 from .reads import ARGUMENTS, READ, GraphReads, VariableRead

@@ -6,10 +6,11 @@ import fnmatch
 import json
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from worker import files
+from worker.records import dataclass
 
 from ..errors import OrchError
 from ..model.formation import group_tasks

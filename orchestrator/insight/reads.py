@@ -15,8 +15,10 @@ them. Pure: no I/O, no clock.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
+
+from worker.records import dataclass
 
 MAX_NODES = 50_000
 """Reads and scopes of one graph that are remembered; what comes later in it is not compared."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from worker.contract import Facts, few
+from worker.records import dataclass
 
 from ..errors import OrchError
 

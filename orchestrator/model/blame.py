@@ -9,9 +9,10 @@ either ended with code 0 while the others still needed it, or had not ended at a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from worker.contract import DATA_SERVICE
+from worker.records import dataclass
 
 from ..errors import BROKEN, DEADLINE
 from . import losses, remedies

@@ -13,11 +13,12 @@ process, with one directory.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Any
 
 from worker.contract import Evidence, Failure
+from worker.records import dataclass
 
 from .spec import Restart, trains
 

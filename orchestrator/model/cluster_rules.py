@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from worker.contract import DATA_SERVICE, TASK_TYPES, few
+from worker.records import dataclass
 
 from ..errors import Problem
 from . import device_rules, slots

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
+
+from worker.records import dataclass
 
 from . import formation
 from .cluster import Cluster, Phase, TaskState

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from worker.contract import DeviceSettings
+from worker.records import dataclass
 
 from . import device_names
 from .findings import Findings, quoted, shown

@@ -7,7 +7,8 @@ TensorFlow (tensorflow/python/framework/device_spec.py; `DeviceNameUtils::ParseF
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from worker.records import dataclass
 
 # A job may have whatever name its cluster gave it; ours have letters and underscores.
 _NAME = re.compile(

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from worker.records import dataclass
 
 from .findings import listed
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from worker.contract import DeviceSettings, Gpu, GpuHolder, TakeGpus, TaskId
+from worker.records import dataclass
 
 from ..errors import Problem
 from .device_rules import LEVEL, VISIBLE

@@ -6,10 +6,10 @@ Times are seconds since the epoch.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from worker.contract import Evidence, Failure
+from worker.records import dataclass
 
 from .cluster import Verdict
 

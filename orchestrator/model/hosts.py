@@ -10,8 +10,10 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
+
+from worker.records import dataclass
 
 from ..errors import Problem, SpecError
 from .findings import Findings, quoted, shown

@@ -9,8 +9,9 @@ import json
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from worker.records import dataclass
 
 from .device_keys import DEVICES, OVERRIDES
 from .findings import Findings, listed, shown

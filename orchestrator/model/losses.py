@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
 from worker.contract import Failure
+from worker.records import dataclass
 
 _TASK = r"/job:(?P<{0}>\w+)(?:/replica:\d+)?/task:(?P<{1}>\d+)"
 _ANY_TASK = re.compile(_TASK.format("type", "index"))

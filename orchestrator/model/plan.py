@@ -8,7 +8,7 @@ with what the hosts answered.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from worker.contract import (
     DATA_SERVICE,
@@ -22,6 +22,7 @@ from worker.contract import (
     TaskId,
     TaskOrder,
 )
+from worker.records import dataclass
 from worker.task_environment import default_environment, tf_config_text
 
 from ..errors import OrchError, SpecError

@@ -8,9 +8,9 @@ but the one that says "likely"; tests/model/test_remedies.py holds them.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from worker.contract import DATA_SERVICE
+from worker.records import dataclass
 
 from .cluster import TaskStatus
 

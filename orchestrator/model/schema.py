@@ -9,8 +9,10 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
+
+from worker.records import dataclass
 
 from ..errors import Problem
 from .findings import Findings, about, listed, nearest, quoted, shown

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from worker.contract import DATA_SERVICE, CollectiveSettings, DeviceSettings, Program
+from worker.records import dataclass
 
 STRATEGIES = ("multi_worker_mirrored", "parameter_server", "mirrored", "one_device", "none")
 SINGLE_TASK_STRATEGIES = ("mirrored", "one_device", "none")

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
+
+from worker.records import dataclass
 
 from ..errors import Problem, SpecError
 

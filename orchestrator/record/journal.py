@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, get_args
 
 from worker.contract import ContractError, from_json, to_json
+from worker.records import dataclass
 
 from ..model import events, lifecycle
 from ..model.cluster import Cluster

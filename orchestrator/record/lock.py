@@ -14,9 +14,11 @@ import os
 import signal
 import socket
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from worker.records import dataclass
 
 from ..errors import OrchError
 from .lines import clean

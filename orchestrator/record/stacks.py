@@ -12,8 +12,9 @@ import linecache
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import PurePath
+
+from worker.records import dataclass
 
 from ..model.formation import group_tasks
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from worker.records import dataclass
 
 from ..model import events
 from ..model.cluster import Cluster

@@ -7,10 +7,10 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 
 from .. import contract
 from ..cores import cores_of
+from ..records import dataclass
 from ..task_environment import compose, tf_config_of
 from . import processes, programs
 from .loop import Loop

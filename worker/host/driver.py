@@ -6,10 +6,10 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..contract import Gpu, from_json
+from ..records import dataclass
 from .loop import Loop
 
 if TYPE_CHECKING:

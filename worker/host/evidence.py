@@ -7,9 +7,10 @@ import json
 import os
 import signal
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from .. import clock, contract, files
+from ..records import dataclass
 from .oom import OomCounter
 from .output import TaskOutput
 

@@ -9,8 +9,9 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
+
+from ..records import dataclass
 
 _ELSEWHERE = ("HOME", "PYTHONHOME", "PYTHONUSERBASE")
 """Where these lead to is not known here, if a spec sets them."""

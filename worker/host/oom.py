@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+
+from ..records import dataclass
 
 _NO_LIMIT = 1 << 60
 """v1 writes a huge number for no limit (PAGE_COUNTER_MAX, about 2**63)."""

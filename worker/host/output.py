@@ -13,11 +13,12 @@ import os
 import struct
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from .. import files
 from ..contract import STREAMS, file_of
+from ..records import dataclass
 
 _IN_MODIFY = 0x2
 _IN_Q_OVERFLOW = 0x4000

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from .. import clock, contract
+from ..records import dataclass
 from .link import Link
 from .loop import Loop
 

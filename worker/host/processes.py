@@ -23,7 +23,8 @@ import select
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from ..records import dataclass
 
 _LINUX = sys.platform == "linux"
 _F_SETSIG = 10  # not in the fcntl module; include/uapi/asm-generic/fcntl.h

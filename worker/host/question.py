@@ -7,9 +7,9 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import IO
 
+from ..records import dataclass
 from .loop import Loop
 
 MOST_BYTES = 1 << 20

@@ -10,8 +10,9 @@ import math
 import signal
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ..records import dataclass
 from . import conditions, processes
 from .loop import Loop
 

@@ -10,9 +10,10 @@ import os
 import signal
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from .. import clock, contract, files
+from ..records import dataclass
 from . import conditions, environment, evidence, processes
 from .births import Birth, Starter, prepare
 from .link import Link

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from ..records import dataclass
 
 _TYPES = ("chief", "worker", "ps", "evaluator")
 

@@ -17,9 +17,9 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from ...records import dataclass
 from .. import environment, processes
 from ..loop import Loop
 from ..memory import keep_in_memory

@@ -8,10 +8,10 @@ import os
 import signal
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ... import clock
+from ...records import dataclass
 from .. import agent, processes
 from ..template import server as template
 from ..template.client import Running

@@ -15,9 +15,9 @@ import stat
 import struct
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from ...records import dataclass
 from .. import locks
 
 SOCKET = "warm.sock"
