@@ -198,6 +198,10 @@ class Preparation:
                 self._say(text)
             await asyncio.sleep(1)
 
+    def describe_awaited(self) -> str:
+        """Who is waited for, and for what; empty if it cannot be told."""
+        return self._describe_unanswered() or self._describe_untried()
+
     def _describe_unanswered(self) -> str:
         late = [name for name in self.hosts if name not in self.facts]
         if not late or all(host.is_here for host in self.hosts.values()):

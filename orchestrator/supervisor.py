@@ -21,7 +21,7 @@ from .backends.agents import AgentLink
 from .backends.farewell import Farewell
 from .backends.frames import as_event, in_our_time
 from .backends.visits import Visits
-from .errors import BROKEN, OrchError
+from .errors import BROKEN, DEADLINE, OrchError
 from .model import blame, deadlines, events, formation, lifecycle
 from .model.cluster import Cause, Cluster, Outcome, Phase, Verdict
 from .model.events import StopAsked
@@ -50,12 +50,15 @@ class Viewer(Protocol):
     def said(self, text: str) -> None: ...
 
 
-class Cancelled(Exception):
-    """The user wants it to end before there is anything to stop."""
+class EndedEarlyError(Exception):
+    """The user, or --timeout, wants it to end before there is anything to stop."""
 
-    def __init__(self, asked: StopAsked) -> None:
-        super().__init__(asked.reason)
-        self.asked = asked
+    def __init__(self, outcome: Outcome, code: int, cause: Cause) -> None:
+        super().__init__(cause.what)
+        self.outcome, self.code, self.cause = outcome, code, cause
+
+    def verdict(self, began_at: float) -> Verdict:
+        return Verdict(self.outcome, self.code, 1, began_at, self.cause.at, self.cause)
 
 
 class Supervisor:
@@ -86,16 +89,15 @@ class Supervisor:
         self._preparation = Preparation(self._spec, self._backend, self._rundir, self._receive, self._lose, self._note)
         self._links = self._preparation.links
         self._farewell = Farewell(self._links, self._preparation.facts, self._note)
-        started_at = now()
+        began_at = now()
         with self._signals():
             try:
-                self._record(RunBegun(now()))
-                self._plan = await self._preparation.make_plan()
-                self._launch(self._plan)
+                self._record(RunBegun(began_at))
+                self._plan = await self._prepare()
+                self._launch(self._plan, began_at)
                 verdict = await self._finished
-            except Cancelled as cancelled:
-                cause = Cause(cancelled.asked.reason, cancelled.asked.at)
-                verdict = Verdict(Outcome.CANCELLED, cancelled.asked.code, 1, started_at, cancelled.asked.at, cause)
+            except EndedEarlyError as ended:
+                verdict = ended.verdict(began_at)
             except BaseException:
                 await asyncio.gather(*(link.kill() for link in self._links.values()))
                 raise
@@ -114,14 +116,28 @@ class Supervisor:
         """The cluster as it is; None before its first task is to be started."""
         return self._cluster
 
-    def _launch(self, planned: Plan) -> None:
+    async def _prepare(self) -> Plan:
+        limit_s = self._spec.timeouts.run_s
+        limit = None if limit_s is None else self._loop.call_later(limit_s, self._run_out_early, limit_s)
+        try:
+            return await self._preparation.make_plan()
+        finally:
+            if limit is not None:
+                limit.cancel()
+
+    def _run_out_early(self, limit_s: float) -> None:
+        waits = self._preparation.describe_awaited() or "no task had been started"
+        cause = Cause(f"the run was not over after {limit_s:g} s (--timeout); {waits}", now())
+        self._preparation.give_up(EndedEarlyError(Outcome.TIMED_OUT, DEADLINE, cause))
+
+    def _launch(self, planned: Plan, began_at: float) -> None:
         self._rundir.write_plan(planned)
         self._cluster = lifecycle.of_plan(planned)
         self._visits = Visits(planned, self._links, self._happen, self._is_going_on)
         self._viewer.planned(planned)
         for note in self._preparation.notes():
             self._note(note)
-        self._happen(events.Launched(1, now()))
+        self._happen(events.Launched(1, now(), began_at))
 
     # --- frames and signals in -----------------------------------------------------------------
 
@@ -197,7 +213,7 @@ class Supervisor:
         reason, code = ENDINGS[number]
         asked = StopAsked(reason, code, now())
         if self._cluster is None:
-            self._preparation.give_up(Cancelled(asked))
+            self._preparation.give_up(EndedEarlyError(Outcome.CANCELLED, code, Cause(reason, asked.at)))
         elif self._cluster.is_over:
             self._farewell.hurry()
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -166,6 +167,17 @@ def test_a_signal_while_the_agent_is_starting_ends_it(orch, tmp_path: Path, numb
     wait_until_gone([child])  # killed, and not a child of orch's that it could wait for
     assert "Traceback" not in done.err
     assert f"exit code {code}" in done.err
+
+
+def test_the_limit_of_the_run_holds_while_its_agent_is_starting(orch, tmp_path: Path) -> None:
+    slow = tmp_path / "python"
+    slow.write_text(SLOW_PYTHON)
+    slow.chmod(0o700)
+    write_script(tmp_path, "")
+    done = orch("up", "script.py", "-n", "2", "--python", str(slow), "--timeout", "2", check=124)
+    assert "the run was not over after 2 s (--timeout); no task had been started" in done.err
+    (result,) = tmp_path.glob(".orch/runs/*/result.json")
+    assert json.loads(result.read_bytes())["outcome"] == "timed_out"
 
 
 @pytest.mark.parametrize("moment", range(8))

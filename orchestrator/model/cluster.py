@@ -183,7 +183,8 @@ class Verdict:
 class Cluster:
     """A run in progress.
 
-    `attempt`: the newest number; `attempt_at`: when the whole cluster was last started. `ending` is the verdict to come, as far as it is
+    `began_at`: when the run did; `started_at`: when its hosts were ready, and the first attempt began. `attempt`: the newest number;
+    `attempt_at`: when the whole cluster was last started. `ending` is the verdict to come, as far as it is
     known while tasks are being stopped; `again`: unless there is another attempt. `resume_at`: when that begins. `alone`: the tasks that
     wait to be started again alone. `heard_at`: when any task last wrote or reported something, was started or came up, as far as it has
     been told. `reached`: the highest step reported in this attempt; `furthest`: in those before. `saved_at`: the time of the newest
@@ -197,6 +198,7 @@ class Cluster:
     tasks: Mapping[str, TaskStatus]
     attempt: int = 1
     phase: Phase = Phase.STARTING
+    began_at: float = 0.0
     started_at: float = 0.0
     attempt_at: float = 0.0
     formed_at: float | None = None

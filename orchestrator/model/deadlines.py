@@ -33,7 +33,7 @@ def of(cluster: Cluster) -> Iterator[Deadline]:
         return
     policy = cluster.policy
     if policy.run_s is not None:
-        yield Deadline(cluster.started_at + policy.run_s, "run")
+        yield Deadline(cluster.began_at + policy.run_s, "run")
     if cluster.phase is Phase.RESTARTING:
         yield Deadline(cluster.resume_at or 0.0, "resume")
         return

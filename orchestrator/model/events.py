@@ -18,10 +18,11 @@ from .cluster import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """The attempt begins: its tasks are to be started."""
+    """The attempt begins: its tasks are to be started. `began_at`: when the run did, which has reached its hosts since."""
 
     attempt: int
     at: float
+    began_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,8 @@ def step(cluster: Cluster, event: Event) -> tuple[Cluster, tuple[Action, ...]]:
         return cluster, ()
     match event:
         case Launched():
-            cluster = replace(cluster, started_at=event.at, attempt_at=event.at, heard_at=event.at)
+            began_at = event.at if event.began_at is None else event.began_at
+            cluster = replace(cluster, began_at=began_at, started_at=event.at, attempt_at=event.at, heard_at=event.at)
             return cluster, (StartAttempt(event.attempt, tuple(cluster.tasks)),)
         case TaskStarted():
             changes = {"state": TaskState.STARTED, "pid": event.pid, "started_at": event.at, "waiting": ""}

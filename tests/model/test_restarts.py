@@ -397,6 +397,11 @@ def test_the_limit_of_the_run_holds_during_a_pause_too() -> None:
     assert (verdict.outcome, verdict.exit_code) == (Outcome.TIMED_OUT, 124)
 
 
+def test_the_limit_of_the_run_counts_from_before_its_hosts_were_reached() -> None:
+    cluster, _ = lc.step(lc.new(Life(Restart(), run_s=30.0).cluster.policy, {"worker-0": "a"}), ev.Launched(1, 120.0, began_at=100.0))
+    assert deadlines.next_deadline(cluster) == 130.0
+
+
 # --- being told --------------------------------------------------------------------------------
 
 
