@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import re
 import resource
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.live import frozen, wait_for_file
+from tests.live import frozen, wait_for_file, wait_until
 from worker import contract
-from worker.host import processes, sweep, tasks
+from worker.host import processes, stacks, sweep, tasks
 from worker.host.loop import Loop
 from worker.host.relay import Relay
 from worker.host.tasks import TaskTable
@@ -118,7 +119,7 @@ def test_whether_a_task_runs_is_known_without_a_look_at_all(table: TaskTable, to
 def test_an_interpreter_that_hangs_when_its_program_is_over_is_ended_and_its_exit_code_kept(
     empty: TaskTable, told: Frames, loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, code: int
 ) -> None:
-    monkeypatch.setattr(tasks, "TEARDOWN_S", 0.2)
+    monkeypatch.setattr(tasks, "TEARDOWN_S", 1.0)
     (tmp_path / "script.py").write_text(f"""
 import sys, threading, time
 
@@ -127,7 +128,7 @@ class Sticky:
         sleep(600)
 
 sticky = Sticky()
-threading.Thread(target=lambda: (time.sleep(0.6), print("thread done", flush=True))).start()
+threading.Thread(target=lambda: (time.sleep(1.8), print("thread done", flush=True))).start()
 {ending}
 """)
     start(empty, contract.Program("script", str(tmp_path / "script.py")), 1, tmp_path)
@@ -135,16 +136,48 @@ threading.Thread(target=lambda: (time.sleep(0.6), print("thread done", flush=Tru
     (exited,) = (frame for frame in told if isinstance(frame, contract.Exited))
     assert (exited.code, exited.stopped, exited.killed) == (code, False, False)
     (note,) = (frame for frame in told if isinstance(frame, contract.Trouble))
-    assert note.message == f"worker-0: its program ended ({code}), but its interpreter hangs in its teardown for 0.2 s; killed"
+    assert note.message == f"worker-0: its program ended ({code}), but its interpreter hangs in its teardown for 1 s; killed"
     # What the program had left to do, it did.
     assert (tmp_path / "worker-0" / "stdout.log").read_text() == "thread done\n"
     assert "__del__" in (tmp_path / "worker-0" / "stacks.txt").read_text()
 
 
+SLOW_TO_ANSWER = """
+import signal, sys, time
+def answer(*_):
+    for words in sys.argv[2:]:
+        time.sleep(0.3)
+        with open(sys.argv[1], "a") as file:
+            file.write(words)
+signal.signal(signal.SIGQUIT, answer)
+open(sys.argv[1], "w").close()
+while True:
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize(("patience_s", "words"), [(100.0, ("in step",)), (0.2, ())], ids=["slow", "never"])
+def test_a_task_that_was_asked_for_its_stacks_is_not_ended_before_they_are_there(
+    empty: TaskTable, told: Frames, loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience_s: float, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(stacks, "PATIENCE_S", patience_s)
+    shown = tmp_path / "worker-0" / "stacks.txt"
+    start(empty, contract.Program("command", sys.executable, ("-c", SLOW_TO_ANSWER, str(shown), *words)), 1, tmp_path)
+    wait_until(shown.exists, "a task that can answer")
+    empty.show_stacks(("worker-0",))
+    empty.stop(100.0)
+    run_to_the_end(empty, loop)
+    (exited,) = (frame for frame in told if isinstance(frame, contract.Exited))
+    assert (exited.code, exited.stopped) == (143, True)
+    asked, *answered = shown.read_text().splitlines()
+    assert asked.startswith("orch: asked at ")
+    assert answered == list(words)
+
+
 @pytest.fixture
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SAY_S", "OUTLIVED_S", "GRACE_S", "GIVE_UP_S"):
-        monkeypatch.setattr(sweep, name, 0.2)
+        monkeypatch.setattr(sweep, name, 1.0)
 
 
 HELD = r"pid {pid}, waiting in the kernel in state D(, in \w+)?, where no signal reaches it"
@@ -164,7 +197,7 @@ def test_a_task_that_sigkill_does_not_end_is_said_and_in_the_end_given_up(
         assert not empty.is_running("worker-0", 1)
         (note,) = (frame.message for frame in told if isinstance(frame, contract.Trouble))
         held = HELD.format(pid=stuck)
-        assert re.fullmatch(f"worker-0 has not ended 0.2 s after SIGKILL: {held}; it is given up after 0.2 s", note)
+        assert re.fullmatch(f"worker-0 has not ended 1 s after SIGKILL: {held}; it is given up after 1 s", note)
         assert [frame.task for frame in told if isinstance(frame, contract.Exited)] == ["worker-1"]
         swept = {frame.task: frame.left for frame in told if isinstance(frame, contract.Swept)}
         assert swept["worker-1"] == ""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from .. import clock, contract, files
+from .. import clock, contract
 from ..records import dataclass
 from . import conditions, environment, evidence, processes
 from .births import Birth, Starter, prepare
@@ -22,12 +22,11 @@ from .oom import OomCounter
 from .output import TaskOutput
 from .programs import directory_of_first
 from .relay import Relay
+from .stacks import LOOK_S, Stacks
 from .sweep import Sweeper
 from .template.choice import Templates
 from .template.client import Running, Start
 
-STACKS_S = 0.3
-"""How long a task that shows its stacks is left alone: a SIGTERM that came at once would end it before its handler has run."""
 TEARDOWN_S = 20.0
 """How long an interpreter may take to end when its program is over, threads and exit handlers included. TensorFlow's teardown can hang
 (`ClusterCoordinator.__del__`; see docs/restarts.md), and then nobody would ever hear that the training was done."""
@@ -41,6 +40,7 @@ class HostTask:
     pid: int
     lifeline: int
     output: TaskOutput
+    stacks: Stacks
     stopped: bool = False
     stopped_at: float = 0.0
     """Seconds since the epoch; 0: it has not been told to stop."""
@@ -52,7 +52,6 @@ class HostTask:
     """We have ended its interpreter because that did not end by itself."""
     ended: bool = False
     kill_at: float | None = None
-    quiet_until: float = 0.0
 
 
 class TaskTable:
@@ -132,10 +131,14 @@ class TaskTable:
             name = task.order.task
             self._note(f"{name}: its program ended ({ending.code}), but its interpreter hangs in its teardown for {TEARDOWN_S:g} s; killed")
             self.show_stacks((name,))
-            self._loop.after(max(0.0, task.quiet_until - now), lambda: self._kill_torn(task))
+            self._kill_torn(task)
 
     def _kill_torn(self, task: HostTask) -> None:
-        if task.pid in self._tasks and not task.ended:
+        if task.pid not in self._tasks or task.ended:
+            return
+        if task.stacks.are_coming():
+            self._loop.after(LOOK_S, lambda: self._kill_torn(task))
+        else:
             self._kill(task)
 
     def close(self) -> None:
@@ -150,22 +153,10 @@ class TaskTable:
                 self._stop(task, grace_s)
 
     def show_stacks(self, names: Collection[str]) -> None:
-        """SIGQUIT to the first processes of these tasks, if they are ready for it: it kills any other program.
-
-        Of one that will not answer, the file says why.
-        """
+        """Have these tasks write where they are."""
         for task in self._tasks.values():
-            path = os.path.join(task.output.directory, files.STACKS)
-            if task.order.task not in names or task.ended or not os.path.exists(path):
-                continue
-            evidence.append(path, f"orch: asked at {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
-            deaf = conditions.why_deaf(task.pid)
-            if not deaf:
-                processes.signal_one(task.pid, signal.SIGQUIT)
-                task.quiet_until = time.monotonic() + STACKS_S
-            held = conditions.what_holds(task.pid)
-            if held or deaf:
-                evidence.append(path, f"orch: {f'is {held}' if held else deaf}\n")
+            if task.order.task in names and not task.ended:
+                task.stacks.ask()
 
     def reap(self) -> None:
         """Take in every process that has ended: tasks, and what they left behind."""
@@ -183,7 +174,7 @@ class TaskTable:
 
     def _started(self, birth: Birth, pid: int, lifeline: int) -> None:
         order = birth.order
-        task = self._tasks[pid] = HostTask(order, pid, lifeline, birth.output)
+        task = self._tasks[pid] = HostTask(order, pid, lifeline, birth.output, Stacks(birth.output.directory, pid))
         self._running[order.task] = pid
         self._link.send(contract.Started(order.task, order.attempt, pid, clock.now()))
         if pid in self._unclaimed:
@@ -209,25 +200,23 @@ class TaskTable:
     def _stop(self, task: HostTask, grace_s: float) -> None:
         if not task.stopped:
             task.stopped, task.stopped_at, task.condition = True, clock.now(), conditions.what_holds(task.pid)
-        now = time.monotonic()
-        if task.condition and task.quiet_until > now and grace_s > 0:
-            # It was asked where it is and could not answer; a SIGTERM would come before its handler has run.
-            processes.signal_group(task.pid, signal.SIGCONT)
-            task.quiet_until = now + STACKS_S
-        begin = max(now, task.quiet_until) if grace_s > 0 else now
+            if task.condition and grace_s > 0:
+                task.stacks.wake()
+        self._end_within(task, grace_s)
+
+    def _end_within(self, task: HostTask, grace_s: float) -> None:
+        """SIGTERM, once it has shown its stacks if it was asked for them; SIGKILL `grace_s` later."""
+        if task.pid not in self._tasks:
+            return
+        if grace_s > 0 and not task.ended and task.stacks.are_coming():
+            self._loop.after(LOOK_S, lambda: self._end_within(task, grace_s))
+            return
         if task.kill_at is None and grace_s > 0 and not task.ended:
-            if begin > now:
-                self._loop.after(begin - now, lambda: self._terminate(task))
-            else:
-                self._terminate(task)
-        kill_at = begin + grace_s
+            processes.signal_group(task.pid, signal.SIGTERM)
+        kill_at = time.monotonic() + grace_s
         if task.kill_at is None or kill_at < task.kill_at:
             task.kill_at = kill_at
-            self._loop.after(kill_at - now, lambda: self._kill_overdue(task))
-
-    def _terminate(self, task: HostTask) -> None:
-        if task.pid in self._tasks and not task.ended:
-            processes.signal_group(task.pid, signal.SIGTERM)
+            self._loop.after(grace_s, lambda: self._kill_overdue(task))
 
     def _kill_overdue(self, task: HostTask) -> None:
         if task.pid in self._tasks:
