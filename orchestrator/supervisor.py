@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import errno
 import signal
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -19,7 +20,7 @@ from worker.clock import now
 from .backends import Backend
 from .backends.agents import AgentLink
 from .backends.farewell import Farewell
-from .backends.frames import as_event, in_our_time
+from .backends.frames import HostClock, as_event, in_our_time
 from .backends.visits import Visits
 from .errors import BROKEN, DEADLINE, OrchError
 from .model import blame, deadlines, events, formation, lifecycle
@@ -66,8 +67,7 @@ class Supervisor:
 
     def __init__(self, spec: ClusterSpec, backend: Backend, rundir: RunDir, viewer: Viewer) -> None:
         self._spec, self._backend, self._rundir, self._viewer = spec, backend, rundir, viewer
-        self._ahead: dict[str, float] = {}
-        """By how many seconds each host's clock is ahead of ours."""
+        self._clocks: defaultdict[str, HostClock] = defaultdict(HostClock)
         self._cluster: Cluster | None = None
         self._plan: Plan | None = None
         self._visits: Visits | None = None
@@ -142,11 +142,11 @@ class Supervisor:
     # --- frames and signals in -----------------------------------------------------------------
 
     def _receive(self, host: str, frame: Any, data: bytes) -> None:
-        if not isinstance(frame, contract.Facts):
-            frame = in_our_time(frame, self._ahead.get(host, 0.0))
+        if hasattr(frame, "at"):
+            self._clocks[host].hear(frame.at, now())
+        frame = in_our_time(frame, self._clocks[host].ahead_s)
         match frame:
             case contract.Facts():
-                self._ahead[host] = frame.at - now()
                 self._record(HostReady(host, frame.pid, frame.python, frame.python_version, frame.cores, now()))
                 self._preparation.hear(host, frame)
             case contract.Imported():

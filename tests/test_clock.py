@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.backends.frames import in_our_time
+from orchestrator.backends.frames import DRIFT, HostClock, in_our_time
 from tests.clock import Clock
 from tests.live import LiveRun, write_script
 from worker import clock, contract
@@ -41,6 +41,18 @@ def test_a_clock_that_is_set_during_a_run_changes_no_deadline_and_no_blame(orch,
     assert 0 <= result["ended_at"] - result["started_at"] < 250
     times = [event["at"] for event in LiveRun(tmp_path).events()]
     assert max(times) - min(times) < 250
+
+
+def test_a_hosts_clock_is_known_by_its_fastest_frame() -> None:
+    clock = HostClock()
+    clock.hear(1000.0, 100.9)  # 900 ahead, and 0.9 under way
+    clock.hear(1001.0, 101.1)
+    assert clock.ahead_s == pytest.approx(899.9)
+    clock.hear(1002.0, 105.0)  # this host is busy
+    assert clock.ahead_s == pytest.approx(899.9, abs=0.001)
+    for second in range(100_000):  # a day in which it falls behind
+        clock.hear(1100.0 + second * (1 - DRIFT / 1.5), 200.0 + second)
+    assert clock.ahead_s == pytest.approx(900 - 100_000 * DRIFT / 1.5, abs=0.1)
 
 
 def test_a_host_whose_clock_is_ahead_is_heard_in_our_time() -> None:

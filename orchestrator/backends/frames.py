@@ -23,6 +23,34 @@ def refuse_strangers(frame: Any, ordered: Collection[str]) -> None:
         raise ChannelError(f"it tells of {stream!r}, a stream that no task has")
 
 
+DRIFT = 1e-4
+"""By how many seconds a second two clocks may come apart; quartz does no worse, and NTP corrects by up to five times that, for minutes."""
+
+
+class HostClock:
+    """By how much a host's clock is ahead of ours, as far as its frames tell.
+
+    Each frame has been under way for a while before we hear of it, so a clock is at least that far ahead as any of them says; the one
+    that was fastest tells it best. A single one would put failures of two hosts in the wrong order, if one host was busy just then.
+    """
+
+    def __init__(self) -> None:
+        self._ahead: float | None = None
+        self._heard_at = 0.0
+
+    def hear(self, at: float, here: float) -> None:
+        """A frame of `at`, by the host's clock, has come `here`, by ours."""
+        if self._ahead is not None:
+            self._ahead = max(at - here, self._ahead - DRIFT * (here - self._heard_at))
+        else:
+            self._ahead = at - here
+        self._heard_at = here
+
+    @property
+    def ahead_s(self) -> float:
+        return self._ahead or 0.0
+
+
 def in_our_time(frame: Any, ahead: float) -> Any:
     """What an agent says, with its times as our clock would have told them."""
     changes: dict[str, Any] = {}
