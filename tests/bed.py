@@ -29,6 +29,8 @@ PATIENCE_S = 60.0
 DAEMONS: set[int] = set()
 """Processes that belong to the bed, and to no test that has started one of them again."""
 _SSHD = "/usr/sbin/sshd"
+_EPHEMERAL = (32768, 60999)
+"""What the kernel gives to connections (net.ipv4.ip_local_port_range, in a new network namespace)."""
 _NETWORK6 = "fd5c:0:0"
 _NEEDED = {"ip": "iproute2", "ssh": "openssh-client", "ssh-keygen": "openssh-client", _SSHD: "openssh-server", "setpriv": "util-linux"}
 
@@ -160,22 +162,19 @@ class BedHost:
         _ip(f"link set {self._link} up")
 
     def filter_ports(self, first: int, last: int) -> None:
-        """A firewall that drops: whoever connects to one of these ports of this host hears nothing."""
+        """A firewall that drops: whoever connects to one of these ports of this host hears nothing.
+
+        The rule looks at answers. With ports that the kernel gives to connections, it would drop some of the host's own.
+        """
+        assert not (_EPHEMERAL[0] <= last and first <= _EPHEMERAL[1])
         for family in ("-4", "-6"):
             _ip(f"{family} -n {self.netns} rule add pref 100 ipproto tcp sport {first}-{last} blackhole")
-        # The rule looks at answers. Connections of the host's own must not come from these ports, or they are dropped as well.
-        self._reserve_ports(f"{first}-{last}")
-
-    def _reserve_ports(self, span: str) -> None:
-        """The kernel gives connections none of these of its own accord. Who asks for one by number gets it."""
-        self.run("sysctl", "-q", "-w", f"net.ipv4.ip_local_reserved_ports={span}")
 
     def mend(self) -> None:
         self.join()
         for family in ("-4", "-6"):
             while _ip(f"{family} -n {self.netns} rule del pref 100", check=False):
                 pass
-        self._reserve_ports("")
         if self._sshd is None or self._sshd.poll() is not None or self._is_altered:
             self.stop_sshd()
             self.start_sshd()

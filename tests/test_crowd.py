@@ -45,7 +45,7 @@ wait_for("worker-0.found", "worker-1.found")
 """
 
 
-AT_ONCE = 50
+AT_ONCE = 24
 """How many are being started at any time: on a slow machine all of them at once would take longer than orch waits for an agent."""
 NEEDED_GB = 10
 """Two hundred controllers, agents and pairs of tasks take about 7.5 GB."""

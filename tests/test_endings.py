@@ -27,8 +27,10 @@ def test_a_run_whose_tasks_all_end_well_succeeds(orch, tmp_path: Path, run: Live
 # --- failures ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("prepare", "code"), [("", 143), ("ignore(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)", 137)])
-def test_the_first_failure_ends_the_run_and_its_peers(orch, tmp_path: Path, run: LiveRun, prepare: str, code: int) -> None:
+@pytest.mark.parametrize(
+    ("prepare", "grace", "code"), [("", "60", 143), ("ignore(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)", "0.3", 137)]
+)
+def test_the_first_failure_ends_the_run_and_its_peers(orch, tmp_path: Path, run: LiveRun, prepare: str, grace: str, code: int) -> None:
     write_script(
         tmp_path,
         f"""
@@ -41,7 +43,7 @@ def test_the_first_failure_ends_the_run_and_its_peers(orch, tmp_path: Path, run:
         sleep()
         """,
     )
-    done = orch("up", "script.py", "-n", "3", "--grace", "0.3", check=7)
+    done = orch("up", "script.py", "-n", "3", "--grace", grace, check=7)
     assert (run.cause()["task"], run.cause()["code"], run.result()["outcome"]) == ("worker-1", 7, "failed")
     report = done.err[done.err.index("first failure") :]
     assert report.startswith("first failure: worker-1 on local: exit code 7\n")
@@ -194,7 +196,7 @@ def test_a_run_that_takes_too_long_is_ended(orch, tmp_path: Path, run: LiveRun) 
 
 def test_a_cluster_that_does_not_form_names_who_is_late(orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, "server = None if TASK == 'worker-1' else listen()\nsleep()")
-    done = orch("up", "script.py", "-n", "3", "--start-timeout", "7", check=124)
+    done = orch("up", "script.py", "-n", "3", "--start-timeout", "15", check=124)
     last = next(line for line in reversed(done.err.splitlines()) if "(--start-timeout)" in line)
     assert "waiting for worker-1: connection refused" in last
     assert "worker-0" not in last

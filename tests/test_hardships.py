@@ -28,7 +28,7 @@ SLEEP = "import time\ntime.sleep(1000)\n"
 
 def test_a_deadline_shows_where_every_task_was_even_those_that_die_at_sigterm(orch: Orch, script: Script) -> None:
     script(SLEEP, "wait.py")
-    done = orch("up", "wait.py", "-n", "8", "--timeout", "9", check=124)
+    done = orch("up", "wait.py", "-n", "8", "--timeout", "20", check=124)
     assert "worker-0..7: in time.sleep (wait.py:2)\n" in done.err
 
 
@@ -90,7 +90,7 @@ def test_a_program_that_opens_no_port_is_not_waited_for(orch: Orch) -> None:
 
 
 def test_a_program_that_is_given_a_time_to_open_its_port_is_waited_for(orch: Orch) -> None:
-    done = orch("up", "--no-python", "sleep", "-n", "2", "--start-timeout", "5", "--", "1000", check=124)
+    done = orch("up", "--no-python", "sleep", "-n", "2", "--start-timeout", "8", "--", "1000", check=124)
     assert "(--start-timeout); waiting for worker-0..1: connection refused" in done.err
 
 
@@ -104,11 +104,11 @@ def test_a_worker_that_is_done_before_the_others_is_not_waited_for(orch: Orch, s
                 server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
                 server.bind(("127.0.0.1", port))
                 server.listen()
-                time.sleep(11)
+                time.sleep(22)
         """,
         "early.py",
     )
-    done = orch("up", "early.py", "-n", "2", "--start-timeout", "8", check=0)
+    done = orch("up", "early.py", "-n", "2", "--start-timeout", "18", check=0)
     assert "waiting for  (" not in done.err
 
 

@@ -242,7 +242,7 @@ def test_those_that_only_serve_do_not_hide_that_the_training_hangs(orch, tmp_pat
 def test_any_sound_of_any_task_is_a_sign_of_life(orch, tmp_path: Path, sound: str) -> None:
     text = f"""
     import worker
-    for _ in range(50 if TASK == 'worker-1' else 0):
+    for _ in range(120 if TASK == 'worker-1' else 0):
         {sound}
         time.sleep(0.1)
     if TASK == 'worker-0':
@@ -250,7 +250,7 @@ def test_any_sound_of_any_task_is_a_sign_of_life(orch, tmp_path: Path, sound: st
     tell('done')
     """
     write_script(tmp_path, text)
-    orch("up", "script.py", "-n", "2", "--hang-timeout", "4", "--set", "timeouts.run_s=100", check=0, timeout=200)
+    orch("up", "script.py", "-n", "2", "--hang-timeout", "10", "--set", "timeouts.run_s=150", check=0, timeout=200)
 
 
 def test_what_an_evaluator_writes_is_no_sign_of_life_of_the_training(orch, tmp_path: Path) -> None:

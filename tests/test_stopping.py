@@ -125,14 +125,14 @@ def test_once_it_is_over_a_signal_says_what_is_fetched_and_the_next_leaves_it(or
     running = start_far_away(orch, tmp_path)
     run.event("task_swept", task="worker-0")
     running.signal(signal.SIGINT)
-    said = run.event("run_noted")["text"]
-    assert said == "the run is over; still fetching the output of far; once more (Ctrl-C or orch down) leaves it there"
+    fetching = "the run is over; still fetching the output of far; once more (Ctrl-C or orch down) leaves it there"
+    run.event("run_noted", text=fetching)
     running.signal(signal.SIGINT)
     done = running.wait(check=0)
     assert run.result()["outcome"] == "succeeded"
     assert "interrupted" not in done.err
     noted = [event["text"] for event in run.events() if event["event"] == "run_noted"]
-    assert noted[1:] == ["left on far: what of its tasks' output had not come yet"]
+    assert noted[noted.index(fetching) + 1 :] == ["left on far: what of its tasks' output had not come yet"]
     assert len(run.log("worker-0")) < 64 * 1024 * 1024
     assert run.log("worker-0", "stderr").endswith(b"orch: the output ends here: the rest was left on far\n")
 

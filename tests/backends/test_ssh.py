@@ -158,7 +158,7 @@ def test_a_jump_host_and_a_shared_connection_of_the_users_own_configuration(orch
     control = bed.root / "control-%C"
     failing = f"LocalForward {bed.root}/no/such/directory/socket localhost:22\n  ExitOnForwardFailure yes"
     personal = f"RequestTTY force\n  RemoteCommand echo hello\n  {failing}"
-    bed.write_config(f"Host hostB\n  ProxyJump hostA\n  ControlMaster auto\n  ControlPath {control}\n  ControlPersist 5\n  {personal}")
+    bed.write_config(f"Host hostB\n  ProxyJump hostA\n  ControlMaster auto\n  ControlPath {control}\n  ControlPersist 60\n  {personal}")
     try:
         for _ in range(2):
             up(orch, bed, "hostB", check=0)
@@ -245,10 +245,10 @@ def test_an_sshd_that_takes_few_connections_is_asked_again(orch, bed: Bed, scrip
     script(SHOW)
     bed["hostA"].stop_sshd()
     bed["hostA"].start_sshd("MaxStartups 1:100:1")
-    aliases = "\n".join(f"Host a{number}\n  HostName {bed['hostA'].address}\n  HostKeyAlias hostA" for number in range(6))
+    aliases = "\n".join(f"Host a{number}\n  HostName {bed['hostA'].address}\n  HostKeyAlias hostA" for number in range(3))
     bed.write_config(aliases)
-    up(orch, bed, ",".join(f"a{number}" for number in range(6)), check=0)
-    assert len(seen(tmp_path)) == 6
+    up(orch, bed, "a0,a1,a2", check=0)
+    assert len(seen(tmp_path)) == 3
 
 
 def test_a_host_that_does_not_answer_is_named_and_ctrl_c_waits_for_nobody(orch, bed: Bed, script) -> None:
@@ -261,7 +261,7 @@ def test_a_host_that_does_not_answer_is_named_and_ctrl_c_waits_for_nobody(orch, 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_fifty_hosts(orch, bed: Bed, script, tmp_path: Path) -> None:
     """Fifty names for three hosts: each has an agent of its own, and every agent tries every other one."""
     script(SHOW)
@@ -269,7 +269,7 @@ def test_fifty_hosts(orch, bed: Bed, script, tmp_path: Path) -> None:
     hosts = list(bed.hosts.values())
     lines = [f"Host {name}\n  HostName {hosts[n % 3].address}\n  HostKeyAlias {hosts[n % 3].name}" for n, name in enumerate(names)]
     bed.write_config(*lines)
-    up(orch, bed, ",".join(names), "--strategy", "multi_worker_mirrored", timeout=300, check=0)
+    up(orch, bed, ",".join(names), "--strategy", "multi_worker_mirrored", timeout=500, check=0)
     tasks = seen(tmp_path)
     assert [tasks[f"worker-{n}"]["host"] for n in range(50)] == [hosts[n % 3].name for n in range(50)]
     assert len(set(tasks["worker-0"]["config"]["cluster"]["worker"])) == 50
@@ -280,8 +280,8 @@ def test_fifty_hosts(orch, bed: Bed, script, tmp_path: Path) -> None:
 
 def test_a_port_that_a_firewall_drops_is_named_before_anything_starts(orch, bed: Bed, script, tmp_path: Path) -> None:
     script(SHOW)
-    bed["hostB"].filter_ports(41000, 41099)
-    done = up(orch, bed, "hostA,hostB,hostC", "--ports", "41000-41099", check=125)
+    bed["hostB"].filter_ports(21000, 21099)
+    done = up(orch, bed, "hostA,hostB,hostC", "--ports", "21000-21099", check=125)
     said = [line for line in done.err.splitlines() if "cannot reach" in line]
     assert [re.findall("host. cannot reach host.", line) for line in said] == [["hostA cannot reach hostB"], ["hostC cannot reach hostB"]]
     assert "timed out" in said[0]
@@ -336,17 +336,18 @@ while not os.path.exists("go"):
     time.sleep(0.05)
 """
 # Each test has ports of its own: one that was used stays in TIME_WAIT for a minute, and the next one would be taken.
+# None is one that the kernel gives to connections.
 
 
 def test_a_task_that_listens_and_is_not_reached_is_waited_for_with_who_cannot_reach_it(orch, bed: Bed, script, tmp_path: Path) -> None:
     """A firewall lets the first port through, by which the hosts were tried, and not the second."""
     script(LISTEN)
-    bed["hostB"].filter_ports(42001, 42099)
+    bed["hostB"].filter_ports(22001, 22099)
     running = orch.start(
-        *("up", "script.py", "-H", "hostA:1,hostB:2", "--ports", "42000-42099", "--set", f"backend.ssh={json.dumps(bed.ssh)}")
+        *("up", "script.py", "-H", "hostA:1,hostB:2", "--ports", "22000-22099", "--set", f"backend.ssh={json.dumps(bed.ssh)}")
     )
-    unreached = f"its port is open on hostB, but hostA cannot reach {bed['hostB'].address}:42001: timed out (2 of 3 up)"
-    running.wait_for(f"waiting for worker-2 on hostB:42001: {unreached}")
+    unreached = f"its port is open on hostB, but hostA cannot reach {bed['hostB'].address}:22001: timed out (2 of 3 up)"
+    running.wait_for(f"waiting for worker-2 on hostB:22001: {unreached}")
     bed["hostB"].mend()
     running.wait_for("cluster formed after")
     (tmp_path / "go").touch()
@@ -356,8 +357,8 @@ def test_a_task_that_listens_and_is_not_reached_is_waited_for_with_who_cannot_re
 
 def test_a_task_that_is_never_reached_is_the_one_that_the_deadline_names(orch, bed: Bed, script, tmp_path: Path) -> None:
     script(LISTEN)
-    bed["hostB"].filter_ports(43001, 43099)
-    done = up(orch, bed, "hostA:1,hostB:2,hostC:1", "--ports", "43000-43099", "--start-timeout", "14", check=124)
+    bed["hostB"].filter_ports(23001, 23099)
+    done = up(orch, bed, "hostA:1,hostB:2,hostC:1", "--ports", "23000-23099", "--start-timeout", "25", check=124)
     last = next(line for line in reversed(done.err.splitlines()) if "(--start-timeout)" in line)
-    assert "waiting for worker-2 on hostB:43001: its port is open on hostB, but hostA, hostC cannot reach" in last
+    assert "waiting for worker-2 on hostB:23001: its port is open on hostB, but hostA, hostC cannot reach" in last
     assert "worker-1:" not in last

@@ -6,13 +6,13 @@ import json
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.bed import Bed
+from tests.live import wait_until
 
 pytestmark = pytest.mark.root
 
@@ -132,22 +132,15 @@ def test_a_link_that_is_cut_and_ctrl_c_leave_nothing_on_a_host(orch, bed: Bed) -
     hosts = {"hostA": {"python": slow}}
     options = ("--set", f"backend.hosts={json.dumps(hosts)}", "--set", f"backend.ssh={json.dumps(bed.ssh)}")
     running = orch.start("doctor", *options)
-    wait_for(bed.root / "importing")
+    wait_until((bed.root / "importing").exists, "import on a host")
+    (bed.root / "importing").unlink()
     running.signal(signal.SIGINT)
     running.wait(timeout=60, check=130)
     running = orch.start("doctor", "--json", "--set", "backend.lost_after_s=8", *options)
-    wait_for(bed.root / "importing")
+    wait_until((bed.root / "importing").exists, "import on a host")
     bed["hostA"].cut()
     done = running.wait(timeout=200, check=1)
     assert findings(json.loads(done.out), "host") == [("error", "this host was lost before it had told all", ["hostA"])]
     assert "nothing was heard of it for 8 s" in done.out
     bed["hostA"].join()
     bed["hostA"].end_sessions()
-
-
-def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 30
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path} does not come"
-        time.sleep(0.02)
-    path.unlink()

@@ -261,6 +261,7 @@ def test_down_says_who_is_late_and_waits_on(orch: Orch, tmp_path: Path, monkeypa
     run = detach(orch, "waiting.py", "--grace", "0")
     pid = ps(orch)["controller_pid"]
     os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, "stop")
     wait = RunLock.wait
 
     def wake_and_wait(self: RunLock) -> None:
@@ -438,7 +439,7 @@ def test_bytes_in_logs_that_are_not_utf_8_are_kept_and_shown_as_escapes(orch: Or
 
 @pytest.mark.parametrize("preload", ["", "json"], ids=["executed", "forked"])
 def test_the_timeline_has_each_tasks_first_line(orch, script, preload: str) -> None:
-    script("import time; time.sleep(0.2); print('hello')", "train.py")
+    script("import time; time.sleep(1); print('hello')", "train.py")
     done = orch("up", "train.py", "-n", "2", "-v", "--set", f"preload=[{preload}]", check=0)
     assert re.search(r"^orch: the slowest phase of the start was '[a-z ]+' of worker-[01]: [0-9.]+ s$", done.err, re.MULTILINE)
     timeline = json.loads(orch("ps", "--json", check=0).out)["timeline"]

@@ -76,7 +76,11 @@ while int(step.numpy()) < STEPS:
         enter("checkpoint")
         manager.save()
         worker.report(step=int(step.numpy()))
-enter("shutdown", 2.0 if ATTEMPT == 1 else 0.0)  # whatever is done in this phase comes in time
+enter("shutdown")
+until = time.monotonic() + 60
+while ATTEMPT == 1 and not os.path.exists("acted") and time.monotonic() < until:
+    time.sleep(0.01)
+time.sleep(2.0 if ATTEMPT == 1 else 0.0)  # whatever was done in this phase takes effect in it
 with open(f".{TASK}.done.part", "w") as file:
     json.dump({"began_at": began_at, "total": float(total.numpy()), "attempt": ATTEMPT}, file)
 os.rename(f".{TASK}.done.part", f"{TASK}.done")
@@ -144,7 +148,13 @@ class Life:
         self._wait(path.exists, f"{task} in {phase}")
 
     def task(self, name: str) -> psutil.Process:
-        found = [event["pid"] for event in self.events() if event["event"] == "task_started" and event["task"] == name]
+        found: list[int] = []
+
+        def find() -> bool:
+            found.extend(event["pid"] for event in self.events() if event["event"] == "task_started" and event["task"] == name)
+            return bool(found)
+
+        self._wait(find, f"start of {name}")  # which the task itself may know before
         return psutil.Process(found[-1])
 
     def agent(self) -> psutil.Process:
@@ -222,7 +232,7 @@ def _nothing(life: Life, draw: random.Random) -> None:
 
 
 RESTART = ("--max-restarts", "1", "--set", "restart.backoff_s=0.05", "--grace", "1")
-HANG = ("--hang-timeout", "10")  # TensorFlow, too, is silent for a while as it starts
+HANG = ("--hang-timeout", "20")  # TensorFlow, too, is silent for a while as it starts
 FAULTS = (
     Fault("task -9", _signal_task(signal.SIGKILL), 0, restarted=True, options=RESTART),
     Fault("task -9, no restart", _signal_task(signal.SIGKILL), 137, options=("--grace", "1")),
@@ -271,6 +281,7 @@ def try_once(fault: Fault, seed: int, aim: Aim | None = None) -> Verdict:
         life = Life(directory, process, aim)
         try:
             fault.act(life, draw)
+            (directory / "acted").touch()
             if fault.paused:
                 life.wait_for("shutdown", "worker-0")
                 (directory / "said").write_bytes(process.communicate(timeout=PATIENCE_S)[0])
@@ -318,7 +329,7 @@ def _judge(verdict: Verdict, fault: Fault, life: Life, code: int) -> None:
     left = [path.relative_to(life.directory) for path in _temporary_files(life, code)]
     verdict.wrong += [f"left: {path}" for path in left]
     deadline = time.monotonic() + AGENT_ENDS_S
-    while (held := [port for port in _ports(life) if not _is_free(port)]) and time.monotonic() < deadline:
+    while (held := [port for port in _ports(life) if _is_held(port, life.run.name)]) and time.monotonic() < deadline:
         time.sleep(0.05)
     verdict.wrong += [f"port {port} is still held" for port in held]
 
@@ -389,14 +400,17 @@ def _ports(life: Life) -> list[int]:
     return [task["order"]["port"] for task in plan["tasks"] if task["order"].get("port")]
 
 
-def _is_free(port: int) -> bool:
+def _is_held(port: int, run_id: str) -> bool:
+    """By this run, or by nobody that can be named: another may have been given it since."""
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what is only in TIME_WAIT belongs to nobody
         try:
             sock.bind(("127.0.0.1", port))
         except OSError:
-            return False
-    return True
+            own = {process.pid for process in _processes_of(run_id)}
+            holders = {found.pid for found in psutil.net_connections("tcp") if found.laddr and found.laddr.port == port}
+            return not holders - {None} or bool(holders & own)
+    return False
 
 
 def _look_for_orphans(verdict: Verdict, run_id: str, grace_s: float) -> None:

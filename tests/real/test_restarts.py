@@ -101,6 +101,8 @@ os.kill(pids["worker-1"], signal.SIGKILL)
 before = int(count)
 run_until_used(0)
 if sys.argv[1:] == ["leave"]:
+    while not coordinator._cluster.failure_handler._cluster_update_lock.locked():  # until it is busy with the lost worker
+        run_until_used(0)
     print("left", flush=True)
     sys.exit()
 run_until_used(1)

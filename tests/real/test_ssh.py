@@ -54,10 +54,10 @@ while True:
 
 @pytest.mark.slow
 def test_a_host_that_vanishes_from_a_training_is_named(orch, bed: Bed, script) -> None:
-    """No packet comes from it any more: the other worker only hangs, and orch says why."""
+    """No packet comes from it any more: the other worker only hangs, for TensorFlow is not to find out first, and orch says why."""
     hosts = ["hostA", "hostB"]
     options = ("--set", f"backend.hosts={json.dumps(hosts)}", "--set", f"backend.ssh={json.dumps(bed.ssh)}", "--grace", "1")
-    running = orch.start("up", str(script(FOREVER)), *options)
+    running = orch.start("up", str(script(FOREVER)), *options, "--set", "collectives.heartbeat_s=120")
     running.wait_for("worker-0 | step", timeout=180)
     bed["hostB"].cut()
     done = running.wait(timeout=180, check=125)

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,12 +93,13 @@ def test_the_worker_that_raised_is_named_and_its_waiting_peer_is_ended(orch: Orc
     assert result["cause"]["failure"]["message"] == "the shard is empty"
 
 
-def test_a_missing_peer_is_named_and_the_deadline_shows_where_everybody_is(orch: Orch, script: Script) -> None:
+def test_a_missing_peer_is_named_and_the_deadline_shows_where_everybody_is(orch: Orch, script: Script, start_warm: Any) -> None:
+    start_warm("tensorflow")  # the deadline would count the import, too
     text = all_reduce().replace(
         "    strategy =", "    if os.environ['ORCH_TASK'] == 'worker-1':\n        import time\n        time.sleep(1000)\n    strategy =", 1
     )
     script(text, "train.py")
-    done = orch("up", "train.py", "-n", "2", "--grace", "1", "--start-timeout", "40", timeout=250, check=124)
+    done = orch("up", "train.py", "-n", "2", "--grace", "1", "--start-timeout", "30", timeout=250, check=124)
     assert "waiting for worker-1: connection refused (1 of 2 up)" in done.err
     last = done.err.partition("ran out of time")[2]
     assert "(--start-timeout); waiting for worker-1: connection refused" in last

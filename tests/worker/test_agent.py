@@ -216,7 +216,7 @@ def test_stopping_is_sigterm_and_then_sigkill(agent: AgentProcess, tmp_path: Pat
     agent.hello()
     agent.start("exec sleep 1000", IGNORING, "exec sleep 1000")
     wait_for_file(tmp_path / "ready")
-    agent.order(contract.StopTasks(("worker-0", "worker-1"), 0.2))
+    agent.order(contract.StopTasks(("worker-0",), 100), contract.StopTasks(("worker-1",), 0.2))
     codes = {name: agent.wait_for(contract.Exited, lambda frame, name=name: frame.task == name) for name in ("worker-0", "worker-1")}
     assert {name: (frame.code, frame.stopped) for name, frame in codes.items()} == {"worker-0": (143, True), "worker-1": (137, True)}
     survivor = agent.wait_for(contract.Started, lambda frame: frame.task == "worker-2").pid

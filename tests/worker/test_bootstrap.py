@@ -200,7 +200,7 @@ def test_ends_are_tidy(tmp_path: Path) -> None:
         "atexit.register(lambda: print('atexit', late))\ngo = threading.Event()\n"
         "threading.Thread(target=lambda: (go.wait(), print('thread', late))).start()\n"
         "threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
-        "threading.Timer(0.1, go.set).start()\nprint('end')\n",
+        "print('end')\nthreading.Timer(0.1, go.set).start()\n",
     )
     assert compare(tmp_path, "s.py").check().out == "end\nthread the module lives on\natexit the module lives on\n"
 
