@@ -28,7 +28,7 @@ INSIGHT = tuple(
     f"orchestrator.insight.{name}" for name in ("devices", "doctor", "facts", "finding", "judge", "placement", "reads", "tensorflow_rules")
 )
 ARROWS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(INSIGHT, (*INSIGHT, "worker.missing_devices", *MODEL)),
+    **dict.fromkeys(INSIGHT, (*INSIGHT, "worker.disclosure", "worker.missing_devices", *MODEL)),
     "orchestrator.__main__": ("orchestrator.cli",),
     "orchestrator.cli": (
         "orchestrator.__version__",
@@ -51,6 +51,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "orchestrator": (),
     "worker.records": (),
     "worker.codec": (),
+    "worker.disclosure": (),
     "worker.files": (),
     "worker.collectives": (),
     "worker.reachability": (),
@@ -70,7 +71,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "worker.task": ("worker.contract", "worker.channel", "worker.files", "worker.missing_devices"),
     "worker.host": (
         *("worker.contract", "worker.channel", "worker.clock", "worker.cores", "worker.files", "worker.task"),
-        "worker.task_environment",
+        *("worker.disclosure", "worker.task_environment"),
     ),
     "worker": ("worker.contract", "worker.channel", "worker.task"),
 }
@@ -83,7 +84,7 @@ EXACT = ("orchestrator", "worker")
 
 PURE = (
     *("orchestrator.model", "orchestrator.errors", *INSIGHT),
-    *("worker.codec", "worker.collectives", "worker.contract", "worker.equipment"),
+    *("worker.codec", "worker.collectives", "worker.contract", "worker.disclosure", "worker.equipment"),
     *("worker.manifest", "worker.missing_devices", "worker.naming", "worker.questions", "worker.reachability", "worker.records"),
 )
 PURE_IMPORTS = {

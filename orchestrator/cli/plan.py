@@ -32,7 +32,10 @@ SEEN_RUN_DIR = "<run directory, if this host sees it>"
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def plan_command(ctx: click.Context, /, as_json: bool, **_: Any) -> int:
-    """Print the tasks, hosts and each TF_CONFIG that a spec means. Takes what orch up takes to say what runs, and starts nothing."""
+    """Print the tasks, hosts and each TF_CONFIG that a spec means. Takes what orch up takes to say what runs, and starts nothing.
+
+    The variables that the spec sets are printed as they are, secrets too.
+    """
     document, base = read_document(ctx)
     print_plan(parse(document, workdir=base), as_json=as_json)
     return 0

@@ -5,8 +5,10 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
+
+from worker.disclosure import disclose
 
 from .facts import HostReport, Machine, TensorFlow
 from .finding import Finding, Severity, Wanted
@@ -24,9 +26,9 @@ def exit_code(findings: Sequence[Finding], *, strict: bool) -> int:
 
 
 def to_json(hosts: Sequence[HostReport], findings: Sequence[Finding], wanted: Wanted, code: int) -> dict[str, Any]:
-    """Everything, for programs."""
+    """Everything, for programs. Of the spec's variables those that are shown of a host's environment."""
     return {
-        "wanted": asdict(wanted),
+        "wanted": asdict(replace(wanted, env=disclose(wanted.env))),
         "hosts": [asdict(facts) for facts in hosts],
         "findings": [asdict(finding) for finding in findings],
         "exit_code": code,

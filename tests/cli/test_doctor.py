@@ -116,14 +116,17 @@ def test_ctrl_c_ends_it_and_what_it_had_started(orch: Orch, tmp_path: Path) -> N
     assert "Traceback" not in done.err
 
 
-def test_the_spec_s_ports_are_tried_and_secrets_stay_on_the_host(orch: Orch, without_tensorflow: str) -> None:
+def test_the_spec_s_ports_are_tried_and_secrets_are_not_shown(orch: Orch, without_tensorflow: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         words = ["--python", without_tensorflow, "--ports", f"{port}-{port}", "-n", "1"]
+        for said in ("API_TOKEN=secret", "TF_KEY=secret", "all_proxy=http://me:secret@proxy:1", "TF_USE_LEGACY_KERAS=1"):
+            words += ["--env", said]
         found = diagnose(orch, *words, check=1, http_proxy="http://me:secret@proxy:3128", TF_TOKEN="secret")
     errors = {one["topic"]: one for one in found["findings"] if one["severity"] == "error"}
     assert errors["ports"]["what"] == f"0 of the ports {port}-{port} are free"
     assert "secret" not in json.dumps(found)
+    assert found["wanted"]["env"] == {"TF_USE_LEGACY_KERAS": "1", "all_proxy": "http://…@proxy:1"}
     assert "http_proxy is set" in {one["what"] for one in found["findings"]}
 
 

@@ -23,12 +23,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..cores import count_cores
+from ..disclosure import disclose
 from . import driver
 
 COMPLAINT_S = 20.0
-PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "no_proxy", "no_grpc_proxy")
-PREFIXES = ("CUDA_", "TF_", "XLA_", "KERAS_", "NCCL_", "GRPC_", "OMP_", "ORCH_", "NVIDIA_")
-NAMES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "TMPDIR")
 LIMITS = {"open_files": "RLIMIT_NOFILE", "locked_memory": "RLIMIT_MEMLOCK", "processes": "RLIMIT_NPROC", "address_space": "RLIMIT_AS"}
 MAX_PORTS = 10_000
 """More ports of a range than this are not tried."""
@@ -49,7 +47,7 @@ def look(run_dir: str, ports: tuple[int, int] | None) -> dict[str, Any]:
         "run_dir": _disk(_existing(run_dir)),
         "shm": _disk("/dev/shm") if os.path.isdir("/dev/shm") else None,
         "limits": {name: _limit(constant) for name, constant in LIMITS.items() if hasattr(resource, constant)},
-        "environment": dict(_environment()),
+        "environment": disclose(os.environ),
         "names": _names(),
         "ports": _ports(ports),
         "nvidia": _nvidia(),
@@ -123,15 +121,6 @@ def _disk(path: str) -> dict[str, Any]:
 def _limit(constant: str) -> list[int | None]:
     """Soft and hard; None: no limit."""
     return [None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(getattr(resource, constant))]
-
-
-def _environment() -> Iterator[tuple[str, str]]:
-    """The variables that change how TensorFlow runs. A proxy's password stays here."""
-    for name, value in os.environ.items():
-        if name.lower() in PROXIES:
-            yield name, re.sub(r"//[^/@]*@", "//…@", value)
-        elif (name.startswith(PREFIXES) or name in NAMES) and not re.search("TOKEN|SECRET|PASSWORD|KEY", name):
-            yield name, value[:2000]
 
 
 def _names() -> dict[str, Any]:

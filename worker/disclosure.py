@@ -1,0 +1,24 @@
+"""Which variables of an environment are repeated to people: the same for what a host has and for what a spec sets. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "no_proxy", "no_grpc_proxy")
+PREFIXES = ("CUDA_", "TF_", "XLA_", "KERAS_", "NCCL_", "GRPC_", "OMP_", "ORCH_", "NVIDIA_")
+NAMES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "TMPDIR")
+MOST_CHARACTERS = 2000
+_SECRET = re.compile("TOKEN|SECRET|PASSWORD|KEY", re.IGNORECASE)
+_LOGIN = re.compile(r"//[^/@]*@")
+
+
+def disclose(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that change how TensorFlow runs, except what looks like a secret. A proxy's password is taken out."""
+    found = {}
+    for name, value in environment.items():
+        if name.lower() in PROXIES:
+            found[name] = _LOGIN.sub("//…@", value)
+        elif (name.startswith(PREFIXES) or name in NAMES) and not _SECRET.search(name):
+            found[name] = value[:MOST_CHARACTERS]
+    return found
