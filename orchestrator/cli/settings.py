@@ -43,7 +43,9 @@ def read_settings(ctx: click.Context) -> tuple[Node, str]:
     document, base = _read_file(given["file"])
     assignments = [documents.parse_assignment(text, "--set") for text in given["assignments"]]
     environment, flags = _option_overlays(ctx)
-    for path, value in [*environment, *assignments, *flags, *_variables(given["variables"]), *_program(ctx, base)]:
+    for path, value in [*environment, *assignments, *flags, *_variables(given["variables"])]:
+        document = documents.overlay(document, path, value)
+    for path, value in _program(ctx, _tasks_directory(document, base)):
         document = documents.overlay(document, path, value)
     return document, base
 
@@ -151,15 +153,21 @@ def _variables(texts: Sequence[str]) -> Iterator[Overlay]:
         yield ("defaults", "env", name), Node(value, "--env", value)
 
 
-def _program(ctx: click.Context, base: str) -> Iterator[Overlay]:
-    """A program named on the command line takes the place of the file's."""
+def _tasks_directory(document: Node, base: str) -> str:
+    """Where the tasks start; what is wrong with the value of `workdir` the parser says."""
+    named = document.value.get("workdir") if isinstance(document.value, dict) else None
+    return os.path.join(base, named.value) if named is not None and isinstance(named.value, str) else base
+
+
+def _program(ctx: click.Context, directory: str) -> Iterator[Overlay]:
+    """A program named on the command line takes the place of the file's. `directory`: where the tasks start."""
     script, module = ctx.params["script"], ctx.params["spec_module"]
     if script is not None and module is not None:
         raise UsageError(f"both a script ({script}) and a module ({module}) are given; only one can run")
     if script is not None:
         chosen = "command" if ctx.params["no_python"] else "script"
         yield from _instead_of_others(chosen, "SCRIPT")
-        yield (chosen,), Node(_as_seen_from(base, script, chosen), "SCRIPT", script)
+        yield (chosen,), Node(_as_seen_from(directory, script, chosen), "SCRIPT", script)
     elif ctx.params["no_python"]:
         raise UsageError("--no-python needs a program: orch up --no-python PROGRAM -- ARGS")
     script_args = ctx.meta["orch.script_args"]
@@ -167,9 +175,9 @@ def _program(ctx: click.Context, base: str) -> Iterator[Overlay]:
         yield ("args",), Node([Node(word, "ARGS", word) for word in script_args], "ARGS")
 
 
-def _as_seen_from(base: str, script: str, kind: str) -> str:
-    """A path typed here, for tasks that start in `base`."""
-    if base == os.getcwd() or (kind == "command" and os.sep not in script):
+def _as_seen_from(directory: str, script: str, kind: str) -> str:
+    """A path typed here, for tasks that start in `directory`: it starts where it was typed."""
+    if os.path.realpath(directory) == os.getcwd() or (kind == "command" and os.sep not in script):
         return script
     return os.path.abspath(script)
 

@@ -21,8 +21,10 @@ pytestmark = pytest.mark.root
 PROGRAM = "import helper, os, sys\nprint(helper.WORD, os.getcwd(), os.path.exists('data.bin'))\nopen('left-here', 'w').close()\n"
 
 
-def up(orch, bed: Bed, hosts: str, *options: str, **settings):
-    return orch("up", "script.py", "-H", hosts, "--set", f"backend.ssh={json.dumps(bed.ssh)}", *options, **settings)
+def up(orch, bed: Bed, hosts: str, *options: str, at: Path | None = None, **settings):
+    """`at`: the working directory, if it is not the one here, and where the script lies."""
+    words = ("script.py",) if at is None else (str(at / "script.py"), "--workdir", str(at))
+    return orch("up", *words, "-H", hosts, "--set", f"backend.ssh={json.dumps(bed.ssh)}", *options, **settings)
 
 
 @pytest.fixture
@@ -164,15 +166,15 @@ def test_a_shared_directory_is_compared(orch, bed: Bed, tmp_path: Path) -> None:
     (bed.own / "work/helper.py").write_text("")
     (bed["hostA"].files / "work/helper.py").write_text("")
     try:
-        done = up(orch, bed, "hostA,hostB", "--workdir", str(bed.own / "work"), check=2)
+        done = up(orch, bed, "hostA,hostB", at=bed.own / "work", check=2)
         assert f"host hostB: '{bed.own}/work' is not what it is where orch runs: helper.py is missing" in done.err
         assert "code: ship" in done.err
         (bed["hostB"].files / "work/helper.py").write_text("VALUE = 2\n")
-        done = up(orch, bed, "hostA,hostB", "--workdir", str(bed.own / "work"), check=2)
+        done = up(orch, bed, "hostA,hostB", at=bed.own / "work", check=2)
         assert "helper.py is different" in done.err
-        up(orch, bed, "hostA,hostB", "--workdir", str(bed.own / "work"), "--set", "backend.code=unchecked", check=0)
+        up(orch, bed, "hostA,hostB", "--set", "backend.code=unchecked", at=bed.own / "work", check=0)
         (bed["hostB"].files / "work/helper.py").write_text("")
-        up(orch, bed, "hostA,hostB", "--workdir", str(bed.own / "work"), check=0)
+        up(orch, bed, "hostA,hostB", at=bed.own / "work", check=0)
         done = up(orch, bed, "hostA", "--workdir", str(tmp_path / "nowhere"), check=2)
         assert "does not exist" in done.err
     finally:
@@ -205,11 +207,12 @@ def test_an_old_copy_of_anything_that_a_run_is_made_of_is_refused(orch, bed: Bed
     here, old, _ = everywhere
     (old / "z_last.py").write_text("WORD = 'old'\n")
     (old / "config.yaml").write_text("rate: old")
-    done = up(orch, bed, "hostA,hostB", "--workdir", str(here), check=2)
+    done = up(orch, bed, "hostA,hostB", at=here, check=2)
     assert f"host hostA: '{here}' is not what it is where orch runs: config.yaml, z_last.py are different; make it the same" in done.err
     assert "hostB" not in done.err
     (old / "z_last.py").write_text("WORD = 'new'\n")
-    command = ("up", "--no-python", "./run.sh", "-H", "hostA,hostB", "--workdir", str(here), "--set", f"backend.ssh={json.dumps(bed.ssh)}")
+    ssh = f"backend.ssh={json.dumps(bed.ssh)}"
+    command = ("up", "--no-python", str(here / "run.sh"), "-H", "hostA,hostB", "--workdir", str(here), "--set", ssh)
     assert "config.yaml is different" in orch(*command, check=2).err
     (old / "config.yaml").write_text("rate: new")
     (old / "run.sh").write_text("#!/bin/sh\nexec cat config.yaml;\n")
@@ -219,7 +222,7 @@ def test_an_old_copy_of_anything_that_a_run_is_made_of_is_refused(orch, bed: Bed
     (old / "metrics.json").write_text("[]")
     for name in ("train.log", "model.h5", "checkpoint"):
         (here / name).write_text("from an earlier run")
-    done = up(orch, bed, "hostA,hostB", "--workdir", str(here), check=0)
+    done = up(orch, bed, "hostA,hostB", at=here, check=0)
     assert f"host hostA: metrics.json is different in '{here}', where orch runs it is otherwise" in done.err
     assert "compared by size" not in done.err
 
@@ -228,7 +231,7 @@ def test_what_is_wrong_on_several_hosts_is_said_once_and_names_all_of_them(orch,
     (bed.own / "here").mkdir()
     (bed.own / "here/script.py").write_text("")
     try:
-        done = up(orch, bed, "hostA,hostB", "--workdir", str(bed.own / "here"), check=2)
+        done = up(orch, bed, "hostA,hostB", at=bed.own / "here", check=2)
     finally:
         subprocess.run(["rm", "-rf", str(bed.own / "here")], check=True)
     assert f"Error: hosts hostA, hostB: the working directory '{bed.own}/here' does not exist" in done.err

@@ -127,6 +127,13 @@ def test_a_missing_script_is_named_with_the_one_that_was_meant(orch: Orch, tmp_p
     nothing_was_kept(tmp_path)
 
 
+def test_a_typed_script_that_lies_in_the_tasks_directory_is_found_there(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/train.py").touch()
+    meant = tmp_path / "src/train.py"
+    complaint(orch("up", "train.py", "--workdir", "src"), 2, f"'{tmp_path}/train.py'", "No such file", f"did you mean '{meant}'?")
+
+
 @pytest.mark.parametrize("detached", [False, True], ids=["attached", "detached"])
 def test_a_syntax_error_is_shown_with_its_line(orch: Orch, script: Script, tmp_path: Path, detached: bool) -> None:
     script("x = 1\nprint('a'\ny = 2\n", "bad.py")

@@ -232,6 +232,39 @@ def test_paths_of_a_file_start_at_the_file_and_those_typed_start_here(orch: Orch
     assert not (project / ".orch").exists()
 
 
+@pytest.mark.parametrize(
+    ("file", "words", "env"),
+    [
+        ("{workdir: src}", (), {}),
+        ("{}", ("--workdir", "src"), {}),
+        ("{}", ("--set", "workdir=src"), {}),
+        ("{}", (), {"ORCH_WORKDIR": "src"}),
+    ],
+    ids=["file", "flag", "set", "variable"],
+)
+def test_a_typed_script_starts_here_whatever_sets_the_tasks_directory(
+    orch: Orch, tmp_path: Path, file: str, words: tuple[str, ...], env: dict[str, str]
+) -> None:
+    (tmp_path / "project/src").mkdir(parents=True)
+    (tmp_path / "project/own.py").touch()
+    (tmp_path / "project/orch.yaml").write_text(file)
+    for place, typed in (("project", "own.py"), (".", "project/own.py"), ("project/src", "../own.py")):
+        spec = os.path.relpath(tmp_path / "project/orch.yaml", tmp_path / place)
+        for chosen in ((), ("--no-python",)):
+            name = f"./{typed}" if chosen and place == "project" else typed
+            found = json.loads(orch("plan", "--json", "-f", spec, *chosen, name, *words, env=env, cwd=tmp_path / place, check=0).out)
+            program = found["tasks"][0]["program"]["target"]
+            assert found["workdir"] == str(tmp_path / "project/src")
+            assert os.path.normpath(tmp_path / "project/src" / program) == str(tmp_path / "project/own.py")
+
+
+def test_a_typed_script_keeps_its_name_where_the_tasks_start_here(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "here").symlink_to(tmp_path)
+    for words in ((), ("--workdir", "."), ("--workdir", "here"), ("--workdir", str(tmp_path))):
+        found = json.loads(orch("plan", "--json", "show.py", *words, check=0).out)
+        assert found["tasks"][0]["program"]["target"] == "show.py"
+
+
 def test_a_module_runs_as_python_runs_it(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").write_text("")

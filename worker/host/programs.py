@@ -118,7 +118,7 @@ def _check_script(target: str, cwd: str) -> str | None:
         with open(path, "rb") as file:
             source = file.read(MAX_CHECKED)
     except OSError as error:
-        return f"the script {target!r} cannot be read in {cwd!r}: {error.strerror}{_suggest(path)}"
+        return f"the script {target!r} cannot be read in {cwd!r}: {error.strerror}{_suggest(path, cwd)}"
     if source.startswith(b"PK") or len(source) == MAX_CHECKED:
         return None
     try:
@@ -130,11 +130,13 @@ def _check_script(target: str, cwd: str) -> str | None:
     return None
 
 
-def _suggest(path: str) -> str:
-    """The file beside a missing one that was probably meant."""
+def _suggest(path: str, cwd: str) -> str:
+    """The file that was probably meant by a missing one: of its name in the working directory, or beside it."""
     import difflib  # wanted only now
 
     directory, name = os.path.split(path)
+    if os.path.isfile(there := os.path.join(cwd, name)):
+        return f"; did you mean {there!r}?"
     try:
         near = difflib.get_close_matches(name, os.listdir(directory), n=1, cutoff=0.75)
     except OSError:
