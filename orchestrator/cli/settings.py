@@ -61,7 +61,10 @@ def _read_file(name: str | None) -> tuple[Node, str]:
     path = Path(name or "orch.yaml")
     if name is None and not path.is_file():
         return documents.empty(), os.getcwd()
-    return documents.read(_read_whole(path), str(path)), str(path.resolve().parent)
+    document = documents.read(_read_whole(path), str(path))
+    real = path.resolve()
+    # A pipe, as of -f <(...), and the deleted file that is a shell's here-document lie nowhere.
+    return document, str(real.parent) if real.is_file() else os.getcwd()
 
 
 def _read_whole(path: Path) -> bytes:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -256,6 +257,23 @@ def test_a_typed_script_starts_here_whatever_sets_the_tasks_directory(
             program = found["tasks"][0]["program"]["target"]
             assert found["workdir"] == str(tmp_path / "project/src")
             assert os.path.normpath(tmp_path / "project/src" / program) == str(tmp_path / "project/own.py")
+
+
+def test_a_spec_that_comes_out_of_a_pipe_has_the_directory_of_the_shell(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real/orch.yaml").write_text("script: show.py\n")
+    (tmp_path / "link.yaml").symlink_to("real/orch.yaml")
+    command = [sys.executable, "-m", "orchestrator", "plan", "--json", "-f"]
+    done = subprocess.run(["bash", "-c", '"$@" <(echo script: show.py)', "bash", *command], cwd=tmp_path, capture_output=True, timeout=100)
+    assert json.loads(done.stdout)["workdir"] == str(tmp_path), done.stderr
+    text = (tmp_path / "real/orch.yaml").read_text()
+    with tempfile.TemporaryFile(dir=tmp_path / "real") as deleted:
+        deleted.write(text.encode())
+        deleted.seek(0)
+        done = subprocess.run([*command, "/dev/stdin"], stdin=deleted, cwd=tmp_path, capture_output=True, timeout=100)
+    assert json.loads(done.stdout)["workdir"] == str(tmp_path), done.stderr
+    for name in ("link.yaml", "real/orch.yaml"):
+        assert json.loads(orch("plan", "--json", "-f", name, check=0).out)["workdir"] == str(tmp_path / "real")
 
 
 def test_a_typed_script_keeps_its_name_where_the_tasks_start_here(orch: Orch, tmp_path: Path) -> None:
