@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from pathlib import PurePosixPath
 from typing import Literal, Protocol
 
 from worker.records import dataclass
@@ -31,12 +30,6 @@ class Host:
     interface: str = ""
     is_here: bool = True
     """It is the machine that orch runs on: the working directory is the same by itself."""
-
-
-def from_workdir(spec: ClusterSpec, python: str) -> str:
-    """What `python` of a spec or a host names there: a path starts at the working directory, ``~/`` stays for that host's home, and a
-    word for its PATH."""
-    return str(PurePosixPath(spec.workdir, python)) if "/" in python and not python.startswith("~/") else python
 
 
 Errand = Literal["agent", "inquiry"]

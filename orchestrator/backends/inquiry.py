@@ -14,7 +14,7 @@ from worker.contract import Inquiry, Told
 from worker.records import dataclass
 
 from ..model.spec import ClusterSpec
-from . import Diagnosis, Host, load, local
+from . import Diagnosis, Host, interpreters, load
 from .agents import AgentLink
 from .reach import reach
 
@@ -51,7 +51,7 @@ async def _inquire(spec: ClusterSpec, inquiry: Inquiry) -> list[Answers]:
     backend = load(spec.backend.type)
     with tempfile.TemporaryDirectory(prefix="orch-doctor-") as logs:
         asked = {
-            host.name: _Conversation(host, program_of(spec, host), inquiry, Path(logs, str(number)))
+            host.name: _Conversation(host, interpreters.of(spec, host), inquiry, Path(logs, str(number)))
             for number, host in enumerate(backend.hosts(spec))
         }
         try:
@@ -63,12 +63,6 @@ async def _inquire(spec: ClusterSpec, inquiry: Inquiry) -> list[Answers]:
         finally:
             await asyncio.gather(*(one.link.close() for one in asked.values()))
         return [one.answers for one in asked.values()]
-
-
-def program_of(spec: ClusterSpec, host: Host) -> str:
-    """The interpreter that the host's tasks would run under."""
-    python = next((named.python for named in spec.backend.hosts if named.name == host.name), "") or spec.python
-    return local.interpreter(spec, python) if host.is_here else python or "python3"
 
 
 class _Conversation:

@@ -13,7 +13,7 @@ from pathlib import Path
 import worker
 
 from ..model.spec import ClusterSpec
-from . import Backend, Errand, Host, Transport, from_workdir
+from . import Backend, Errand, Host, Transport, interpreters
 
 NAME = "local"
 
@@ -25,7 +25,7 @@ class Local:
         return (Host(NAME, "127.0.0.1", sees_run_dir=True),)
 
     def transport(self, spec: ClusterSpec, host: Host, errand: Errand = "agent") -> Transport:
-        return transport(interpreter(spec, spec.python), errand)
+        return transport(interpreters.of(spec, host), errand)
 
     def request(self, spec: ClusterSpec) -> Mapping[str, str]:
         return {"agent-local.txt": shlex.join(self.transport(spec, self.hosts(spec)[0]).argv) + "\n"}
@@ -42,11 +42,6 @@ class Local:
 
 def make() -> Backend:
     return Local()
-
-
-def interpreter(spec: ClusterSpec, python: str) -> str:
-    """The one that `python` names on this machine; empty: the one that runs orch."""
-    return os.path.expanduser(from_workdir(spec, python)) or sys.executable
 
 
 def transport(python: str, errand: Errand = "agent") -> Transport:

@@ -13,7 +13,6 @@ import re
 import secrets
 import shlex
 import socket
-import sys
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +22,7 @@ import worker
 from ..errors import UsageError
 from ..model.endings import describe_return
 from ..model.spec import ClusterSpec, HostSpec
-from . import Backend, Diagnosis, Errand, Host, Transport, from_workdir, local
+from . import Backend, Diagnosis, Errand, Host, Transport, interpreters, local
 
 # BatchMode: ask nobody. RemoteCommand and forwardings of the user's configuration are for people who log in.
 OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "-o", "RemoteCommand=none")
@@ -55,16 +54,15 @@ class Ssh:
         )
 
     def transport(self, spec: ClusterSpec, host: Host, errand: Errand = "agent") -> Transport:
-        named = _named(spec, host)
-        if _is_here(named):
-            return local.transport(local.interpreter(spec, named.python or spec.python), errand)
+        if host.is_here:
+            return local.transport(interpreters.of(spec, host), errand)
         mark = f"\norch-agent-{secrets.token_hex(8)}\n".encode()
-        return Transport(_command(spec, named), _arrival(mark, errand), mark, functools.partial(diagnose, named))
+        return Transport(_command(spec, host), _arrival(mark, errand), mark, functools.partial(diagnose, _named(spec, host)))
 
     def request(self, spec: ClusterSpec) -> Mapping[str, str]:
         commands = {
-            host.name: local.transport(local.interpreter(spec, host.python or spec.python)).argv if _is_here(host) else _command(spec, host)
-            for host in spec.backend.hosts
+            host.name: local.transport(interpreters.of(spec, host)).argv if host.is_here else _command(spec, host)
+            for host in self.hosts(spec)
         }
         return {f"agent-{name}.txt": shlex.join(argv) + "\n" for name, argv in commands.items()}
 
@@ -86,14 +84,16 @@ def _is_here(host: HostSpec) -> bool:
     return not (host.user or host.port) and (host.name in _HERE or host.name == socket.gethostname())
 
 
-def _command(spec: ClusterSpec, host: HostSpec) -> tuple[str, ...]:
-    login = (*(("-l", host.user) if host.user else ()), *(("-p", str(host.port)) if host.port else ()))
+def _command(spec: ClusterSpec, host: Host) -> tuple[str, ...]:
+    named = _named(spec, host)
+    login = (*(("-l", named.user) if named.user else ()), *(("-p", str(named.port)) if named.port else ()))
     return (*(spec.backend.ssh or ("ssh",)), *OPTIONS, *login, "--", host.name, _remote_command(spec, host))
 
 
-def _remote_command(spec: ClusterSpec, host: HostSpec) -> str:
-    boot = f'exec {_interpreter(spec, host)} -I -c "{BOOT}"'
-    setup = spec.backend.setup if host.setup is None else host.setup
+def _remote_command(spec: ClusterSpec, host: Host) -> str:
+    boot = f'exec {_word(interpreters.of(spec, host))} -I -c "{BOOT}"'
+    named = _named(spec, host)
+    setup = spec.backend.setup if named.setup is None else named.setup
     if not setup:
         return boot
     # A login shell, because that is where `module` and `conda` are. What a line prints or reads must not be the channel's.
@@ -102,14 +102,9 @@ def _remote_command(spec: ClusterSpec, host: HostSpec) -> str:
     return f"exec bash -lc {shlex.quote(f'{lines}; {boot}')}"
 
 
-def _interpreter(spec: ClusterSpec, host: HostSpec) -> str:
-    """The word that stands for the host's Python in a shell. The working directory has the same path there."""
-    python = host.python or spec.python
-    if not python:
-        python = "python3" if spec.backend.code == "ship" or host.setup or spec.backend.setup else sys.executable
-    if python.startswith("~/"):
-        return f"~/{shlex.quote(python[2:])}"
-    return shlex.quote(from_workdir(spec, python))
+def _word(python: str) -> str:
+    """What stands for the host's Python in a shell, which knows its home."""
+    return f"~/{shlex.quote(python[2:])}" if python.startswith("~/") else shlex.quote(python)
 
 
 # --- worker/ on its way -------------------------------------------------------------------------

@@ -11,19 +11,17 @@ import click
 
 from worker.contract import Inquiry
 
+from ..backends import interpreters
 from ..insight import doctor
 from ..insight.facts import HostReport
 from ..insight.finding import Wanted
 from ..insight.gather import gather
 from ..insight.judge import judge
-from ..model import document as documents
 from ..model import plan
-from ..model.document import Node
-from ..model.parse import parse
 from ..model.spec import PROGRAM_KINDS, ClusterSpec
 from ..record.logs import wants_color
 from .options import ScriptCommand, home_option, import_timeout_option, spec_options
-from .settings import read_settings, says
+from .settings import read_spec, says
 from .views import color_option
 
 if TYPE_CHECKING:
@@ -69,12 +67,8 @@ def doctor_command(ctx: click.Context, /, home: str, import_timeout: float, stri
 
 def _spec(ctx: click.Context) -> tuple[ClusterSpec, str]:
     """What is to be run, as far as it is said, and its strategy; "" if nothing says one."""
-    document, base = read_settings(ctx)
-    is_cluster = says(document, "strategy", "tasks", *PROGRAM_KINDS)
-    if not says(document, *PROGRAM_KINDS):
-        document = documents.overlay(document, ("script",), Node("any.py", "orch doctor", "any.py"))
-    spec = parse(document, workdir=base)
-    return spec, spec.strategy if is_cluster else ""
+    spec, document = read_spec(ctx, needs_program=False)
+    return spec, spec.strategy if says(document, "strategy", "tasks", *PROGRAM_KINDS) else ""
 
 
 def _announcement(spec: ClusterSpec, needs_tensorflow: bool, import_s: float) -> str:
@@ -82,7 +76,7 @@ def _announcement(spec: ClusterSpec, needs_tensorflow: bool, import_s: float) ->
     names = [host.name for host in spec.backend.hosts]
     limit = f"(at most {import_s:g} s)"
     if not names:
-        return f"importing TensorFlow with {spec.python or sys.executable} {limit}" if needs_tensorflow else ""
+        return f"importing TensorFlow with {interpreters.of_this_machine(spec)} {limit}" if needs_tensorflow else ""
     asking = f"asking {', '.join(names) if len(names) <= MOST_NAMED else f'{len(names)} hosts'}"
     return f"{asking}, and importing TensorFlow there {limit}" if needs_tensorflow else asking
 

@@ -17,11 +17,10 @@ from worker.task_environment import compose
 
 from ..backends import load
 from ..model import plan, slots
-from ..model.parse import parse
 from ..model.plan import HostFacts, Plan, PlannedTask
 from ..model.spec import ClusterSpec, opens_port
 from .options import ScriptCommand, spec_options
-from .settings import read_document
+from .settings import read_spec
 
 RUN_DIR = "<run directory>"
 SEEN_RUN_DIR = "<run directory, if this host sees it>"
@@ -36,8 +35,8 @@ def plan_command(ctx: click.Context, /, as_json: bool, **_: Any) -> int:
 
     The variables that the spec sets are printed as they are, secrets too.
     """
-    document, base = read_document(ctx)
-    print_plan(parse(document, workdir=base), as_json=as_json)
+    spec = read_spec(ctx)[0]
+    print_plan(spec, as_json=as_json)
     return 0
 
 

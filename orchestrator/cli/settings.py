@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from ..errors import Problem, SpecError, UsageError
 from ..model.document import Node
-from ..model.spec import PROGRAM_KINDS
+from ..model.spec import PROGRAM_KINDS, ClusterSpec
 from .options import OPTIONS, SpecOption
 
 Overlay = tuple[str | Sequence[str], Node]
@@ -27,16 +27,26 @@ _NOTHING_TO_RUN = (
 )
 
 
-def read_document(ctx: click.Context) -> tuple[Node, str]:
-    """The document that the command line means, and the directory that its paths start from. Raises `SpecError`, `UsageError`."""
-    document, base = read_settings(ctx)
-    if not document.place and not says(document, *PROGRAM_KINDS):
-        raise UsageError(_NOTHING_TO_RUN)
-    return document, base
+def read_spec(ctx: click.Context, *, needs_program: bool = True) -> tuple[ClusterSpec, Node]:
+    """What the command line means, and the document that says it. Raises `SpecError`, `UsageError`.
+
+    Without `needs_program` a script of no meaning stands in where none is named.
+    """
+    from ..model import document as documents
+    from ..model.parse import parse
+
+    document, base = _read_document(ctx)
+    complete = document
+    if not says(document, *PROGRAM_KINDS):
+        if needs_program and not document.place:
+            raise UsageError(_NOTHING_TO_RUN)
+        if not needs_program:
+            complete = documents.overlay(document, ("script",), Node("any.py", ctx.command_path, "any.py"))
+    return parse(complete, workdir=base), document
 
 
-def read_settings(ctx: click.Context) -> tuple[Node, str]:
-    """The same, for a command that needs nothing to run."""
+def _read_document(ctx: click.Context) -> tuple[Node, str]:
+    """The document that the command line means, and the directory that its paths start from."""
     from ..model import document as documents
 
     given = ctx.params

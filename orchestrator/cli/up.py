@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from .options import ScriptCommand, home_option, spec_options
-from .settings import read_document
+from .settings import read_spec
 from .views import view_options
 
 
@@ -31,10 +31,7 @@ def up_command(ctx: click.Context, /, home: str, detached: bool, dry_run: bool, 
     What is not said here is read from orch.yaml, if there is one. What an option says of the cluster can also be said by a
     variable (ORCH_START_TIMEOUT for --start-timeout) or a key of orch.yaml; a flag beats a variable, a variable beats the file.
     """
-    from ..model.parse import parse
-
-    document, base = read_document(ctx)
-    spec = parse(document, workdir=base)
+    spec = read_spec(ctx)[0]
     if dry_run:
         from .plan import print_dry_run
 

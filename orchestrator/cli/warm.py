@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
-from ..backends import load
+from ..backends import interpreters, load
 from ..errors import UsageError
 from ..insight import warm
-from ..model import document as documents
-from ..model.document import Node
-from ..model.parse import parse
-from ..model.spec import DEFAULT_PRELOAD, PROGRAM_KINDS, ClusterSpec
+from ..model.spec import DEFAULT_PRELOAD, ClusterSpec
 from ..record.words import describe_moment, describe_seconds
 from .options import ScriptCommand, import_timeout_option, spec_options
-from .settings import read_settings, says
+from .settings import read_spec
 
 F = TypeVar("F", bound=Callable[..., Any])
 IDLE_S = 1800.0
@@ -47,15 +43,12 @@ def _options(command: F) -> F:
 
 def _read_spec(ctx: click.Context, preload: tuple[str, ...]) -> tuple[ClusterSpec, tuple[str, ...]]:
     """What `orch up` would run with the same words, and what is to be imported for it. A script need not be named."""
-    document, base = read_settings(ctx)
-    if not says(document, *PROGRAM_KINDS):
-        document = documents.overlay(document, ("script",), Node("any.py", "orch warm", "any.py"))
-    spec = parse(document, workdir=base)
+    spec = read_spec(ctx, needs_program=False)[0]
     return spec, preload or (DEFAULT_PRELOAD if spec.preload is None else spec.preload)
 
 
 def _ask(what: str, spec: ClusterSpec, options: dict[str, Any], more_s: float = 0.0) -> dict[str, Any]:
-    return warm.ask(what, {**options, "cwd": spec.workdir, "told": True}, spec.python, spec.env, more_s)
+    return warm.ask(what, {**options, "cwd": spec.workdir, "told": True}, interpreters.of_this_machine(spec), spec.env, more_s)
 
 
 @warm_command.command("start", cls=ScriptCommand)
@@ -77,7 +70,7 @@ def start_command(
     spec, names = _read_spec(ctx, preload)
     if not names:
         raise UsageError("the spec says preload: [], so nothing is imported ahead; take that out of it, or name modules with --preload")
-    what = f"importing {', '.join(names)} with {spec.python or sys.executable}"
+    what = f"importing {', '.join(names)} with {interpreters.of_this_machine(spec)}"
     click.echo(f"orch: {what}, unless that is done already (at most {import_timeout:g} s)", err=True)
     answer = _ask("start", spec, {"preload": names, "idle_s": idle_timeout, "import_s": import_timeout}, import_timeout)
     if as_json:

@@ -20,13 +20,16 @@ _COMMAND = Path(worker.contract.__file__).parent / "host" / "warm" / "command.py
 
 
 def ask(
-    what: str, options: Mapping[str, Any], python: str = "", env: Mapping[str, str] | None = None, more_s: float = 0.0
+    what: str,
+    options: Mapping[str, Any],
+    program: str = sys.executable,
+    env: Mapping[str, str] | None = None,
+    more_s: float = 0.0,
 ) -> dict[str, Any]:
     """What `warm/command.py` answers, which may take `more_s` seconds longer than others. Raises `OrchError`, with what it complains of.
 
-    `env`: the spec's, which may hold secrets, and so is told where nobody else can read it.
+    `program`: the Python that runs it. `env`: the spec's, which may hold secrets, and so is told where nobody else can read it.
     """
-    program = python or sys.executable
     try:
         asked = asking.ask(
             [program, "-I", str(_COMMAND), what, json.dumps(options)], os.environ, ANSWER_S + more_s, json.dumps(dict(env or {})).encode()

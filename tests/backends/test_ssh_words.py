@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from orchestrator.backends import inquiry, load, ssh
+from orchestrator.backends import interpreters, load, ssh
 from orchestrator.model.parse import parse
 from orchestrator.model.spec import ClusterSpec, HostSpec
 from tests.trees import wrap
@@ -67,20 +67,27 @@ def test_why_there_is_no_agent(code, said, expected, passing):
 
 
 @pytest.mark.parametrize(
-    ("backend", "expected"),
+    ("backend", "expected", "named"),
     [
-        ({"hosts": {"a": {"python": "/opt/p/bin/python"}}}, "exec /opt/p/bin/python -I -c"),
-        ({"hosts": {"a": {"python": "python3.12"}}}, "exec python3.12 -I -c"),
-        ({"hosts": {"a": {"python": "venv/bin/python"}}}, "exec /w/venv/bin/python -I -c"),
-        ({"hosts": {"a": {"python": "~/my env/bin/python"}}}, "exec ~/'my env/bin/python' -I -c"),
-        ({"hosts": {"a": {"python": "a;rm -rf x"}}}, "exec 'a;rm -rf x' -I -c"),
-        ({"hosts": "a"}, f"exec {sys.executable} -I -c"),
-        ({"hosts": "a", "code": "ship"}, "exec python3 -I -c"),
+        ({"hosts": {"a": {"python": "/opt/p/bin/python"}}}, "/opt/p/bin/python", "/opt/p/bin/python"),
+        ({"hosts": {"a": {"python": "python3.12"}}}, "python3.12", "python3.12"),
+        ({"hosts": {"a": {"python": "venv/bin/python"}}}, "/w/venv/bin/python", "/w/venv/bin/python"),
+        ({"hosts": {"a": {"python": "~/my env/bin/python"}}}, "~/'my env/bin/python'", "~/my env/bin/python"),
+        ({"hosts": {"a": {"python": "a;rm -rf x"}}}, "'a;rm -rf x'", "a;rm -rf x"),
+        ({"hosts": "a"}, sys.executable, sys.executable),
+        ({"hosts": "a", "code": "ship"}, "python3", "python3"),
+        ({"hosts": {"a": {"setup": ["true"]}}}, "python3", "python3"),
     ],
 )
-def test_the_one_word_of_the_users_that_a_shell_reads(backend, expected):
-    (text,) = ssh.Ssh().request(spec_of(**backend)).values()
-    assert shlex.split(text)[-1].startswith(expected)
+def test_the_one_word_of_the_users_that_a_shell_reads(backend, expected, named):
+    """And what the doctor says that it has asked."""
+    spec = spec_of(**backend)
+    (text,) = ssh.Ssh().request(spec).values()
+    remote = shlex.split(text)[-1]
+    script = shlex.split(remote)[-1] if remote.startswith("exec bash") else remote
+    assert f"exec {expected} -I -c" in script
+    (host,) = ssh.Ssh().hosts(spec)
+    assert interpreters.of(spec, host) == named
 
 
 @pytest.mark.parametrize("hosts", [None, {"localhost": {}}, {"localhost": {"python": "PYTHON"}}], ids=["local", "of all", "its own"])
@@ -104,7 +111,7 @@ def test_on_this_machine_the_interpreter_is_found_as_on_any_host(monkeypatch, ho
     assert place.transport(spec, host).argv[0] == expected
     (request,) = place.request(spec).values()
     assert shlex.split(request)[0] == expected
-    assert inquiry.program_of(spec, host) == expected
+    assert interpreters.of(spec, host) == expected
 
 
 def test_lines_of_setup_are_run_each_by_itself():

@@ -155,6 +155,29 @@ def test_a_spec_has_one_of_its_own_imports(orch: Any, tmp_path: Path, document: 
         orch("warm", "stop", check=0)
 
 
+@pytest.mark.parametrize(
+    ("python", "words"),
+    [
+        ("~/venv/python", ("--python", "~/venv/python")),
+        ("specs/venv/python", ("--python", "venv/python", "--workdir", "specs")),
+        ("venv/python", ("--set", 'backend.hosts={"localhost": {"python": "venv/python"}}')),
+    ],
+    ids=["home", "working directory", "of the host"],
+)
+def test_it_is_started_by_the_interpreter_that_orch_up_takes(orch: Any, tmp_path: Path, python: str, words: tuple[str, ...]) -> None:
+    write_script(tmp_path, "", preload=["decimal"])
+    path = tmp_path / python.removeprefix("~/")
+    path.parent.mkdir(parents=True)
+    path.symlink_to(sys.executable)
+    env = {"HOME": str(tmp_path)}
+    try:
+        assert f"with {path}, " in orch("warm", "start", *words, env=env, check=0).err
+        assert status(orch, *words, env=env)["refused"] is None
+        assert USED in orch("up", "script.py", *words, env=env, check=0).err
+    finally:
+        orch("warm", "stop", check=0)
+
+
 # --- it is not used ----------------------------------------------------------------------------
 
 
