@@ -23,7 +23,7 @@ _NOTE = "orch: "
 _HEAD = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):")
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
 _LIBRARY = re.compile(r"/(?:lib|lib64)/python3[^/]*/|/(?:site|dist)-packages/|^<")
-_START = re.compile(r"(.*?)/(?:task|host|host/template)/start\.py")
+_START = re.compile(r"(.*?)/(?:task|host|host/template|host/warm)/start\.py")
 """Where a task begins, in whatever directory orch's worker/ lies on its host. A user's own may have that name as well."""
 _WRAPPERS = frozenset({"error_handler", "wrapper", "wrapped", "inner", "op_dispatch_handler"})
 """What TensorFlow, Keras and others put around a function that a user calls."""

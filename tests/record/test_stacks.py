@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import worker
 from orchestrator.record import stacks
 from orchestrator.record.stacks import Answer, Frame
 
@@ -61,6 +62,7 @@ def test_of_two_nobody_is_odd_nor_is_a_task_of_another_type(monkeypatch: pytest.
     assert summarise(monkeypatch, chief_0=SLEEPING, worker_0=TRAINING, worker_1=TRAINING)[-1] == "chief-0: in time.sleep (data.py:9)"
 
 
+WORKER = Path(worker.__file__).parent
 LIBRARY = "/usr/lib/python3.11/site-packages"
 
 
@@ -118,6 +120,14 @@ def test_a_users_own_worker_directory_is_his_own_code(ours: str) -> None:
     assert place(dump(*own, *starting)) == "in train (model.py:5)"
     assert place(dump(f'"{ours}/task/strategies.py", line 7 in strategy', *own, *starting)) == "in strategy (model.py:5)"
     assert place(dump(*starting)) == "in run (bootstrap.py:99)"
+
+
+@pytest.mark.parametrize("start", sorted(str(path.relative_to(WORKER)) for path in WORKER.rglob("start.py")))
+def test_wherever_a_task_begins_orchs_own_calls_are_not_the_users(start: str) -> None:
+    """One of its own and one that was forked from a template, of the run or a warm one."""
+    serving = f'"{WORKER}/task/serve.py", line 31 in serve'
+    waiting = f'"{LIBRARY}/tensorflow/python/training/server_lib.py", line 9 in join'
+    assert place(dump(waiting, serving, f'"{WORKER}/{start}", line 3 in <module>')) == "in join (server_lib.py:9)"
 
 
 def test_the_last_answer_counts() -> None:
