@@ -152,7 +152,7 @@ def spec_options(command: F) -> F:
 
 def home_option(command: F) -> F:
     """``--run-dir``: where runs are kept."""
-    text = "Keep runs here; default: .orch in the working directory."
+    text = "Keep runs here; default: .orch where orch is started, whatever --workdir or -f says."
     options: dict[str, Any] = {"envvar": "ORCH_HOME", "default": ".orch", "metavar": "DIR", "help": text}
     return click.option("--run-dir", "home", callback=_not_empty, **options)(command)
 

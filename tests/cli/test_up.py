@@ -325,6 +325,16 @@ def test_runs_are_kept_where_the_flag_or_else_the_variable_says(orch: Orch, tmp_
     assert len(json.loads(orch("ps", "-a", "--json", env=home, check=0).out)) == 1
 
 
+def test_without_a_word_about_it_they_are_kept_where_orch_was_started_as_its_help_says(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "project/src").mkdir(parents=True)
+    (tmp_path / "project/orch.yaml").write_text("name: elsewhere\n")
+    orch("up", "show.py", "-f", "project/orch.yaml", "--workdir", "src", check=0)
+    assert seen(tmp_path / ".orch")["cwd"] == str(tmp_path / "project/src")
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob(".orch")] == [".orch"]
+    said = " ".join(orch("up", "--help", check=0).out.split())
+    assert "default: .orch where orch is started, whatever --workdir or -f says." in said
+
+
 # --- what is printed ----------------------------------------------------------------------------
 
 
