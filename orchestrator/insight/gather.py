@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from worker.contract import ContractError, Told, from_json
 
-from .asking import Asked
+from ..model.endings import describe_answer
 from .facts import HostReport, Machine, Python, TensorFlow
 
 MOST_FRAMES = 12
@@ -49,7 +49,7 @@ def _with_python(facts: HostReport, told: Told, import_s: float) -> HostReport:
 
 
 def _ending(told: Told) -> str:
-    return Asked(told.out, told.err, told.code, told.reason).ending
+    return describe_answer(told.err, told.code, told.reason)
 
 
 def _stack(text: str) -> tuple[str, ...]:

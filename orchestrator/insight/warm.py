@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import selectors
+import signal
+import subprocess
 import sys
-from collections.abc import Mapping
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import worker.contract
 
 from ..errors import OrchError, UsageError
-from . import asking
+from ..model.endings import describe_answer
 
 ANSWER_S = 30.0
 """How long an answer may take: one that is in the way has 2 s to answer, and twice 5 s to end."""
+MOST_BYTES = 1 << 20
+"""More than any answer has."""
 _COMMAND = Path(worker.contract.__file__).parent / "host" / "warm" / "command.py"
 
 
@@ -31,15 +39,53 @@ def ask(
     `program`: the Python that runs it. `env`: the spec's, which may hold secrets, and so is told where nobody else can read it.
     """
     try:
-        asked = asking.ask(
-            [program, "-I", str(_COMMAND), what, json.dumps(options)], os.environ, ANSWER_S + more_s, json.dumps(dict(env or {})).encode()
-        )
+        argv = [program, "-I", str(_COMMAND), what, json.dumps(options)]
+        out, ending = _run(argv, json.dumps(dict(env or {})).encode(), ANSWER_S + more_s)
     except OSError as error:
         raise UsageError(f"{program!r} cannot be run: {error.strerror or error}; set --python") from None
     try:
-        answer: dict[str, Any] = json.loads(asked.out)
+        answer: dict[str, Any] = json.loads(out)
     except ValueError:
-        raise UsageError(f"{program!r} is not a Python that can be used: {asked.ending}; set --python") from None
+        raise UsageError(f"{program!r} is not a Python that can be used: {ending}; set --python") from None
     if answer.get("error"):
         raise OrchError(f"warm: {answer['error']}")
     return answer
+
+
+def _run(argv: Sequence[str], told: bytes, limit_s: float) -> tuple[str, str]:
+    """What a program says that is `told` something on its stdin, and how it has ended, in words.
+
+    It may hang, die, or be no Python at all: its group is killed after `limit_s` seconds, or if it talks too much. Raises OSError if
+    it cannot be started.
+    """
+    with tempfile.TemporaryFile() as source:  # and not a pipe, whose reader may never read
+        source.write(told)
+        source.seek(0)
+        process = subprocess.Popen(argv, stdin=source, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    reason = ""
+    with process, selectors.DefaultSelector() as selector:
+        heard = {stream: bytearray() for stream in (process.stdout, process.stderr)}
+        for stream in heard:
+            selector.register(stream, selectors.EVENT_READ)
+        began = time.monotonic()
+        try:
+            while selector.get_map() and not reason:
+                ready = selector.select(max(0.0, began + limit_s - time.monotonic()))
+                if not ready:
+                    reason = f"it has not answered for {limit_s:g} s"
+                for key, _ in ready:
+                    data = os.read(key.fd, 65536)
+                    heard[key.fileobj] += data  # type: ignore[index]
+                    if not data:
+                        selector.unregister(key.fileobj)
+                    elif sum(map(len, heard.values())) > MOST_BYTES:
+                        reason = "it never stops talking"
+        finally:
+            if reason or selector.get_map():
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+        out, err = (bytes(heard[stream]).decode(errors="replace") for stream in heard)
+        code = process.wait()
+    return out, describe_answer(err, None if reason else code, reason)

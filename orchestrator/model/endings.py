@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from signal import Signals
 
+MOST_LAST_WORDS = 300
+"""Characters of the last line that a program has said."""
 _NAMES = {number.value: number.name for number in Signals}
 """Most real-time signals have none."""
 _MEANINGS = {
@@ -35,3 +37,13 @@ def describe_code(code: int, killed: bool) -> str:
 def describe_return(code: int) -> str:
     """The same of a child of ours, as a verb: ``ended with exit code 7``, ``was killed by SIGKILL``. `code`: -n for signal n."""
     return f"was {describe_code(128 - code, killed=True)}" if code < 0 else f"ended with {describe_code(code, killed=False)}"
+
+
+def describe_answer(err: str, code: int | None, reason: str) -> str:
+    """How a program that was asked something has ended, with the last words on its stderr: ``it ended with exit code 1: no such module``.
+
+    `code`: -n for signal n; None: it was stopped, or could not be started, for the `reason`.
+    """
+    last = next((line.strip() for line in reversed(err.splitlines()) if line.strip()), "")
+    how = reason if code is None else f"it {describe_return(code)}"
+    return f"{how}: {last[:MOST_LAST_WORDS]}" if last else how

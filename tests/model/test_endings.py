@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.model.endings import describe_code, describe_return
+from orchestrator.model.endings import describe_answer, describe_code, describe_return
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,18 @@ def test_an_end_in_words(code: int, killed: bool, words: str) -> None:
 )
 def test_the_end_of_a_child_in_words(code: int, words: str) -> None:
     assert describe_return(code) == words
+
+
+@pytest.mark.parametrize(
+    ("err", "code", "reason", "words"),
+    [
+        ("", 0, "", "it ended with exit code 0"),
+        ("first\nno such library\n\n", 127, "", "it ended with exit code 127: no such library"),
+        (" \n", -11, "", "it was killed by SIGSEGV: segmentation fault"),
+        ("y\n", None, "it has not answered for 5 s", "it has not answered for 5 s: y"),
+        ("", None, "it never stops talking", "it never stops talking"),
+        ("x" * 5000, 1, "", "it ended with exit code 1: " + "x" * 300),
+    ],
+)
+def test_the_end_of_one_that_was_asked_in_words(err: str, code: int | None, reason: str, words: str) -> None:
+    assert describe_answer(err, code, reason) == words

@@ -409,9 +409,14 @@ def test_a_start_that_is_given_up_leaves_nothing(orch: Any, tmp_path: Path, pack
     assert not home().exists()
 
 
-def test_the_commands_say_what_is_wrong_with_a_command_line(orch: Any) -> None:
+def test_the_commands_say_what_is_wrong_with_a_command_line(orch: Any, tmp_path: Path) -> None:
     assert "--idle-timeout must be a positive number of seconds" in orch("warm", "start", "--idle-timeout", "nan", check=2).err
     assert "'/bin/cat' is not a Python that can be used" in orch("warm", "start", "--python", "/bin/cat", check=2).err
+    loud = tmp_path / "loud"
+    loud.write_text("#!/bin/sh\necho so much >&2\nexec yes\n")
+    loud.chmod(0o755)
+    said = f"'{loud}' is not a Python that can be used: it never stops talking: so much; set --python"
+    assert said in orch("warm", "status", "--python", str(loud), check=2).err
     assert "set --python" in orch("warm", "status", "--python", "/there/is/none", check=2).err
     assert "no warm process is running" in orch("warm", "status", check=0).out
     assert status(orch)["running"] is False
