@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.live import frozen
 from tests.worker.controller_double import AgentProcess, wait_for_file
 from worker import contract
 from worker.channel import HEADER, MAGIC, encode
@@ -68,10 +69,11 @@ def test_it_looks_for_tensorflow_on_a_host_that_is_not_alone_or_not_here(
     ("program", "limit_s", "said"),
     [
         ("exec sleep 1000", 1.0, "it has not answered for 1 s"),
-        ("echo Illegal instruction >&2; kill -ILL $$", 100.0, "what asked it for its GPUs has died"),
+        ("echo Illegal instruction >&2; kill -ILL $$", 100.0, "what asked it for its GPUs has died (exit code -4)"),
+        ("exec >&- 2>&-; sleep 1000", 1.0, "it has not answered for 1 s"),
         ("""echo '{"problem": "nvmlInit_v2: Driver/library version mismatch, NVML error 18"}'""", 100.0, "Driver/library version mismatch"),
     ],
-    ids=["hangs", "crashes", "complains"],
+    ids=["hangs", "crashes", "falls silent", "complains"],
 )
 def test_a_broken_driver_holds_up_nobody_and_is_said(
     start_agent: Callable[..., AgentProcess], program: str, limit_s: float, said: str
@@ -98,6 +100,41 @@ def test_an_agent_that_is_let_go_leaves_nothing_of_what_asks_the_driver(start_ag
     agent.read_to_end()
     assert agent.wait() == 0
     assert not is_alive(pid)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("stuck", [[0, 1], [1]], ids=["what asks it", "a child of what asks it"])
+def test_a_driver_that_lets_no_sigkill_through_holds_up_nobody(
+    start_agent: Callable[..., AgentProcess], tmp_path: Path, stuck: list[int]
+) -> None:
+    """What asks it is in state D then. No task is thought to have left it behind, and the agent does not wait for it when it ends."""
+    program = f"sleep 1000 & echo $$ $! >{tmp_path}/pids.part; mv {tmp_path}/pids.part {tmp_path}/pids; wait"
+    patch = f"driver.is_there = lambda: True; driver.ANSWER_S = 2.0; driver.command = lambda: ['sh', '-c', {program!r}]"
+    agent = start_agent(patch=patch)
+    agent.order(contract.Hello("run", cwd=str(tmp_path), shared_dir=str(tmp_path)))
+    pids = [int(word) for word in wait_for_file(tmp_path / "pids").split()]
+    with frozen(*(pids[index] for index in stuck)):
+        facts = agent.wait_for(contract.Facts)
+        assert (facts.gpus, facts.trouble) == ((), None)
+        assert "it has not answered for 2 s" in agent.wait_for(contract.Trouble).message
+        agent.start("exit 0")
+        assert agent.wait_for(contract.Swept).left == ""
+        agent.order(contract.Bye())
+        agent.read_to_end()
+        assert agent.wait() == 0
+
+
+@pytest.mark.root
+def test_an_agent_that_is_let_go_does_not_wait_for_what_sigkill_does_not_end(
+    start_agent: Callable[..., AgentProcess], tmp_path: Path
+) -> None:
+    program = f"echo $$ >{tmp_path}/pid.part; mv {tmp_path}/pid.part {tmp_path}/pid; exec sleep 1000"
+    agent = start_agent(patch=f"driver.is_there = lambda: True; driver.command = lambda: ['sh', '-c', {program!r}]")
+    agent.order(contract.Hello("run", cwd="/"))
+    with frozen(int(wait_for_file(tmp_path / "pid"))):
+        agent.order(contract.Bye())
+        agent.read_to_end()
+        assert agent.wait() == 0
 
 
 def bind(port: int, *, reuse: bool) -> socket.socket:

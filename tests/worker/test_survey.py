@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.live import frozen, wait_for_file
 from worker.host import driver as driver_of_host
 from worker.host import gpus, survey
 
@@ -67,6 +70,20 @@ def test_a_driver_that_hangs_or_crashes_who_asks_is_a_problem_and_no_end(
     broken.chmod(0o755)
     monkeypatch.setattr(survey.sys, "executable", str(broken))
     assert "died (exit code 7)" in nvidia(LISTS, driver=True)["problem"]
+
+
+@pytest.mark.root
+@pytest.mark.filterwarnings("ignore:.*Popen.__del__")  # it warns of a process that nobody has waited for: that is the point
+def test_a_driver_that_lets_no_sigkill_through_holds_up_no_survey(nvidia: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """nvidia-smi is in state D then."""
+    monkeypatch.setattr(survey, "COMPLAINT_S", 2.0)
+    smi = f"#!/bin/sh\necho $$ >{tmp_path}/part; mv {tmp_path}/part {tmp_path}/pid; exec sleep 1000\n"
+    with ThreadPoolExecutor() as pool:
+        found = pool.submit(nvidia, smi, driver=False)
+        pid = int(wait_for_file(tmp_path / "pid"))
+        with frozen(pid):
+            assert found.result(timeout=100)["problem"] == "nvidia-smi has not answered for 2 s"
+        os.waitpid(pid, 0)
 
 
 @pytest.mark.parametrize("version", [1, 2])

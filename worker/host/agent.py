@@ -89,6 +89,8 @@ class Agent:
             self._say("the agent was told to end (SIGTERM)")
             self._lose_owner()
         self._check_disk()  # first: a task that a full disk has ended must not be taken for the cause
+        if self._asked is not None:
+            self._asked.look()
         self._tasks.reap()
 
     def _obey(self, order: Any, data: bytes) -> None:
@@ -172,7 +174,9 @@ class Agent:
 
     def _tell(self, facts: contract.Facts, found: driver.Driver, *, warms_up: bool) -> None:
         """The facts come before any other frame of this host."""
-        self._asked = None
+        if self._asked is not None:
+            self._tasks.leave(self._asked.left)  # a driver that hangs lets no SIGKILL through
+            self._asked = None
         if warms_up and self._hello is not None and self._hello.template is not None:
             self._tasks.warm_up(self._hello.template, self._hello.programs, self._hello.cwd)
         taken = self._claims.others() if found.gpus else ()

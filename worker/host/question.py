@@ -10,9 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
 from ..records import dataclass
+from . import processes
 from .loop import Loop
 
 MOST_BYTES = 1 << 20
+END_LOOK_S = 0.002
+"""How often it is looked whether it has ended, once it has closed its streams: as a rule, that is the next thing."""
+END_S = 1.0
+"""How long its end is waited for after SIGKILL by who ends as well. In state D, as when a GPU's driver hangs, it will not come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +35,8 @@ Answer = Callable[[Ending], None]
 
 class Question:
     """Put to a program that knows when to end. Its group is killed after the first limit of seconds, or the second once it has said a
-    line; or if it talks too much. `answer` is called once, unless it is ended. Raises OSError if it cannot be started."""
+    line; or if it talks too much; and is not waited for then. `answer` is called once, unless it is ended. Raises OSError if it cannot
+    be started."""
 
     def __init__(
         self,
@@ -49,6 +55,9 @@ class Question:
         self._out, self._err = self._process.stdout, self._process.stderr
         self._heard = {self._out: bytearray(), self._err: bytearray()}
         self._open = set(self._heard)
+        self._is_over = False
+        self.left: set[int] = set()
+        """The processes that were there when it was stopped: SIGKILL has been sent to them, and may not end them."""
         for stream in self._heard:
             loop.on_readable(stream, lambda stream=stream: self._read(stream))  # type: ignore[misc]
         first_s, then_s = limits
@@ -67,7 +76,7 @@ class Question:
         if not data:
             self._forget(stream)
             if not self._open:
-                self._finish("")
+                self._await_end()
         elif sum(map(len, self._heard.values())) > MOST_BYTES:
             self._stop("it never stops talking")
 
@@ -76,21 +85,34 @@ class Question:
         self._loop.forget(stream)
         stream.close()
 
+    def _await_end(self) -> None:
+        self.look()
+        if self._process.returncode is None and not self._is_over:
+            self._loop.after(END_LOOK_S, self._await_end)
+        elif not self._is_over:
+            self._finish("")
+
+    def look(self) -> None:
+        """Take in its end, if it has come; before anybody does who waits for all children."""
+        self._process.poll()
+
     def _stop(self, reason: str) -> None:
-        if self._open:
-            self.end()
+        if not self._is_over:
+            processes.signal_group(self._process.pid, signal.SIGKILL)  # whoever keeps a stream open, if not the first of them
             for stream in tuple(self._open):
                 self._forget(stream)
+            self.left = processes.members(self._process.pid)
             self._finish(reason)
 
     def _finish(self, reason: str) -> None:
+        self._is_over = True
         out, err = (bytes(self._heard[stream]).decode(errors="replace") for stream in (self._out, self._err))
-        code = self._process.wait()
-        self._answer(Ending(out, err, None if reason else code, reason))
+        self._answer(Ending(out, err, None if reason else self._process.returncode, reason))
 
     def end(self) -> None:
-        """Kill what is left of it."""
+        """Kill what is left of it: nobody wants its answer any more."""
+        self._is_over = True
         if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            processes.signal_group(self._process.pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_S)

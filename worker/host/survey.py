@@ -19,7 +19,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..cores import count_cores
@@ -27,6 +27,8 @@ from ..disclosure import disclose
 from . import driver
 
 COMPLAINT_S = 20.0
+END_S = 1.0
+"""How long the end of what has not answered is waited for after SIGKILL. A driver that hangs may not let it come."""
 LIMITS = {"open_files": "RLIMIT_NOFILE", "locked_memory": "RLIMIT_MEMLOCK", "processes": "RLIMIT_NPROC", "address_space": "RLIMIT_AS"}
 MAX_PORTS = 10_000
 """More ports of a range than this are not tried."""
@@ -195,8 +197,25 @@ def _nvidia() -> dict[str, Any]:
 def _ask_driver() -> driver.Driver:
     """All of its GPUs, also if they are hidden from programs here."""
     env = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-    done = subprocess.run(driver.command(), env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=driver.ANSWER_S, check=False)
-    return driver.read(done.stdout.decode(errors="replace"), done.returncode)
+    done = _run(driver.command(), env, driver.ANSWER_S)
+    return driver.read(done.stdout, done.returncode)
+
+
+def _run(argv: Sequence[str], env: Mapping[str, str], limit_s: float) -> subprocess.CompletedProcess[str]:
+    """Raises `subprocess.TimeoutExpired` and OSError, as `subprocess.run` does, which would wait on for what not even SIGKILL ends."""
+    process = subprocess.Popen(
+        argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
+    )
+    try:
+        out, err = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        for stream in filter(None, (process.stdout, process.stderr)):
+            stream.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(END_S)
+        raise
+    return subprocess.CompletedProcess(argv, process.returncode, out, err)
 
 
 def _complaint() -> str:
@@ -205,7 +224,7 @@ def _complaint() -> str:
     if program is None:
         return ""
     try:
-        done = subprocess.run([program], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMPLAINT_S, check=False)
+        done = _run([program], os.environ, COMPLAINT_S)
     except subprocess.TimeoutExpired:
         return f"nvidia-smi has not answered for {COMPLAINT_S:g} s"
     except OSError as error:

@@ -58,7 +58,12 @@ class Sweeper:
         """The tasks that have been sent SIGKILL and have not ended, each with a mark of its own: a pid may come again."""
         self._ended: dict[int, _Leftovers] = {}
         self._given_up: set[int] = set()
+        """Children of ours that are not swept (any more)."""
         self._look_at = math.inf
+
+    def leave(self, pids: Collection[int]) -> None:
+        """These are no task's, and have been killed as far as that is possible."""
+        self._given_up.update(pids)
 
     def await_end(self, pid: int, task: str) -> None:
         """The task has been sent SIGKILL, and should have ended soon. Told again: the first time counts."""

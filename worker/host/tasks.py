@@ -158,6 +158,10 @@ class TaskTable:
             if task.order.task in names and not task.ended:
                 task.stacks.ask()
 
+    def leave(self, pids: Collection[int]) -> None:
+        """These children of ours, or of a child, are no task's, and nobody may wait for their end."""
+        self._sweeper.leave(pids)
+
     def reap(self) -> None:
         """Take in every process that has ended: tasks, and what they left behind."""
         while True:
