@@ -66,7 +66,8 @@ class Preparation:
         if ships and not is_here:
             is_file = program.kind == "script" or (program.kind == "command" and "/" in program.target)
             needed = program.target if is_file else ""
-            self._directory = collect(self._spec.workdir, self._spec.backend.code_limit_mb, needed=needed)
+            runs = self._rundir.path.parent
+            self._directory = collect(self._spec.workdir, self._spec.backend.code_limit_mb, runs=runs, needed=needed)
         elif self._spec.backend.code == "shared" and not is_here:
             self._likeness = likeness.describe(self._spec.workdir, program).pack()
         await self._await_answers()

@@ -191,8 +191,8 @@ def frozen(*pids: int) -> Iterator[None]:
 class LiveRun:
     """The latest run below a directory, read as another program would read it."""
 
-    def __init__(self, directory: Path) -> None:
-        self._home = directory / ".orch"
+    def __init__(self, directory: Path, home: str = ".orch") -> None:
+        self._home = directory / home
 
     @property
     def path(self) -> Path:

@@ -48,13 +48,15 @@ class WorkingDirectory:
                 raise OrchError(f"{paths.get(digest, digest)} cannot be sent: {error}") from None
 
 
-def collect(workdir: str, limit_mb: float, *, needed: str = "") -> WorkingDirectory:
+def collect(workdir: str, limit_mb: float, *, runs: Path, needed: str = "") -> WorkingDirectory:
     """Every file that git does not ignore; where git does not know the directory, all but what is never code.
 
-    `needed`: a file that must be among them, if it is there at all. Raises `UsageError`.
+    `runs`: where runs are kept; nothing of them is copied. `needed`: a file that must be among the others, if it is there at all.
+    Raises `UsageError`.
     """
     root = Path(workdir)
-    paths = itertools.islice(listed_by_git(root) if is_gits(root) else _walked(root), MOST_FILES + 1)
+    found = listed_by_git(root) if is_gits(root) else _walked(root)
+    paths = itertools.islice(_outside(runs, root, found), MOST_FILES + 1)
     sizes: dict[str, int] = {}
     for path in paths:
         with contextlib.suppress(OSError):
@@ -62,8 +64,29 @@ def collect(workdir: str, limit_mb: float, *, needed: str = "") -> WorkingDirect
                 sizes[path] = (root / path).stat().st_size
     _refuse_too_much(workdir, sizes, limit_mb)
     if needed and os.path.normpath(needed) not in sizes and (root / needed).is_file():
+        if _lies_in(root / os.path.dirname(needed), runs):
+            raise UsageError(
+                f"{needed} would not be copied to the hosts, since it lies where runs are kept: name another directory with --run-dir"
+            )
         raise UsageError(f"{needed} would not be copied to the hosts, since git ignores it: take it out of .gitignore (!/{needed})")
     return WorkingDirectory(root, tuple(_describe(root, path) for path in sizes))
+
+
+def _outside(runs: Path, root: Path, paths: Iterable[str]) -> Iterator[str]:
+    """Without what runs have left there: variables of theirs, whatever tasks have printed, and files of this very run, which grow."""
+    lie_there: dict[str, bool] = {}
+    is_one = _lies_in(root, runs)  # then its files are what is asked for
+    for path in paths:
+        directory = os.path.dirname(path)
+        if directory not in lie_there:
+            lie_there[directory] = not is_one and _lies_in(root / directory, runs)
+        if not lie_there[directory]:
+            yield path
+
+
+def _lies_in(directory: Path, runs: Path) -> bool:
+    """Links count as what they lead to."""
+    return os.path.realpath(runs) in (real := os.path.realpath(directory), *map(str, Path(real).parents))
 
 
 def _describe(root: Path, path: str) -> CodeFile:

@@ -90,8 +90,8 @@ def test_programs_keep_their_permission(orch, bed: Bed, project: Path) -> None:
     assert printed(project) == ["from-a-shell"]
 
 
-def copied(root: Path) -> list[str]:
-    return sorted(file.path for file in collect(str(root), 100).files)
+def copied(root: Path, runs: Path = Path("/nowhere")) -> list[str]:
+    return sorted(file.path for file in collect(str(root), 100, runs=runs).files)
 
 
 def git(root: Path, *words: str) -> None:
@@ -135,6 +135,32 @@ def test_links_to_directories_are_followed_without_git(tmp_path: Path) -> None:
     assert copied(tmp_path) == ["alias/deep/used.py", "lib/deep/used.py"]
 
 
+@pytest.mark.parametrize("home", ["", "results", "results/mine"])
+@pytest.mark.parametrize("with_git", [False, True])
+def test_runs_that_are_kept_in_the_directory_are_not_copied(tmp_path: Path, with_git: bool, home: str) -> None:
+    """They hold variables of the spec and whatever tasks have printed, and this very run's files are being written. What lies beside
+    them is the user's."""
+    root = tmp_path / "root"
+    beside = root / home
+    (beside / "runs/one").mkdir(parents=True)
+    (beside / "runs/one/events.jsonl").touch()
+    (beside / "latest").symlink_to("runs/one")
+    (root / "alias").symlink_to(beside / "runs")
+    (beside / "data.csv").touch()
+    if with_git:
+        git(root, "init", "-q")
+    assert copied(root, runs=beside / "runs") == [os.path.join(home, "data.csv")]
+    assert os.path.join(home, "runs/one/events.jsonl") in copied(root, runs=tmp_path / "elsewhere")
+    assert copied(beside / "runs/one", runs=beside / "runs") == ["events.jsonl"], "what is asked for is not hidden"
+
+
+def test_runs_beside_the_script_do_not_reach_the_hosts(orch, bed: Bed, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("import glob\nprint(sorted(glob.glob('**', recursive=True)))\n")
+    for _ in range(2):
+        up(orch, bed, "hostA", "--set", "backend.code=ship", "--run-dir", "mine", check=0)
+    assert ast.literal_eval(LiveRun(tmp_path, "mine").log("worker-0").decode()) == ["mine", "script.py"]
+
+
 def test_names_that_are_odd_arrive(orch, bed: Bed, tmp_path: Path) -> None:
     names = [b"with space", b"tab\t and \n newline", "\N{SNOWMAN}".encode(), b"not utf-8 \xff", b"-dash", b"'quote\"$HOME"]
     for name in names:
@@ -149,6 +175,11 @@ def test_a_script_that_git_ignores_is_refused(orch, bed: Bed, project: Path) -> 
     (project / ".gitignore").write_text("script.py\n")
     done = up(orch, bed, "hostA", "--set", "backend.code=ship", check=2)
     assert "script.py would not be copied to the hosts, since git ignores it" in done.err
+    (project / "runs").mkdir()
+    (project / "script.py").rename(project / "runs/script.py")
+    settings = ("--set", "backend.code=ship", "--set", f"backend.ssh={json.dumps(bed.ssh)}", "--run-dir", ".")
+    done = orch("up", "runs/script.py", "-H", "hostA", *settings, check=2)
+    assert "runs/script.py would not be copied to the hosts, since it lies where runs are kept" in done.err
 
 
 def test_too_much_is_counted(orch, bed: Bed, project: Path) -> None:
