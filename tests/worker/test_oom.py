@@ -74,6 +74,32 @@ def test_what_was_counted_before_or_long_ago_explains_nothing(tmp_path: Path, mo
     assert counter.claim() == ""
 
 
+def test_a_counter_that_cannot_be_read_for_once_is_where_it_was(tmp_path: Path) -> None:
+    tree = Tree(tmp_path, 2)
+    tree.count(5)
+    counter = OomCounter(str(tree.proc))
+    aside = (tree.group / "memory.events").rename(tmp_path / "aside")
+    assert counter.claim() == ""
+    aside.rename(tree.group / "memory.events")
+    assert counter.claim() == ""
+    tree.count(6)
+    assert counter.claim()
+    assert counter.claim() == ""
+
+
+def test_a_counter_that_cannot_be_read_at_first_explains_nothing_until_it_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = Tree(tmp_path, 2)
+    tree.count(5)
+    group = oom.find_group(str(tree.proc))
+    (tree.group / "memory.events").unlink()
+    monkeypatch.setattr(oom, "find_group", lambda proc: group)
+    counter = OomCounter(str(tree.proc))
+    tree.count(5)
+    assert counter.claim() == ""
+    tree.count(6)
+    assert counter.claim()
+
+
 @pytest.mark.parametrize(("version", "text"), [(1, "9223372036854771712\n"), (2, "max\n")])
 def test_a_group_without_a_limit_has_none_shown(tmp_path: Path, version: int, text: str) -> None:
     tree = Tree(tmp_path, version)

@@ -39,8 +39,9 @@ class OomCounter:
     def look(self) -> None:
         """Now and then: what was counted long ago explains nothing that ends now."""
         count, now = self._count(), time.monotonic()
-        self._kills = [at for at in self._kills if now - at < WINDOW_S] + [now] * max(0, count - self._seen)
-        self._seen = count
+        more = 0 if count is None or self._seen is None else max(0, count - self._seen)
+        self._kills = [at for at in self._kills if now - at < WINDOW_S] + [now] * more
+        self._seen = self._seen if count is None else count
 
     def claim(self) -> str:
         """That the kernel has lately killed one more process of ours, in words; empty if it has not. A kill explains one task."""
@@ -52,9 +53,10 @@ class OomCounter:
         shown = f" (limit {limit / 2**20:,.0f} MiB)" if limit is not None and limit < _NO_LIMIT else ""
         return f"the kernel killed a process in its memory cgroup{shown}"
 
-    def _count(self) -> int:
+    def _count(self) -> int | None:
+        """None: it cannot be read."""
         if self._group is None:
-            return 0
+            return None
         try:
             with open(os.path.join(self._group.directory, self._group.counter)) as file:
                 for line in file:
@@ -63,7 +65,7 @@ class OomCounter:
                         return int(number)
         except (OSError, ValueError):
             pass
-        return 0
+        return None
 
 
 def find_group(proc: str = "/proc/self") -> Group | None:
