@@ -256,7 +256,7 @@ class Preparation:
             lost_after_s=host.lost_after_s,
             compare="" if host.is_here else self._likeness,
             word=self._network.words[host.name],
-            python_envs=plan.python_envs(spec),
+            search_envs=plan.search_envs(spec),
         )
 
     def _refuse_problems(self) -> None:

@@ -59,8 +59,8 @@ class Program:
     """What a task runs.
 
     `kind`: ``script`` (a Python file), ``module`` (as ``python -m``), ``command`` (any program, looked
-    up on PATH), ``serve`` (orch's own `tf.distribute.Server`, for a worker or ps task whose script
-    starts none) or ``data_service`` (a server of the tf.data service; see `task/data_service.py`).
+    up on the PATH of the task's own environment), ``serve`` (orch's own `tf.distribute.Server`, for a
+    worker or ps task whose script starts none) or ``data_service`` (a server of the tf.data service; see `task/data_service.py`).
     `target` is the path, the module or the program; empty for orch's own.
     """
 
@@ -147,8 +147,8 @@ class Hello:
     """What `cwd` must be like: a packed `Likeness`. Empty: nothing is compared."""
     word: str = ""
     """What to say to other hosts that try the first of the ports, until tasks start; empty: nobody will."""
-    python_envs: tuple[Mapping[str, str], ...] = ({},)
-    """What of the spec's variables decides where a task's Python looks for modules, each set of them once."""
+    search_envs: tuple[Mapping[str, str], ...] = ({},)
+    """What of the spec's variables decides where a task looks for programs, and its Python for modules; each set of them once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,12 +132,12 @@ def programs(spec: ClusterSpec) -> tuple[Program, ...]:
     return tuple(dict.fromkeys(Program(program.kind, program.target) for program in found))
 
 
-def python_envs(spec: ClusterSpec) -> tuple[dict[str, str], ...]:
-    """What of the tasks' variables decides where their Python looks for modules, each set of them once."""
+def search_envs(spec: ClusterSpec) -> tuple[dict[str, str], ...]:
+    """What of the tasks' variables decides where they look for programs, and their Python for modules; each set of them once."""
     found: dict[tuple[tuple[str, str], ...], None] = {}
     for tasks in spec.tasks:
         env = {**spec.env, **tasks.env}
-        found[tuple((name, env[name]) for name in sorted(env) if name.startswith("PYTHON") or name == "HOME")] = None
+        found[tuple((name, env[name]) for name in sorted(env) if name.startswith("PYTHON") or name in ("HOME", "PATH"))] = None
     return tuple(map(dict, found))
 
 

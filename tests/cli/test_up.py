@@ -83,6 +83,16 @@ def test_arguments_of_a_command_arrive_as_they_were_typed(orch: Orch, tmp_path: 
     assert seen(tmp_path / ".orch")["argv"] == ["show.py", *AWKWARD]
 
 
+def test_a_command_that_is_on_the_tasks_path_alone_runs(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/some-tool").write_text("#!/bin/sh\necho found\n")
+    (tmp_path / "bin/some-tool").chmod(0o755)
+    done = orch("up", "--no-python", "some-tool", "--env", f"PATH={tmp_path}/bin:/usr/bin:/bin", check=0)
+    assert "found" in done.out
+    done = orch("up", "--no-python", "some-tool", "--env", "PATH=/usr/bin:/bin", check=2)
+    assert "the command 'some-tool' is not on PATH, as the spec sets it ('/usr/bin:/bin')" in done.err
+
+
 def test_values_of_variables_arrive_as_they_were_typed(orch: Orch, tmp_path: Path) -> None:
     wanted = {f"X{index}": value for index, value in enumerate(AWKWARD)}
     orch("up", "show.py", *(word for name, value in wanted.items() for word in ("--env", f"{name}={value}")), check=0)

@@ -62,7 +62,7 @@ def test_it_looks_for_tensorflow_on_a_host_that_is_not_alone_or_not_here(
     (tmp_path / "tensorflow").mkdir()
     (tmp_path / "tensorflow/__init__.py").touch()
     (tmp_path / "tensorflow_cpu-2.19.0.dist-info").mkdir()
-    assert agent.hello(python_envs=({"PYTHONPATH": "."},), **settings).tensorflow == found
+    assert agent.hello(search_envs=({"PYTHONPATH": "."},), **settings).tensorflow == found
 
 
 @pytest.mark.parametrize(

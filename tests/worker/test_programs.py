@@ -56,6 +56,31 @@ def test_a_module_is_followed_where_the_tasks_will_find_it(tmp_path: Path) -> No
     assert programs.needs_template(template, [Program("module", "package")], str(tmp_path))
 
 
+def test_a_command_is_looked_for_on_the_path_that_its_task_will_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `os.execvpe` does in the task: the spec's PATH counts, and a relative part of it starts at the task's working directory."""
+    (tmp_path / "bin").mkdir()
+    tool = tmp_path / "bin/some-tool"
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o755)
+
+    def find(*envs: dict[str, str]) -> list[str]:
+        return programs.find_problems([Program("command", "some-tool")], str(tmp_path), envs)
+
+    for path in (str(tool.parent), f"/usr/bin:{tool.parent}", "bin"):
+        assert find({"PATH": path}) == []
+        assert find({}, {"PATH": path}) == []
+    missing = "the command 'some-tool' is not on PATH"
+    assert find({"PATH": "/usr/bin:/bin"}) == [f"{missing}, as the spec sets it ('/usr/bin:/bin')"]
+    assert find({}) == [f"{missing}, as the host has it"]
+    assert find({}, {"PATH": "/bin"}) == [f"{missing}, as the host has it or as the spec sets it ('/bin')"]
+    assert find({"PATH": ""}) == [f"{missing}, as the spec sets it ('')"]
+    monkeypatch.setenv("PATH", str(tool.parent))
+    assert find({}) == []
+    assert find({"PATH": "/bin"}) == [f"{missing}, as the spec sets it ('/bin')"], "here it would be found, and not by the task"
+    monkeypatch.delenv("PATH")
+    assert programs.find_problems([Program("command", "sh")], str(tmp_path)) == [], "as os.defpath"
+
+
 def test_a_module_is_missing_only_if_no_task_could_find_it(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src/tool.py").touch()

@@ -102,7 +102,7 @@ def _find_problem(program: Program, cwd: str, envs: Sequence[Mapping[str, str]])
     if program.kind == "module":
         return _check_module(program.target, cwd, envs)
     if program.kind == "command":
-        return _check_command(program.target, cwd)
+        return _check_command(program.target, cwd, envs)
     return None
 
 
@@ -164,16 +164,19 @@ def _check_module(target: str, cwd: str, envs: Sequence[Mapping[str, str]]) -> s
     return f"no module named {name!r} in {cwd!r} or on the path of {sys.executable}"
 
 
-def _check_command(target: str, cwd: str) -> str | None:
+def _check_command(target: str, cwd: str, envs: Sequence[Mapping[str, str]]) -> str | None:
     if os.path.dirname(target):
         path = os.path.join(cwd, target)
         if os.path.isfile(path) and os.access(path, os.X_OK):
             return None
         what = "is not executable" if os.path.isfile(path) else "does not exist"
         return f"the command {target!r} {what} in {cwd!r}"
-    if shutil.which(target):
+    # As `os.execvpe` will look for it in the task.
+    texts = [env.get("PATH", os.environ.get("PATH", os.defpath)) for env in envs]
+    if any(shutil.which(os.path.join(cwd, entry, target)) for text in texts for entry in text.split(os.pathsep)):
         return None
-    return f"the command {target!r} is not on PATH"
+    whose = dict.fromkeys(f"as the spec sets it ({env['PATH']!r})" if "PATH" in env else "as the host has it" for env in envs)
+    return f"the command {target!r} is not on PATH, {' or '.join(whose)}"
 
 
 def directory_of(program: Program, cwd: str) -> str:
