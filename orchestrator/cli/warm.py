@@ -127,6 +127,8 @@ def _obstacle(spec: ClusterSpec, names: tuple[str, ...]) -> str:
         return "the spec says preload: []"
     hosts = load(spec.backend.type).hosts(spec)
     if not any(host.is_here for host in hosts):
+        if spec.backend.code == "ship":
+            return "its tasks run on other hosts, where none is used with backend.code: ship"
         return "its tasks run on other hosts (orch warm start there keeps one for them)"
     return ""
 

@@ -23,7 +23,9 @@ import pytest
 
 from tests.live import LiveRun, wait_for_file, wait_until, wait_until_gone, write_script
 from tests.worker.agent_double import ROOT
+from tests.worker.controller_double import AgentProcess
 from tests.worker.test_template import LOOK
+from worker import contract
 
 USED = "tasks are forked from the warm template of "
 NOT_USED = "the warm template is not used: "
@@ -190,10 +192,31 @@ def test_the_status_names_what_keeps_the_spec_from_it(orch: Any, tmp_path: Path,
     assert f"a run that is started here does not use it: {why}\n" in orch("warm", "status", check=0).out
     assert f"{NOT_USED}{why}" in orch("up", "script.py", "-n", "1", check=0).err
     assert status(orch, "--set", "preload=[]")["refused"] == "the spec says preload: []"
-    assert "its tasks run on other hosts" in orch("warm", "status", "-H", "there.invalid", check=0).out
+    elsewhere = orch("warm", "status", "-H", "there.invalid", check=0).out
+    assert "its tasks run on other hosts (orch warm start there keeps one for them)" in elsewhere
+    elsewhere = orch("warm", "status", "-H", "there.invalid", "--set", "backend.code=ship", check=0).out
+    assert "its tasks run on other hosts, where none is used with backend.code: ship" in elsewhere
     refused = orch("warm", "start", "--set", "preload=[]", check=2).err
     assert "the spec says preload: [], so nothing is imported ahead" in refused
     assert "--log-level: " in orch("warm", "status", "--log-level", "loud", check=2).err
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_where_the_code_is_sent_it_is_not_used_and_a_run_that_could_have_is_told_so(
+    start_agent: Callable[..., AgentProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_warm: Start, wanted: bool
+) -> None:
+    """Its orders begin with the files, and say only then what is to be imported."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    start_warm("decimal")
+    agent = start_agent()
+    agent.order(contract.Code("f" * 64, ()))
+    assert agent.wait_for(contract.CodeWanted) == contract.CodeWanted(())
+    template = contract.TemplateOrder(("decimal",), 1, always=wanted)
+    agent.hello(programs=(contract.Program("command", "sh"),), template=template)
+    agent.start("exit 0")
+    agent.wait_for(contract.Swept)
+    notes = [frame.message for frame in agent.all(contract.Trouble)]
+    assert notes == ([f"{NOT_USED}the working directory is sent to this host (backend.code: ship)"] if wanted else [])
 
 
 def test_a_secret_of_the_spec_is_not_shown_to_others(orch: Any, tmp_path: Path, packages: Path) -> None:

@@ -183,7 +183,7 @@ class Agent:
         self._link.send(dataclasses.replace(facts, gpus=found.gpus, taken=taken, at=clock.now()))
         if found.problem:
             self._say(f"NVIDIA's driver does not tell of its GPUs, so none is given to a task: {found.problem}")
-        if self._note:
+        if self._note and warms_up:
             self._say(self._note)
         self._look_around()
 

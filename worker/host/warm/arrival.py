@@ -8,7 +8,8 @@ from ..template.client import Running
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """`seed`: orders that were read already; `note`: a line for the user, if there is one; `template`: the first, if it is there."""
+    """`seed`: orders that were read already; `note`: a line for the user, if there is one and the run wants a template; `template`: the
+    first, if it is there."""
 
     seed: bytes = b""
     note: str = ""

@@ -25,6 +25,7 @@ from .place import MESSAGE_BYTES, ROOM
 
 PATIENCE_S = 2.0
 """How long each answer is waited for."""
+_NOT_USED = "the warm template is not used: "
 
 
 class NotUsedError(Exception):
@@ -33,31 +34,32 @@ class NotUsedError(Exception):
 
 def move(orders_fd: int, frames_fd: int) -> Arrival | int:
     """Have a fork of the warm process be the agent, if it fits; returns its exit code then, and otherwise what we go on with ourselves."""
-    seed, hello = _read_hello(orders_fd)
-    wanted = hello is not None and hello.template is not None and programs.needs_template(hello.template, hello.programs, hello.cwd)
-    if hello is None or not wanted:
+    seed, first = _read_first(orders_fd)
+    if isinstance(first, contract.Code):  # it has to be answered before anybody says what is to be imported
+        return Arrival(seed, f"{_NOT_USED}the working directory is sent to this host (backend.code: ship)")
+    if first is None or first.template is None or not programs.needs_template(first.template, first.programs, first.cwd):
         return Arrival(seed)
     try:
         with _connected() as connection:
             if connection is None:
                 return Arrival(seed)
             try:
-                pidfd, lifeline = _send_ahead(connection, hello, seed, orders_fd, frames_fd)
+                pidfd, lifeline = _send_ahead(connection, first, seed, orders_fd, frames_fd)
             except (OSError, ValueError, KeyError) as error:
                 raise NotUsedError(f"it does not answer as it should ({error})") from None
             return _stand_by(connection, pidfd, lifeline, orders_fd, frames_fd)
     except NotUsedError as error:
-        return Arrival(seed, f"the warm template is not used: {error}")
+        return Arrival(seed, f"{_NOT_USED}{error}")
 
 
-def _read_hello(orders_fd: int) -> tuple[bytes, contract.Hello | None]:
-    """What has been read, and the order in it; None: there is none, which is the agent's to deal with."""
+def _read_first(orders_fd: int) -> tuple[bytes, contract.Hello | contract.Code | None]:
+    """What has been read, and the first order in it; None: there is none, or it is the agent's to deal with."""
     decoder, seed = Decoder(contract.ORDERS), b""
     while data := os.read(orders_fd, 1024 * 1024):
         seed += data
         try:
             for order, _ in decoder.feed(data):
-                return seed, order if isinstance(order, contract.Hello) else None
+                return seed, order if isinstance(order, (contract.Hello, contract.Code)) else None
         except ChannelError:
             break
     return seed, None
