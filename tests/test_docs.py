@@ -32,3 +32,11 @@ def test_links_lead_somewhere(path: Path) -> None:
 @pytest.mark.parametrize("example", sorted(path.name for path in (ROOT / "examples").glob("*.py") if path.name != "digits.py"))
 def test_every_example_is_in_their_table(example: str) -> None:
     assert f"({example})" in (ROOT / "examples/README.md").read_text()
+
+
+@pytest.mark.parametrize("package", ["orchestrator", "worker"])
+def test_every_room_is_in_the_table_of_rooms(package: str) -> None:
+    _, _, table = (ROOT / "docs/how-it-works.md").read_text().partition("## The rooms")
+    named = set(re.findall(r"`(?:\w+/)*(\w+(?:\.py|/))`", table.partition("\n## ")[0]))
+    rooms = {f"{path.name}/" if path.is_dir() else path.name for path in (ROOT / package).glob("[!_]*")}
+    assert sorted(rooms - named - {"py.typed"}) == []
