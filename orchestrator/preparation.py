@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from pathlib import Path, PurePath
-from typing import Any
+from pathlib import PurePath
+from typing import Any, TypeVar
 
 from worker import contract
 
 from .backends import Backend, Host, likeness
 from .backends.agents import AgentLink, Lose, Receive
-from .backends.code import WorkingDirectory, collect
+from .backends.code import Shipping, collect
+from .backends.gpu_claims import GpuClaims
 from .backends.network import Network
 from .backends.reach import reach
 from .errors import OrchError, Problem, SpecError
@@ -25,6 +26,8 @@ from .model.plan import HostFacts, Plan
 from .model.slots import Assignment
 from .model.spec import DEFAULT_PRELOAD, ClusterSpec
 from .record.rundir import RunDir
+
+T = TypeVar("T")
 
 ANSWER_S = 60.0
 """How long an agent that is up may take to its first frame."""
@@ -49,118 +52,98 @@ class Preparation:
         self._network = Network(self.hosts)
         self.links: dict[str, AgentLink] = {}
         self.facts: dict[str, contract.Facts] = {}
-        self._step: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._given_up: Exception | None = None
-        self._directory = WorkingDirectory(Path(spec.workdir), ())
+        self._claims = GpuClaims(self.links)
+        self._shipping: Shipping | None = None
         self._likeness = ""
-        self._sending: set[asyncio.Task[None]] = set()
-        self._awaited: set[str] = set()
-        self._refused: dict[str, tuple[contract.GpuHolder, ...]] = {}
-        """What hosts have answered that were to hold GPUs which other runs have taken meanwhile."""
+        loop = asyncio.get_running_loop()
+        self._answered: asyncio.Future[None] = loop.create_future()
+        self._given_up: asyncio.Future[Exception] = loop.create_future()
 
     async def make_plan(self) -> Plan:
         """Raises `OrchError`, or what `give_up` was given."""
-        ships = self._spec.backend.code == "ship"
-        is_here = all(host.is_here for host in self.hosts.values())
-        program = self._spec.program
-        if ships and not is_here:
-            is_file = program.kind == "script" or (program.kind == "command" and "/" in program.target)
-            needed = program.target if is_file else ""
-            runs = self._rundir.path.parent
-            self._directory = collect(self._spec.workdir, self._spec.backend.code_limit_mb, runs=runs, needed=needed)
-        elif self._spec.backend.code == "shared" and not is_here:
-            self._likeness = likeness.describe(self._spec.workdir, program).pack()
-        await self._await_answers()
-        self._refuse_late()
+        self._look_at_directory()
+        await self._unless_given_up(self._await_facts())
         self._refuse_problems()
-        self._step = asyncio.get_running_loop().create_future()
-        found = await self._find_addresses()
-        if not self._step.done():  # one host alone tries nobody
-            self._step.set_result(None)
-        self._refuse_late()
+        found = await self._unless_given_up(self._find_addresses())
         hosts = [self._host_facts(host, found[host.name]) for host in self.hosts.values()]
-        return await self._make_with_gpus(hosts)
+        return await self._unless_given_up(self._plan_and_claim(hosts))
 
-    async def _await_answers(self) -> None:
+    async def _unless_given_up(self, step: Coroutine[Any, Any, T]) -> T:
+        """What a step comes to. A reason to give up counts more, also one that comes in the same turn of the loop as the last answer."""
+        doing = asyncio.create_task(step)
+        either: tuple[asyncio.Future[Any], ...] = doing, self._given_up
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            doing.cancel()
+            await asyncio.gather(doing, return_exceptions=True)
+        if self._given_up.done():
+            raise self._given_up.result()
+        return doing.result()
+
+    def _look_at_directory(self) -> None:
+        spec = self._spec
+        if all(host.is_here for host in self.hosts.values()):
+            return
+        if spec.backend.code == "ship":
+            is_file = spec.program.kind == "script" or (spec.program.kind == "command" and "/" in spec.program.target)
+            needed = spec.program.target if is_file else ""
+            found = collect(spec.workdir, spec.backend.code_limit_mb, runs=self._rundir.path.parent, needed=needed)
+            self._shipping = Shipping(found, lambda link: link.order(self._hello(link.host)), self.give_up)
+        elif spec.backend.code == "shared":
+            self._likeness = likeness.describe(spec.workdir, spec.program).pack()
+
+    async def _await_facts(self) -> None:
         connecting = asyncio.create_task(self._connect())
         reminding = asyncio.create_task(self._remind(self._describe_unanswered, UNANSWERED_S))
         try:
-            await asyncio.wait([self._step, connecting], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([self._answered, connecting], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (connecting, reminding, *self._sending):
-                task.cancel()
+            connecting.cancel()
+            reminding.cancel()
+            if self._shipping is not None:
+                self._shipping.stop()
             await asyncio.wait([connecting])
         mistake = None if connecting.cancelled() else connecting.exception()
         if mistake is not None:
             traceback.print_exception(mistake)
             raise OrchError(f"a mistake of orch's own: {mistake}; please report it") from mistake
-        self._step.result()
 
     async def _find_addresses(self) -> dict[str, str]:
         reminding = asyncio.create_task(self._remind(self._describe_untried, UNTRIED_S))
         try:
-            return await self._network.find_addresses(self.links, self.facts, self._step)
+            return await self._network.find_addresses(self.links, self.facts)
         finally:
             reminding.cancel()
 
-    async def _make_with_gpus(self, hosts: list[HostFacts]) -> Plan:
+    async def _plan_and_claim(self, hosts: list[HostFacts]) -> Plan:
         """The plan, once its GPUs are held for this run. If another run was faster, it is made anew, without those."""
-        held: set[str] = set()
         for _ in range(MOST_PLANS):
             planned = plan.make(self._rundir.run_id, self._spec, self._assignment, hosts)
-            # Two runs that want all of several hosts meet at the first of them, where one wins, and do not take half of them each.
-            order = sorted(planned.claims, key=lambda name: min((*planned.claims[name].alone, *planned.claims[name].shared)))
-            given_up = sorted(held.difference(order))
-            for batch in filter(None, (given_up, order[:1], order[1:])):
-                await self._claim({name: planned.claims.get(name, contract.TakeGpus()) for name in batch})
-                held.update(batch)
-                if self._refused:
-                    break
-            if not self._refused:
+            in_the_way = await self._claims.take(planned)
+            if not in_the_way:
                 return planned
-            hosts = [replace(host, taken=self._refused.pop(host.name, host.taken)) for host in hosts]
+            hosts = [replace(host, taken=in_the_way.get(host.name, host.taken)) for host in hosts]
         raise OrchError(f"other runs have taken this one's GPUs {MOST_PLANS} times while it was about to start; start it again")
-
-    async def _claim(self, orders: dict[str, contract.TakeGpus]) -> None:
-        self._step = asyncio.get_running_loop().create_future()
-        self._awaited = set(orders)
-        for name, order in orders.items():
-            self.links[name].order(order)
-        await self._step
-        self._refuse_late()
 
     def hear(self, host: str, frame: Any) -> None:
         """`Facts`, `Tried`, `CodeWanted` or `GpusTaken` of a host."""
         if isinstance(frame, contract.GpusTaken):
-            self._awaited.discard(host)
-            if frame.holders:
-                self._refused[host] = frame.holders
-            if not self._awaited and not self._step.done():
-                self._step.set_result(None)
-            return
-        if isinstance(frame, contract.Tried):
+            self._claims.hear(host, frame)
+        elif isinstance(frame, contract.Tried):
             self._network.hear(host, frame)
-            return
-        if isinstance(frame, contract.CodeWanted):
-            sending = asyncio.create_task(self._send_code(host, frame))
-            self._sending.add(sending)
-            sending.add_done_callback(self._sending.discard)
-            return
-        self.facts[host] = frame
-        if len(self.facts) == len(self.hosts) and not self._step.done():
-            self._step.set_result(None)
+        elif isinstance(frame, contract.CodeWanted):
+            if self._shipping is not None:
+                self._shipping.hear(self.links[host], frame)
+        else:
+            self.facts[host] = frame
+            if len(self.facts) == len(self.hosts) and not self._answered.done():
+                self._answered.set_result(None)
 
     def give_up(self, reason: Exception) -> None:
         """There will be no cluster; the first reason counts."""
-        if not self._step.done():
-            self._step.set_exception(reason)
-        elif self._given_up is None:
-            self._given_up = reason  # all have answered, and `make_plan` is about to go on
-
-    def _refuse_late(self) -> None:
-        """A reason to give up that came in the same turn of the loop as the last answer."""
-        if self._given_up is not None:
-            raise self._given_up
+        if not self._given_up.done():
+            self._given_up.set_result(reason)
 
     def notes(self) -> list[str]:
         """What is odd about the hosts, and may be right."""
@@ -183,7 +166,7 @@ class Preparation:
             quiet_s = 0.0
             while quiet_s < ANSWER_S:
                 await asyncio.sleep(1.0)
-                quiet_s = 0.0 if self._sending else quiet_s + 1.0
+                quiet_s = 0.0 if self._shipping is not None and self._shipping.is_going_on else quiet_s + 1.0
             raise refuse_silence([name for name in self.hosts if name not in self.facts], ANSWER_S)
         except (OrchError, OSError) as error:
             self.give_up(error)
@@ -216,28 +199,11 @@ class Preparation:
         return f"waiting for {contract.few(late)}: the hosts try each other's addresses ({done})" if late else ""
 
     def _greet(self, link: AgentLink) -> None:
-        if self._ships_to(link.host):
-            link.order(self._directory.order)
-        else:
+        if self._shipping is None or link.host.is_here:
             link.order(self._hello(link.host))
+        else:
+            link.order(self._shipping.order)
         link.beat()
-
-    def _ships_to(self, host: Host) -> bool:
-        return self._spec.backend.code == "ship" and not host.is_here
-
-    async def _send_code(self, host: str, wanted: contract.CodeWanted) -> None:
-        if wanted.trouble:
-            self.give_up(OrchError(f"host {host}: {wanted.trouble}"))
-            return
-        link = self.links[host]
-        try:
-            for part, data in self._directory.parts(wanted):
-                link.order(part, data)
-                await link.drain()  # or all of it would stand in memory, once for each host
-        except OrchError as error:
-            self.give_up(error)
-            return
-        link.order(self._hello(link.host))
 
     def _hello(self, host: Host) -> contract.Hello:
         spec = self._spec

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import itertools
 import json
 import os
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from worker.contract import Code, CodeFile, CodePart, CodeWanted
 from worker.records import dataclass
 
 from ..errors import OrchError, UsageError
+from .agents import AgentLink
 
 MOST_FILES = 20_000
 PART_BYTES = 1024 * 1024
@@ -46,6 +48,47 @@ class WorkingDirectory:
                     yield CodePart(digest, last=True), data
             except (OSError, KeyError) as error:
                 raise OrchError(f"{paths.get(digest, digest)} cannot be sent: {error}") from None
+
+
+class Shipping:
+    """The working directory on its way to the hosts that are to have a copy: each gets what it lacks, and is greeted then.
+
+    `give_up` gets the reason why a host cannot have it.
+    """
+
+    def __init__(self, directory: WorkingDirectory, greet: Callable[[AgentLink], None], give_up: Callable[[Exception], None]) -> None:
+        self.order = directory.order
+        """With which a host is asked what it lacks."""
+        self._directory, self._greet, self._give_up = directory, greet, give_up
+        self._sending: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_going_on(self) -> bool:
+        return bool(self._sending)
+
+    def hear(self, link: AgentLink, wanted: CodeWanted) -> None:
+        """One host's answer."""
+        sending = asyncio.create_task(self._send(link, wanted))
+        self._sending.add(sending)
+        sending.add_done_callback(self._sending.discard)
+
+    async def _send(self, link: AgentLink, wanted: CodeWanted) -> None:
+        if wanted.trouble:
+            self._give_up(OrchError(f"host {link.host.name}: {wanted.trouble}"))
+            return
+        try:
+            for part, data in self._directory.parts(wanted):
+                link.order(part, data)
+                await link.drain()  # or all of it would stand in memory, once for each host
+        except OrchError as error:
+            self._give_up(error)
+        else:
+            self._greet(link)
+
+    def stop(self) -> None:
+        """Send no more."""
+        for sending in self._sending:
+            sending.cancel()
 
 
 def collect(workdir: str, limit_mb: float, *, runs: Path, needed: str = "") -> WorkingDirectory:

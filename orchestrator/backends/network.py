@@ -20,7 +20,7 @@ class Network:
         self._hosts = hosts
         self._tried: dict[tuple[str, str], dict[str, str]] = {}
         self._awaited: set[str] = set()
-        self._done: asyncio.Future[None] | None = None
+        self._answered: asyncio.Future[None] | None = None
         self.words = {name: secrets.token_hex(8) if len(hosts) > 1 else "" for name in hosts}
         """What each host says to those that try it; empty where nobody does."""
 
@@ -29,10 +29,8 @@ class Network:
         """The hosts that have not said yet how their tries went."""
         return [name for name in self._hosts if name in self._awaited]
 
-    async def find_addresses(
-        self, links: Mapping[str, AgentLink], facts: Mapping[str, Facts], done: asyncio.Future[None]
-    ) -> dict[str, str]:
-        """The address of each host. `done` is waited for; whoever ends the run early gives it an exception. Raises `OrchError`."""
+    async def find_addresses(self, links: Mapping[str, AgentLink], facts: Mapping[str, Facts]) -> dict[str, str]:
+        """The address of each host. Raises `OrchError`."""
         if not any(self.words.values()):
             return {name: host.address or "127.0.0.1" for name, host in self._hosts.items()}
         known = {
@@ -40,12 +38,12 @@ class Network:
             for name, host in self._hosts.items()
         }
         ports = {name: found.ports[0] for name, found in facts.items() if found.ports}
-        self._awaited, self._done = set(links), done
+        self._awaited, self._answered = set(links), asyncio.get_running_loop().create_future()
         for name, link in links.items():
             # A task reaches its neighbour on the same host by the same address.
             others = [other for other in ports if other != name or len(facts[name].ports) > 1]
             link.order(Try(tuple(Target(other, ports[other], self.words[other], tuple(known[other])) for other in others)))
-        await done
+        await self._answered
         return addresses.choose(known, ports, self._tried, facts)
 
     def hear(self, host: str, frame: Tried) -> None:
@@ -53,5 +51,5 @@ class Network:
         for result in frame.results:
             self._tried.setdefault((host, result.host), {})[result.address] = result.refusal
         self._awaited.discard(host)
-        if not self._awaited and self._done is not None and not self._done.done():
-            self._done.set_result(None)
+        if not self._awaited and self._answered is not None and not self._answered.done():
+            self._answered.set_result(None)
