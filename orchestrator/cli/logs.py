@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,9 @@ from worker.contract import STREAMS, TASK_TYPES
 
 from ..errors import OrchError, Problem, SpecError, UsageError
 from ..model.plan import Plan
-from ..record.console import Sink
+from ..record.console import CHUNK, Sink
 from ..record.home import find_run
-from ..record.logs import Follower, LogView, wants_color
+from ..record.logs import BLOCK, Follower, LogView, wants_color
 from ..record.marks import KeptMarks
 from ..record.moments import moment
 from ..record.rundir import RunDir
@@ -144,34 +144,64 @@ class _Streams:
         return opened
 
     def catch_up(self, printer: _TextPrinter | _JsonPrinter) -> None:
-        """Print what is there, of each task up to its newest attempt."""
-        seen: dict[str, int] = {}
-        while seen != self._attempts:
-            seen = dict(self._attempts)
-            self.show(printer)
+        """Print what is there now, of each task up to its newest attempt. What comes meanwhile may have no end, and is left."""
+        newest = self._newest()
+        ends = {
+            (task, attempt, stream): _size(self._run.log_path(task, attempt, stream))
+            for task, first in self._attempts.items()
+            for attempt in range(first, newest.get(task, first) + 1)
+            for stream in self._streams
+        }
+        while True:
+            for task, stream, follower in self._opened():
+                end = ends[task, self._attempts[task], stream]
+                while (room := min(BLOCK, end - follower.offset)) > 0 and (data := follower.read(room)):
+                    printer.show(task, stream, data)
+                _tell(follower)
+            if not self._go_on(newest, printer):
+                return
 
     def show(self, printer: _TextPrinter | _JsonPrinter) -> bool:
-        """Print everything that is there by now; False if that was nothing."""
-        found = self._show(printer)
-        newest = {} if self._asked else self._run.last_attempts()
-        for task, attempt in self._attempts.items():
-            if newest.get(task, attempt) > attempt:
-                self._attempts[task] = attempt + 1  # one after the other: there may have been more than one since we looked
-                printer.end_of(task)
-                self._followers[task] = self._open(task)
-                found = True
-        return found
-
-    def _show(self, printer: _TextPrinter | _JsonPrinter) -> bool:
-        found = False
-        for task, stream, follower in ((task, *one) for task, opened in self._followers.items() for one in opened):
-            while data := follower.read():
-                found = True
+        """Print some of what is new in each stream; False if nothing was."""
+        newest = self._newest()  # asked first: nothing is added to an attempt that another has followed
+        heard = set()
+        for task, stream, follower in self._opened():
+            if data := follower.read(CHUNK):
+                heard.add(task)
                 printer.show(task, stream, data)
-            note = follower.take_note()
-            if note:
-                click.echo(f"orch: {note}", err=True)
-        return found
+            _tell(follower)
+        silent = {task: attempt for task, attempt in newest.items() if task not in heard}
+        return self._go_on(silent, printer) or bool(heard)
+
+    def _opened(self) -> list[tuple[str, str, Follower]]:
+        return [(task, stream, follower) for task, opened in self._followers.items() for stream, follower in opened]
+
+    def _newest(self) -> dict[str, int]:
+        """The attempt of each task that is to be shown last, as far as they are known."""
+        return {} if self._asked else self._run.last_attempts()
+
+    def _go_on(self, newest: Mapping[str, int], printer: _TextPrinter | _JsonPrinter) -> bool:
+        """Let the tasks that have a newer attempt be followed in the next; False if there are none."""
+        behind = [task for task, attempt in self._attempts.items() if newest.get(task, attempt) > attempt]
+        for task in behind:
+            self._attempts[task] += 1  # one after the other: there may have been more than one since we looked
+            printer.end_of(task)
+            self._followers[task] = self._open(task)
+        return bool(behind)
+
+
+def _size(path: Path) -> int:
+    """0: it is not there."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _tell(follower: Follower) -> None:
+    note = follower.take_note()
+    if note:
+        click.echo(f"orch: {note}", err=True)
 
 
 class _TextPrinter:

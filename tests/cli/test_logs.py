@@ -1,0 +1,43 @@
+"""`orch logs` of runs that write faster than they are read, that have no tasks yet, and to readers that do not take it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from orchestrator.record.rundir import RunDir
+from tests.conftest import Orch
+from tests.live import held_run
+
+LINES = b"line of worker-0\n" * 20_000
+ENOUGH = 40 * len(LINES)
+"""What worker-0 has written when nobody hopes for the other task any more."""
+
+
+@pytest.mark.parametrize("words", [(), ("-f",)], ids=["once", "followed"])
+def test_a_task_that_writes_faster_than_it_is_read_hides_no_other(orch: Orch, tmp_path: Path, words: tuple[str, ...]) -> None:
+    """For each byte that is read worker-0 writes two."""
+    with held_run(tmp_path / ".orch", workers=2) as (run, _):
+        first = write(run, "worker-0", LINES)
+        write(run, "worker-1", b"line of worker-1\n")
+        read_fd, write_fd = os.pipe()
+        running = orch.start("logs", *words, stdout=write_fd)
+        os.close(write_fd)
+        shown, written = b"", len(LINES)
+        with os.fdopen(read_fd, "rb", buffering=0) as reader, first.open("ab", buffering=0) as log:
+            while b"line of worker-1\n" not in shown[-100_000:] and written < ENOUGH and (data := reader.read(65536)):
+                written += log.write(LINES[: len(data) // 17 * 2 * 17])
+                shown += data
+        assert b"worker-1 | line of worker-1\n" in shown, "and not only after all that worker-0 will ever write"
+        if not words:
+            running.wait(check=0)
+            assert shown.count(b"\n") == LINES.count(b"\n") + 1
+
+
+def write(run: RunDir, task: str, data: bytes) -> Path:
+    path = run.log_path(task, 1, "stdout")
+    path.parent.mkdir(parents=True)
+    path.write_bytes(data)
+    return path
