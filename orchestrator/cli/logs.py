@@ -17,10 +17,10 @@ import click
 from worker.clock import now
 from worker.contract import STREAMS, TASK_TYPES
 
-from ..errors import OrchError, Problem, SpecError, UsageError
+from ..errors import Problem, SpecError, UsageError
 from ..model.plan import Plan
 from ..record.console import CHUNK, Sink
-from ..record.home import find_run
+from ..record.home import NO_TASKS_YET, find_run, plan_of
 from ..record.logs import BLOCK, Follower, LogView, wants_color
 from ..record.marks import KeptMarks
 from ..record.moments import moment
@@ -48,12 +48,12 @@ _TASK = re.compile(rf"({'|'.join(TASK_TYPES)}|master)(-\d*)?")
 @click.option("--attempt", type=click.IntRange(1), metavar="N", help="One attempt; default: each task's last.")
 @color_options
 @click.option("--json", "as_json", is_flag=True, help="Print lines as JSON objects.")
-def logs_command(names: Sequence[str], home: str, **given: Any) -> int:
+def logs_command(names: Sequence[str], home: Path, **given: Any) -> int:
     """Show what the tasks of RUN (default: the latest) wrote. TASK is worker-0, or worker for all workers."""
-    run, wanted = _split(Path(os.path.abspath(home)), names)
-    planned = run.read_plan()
-    if planned is None:
-        raise OrchError(f"{run.run_id} ended before it had tasks; logs: {run.path}")
+    run, wanted = _split(home, names)
+    if given["follow"]:
+        _await_plan(run)
+    planned = plan_of(run)
     tasks = [str(task.id) for task in planned.tasks]
     shown = only_tasks(wanted, tasks)
     _check_attempt(run, given["attempt"])
@@ -70,6 +70,16 @@ def logs_command(names: Sequence[str], home: str, **given: Any) -> int:
             time.sleep(LOOK_S)
     printer.end()
     return 0
+
+
+def _await_plan(run: RunDir) -> None:
+    """Return once the run has a plan, or nobody is there to make one."""
+    said = False
+    while run.lock.controller_pid() is not None and run.read_plan() is None:
+        if not said:
+            click.echo(f"orch: {run.run_id} has {NO_TASKS_YET}; waiting for them", err=True)
+            said = True
+        time.sleep(LOOK_S)
 
 
 def _split(home: Path, names: Sequence[str]) -> tuple[RunDir, list[str]]:

@@ -58,7 +58,7 @@ def start(home: Path, spec: ClusterSpec, shown: Mapping[str, Any], *, detached: 
 
 
 def _create(home: Path, spec: ClusterSpec) -> RunDir:
-    run = _draw(Path(os.path.abspath(home)), spec.name)
+    run = _draw(home, spec.name)
     try:
         # JSON is YAML too, and carries texts that are not UTF-8.
         run.write_spec(json.dumps(to_document(spec), indent=2) + "\n")

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.record.rundir import RunDir
 from tests.conftest import Orch
-from tests.live import held_run
+from tests.live import held_run, plan_for
 
 LINES = b"line of worker-0\n" * 20_000
 ENOUGH = 40 * len(LINES)
@@ -41,3 +41,31 @@ def write(run: RunDir, task: str, data: bytes) -> Path:
     path.parent.mkdir(parents=True)
     path.write_bytes(data)
     return path
+
+
+@pytest.mark.parametrize("command", ["logs", "placement", "restart", "stacks"])
+def test_a_run_whose_hosts_are_being_reached_is_said_to_have_no_tasks_yet(orch: Orch, tmp_path: Path, command: str) -> None:
+    with held_run(tmp_path / ".orch", workers=0) as (run, holder):
+        assert orch(command, "one", check=2).err == "Error: one has no tasks yet: its hosts are being reached\n"
+        assert orch("ps", "one", check=0).out == "one: running; it has no tasks yet: its hosts are being reached\n"
+        holder.kill()
+        run.lock.wait()
+        done = orch(command, "one")
+        assert "no tasks yet" not in done.err
+        assert ("ended before it had tasks" if done.code == 125 else "is not running") in done.err
+
+
+def test_who_follows_a_run_waits_for_its_tasks(orch: Orch, tmp_path: Path) -> None:
+    with held_run(tmp_path / ".orch", workers=0) as (run, holder):
+        following = orch.start("logs", "-f", "one")
+        following.wait_for("orch: one has no tasks yet: its hosts are being reached; waiting for them\n")
+        plan_for(run, 2)
+        write(run, "worker-1", b"hello\n")
+        following.wait_for("worker-1 | hello")
+        holder.kill()
+        following.wait(check=0)
+    with held_run(tmp_path / "other", workers=0) as (run, holder):
+        following = orch.start("logs", "-f", "one", "--run-dir", "other")
+        following.wait_for("waiting for them")
+        holder.kill()
+        assert "Error: one ended before it had tasks; logs: " in following.wait(check=125).err
