@@ -44,7 +44,7 @@ def start(home: Path, spec: ClusterSpec, shown: Mapping[str, Any], *, detached: 
     run = _create(home, spec)
     show: Show
     if detached:
-        answer = detach.fork(run)
+        answer = detach.fork(run, quiet=shown["quiet"])
         if isinstance(answer, dict):
             return _print_answer(answer, run, as_json)
         show = answer
