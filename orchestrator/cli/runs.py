@@ -40,7 +40,7 @@ LOOK_S = 0.1
 @click.argument("run", required=False)
 @home_option
 @click.option("-a", "--all", "everything", is_flag=True, help="List all runs, newest last.")
-@click.option("--timeline", is_flag=True, help="Show when each task came how far, in seconds since the run began.")
+@click.option("--timeline", is_flag=True, help="Show when each task came how far, in seconds since the run, or its last attempt, began.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def ps_command(run: str | None, home: Path, everything: bool, timeline: bool, as_json: bool) -> int:
     """Show the tasks of RUN (default: the latest), or list all runs."""
