@@ -218,7 +218,7 @@ class _TextPrinter:
     """Lines for people: stdout to stdout, stderr to stderr."""
 
     def __init__(self, planned: Plan, given: dict[str, Any]) -> None:
-        self._sink = Sink(encoding=sys.stdout.encoding)
+        self._sink = Sink(encoding=sys.stdout.encoding, is_all=True)
         self._view = LogView(
             [str(task.id) for task in planned.tasks],
             color=wants_color(given["color"], sys.stdout.isatty(), os.environ),

@@ -69,3 +69,11 @@ def test_who_follows_a_run_waits_for_its_tasks(orch: Orch, tmp_path: Path) -> No
         following.wait_for("waiting for them")
         holder.kill()
         assert "Error: one ended before it had tasks; logs: " in following.wait(check=125).err
+
+
+@pytest.mark.parametrize("words", [(), ("-f",), ("--json",)], ids=["text", "followed", "json"])
+def test_output_that_cannot_be_written_is_an_error_with_its_reason(orch: Orch, tmp_path: Path, words: tuple[str, ...]) -> None:
+    with held_run(tmp_path / ".orch") as (run, _), open("/dev/full", "wb") as full:
+        write(run, "worker-0", b"hello\n")
+        done = orch.start("logs", *words, stdout=full).wait(check=125)
+        assert done.err == "Error: [Errno 28] No space left on device\n"
