@@ -41,7 +41,7 @@ _TASK = re.compile(rf"({'|'.join(TASK_TYPES)}|master)(-\d*)?")
 @click.argument("names", nargs=-1, metavar="[RUN] [TASK]...")
 @home_option
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run is over.")
-@click.option("--since", metavar="T", help="Begin with the lines of this time: 90s, 10m, 2h, 1d ago, 14:30, or 2026-11-21T14:30.")
+@click.option("--since", metavar="T", help="Begin with the lines of this time: 90s, 10m, 2h or 1d ago, 14:30, or 2026-11-21T14:30.")
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Begin with the last N lines of each stream.")
 @click.option("--grep", metavar="RE", help="Show only lines in which this regular expression is found.")
 @click.option("--stream", type=click.Choice(STREAMS), help="Show only this stream.")
@@ -104,7 +104,7 @@ def _moment(text: str) -> float:
     """The moment that is meant, in seconds since the epoch. Raises `SpecError`."""
     at = moment(text, datetime.now().astimezone())
     if at is None:
-        remedy = "write 90s, 10m, 2h30m or 1d for how long ago, or 14:30, or 2026-11-21T14:30"
+        remedy = "write 90s, 10m, 2h30m or 1d ago, or 14:30, or 2026-11-21T14:30"
         raise SpecError(Problem("--since", f"{text!r} is no time", remedy))
     return at
 

@@ -274,6 +274,15 @@ def test_down_says_which_hosts_it_has_not_looked_at(orch: Orch, tmp_path: Path) 
             left.kill()
 
 
+def test_down_is_content_with_a_run_that_is_over_and_not_with_none(orch: Orch, tmp_path: Path) -> None:
+    """As docs/exit-codes.md says."""
+    assert orch("down", check=2).err == f"Error: there is no run in {tmp_path / '.orch'}\n"
+    (tmp_path / "go").touch()
+    orch("up", "waiting.py", check=0)
+    assert orch("down", check=0).out.endswith("; it was not running\n")
+    assert "the run 'other' does not exist" in orch("down", "other", check=2).err
+
+
 def test_down_now_does_not_wait_for_the_grace_period(orch: Orch, script: Script) -> None:
     script("import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf', flush=True)\ntime.sleep(600)\n", "deaf.py")
     running = orch.start("up", "deaf.py", "--grace", "500")
