@@ -31,7 +31,7 @@ from .model.restarts import PREEMPTED_CODES
 from .model.spec import ClusterSpec
 from .outputs import Outputs
 from .preparation import Preparation
-from .record.journal import HostReady, Pace, RunBegun, RunEvent, RunNoted, TaskBegan, TemplateReady
+from .record.journal import REPORTS_S, HostReady, Pace, RunBegun, RunEvent, RunNoted, TaskBegan, TemplateReady
 from .record.rundir import RunDir
 from .signals import ENDINGS, REQUESTS, hold_signals
 
@@ -79,6 +79,7 @@ class Supervisor:
         self._since = 1
         """The attempt in which the whole cluster was last started."""
         self._pace = Pace()
+        self._catching_up: asyncio.TimerHandle | None = None
         self._outputs = Outputs(spec, rundir, self._record, viewer.grew)
 
     async def run(self) -> Verdict:
@@ -236,12 +237,20 @@ class Supervisor:
             self._look_for_checkpoints(self._cluster, event)
         for due in self._pace.due(event):
             self._record(due)
+        if self._pace.holds and self._catching_up is None:
+            self._catching_up = self._loop.call_later(REPORTS_S, self._record_held)
         before = self._cluster
         self._cluster, actions = lifecycle.step(before, event)
         self._viewer.happened(before, self._cluster, event)
         for action in actions:
             self._perform(action)
         self._set_timer()
+
+    def _record_held(self) -> None:
+        """The last reports, though nothing else has happened since."""
+        self._catching_up = None
+        for event in self._pace.take():
+            self._record(event)
 
     def _perform(self, action: events.Action) -> None:
         match action:

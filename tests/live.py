@@ -234,12 +234,18 @@ def kill(*processes: psutil.Process) -> None:
         os.kill(process.pid, 9)
 
 
-@contextlib.contextmanager
-def held_run(home: Path) -> Iterator[tuple[RunDir, subprocess.Popen[bytes]]]:
-    """A run of one worker of which nothing has happened yet, and the process that holds it."""
-    run = create_run(home, "one")
-    spec = ClusterSpec("one", "none", Program("script", "train.py"), (TaskSpec("worker", 1),), "/w")
+def plan_for(run: RunDir, workers: int) -> None:
+    """Give a run its plan, as its controller does once all hosts have answered."""
+    spec = ClusterSpec("one", "none", Program("script", "train.py"), (TaskSpec("worker", workers),), "/w")
     run.write_plan(plan.make("one", spec, plan.place(spec, ["local"]), [HostFacts("local", "127.0.0.1", 2)]))
+
+
+@contextlib.contextmanager
+def held_run(home: Path, workers: int = 1) -> Iterator[tuple[RunDir, subprocess.Popen[bytes]]]:
+    """A run of which nothing has happened yet, and the process that holds it. `workers` 0: its hosts are still being reached."""
+    run = create_run(home, "one")
+    if workers:
+        plan_for(run, workers)
     with subprocess.Popen([sys.executable, "-c", HOLD, run.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"locked\n"

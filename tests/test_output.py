@@ -278,3 +278,28 @@ def test_a_reader_that_goes_away_does_not_end_the_run(orch, tmp_path: Path, run:
     done = running.wait(check=0)
     assert "Traceback" not in done.err
     assert run.log("worker-0") == b"first\n" + (b"x" * 99 + b"\n") * 40_000
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)], ids=["text", "json"])
+def test_a_full_disk_behind_the_console_is_said_and_does_not_end_the_run(
+    orch, tmp_path: Path, run: LiveRun, words: tuple[str, ...]
+) -> None:
+    write_script(tmp_path, "for number in range(3):\n    print(number, flush=True)\n    time.sleep(0.4)")
+    with open("/dev/full", "wb") as full:
+        done = orch.start("up", "script.py", "-n", "1", *words, stdout=full).wait(check=0)
+    said = "orch: standard output cannot be written: No space left on device; the run goes on, and orch logs shows what its tasks write\n"
+    assert done.err.count(said) == 1
+    assert run.log("worker-0") == b"0\n1\n2\n"
+
+
+def test_a_terminal_that_is_gone_is_no_error(orch, tmp_path: Path, run: LiveRun) -> None:
+    """Writing to it is EIO; only the session that it controls gets a SIGHUP."""
+    write_script(tmp_path, "ready()\nwait_for('go')\nprint('hello')")
+    master, slave = os.openpty()
+    running = orch.start("up", "script.py", "-n", "1", stdout=slave)
+    os.close(slave)
+    wait_until_ready(tmp_path, "worker-0")
+    os.close(master)
+    (tmp_path / "go").touch()
+    assert "cannot be written" not in running.wait(check=0).err
+    assert run.log("worker-0") == b"hello\n"

@@ -238,6 +238,21 @@ def test_those_that_only_serve_do_not_hide_that_the_training_hangs(orch, tmp_pat
     assert "no task has written or reported anything for 5 s (--hang-timeout)" in done.err
 
 
+def test_the_last_report_is_known_though_nothing_else_happens(orch, tmp_path: Path, run: LiveRun) -> None:
+    """Not each report is recorded at once; a task that then works on in silence, without a deadline, is no event."""
+    write_script(tmp_path, "import worker\nfor step in range(3):\n    worker.report(step=step)\n    time.sleep(0.2)\nwait_for('go')")
+    running = orch.start("up", "script.py", "-n", "1")
+    run.event("task_reported")
+
+    def last_step() -> float:
+        (shown,) = json.loads(orch("ps", "--json", check=0).out)["tasks"]
+        return float(shown["report"]["step"])
+
+    wait_until(lambda: last_step() == 2, "last report in ps", patience_s=60)
+    (tmp_path / "go").touch()
+    running.wait(check=0)
+
+
 @pytest.mark.parametrize("sound", ["print('.', end='', flush=True)", "worker.report(step=1)", "print('!', file=sys.stderr, flush=True)"])
 def test_any_sound_of_any_task_is_a_sign_of_life(orch, tmp_path: Path, sound: str) -> None:
     text = f"""

@@ -5,6 +5,7 @@ A subcommand's module is imported only when that subcommand is wanted, so that `
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import signal
@@ -93,7 +94,8 @@ def main(args: list[str] | None = None) -> None:
         click.echo(_complaint(error), err=True)
         code = error.exit_code
     except OSError as error:  # such as a full disk behind our own output
-        click.echo(f"Error: {error}", err=True)
+        with contextlib.suppress(OSError):  # or behind this
+            click.echo(f"Error: {error}", err=True)
         sys.stdout = None
         code = BROKEN
     sys.exit(_as_code(code))

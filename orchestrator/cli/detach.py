@@ -1,4 +1,7 @@
-"""A controller that goes on alone: `orch up -d` returns when its tasks are started, or says why they are not."""
+"""A controller that goes on alone: `orch up -d` returns when its tasks are started, or says why they are not.
+
+Between the two is a pipe: a JSON object a line, ``{"said": TEXT}`` as often as there is something to say, then the answer.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import contextlib
 import json
 import os
 import signal
-from typing import Any
+from typing import IO, Any
 
 import click
 
@@ -14,13 +17,20 @@ from ..errors import BROKEN, OrchError
 from ..model import events
 from ..model.cluster import Cluster, Outcome
 from ..model.plan import Plan
-from ..record.narrate import headline
+from ..record.lines import clean
+from ..record.narrate import describe_plan, headline, narrate
 from ..record.rundir import RunDir
 from .shows import Ended, in_orchs_words
 
+SAID_BYTES = 32 * 1024
+"""The most that is said through the pipe: the half of what it holds, so that nobody waits for a parent that is stopped (Ctrl-Z)."""
 
-def fork(run: RunDir) -> dict[str, Any] | Answering:
-    """In the parent: the controller's answer, once it has one. In the controller, which leads a session of its own: who gives it."""
+
+def fork(run: RunDir, *, quiet: bool) -> dict[str, Any] | Answering:
+    """In the parent: the controller's answer, once it has one. In the controller, which leads a session of its own: who gives it.
+
+    `quiet`: what is said until then is not shown.
+    """
     read_fd, write_fd = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -31,14 +41,23 @@ def fork(run: RunDir) -> dict[str, Any] | Answering:
     os.close(write_fd)
     try:
         with os.fdopen(read_fd, "rb") as pipe:
-            text = pipe.read()
+            answer = _hear(pipe, quiet)
     except KeyboardInterrupt:  # it leads its own session and has not heard the Ctrl-C
         os.kill(pid, signal.SIGTERM)
         raise
-    if not text:
-        return {"error": f"the controller of {run.run_id} died at once; see {run.path / 'controller.log'}", "code": BROKEN}
-    found: dict[str, Any] = json.loads(text)
-    return found
+    return answer or {"error": f"the controller of {run.run_id} died at once; see {run.path / 'controller.log'}", "code": BROKEN}
+
+
+def _hear(pipe: IO[bytes], quiet: bool) -> dict[str, Any] | None:
+    """Show what is said until there is an answer. None: there is none."""
+    for line in pipe:
+        with contextlib.suppress(ValueError):  # it died in the middle of a line
+            found: dict[str, Any] = json.loads(line)
+            if "said" not in found:
+                return found
+            if not quiet:
+                click.echo(in_orchs_words([found["said"]]), nl=False, err=True)
+    return None
 
 
 def _redirect(run: RunDir) -> None:
@@ -51,18 +70,30 @@ def _redirect(run: RunDir) -> None:
 
 
 class Answering:
-    """A `Show` for nobody but the waiting parent: tells it once that all tasks are started, or why they are not."""
+    """A `Show` for the waiting parent: tells it what happens until all are started, or why they are not. `controller.log` has it all."""
 
     def __init__(self, run: RunDir, answer_fd: int) -> None:
         self._run, self._answer_fd = run, answer_fd
+        self._room = SAID_BYTES
 
-    def planned(self, planned: Plan) -> None: ...
+    def planned(self, planned: Plan) -> None:
+        for text in (describe_plan(planned), *planned.notes):
+            self.said(text)
 
     def grew(self, task: str, attempt: int, stream: str, size: int) -> None: ...
 
-    def said(self, text: str) -> None: ...
+    def said(self, text: str) -> None:
+        _keep([clean(text)])
+        line = _line({"said": clean(text)})
+        if self._answer_fd >= 0 and len(line) <= self._room:
+            self._room -= len(line)
+            with contextlib.suppress(OSError):  # whoever asked is gone; the run goes on
+                os.write(self._answer_fd, line)
 
     def happened(self, before: Cluster, after: Cluster, event: events.Event) -> None:
+        text = narrate(before, after, event)
+        if text is not None:
+            self.said(text)
         if self._answer_fd >= 0 and all(task.pid is not None for task in after.tasks.values()):
             self._answer({"run": self._run.run_id})
 
@@ -78,11 +109,21 @@ class Answering:
             what = headline(verdict.cause) if verdict.cause else verdict.outcome.value
             hint = f"; orch logs {self._run.run_id} shows what was written" if verdict.cause and verdict.cause.code is not None else ""
             self._answer({"error": f"{self._run.run_id}: {what}{hint}", "code": verdict.exit_code})
-        click.echo(in_orchs_words(ended.report()), nl=False, err=True)  # which is controller.log
+        _keep(ended.report())
 
     def _answer(self, answer: dict[str, Any]) -> None:
         if self._answer_fd >= 0:
-            with contextlib.suppress(OSError):  # whoever asked is gone; the run goes on
-                os.write(self._answer_fd, json.dumps(answer).encode())
+            with contextlib.suppress(OSError):
+                os.write(self._answer_fd, _line(answer))
             os.close(self._answer_fd)
             self._answer_fd = -1
+
+
+def _keep(lines: list[str]) -> None:
+    """Write to standard error, which is `controller.log`. A full disk ends the run where its events are recorded, not here."""
+    with contextlib.suppress(OSError):
+        click.echo(in_orchs_words(lines), nl=False, err=True)
+
+
+def _line(data: dict[str, Any]) -> bytes:
+    return json.dumps(data).encode() + b"\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -39,7 +40,7 @@ MOST_NAMED = 8
 @color_option
 @click.option("--json", "as_json", is_flag=True, help="Print facts and findings as JSON.")
 @click.pass_context
-def doctor_command(ctx: click.Context, /, home: str, import_timeout: float, strict: bool, color: Any, as_json: bool, **_: Any) -> int:
+def doctor_command(ctx: click.Context, /, home: Path, import_timeout: float, strict: bool, color: Any, as_json: bool, **_: Any) -> int:
     """Look at this machine, or at all hosts of -H, and say what stands in the way of a run.
 
     That is the interpreter, TensorFlow, Keras, GPUs, ports, names, disk, limits; and between hosts, versions and clocks.
@@ -53,7 +54,7 @@ def doctor_command(ctx: click.Context, /, home: str, import_timeout: float, stri
     wanted = _wanted(spec, strategy)
     if said := _announcement(spec, wanted.needs_tensorflow, import_timeout):
         click.echo(f"orch: {said}", err=True)
-    inquiry = Inquiry(run_dir=os.path.abspath(home), ports=wanted.ports, env=wanted.env, import_s=import_timeout)
+    inquiry = Inquiry(run_dir=str(home), ports=wanted.ports, env=wanted.env, import_s=import_timeout)
     hosts = [_facts(answers, import_timeout) for answers in inquire(spec, inquiry)]
     findings = judge(hosts, wanted)
     code = doctor.exit_code(findings, strict=strict)

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,11 @@ import click
 from worker.clock import now
 from worker.contract import STREAMS, TASK_TYPES
 
-from ..errors import OrchError, Problem, SpecError, UsageError
+from ..errors import Problem, SpecError, UsageError
 from ..model.plan import Plan
-from ..record.console import Sink
-from ..record.home import find_run
-from ..record.logs import Follower, LogView, wants_color
+from ..record.console import CHUNK, Sink
+from ..record.home import NO_TASKS_YET, find_run, plan_of
+from ..record.logs import BLOCK, Follower, LogView, wants_color
 from ..record.marks import KeptMarks
 from ..record.moments import moment
 from ..record.rundir import RunDir
@@ -41,19 +41,19 @@ _TASK = re.compile(rf"({'|'.join(TASK_TYPES)}|master)(-\d*)?")
 @click.argument("names", nargs=-1, metavar="[RUN] [TASK]...")
 @home_option
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run is over.")
-@click.option("--since", metavar="T", help="Begin with the lines of this time: 90s, 10m, 2h, 1d ago, 14:30, or 2026-11-21T14:30.")
+@click.option("--since", metavar="T", help="Begin with the lines of this time: 90s, 10m, 2h or 1d ago, 14:30, or 2026-11-21T14:30.")
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Begin with the last N lines of each stream.")
 @click.option("--grep", metavar="RE", help="Show only lines in which this regular expression is found.")
 @click.option("--stream", type=click.Choice(STREAMS), help="Show only this stream.")
 @click.option("--attempt", type=click.IntRange(1), metavar="N", help="One attempt; default: each task's last.")
 @color_options
 @click.option("--json", "as_json", is_flag=True, help="Print lines as JSON objects.")
-def logs_command(names: Sequence[str], home: str, **given: Any) -> int:
+def logs_command(names: Sequence[str], home: Path, **given: Any) -> int:
     """Show what the tasks of RUN (default: the latest) wrote. TASK is worker-0, or worker for all workers."""
-    run, wanted = _split(Path(os.path.abspath(home)), names)
-    planned = run.read_plan()
-    if planned is None:
-        raise OrchError(f"{run.run_id} ended before it had tasks; logs: {run.path}")
+    run, wanted = _split(home, names)
+    if given["follow"]:
+        _await_plan(run)
+    planned = plan_of(run)
     tasks = [str(task.id) for task in planned.tasks]
     shown = only_tasks(wanted, tasks)
     _check_attempt(run, given["attempt"])
@@ -70,6 +70,16 @@ def logs_command(names: Sequence[str], home: str, **given: Any) -> int:
             time.sleep(LOOK_S)
     printer.end()
     return 0
+
+
+def _await_plan(run: RunDir) -> None:
+    """Return once the run has a plan, or nobody is there to make one."""
+    said = False
+    while run.lock.controller_pid() is not None and run.read_plan() is None:
+        if not said:
+            click.echo(f"orch: {run.run_id} has {NO_TASKS_YET}; waiting for them", err=True)
+            said = True
+        time.sleep(LOOK_S)
 
 
 def _split(home: Path, names: Sequence[str]) -> tuple[RunDir, list[str]]:
@@ -94,7 +104,7 @@ def _moment(text: str) -> float:
     """The moment that is meant, in seconds since the epoch. Raises `SpecError`."""
     at = moment(text, datetime.now().astimezone())
     if at is None:
-        remedy = "write 90s, 10m, 2h30m or 1d for how long ago, or 14:30, or 2026-11-21T14:30"
+        remedy = "write 90s, 10m, 2h30m or 1d ago, or 14:30, or 2026-11-21T14:30"
         raise SpecError(Problem("--since", f"{text!r} is no time", remedy))
     return at
 
@@ -144,41 +154,71 @@ class _Streams:
         return opened
 
     def catch_up(self, printer: _TextPrinter | _JsonPrinter) -> None:
-        """Print what is there, of each task up to its newest attempt."""
-        seen: dict[str, int] = {}
-        while seen != self._attempts:
-            seen = dict(self._attempts)
-            self.show(printer)
+        """Print what is there now, of each task up to its newest attempt. What comes meanwhile may have no end, and is left."""
+        newest = self._newest()
+        ends = {
+            (task, attempt, stream): _size(self._run.log_path(task, attempt, stream))
+            for task, first in self._attempts.items()
+            for attempt in range(first, newest.get(task, first) + 1)
+            for stream in self._streams
+        }
+        while True:
+            for task, stream, follower in self._opened():
+                end = ends[task, self._attempts[task], stream]
+                while (room := min(BLOCK, end - follower.offset)) > 0 and (data := follower.read(room)):
+                    printer.show(task, stream, data)
+                _tell(follower)
+            if not self._go_on(newest, printer):
+                return
 
     def show(self, printer: _TextPrinter | _JsonPrinter) -> bool:
-        """Print everything that is there by now; False if that was nothing."""
-        found = self._show(printer)
-        newest = {} if self._asked else self._run.last_attempts()
-        for task, attempt in self._attempts.items():
-            if newest.get(task, attempt) > attempt:
-                self._attempts[task] = attempt + 1  # one after the other: there may have been more than one since we looked
-                printer.end_of(task)
-                self._followers[task] = self._open(task)
-                found = True
-        return found
-
-    def _show(self, printer: _TextPrinter | _JsonPrinter) -> bool:
-        found = False
-        for task, stream, follower in ((task, *one) for task, opened in self._followers.items() for one in opened):
-            while data := follower.read():
-                found = True
+        """Print some of what is new in each stream; False if nothing was."""
+        newest = self._newest()  # asked first: nothing is added to an attempt that another has followed
+        heard = set()
+        for task, stream, follower in self._opened():
+            if data := follower.read(CHUNK):
+                heard.add(task)
                 printer.show(task, stream, data)
-            note = follower.take_note()
-            if note:
-                click.echo(f"orch: {note}", err=True)
-        return found
+            _tell(follower)
+        silent = {task: attempt for task, attempt in newest.items() if task not in heard}
+        return self._go_on(silent, printer) or bool(heard)
+
+    def _opened(self) -> list[tuple[str, str, Follower]]:
+        return [(task, stream, follower) for task, opened in self._followers.items() for stream, follower in opened]
+
+    def _newest(self) -> dict[str, int]:
+        """The attempt of each task that is to be shown last, as far as they are known."""
+        return {} if self._asked else self._run.last_attempts()
+
+    def _go_on(self, newest: Mapping[str, int], printer: _TextPrinter | _JsonPrinter) -> bool:
+        """Let the tasks that have a newer attempt be followed in the next; False if there are none."""
+        behind = [task for task, attempt in self._attempts.items() if newest.get(task, attempt) > attempt]
+        for task in behind:
+            self._attempts[task] += 1  # one after the other: there may have been more than one since we looked
+            printer.end_of(task)
+            self._followers[task] = self._open(task)
+        return bool(behind)
+
+
+def _size(path: Path) -> int:
+    """0: it is not there."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _tell(follower: Follower) -> None:
+    note = follower.take_note()
+    if note:
+        click.echo(f"orch: {note}", err=True)
 
 
 class _TextPrinter:
     """Lines for people: stdout to stdout, stderr to stderr."""
 
     def __init__(self, planned: Plan, given: dict[str, Any]) -> None:
-        self._sink = Sink(encoding=sys.stdout.encoding)
+        self._sink = Sink(encoding=sys.stdout.encoding, is_all=True)
         self._view = LogView(
             [str(task.id) for task in planned.tasks],
             color=wants_color(given["color"], sys.stdout.isatty(), os.environ),

@@ -5,9 +5,12 @@ Nothing of a spec is checked here: what the options mean is read by `settings`.
 
 from __future__ import annotations
 
+import functools
 import math
+import os
 from collections.abc import Callable
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -151,10 +154,22 @@ def spec_options(command: F) -> F:
 
 
 def home_option(command: F) -> F:
-    """``--run-dir``: where runs are kept."""
+    """``--run-dir``: where runs are kept, an absolute path."""
     text = "Keep runs here; default: .orch where orch is started, whatever --workdir or -f says."
     options: dict[str, Any] = {"envvar": "ORCH_HOME", "default": ".orch", "metavar": "DIR", "help": text}
-    return click.option("--run-dir", "home", callback=_not_empty, **options)(command)
+    return click.option("--run-dir", "home", callback=_absolute, **options)(command)
+
+
+def run_argument(command: F) -> F:
+    """RUN, the latest if it is left out, below ``--run-dir``: the command is given its `RunDir`."""
+
+    @functools.wraps(command)
+    def find(*, run: str | None, home: Path, **given: Any) -> Any:
+        from ..record.home import find_run  # only now: a help text needs none of it
+
+        return command(run=find_run(home, run), **given)
+
+    return cast("F", click.argument("run", required=False)(home_option(find)))
 
 
 def import_timeout_option(what: str) -> Callable[[F], F]:
@@ -170,7 +185,7 @@ def not_nan(ctx: click.Context, parameter: click.Parameter, value: float | None)
     return value
 
 
-def _not_empty(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
+def _absolute(ctx: click.Context, parameter: click.Parameter, value: str) -> Path:
     if not value:  # it would be the working directory itself
         raise UsageError("--run-dir: must not be empty; leave it out to keep runs in .orch")
-    return value
+    return Path(os.path.abspath(value))

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import click
 
-from ..errors import OrchError, Problem, SpecError, UsageError
+from ..errors import Problem, SpecError, UsageError
 from ..insight import placements
-from ..record.home import find_run
-from .options import home_option
+from ..record.home import cluster_of
+from ..record.rundir import RunDir
+from .options import run_argument
 from .views import only_tasks
 
 
 @click.command("placement")
-@click.argument("run", required=False)
-@home_option
+@run_argument
 @click.option("--task", "tasks", multiple=True, metavar="TASK", help="Only this task, or type of task; may be repeated.")
 @click.option("--op", "ops", multiple=True, metavar="NAME", help="Only this operation: MatMul, '*Variable*'; may be repeated.")
 @click.option("--device", "devices", multiple=True, metavar="DEVICE", help="Only this device: GPU:0, GPU, /device:CPU:1; may be repeated.")
@@ -26,8 +24,7 @@ from .views import only_tasks
 @click.option("-a", "--all", "everything", is_flag=True, help="Show constants, arguments and the like too.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def placement_command(
-    run: str | None,
-    home: str,
+    run: RunDir,
     tasks: Sequence[str],
     ops: Sequence[str],
     devices: Sequence[str],
@@ -41,21 +38,18 @@ def placement_command(
     fell back to the CPU, at variables used on another device than their own, and at devices that do not exist.
     """
     wanted = placements.Filter(tuple(ops), tuple(_device(text) for text in devices), everything=everything or as_json)
-    found = find_run(Path(os.path.abspath(home)), run)
-    cluster = found.read_cluster()
-    if cluster is None:
-        raise OrchError(f"{found.run_id} ended before it had tasks; logs: {found.path}")
-    if attempt is not None and attempt not in found.attempts():
-        raise UsageError(f"{found.run_id} has no attempt {attempt}; its last is attempt {cluster.attempt}")
+    cluster = cluster_of(run)
+    if attempt is not None and attempt not in run.attempts():
+        raise UsageError(f"{run.run_id} has no attempt {attempt}; its last is attempt {cluster.attempt}")
     shown = only_tasks(tasks, list(cluster.tasks))
     # A task that was started again alone is in a later attempt than the others.
     attempts = {name: attempt or task.attempt for name, task in cluster.tasks.items() if shown is None or name in shown}
-    read = placements.read(found, attempts)
+    read = placements.read(run, attempts)
     if as_json:
-        click.echo(json.dumps(placements.to_json(found.run_id, attempts, map(wanted.apply, read))))
+        click.echo(json.dumps(placements.to_json(run.run_id, attempts, map(wanted.apply, read))))
         return 0
     if not any(one.counts or one.complaints for one in read):
-        click.echo(f"orch: {placements.NOTHING_LOGGED.format(run=found.run_id)}", err=True)
+        click.echo(f"orch: {placements.NOTHING_LOGGED.format(run=run.run_id)}", err=True)
         return 0
     for line in placements.to_text(read, wanted):
         click.echo(line)

@@ -44,7 +44,7 @@ def start(home: Path, spec: ClusterSpec, shown: Mapping[str, Any], *, detached: 
     run = _create(home, spec)
     show: Show
     if detached:
-        answer = detach.fork(run)
+        answer = detach.fork(run, quiet=shown["quiet"])
         if isinstance(answer, dict):
             return _print_answer(answer, run, as_json)
         show = answer
@@ -58,7 +58,7 @@ def start(home: Path, spec: ClusterSpec, shown: Mapping[str, Any], *, detached: 
 
 
 def _create(home: Path, spec: ClusterSpec) -> RunDir:
-    run = _draw(Path(os.path.abspath(home)), spec.name)
+    run = _draw(home, spec.name)
     try:
         # JSON is YAML too, and carries texts that are not UTF-8.
         run.write_spec(json.dumps(to_document(spec), indent=2) + "\n")

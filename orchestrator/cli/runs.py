@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import time
 from collections.abc import Sequence
@@ -22,12 +21,12 @@ from ..errors import BROKEN, DEADLINE, OrchError, UsageError
 from ..model import restarts
 from ..model.cluster import Cluster, Phase
 from ..record import timeline as times
-from ..record.home import find_run, list_runs
+from ..record.home import NO_TASKS_YET, cluster_of, find_run, list_runs
 from ..record.lock import Holder
 from ..record.render import table
 from ..record.rundir import RunDir
 from ..record.words import describe_moment, describe_seconds
-from .options import home_option, not_nan
+from .options import home_option, not_nan, run_argument
 
 STUCK_S = 15.0
 """How much longer than the grace period a run may take to end before `orch down` says who is late."""
@@ -41,18 +40,18 @@ LOOK_S = 0.1
 @click.argument("run", required=False)
 @home_option
 @click.option("-a", "--all", "everything", is_flag=True, help="List all runs, newest last.")
-@click.option("--timeline", is_flag=True, help="Show when each task came how far, in seconds since the run began.")
+@click.option("--timeline", is_flag=True, help="Show when each task came how far, in seconds since the run, or its last attempt, began.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def ps_command(run: str | None, home: str, everything: bool, timeline: bool, as_json: bool) -> int:
+def ps_command(run: str | None, home: Path, everything: bool, timeline: bool, as_json: bool) -> int:
     """Show the tasks of RUN (default: the latest), or list all runs."""
     if everything:
-        runs = list_runs(Path(os.path.abspath(home)))
+        runs = list_runs(home)
         if as_json:
             click.echo(json.dumps([_summary(one, *_look(one)) for one in runs]))
         else:
             click.echo("\n".join(_line(one) for one in runs) or f"there is no run in {home}")
         return 0
-    found = find_run(Path(os.path.abspath(home)), run)
+    found = find_run(home, run)
     cluster = found.read_cluster()
     measured = times.measure(found.read_events(), cluster) if cluster else {}
     if as_json:
@@ -68,76 +67,71 @@ def ps_command(run: str | None, home: str, everything: bool, timeline: bool, as_
 
 
 @click.command("wait")
-@click.argument("run", required=False)
-@home_option
+@run_argument
 @click.option(
     "--timeout", type=click.FloatRange(0), callback=not_nan, metavar="S", help="Give up after this many seconds, with exit code 124."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print result.json.")
-def wait_command(run: str | None, home: str, timeout: float | None, as_json: bool) -> int:
+def wait_command(run: RunDir, timeout: float | None, as_json: bool) -> int:
     """Wait until RUN (default: the latest) is over, and exit with its code."""
-    found = find_run(Path(os.path.abspath(home)), run)
-    if not _wait(found, timeout):
-        click.echo(f"orch: {found.run_id} is still running after {timeout:g} s", err=True)
+    if not _wait(run, timeout):
+        click.echo(f"orch: {run.run_id} is still running after {timeout:g} s", err=True)
         return DEADLINE
-    result = found.read_result()
+    result = run.read_result()
     if result is None:
-        raise OrchError(f"the controller of {found.run_id} died before it could say how the run ended; logs: {found.path}")
+        raise OrchError(f"the controller of {run.run_id} died before it could say how the run ended; logs: {run.path}")
     if as_json:
         click.echo(json.dumps(result))
     else:
-        click.echo(_line(found), err=True)
+        click.echo(_line(run), err=True)
     code: int = result.get("exit_code", BROKEN)
     return code
 
 
 @click.command("restart")
-@click.argument("run", required=False)
-@home_option
-def restart_command(run: str | None, home: str) -> int:
+@run_argument
+def restart_command(run: RunDir) -> int:
     """Stop the tasks of RUN (default: the latest) and start them again, as its next attempt. Costs none of --max-restarts."""
-    found = find_run(Path(os.path.abspath(home)), run)
-    holder, cluster = found.lock.holder(), found.read_cluster()
-    if holder is None or cluster is None:
-        raise UsageError(f"{found.run_id} is not running; orch up starts a new run")
+    holder = run.lock.holder()
+    if holder is None:
+        raise UsageError(f"{run.run_id} is not running; orch up starts a new run")
+    cluster = cluster_of(run)
     if cluster.phase is Phase.STOPPING and not restarts.comes_again(cluster, now()):
-        raise UsageError(f"{found.run_id} is ending and cannot start again; orch up starts a new run")
-    if not found.lock.send_signal(holder, signal.SIGUSR2):
-        raise UsageError(f"{found.run_id} is not running; orch up starts a new run")
+        raise UsageError(f"{run.run_id} is ending and cannot start again; orch up starts a new run")
+    if not run.lock.send_signal(holder, signal.SIGUSR2):
+        raise UsageError(f"{run.run_id} is not running; orch up starts a new run")
     if cluster.phase is Phase.STOPPING:
-        click.echo(f"{found.run_id}: attempt {cluster.attempt} is being stopped already; the next one follows", err=True)
+        click.echo(f"{run.run_id}: attempt {cluster.attempt} is being stopped already; the next one follows", err=True)
     else:
-        click.echo(f"{found.run_id}: asked to start again after attempt {cluster.attempt}", err=True)
+        click.echo(f"{run.run_id}: asked to start again after attempt {cluster.attempt}", err=True)
     return 0
 
 
 @click.command("down")
-@click.argument("run", required=False)
-@home_option
+@run_argument
 @click.option("--now", "at_once", is_flag=True, help="Kill the tasks at once, without the grace period.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def down_command(run: str | None, home: str, at_once: bool, as_json: bool) -> int:
+def down_command(run: RunDir, at_once: bool, as_json: bool) -> int:
     """End RUN (default: the latest): SIGTERM to its tasks, SIGKILL after its grace period. Returns when nothing is left."""
-    found = find_run(Path(os.path.abspath(home)), run)
-    holder = found.lock.holder()
+    holder = run.lock.holder()
     if holder is not None:
-        _ask(found, holder, twice=at_once)
-        _await_end(found, holder.pid, STUCK_S + (0.0 if at_once else _grace_s(found)))
+        _ask(run, holder, twice=at_once)
+        _await_end(run, holder.pid, STUCK_S + (0.0 if at_once else _grace_s(run)))
     cleared, unseen = 0, []
-    planned = found.read_plan()
-    if found.read_result() is None and planned is not None:
+    planned = run.read_plan()
+    if run.read_result() is None and planned is not None:
         backend = load(planned.spec.backend.type)
-        cleared = backend.cancel(found.run_id)
+        cleared = backend.cancel(run.run_id)
         unseen = [host for host in backend.hosts(planned.spec) if host.lost_after_s is not None]
     if as_json:
         told = {"was_running": holder is not None, "cleared": cleared, "unseen": [host.name for host in unseen]}
-        click.echo(json.dumps({**_summary(found, found.read_cluster()), **told}))
+        click.echo(json.dumps({**_summary(run, run.read_cluster()), **told}))
     else:
-        click.echo(_line(found) if holder is not None else f"{_line(found)}; it was not running")
+        click.echo(_line(run) if holder is not None else f"{_line(run)}; it was not running")
         if cleared:
             click.echo(f"{cleared} processes that its dead controller had left were killed")
         if unseen:
-            click.echo(_describe_unseen(found.run_id, unseen))
+            click.echo(_describe_unseen(run.run_id, unseen))
     return 0
 
 
@@ -215,8 +209,9 @@ def _line(run: RunDir) -> str:
     text = f"{run.run_id}: {state}"
     if state == "running":
         cluster, problem = _look(run)
-        since = f" ({cluster.phase.value}) since {describe_moment(cluster.started_at)}" if cluster else ""
-        return f"{text}{since}{f'; {problem}' if problem else ''}"
+        if cluster is None:
+            return f"{text}; {problem or f'it has {NO_TASKS_YET}'}"
+        return f"{text} ({cluster.phase.value}) since {describe_moment(cluster.started_at)}"
     if result:
         took = describe_seconds(result.get("ended_at", 0) - result.get("started_at", 0))
         return f"{text} after {took}, exit code {result.get('exit_code', 0)}"

@@ -11,6 +11,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Protocol
 
+from worker.clock import now
 from worker.records import dataclass
 
 from ..errors import OrchError
@@ -97,12 +98,18 @@ class JsonLines:
 
     def planned(self, planned: Plan) -> None:
         self._lines.put(_line({"event": "planned", "run": planned.run_id, "tasks": [str(task.id) for task in planned.tasks]}))
+        for note in planned.notes:
+            self.said(note)
 
     def grew(self, task: str, attempt: int, stream: str, size: int) -> None: ...
 
-    def said(self, text: str) -> None: ...
+    def said(self, text: str) -> None:
+        self._put(journal.RunNoted(text, now()))
 
     def happened(self, before: Cluster, after: Cluster, event: events.Event) -> None:
+        self._put(event)
+
+    def _put(self, event: journal.RunEvent) -> None:
         self._lines.put(journal.to_line(event).decode("ascii"))
 
     def refuse(self, error: OrchError, given_up: Ended | None) -> None:

@@ -17,10 +17,10 @@ from ..errors import UsageError
 from ..model.cluster import Cluster
 from ..model.formation import group_tasks
 from ..record import stacks
-from ..record.home import find_run
+from ..record.home import cluster_of
 from ..record.lines import clean
 from ..record.rundir import RunDir
-from .options import home_option
+from .options import run_argument
 
 LOOK_S = 0.1
 GIVE_UP_S = 3.0
@@ -30,21 +30,20 @@ NATIVE_S = 30.0
 
 
 @click.command("stacks")
-@click.argument("run", required=False)
-@home_option
+@run_argument
 @click.option("--full", is_flag=True, help="Print the stacks of all threads, not only where each task is.")
 @click.option("--native", is_flag=True, help="Print the stacks with their C and C++ frames, by py-spy; tasks on this machine only.")
-def stacks_command(run: str | None, home: str, full: bool, native: bool) -> int:
+def stacks_command(run: RunDir, full: bool, native: bool) -> int:
     """Show where in their Python code the tasks of RUN (default: the latest) are, those at the same place together."""
-    found = find_run(Path(os.path.abspath(home)), run)
-    holder, cluster = found.lock.holder(), found.read_cluster()
-    if holder is None or cluster is None:
-        raise UsageError(f"{found.run_id} is not running")
-    py_spy = _py_spy_for(found) if native else ""
-    files = {name: found.stacks_path(name, task.attempt) for name, task in cluster.tasks.items() if not task.has_ended}
+    holder = run.lock.holder()
+    if holder is None:
+        raise UsageError(f"{run.run_id} is not running")
+    cluster = cluster_of(run)
+    py_spy = _py_spy_for(run) if native else ""
+    files = {name: run.stacks_path(name, task.attempt) for name, task in cluster.tasks.items() if not task.has_ended}
     before = {name: _size(path) for name, path in files.items()}
-    if not found.lock.send_signal(holder, signal.SIGUSR1):
-        raise UsageError(f"{found.run_id} is not running")
+    if not run.lock.send_signal(holder, signal.SIGUSR1):
+        raise UsageError(f"{run.run_id} is not running")
     _wait_until_still(files, before)
     new = {name: _read_from(path, before[name]) for name, path in files.items()}
     answers = {name: stacks.parse(text) for name, text in new.items()}

@@ -20,7 +20,7 @@ from .views import view_options
 @view_options
 @click.option("--json", "as_json", is_flag=True, envvar="ORCH_JSON", help="Print events as JSON lines instead of logs.")
 @click.pass_context
-def up_command(ctx: click.Context, /, home: str, detached: bool, dry_run: bool, as_json: bool, **_: Any) -> int:
+def up_command(ctx: click.Context, /, home: Path, detached: bool, dry_run: bool, as_json: bool, **_: Any) -> int:
     """Start a cluster that runs SCRIPT and stay attached. The script's own arguments go after --.
 
     \b
@@ -39,4 +39,4 @@ def up_command(ctx: click.Context, /, home: str, detached: bool, dry_run: bool, 
         return 0
     from .running import start  # only now: a help text needs no event loop
 
-    return start(Path(home), spec, ctx.params, detached=detached, as_json=as_json)
+    return start(home, spec, ctx.params, detached=detached, as_json=as_json)

@@ -138,7 +138,10 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSeen:
-    """The newest file in the run's checkpoint directory is of this time; told when an attempt ends."""
+    """The newest file in the run's checkpoint directory is of this time.
+
+    Told where progress matters, if there is a newer one than was told: before an exit that is no success, and before each `Tick`.
+    """
 
     at: float
 

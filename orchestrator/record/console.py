@@ -7,8 +7,10 @@ how far each file has grown, and this thread reads, renders and writes when it c
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
+import stat
 import threading
 from collections import deque
 
@@ -33,11 +35,15 @@ StreamKey = tuple[str, int, str]
 
 
 class Sink:
-    """Writes text to two descriptors, whatever they are. A reader that has gone away is no error: nothing is written any more."""
+    """Writes text to two descriptors, whatever they are. A reader that has gone away is no error: nothing is written any more.
 
-    def __init__(self, out_fd: int = 1, err_fd: int = 2, encoding: str = "utf-8") -> None:
+    `is_all`: there is nothing but what is written here, so that another reason, such as a full disk, is raised as the `OSError` that it is.
+    If not, a run goes on behind it: the reason is said on stderr, once, and nothing is written any more.
+    """
+
+    def __init__(self, out_fd: int = 1, err_fd: int = 2, encoding: str = "utf-8", *, is_all: bool = False) -> None:
         self._fds = {"stdout": out_fd, "stderr": err_fd}
-        self._encoding = encoding
+        self._encoding, self._is_all = encoding, is_all
 
     def write(self, stream: str, text: str) -> None:
         """Blocks as long as the descriptor does."""
@@ -48,8 +54,21 @@ class Sink:
                 view = view[os.write(fd, view) :]
             except BlockingIOError:  # somebody has made our terminal non-blocking
                 select.select((), (fd,), ())
-            except OSError:
-                self._fds[stream] = fd = -1
+            except OSError as error:
+                self._fds[stream] = -1
+                self._complain(stream, error, fd)
+                return
+
+    def _complain(self, stream: str, error: OSError, fd: int) -> None:
+        if error.errno == errno.EPIPE or (error.errno == errno.EIO and stat.S_ISCHR(os.fstat(fd).st_mode)):  # a terminal that is gone
+            return
+        if self._is_all:
+            raise error
+        if stream == "stdout":
+            why = error.strerror or error
+            self.write(
+                "stderr", f"orch: standard output cannot be written: {why}; the run goes on, and orch logs shows what its tasks write\n"
+            )
 
     def has_room(self, stream: str) -> bool:
         """Something can be written right now. A terminal that was stopped (Ctrl-S) has none, nor a pipe that nobody reads."""

@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 
 from ..errors import OrchError, UsageError
+from ..model.cluster import Cluster
+from ..model.plan import Plan
 from .rundir import RunDir
 from .writing import private_opener, write_whole
 
@@ -15,6 +17,7 @@ RESERVE_BYTES = 32 * 1024
 IGNORE_ALL = b"*\n"
 MOST_NAMED = 8
 """How many runs an error names."""
+NO_TASKS_YET = "no tasks yet: its hosts are being reached"
 ATTEMPTS = 100
 """How often a directory is made again that runs which are being discarded take away."""
 
@@ -110,6 +113,22 @@ def find_run(home: Path, name: str | None) -> RunDir:
         what = "matches several" if found else "does not exist"
         raise UsageError(f"the run {name!r} {what} in {home}; runs: {known}")
     return (exact or found)[0]
+
+
+def plan_of(run: RunDir) -> Plan:
+    """The plan of a run that has tasks. Raises `UsageError` if it has none yet, `OrchError` if it ended before it had any."""
+    lives = run.lock.controller_pid() is not None  # asked first: it may get its plan, or end, at any moment
+    planned = run.read_plan()
+    if planned is None and lives:
+        raise UsageError(f"{run.run_id} has {NO_TASKS_YET}")
+    if planned is None:
+        raise OrchError(f"{run.run_id} ended before it had tasks; logs: {run.path}")
+    return planned
+
+
+def cluster_of(run: RunDir) -> Cluster:
+    """A run that has tasks, as its events tell it. Raises as `plan_of` does."""
+    return run.fold(plan_of(run))
 
 
 def list_runs(home: Path) -> list[RunDir]:

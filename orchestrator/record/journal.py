@@ -79,7 +79,7 @@ REPORTS_S = 5.0
 
 class Pace:
     """Which events are to be recorded when. All of them, but of a task's reports one now and then, and the last before anything is
-    decided: so that folding what was recorded decides the same."""
+    decided: so that folding what was recorded decides the same. Where nothing is, `take` is to be called `REPORTS_S` later."""
 
     def __init__(self) -> None:
         self._held: dict[str, events.TaskReported] = {}
@@ -88,15 +88,25 @@ class Pace:
     def due(self, event: RunEvent) -> list[RunEvent]:
         """What to record now that `event` has happened."""
         if not isinstance(event, events.TaskReported):
-            held = list(self._held.values())
-            self._held.clear()
-            return [*held, event]
+            return [*self.take(), event]
         if event.at - self._told_at.get(event.task, -REPORTS_S) < REPORTS_S:
             self._held[event.task] = event
             return []
         self._held.pop(event.task, None)
         self._told_at[event.task] = event.at
         return [event]
+
+    @property
+    def holds(self) -> bool:
+        """Some task's last report is not recorded yet."""
+        return bool(self._held)
+
+    def take(self) -> list[events.TaskReported]:
+        """What is held, to be recorded now."""
+        held = list(self._held.values())
+        self._held.clear()
+        self._told_at.update((event.task, event.at) for event in held)
+        return held
 
 
 RunEvent = events.Event | RunBegun | HostReady | TemplateReady | TaskBegan | TaskSpoke | RunNoted

@@ -165,7 +165,7 @@ class RunDir:
         return path
 
     def read_plan(self) -> Plan | None:
-        """The plan; None if the run ended before there was one."""
+        """The plan; None if there is none yet, or the run ended before there was one. `home.plan_of` tells which."""
         try:
             return from_json(Plan, json.loads((self.path / "plan.json").read_bytes()))
         except FileNotFoundError:
@@ -192,10 +192,12 @@ class RunDir:
             return
 
     def read_cluster(self) -> Cluster | None:
-        """The run as its events tell it; None if it ended before there was a plan."""
+        """The run as its events tell it; None as for `read_plan`."""
         planned = self.read_plan()
-        if planned is None:
-            return None
+        return None if planned is None else self.fold(planned)
+
+    def fold(self, planned: Plan) -> Cluster:
+        """The run of this plan as its events tell it."""
         # Asked before the events are read: a controller that ends in between has written its last one before it let go of the lock.
         lives = self.lock.controller_pid() is not None
         cluster = lifecycle.of_plan(planned)

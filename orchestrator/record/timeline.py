@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from dataclasses import field
-
-from worker.records import dataclass
 
 from ..model import events
 from ..model.cluster import Cluster
@@ -17,17 +15,23 @@ PHASES = ("agent", "template", "fork or exec", "first line", "port bound", "form
 the program's own, where that is not Python."""
 
 
-@dataclass(slots=True)
-class _Times:
-    host: str
-    marks: dict[str, float] = field(default_factory=dict)
+_OF_TASK = {
+    events.TaskStarted: "fork or exec",
+    TaskBegan: "first line",
+    events.TaskUp: "port bound",
+    TaskSpoke: "first output",
+    events.TaskReported: "first report",
+}
 
 
 def measure(happened: Iterable[RunEvent], cluster: Cluster) -> dict[str, dict[str, float]]:
-    """For each task, seconds from the run's beginning to the end of each phase that it has reached, in its last attempt."""
-    begun = 0.0
+    """For each task, seconds to the end of each phase that it has reached in its last attempt: from the beginning of the run, or of that
+    attempt if it is a later one. What was there before such an attempt began, as an agent or a template, is not in it."""
+    begun = asked = 0.0
+    whole = min((task.attempt for task in cluster.tasks.values()), default=1)
+    began = {name: cluster.attempt_at if task.attempt == whole else math.inf for name, task in cluster.tasks.items()}
     hosts: dict[str, dict[str, float]] = {}
-    tasks = {name: _Times(task.host) for name, task in cluster.tasks.items()}
+    marks: dict[str, dict[str, float]] = {name: {} for name in cluster.tasks}
     for event in happened:
         match event:
             case RunBegun():
@@ -36,18 +40,22 @@ def measure(happened: Iterable[RunEvent], cluster: Cluster) -> dict[str, dict[st
                 hosts.setdefault(event.host, {})["agent"] = event.at
             case TemplateReady():
                 hosts.setdefault(event.host, {}).setdefault("template", event.at)
-            case events.TaskStarted() if event.task in tasks:
-                tasks[event.task].marks = {"fork or exec": event.at}
-            case TaskBegan() if event.task in tasks:
-                tasks[event.task].marks.setdefault("first line", event.at)
-            case events.TaskUp() if event.task in tasks:
-                tasks[event.task].marks.setdefault("port bound", event.at)
-            case TaskSpoke() if event.task in tasks:
-                tasks[event.task].marks.setdefault("first output", event.at)
-            case events.TaskReported() if event.task in tasks:
-                tasks[event.task].marks.setdefault("first report", event.at)
+            case events.Tick() | events.RestartAsked():  # with one of them each attempt but the first begins
+                asked = event.at
+            case TaskBegan() | TaskSpoke() | events.TaskStarted() | events.TaskUp() | events.TaskReported():
+                task = cluster.tasks.get(event.task)
+                if task is None or event.attempt != task.attempt:
+                    continue
+                if isinstance(event, events.TaskStarted) and task.attempt != whole:  # again alone
+                    began[task.name] = asked
+                marks[task.name].setdefault(_OF_TASK[type(event)], event.at)
     formed = {"formed": cluster.formed_at} if cluster.formed_at is not None else {}
-    return {name: _since(begun, {**hosts.get(task.host, {}), **task.marks, **formed}) for name, task in tasks.items()}
+    found = {}
+    for name, task in cluster.tasks.items():
+        since = begun if task.attempt == 1 else began[name]
+        shared = {phase: at for phase, at in {**hosts.get(task.host, {}), **formed}.items() if at >= since or task.attempt == 1}
+        found[name] = _since(since, {**shared, **marks[name]})
+    return found
 
 
 def _since(begun: float, marks: dict[str, float]) -> dict[str, float]:
@@ -55,7 +63,7 @@ def _since(begun: float, marks: dict[str, float]) -> dict[str, float]:
 
 
 def table(measured: dict[str, dict[str, float]]) -> str:
-    """A line a task, a column a phase: seconds since the run began."""
+    """A line a task, a column a phase: seconds since the run, or its later attempt, began."""
     phases = [phase for phase in PHASES if any(phase in marks for marks in measured.values())]
     rows = [["TASK", *(phase.upper() for phase in phases)]]
     rows += [[name, *(f"{marks[phase]:.2f} s" if phase in marks else "-" for phase in phases)] for name, marks in measured.items()]

@@ -123,12 +123,38 @@ def test_what_a_detached_run_prints_can_be_piped(orch: Orch, tmp_path: Path) -> 
     orch("down", check=0)
 
 
+def test_a_detached_run_says_what_an_attached_one_says_and_keeps_it(orch: Orch, script: Script, tmp_path: Path) -> None:
+    """Until it has started to whoever waits for that, and from the beginning to the end in its controller.log."""
+    script(
+        "import pathlib, time\nwhile not pathlib.Path('import').exists():\n    time.sleep(0.01)\nraise ImportError('no luck')\n", "slow.py"
+    )
+    starting = orch.start("up", "-d", "waiting.py", "-n", "2", "--set", "preload=[slow]")
+    said = [
+        starting.wait_for(re.compile(r"^orch: run \S+: multi_worker_mirrored, worker-0..1 on \S+\n", re.MULTILINE))[0],
+        starting.wait_for(re.compile(r"^orch: waiting for worker-0.*\n", re.MULTILINE))[0],
+    ]
+    assert starting.alive
+    (tmp_path / "import").touch()
+    assert starting.wait(check=0).err.endswith(" ends it\n")
+    orch("down", check=0)
+    log = (tmp_path / ".orch" / "latest" / "controller.log").read_text()
+    for text in (
+        *said,
+        "get fresh interpreters: importing slow failed: ImportError: no luck",
+        "; stopping worker-0..1 (SIGTERM now",
+    ):
+        assert text in log
+    quiet = orch("up", "-d", "-q", "waiting.py", check=0)
+    assert quiet.err == f"orch: started; orch logs -f {quiet.out.strip()} follows it, orch down {quiet.out.strip()} ends it\n"
+    orch("down", check=0)
+
+
 def test_a_detached_run_whose_tasks_cannot_be_started_has_not_started(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "program").write_text("#!/there/is/none\n")
     (tmp_path / "program").chmod(0o755)
     done = orch("up", "-d", "--no-python", "./program", "-n", "2", check=125)
     assert done.out == ""
-    assert re.search(r"^Error: program-\S+: worker-[01] could not be started: ", done.err), done.err
+    assert re.search(r"^Error: program-\S+: worker-[01] could not be started: ", done.err, re.MULTILINE), done.err
     assert ps(orch)["result"]["exit_code"] == 125
 
 
@@ -246,6 +272,15 @@ def test_down_says_which_hosts_it_has_not_looked_at(orch: Orch, tmp_path: Path) 
             assert f"/proc/{left.pid}/environ" in looked.stdout.split()
         finally:
             left.kill()
+
+
+def test_down_is_content_with_a_run_that_is_over_and_not_with_none(orch: Orch, tmp_path: Path) -> None:
+    """As docs/exit-codes.md says."""
+    assert orch("down", check=2).err == f"Error: there is no run in {tmp_path / '.orch'}\n"
+    (tmp_path / "go").touch()
+    orch("up", "waiting.py", check=0)
+    assert orch("down", check=0).out.endswith("; it was not running\n")
+    assert "the run 'other' does not exist" in orch("down", "other", check=2).err
 
 
 def test_down_now_does_not_wait_for_the_grace_period(orch: Orch, script: Script) -> None:

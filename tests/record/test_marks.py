@@ -132,6 +132,11 @@ NOW = datetime(2026, 11, 21, 14, 0, tzinfo=timezone(timedelta(hours=1)))
 @pytest.mark.parametrize(
     ("text", "meant"),
     [
+        ("1d ago", NOW - timedelta(days=1)),
+        ("2h30m ago", NOW - timedelta(hours=2, minutes=30)),
+        (" ago", None),
+        ("ago", None),
+        ("14:30 ago", None),
         ("90", NOW - timedelta(seconds=90)),
         ("1.5s", NOW - timedelta(seconds=1.5)),
         ("10m", NOW - timedelta(minutes=10)),

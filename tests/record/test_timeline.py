@@ -56,8 +56,34 @@ def test_an_evaluator_that_opens_no_port_and_comes_back_alone_moves_no_time() ->
         events.TaskStarted("evaluator-0", 2, 13, 151.0),
     )
     measured = measure((*HAPPENED, *evaluator), "evaluator-0")
-    assert {marks["formed"] for marks in measured.values()} == {5.0}
-    assert measured["evaluator-0"]["fork or exec"] == 51.0
+    assert {measured[name]["formed"] for name in ("worker-0", "worker-1")} == {5.0}
+    assert measured["evaluator-0"] == {"fork or exec": 1.0}
+    evaluator = (*evaluator, events.TaskExited("evaluator-0", 2, 9, False, 160.0))
+    assert measure((*HAPPENED, *evaluator), "evaluator-0")["evaluator-0"] == {"fork or exec": 1.0}
+
+
+def test_a_later_attempt_is_measured_from_its_own_beginning() -> None:
+    failed = (
+        events.TaskExited("worker-0", 1, 9, False, 110.0),
+        events.TaskExited("worker-1", 1, 143, True, 110.25),
+        events.TaskSwept("worker-0", 1, 110.5),
+        events.TaskSwept("worker-1", 1, 110.5),
+        events.Tick(150.0),
+    )
+    again = (
+        events.TaskStarted("worker-0", 2, 20, 150.25),
+        events.TaskStarted("worker-1", 2, 21, 151.0),
+        events.TaskUp("worker-0", 2, 152.0),
+        events.TaskUp("worker-1", 2, 153.5),
+    )
+    assert measure((*HAPPENED, *failed)) == {"worker-0": {}, "worker-1": {}}, "what the attempt before has reached is over"
+    measured = measure((*HAPPENED, *failed, *again))
+    assert measured == {
+        "worker-0": {"fork or exec": 0.25, "port bound": 2.0, "formed": 3.5},
+        "worker-1": {"fork or exec": 1.0, "port bound": 3.5, "formed": 3.5},
+    }
+    assert timeline.slowest(measured) == "the slowest phase of the start was 'port bound' of worker-1: 2.50 s"
+    assert timeline.durations(measured)["worker-0"] == {"fork or exec": 0.25, "port bound": 1.75, "formed": 1.5}
 
 
 def test_the_table_has_a_line_a_task_and_a_dash_for_what_is_missing() -> None:

@@ -1,0 +1,79 @@
+"""`orch logs` of runs that write faster than they are read, that have no tasks yet, and to readers that do not take it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from orchestrator.record.rundir import RunDir
+from tests.conftest import Orch
+from tests.live import held_run, plan_for
+
+LINES = b"line of worker-0\n" * 20_000
+ENOUGH = 40 * len(LINES)
+"""What worker-0 has written when nobody hopes for the other task any more."""
+
+
+@pytest.mark.parametrize("words", [(), ("-f",)], ids=["once", "followed"])
+def test_a_task_that_writes_faster_than_it_is_read_hides_no_other(orch: Orch, tmp_path: Path, words: tuple[str, ...]) -> None:
+    """For each byte that is read worker-0 writes two."""
+    with held_run(tmp_path / ".orch", workers=2) as (run, _):
+        first = write(run, "worker-0", LINES)
+        write(run, "worker-1", b"line of worker-1\n")
+        read_fd, write_fd = os.pipe()
+        running = orch.start("logs", *words, stdout=write_fd)
+        os.close(write_fd)
+        shown, written = b"", len(LINES)
+        with os.fdopen(read_fd, "rb", buffering=0) as reader, first.open("ab", buffering=0) as log:
+            while b"line of worker-1\n" not in shown[-100_000:] and written < ENOUGH and (data := reader.read(65536)):
+                written += log.write(LINES[: len(data) // 17 * 2 * 17])
+                shown += data
+        assert b"worker-1 | line of worker-1\n" in shown, "and not only after all that worker-0 will ever write"
+        if not words:
+            running.wait(check=0)
+            assert shown.count(b"\n") == LINES.count(b"\n") + 1
+
+
+def write(run: RunDir, task: str, data: bytes) -> Path:
+    path = run.log_path(task, 1, "stdout")
+    path.parent.mkdir(parents=True)
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize("command", ["logs", "placement", "restart", "stacks"])
+def test_a_run_whose_hosts_are_being_reached_is_said_to_have_no_tasks_yet(orch: Orch, tmp_path: Path, command: str) -> None:
+    with held_run(tmp_path / ".orch", workers=0) as (run, holder):
+        assert orch(command, "one", check=2).err == "Error: one has no tasks yet: its hosts are being reached\n"
+        assert orch("ps", "one", check=0).out == "one: running; it has no tasks yet: its hosts are being reached\n"
+        holder.kill()
+        run.lock.wait()
+        done = orch(command, "one")
+        assert "no tasks yet" not in done.err
+        assert ("ended before it had tasks" if done.code == 125 else "is not running") in done.err
+
+
+def test_who_follows_a_run_waits_for_its_tasks(orch: Orch, tmp_path: Path) -> None:
+    with held_run(tmp_path / ".orch", workers=0) as (run, holder):
+        following = orch.start("logs", "-f", "one")
+        following.wait_for("orch: one has no tasks yet: its hosts are being reached; waiting for them\n")
+        plan_for(run, 2)
+        write(run, "worker-1", b"hello\n")
+        following.wait_for("worker-1 | hello")
+        holder.kill()
+        following.wait(check=0)
+    with held_run(tmp_path / "other", workers=0) as (run, holder):
+        following = orch.start("logs", "-f", "one", "--run-dir", "other")
+        following.wait_for("waiting for them")
+        holder.kill()
+        assert "Error: one ended before it had tasks; logs: " in following.wait(check=125).err
+
+
+@pytest.mark.parametrize("words", [(), ("-f",), ("--json",)], ids=["text", "followed", "json"])
+def test_output_that_cannot_be_written_is_an_error_with_its_reason(orch: Orch, tmp_path: Path, words: tuple[str, ...]) -> None:
+    with held_run(tmp_path / ".orch") as (run, _), open("/dev/full", "wb") as full:
+        write(run, "worker-0", b"hello\n")
+        done = orch.start("logs", *words, stdout=full).wait(check=125)
+        assert done.err == "Error: [Errno 28] No space left on device\n"
