@@ -326,7 +326,7 @@ def test_one_that_is_stuck_is_not_waited_for(orch: Any, tmp_path: Path, start_wa
     process = warm_process(orch)
     process.suspend()
     done = orch("up", "script.py", "-n", "2", check=0)
-    assert done.err.count(f"{NOT_USED}it has not answered for 2 s; orch warm stop ends it") == 1
+    assert done.err.count(f"{NOT_USED}it has not answered for 4 s; orch warm stop ends it") == 1
     # What it has been asked meanwhile does no harm when it goes on.
     process.resume()
     assert status(orch, "--preload", "decimal")["refused"] is None

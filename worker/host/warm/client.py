@@ -23,7 +23,7 @@ from . import key, place
 from .arrival import Arrival
 from .place import MESSAGE_BYTES, ROOM
 
-PATIENCE_S = 2.0
+PATIENCE_S = 4.0
 """How long each answer is waited for."""
 _NOT_USED = "the warm template is not used: "
 

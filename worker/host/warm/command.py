@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any
 
-PATIENCE_S = 2.0
+PATIENCE_S = 4.0
 """How long a warm process may take to answer."""
 _ENDING_S = 5.0
 _STACK_S = 1.0
