@@ -319,8 +319,10 @@ class Orch:
         env: Mapping[str, str | None] | None = None,
         input: str | bytes | None = None,
         stdout: int | IO[bytes] | None = None,
+        stderr: int | IO[bytes] | None = None,
     ) -> Running:
-        """Start orch. `env` goes over this process's environment, None takes a variable away; `stdout`: somewhere else than a file."""
+        """Start orch. `env` goes over this process's environment, None takes a variable away; `stdout`, `stderr`: somewhere else than a
+        file."""
         files = [self._console / f"{len(self._started)}.{name}" for name in ("in", "out", "err")]
         files[0].write_bytes(input.encode("utf-8", "surrogateescape") if isinstance(input, str) else input or b"")
         changes = env or {}
@@ -332,7 +334,7 @@ class Orch:
                 env={name: value for name, value in environment.items() if value is not None},
                 stdin=stdin,
                 stdout=out if stdout is None else stdout,
-                stderr=err,
+                stderr=err if stderr is None else stderr,
                 start_new_session=True,
             )
         running = Running(process, files[1], files[2])

@@ -189,7 +189,8 @@ def test_a_failing_evaluator_does_not_fail_the_run(orch, tmp_path: Path, run: Li
 def test_a_run_that_takes_too_long_is_ended(orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, "ready(); sleep()")
     done = orch("up", "script.py", "-n", "2", "--timeout", "3", check=124)
-    assert "the run was not over after 3 s (--timeout)" in done.err
+    assert "the run was not over after 3 s (--timeout)\n" in done.err
+    assert "where the tasks were:" in done.err
     assert run.result()["outcome"] == "timed_out"
     assert "first failure" not in done.err
 

@@ -240,9 +240,19 @@ def test_those_that_only_serve_do_not_hide_that_the_training_hangs(orch, tmp_pat
 
 def test_the_last_report_is_known_though_nothing_else_happens(orch, tmp_path: Path, run: LiveRun) -> None:
     """Not each report is recorded at once; a task that then works on in silence, without a deadline, is no event."""
-    write_script(tmp_path, "import worker\nfor step in range(3):\n    worker.report(step=step)\n    time.sleep(0.2)\nwait_for('go')")
+    text = """
+    import worker
+    worker.report(step=0)
+    wait_for('on')
+    worker.report(step=1)
+    time.sleep(0.3)
+    worker.report(step=2)
+    wait_for('go')
+    """
+    write_script(tmp_path, text)
     running = orch.start("up", "script.py", "-n", "1")
     run.event("task_reported")
+    (tmp_path / "on").touch()
 
     def last_step() -> float:
         (shown,) = json.loads(orch("ps", "--json", check=0).out)["tasks"]

@@ -22,10 +22,15 @@ else:
 
 
 _OURS = {"frozen": True, "slots": True}
+_SHARED = frozenset(("__eq__", "__hash__", "__repr__"))
 
 
 def _make(cls: type) -> type:
+    if not _SHARED.isdisjoint(vars(cls)):
+        raise TypeError(f"{cls.__name__} has its own way of {', '.join(sorted(_SHARED & vars(cls).keys()))}: take dataclasses.dataclass")
     made: Any = dataclasses.dataclass(cls, eq=False, repr=False, slots=True)
+    if not all(one.compare and one.repr and one.hash is None for one in dataclasses.fields(made)):
+        raise TypeError(f"{cls.__name__} compares or shows some of its fields only: take dataclasses.dataclass")
     made.__eq__, made.__hash__, made.__repr__ = _equals, _hash, _describe
     return made  # type: ignore[no-any-return]
 

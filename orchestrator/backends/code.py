@@ -107,7 +107,7 @@ def collect(workdir: str, limit_mb: float, *, runs: Path, needed: str = "") -> W
                 sizes[path] = (root / path).stat().st_size
     _refuse_too_much(workdir, sizes, limit_mb)
     if needed and os.path.normpath(needed) not in sizes and (root / needed).is_file():
-        if _lies_in(root / os.path.dirname(needed), runs):
+        if _lies_in(root / os.path.dirname(needed), os.path.realpath(runs)):
             raise UsageError(
                 f"{needed} would not be copied to the hosts, since it lies where runs are kept: name another directory with --run-dir"
             )
@@ -118,18 +118,19 @@ def collect(workdir: str, limit_mb: float, *, runs: Path, needed: str = "") -> W
 def _outside(runs: Path, root: Path, paths: Iterable[str]) -> Iterator[str]:
     """Without what runs have left there: variables of theirs, whatever tasks have printed, and files of this very run, which grow."""
     lie_there: dict[str, bool] = {}
-    is_one = _lies_in(root, runs)  # then its files are what is asked for
+    real_runs = os.path.realpath(runs)
+    is_one = _lies_in(root, real_runs)  # then its files are what is asked for
     for path in paths:
         directory = os.path.dirname(path)
         if directory not in lie_there:
-            lie_there[directory] = not is_one and _lies_in(root / directory, runs)
+            lie_there[directory] = not is_one and _lies_in(root / directory, real_runs)
         if not lie_there[directory]:
             yield path
 
 
-def _lies_in(directory: Path, runs: Path) -> bool:
+def _lies_in(directory: Path, real_runs: str) -> bool:
     """Links count as what they lead to."""
-    return os.path.realpath(runs) in (real := os.path.realpath(directory), *map(str, Path(real).parents))
+    return f"{os.path.realpath(directory)}{os.sep}".startswith(f"{real_runs}{os.sep}")
 
 
 def _describe(root: Path, path: str) -> CodeFile:

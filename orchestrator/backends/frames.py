@@ -32,6 +32,7 @@ class HostClock:
 
     Each frame has been under way for a while before we hear of it, so a clock is at least that far ahead as any of them says; the one
     that was fastest tells it best. A single one would put failures of two hosts in the wrong order, if one host was busy just then.
+    A machine that stands still for a while, and its clock with it, is told too early from then on, as `DRIFT` is forgotten slowly.
     """
 
     def __init__(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 from typing import IO, Any
 
@@ -23,7 +24,7 @@ from ..record.rundir import RunDir
 from .shows import Ended, in_orchs_words
 
 SAID_BYTES = 32 * 1024
-"""The most that is said through the pipe: the half of what it holds, so that nobody waits for a parent that is stopped (Ctrl-Z)."""
+"""The most that is said through the pipe: the half of what it usually holds, so that nobody waits for a parent that is stopped (Ctrl-Z)."""
 
 
 def fork(run: RunDir, *, quiet: bool) -> dict[str, Any] | Answering:
@@ -56,7 +57,7 @@ def _hear(pipe: IO[bytes], quiet: bool) -> dict[str, Any] | None:
             if "said" not in found:
                 return found
             if not quiet:
-                click.echo(in_orchs_words([found["said"]]), nl=False, err=True)
+                _write([found["said"]])
     return None
 
 
@@ -83,11 +84,12 @@ class Answering:
     def grew(self, task: str, attempt: int, stream: str, size: int) -> None: ...
 
     def said(self, text: str) -> None:
-        _keep([clean(text)])
+        _write([clean(text)])
         line = _line({"said": clean(text)})
-        if self._answer_fd >= 0 and len(line) <= self._room:
+        if self._answer_fd >= 0 and len(line) <= min(self._room, select.PIPE_BUF):  # or half of it might be written
             self._room -= len(line)
-            with contextlib.suppress(OSError):  # whoever asked is gone; the run goes on
+            with contextlib.suppress(OSError):  # whoever asked is gone, or the pipe is full; the run goes on
+                os.set_blocking(self._answer_fd, False)
                 os.write(self._answer_fd, line)
 
     def happened(self, before: Cluster, after: Cluster, event: events.Event) -> None:
@@ -109,18 +111,20 @@ class Answering:
             what = headline(verdict.cause) if verdict.cause else verdict.outcome.value
             hint = f"; orch logs {self._run.run_id} shows what was written" if verdict.cause and verdict.cause.code is not None else ""
             self._answer({"error": f"{self._run.run_id}: {what}{hint}", "code": verdict.exit_code})
-        _keep(ended.report())
+        _write(ended.report())
 
     def _answer(self, answer: dict[str, Any]) -> None:
         if self._answer_fd >= 0:
             with contextlib.suppress(OSError):
+                os.set_blocking(self._answer_fd, True)
                 os.write(self._answer_fd, _line(answer))
             os.close(self._answer_fd)
             self._answer_fd = -1
 
 
-def _keep(lines: list[str]) -> None:
-    """Write to standard error, which is `controller.log`. A full disk ends the run where its events are recorded, not here."""
+def _write(lines: list[str]) -> None:
+    """Write to standard error, which is the controller's `controller.log`. A full disk ends the run where its events are recorded, not
+    here; and the answer is more than what the parent can no longer show."""
     with contextlib.suppress(OSError):
         click.echo(in_orchs_words(lines), nl=False, err=True)
 

@@ -31,8 +31,9 @@ def test_a_task_that_writes_faster_than_it_is_read_hides_no_other(orch: Orch, tm
                 written += log.write(LINES[: len(data) // 17 * 2 * 17])
                 shown += data
         assert b"worker-1 | line of worker-1\n" in shown, "and not only after all that worker-0 will ever write"
+        done = running.wait()
         if not words:
-            running.wait(check=0)
+            assert done.code == 0
             assert shown.count(b"\n") == LINES.count(b"\n") + 1
 
 

@@ -149,6 +149,14 @@ def test_a_detached_run_says_what_an_attached_one_says_and_keeps_it(orch: Orch, 
     orch("down", check=0)
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="NOT TESTED: this system has no /dev/full")
+def test_a_detached_run_tells_its_id_though_nothing_else_can_be_said(orch: Orch) -> None:
+    with open("/dev/full", "wb") as full:
+        started = orch.start("up", "-d", "waiting.py", stderr=full).wait()
+    assert started.out == ps(orch)["run"] + "\n"
+    orch("down", check=0)
+
+
 def test_a_detached_run_whose_tasks_cannot_be_started_has_not_started(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "program").write_text("#!/there/is/none\n")
     (tmp_path / "program").chmod(0o755)

@@ -1,4 +1,4 @@
-"""Our frozen dataclasses beside those of the standard library: whoever has one in hand sees no difference."""
+"""Our frozen dataclasses behave as those of the standard library do, but that assigning to one is for the type checker to refuse."""
 
 from __future__ import annotations
 
@@ -76,3 +76,20 @@ def test_others_are_the_standard_librarys() -> None:
     bare = Bare(1)
     bare.number = 2
     assert bare == Bare(2)
+
+
+def test_one_that_is_compared_in_its_own_way_is_refused() -> None:
+    with pytest.raises(TypeError, match="some of its fields only"):
+
+        @dataclass(frozen=True, slots=True)
+        class Partly:
+            number: int = field(compare=False)
+
+    with pytest.raises(TypeError, match="its own way of __eq__"):
+
+        @dataclass(frozen=True, slots=True)
+        class Own:
+            number: int
+
+            def __eq__(self, other: object) -> bool:
+                return True

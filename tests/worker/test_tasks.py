@@ -146,9 +146,9 @@ SLOW_TO_ANSWER = """
 import signal, sys, time
 def answer(*_):
     for words in sys.argv[2:]:
-        time.sleep(0.3)
+        time.sleep(0.1)
         with open(sys.argv[1], "a") as file:
-            file.write(words)
+            print(words, file=file)
 signal.signal(signal.SIGQUIT, answer)
 open(sys.argv[1], "w").close()
 while True:
@@ -156,7 +156,7 @@ while True:
 """
 
 
-@pytest.mark.parametrize(("patience_s", "words"), [(100.0, ("in step",)), (0.2, ())], ids=["slow", "never"])
+@pytest.mark.parametrize(("patience_s", "words"), [(100.0, ("in step", "in main")), (0.2, ())], ids=["slow", "never"])
 def test_a_task_that_was_asked_for_its_stacks_is_not_ended_before_they_are_there(
     empty: TaskTable, told: Frames, loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience_s: float, words: tuple[str, ...]
 ) -> None:

@@ -14,8 +14,8 @@ from . import processes
 from .loop import Loop
 
 MOST_BYTES = 1 << 20
-END_LOOK_S = 0.002
-"""How often it is looked whether it has ended, once it has closed its streams: as a rule, that is the next thing."""
+END_LOOK_S, MOST_END_LOOK_S = 0.002, 0.1
+"""When it is looked whether it has ended, once it has closed its streams: as a rule, that is the next thing. And how often, if not."""
 END_S = 1.0
 """How long its end is waited for after SIGKILL by who ends as well. In state D, as when a GPU's driver hangs, it will not come."""
 
@@ -76,7 +76,7 @@ class Question:
         if not data:
             self._forget(stream)
             if not self._open:
-                self._await_end()
+                self._await_end(END_LOOK_S)
         elif sum(map(len, self._heard.values())) > MOST_BYTES:
             self._stop("it never stops talking")
 
@@ -85,10 +85,10 @@ class Question:
         self._loop.forget(stream)
         stream.close()
 
-    def _await_end(self) -> None:
+    def _await_end(self, again_s: float) -> None:
         self.look()
         if self._process.returncode is None and not self._is_over:
-            self._loop.after(END_LOOK_S, self._await_end)
+            self._loop.after(again_s, lambda: self._await_end(min(2 * again_s, MOST_END_LOOK_S)))
         elif not self._is_over:
             self._finish("")
 

@@ -125,7 +125,9 @@ class Relay:
     def _tell_begin(self, output: TaskOutput) -> None:
         at = output.begun_at()
         if at is not None:
-            self._link.send(contract.Begun(output.task, output.attempt, clock.from_monotonic(at)))
+            # The task has told it, which may have a clock of its own (time_namespaces(7)); ours goes by what we send.
+            begun = clock.from_monotonic(at)
+            self._link.send(contract.Begun(output.task, output.attempt, begun if begun <= clock.now() else clock.now()))
 
     def _take_report(self, output: TaskOutput) -> None:
         report = output.last_report()

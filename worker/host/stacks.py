@@ -11,8 +11,10 @@ from . import conditions, evidence, processes
 
 PATIENCE_S = 2.0
 """How long at most a task that was asked is left alone: a SIGTERM that came at once would end it before its handler has run."""
+QUIET_S = 0.3
+"""They are all there when nothing was added for so long: a task may be put off, or wait for the disk, in the middle of them."""
 LOOK_S = 0.05
-"""How often to look whether they are there; and they are once nothing was added for so long."""
+"""How often to look."""
 
 
 class Stacks:
@@ -21,7 +23,8 @@ class Stacks:
     def __init__(self, directory: str, pid: int) -> None:
         self._path, self._pid = os.path.join(directory, files.STACKS), pid
         self._asked = self._seen = 0
-        self._patient_until = 0.0
+        self._asked_at = self._grew_at = float("-inf")
+        self._held = ""
 
     def ask(self) -> None:
         """If it is ready for it: SIGQUIT kills any other program. Of one that will not answer, the file says why."""
@@ -29,26 +32,32 @@ class Stacks:
             return
         evidence.append(self._path, f"orch: asked at {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
         deaf = conditions.why_deaf(self._pid)
-        held = conditions.what_holds(self._pid)  # while it writes its stacks it waits for the disk, for a moment
-        if held or deaf:
-            evidence.append(self._path, f"orch: {f'is {held}' if held else deaf}\n")
+        self._held = conditions.what_holds(self._pid)
+        if self._held or deaf:
+            evidence.append(self._path, f"orch: {f'is {self._held}' if self._held else deaf}\n")
         if not deaf:
             self._asked = self._seen = self._size()
-            self._patient_until = time.monotonic() + PATIENCE_S
+            self._asked_at = time.monotonic()
             processes.signal_one(self._pid, signal.SIGQUIT)
 
     def wake(self) -> None:
         """SIGCONT to one that was asked while it was stopped, and could not answer."""
-        if time.monotonic() < self._patient_until:
+        if self.are_coming():
             processes.signal_group(self._pid, signal.SIGCONT)
-            self._patient_until = time.monotonic() + PATIENCE_S
+            self._asked_at = time.monotonic()
 
     def are_coming(self) -> bool:
-        """Whether it was asked and has not answered in full. To be called every `LOOK_S`."""
-        if time.monotonic() >= self._patient_until:
+        """It was asked, and has not answered in full."""
+        now, size = time.monotonic(), self._size()
+        if now - self._asked_at >= PATIENCE_S:
             return False
-        before, self._seen = self._seen, self._size()
-        return self._seen == self._asked or self._seen != before
+        if size != self._seen:
+            self._seen, self._grew_at = size, now
+        return self._seen == self._asked or now - self._grew_at < QUIET_S
+
+    def what_holds(self) -> str:
+        """What keeps the task from doing anything; see `conditions`. One that writes its stacks waits for the disk, for a moment."""
+        return self._held if self.are_coming() else conditions.what_holds(self._pid)
 
     def _size(self) -> int:
         try:

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from .. import clock, contract
 from ..records import dataclass
-from . import conditions, environment, evidence, processes
+from . import environment, evidence, processes
 from .births import Birth, Starter, prepare
 from .link import Link
 from .loop import Loop
@@ -22,7 +22,7 @@ from .oom import OomCounter
 from .output import TaskOutput
 from .programs import directory_of_first
 from .relay import Relay
-from .stacks import LOOK_S, Stacks
+from .stacks import LOOK_S, PATIENCE_S, Stacks
 from .sweep import Sweeper
 from .template.choice import Templates
 from .template.client import Running, Start
@@ -203,17 +203,17 @@ class TaskTable:
 
     def _stop(self, task: HostTask, grace_s: float) -> None:
         if not task.stopped:
-            task.stopped, task.stopped_at, task.condition = True, clock.now(), conditions.what_holds(task.pid)
+            task.stopped, task.stopped_at, task.condition = True, clock.now(), task.stacks.what_holds()
             if task.condition and grace_s > 0:
                 task.stacks.wake()
-        self._end_within(task, grace_s)
+        self._end_within(task, grace_s, time.monotonic() + PATIENCE_S)
 
-    def _end_within(self, task: HostTask, grace_s: float) -> None:
+    def _end_within(self, task: HostTask, grace_s: float, patient_until: float) -> None:
         """SIGTERM, once it has shown its stacks if it was asked for them; SIGKILL `grace_s` later."""
         if task.pid not in self._tasks:
             return
-        if grace_s > 0 and not task.ended and task.stacks.are_coming():
-            self._loop.after(LOOK_S, lambda: self._end_within(task, grace_s))
+        if grace_s > 0 and not task.ended and time.monotonic() < patient_until and task.stacks.are_coming():
+            self._loop.after(LOOK_S, lambda: self._end_within(task, grace_s, patient_until))
             return
         if task.kill_at is None and grace_s > 0 and not task.ended:
             processes.signal_group(task.pid, signal.SIGTERM)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..records import dataclass
-
 _TYPES = ("chief", "worker", "ps", "evaluator")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)  # and not ours: nobody checks the types of a user's script
 class Context:
     """This task, its cluster and its run.
 
