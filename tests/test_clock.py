@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 
@@ -53,6 +54,37 @@ def test_a_hosts_clock_is_known_by_its_fastest_frame() -> None:
     for second in range(100_000):  # a day in which it falls behind
         clock.hear(1100.0 + second * (1 - DRIFT / 1.5), 200.0 + second)
     assert clock.ahead_s == pytest.approx(900 - 100_000 * DRIFT / 1.5, abs=0.1)
+
+
+LATE_SSH = """#!{python}
+import os, subprocess, sys, threading, time
+
+def pump(source, target, late):
+    while data := os.read(source.fileno(), 65536):
+        if late and late in data:
+            time.sleep({late_s})
+        target.write(data)
+        target.flush()
+    target.close()
+
+os.environ["XDG_CACHE_HOME"] = {cache!r}
+remote = subprocess.Popen(["sh", "-c", sys.argv[-1]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+threading.Thread(target=pump, args=(sys.stdin.buffer, remote.stdin, b""), daemon=True).start()
+pump(remote.stdout, sys.stdout.buffer, b'"python_version"')  # a field of the first frame
+"""
+"""In the place of ssh: the host is this machine, and what it says first is long under way."""
+
+
+def test_a_host_that_is_slow_to_say_its_first_word_is_not_told_late_for_ever(orch, tmp_path: Path) -> None:
+    ssh = tmp_path / "late-ssh"
+    ssh.write_text(LATE_SSH.format(python=sys.executable, cache=str(tmp_path / "cache"), late_s=8))
+    ssh.chmod(0o700)
+    write_script(tmp_path, "tell('began', str(time.time()))")
+    hosts = f'[{{"name": "far", "address": "127.0.0.1", "slots": 1, "python": "{sys.executable}"}}]'
+    settings = ("--set", f"backend.hosts={hosts}", "--set", f'backend.ssh=["{ssh}"]', "--set", "backend.code=unchecked")
+    orch("up", "script.py", *settings, check=0)
+    began = float((tmp_path / "began").read_text())
+    assert -60 < LiveRun(tmp_path).event("task_started")["at"] - began < 5
 
 
 def test_a_host_whose_clock_is_ahead_is_heard_in_our_time() -> None:

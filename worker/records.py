@@ -1,7 +1,7 @@
-"""`dataclass`, for classes that are made in a third of the time.
+"""`dataclass`, for classes that are made more quickly.
 
-Python compiles six methods for each frozen dataclass, one by one: half a millisecond, and more than a hundred of them stand between
-``orch up`` and its first task, in the controller and again in the agent. Here only ``__init__`` is compiled; what all of them can
+Python compiles six methods for each frozen dataclass, one by one, and more than a hundred of them stand between ``orch up`` and its
+first task, in the controller and again in the agent: half of their imports. Here only ``__init__`` is compiled; what all of them can
 share is shared. That a frozen one stays as it is, is left to the type checker, which sees the one of the standard library.
 """
 
