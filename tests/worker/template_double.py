@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import json
 import os
 import resource
@@ -61,19 +60,21 @@ class TemplateProcess:
 
     def fork(self, program: Program, cwd: Path, **settings: Any) -> ForkedTask:
         """Fork a task; the settings are those of `agent_double.prepare`. Raises `RefusedError`."""
-        log_dir, lifeline = self.ask(program, cwd, **settings)
+        log_dir, lifeline, go = self.ask(program, cwd, **settings)
         message = self.receive()
         while "ended" in message:
             self._ended[message["ended"]] = message["code"]
             message = self.receive()
         if "refused" in message:
             os.close(lifeline)
+            os.close(go)
             raise RefusedError(message["why"])
-        os.write(lifeline, b"!")
+        os.write(go, b"!")
+        os.close(go)
         return ForkedTask(ForkedProcess(message["pid"], lifeline, self), log_dir)
 
-    def ask(self, program: Program, cwd: Path, **settings: Any) -> tuple[Path, int]:
-        """Ask for a task, without waiting for the answer. Returns its log directory, and our end of its lifeline."""
+    def ask(self, program: Program, cwd: Path, **settings: Any) -> tuple[Path, int, int]:
+        """Ask for a task, without waiting for the answer. Returns its log directory, our end of its lifeline and what lets it run."""
         told = prepare(program, cwd, **settings)
         request = {
             "order": to_json(told.order),
@@ -88,11 +89,11 @@ class TemplateProcess:
         self._tokens += 1
         request_fd = keep_in_memory(json.dumps(request).encode("ascii"))
         life_read, life_write = os.pipe()
-        packed = array.array("i", [request_fd, life_read])
-        self.control.sendmsg([json.dumps({"fork": self._tokens}).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed)])
-        os.close(request_fd)
-        os.close(life_read)
-        return told.log_dir, life_write
+        go_read, go_write = os.pipe()
+        socket.send_fds(self.control, [json.dumps({"fork": self._tokens}).encode()], [request_fd, life_read, go_read])
+        for fd in (request_fd, life_read, go_read):
+            os.close(fd)
+        return told.log_dir, life_write, go_write
 
     def has_ended(self, pid: int) -> bool:
         return pid in self._ended

@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 from tests.live import is_alive, wait_for_file, wait_until, wait_until_gone
+from tests.worker import template_double
 from tests.worker.controller_double import AgentProcess
 from worker import contract
 from worker.contract import Program, TemplateOrder
@@ -596,6 +597,30 @@ def test_a_template_that_dies_between_fork_and_answer_starts_no_task_twice(
     assert host.run("worker-0", "worker-1") == ["False\n"] * 2
     (note,) = host.notes()
     assert note.startswith("worker-0 and worker-1 get fresh interpreters: the template has died")
+
+
+@pytest.mark.parametrize(("what", "code"), [("the lifeline closes", -signal.SIGKILL), ("it may not run", 127)])
+def test_a_fork_that_nobody_lets_run_ends(tmp_path: Path, what: str, code: int) -> None:
+    write(tmp_path, "print('ran')")
+    with template_double.template(tmp_path, "decimal") as asked:
+        log_dir, lifeline, go = asked.ask(SCRIPT, tmp_path)
+        pid = asked.receive()["pid"]
+        os.close(lifeline if what == "the lifeline closes" else go)
+        assert asked.wait_for_end(pid) == code
+        os.close(go if what == "the lifeline closes" else lifeline)
+    assert (log_dir / "stdout.log").read_text() == ""
+
+
+def test_a_fork_listens_to_its_lifeline_before_it_is_announced(tmp_path: Path) -> None:
+    """So whatever was written there would always kill it, and not once in 500 times: Linux signals listeners after it has woken readers."""
+    write(tmp_path, "print('ran')")
+    with template_double.template(tmp_path, "decimal") as asked:
+        _, lifeline, go = asked.ask(SCRIPT, tmp_path)
+        pid = asked.receive()["pid"]
+        os.write(lifeline, b"!")
+        assert asked.wait_for_end(pid) == -signal.SIGKILL
+        for fd in (lifeline, go):
+            os.close(fd)
 
 
 @pytest.mark.parametrize("whose", ["agent", "controller"])

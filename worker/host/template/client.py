@@ -46,6 +46,25 @@ class Fork:
 
 
 @dataclass(frozen=True, slots=True)
+class _Asked:
+    """A fork that is on its way, our end of its lifeline and our end of the pipe that lets it run."""
+
+    fork: Fork
+    lifeline: int
+    go: int
+
+    def let_run(self) -> None:
+        with contextlib.suppress(BrokenPipeError):  # one that has died meanwhile is a task that has ended
+            os.write(self.go, b"!")
+        os.close(self.go)
+
+    def give_up(self) -> None:
+        """What there is of it never runs, and ends."""
+        os.close(self.go)
+        os.close(self.lifeline)
+
+
+@dataclass(frozen=True, slots=True)
 class Start:
     """What a template is started with. `directory`: where the program lies."""
 
@@ -97,7 +116,7 @@ class Template:
         """Why it is gone."""
         self._loop, self._log, self._on_ended, self._on_imported = loop, log, on_ended, on_imported
         self._waiting: deque[Fork] = deque()
-        self._asked: dict[int, tuple[Fork, int]] = {}
+        self._asked: dict[int, _Asked] = {}
         self._tokens = 0
         self._watched: dict[int, int] = {}
         self._departed: set[int] = set()
@@ -145,23 +164,23 @@ class Template:
 
         Raises OSError, such as for too many open files.
         """
-        request = keep_in_memory(json.dumps(fork.request).encode("ascii"))
-        try:
-            life_read, life_write = os.pipe()
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
+            request = keep_in_memory(json.dumps(fork.request).encode("ascii"))
+            theirs.callback(os.close, request)
+            pipes = []
+            for _ in range(2):
+                pipes.append(os.pipe())
+                theirs.callback(os.close, pipes[-1][0])
+                ours.callback(os.close, pipes[-1][1])
+            (life_read, life_write), (go_read, go_write) = pipes
             try:
-                socket.send_fds(self._control, [json.dumps({"fork": self._tokens + 1}).encode()], [request, life_read])
-            except OSError as error:
-                os.close(life_write)
-                if isinstance(error, (BlockingIOError, ConnectionError)):
-                    return False
-                raise
-            finally:
-                os.close(life_read)
-        finally:
-            os.close(request)
+                socket.send_fds(self._control, [json.dumps({"fork": self._tokens + 1}).encode()], [request, life_read, go_read])
+            except (BlockingIOError, ConnectionError):
+                return False
+            ours.pop_all()
         self._expect_answer()
         self._tokens += 1
-        self._asked[self._tokens] = (fork, life_write)
+        self._asked[self._tokens] = _Asked(fork, life_write, go_write)
         return True
 
     def _read(self) -> None:
@@ -184,16 +203,14 @@ class Template:
             self._departed.discard(message["ended"])
             self._on_ended(message["ended"], message["code"])
         elif "forked" in message:
-            fork, lifeline = self._asked.pop(message["forked"])
-            # From here on it runs, and is no longer ours to start anew. One that has died meanwhile is a task that has ended.
-            with contextlib.suppress(BrokenPipeError):
-                os.write(lifeline, b"!")
+            asked = self._asked.pop(message["forked"])
+            asked.let_run()  # from here on it is no longer ours to start anew
             self._watch(message["pid"])
-            fork.on_forked(message["pid"], lifeline)
+            asked.fork.on_forked(message["pid"], asked.lifeline)
         elif "refused" in message:
-            fork, lifeline = self._asked.pop(message["refused"])
-            os.close(lifeline)
-            fork.on_refused(message["why"])
+            asked = self._asked.pop(message["refused"])
+            asked.give_up()
+            asked.fork.on_refused(message["why"])
         elif message.get("ready"):
             self.ready = True
             self._on_imported(self.preload, message["seconds"])
@@ -209,9 +226,9 @@ class Template:
         os.close(self._lifeline)
         for pid in list(self._watched):
             self._unwatch(pid)
-        refused = [*(fork for fork, _ in self._asked.values()), *self._waiting]
-        for _, lifeline in self._asked.values():
-            os.close(lifeline)  # what it may have forked without telling us never runs (see server.py), and ends
+        refused = [*(asked.fork for asked in self._asked.values()), *self._waiting]
+        for asked in self._asked.values():
+            asked.give_up()  # it may have been forked without our being told (see server.py)
         self._waiting.clear()
         self._asked.clear()
         for fork in refused:

@@ -6,15 +6,17 @@ TensorFlow 2.21; tensorflow#2448 says that the runtime "is not designed to be fo
 fork, and a template that cannot be sure says no. Nor may an import leave behind what a fork would share with its parent: a
 process, an open file.
 
-One message on the socket to the agent is one JSON object. The agent asks ``{"fork": TOKEN}`` with two descriptors, the order
-(in memory, of any length) and the task's end of its lifeline. The template says ``{"ready": …}`` once,
-``{"forked": TOKEN, "pid": …}`` or ``{"refused": TOKEN, "why": …}`` for each, and ``{"ended": PID, "code": …}`` when a task's
-first process is done. It says so *before* it reaps: if it dies in between, the agent, a subreaper, inherits the process and
-learns its status from the kernel.
+One message on the socket to the agent is one JSON object. The agent asks ``{"fork": TOKEN}`` with three descriptors: the order
+(in memory, of any length), the task's end of its lifeline, and its end of the pipe that lets it run. The template says
+``{"ready": …}`` once, ``{"forked": TOKEN, "pid": …}`` or ``{"refused": TOKEN, "why": …}`` for each, and
+``{"ended": PID, "code": …}`` when a task's first process is done. It says so *before* it reaps: if it dies in between, the agent, a
+subreaper, inherits the process and learns its status from the kernel.
 
 A task that was forked and never announced must not run: the agent, seeing that the template is dead, starts it again. So the
 new process first becomes what a task is (from then on a signal to its group reaches it), says so to the template, which says so
-to the agent, and waits. It runs when the agent has written one byte into the lifeline, and ends when that has closed instead.
+to the agent, and waits. It runs when the agent has written one byte into the second pipe, and ends when that has closed instead.
+Nothing is ever written into a lifeline: Linux signals a pipe's listeners *after* it has woken its reader (``pipe_write`` in
+fs/pipe.c), and so a process that listens as soon as it has read may be killed for the byte that it has read.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from .. import processes
 from .safety import Safety, open_files
 
 MESSAGE_BYTES = 64 * 1024
-_FDS = 2
+_FDS = 3
 _SHORT = 2000
 _IS_TASK = b"+"
 _NEVER_RAN = 127
@@ -144,7 +146,7 @@ class _Template:
                 if order is not None:
                     return order
 
-    def _fork(self, token: int, order_fd: int, lifeline: int) -> dict[str, Any] | None:
+    def _fork(self, token: int, order_fd: int, lifeline: int, go: int) -> dict[str, Any] | None:
         request: dict[str, Any] = json.loads(_read_all(order_fd))
         why = self._safety.find_danger(request["path"])
         if why is None:
@@ -161,7 +163,7 @@ class _Template:
                 else:
                     if pid == 0:
                         ours.close()
-                        self._become_task(request, lifeline, childs)
+                        self._become_task(request, lifeline, go, childs)
                         order: dict[str, Any] = request["order"]
                         return order
                     childs.close()
@@ -169,6 +171,7 @@ class _Template:
         if why is not None:
             _send(self._control, {"refused": token, "why": why})
         os.close(lifeline)
+        os.close(go)
         return None
 
     def _announce(self, token: int, pid: int, child: socket.socket) -> str | None:
@@ -179,7 +182,7 @@ class _Template:
         _send(self._control, {"forked": token, "pid": pid})
         return None
 
-    def _become_task(self, request: dict[str, Any], lifeline: int, template: socket.socket) -> None:
+    def _become_task(self, request: dict[str, Any], lifeline: int, go: int, template: socket.socket) -> None:
         """In the child: everything that an exec would have given. Does not return if something goes wrong."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -191,6 +194,8 @@ class _Template:
                 if fd > 2:
                     _close(fd)
             os.setsid()
+            processes.hold_lifeline(lifeline)
+            os.close(lifeline)
             processes.restore_signals()
             signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a fresh interpreter
             signal.signal(signal.SIGPIPE, signal.SIG_IGN)
@@ -214,10 +219,9 @@ class _Template:
                 template.send(f"{doing}: {error}".encode("utf-8", "surrogateescape")[:_SHORT], socket.MSG_NOSIGNAL)
             os._exit(_NEVER_RAN)
         template.close()
-        if not os.read(lifeline, 1):
+        if not os.read(go, 1):
             os._exit(_NEVER_RAN)
-        processes.hold_lifeline(lifeline)
-        os.close(lifeline)
+        os.close(go)
         finder = sys.path_importer_cache.pop(request["path"], None)
         getattr(finder, "invalidate_caches", int)()  # what is known of a zip file may be out of date, and is kept beside it
         _reseed()
