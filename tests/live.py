@@ -141,9 +141,10 @@ def room_for(more: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-def is_alive(process: psutil.Process) -> bool:
-    """Neither gone nor a zombie, at this moment."""
+def is_alive(process: psutil.Process | int) -> bool:
+    """Neither gone nor a zombie, at this moment. An int is a pid."""
     try:
+        process = psutil.Process(process) if isinstance(process, int) else process
         return process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD) and process.is_running()
     except psutil.NoSuchProcess:
         return False

@@ -104,3 +104,11 @@ def test_a_moment_that_the_system_clock_told_before_it_was_set_is_now(monkeypatc
     monkeypatch.setattr(time, "time", lambda: 1_000_500.0 + seconds)
     assert clock.from_system(1_000_498.0) == 1_000_500.0
     assert clock.from_system(1_000_498.0 + seconds) == 1_000_498.0
+
+
+def test_a_moment_is_right_though_we_are_put_off_while_we_look_at_both_clocks(monkeypatch) -> None:
+    monkeypatch.setattr(clock, "_anchor", 1_000_000.0)
+    looks = iter((500.0, 500.5, 500.5, 500.5))  # half a second between the first look at our clock and the one at the system's
+    monkeypatch.setattr(time, "monotonic", lambda: next(looks))
+    monkeypatch.setattr(time, "time", lambda: 1_000_500.5)
+    assert clock.from_system(1_000_500.4) == 1_000_500.4

@@ -9,10 +9,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.conftest import Orch
+from tests.live import is_alive, wait_until
 
 HERE = Path(__file__).resolve().parent
 
@@ -69,7 +69,7 @@ def test_a_leak_fails_the_test_and_is_named(run_tests: RunTests, tmp_path: Path,
     assert complaint in said
     if (pid := tmp_path / "pid").exists():
         assert f"process {pid.read_text()} (" in said
-        assert not psutil.pid_exists(int(pid.read_text())) or psutil.Process(int(pid.read_text())).status() == psutil.STATUS_ZOMBIE
+        wait_until(lambda: not is_alive(int(pid.read_text())), "end of what was killed")
 
 
 def test_a_tidy_test_passes(run_tests: RunTests) -> None:

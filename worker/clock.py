@@ -32,6 +32,10 @@ def from_monotonic(at: float) -> float:
 
 def from_system(at: float) -> float:
     """A moment just past, told by the system's clock, as this clock tells it; now, if that clock has been set far since."""
-    here = now()
-    moment = at + here - time.time()
+    for _ in range(5):  # we may be put off between the two looks, and what has just happened would be long past
+        here = now()
+        ahead = here - time.time()
+        if now() - here < 0.001:
+            break
+    moment = at + ahead
     return moment if 0 <= here - moment < JUST_S else here

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,8 @@ class TemplateProcess:
             )
         self._tokens = 0
         self._ended: dict[int, int] = {}
+        self._lifelines: dict[int, int] = {}
+        """Of each task that was forked and not waited for."""
 
     def receive(self) -> dict[str, Any]:
         """Its next message; empty if it has closed its end."""
@@ -71,7 +73,8 @@ class TemplateProcess:
             raise RefusedError(message["why"])
         os.write(go, b"!")
         os.close(go)
-        return ForkedTask(ForkedProcess(message["pid"], lifeline, self), log_dir)
+        self._lifelines[message["pid"]] = lifeline
+        return ForkedTask(ForkedProcess(message["pid"], self), log_dir)
 
     def ask(self, program: Program, cwd: Path, **settings: Any) -> tuple[Path, int, int]:
         """Ask for a task, without waiting for the answer. Returns its log directory, our end of its lifeline and what lets it run."""
@@ -104,10 +107,17 @@ class TemplateProcess:
             message = self.receive()
             assert "ended" in message, message
             self._ended[message["ended"]] = message["code"]
+        self._let_go(pid)
         return self._ended[pid]
+
+    def _let_go(self, pid: int) -> None:
+        if pid in self._lifelines:
+            os.close(self._lifelines.pop(pid))
 
     def close(self) -> None:
         """Let go of it, and see it end by itself."""
+        for pid in list(self._lifelines):
+            self._let_go(pid)
         self.control.close()
         try:
             self.process.wait(PATIENCE_S)
@@ -121,14 +131,10 @@ class ForkedProcess:
     """What a test needs of a `Popen`, for a process that is a template's child."""
 
     pid: int
-    lifeline: int
     template: TemplateProcess
 
     def wait(self, timeout: float) -> int:
-        code = self.template.wait_for_end(self.pid, timeout)
-        with suppress(OSError):
-            os.close(self.lifeline)
-        return code
+        return self.template.wait_for_end(self.pid, timeout)
 
     def send_signal(self, number: int) -> None:
         os.kill(self.pid, number)

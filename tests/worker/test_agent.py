@@ -8,24 +8,19 @@ import select
 import signal
 import socket
 import sys
+import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
-from tests.live import frozen
+from tests.live import frozen, is_alive
 from tests.worker.controller_double import AgentProcess, wait_for_file
 from worker import contract
 from worker.channel import HEADER, MAGIC, encode
 from worker.contract import Program
-
-
-def is_alive(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-
 
 # --- facts and ports ---------------------------------------------------------------------------
 
@@ -332,6 +327,27 @@ def test_an_agent_without_an_owner_ends_its_tasks_and_itself(agent: AgentProcess
     assert "Traceback" not in agent.complaints
 
 
+def test_nothing_is_left_of_a_task_that_is_swept_though_the_kernel_takes_its_time(agent: AgentProcess, tmp_path: Path) -> None:
+    """It lets go of a process's memory first, of its ports and its children only then, and shows no environment meanwhile."""
+    text = """
+        import os, socket, subprocess, time
+        much = b"x" * (300 << 20)
+        server = socket.create_server(("127.0.0.1", 0))
+        child = subprocess.Popen(["sleep", "1000"])
+        with open("told.part", "w") as file:
+            file.write(f"{server.getsockname()[1]} {child.pid}")
+        os.rename("told.part", "told")
+        time.sleep(1000)
+    """
+    (tmp_path / "big.py").write_text(textwrap.dedent(text))
+    agent.hello()
+    agent.start("exec sleep 1000", f"setsid {sys.executable} -I -S big.py & while [ ! -e told ]; do sleep 0.01; done")
+    agent.wait_for(contract.Swept, lambda frame: frame.task == "worker-1")
+    port, child = (int(word) for word in (tmp_path / "told").read_text().split())
+    socket.create_server(("127.0.0.1", port)).close()
+    assert not is_alive(child)
+
+
 def test_an_agent_whose_controller_dies_before_hello_ends(agent: AgentProcess) -> None:
     agent.stdin.close()
     assert agent.wait() == 1
@@ -340,7 +356,7 @@ def test_an_agent_whose_controller_dies_before_hello_ends(agent: AgentProcess) -
 def test_an_agent_that_hears_nothing_for_too_long_ends_its_tasks_and_itself(agent: AgentProcess, tmp_path: Path) -> None:
     """A cut link says nothing; the channel stays open here as it does then."""
     agent.hello(lost_after_s=6.0, owner_grace_s=0.1)
-    agent.start("trap '' TERM; echo $$ >pid; while :; do sleep 1; done")
+    agent.start("trap '' TERM; echo $$ >pid.part; mv pid.part pid; while :; do sleep 1; done")
     pid = int(wait_for_file(tmp_path / "pid"))
     assert agent.process.wait(40) == 1
     assert not is_alive(pid)

@@ -95,6 +95,18 @@ def test_an_agent_that_comes_while_an_old_working_directory_is_removed_has_its_o
     assert [path for path in (cache / "code").iterdir() if path not in (came[0], Path(stores[1].path))] == []
 
 
+def test_what_a_dead_agent_with_our_pid_has_left_of_a_content_is_none_of_it(cache: Path) -> None:
+    text = b"print()\n"
+    file = CodeFile("script.py", hashlib.sha256(text).hexdigest(), len(text), False)
+    stores = [code.CodeStore(), code.CodeStore()]
+    for store in stores:
+        (wanted,) = store.expect(Code("a" * 64, (file,)))
+        store.take(wanted, text[:3], last=False)
+    stores[1].take(file.digest, text[3:5], last=False)
+    stores[1].take(file.digest, text[5:], last=True)
+    assert (Path(stores[1].settle()) / "script.py").read_bytes() == text
+
+
 def test_what_somebody_holds_is_not_removed(tmp_path: Path) -> None:
     fd = arrive.lock(str(tmp_path), fcntl.LOCK_SH)
     with pytest.raises(OSError, match="unavailable"):

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import textwrap
+import time
 
 import pytest
 
+from tests.live import PATIENCE_S
+from tests.worker.agent_double import ROOT
 from worker import contract
 from worker.channel import encode
 from worker.host.link import Link
@@ -57,3 +63,40 @@ def test_an_order_that_cannot_be_obeyed_is_no_broken_channel(is_sane: bool, capf
     loop._selector.close()
     for fd in (*pipe, frames):
         os.close(fd)
+
+
+def test_what_has_come_while_we_stood_still_is_read_before_a_deadline_passes() -> None:
+    """An answer that lies there would otherwise count as none."""
+    loop = Loop()
+    answers, busy = os.pipe(), os.pipe()
+    seen: list[str] = []
+
+    def stand_still() -> None:
+        loop.forget(busy[0])
+        time.sleep(0.2)
+        os.write(answers[1], b"x")
+
+    loop.on_readable(busy[0], stand_still)
+    loop.on_readable(answers[0], lambda: seen.append(os.read(answers[0], 1).decode()))
+    loop.after(0.1, lambda: seen.append("too late"))
+    os.write(busy[1], b"x")
+    loop.run(lambda: len(seen) == 2)
+    assert seen == ["x", "too late"]
+    loop._selector.close()
+    for fd in (*answers, *busy):
+        os.close(fd)
+
+
+def test_a_thousand_signals_at_once_hide_no_other() -> None:
+    text = """
+        import signal, sys
+        sys.path.insert(0, sys.argv[1])
+        from worker.host.loop import Loop
+        loop, seen = Loop(), set()
+        loop.on_signals((signal.SIGCHLD, signal.SIGTERM), lambda numbers: seen.update(numbers))
+        for _ in range(1000):
+            signal.raise_signal(signal.SIGCHLD)
+        signal.raise_signal(signal.SIGTERM)
+        loop.run(lambda: signal.SIGTERM in seen)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(text), ROOT], check=True, timeout=PATIENCE_S)

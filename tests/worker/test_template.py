@@ -435,6 +435,23 @@ def test_an_import_that_unfits_a_template(tmp_path: Path, start_host: Callable[[
         assert "worker" not in log.read_text()
 
 
+@pytest.mark.parametrize(
+    ("ending", "why"), [("raise OSError('no')", "importing faulty failed: OSError: no"), ("os.kill(os.getpid(), 9)", "")]
+)
+def test_an_import_that_ends_while_what_it_has_started_lives_on(
+    tmp_path: Path, start_host: Callable[[], Host], ending: str, why: str
+) -> None:
+    """That holds the template's end of the socket, which so does not close."""
+    write(tmp_path, f"import os, time\nif os.fork() == 0:\n    time.sleep(1000)\n{ending}", "faulty.py")
+    write(tmp_path, "import sys\nprint('faulty' in sys.modules)")
+    host = start_host()
+    host.greet(["faulty"])
+    assert host.run("worker-0", "worker-1") == ["False\n"] * 2
+    log = host.directory / "agents" / "template-1.log"
+    assert host.notes() == [f"worker-0 and worker-1 get fresh interpreters: {why or 'the template has died'} (see {log})"]
+    assert ("OSError: no" in log.read_text()) is bool(why)
+
+
 def test_many_tasks_share_one_line(tmp_path: Path, start_host: Callable[[], Host]) -> None:
     write(tmp_path, "")
     host = start_host()

@@ -31,6 +31,8 @@ class CodeStore:
         self._base = ""
         self._code: Code | None = None
         self._lock = -1
+        self._taking = ""
+        """The content of which a part has come."""
         self.is_temporary = False
 
     def expect(self, code: Code) -> tuple[str, ...]:
@@ -52,8 +54,9 @@ class CodeStore:
     def take(self, digest: str, data: bytes, *, last: bool) -> None:
         """A piece of a content. Raises `CodeError`."""
         aside = f"{self._kept(digest)}.{os.uname().nodename}.{os.getpid()}"
+        begins, self._taking = digest != self._taking, "" if last else digest
         try:
-            with open(aside, "ab", opener=_private) as file:
+            with open(aside, "wb" if begins else "ab", opener=_private) as file:  # a dead agent with our pid may have left the like
                 file.write(data)
             if last:
                 if digest_of(aside) != digest:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import os
 import selectors
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
@@ -41,22 +41,27 @@ class Loop:
 
     def on_signals(self, numbers: Iterable[int], action: Callable[[bytes], Any]) -> None:
         """Call `action` with the numbers that arrived, as bytes, from the loop and never from the handler itself."""
-        wake, feeder = socket.socketpair()
-        wake.setblocking(False)
-        feeder.setblocking(False)
-        self._sockets = wake, feeder  # kept, or the descriptors would close
-        signal.set_wakeup_fd(feeder.fileno(), warn_on_full_buffer=False)
+        wake, feeder = (
+            os.pipe()
+        )  # a byte for each signal: 65,536 of them; a socket takes less than 300, and hundreds of tasks may end at once
+        os.set_blocking(feeder, False)
+        signal.set_wakeup_fd(feeder, warn_on_full_buffer=False)
         for number in numbers:
             signal.signal(number, lambda *_: None)
-        self.on_readable(wake, lambda: action(wake.recv(4096)))
+        self.on_readable(wake, lambda: action(os.read(wake, 4096)))
 
     def run(self, is_done: Callable[[], bool]) -> None:
         """Until `is_done`, which is asked after every wake-up."""
         while not is_done():
-            timeout = max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
-            for key, _ in self._selector.select(timeout):
-                if self._selector.get_map().get(key.fd) is key:  # and has not been forgotten in this same wake-up
-                    key.data()
+            self._wait(max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None)
             now = time.monotonic()
+            if self._timers and self._timers[0][0] <= now:
+                self._wait(0.0)  # what has come while we ourselves stood still comes before anybody's deadline
             while self._timers and self._timers[0][0] <= now:
                 heapq.heappop(self._timers)[2]()
+
+    def _wait(self, timeout: float | None) -> None:
+        """For what there is to read or to write; it is called."""
+        for key, _ in self._selector.select(timeout):
+            if self._selector.get_map().get(key.fd) is key:  # and has not been forgotten in this same wake-up
+                key.data()

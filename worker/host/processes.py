@@ -275,8 +275,9 @@ def signal_one(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def find_strays(known: set[int]) -> dict[int, frozenset[bytes]]:
-    """Our direct children outside `known`, each with its environment (``KEY=value``); empty for one that does not show it.
+def find_strays(known: set[int]) -> dict[int, frozenset[bytes] | None]:
+    """Our direct children outside `known`, each with its environment (``KEY=value``); empty for one that does not show it; None for one
+    that has none at this moment, as it is ending or executing a program.
 
     They are what a task left behind in a session of its own: as a subreaper we have inherited them.
     """
@@ -292,9 +293,17 @@ def _children() -> list[int]:
         return []
 
 
-def _environment_of(pid: int) -> frozenset[bytes]:
+def _environment_of(pid: int) -> frozenset[bytes] | None:
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            return frozenset(file.read().split(b"\0"))
+            if data := file.read():
+                return frozenset(data.split(b"\0"))
+        # Linux lets go of a process's memory, which takes its time, before its files, and before its children become ours; and one that
+        # has executed a program since the file was opened shows nothing there. Only "env -i" leaves no room between start and end.
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            start, end = map(int, file.read().rpartition(b")")[2].split()[47:49])
+        return frozenset() if end and start == end else None
+    except ProcessLookupError:
+        return None
     except OSError:
         return frozenset()

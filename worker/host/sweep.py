@@ -115,11 +115,12 @@ class Sweeper:
         if self._ended:
             self._look_soon(LOOK_S)
 
-    def _sweep(self, pid: int, found: _Leftovers, is_empty: bool, strays: Mapping[int, frozenset[bytes]]) -> set[int] | None:
+    def _sweep(self, pid: int, found: _Leftovers, is_empty: bool, strays: Mapping[int, frozenset[bytes] | None]) -> set[int] | None:
         """What is left although all has been done; None: that is not known yet."""
         # The last task answers for those as well that have dropped our variables, and cannot be told apart by them.
         marks = found.marks if len(self._tasks) > 1 else ()
-        left = {stray for stray, environment in strays.items() if environment.issuperset(marks)}
+        left = {stray for stray, environment in strays.items() if environment is not None and environment.issuperset(marks)}
+        unclear = {stray for stray, environment in strays.items() if environment is None}  # whose they are is seen in a moment
         now = time.monotonic()
         overdue = now >= found.by
         for stray in left if overdue else left - found.warned:
@@ -127,9 +128,11 @@ class Sweeper:
         found.warned |= left
         if overdue and not is_empty:
             processes.signal_group(pid, signal.SIGKILL)
-        if is_empty and not left:
+        if is_empty and not left | unclear:
             return set()
-        return left | processes.members(pid) if now >= found.by + GIVE_UP_S else None
+        if now < found.by + GIVE_UP_S:
+            return None
+        return left | processes.members(pid) | {stray for stray in unclear if conditions.state_of(stray) == "D"}
 
     def _look_soon(self, seconds: float) -> None:
         at = time.monotonic() + seconds

@@ -172,6 +172,7 @@ class TaskTable:
             if pid == 0:
                 break
             self._end(pid, os.waitstatus_to_exitcode(status))
+            self._templates.bury(pid)
         if not self._starter:
             self._unclaimed.clear()
         self._sweeper.look()

@@ -58,6 +58,12 @@ class Templates:
         self._templates.append(template)
         return template
 
+    def bury(self, pid: int) -> None:
+        """This child of ours has ended: maybe a template."""
+        for template in self._templates:
+            if template.pid == pid and not template.gone:
+                template.has_ended()
+
     def key(self, env: Mapping[str, str]) -> frozenset[tuple[str, str]]:
         """What tasks must have in common to be forked from the same template."""
         return environment.frozen(env, self._first.preload if self._first else ())

@@ -196,6 +196,12 @@ class Template:
                 return
             self._hear(json.loads(data))
 
+    def has_ended(self) -> None:
+        """Its process is reaped. What an import has started may hold its end of the socket all the same."""
+        self._read()  # what it has said last
+        if not self.gone:
+            self._leave(self.why or f"the template has died (see {self._log})")
+
     def _hear(self, message: Mapping[str, Any]) -> None:
         self._heard_at = time.monotonic()
         if "ended" in message:
@@ -215,7 +221,7 @@ class Template:
             self.ready = True
             self._on_imported(self.preload, message["seconds"])
         else:
-            self.why = f"importing {', '.join(self.preload)} failed: {message['why']} (see {self._log})"
+            self._leave(f"importing {', '.join(self.preload)} failed: {message['why']} (see {self._log})")
         self._ask_next()
 
     def _leave(self, why: str) -> None:

@@ -6,11 +6,13 @@ import os
 import select
 import signal
 import sys
+import time
 from collections.abc import Collection
 from importlib.machinery import PathFinder
 from typing import Any
 
 _PROBE_MS = 5000
+_JOINED_S = 0.2
 
 
 class Safety:
@@ -20,6 +22,7 @@ class Safety:
         self._directory = directory
         if count_threads() > 1:
             stop_pools()
+            _await_joined()
         self._leftovers = _look_for_leftovers(ours)
         self._homes = _homes(sys.modules)
 
@@ -68,6 +71,13 @@ def stop_pools() -> None:
         os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     os.close(reader)
+
+
+def _await_joined() -> None:
+    """`Thread.join` returns a moment before the kernel has let go of the thread."""
+    until = time.monotonic() + _JOINED_S
+    while count_threads() > 1 and time.monotonic() < until:
+        time.sleep(0.005)
 
 
 def count_threads() -> int:

@@ -50,6 +50,7 @@ def serve(control_fd: int, directory: str, modules: list[str]) -> dict[str, Any]
     `directory`: where the program lies; what is found nowhere else is imported from there.
     """
     control = socket.socket(fileno=control_fd)
+    control.set_inheritable(False)
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     ours = open_files()
@@ -59,8 +60,8 @@ def serve(control_fd: int, directory: str, modules: list[str]) -> dict[str, Any]
     try:
         seconds = load(modules, directory)
     except BaseException as error:
+        show(error)  # first: once the agent knows, it ends us
         _send(control, {"ready": False, "why": describe(error)})
-        show(error)
         os._exit(1)
     if not was_there and directory in sys.path:
         sys.path.remove(directory)
@@ -178,6 +179,7 @@ class _Template:
         """Tell the agent of a new process once it is a task. Returns why it cannot be one."""
         said = child.recv(_SHORT)
         if said != _IS_TASK:
+            os.waitpid(pid, 0)  # nobody is to hear of its end
             return said.decode("utf-8", "surrogateescape") or "it died as soon as it was forked"
         _send(self._control, {"forked": token, "pid": pid})
         return None

@@ -89,7 +89,7 @@ def start(preload: list[str], idle_s: float, import_s: float, spec: Spec) -> dic
     try:
         new = status(preload, spec)
     except NoAnswerError as error:
-        if not _wait_for_end(error.pid):
+        if not _ends(error.pid, at_last=False):
             raise
         new = {"running": False}  # it was about to end
     if not new["running"]:
@@ -162,18 +162,15 @@ def stop() -> dict[str, Any]:
         try:
             facts = _ask(found, {"ask": "end"})
         except NoAnswerError as error:
-            facts = {"pid": error.pid, "killed": True}
+            facts = {"pid": error.pid}
         if facts is None:
             if found.lock():
                 found.clear()
             return {"running": False, "was_running": False}
-        pid = facts["pid"]
-        if facts.get("killed") or not _wait_for_end(pid):
-            os.kill(pid, signal.SIGKILL)
-            _wait_for_end(pid)
-            if found.lock():
-                found.clear()
-    return {"running": False, "was_running": True, "pid": pid, "killed": bool(facts.get("killed"))}
+        killed = not _ends(facts["pid"], at_last=True)
+        if killed and found.lock():
+            found.clear()
+    return {"running": False, "was_running": True, "pid": facts["pid"], "killed": killed}
 
 
 def status(preload: list[str], spec: Spec) -> dict[str, Any]:
@@ -207,13 +204,19 @@ def _ask(found: Any, message: dict[str, Any], described: dict[str, Any] | None =
     return json.loads(data) if data else None
 
 
-def _wait_for_end(pid: int) -> bool:
+def _ends(pid: int, *, at_last: bool) -> bool:
+    """Whether it ends by itself. `at_last`: it is killed if not."""
     try:
-        fd = os.pidfd_open(pid)
+        fd = os.pidfd_open(pid)  # and not its pid, which may be another's a moment later: somebody else may end it as well
     except ProcessLookupError:
         return True
     try:
-        return bool(select.select([fd], [], [], _ENDING_S)[0])
+        if select.select([fd], [], [], _ENDING_S)[0]:
+            return True
+        if at_last:
+            signal.pidfd_send_signal(fd, signal.SIGKILL)
+            select.select([fd], [], [], _ENDING_S)
+        return False
     finally:
         os.close(fd)
 
