@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import signal
+import sys
 
 from .errors import INTERRUPTED, TERMINATED
 
@@ -19,6 +22,20 @@ REQUESTS = (signal.SIGUSR1, signal.SIGUSR2)
 def hold_signals() -> None:
     """Keep the signals that end a run until `Supervisor.run` can act on them: an early Ctrl-C is not lost, and ends nothing half-way."""
     signal.pthread_sigmask(signal.SIG_BLOCK, (*ENDINGS, *REQUESTS))
+
+
+def watch_children_without_threads() -> None:
+    """For the `asyncio.run` that follows: in Python before 3.12 it waits for each child in a thread, which takes what `hold_signals` holds
+    back in the main thread alone: a run would end without its verdict.
+
+    Where the kernel has no pidfds, it stays so (asyncio/unix_events.py, `ThreadedChildWatcher`).
+    """
+    if sys.version_info < (3, 12) and hasattr(os, "pidfd_open"):
+        try:
+            os.close(os.pidfd_open(os.getpid()))
+        except OSError:
+            return
+        asyncio.get_event_loop_policy().set_child_watcher(asyncio.PidfdChildWatcher())
 
 
 def release_signals() -> None:

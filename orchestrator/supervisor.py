@@ -12,6 +12,7 @@ import errno
 import signal
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from worker import contract
@@ -109,7 +110,8 @@ class Supervisor:
             self._outputs.write_marks()
             if self._lost:
                 # Tasks die with their agent; what they had put into sessions of their own may not have.
-                await self._loop.run_in_executor(None, self._backend.cancel, self._rundir.run_id)
+                with ThreadPoolExecutor(1, initializer=hold_signals) as thread:
+                    await self._loop.run_in_executor(thread, self._backend.cancel, self._rundir.run_id)
         return verdict
 
     @property

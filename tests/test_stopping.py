@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -12,6 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from orchestrator.record.lock import Holder, RunLock
+from orchestrator.signals import ENDINGS
 from tests.live import LiveRun, frozen, is_alive, wait_for_file, wait_until, wait_until_gone, wait_until_ready, write_script
 
 TIDY = """
@@ -229,6 +232,36 @@ def test_down_now_does_not_wait_for_the_grace_period(orch, tmp_path: Path) -> No
     orch("down", "--now", check=0)
     assert not any(is_alive(task) for task in tasks.values())
     orch("wait", check=143)
+
+
+def test_down_now_asks_twice_though_the_controller_is_slow_to_hear(orch, tmp_path: Path, run: LiveRun) -> None:
+    """Two signals that wait are one: it would have all of its grace period."""
+    write_script(tmp_path, STUBBORN)
+    orch("up", "-d", "script.py", "-n", "2", "--grace", "1000", check=0)
+    wait_until_ready(tmp_path, "worker-0", "worker-1")
+    controller, signals = run.controller(), RunLock(run.path)
+    controller.suspend()
+    down = orch.start("down", "--now")
+    wait_until(lambda: not signals.has_taken(Holder(controller.pid), signal.SIGTERM), "first signal")
+    time.sleep(1.0)  # and what would be the second one
+    controller.resume()
+    down.wait(check=0)
+    orch("wait", check=143)
+
+
+def test_no_thread_takes_what_the_main_one_holds_back(orch, tmp_path: Path, run: LiveRun) -> None:
+    """A signal that comes while the verdict is being written would end the controller without one."""
+    write_script(tmp_path, STUBBORN)
+    running = orch.start("up", "script.py", "-n", "2", "--grace", "0")
+    wait_until_ready(tmp_path, "worker-0", "worker-1")
+    controller = run.controller()
+    threads = [path for path in Path(f"/proc/{controller.pid}/task").iterdir() if int(path.name) != controller.pid]
+    assert threads, "the one that writes to the console, at least"
+    for thread in threads:
+        blocked = int(re.findall(r"^SigBlk:\s*(\w+)", (thread / "status").read_text(), re.MULTILINE)[0], 16)
+        assert [number.name for number in ENDINGS if not blocked >> (number - 1) & 1] == [], (thread / "comm").read_text()
+    running.signal(signal.SIGTERM)
+    running.wait(check=143)
 
 
 @pytest.mark.parametrize("code", [0, 7])

@@ -32,6 +32,8 @@ HERE_LOST_S = 60.0
 """The silence that loses an agent on this machine. Only what no signal can wake is silent for so long: a dead disk, a frozen cgroup."""
 HURRY_S = 5.0
 """How long an agent may be silent once the end was asked for twice."""
+UNREAD_S = 0.1
+"""What has come while we stood still is read first, in the loop's next turns, before anybody is given up."""
 MOST_NOISE = 1024 * 1024
 """Bytes that a host's shell may print before the agent's mark."""
 
@@ -63,6 +65,7 @@ class AgentLink:
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
         self._beating: asyncio.Task[None] | None = None
+        self._hurrying: asyncio.Task[None] | None = None
         self._heard_at = self._moved_at = self._pause_s = 0.0
         """When any frame came last, and when one came that was not only a sign of life."""
         self._ordered: set[str] = set()
@@ -155,15 +158,25 @@ class AgentLink:
         return time.monotonic() - self._heard_at - self._pause_s if self._beating is not None else 0.0
 
     async def _beat(self, silence_s: float) -> None:
-        while True:
-            woken_at = time.monotonic()
+        while not await self._is_silent_for(silence_s):
+            pass
+        self._abandon(silence_s)
+
+    async def _is_silent_for(self, silence_s: float) -> bool:
+        """Ask for signs of life. False: one has come; True: none within so many seconds.
+
+        Those in which we stood still (the terminal's Ctrl-Z, a closed laptop) count as one look: nobody has listened.
+        """
+        began_at, silent_s, look_s = time.monotonic(), 0.0, silence_s / BEATS
+        while silent_s < silence_s:
+            asked_at = time.monotonic()
             self.order(Ping())
-            await asyncio.sleep(silence_s / BEATS)
-            if self._greeting or time.monotonic() - woken_at > silence_s:
-                continue  # or it is we who have slept: the terminal's Ctrl-Z, a closed laptop
-            if time.monotonic() - self._heard_at > silence_s:
-                self._abandon(silence_s)
-                return
+            await asyncio.sleep(look_s)
+            if self._greeting or self._heard_at >= began_at:
+                return False
+            silent_s += min(time.monotonic() - asked_at, 1.5 * look_s)
+        await asyncio.sleep(UNREAD_S)
+        return self._heard_at < began_at
 
     def _abandon(self, silence_s: float) -> None:
         overdue_s, was_closing, self._closing = self._overdue_s, self._closing, True
@@ -173,14 +186,12 @@ class AgentLink:
 
     def hurry(self) -> None:
         """The end is to come now: an agent that gives no sign of life is not waited for."""
-        asked_at = time.monotonic()
-        self.order(Ping())
+        if self.is_open and (self._hurrying is None or self._hurrying.done()):
+            self._hurrying = asyncio.create_task(self._hurry())
 
-        def look() -> None:
-            if self._heard_at < asked_at and self._reading is not None and not self._reading.done():
-                self._abandon(HURRY_S)
-
-        asyncio.get_running_loop().call_later(HURRY_S, look)
+    async def _hurry(self) -> None:
+        if await self._is_silent_for(HURRY_S) and self.is_open:
+            self._abandon(HURRY_S)
 
     def order(self, message: Any, data: bytes = b"") -> None:
         """Send an order. To an agent that is gone: nothing, `lose` tells."""
@@ -205,11 +216,12 @@ class AgentLink:
         while self._reading is not None and not self._reading.done():
             if self._overdue_s > 0:
                 self._moved_at = time.monotonic()  # a link that stalls has all its time once it goes on
-            left_s = self._moved_at + ENDING_S - time.monotonic()
-            if left_s <= 0:
+            moved_at = self._moved_at
+            left_s = moved_at + ENDING_S - time.monotonic()
+            await asyncio.wait([self._reading], timeout=min(max(left_s, UNREAD_S), 0.5))
+            if left_s <= 0 and self._moved_at == moved_at:
                 await self.kill()
                 break
-            await asyncio.wait([self._reading], timeout=min(left_s, 0.5))
 
     @property
     def is_open(self) -> bool:
@@ -224,10 +236,14 @@ class AgentLink:
     async def kill(self) -> None:
         """`drop` it, and see it end."""
         self.drop()
-        if self._beating is not None:
-            self._beating.cancel()
+        self._stop_listening()
         if self._reading is not None:
             await asyncio.wait([self._reading], timeout=ENDING_S)
+
+    def _stop_listening(self) -> None:
+        for listening in (self._beating, self._hurrying):
+            if listening is not None:
+                listening.cancel()
 
     def _end_process(self) -> None:
         """SIGKILL to what `open` started, with its children: an interpreter's wrapper script may not have exec'ed it."""
@@ -263,8 +279,7 @@ class AgentLink:
                 broken = f"orch made a mistake: {type(error).__name__}: {error}"
                 self._end_process()
         code = await self._process.wait()
-        if self._beating is not None:
-            self._beating.cancel()
+        self._stop_listening()
         if not self._closing:
             reason = broken or self._explain(code)
             # Something else was started in the place of an agent, such as --python /bin/cat.

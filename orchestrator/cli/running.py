@@ -28,7 +28,7 @@ from ..record.console import Sink
 from ..record.home import RunExists, create_run, discard
 from ..record.logs import LogView, wants_color
 from ..record.rundir import RunDir
-from ..signals import hold_signals, release_signals
+from ..signals import hold_signals, release_signals, watch_children_without_threads
 from ..supervisor import Supervisor, verdict_of_error
 from . import detach
 from .shows import Ended, JsonLines, Show, Terminal
@@ -60,13 +60,14 @@ def start(home: Path, spec: ClusterSpec, shown: Mapping[str, Any], *, detached: 
 def _create(home: Path, spec: ClusterSpec) -> RunDir:
     run = _draw(home, spec.name)
     try:
+        run.lock.take()  # before anything else: a run without a controller is taken for lost
         # JSON is YAML too, and carries texts that are not UTF-8.
         run.write_spec(json.dumps(to_document(spec), indent=2) + "\n")
         for name, text in load(spec.backend.type).request(spec).items():
             run.write(f"request/{name}", text)
-    except OSError as error:
+    except (OrchError, OSError) as error:
         discard(run)
-        raise _cannot_keep(run, error) from None
+        raise (error if isinstance(error, OrchError) else _cannot_keep(run, error)) from None
     return run
 
 
@@ -91,14 +92,15 @@ def _cannot_keep(run: RunDir, error: OSError) -> OrchError:
 def _run(run: RunDir, spec: ClusterSpec, show: Show) -> int:
     """Supervise the run to its end and say how it ended. Returns the exit code."""
     try:
-        run.lock.take()
-    except (OrchError, OSError) as error:
-        refused = error if isinstance(error, OrchError) else _cannot_keep(run, error)
+        run.lock.sign()
+    except OSError as error:
+        refused = _cannot_keep(run, error)
         discard(run)
         _refuse(show, refused)
         raise refused from None
     supervisor = Supervisor(spec, load(spec.backend.type), run, show)
     started_at = now()
+    watch_children_without_threads()
     try:
         verdict = asyncio.run(supervisor.run())
     except UsageError as error:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,9 @@ def down_command(run: RunDir, at_once: bool, as_json: bool) -> int:
     """End RUN (default: the latest): SIGTERM to its tasks, SIGKILL after its grace period. Returns when nothing is left."""
     holder = run.lock.holder()
     if holder is not None:
-        _ask(run, holder, twice=at_once)
+        run.lock.send_signal(holder, signal.SIGTERM)
+        if at_once:
+            _hurry(run, holder)
         _await_end(run, holder.pid, STUCK_S + (0.0 if at_once else _grace_s(run)))
     cleared, unseen = 0, []
     planned = run.read_plan()
@@ -146,12 +149,18 @@ def _describe_unseen(run_id: str, hosts: Sequence[Host]) -> str:
     )
 
 
-def _ask(run: RunDir, holder: Holder, *, twice: bool) -> None:
-    run.lock.send_signal(holder, signal.SIGTERM)
-    if twice:
-        time.sleep(LOOK_S)  # two signals at once would arrive as one
-        if run.lock.holder() == holder:
-            run.lock.send_signal(holder, signal.SIGTERM)
+def _hurry(run: RunDir, holder: Holder) -> None:
+    """Ask a second time, once the first was heard: two signals at once would arrive as one."""
+    time.sleep(LOOK_S)
+
+    def heard() -> bool:
+        return run.lock.has_taken(holder, signal.SIGTERM) or run.lock.holder() != holder
+
+    if not _until(heard, STUCK_S):
+        _say_stuck(run, holder.pid, STUCK_S)
+        _until(heard, None)
+    if run.lock.holder() == holder:
+        run.lock.send_signal(holder, signal.SIGTERM)
 
 
 def _grace_s(run: RunDir) -> float:
@@ -165,12 +174,16 @@ def _grace_s(run: RunDir) -> float:
 def _await_end(run: RunDir, pid: int, patience_s: float) -> None:
     """Return when the run is over. After `patience_s` say once why that may never be."""
     if not _wait(run, patience_s):
-        click.echo(
-            f"orch: {run.run_id} has not ended after {patience_s:g} s: its controller, process {pid}, is {_process_state(pid)}; "
-            f"kill -9 {pid} ends it and its tasks. Waiting on",
-            err=True,
-        )
+        _say_stuck(run, pid, patience_s)
         run.lock.wait()
+
+
+def _say_stuck(run: RunDir, pid: int, patience_s: float) -> None:
+    click.echo(
+        f"orch: {run.run_id} has not ended after {patience_s:g} s: its controller, process {pid}, is {_process_state(pid)}; "
+        f"kill -9 {pid} ends it and its tasks. Waiting on",
+        err=True,
+    )
 
 
 def _process_state(pid: int) -> str:
@@ -187,8 +200,13 @@ def _wait(run: RunDir, timeout: float | None) -> bool:
     if timeout is None:
         run.lock.wait()
         return True
-    deadline = time.monotonic() + timeout
-    while run.lock.controller_pid() is not None:
+    return _until(lambda: run.lock.controller_pid() is None, timeout)
+
+
+def _until(happened: Callable[[], bool], timeout: float | None) -> bool:
+    """Look until it has happened. False: not within the seconds."""
+    deadline = time.monotonic() + (math.inf if timeout is None else timeout)
+    while not happened():
         if time.monotonic() >= deadline:
             return False
         time.sleep(LOOK_S)

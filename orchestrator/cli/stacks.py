@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import click
@@ -17,14 +17,14 @@ from ..errors import UsageError
 from ..model.cluster import Cluster
 from ..model.formation import group_tasks
 from ..record import stacks
-from ..record.home import cluster_of
+from ..record.home import plan_of
 from ..record.lines import clean
 from ..record.rundir import RunDir
 from .options import run_argument
 
 LOOK_S = 0.1
-GIVE_UP_S = 3.0
-"""How long tasks that do not answer are waited for."""
+GIVE_UP_S = 10.0
+"""How long Python programs that do not answer are waited for: they, or the controller, may be put off."""
 NATIVE_S = 30.0
 """How long py-spy may take for one task."""
 
@@ -38,13 +38,15 @@ def stacks_command(run: RunDir, full: bool, native: bool) -> int:
     holder = run.lock.holder()
     if holder is None:
         raise UsageError(f"{run.run_id} is not running")
-    cluster = cluster_of(run)
+    planned = plan_of(run)
+    cluster = run.fold(planned)
     py_spy = _py_spy_for(run) if native else ""
     files = {name: run.stacks_path(name, task.attempt) for name, task in cluster.tasks.items() if not task.has_ended}
     before = {name: _size(path) for name, path in files.items()}
     if not run.lock.send_signal(holder, signal.SIGUSR1):
         raise UsageError(f"{run.run_id} is not running")
-    _wait_until_still(files, before)
+    never = {str(task.id) for task in planned.tasks if task.order.program.kind == "command"}
+    _wait_until_still(files, before, files.keys() - never)
     new = {name: _read_from(path, before[name]) for name, path in files.items()}
     answers = {name: stacks.parse(text) for name, text in new.items()}
     for line in stacks.summarise({name: answer for name, answer in answers.items() if answer}):
@@ -93,14 +95,14 @@ def _dump_native(py_spy: str, name: str, cluster: Cluster) -> str:
     return done.stdout if done.returncode == 0 else f"py-spy failed: {done.stderr.strip() or done.returncode}"
 
 
-def _wait_until_still(files: Mapping[str, Path], before: Mapping[str, int]) -> None:
-    """Until everybody has answered and no file grows any more, or `GIVE_UP_S` has passed."""
+def _wait_until_still(files: Mapping[str, Path], before: Mapping[str, int], awaited: Collection[str]) -> None:
+    """Until those in `awaited` have answered and no file grows any more, or `GIVE_UP_S` has passed."""
     deadline = time.monotonic() + GIVE_UP_S
     last: dict[str, int] = {}
     while time.monotonic() < deadline:
         time.sleep(LOOK_S)
         sizes = {name: _size(path) for name, path in files.items()}
-        if sizes == last and all(stacks.parse(_read_from(path, before[name])) for name, path in files.items()):
+        if sizes == last and all(stacks.parse(_read_from(files[name], before[name])) for name in awaited):
             return
         last = sizes
 

@@ -92,6 +92,7 @@ def _remove_empty(run: RunDir) -> None:
 
 def discard(run: RunDir) -> None:
     """Remove the directory of a run of which nothing was started, and what was only made for it."""
+    run.lock.release()
     shutil.rmtree(run.path, ignore_errors=True)
     _remove_empty(run)
 

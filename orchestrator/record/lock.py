@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import signal
 import socket
 import time
@@ -23,7 +24,7 @@ from worker.records import dataclass
 from ..errors import OrchError
 from .lines import clean
 
-LOCK_S = 0.2
+LOCK_S = 2.0
 """How long a new controller waits for the lock: whoever looks whether the run is alive holds it for a moment."""
 LOCK_BYTES = 4096
 """The most that is read of a lock."""
@@ -65,7 +66,7 @@ class RunLock:
         self._fd: int | None = None
 
     def take(self) -> None:
-        """Say that this process runs the run. Held until the process ends. Raises `OrchError` if another one does."""
+        """Say that this process runs the run. Held until it ends, and every fork of it. Raises `OrchError` if another one does."""
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             deadline = time.monotonic() + LOCK_S
@@ -81,12 +82,17 @@ class RunLock:
         except OrchError:
             os.close(fd)
             raise
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, json.dumps({"pid": os.getpid(), **asdict(here())}).encode(), 0)
         self._fd = fd
+        self.sign()
+
+    def sign(self) -> None:
+        """Say that it is this process who holds it, and not the one that it was forked from. Raises OSError."""
+        assert self._fd is not None
+        text = json.dumps({"pid": os.getpid(), **asdict(here())})
+        os.pwrite(self._fd, text.ljust(os.fstat(self._fd).st_size).encode(), 0)  # in one go: it is read at any moment
 
     def release(self) -> None:
-        """Say that the run is over: its verdict is written."""
+        """Say that the run is over, its verdict is written, or that a fork goes on with it."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -124,6 +130,18 @@ class RunLock:
         """Return when no controller holds the run any more."""
         with contextlib.suppress(FileNotFoundError), open(self._path, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH)
+
+    def has_taken(self, holder: Holder, number: signal.Signals) -> bool:
+        """Whether a signal that was sent to the controller is no longer on its way: a second one would be lost in it.
+
+        Where there is no /proc: True. See signal(7), "Queueing and delivery semantics for standard signals".
+        """
+        try:
+            text = Path(f"/proc/{holder.pid}/status").read_text()
+        except OSError:
+            return True
+        pending = re.findall(r"^(?:SigPnd|ShdPnd):\s*([0-9a-f]+)", text, re.MULTILINE)
+        return not any(int(mask, 16) >> (number - 1) & 1 for mask in pending)
 
     def send_signal(self, holder: Holder, number: signal.Signals) -> bool:
         """Send a signal to the controller. False: it has just ended. Raises `OrchError` for another user's, and for one elsewhere."""

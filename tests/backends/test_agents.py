@@ -7,6 +7,7 @@ import os
 import shlex
 import signal
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,39 @@ def test_an_agent_on_this_machine_that_is_silent_for_good_is_lost(
         return str(lost.result()) if done else None
 
     assert asyncio.run(run()) == (None if speaks else "nothing was heard of it for 4 s; its tasks end by themselves")
+
+
+@pytest.mark.parametrize(("limit", "still_s"), [("HERE_LOST_S", 1.9), ("HURRY_S", 2.5)])
+def test_a_controller_that_stood_still_reads_what_has_come_before_it_gives_an_agent_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, still_s: float
+) -> None:
+    """The answer lies in the pipe, and what follows from its lateness is due in the same turn of the loop (Ctrl-Z, a closed laptop)."""
+    monkeypatch.setattr(agents, limit, 2.0)
+
+    async def run() -> str | None:
+        loop = asyncio.get_running_loop()
+        greeted, lost = loop.create_future(), loop.create_future()
+
+        def receive(_: str, frame: Any, data: bytes) -> None:
+            if isinstance(frame, contract.Facts):
+                greeted.set_result(frame)
+
+        link = AgentLink(Host("local", "127.0.0.1", sees_run_dir=True), tmp_path / "log", receive, lambda _, why, __: lost.set_result(why))
+        await link.open(local.transport(sys.executable))
+        link.order(contract.Hello("run", cwd=str(tmp_path), shared_dir=str(tmp_path)))
+        await greeted
+        await asyncio.sleep(0.3)
+        if limit == "HERE_LOST_S":
+            link.beat()
+        else:
+            link.hurry()
+        await asyncio.sleep(0)  # the question is on its way
+        time.sleep(still_s)
+        done, _ = await asyncio.wait([lost], timeout=1.0)
+        await link.close()
+        return str(lost.result()) if done else None
+
+    assert asyncio.run(run()) is None
 
 
 STRANGE = [

@@ -18,15 +18,18 @@ from typing import Any
 import psutil
 import pytest
 
+from orchestrator.cli import detach as detaching
 from orchestrator.cli import logs, runs
+from orchestrator.cli.up import up_command
 from orchestrator.errors import UsageError
 from orchestrator.model import plan
 from orchestrator.model.plan import HostFacts
 from orchestrator.model.spec import BackendSpec, ClusterSpec, HostSpec, TaskSpec
 from orchestrator.record.home import create_run, find_run
 from orchestrator.record.lock import RunLock
+from orchestrator.record.rundir import RunDir
 from tests.conftest import Orch
-from tests.live import LiveRun, held_run, wait_until, wait_until_gone
+from tests.live import LiveRun, held_run, is_alive, wait_until, wait_until_gone
 from worker.contract import TASK_TYPES, Program
 
 Script = Callable[..., Path]
@@ -259,7 +262,7 @@ def test_a_run_whose_controller_was_killed_is_lost_and_down_clears_it(orch: Orch
     cleared = json.loads(orch("down", "--json", check=0).out)
     assert cleared["was_running"] is False
     for task in before["tasks"]:
-        assert not psutil.pid_exists(task["pid"]) or psutil.Process(task["pid"]).status() == psutil.STATUS_ZOMBIE
+        assert not is_alive(task["pid"])
     orch("down", check=0)
 
 
@@ -282,6 +285,21 @@ def test_down_says_which_hosts_it_has_not_looked_at(orch: Orch, tmp_path: Path) 
             left.kill()
 
 
+def test_a_run_that_is_being_made_is_not_lost(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Somebody else may look before its controller has begun."""
+    seen: list[str] = []
+
+    def fork(run: RunDir, *, quiet: bool) -> dict[str, str]:
+        seen.append(runs._state(run))
+        run.lock.release()
+        return {"run": run.run_id}
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(detaching, "fork", fork)
+    up_command.main(["-d", "waiting.py"], standalone_mode=False)
+    assert seen == ["running"]
+
+
 def test_down_is_content_with_a_run_that_is_over_and_not_with_none(orch: Orch, tmp_path: Path) -> None:
     """As docs/exit-codes.md says."""
     assert orch("down", check=2).err == f"Error: there is no run in {tmp_path / '.orch'}\n"
@@ -292,9 +310,12 @@ def test_down_is_content_with_a_run_that_is_over_and_not_with_none(orch: Orch, t
 
 
 def test_down_now_does_not_wait_for_the_grace_period(orch: Orch, script: Script) -> None:
-    script("import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf', flush=True)\ntime.sleep(600)\n", "deaf.py")
+    script(
+        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('does not listen', flush=True)\ntime.sleep(600)\n",
+        "deaf.py",
+    )
     running = orch.start("up", "deaf.py", "--grace", "500")
-    running.wait_for("deaf")
+    running.wait_for("does not listen")
     assert "cancelled" in orch("down", "--now", check=0).out
     assert "killed by SIGKILL" in orch("ps", check=0).out
     running.wait(check=143)
@@ -320,9 +341,12 @@ def test_down_says_who_is_late_and_waits_on(orch: Orch, tmp_path: Path, monkeypa
 
 
 def test_a_run_that_is_ending_is_not_said_to_start_again(orch: Orch, script: Script, tmp_path: Path) -> None:
-    script("import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf', flush=True)\ntime.sleep(600)\n", "deaf.py")
+    script(
+        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('does not listen', flush=True)\ntime.sleep(600)\n",
+        "deaf.py",
+    )
     running = orch.start("up", "deaf.py", "--grace", "500")
-    running.wait_for("deaf")
+    running.wait_for("does not listen")
     assert "asked to start again after attempt 1" in orch("restart", check=0).err
     LiveRun(tmp_path).event("restart_asked")
     assert "attempt 1 is being stopped already" in orch("restart", check=0).err

@@ -87,13 +87,16 @@ def test_an_id_that_is_taken_is_drawn_again(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(secrets, "token_hex", lambda size: next(drawn))
     monkeypatch.setattr(time, "strftime", lambda text: "20261121-143000")
     spec = ClusterSpec("train", "none", Program("script", "train.py"), (TaskSpec("worker", 1),), "/w")
-    made = [running._create(tmp_path / "home", spec).run_id for _ in range(2)]
+    runs = [running._create(tmp_path / "home", spec) for _ in range(2)]
+    made = [run.run_id for run in runs]
     assert made == ["train-20261121-143000-aaaa", "train-20261121-143000-bbbb"]
     assert all((tmp_path / "home" / "runs" / run_id / "spec.yaml").is_file() for run_id in made)
     monkeypatch.setattr(secrets, "token_hex", lambda size: "aaaa")
     with pytest.raises(RunExists):
         running._create(tmp_path / "home", spec)
     assert len(list_runs(tmp_path / "home")) == 2
+    for run in runs:
+        run.lock.release()
 
 
 def test_a_run_without_room_for_its_reserve_leaves_nothing(tmp_path: Path) -> None:

@@ -47,6 +47,20 @@ def test_the_lock_and_not_the_pid_in_it_says_whether_a_run_is_alive(tmp_path: Pa
     assert run.lock.controller_pid() is None
 
 
+def test_a_signal_is_on_its_way_until_it_is_taken(held: tuple[RunDir, subprocess.Popen[bytes]]) -> None:
+    run, process = held
+    holder = run.lock.holder()
+    assert holder is not None
+    process.send_signal(signal.SIGSTOP)
+    assert run.lock.has_taken(holder, signal.SIGTERM)
+    assert run.lock.send_signal(holder, signal.SIGTERM)
+    assert not run.lock.has_taken(holder, signal.SIGTERM)
+    assert run.lock.has_taken(holder, signal.SIGHUP)
+    process.send_signal(signal.SIGCONT)
+    process.wait()
+    assert run.lock.has_taken(holder, signal.SIGTERM)
+
+
 def test_who_looks_whether_a_run_is_alive_does_not_keep_it_from_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "LOCK_S", 100.0)
     run = create_run(tmp_path / "home", "one")
