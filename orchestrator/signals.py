@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import warnings
 
 from .errors import INTERRUPTED, TERMINATED
 
@@ -35,6 +36,8 @@ def watch_children_without_threads() -> None:
             os.close(os.pidfd_open(os.getpid()))
         except OSError:
             return
+        # One that not even SIGKILL ends (state D) is left behind, and who is to know has been told.
+        warnings.filterwarnings("ignore", "A loop is being detached", RuntimeWarning)
         asyncio.get_event_loop_policy().set_child_watcher(asyncio.PidfdChildWatcher())
 
 

@@ -9,7 +9,7 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -150,7 +150,7 @@ class AgentLink:
         """Let the agent hear from us until it ends, and lose it once it has not been heard for too long."""
         silence_s = self.host.lost_after_s or HERE_LOST_S
         self._pause_s = 1.5 * silence_s / BEATS
-        self._beating = asyncio.create_task(self._beat(silence_s))
+        self._beating = _listening(self._beat(silence_s))
 
     @property
     def _overdue_s(self) -> float:
@@ -187,7 +187,7 @@ class AgentLink:
     def hurry(self) -> None:
         """The end is to come now: an agent that gives no sign of life is not waited for."""
         if self.is_open and (self._hurrying is None or self._hurrying.done()):
-            self._hurrying = asyncio.create_task(self._hurry())
+            self._hurrying = _listening(self._hurry())
 
     async def _hurry(self) -> None:
         if await self._is_silent_for(HURRY_S) and self.is_open:
@@ -292,6 +292,18 @@ class AgentLink:
         except OSError:
             complaint = []
         return f"its agent {describe_return(code)}" + "".join(f": {line}" for line in complaint)
+
+
+def _listening(silence: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """A task of which nobody takes the result: a mistake of ours in it must be heard all the same."""
+
+    def tell(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            task.get_loop().call_exception_handler({"message": "a host is no longer listened to", "exception": task.exception()})
+
+    listening = asyncio.create_task(silence)
+    listening.add_done_callback(tell)
+    return listening
 
 
 def _explain_start(transport: Transport, error: OSError) -> OrchError:

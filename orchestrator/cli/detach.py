@@ -21,7 +21,7 @@ from ..model.plan import Plan
 from ..record.lines import clean
 from ..record.narrate import describe_plan, headline, narrate
 from ..record.rundir import RunDir
-from ..signals import hold_signals
+from ..signals import release_signals
 from .shows import Ended, in_orchs_words
 
 SAID_BYTES = 32 * 1024
@@ -31,11 +31,10 @@ SAID_BYTES = 32 * 1024
 def fork(run: RunDir, *, quiet: bool) -> dict[str, Any] | Answering:
     """In the parent: the controller's answer, once it has one. In the controller, which leads a session of its own: who gives it.
 
+    Both have held the signals back until now, so that a Ctrl-C ends no controller that is not yet in its own session.
     `quiet`: what is said until then is not shown.
     """
     read_fd, write_fd = os.pipe()
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    hold_signals()  # a Ctrl-C must not end a controller that is not yet in a session of its own
     pid = os.fork()
     if pid == 0:
         os.close(read_fd)
@@ -45,7 +44,7 @@ def fork(run: RunDir, *, quiet: bool) -> dict[str, Any] | Answering:
     os.close(write_fd)
     run.lock.release()  # the controller holds it
     try:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        release_signals()
         with os.fdopen(read_fd, "rb") as pipe:
             answer = _hear(pipe, quiet)
     except KeyboardInterrupt:  # it leads its own session and has not heard the Ctrl-C

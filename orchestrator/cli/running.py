@@ -41,14 +41,19 @@ DRAWS = 10
 def start(home: Path, spec: ClusterSpec, shown: Mapping[str, Any], *, detached: bool, as_json: bool) -> int:
     """Run `spec` once. `shown`: the options of `views.view_options`. Returns the exit code."""
     view = _log_view(spec, shown)
-    run = _create(home, spec)
+    hold_signals()  # before this process is the run's controller, and before a thread is there that shows something: it would take them
+    try:
+        run = _create(home, spec)
+    except OrchError:
+        with contextlib.suppress(KeyboardInterrupt):  # one that was held back; the error says more
+            release_signals()
+        raise
     show: Show
     if detached:
         answer = detach.fork(run, quiet=shown["quiet"])
         if isinstance(answer, dict):
             return _print_answer(answer, run, as_json)
         show = answer
-    hold_signals()  # before a thread is there that shows something: it would take them
     if as_json and not detached:
         show = JsonLines(Sink())
     elif not detached:

@@ -34,7 +34,7 @@ STUCK_S = 15.0
 MOST_NAMED = 8
 """More hosts than this are counted in the line that names those that `orch down` has not looked at."""
 LOOK_S = 0.1
-"""How often `orch wait --timeout` looks (without a limit the kernel wakes it), and what lies between two signals of `orch down`."""
+"""How often `orch wait --timeout` looks (without a limit the kernel wakes it), and the least between two signals of `orch down`."""
 
 
 @click.command("ps")
@@ -117,9 +117,8 @@ def down_command(run: RunDir, at_once: bool, as_json: bool) -> int:
     holder = run.lock.holder()
     if holder is not None:
         run.lock.send_signal(holder, signal.SIGTERM)
-        if at_once:
-            _hurry(run, holder)
-        _await_end(run, holder.pid, STUCK_S + (0.0 if at_once else _grace_s(run)))
+        is_said = at_once and _hurry(run, holder)
+        _await_end(run, holder.pid, None if is_said else STUCK_S + (0.0 if at_once else _grace_s(run)))
     cleared, unseen = 0, []
     planned = run.read_plan()
     if run.read_result() is None and planned is not None:
@@ -149,18 +148,20 @@ def _describe_unseen(run_id: str, hosts: Sequence[Host]) -> str:
     )
 
 
-def _hurry(run: RunDir, holder: Holder) -> None:
-    """Ask a second time, once the first was heard: two signals at once would arrive as one."""
+def _hurry(run: RunDir, holder: Holder) -> bool:
+    """Ask a second time, once the first was heard: two signals at once would arrive as one. Returns whether it said why that is late."""
     time.sleep(LOOK_S)
 
     def heard() -> bool:
         return run.lock.has_taken(holder, signal.SIGTERM) or run.lock.holder() != holder
 
-    if not _until(heard, STUCK_S):
+    is_late = not _until(heard, STUCK_S)
+    if is_late:
         _say_stuck(run, holder.pid, STUCK_S)
         _until(heard, None)
     if run.lock.holder() == holder:
         run.lock.send_signal(holder, signal.SIGTERM)
+    return is_late
 
 
 def _grace_s(run: RunDir) -> float:
@@ -171,9 +172,10 @@ def _grace_s(run: RunDir) -> float:
     return 0.0
 
 
-def _await_end(run: RunDir, pid: int, patience_s: float) -> None:
-    """Return when the run is over. After `patience_s` say once why that may never be."""
+def _await_end(run: RunDir, pid: int, patience_s: float | None) -> None:
+    """Return when the run is over. After `patience_s` say once why that may never be; None: that was said."""
     if not _wait(run, patience_s):
+        assert patience_s is not None
         _say_stuck(run, pid, patience_s)
         run.lock.wait()
 

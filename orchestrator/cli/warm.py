@@ -94,7 +94,7 @@ def stop_command(as_json: bool) -> int:
     elif not answer["was_running"]:
         click.echo("no warm process was running")
     else:
-        click.echo(f"process {answer['pid']} was {'killed: it did not answer' if answer['killed'] else 'ended'}")
+        click.echo(f"process {answer['pid']} was {'killed: it did not end by itself' if answer['killed'] else 'ended'}")
     return 0
 
 

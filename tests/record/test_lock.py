@@ -15,13 +15,14 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from orchestrator.errors import OrchError
 from orchestrator.record import lock
 from orchestrator.record.home import create_run
 from orchestrator.record.rundir import RunDir
-from tests.live import HOLD, held_run
+from tests.live import HOLD, held_run, wait_until
 
 
 @pytest.fixture
@@ -52,6 +53,7 @@ def test_a_signal_is_on_its_way_until_it_is_taken(held: tuple[RunDir, subprocess
     holder = run.lock.holder()
     assert holder is not None
     process.send_signal(signal.SIGSTOP)
+    wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED, "stopped holder")
     assert run.lock.has_taken(holder, signal.SIGTERM)
     assert run.lock.send_signal(holder, signal.SIGTERM)
     assert not run.lock.has_taken(holder, signal.SIGTERM)

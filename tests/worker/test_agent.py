@@ -348,6 +348,23 @@ def test_nothing_is_left_of_a_task_that_is_swept_though_the_kernel_takes_its_tim
     assert not is_alive(child)
 
 
+def test_what_a_task_has_left_is_ended_though_its_main_thread_is_gone(agent: AgentProcess, tmp_path: Path) -> None:
+    """Its environment cannot be read: the kernel has it from the first thread."""
+    text = """
+        import ctypes, os, platform, socket, threading, time
+        server = socket.create_server(("127.0.0.1", 0))
+        with open("told.part", "w") as file:
+            file.write(f"{server.getsockname()[1]}")
+        threading.Thread(target=lambda: (time.sleep(0.1), os.rename("told.part", "told"), time.sleep(1000))).start()
+        ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0)  # exit(2), of this thread alone
+    """
+    (tmp_path / "headless.py").write_text(textwrap.dedent(text))
+    agent.hello()
+    agent.start(f"setsid {sys.executable} -I -S headless.py & while [ ! -e told ]; do sleep 0.01; done")
+    agent.wait_for(contract.Swept)
+    socket.create_server(("127.0.0.1", int((tmp_path / "told").read_text()))).close()
+
+
 def test_an_agent_whose_controller_dies_before_hello_ends(agent: AgentProcess) -> None:
     agent.stdin.close()
     assert agent.wait() == 1

@@ -120,10 +120,11 @@ class Sweeper:
         # The last task answers for those as well that have dropped our variables, and cannot be told apart by them.
         marks = found.marks if len(self._tasks) > 1 else ()
         left = {stray for stray, environment in strays.items() if environment is not None and environment.issuperset(marks)}
-        unclear = {stray for stray, environment in strays.items() if environment is None}  # whose they are is seen in a moment
+        unclear = {stray for stray, environment in strays.items() if environment is None}  # whose they are is mostly seen in a moment
         now = time.monotonic()
         overdue = now >= found.by
-        for stray in left if overdue else left - found.warned:
+        due = left - found.warned if not overdue else left if marks else left | unclear
+        for stray in due:
             processes.signal_one(stray, signal.SIGKILL if overdue else signal.SIGTERM)
         found.warned |= left
         if overdue and not is_empty:
@@ -132,7 +133,8 @@ class Sweeper:
             return set()
         if now < found.by + GIVE_UP_S:
             return None
-        return left | processes.members(pid) | {stray for stray in unclear if conditions.state_of(stray) == "D"}
+        self._given_up |= unclear
+        return left | processes.members(pid)
 
     def _look_soon(self, seconds: float) -> None:
         at = time.monotonic() + seconds

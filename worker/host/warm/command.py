@@ -214,7 +214,8 @@ def _ends(pid: int, *, at_last: bool) -> bool:
         if select.select([fd], [], [], _ENDING_S)[0]:
             return True
         if at_last:
-            signal.pidfd_send_signal(fd, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
             select.select([fd], [], [], _ENDING_S)
         return False
     finally:
