@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import warnings
+from collections.abc import Collection
 
 from .errors import INTERRUPTED, TERMINATED
 
@@ -20,9 +21,12 @@ REQUESTS = (signal.SIGUSR1, signal.SIGUSR2)
 """`orch stacks` and `orch restart`."""
 
 
-def hold_signals() -> None:
-    """Keep the signals that end a run until `Supervisor.run` can act on them: an early Ctrl-C is not lost, and ends nothing half-way."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, (*ENDINGS, *REQUESTS))
+def hold_signals() -> Collection[int]:
+    """Keep the signals that end a run until `Supervisor.run` can act on them: an early Ctrl-C is not lost, and ends nothing half-way.
+
+    Returns those that were blocked before.
+    """
+    return signal.pthread_sigmask(signal.SIG_BLOCK, (*ENDINGS, *REQUESTS))
 
 
 def watch_children_without_threads() -> None:

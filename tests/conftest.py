@@ -204,8 +204,8 @@ def _litter() -> set[Path]:
 
 @pytest.fixture(autouse=True)
 def _nothing_left(_clean_environment: None) -> Iterator[None]:
-    """Fail a test that leaves a process, an open file or a stray directory behind, and name it."""
-    mark = uuid.uuid4().hex
+    """Fail a test that leaves a process, an open file, a stray directory or a blocked signal behind, and name it."""
+    mark, blocked = uuid.uuid4().hex, signal.pthread_sigmask(signal.SIG_BLOCK, ())
     processes, files, litter = set(psutil.Process().children(recursive=True)), _open_files(), _litter()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(TEST_ID, mark)
@@ -213,6 +213,8 @@ def _nothing_left(_clean_environment: None) -> Iterator[None]:
     left = _surviving_processes(mark, processes)
     left += _leaked_files(files)
     left += [f"stray file: {path}" for path in sorted(_litter() - litter)]
+    # Whatever a later test starts would inherit it, and not hear its SIGTERM.
+    left += [f"blocked signal: {number}" for number in signal.pthread_sigmask(signal.SIG_SETMASK, blocked) - blocked]
     if left:
         pytest.fail("the test left something behind:\n" + "\n".join(left), pytrace=False)
 

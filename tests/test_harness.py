@@ -27,7 +27,7 @@ def run_tests(tmp_path: Path) -> RunTests:
         for name, text in {"test_inner": source, **more}.items():
             path = tmp_path / "tests" / f"{name}.py"
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(f"import os, pathlib, pytest, socket, subprocess, sys, tempfile\n{text}")
+            path.write_text(f"import os, pathlib, pytest, signal, socket, subprocess, sys, tempfile\n{text}")
         for name in ("conftest.py", "bed.py"):
             shutil.copy(HERE / name, tmp_path / "tests")
         config = ["-v", "-c", str(HERE.parent / "pyproject.toml"), "--rootdir", str(tmp_path), "-p", "no:cacheprovider"]
@@ -56,6 +56,7 @@ LEAKS = {
     "open file": ("sys.kept = open('kept', 'w')", "open file: "),
     "listening socket": ("sys.kept = socket.create_server(('127.0.0.1', 0))", "open file: socket:"),
     "run directory": ("(pathlib.Path(__file__).parent.parent / '.orch').mkdir()", "stray file: "),
+    "blocked signal": ("signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])", "blocked signal: "),
     "temporary file": ("tempfile.mkdtemp(prefix='orch-')", "stray file: "),
 }
 

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import secrets
+import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -41,12 +42,14 @@ DRAWS = 10
 def start(home: Path, spec: ClusterSpec, shown: Mapping[str, Any], *, detached: bool, as_json: bool) -> int:
     """Run `spec` once. `shown`: the options of `views.view_options`. Returns the exit code."""
     view = _log_view(spec, shown)
-    hold_signals()  # before this process is the run's controller, and before a thread is there that shows something: it would take them
+    blocked = (
+        hold_signals()
+    )  # before this process is the run's controller, and before a thread is there that shows something: it would take them
     try:
         run = _create(home, spec)
     except OrchError:
         with contextlib.suppress(KeyboardInterrupt):  # one that was held back; the error says more
-            release_signals()
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         raise
     show: Show
     if detached:

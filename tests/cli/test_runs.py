@@ -296,7 +296,11 @@ def test_a_run_that_is_being_made_is_not_lost(monkeypatch: pytest.MonkeyPatch, t
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(detaching, "fork", fork)
-    up_command.main(["-d", "waiting.py"], standalone_mode=False)
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        up_command.main(["-d", "waiting.py"], standalone_mode=False)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     assert seen == ["running"]
 
 

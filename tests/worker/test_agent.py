@@ -290,6 +290,19 @@ def test_a_bye_ends_the_tasks_and_gone_is_the_last_word(agent: AgentProcess, tmp
     assert [type(frame) for frame, _ in agent.frames][-2:] == [contract.Swept, contract.Gone]
 
 
+def test_an_agent_hears_signals_that_were_blocked_where_it_was_started(start_agent: Callable[..., AgentProcess], tmp_path: Path) -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD, signal.SIGTERM))
+    try:
+        agent = start_agent(tmp_path)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    agent.hello()
+    agent.start("exit 3")
+    assert agent.wait_for(contract.Exited).code == 3
+    agent.process.send_signal(signal.SIGTERM)
+    assert agent.wait() == 1
+
+
 @pytest.mark.parametrize("way", ["end of file", "both ends closed", "garbage", "version", "unknown order", "broken order", "SIGTERM"])
 def test_an_agent_without_an_owner_ends_its_tasks_and_itself(agent: AgentProcess, tmp_path: Path, way: str) -> None:
     agent.hello(owner_grace_s=2.0)

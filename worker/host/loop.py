@@ -8,7 +8,7 @@ import os
 import selectors
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 Action = Callable[[], None]
@@ -39,7 +39,7 @@ class Loop:
         """Call `action` once, that much later."""
         heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._serial), action))
 
-    def on_signals(self, numbers: Iterable[int], action: Callable[[bytes], Any]) -> None:
+    def on_signals(self, numbers: Collection[int], action: Callable[[bytes], Any]) -> None:
         """Call `action` with the numbers that arrived, as bytes, from the loop and never from the handler itself."""
         wake, feeder = (
             os.pipe()
@@ -48,6 +48,7 @@ class Loop:
         signal.set_wakeup_fd(feeder, warn_on_full_buffer=False)
         for number in numbers:
             signal.signal(number, lambda *_: None)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)  # whoever has started us may have had them blocked
         self.on_readable(wake, lambda: action(os.read(wake, 4096)))
 
     def run(self, is_done: Callable[[], bool]) -> None:
