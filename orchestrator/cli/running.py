@@ -42,9 +42,8 @@ DRAWS = 10
 def start(home: Path, spec: ClusterSpec, shown: Mapping[str, Any], *, detached: bool, as_json: bool) -> int:
     """Run `spec` once. `shown`: the options of `views.view_options`. Returns the exit code."""
     view = _log_view(spec, shown)
-    blocked = (
-        hold_signals()
-    )  # before this process is the run's controller, and before a thread is there that shows something: it would take them
+    # Before this process is the run's controller, and before a thread is there that shows something: it would take them.
+    blocked = hold_signals()
     try:
         run = _create(home, spec)
     except OrchError:

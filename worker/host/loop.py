@@ -41,9 +41,8 @@ class Loop:
 
     def on_signals(self, numbers: Collection[int], action: Callable[[bytes], Any]) -> None:
         """Call `action` with the numbers that arrived, as bytes, from the loop and never from the handler itself."""
-        wake, feeder = (
-            os.pipe()
-        )  # a byte for each signal: 65,536 of them; a socket takes less than 300, and hundreds of tasks may end at once
+        # A byte for each signal: 65,536 of them. A socket takes less than 300, and hundreds of tasks may end at once.
+        wake, feeder = os.pipe()
         os.set_blocking(feeder, False)
         signal.set_wakeup_fd(feeder, warn_on_full_buffer=False)
         for number in numbers:

@@ -277,7 +277,7 @@ def signal_one(pid: int, number: int) -> None:
 
 def find_strays(known: set[int]) -> dict[int, frozenset[bytes] | None]:
     """Our direct children outside `known`, each with its environment (``KEY=value``); empty for one that does not show it; None for one
-    that has none at this moment, as it is ending or executing a program.
+    that has none at this moment, as it is ending or executing a program, or any more, as its main thread is gone.
 
     They are what a task left behind in a session of its own: as a subreaper we have inherited them.
     """

@@ -192,7 +192,7 @@ class Template:
             except OSError:
                 data = b""
             if not data:
-                self._leave(self.why or f"the template has died (see {self._log})")
+                self._leave_the_dead()
                 return
             self._hear(json.loads(data))
 
@@ -200,7 +200,10 @@ class Template:
         """Its process is reaped. What an import has started may hold its end of the socket all the same."""
         self._read()  # what it has said last
         if not self.gone:
-            self._leave(self.why or f"the template has died (see {self._log})")
+            self._leave_the_dead()
+
+    def _leave_the_dead(self) -> None:
+        self._leave(self.why or f"the template has died (see {self._log})")
 
     def _hear(self, message: Mapping[str, Any]) -> None:
         self._heard_at = time.monotonic()
