@@ -21,6 +21,11 @@ REQUESTS = (signal.SIGUSR1, signal.SIGUSR2)
 """`orch stacks` and `orch restart`."""
 
 
+def expected_endings() -> tuple[signal.Signals, ...]:
+    """Those of `ENDINGS` that end this run. A SIGHUP that was ignored where orch was started does not: that is what `nohup` is for."""
+    return tuple(number for number in ENDINGS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN)
+
+
 def hold_signals() -> Collection[int]:
     """Keep the signals that end a run until `Supervisor.run` can act on them: an early Ctrl-C is not lost, and ends nothing half-way.
 

@@ -34,7 +34,7 @@ from .outputs import Outputs
 from .preparation import Preparation
 from .record.journal import REPORTS_S, HostReady, Pace, RunBegun, RunEvent, RunNoted, TaskBegan, TemplateReady
 from .record.rundir import RunDir
-from .signals import ENDINGS, REQUESTS, hold_signals
+from .signals import ENDINGS, REQUESTS, expected_endings, hold_signals
 
 UNFORMED_S = 3.0
 """When a cluster that has not formed is first said to be waiting for somebody."""
@@ -200,7 +200,8 @@ class Supervisor:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        for number in ENDINGS:
+        endings = expected_endings()
+        for number in endings:
             self._loop.add_signal_handler(number, self._on_signal, number)
         self._loop.add_signal_handler(signal.SIGUSR1, self._show_stacks)
         self._loop.add_signal_handler(signal.SIGUSR2, lambda: self._happen(events.RestartAsked(now())))
@@ -209,7 +210,7 @@ class Supervisor:
             yield
         finally:
             hold_signals()
-            for number in (*ENDINGS, *REQUESTS):
+            for number in (*endings, *REQUESTS):
                 self._loop.remove_signal_handler(number)
 
     def _on_signal(self, number: signal.Signals) -> None:

@@ -22,7 +22,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -91,7 +91,7 @@ _SETTINGS = (
 def _clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No setting of the developer reaches a test, and temporary files go where only this session looks."""
     temporary = tmp_path_factory.mktemp("tmp")
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, _default_signals():
         for name in os.environ:
             if name.startswith(_SETTINGS) or name.lower().endswith("_proxy"):
                 patch.delenv(name)
@@ -106,6 +106,23 @@ def _clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
         # Keras writes ~/.keras/keras.json on its first import, and obeys the one it finds there.
         patch.setenv("KERAS_HOME", str(temporary / "keras"))
         yield
+
+
+@contextmanager
+def _default_signals() -> Iterator[None]:
+    """What is executed from here has each signal's default, though some were ignored or blocked where the suite was started (nohup, cron).
+
+    This process goes on without minding them: what has a handler here has the default after an exec.
+    """
+    own = (signal.SIGPIPE, signal.SIGXFSZ)  # Python ignores these itself, and `subprocess` gives them back
+    ignored = [number for number in signal.valid_signals() if number not in own and signal.getsignal(number) is signal.SIG_IGN]
+    blocked = signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for number in ignored:
+        signal.signal(number, lambda *_: None)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 @pytest.fixture

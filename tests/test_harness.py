@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -91,6 +92,23 @@ def test_real_tests_run_after_fast_ones_and_slow_ones_last(run_tests: RunTests) 
     )
     assert code == 0, said
     assert re.findall(r"::test_(\w+) PASSED", said) == ["fast", "real", "slow"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGCHLD, signal.SIGTERM])
+def test_what_the_tests_start_has_no_signal_ignored_or_blocked(run_tests: RunTests, number: signal.Signals) -> None:
+    """As under nohup, in a shell's background, or below a program that left a signal blocked."""
+    before, blocked = signal.signal(number, signal.SIG_IGN), signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    try:
+        _, said = run_tests(  # no exit code: whoever ignores SIGCHLD learns none
+            "def test_signals():\n"
+            "    status = subprocess.run(['cat', '/proc/self/status'], capture_output=True, text=True, check=True).stdout\n"
+            "    fields = dict(line.split(':\\t') for line in status.splitlines())\n"
+            "    assert int(fields['SigIgn'], 16) == int(fields['SigBlk'], 16) == 0\n"
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        signal.signal(number, before)
+    assert "1 passed" in said, said
 
 
 def test_a_skip_is_listed_with_its_reason(run_tests: RunTests) -> None:

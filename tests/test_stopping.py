@@ -47,6 +47,19 @@ def test_the_first_signal_lets_the_tasks_tidy_up(orch, tmp_path: Path, run: Live
     assert done.err.splitlines()[-1] == f"orch:   exit code {code}"
 
 
+def test_under_nohup_a_run_outlives_its_terminal(orch, tmp_path: Path) -> None:
+    write_script(tmp_path, "ready(); wait_for('go')")
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        running = orch.start("up", "script.py", "-n", "1")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    wait_until_ready(tmp_path, "worker-0")
+    running.signal(signal.SIGHUP)
+    (tmp_path / "go").touch()
+    running.wait(check=0)
+
+
 def test_it_says_what_it_waits_for(orch, tmp_path: Path) -> None:
     write_script(tmp_path, f"if TASK == 'worker-2':\n    sys.exit()\n{STUBBORN}")
     running = orch.start("up", "script.py", "-n", "3", "--grace", "0.3")

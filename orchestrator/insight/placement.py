@@ -8,6 +8,9 @@ What TensorFlow 2.21 writes (looked at in real runs; older releases begin a line
 - Each node of a graph, once, when the graph is placed (a function's first call, and the first use of an eager op), on stderr as
   ``… placer.cc:162] mm: (MatMul): /job:…`` and *again* on stdout without the beginning. `TF_CPP_MIN_LOG_LEVEL` above 0 silences stderr
   and not stdout. So nodes are counted in both streams and the fuller one is believed.
+- On processors with AVX-512, oneDNN has kernels of its own for some ops. An eager MatMul is then placed as MatMul, placed *again* as
+  ``_MklMatMul``, and runs as ``_MklMatMul`` (mkl_eager_op_rewrite.cc; names: mkl_graph_util.h, ``_Mkl`` or ``_MklNative`` before the op's
+  own). It is counted as MatMul, placed once: which processor ran an op changes nothing about where it ran.
 
 Pure: bytes in, counts out; memory grows with the number of different ops and not with the log.
 """
@@ -52,6 +55,7 @@ class _Line:
 _NAMED = re.compile(
     rb"(?:Executing op (\S+) (in device|on task)|([^\s:()]+): \((\w+)\):) (/job:\w+/replica:\d+/task:\d+/device:[A-Z_]+:\d+)"
 )
+_ONEDNN = re.compile(rb"_Mkl(?:Eager|Native)?(?=[A-Z])")
 _CREATED = re.compile(rb"\] Created device (/job:\S+/device:GPU:\d+) ")
 _COMPLAINTS = (b" device specification", b"explicitly assigned to", b"find any devices for spec", b"unknown device.")
 """One of these is in each text that `devices.explain` knows."""
@@ -173,7 +177,12 @@ class StreamScan:
         if found is None:
             return None
         ran, how, name, op, device = found.groups()
-        entry = _Line(_HOW[how], ran, device) if ran else _Line("placed", op, device, name, op == READ or op in ARGUMENTS)
+        if ran:
+            entry = _Line(_HOW[how], _ONEDNN.sub(b"", ran, count=1) if ran.startswith(b"_Mkl") else ran, device)
+        elif _ONEDNN.match(op):
+            return None  # it was placed under its own name just before
+        else:
+            entry = _Line("placed", op, device, name, op == READ or op in ARGUMENTS)
         if len(self._known) >= MAX_KNOWN:
             self._settle()
         self._known[text] = entry

@@ -29,7 +29,7 @@ from orchestrator.record.home import create_run, find_run
 from orchestrator.record.lock import RunLock
 from orchestrator.record.rundir import RunDir
 from tests.conftest import Orch
-from tests.live import LiveRun, held_run, is_alive, wait_until, wait_until_gone
+from tests.live import PATIENCE_S, LiveRun, held_run, is_alive, wait_until, wait_until_gone
 from worker.contract import TASK_TYPES, Program
 
 Script = Callable[..., Path]
@@ -95,9 +95,13 @@ def test_a_detached_run_outlives_its_terminal(orch: Orch, tmp_path: Path) -> Non
     assert terminal.stdout is not None
     run = terminal.stdout.readline().decode().strip()
     os.killpg(terminal.pid, signal.SIGHUP)
-    terminal.wait()
-    terminal.stdin.close()
-    terminal.stdout.close()
+    try:
+        assert terminal.wait(PATIENCE_S) == -signal.SIGHUP
+    finally:
+        terminal.kill()
+        terminal.wait()
+        terminal.stdin.close()
+        terminal.stdout.close()
     assert ps(orch, run)["state"] == "running"
     (tmp_path / "go").touch()
     orch("wait", run, check=0)

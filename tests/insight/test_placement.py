@@ -55,6 +55,18 @@ def test_the_lines_of_a_real_process_are_counted_by_op_and_device() -> None:
     assert counts["f()", "CPU:0"] == Count(executed=2), "a function's name without TensorFlow's number"
 
 
+def test_an_op_that_one_dnn_replaces_on_some_processors_is_the_same_op() -> None:
+    """What TensorFlow 2.21 writes for the same program with AVX2 and with AVX-512."""
+    plain = executed("MatMul", "CPU:0") * 2 + executed("Conv2D", "CPU:0")
+    plain_nodes = nodes(("MatMul", "MatMul", "CPU:0"), ("Conv2D", "Conv2D", "CPU:0"))
+    fast = executed("_MklMatMul", "CPU:0") * 2 + executed("_MklNativeConv2D", "CPU:0")
+    fast_nodes = plain_nodes + nodes(("_MklMatMul", "_MklMatMul", "CPU:0"), ("_MklNativeConv2D", "_MklNativeConv2D", "CPU:0"))
+    counts = of("worker-0", fast, fast_nodes).counts
+    assert counts == of("worker-0", plain, plain_nodes).counts
+    assert counts == {("MatMul", "CPU:0"): Count(executed=2, placed=1), ("Conv2D", "CPU:0"): Count(executed=1, placed=1)}
+    assert of("worker-0", executed("_Mkldnn", "CPU:0")).counts.keys() == {("_Mkldnn", "CPU:0")}, "a name of somebody else's"
+
+
 def test_a_name_in_a_log_does_not_command_the_terminal() -> None:
     bad = "\x1b[2J\x1b]0;title\x07"
     read = placement.VariableRead(f"node{bad}", "ReadVariableOp", "CPU:0", "GPU:0", "scope")
