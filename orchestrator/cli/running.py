@@ -23,7 +23,7 @@ from ..errors import OrchError, UsageError
 from ..model.cluster import Cluster, Verdict
 from ..model.slots import task_ids
 from ..model.spec import ClusterSpec
-from ..model.to_document import to_document
+from ..model.spec.to_document import to_document
 from ..record import timeline
 from ..record.console import Sink
 from ..record.home import RunExists, create_run, discard

@@ -14,8 +14,8 @@ import click
 from click.core import ParameterSource
 
 from ..errors import Problem, SpecError, UsageError
-from ..model.document import Node
 from ..model.spec import PROGRAM_KINDS, ClusterSpec
+from ..model.spec.document import Node
 from .options import OPTIONS, SpecOption
 
 Overlay = tuple[str | Sequence[str], Node]
@@ -32,8 +32,8 @@ def read_spec(ctx: click.Context, *, needs_program: bool = True) -> tuple[Cluste
 
     Without `needs_program` a script of no meaning stands in where none is named.
     """
-    from ..model import document as documents
-    from ..model.parse import parse
+    from ..model.spec import document as documents
+    from ..model.spec.parse import parse
 
     document, base = _read_document(ctx)
     complete = document
@@ -47,7 +47,7 @@ def read_spec(ctx: click.Context, *, needs_program: bool = True) -> tuple[Cluste
 
 def _read_document(ctx: click.Context) -> tuple[Node, str]:
     """The document that the command line means, and the directory that its paths start from."""
-    from ..model import document as documents
+    from ..model.spec import document as documents
 
     given = ctx.params
     document, base = _read_file(given["file"])
@@ -66,7 +66,7 @@ def says(document: Node, *keys: str) -> bool:
 
 
 def _read_file(name: str | None) -> tuple[Node, str]:
-    from ..model import document as documents
+    from ..model.spec import document as documents
 
     path = Path(name or "orch.yaml")
     if name is None and not path.is_file():
@@ -78,7 +78,7 @@ def _read_file(name: str | None) -> tuple[Node, str]:
 
 
 def _read_whole(path: Path) -> bytes:
-    from ..model import document as documents
+    from ..model.spec import document as documents
 
     try:
         with open(path, "rb") as file:
@@ -146,7 +146,7 @@ def _instead_of_others(chosen: str, place: str) -> Iterator[Overlay]:
 
 def _hostfile(ctx: click.Context) -> Iterator[Overlay]:
     """The hosts of ``--hostfile`` or its variable, which take the place of those that were named with less weight."""
-    from ..model.hosts import read_hostfile
+    from ..model.spec.hosts import read_hostfile
 
     name, has_flag = ctx.params["hostfile"], ctx.params["spec_hosts"] is not None
     if not name or (has_flag and _is_variable(ctx, "hostfile")):
@@ -196,7 +196,7 @@ def _as_seen_from(directory: str, script: str, kind: str) -> str:
 
 
 def _node(text: str, place: str, path: str) -> Node:
-    from ..model import document as documents
+    from ..model.spec import document as documents
 
     # What may be a word that YAML would read as something else, such as a name of "null", stays the text that it is.
     is_text = path in ("name", "module", "python", "workdir")

@@ -17,10 +17,10 @@ from worker.contract import DeviceSettings, Gpu, GpuHolder, TakeGpus, TaskId
 from worker.records import dataclass
 
 from ..errors import Problem
-from .device_rules import LEVEL, VISIBLE
-from .findings import listed
 from .formation import group_tasks
 from .spec import ClusterSpec, GpuWish, TaskDevices, TaskSpec, computes, holds_replicas
+from .spec.device_rules import LEVEL, VISIBLE
+from .spec.findings import listed
 
 NONE_VISIBLE = "-1"
 """What CUDA takes for no GPU at all, by its rule that the list ends before the first one that is not there."""

@@ -28,10 +28,10 @@ from worker.task_environment import default_environment, tf_config_text
 from ..errors import OrchError, SpecError
 from . import data_service, devices, slots, tf_config
 from .addresses import with_port
-from .device_rules import GROWTH
 from .devices import HostGpus, TaskGpus
 from .slots import Assignment
 from .spec import ClusterSpec, TaskDevices, TaskSpec, holds_replicas, opens_port, trains
+from .spec.device_rules import GROWTH
 
 
 @dataclass(frozen=True, slots=True)

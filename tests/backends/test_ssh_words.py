@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from orchestrator.backends import interpreters, load, ssh
-from orchestrator.model.parse import parse
 from orchestrator.model.spec import ClusterSpec, HostSpec
+from orchestrator.model.spec.parse import parse
 from tests.trees import wrap
 
 HOST = HostSpec("hostB")

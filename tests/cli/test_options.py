@@ -10,9 +10,9 @@ import pytest
 from orchestrator import cli
 from orchestrator.cli.options import OPTIONS
 from orchestrator.model import plan
-from orchestrator.model.document import read
-from orchestrator.model.parse import parse
 from orchestrator.model.plan import HostFacts
+from orchestrator.model.spec.document import read
+from orchestrator.model.spec.parse import parse
 from worker.contract import TemplateOrder
 from worker.host.environment import compose_for_template
 from worker.task_environment import compose

@@ -6,9 +6,9 @@ import pytest
 
 from orchestrator.errors import SpecError
 from orchestrator.model import device_names
-from orchestrator.model.document import read
-from orchestrator.model.parse import parse
 from orchestrator.model.spec import ClusterSpec, GpuWish
+from orchestrator.model.spec.document import read
+from orchestrator.model.spec.parse import parse
 from worker.contract import DeviceSettings
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from orchestrator.errors import OrchError, SpecError
 from orchestrator.model import plan
-from orchestrator.model.parse import parse
 from orchestrator.model.plan import HostFacts, Plan
+from orchestrator.model.spec.parse import parse
 from tests.trees import wrap
 from worker.contract import Gpu, GpuHolder, TakeGpus
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import Problem, SpecError
-from orchestrator.model.document import MAX_BYTES, Node, empty, overlay, parse_assignment, place_of, read, scalar
-from orchestrator.model.tree import MAX_DEPTH, MAX_NODES
+from orchestrator.model.spec.document import MAX_BYTES, Node, empty, overlay, parse_assignment, place_of, read, scalar
+from orchestrator.model.spec.tree import MAX_DEPTH, MAX_NODES
 from tests.trees import wrap
 
 
@@ -256,7 +256,7 @@ def test_any_bytes_are_read_or_refused(text):
 
 
 def test_yaml_is_imported_only_when_something_is_read():
-    code = "import sys, orchestrator.model.parse; sys.exit('yaml' in sys.modules or 'tensorflow' in sys.modules)"
+    code = "import sys, orchestrator.model.spec.parse; sys.exit('yaml' in sys.modules or 'tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

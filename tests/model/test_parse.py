@@ -13,13 +13,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import SpecError
-from orchestrator.model.device_keys import DEVICES
-from orchestrator.model.document import Node, empty, overlay, parse_assignment, read
-from orchestrator.model.keys import ROOT, json_schema, template
-from orchestrator.model.parse import parse
-from orchestrator.model.schema import Struct
 from orchestrator.model.spec import STRATEGIES, BackendSpec, ClusterSpec, Restart, TaskDevices, TaskSpec, Timeouts
-from orchestrator.model.to_document import to_document
+from orchestrator.model.spec.device_keys import DEVICES
+from orchestrator.model.spec.document import Node, empty, overlay, parse_assignment, read
+from orchestrator.model.spec.keys import ROOT, json_schema, template
+from orchestrator.model.spec.kinds import Struct
+from orchestrator.model.spec.parse import parse
+from orchestrator.model.spec.to_document import to_document
 from tests.trees import wrap
 from worker.contract import TASK_TYPES, CollectiveSettings, DeviceSettings, Program
 
@@ -502,8 +502,8 @@ def test_the_template_shows_every_key_with_its_description_and_default():
 
 
 def test_the_shipped_json_schema_is_up_to_date():
-    shipped = (resources.files("orchestrator.model") / "orch.schema.json").read_text()
-    command = "python -m orchestrator.model.keys > orchestrator/model/orch.schema.json"
+    shipped = (resources.files("orchestrator.model.spec") / "orch.schema.json").read_text()
+    command = "python -m orchestrator.model.spec.keys > orchestrator/model/spec/orch.schema.json"
     assert json.loads(shipped) == json_schema(), f"bring it up to date: {command}"
 
 

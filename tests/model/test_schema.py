@@ -6,9 +6,9 @@ import jsonschema
 import pytest
 
 from orchestrator.errors import Problem
-from orchestrator.model.document import Node, read
-from orchestrator.model.findings import MAX_FINDINGS, Findings, listed, nearest, quoted
-from orchestrator.model.schema import (
+from orchestrator.model.spec.document import Node, read
+from orchestrator.model.spec.findings import MAX_FINDINGS, Findings, listed, nearest, quoted
+from orchestrator.model.spec.kinds import (
     ANY_TEXT,
     Flag,
     Integer,

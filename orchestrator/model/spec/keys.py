@@ -1,6 +1,6 @@
 """The keys of orch.yaml: one table, and what is made from it (the JSON Schema, the file that `orch init` writes).
 
-``python -m orchestrator.model.keys > orchestrator/model/orch.schema.json`` brings the shipped schema up to date.
+``python -m orchestrator.model.spec.keys > orchestrator/model/spec/orch.schema.json`` brings the shipped schema up to date.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from worker.records import dataclass
 from .device_keys import DEVICES, OVERRIDES
 from .findings import Findings, listed, shown
 from .hosts import BACKEND, HOST, Hosts
-from .schema import (
+from .kinds import (
     ANY_TEXT,
     Flag,
     Integer,
@@ -30,7 +30,7 @@ from .schema import (
     Struct,
     Text,
 )
-from .spec import STRATEGIES
+from .sections import STRATEGIES
 from .tree import Node, scalar
 
 MAX_TASKS = 100_000

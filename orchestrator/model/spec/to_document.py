@@ -8,7 +8,7 @@ from typing import Any
 from worker.contract import DATA_SERVICE, CollectiveSettings
 
 from . import device_keys
-from .spec import DEFAULT_COLLECTIVES, BackendSpec, ClusterSpec, Restart, TaskSpec, Timeouts
+from .sections import DEFAULT_COLLECTIVES, BackendSpec, ClusterSpec, Restart, TaskSpec, Timeouts
 
 
 def to_document(spec: ClusterSpec) -> dict[str, Any]:

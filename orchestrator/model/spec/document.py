@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..errors import SpecError
+from ...errors import SpecError
 from .keys import shorthand
 from .tree import MAX_DEPTH, Builder, Node, refusal, scalar
 

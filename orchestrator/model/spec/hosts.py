@@ -15,10 +15,10 @@ from typing import Any
 
 from worker.records import dataclass
 
-from ..errors import Problem, SpecError
+from ...errors import Problem, SpecError
 from .findings import Findings, quoted, shown
-from .schema import Integer, JsonSchema, Key, Listing, Number, OneOf, Struct, Text
-from .spec import HostSpec
+from .kinds import Integer, JsonSchema, Key, Listing, Number, OneOf, Struct, Text
+from .sections import HostSpec
 from .tree import Node, scalar
 
 MAX_SLOTS = 100_000

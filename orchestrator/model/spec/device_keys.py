@@ -10,10 +10,10 @@ from typing import Any
 from worker.contract import DeviceSettings
 from worker.records import dataclass
 
-from . import device_names
+from .. import device_names
 from .findings import Findings, quoted, shown
-from .schema import Flag, Integer, JsonSchema, Key, Mapping_, Struct, is_scalar
-from .spec import GpuWish, TaskDevices
+from .kinds import Flag, Integer, JsonSchema, Key, Mapping_, Struct, is_scalar
+from .sections import GpuWish, TaskDevices
 from .tree import Node, scalar
 
 MAX_CPUS = 1024

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from worker.records import dataclass
 
-from ..errors import Problem
+from ...errors import Problem
 from .findings import Findings, about, listed, nearest, quoted, shown
 from .tree import Node
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from worker.records import dataclass
 
-from ..errors import Problem, SpecError
+from ...errors import Problem, SpecError
 
 MAX_DEPTH = 64
 MAX_NODES = 100_000

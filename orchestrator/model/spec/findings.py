@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from ..errors import Problem
+from ...errors import Problem
 from .tree import Node
 
 MAX_FINDINGS = 100

@@ -8,14 +8,14 @@ from pathlib import PurePosixPath
 
 from worker.contract import DATA_SERVICE, Program
 
-from ..errors import Problem, SpecError
+from ...errors import Problem, SpecError
 from . import cluster_rules, device_keys
 from .cluster_rules import Draft
 from .device_rules import LEVEL
 from .document import Node
 from .findings import Findings
 from .keys import MAX_NAME, ROOT
-from .spec import DEFAULT_COLLECTIVES, PROGRAM_KINDS, BackendSpec, ClusterSpec, Restart, TaskSpec, Timeouts, computes
+from .sections import DEFAULT_COLLECTIVES, PROGRAM_KINDS, BackendSpec, ClusterSpec, Restart, TaskSpec, Timeouts, computes
 
 LOG_LEVEL_ENV = {
     "debug": {"TF_CPP_MIN_LOG_LEVEL": "0", "TF_CPP_MAX_VLOG_LEVEL": "1"},

@@ -8,12 +8,13 @@ from typing import Any
 from worker.contract import DATA_SERVICE, TASK_TYPES, few
 from worker.records import dataclass
 
-from ..errors import Problem
-from . import device_rules, slots
+from ...errors import Problem
+from .. import slots
+from . import device_rules
 from .document import Node, place_of
 from .findings import Findings, listed
 from .keys import MAX_TASKS
-from .spec import PROGRAM_KINDS, SINGLE_TASK_STRATEGIES
+from .sections import PROGRAM_KINDS, SINGLE_TASK_STRATEGIES
 
 
 @dataclass(frozen=True, slots=True)
