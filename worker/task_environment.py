@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .contract import StartTasks, TaskId, TaskOrder
+from .contract import StartTasks, TaskId, TaskOrder, few
 
 EXEC_LIMIT = 100_000
 """Longest TF_CONFIG (bytes) that goes through exec; the kernel's limit for one string is 128 KiB (MAX_ARG_STRLEN)."""
+
+INTER_OP = "TF_NUM_INTEROP_THREADS"
+_TOO_FEW = ("1",)
+"""With one inter-op thread a `ClusterCoordinator` that has a dataset on each worker never ends its first step (seen on TensorFlow 2.21)."""
 
 
 def compose(host: Mapping[str, str], start: StartTasks, order: TaskOrder, log_dir: str, tf_config: str | None) -> dict[str, str]:
@@ -42,11 +46,32 @@ def tf_config_of(start: StartTasks, order: TaskOrder) -> str | None:
     return tf_config_text(start.clusters[order.cluster], TaskId.parse(order.task))
 
 
-def default_environment(cores: int, tasks: int) -> dict[str, str]:
-    """What each of `tasks` tasks on a host with `cores` cores gets, unless the host's environment or the spec says otherwise."""
+def default_environment(cores: int, tasks: int, inter_op: int | None = None) -> dict[str, str]:
+    """What each of `tasks` tasks on a host with `cores` cores gets, unless the host's environment or the spec says otherwise.
+
+    Threads that compute are shared out. TensorFlow's inter-op threads are not: they run functions that wait for other tasks or for
+    a dataset, and where there are too few of them, all wait and the function that would end it has no thread. TensorFlow makes one
+    for each core. `inter_op`: the fewest that the strategy needs; None: the number is TensorFlow's own.
+    """
     threads = str(max(1, cores // max(1, tasks)))
-    names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
-    return {"PYTHONUNBUFFERED": "1", **dict.fromkeys(names, threads)}
+    found = {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": threads, "TF_NUM_INTRAOP_THREADS": threads}
+    if inter_op is not None:
+        found[INTER_OP] = str(max(cores, inter_op))
+    return found
+
+
+def describe_too_few_threads(start: StartTasks, envs: Mapping[str, Mapping[str, str]]) -> str:
+    """A warning if tasks, by name, have so few inter-op threads that their strategy is known to hang; empty if none has."""
+    needed = start.env_defaults.get(INTER_OP)
+    few_by_value: dict[str, list[str]] = {}
+    for name, env in envs.items():
+        if needed is not None and env.get(INTER_OP) in _TOO_FEW:
+            few_by_value.setdefault(env[INTER_OP], []).append(name)
+    return "; ".join(
+        f"{few(names)}: {INTER_OP} is {value}, with which ParameterServerStrategy is known to hang "
+        f"(unset, it would be {needed}; --threads INTRA,INTER sets it, too)"
+        for value, names in few_by_value.items()
+    )
 
 
 def tf_config_text(cluster_json: str, task: TaskId) -> str:

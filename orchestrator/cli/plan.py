@@ -13,7 +13,7 @@ import click
 
 from worker.contract import to_json
 from worker.cores import count_cores
-from worker.task_environment import compose
+from worker.task_environment import INTER_OP, compose
 
 from ..backends import load
 from ..model import plan, slots
@@ -106,14 +106,17 @@ class _Environments:
         self._here = {host.name for host in load(planned.spec.backend.type).hosts(planned.spec) if host.is_here}
         self._sizes = Counter(task.host for task in planned.tasks if slots.count_computing([task.id]))
         self._first, self._strategy = planned.tasks[0].id, planned.spec.strategy
+        self._fewest = plan.fewest_inter_op_threads(planned.spec)
 
     def of(self, task: PlannedTask) -> dict[str, str]:
         start, is_here = self._starts[task.host], task.host in self._here
         order = replace(task.order, port=0) if opens_port(task.id.type, self._strategy) else task.order
         env = compose(os.environ if is_here else {}, start, order, f"{RUN_DIR}/{order.log_dir}", None)
         if not is_here:
-            unknown = {name for name in start.env_defaults if name.endswith("_THREADS")} - {*start.env, *order.env}
-            env |= dict.fromkeys(unknown, f"<cores of {task.host} / {self._sizes[task.host]}>")
+            by_cores = dict.fromkeys(("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS"), f"<cores of {task.host} / {self._sizes[task.host]}>")
+            if self._fewest is not None:
+                by_cores[INTER_OP] = f"<cores of {task.host}, at least {self._fewest}>"
+            env |= {name: value for name, value in by_cores.items() if name not in {*start.env, *order.env}}
         if start.clusters:
             env["MASTER_PORT"] = f"<port of {self._first}>"
         own = {*start.env_defaults, *start.env, *order.env, "MASTER_PORT", "ORCH_LOG_DIR", "TF_GRPC_REUSE_PORT", "no_grpc_proxy"}

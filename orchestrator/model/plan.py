@@ -116,7 +116,9 @@ class Plan:
             ),
             clusters=self.clusters,
             env={**_interface(facts), **self.env, "ORCH_ATTEMPT": str(attempt), **_run_directories(facts)},
-            env_defaults=default_environment(facts.cores, slots.count_computing(task.id for task in mine)),
+            env_defaults=default_environment(
+                facts.cores, slots.count_computing(task.id for task in mine), fewest_inter_op_threads(self.spec)
+            ),
             peers=peers if self.clusters or self.spec.data_workers else (),
         )
 
@@ -255,17 +257,26 @@ def _threads(devices: DeviceSettings) -> dict[str, str]:
     return {name: str(number) for name, number in wanted.items() if number is not None}
 
 
+def fewest_inter_op_threads(spec: ClusterSpec) -> int | None:
+    """How many inter-op threads each task needs at least; None: as many as TensorFlow itself makes.
+
+    TensorFlow's guide to ParameterServerStrategy asks for more threads than there are workers ("Workers need some inter_ops threads to
+    work properly"). Four: with two, steps that read a dataset on a worker were seen to stall for up to a minute.
+    """
+    return max(4, spec.counts.get("worker", 0) + 1) if spec.strategy == "parameter_server" else None
+
+
 def _describe_threads(spec: ClusterSpec, assignment: Assignment, facts: Mapping[str, HostFacts]) -> Iterator[str]:
     """One line on what `default_environment` gives, if any host has more than one task and not everything is said."""
     settings = [found.settings for found in _all_devices(spec)]
-    said = all(None not in (one.intra_op_threads, one.inter_op_threads) for one in settings) and not spec.data_workers
+    said = all(one.intra_op_threads is not None for one in settings) and not spec.data_workers
     shared = {(facts[host].cores, slots.count_computing(ids)) for host, ids in assignment.items() if slots.count_computing(ids) > 1}
     if said or not shared:
         return
     parts = [f"{max(1, cores // tasks)} for each task ({cores} cores, {tasks} tasks)" for cores, tasks in sorted(shared)]
     beside = ", the dispatcher not counted" if spec.data_workers else ""
     beside += ", tied to cores of its own" if all(found.affinity for found in _all_devices(spec)) else ""
-    yield f"threads: {' or '.join(parts[:3])}{' or …' * (len(parts) > 3)}{beside}, where nothing else is set"
+    yield f"threads that compute: {' or '.join(parts[:3])}{' or …' * (len(parts) > 3)}{beside}, where nothing else is set"
 
 
 def _all_devices(spec: ClusterSpec) -> Iterator[TaskDevices]:

@@ -85,9 +85,9 @@ def test_on_a_host_without_gpus_nothing_is_said_of_them_and_the_threads_in_one_l
     done = orch("up", "show.py", "-n", "2", "--gpus", "auto", "--memory-growth", check=0, env=NO_GPU)
     assert "GPU" not in done.err
     (line,) = (line for line in done.err.splitlines() if "threads" in line)
-    assert line.startswith("orch: threads: ")
+    assert line.startswith("orch: threads that compute: ")
     seen = json.loads((tmp_path / "worker-1.json").read_text())
-    assert line.startswith(f"orch: threads: {seen['TF_NUM_INTRAOP_THREADS']} for each task (")
+    assert line.startswith(f"orch: threads that compute: {seen['TF_NUM_INTRAOP_THREADS']} for each task (")
     assert seen["CUDA_VISIBLE_DEVICES"] == ""
     assert "threads" not in orch("up", "show.py", check=0, env=NO_GPU).err
 
@@ -106,6 +106,36 @@ def test_each_task_is_tied_to_its_share_of_the_cores(orch: Orch, tmp_path: Path,
     orch("up", "cores.py", "-n", "2", "--set", "tasks.worker.overrides={1: {devices: {affinity: true}}}", check=0)
     found = [json.loads((tmp_path / f"worker-{index}.json").read_text()) for index in (0, 1)]
     assert found == [sorted(os.sched_getaffinity(0)), cores_of(1, 2)]
+
+
+def test_threads_that_are_too_few_for_a_parameter_server_are_the_users_own_and_said_in_a_line(
+    orch: Orch, tmp_path: Path, script: Callable[..., Path]
+) -> None:
+    tasks = ("chief-0", "worker-0", "worker-1", "ps-0")
+    script(f"""
+        import os, pathlib, time
+        pathlib.Path(os.environ["ORCH_TASK"]).write_text(os.environ["TF_NUM_INTEROP_THREADS"])
+        while os.environ["ORCH_TASK"] != "chief-0" or not all(map(os.path.exists, {tasks})):
+            time.sleep(0.01)
+    """)
+
+    def run(*words: str, **env: str) -> tuple[list[str], list[str]]:
+        for task in tasks:
+            (tmp_path / task).unlink(missing_ok=True)
+        done = orch("up", "script.py", "--ps", "1", "-n", "2", *words, env=env, check=0)
+        found = [(tmp_path / task).read_text() for task in ("chief-0", "worker-1", "ps-0")]
+        return [line for line in done.err.splitlines() if "INTEROP" in line], found
+
+    told, given = run()
+    assert told == []
+    assert min(map(int, given)) >= 4
+    known = f"is known to hang (unset, it would be {given[0]}; --threads INTRA,INTER sets it, too)"
+    every = f"orch: host local: chief-0, worker-0, worker-1, ps-0: TF_NUM_INTEROP_THREADS is 1, with which ParameterServerStrategy {known}"
+    assert run("--threads", "1,1") == ([every], ["1"] * 3)
+    assert run(TF_NUM_INTEROP_THREADS="1") == ([every], ["1"] * 3)
+    one = f"orch: host local: worker-0, worker-1: TF_NUM_INTEROP_THREADS is 1, with which ParameterServerStrategy {known}"
+    assert run("--set", "tasks.worker.env.TF_NUM_INTEROP_THREADS='1'") == ([one], [given[0], "1", given[0]])
+    assert run("--threads", "1,3") == ([], ["3"] * 3)
 
 
 def test_a_program_that_is_not_python_is_tied_too(orch: Orch) -> None:

@@ -60,6 +60,9 @@ def test_what_only_a_run_decides_on_another_host_is_not_promised(orch: Orch) -> 
     assert tasks["worker-1"]["env"]["ORCH_RUN_DIR"] == "<run directory, if this host sees it>"
     assert tasks["worker-1"]["env"]["OMP_NUM_THREADS"] == "3"
     assert tasks["worker-1"]["env"]["TF_NUM_INTRAOP_THREADS"] == "<cores of hostA / 1>"
+    assert "TF_NUM_INTEROP_THREADS" not in tasks["worker-1"]["env"]
+    tasks = planned(orch, "hello.py", "-H", "localhost:1,hostA:2", "--ps", "1")
+    assert tasks["ps-0"]["env"]["TF_NUM_INTEROP_THREADS"] == "<cores of hostA, at least 4>"
 
 
 def test_a_data_service_is_planned_from_one_flag(orch: Orch) -> None:

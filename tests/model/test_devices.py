@@ -47,7 +47,7 @@ def refused(document: dict[str, Any], *gpus: tuple[Gpu, ...] | None) -> list[str
 
 
 def notes(document: dict[str, Any], *gpus: tuple[Gpu, ...] | None) -> list[str]:
-    return [note for note in planned(document, *gpus).notes if not note.startswith("threads:")]
+    return [note for note in planned(document, *gpus).notes if not note.startswith("threads that compute:")]
 
 
 TWO, FOUR = (gpu(0), gpu(1)), tuple(map(gpu, range(4)))
@@ -191,16 +191,20 @@ def test_what_orch_decided_is_said(document: dict[str, Any], gpus: list[tuple[Gp
     [
         (workers(1), 1, ()),
         (workers(2), 2, ()),
-        (workers(2), 1, ("threads: 2 for each task (4 cores, 2 tasks), where nothing else is set",)),
+        (workers(2), 1, ("threads that compute: 2 for each task (4 cores, 2 tasks), where nothing else is set",)),
         (
             {"tasks": {"worker": 1, "data_worker": 1}},
             1,
-            ("threads: 2 for each task (4 cores, 2 tasks), the dispatcher not counted, where nothing else is set",),
+            ("threads that compute: 2 for each task (4 cores, 2 tasks), the dispatcher not counted, where nothing else is set",),
         ),
-        (workers(8), 1, ("threads: 1 for each task (4 cores, 8 tasks), where nothing else is set",)),
-        (workers(3, threads={"intra": 1}), 1, ("threads: 1 for each task (4 cores, 3 tasks), where nothing else is set",)),
-        (workers(3, threads={"intra": 1, "inter": 1}), 1, ()),
-        (workers(5), 2, ("threads: 2 for each task (4 cores, 2 tasks) or 1 for each task (4 cores, 3 tasks), where nothing else is set",)),
+        (workers(8), 1, ("threads that compute: 1 for each task (4 cores, 8 tasks), where nothing else is set",)),
+        (workers(3, threads={"inter": 1}), 1, ("threads that compute: 1 for each task (4 cores, 3 tasks), where nothing else is set",)),
+        (workers(3, threads={"intra": 1}), 1, ()),
+        (
+            workers(5),
+            2,
+            ("threads that compute: 2 for each task (4 cores, 2 tasks) or 1 for each task (4 cores, 3 tasks), where nothing else is set",),
+        ),
     ],
 )
 def test_the_threads_are_said_in_one_line(document: dict[str, Any], hosts: int, expected: tuple[str, ...]) -> None:
@@ -276,7 +280,7 @@ def test_what_another_run_has_is_not_given_again(document: dict[str, Any], taken
     found = beside(document, TWO, *taken)
     given = [task.order.env["CUDA_VISIBLE_DEVICES"] for task in found.tasks]
     assert [",".join(part if part == "-1" else part[-1] for part in text.split(",")) for text in given] == expected
-    said = [line for line in found.notes if not line.startswith(("threads:", "GPUs:"))]
+    said = [line for line in found.notes if not line.startswith(("threads that compute:", "GPUs:"))]
     assert said == ([note] if note else [])
 
 

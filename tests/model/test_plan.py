@@ -79,6 +79,15 @@ def test_ranks_are_those_of_the_training_cluster() -> None:
     }
 
 
+@pytest.mark.parametrize(("workers", "cores", "expected"), [(1, 1, "4"), (3, 2, "4"), (7, 2, "8"), (2, 16, "16"), (20, 16, "21")])
+def test_a_parameter_servers_cluster_has_threads_to_wait_in_however_few_cores_there_are(workers: int, cores: int, expected: str) -> None:
+    wanted = spec("parameter_server", chief=1, worker=workers, ps=1, evaluator=1)
+    planned = plan.make("t-1", wanted, plan.place(wanted, ["a"]), [HostFacts("a", "a", cores)])
+    assert planned.orders("a").env_defaults["TF_NUM_INTEROP_THREADS"] == expected
+    planned = plan.make("t-1", replace(wanted, strategy="multi_worker_mirrored"), plan.place(wanted, ["a"]), [HostFacts("a", "a", cores)])
+    assert "TF_NUM_INTEROP_THREADS" not in planned.orders("a").env_defaults
+
+
 def test_without_a_chief_worker_0_is_it() -> None:
     planned = make(spec(worker=2))
     assert [task.order.env["ORCH_IS_CHIEF"] for task in planned.tasks] == ["1", "0"]

@@ -207,7 +207,7 @@ def start_cluster(
                 collectives=collectives,
                 env={
                     "TF_GRPC_REUSE_PORT": "true",
-                    "TF_NUM_INTEROP_THREADS": "1",
+                    "TF_NUM_INTEROP_THREADS": "4",
                     "TF_NUM_INTRAOP_THREADS": "1",
                     "CUDA_VISIBLE_DEVICES": "-1",
                     **(env or {}),

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from .. import clock, contract
 from ..records import dataclass
+from ..task_environment import describe_too_few_threads
 from . import environment, evidence, processes
 from .births import Birth, Starter, prepare
 from .link import Link
@@ -110,6 +111,8 @@ class TaskTable:
                 self._link.send(contract.NotStarted(order.task, order.attempt, str(error), clock.now()))
             else:
                 self._relay.add(output)
+        if warning := describe_too_few_threads(start, {birth.order.task: birth.env for birth in births}):
+            self._note(warning)
         self._starter.start(births)
 
     def look(self) -> None:

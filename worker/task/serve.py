@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import NoReturn
 
@@ -19,24 +18,12 @@ def serve() -> NoReturn:
 
     # A server reads nothing of tf.config. This is where TensorFlow itself keeps what was said there: a server without it would have
     # one CPU device, and all memory of all GPUs.
-    config = runtime.context().config
-    config.inter_op_parallelism_threads = _count_threads(len(task.cluster.get("worker", ())))
     server = tf.distribute.Server(
         tf.train.ClusterSpec({name: list(addresses) for name, addresses in task.cluster.items()}),
         job_name=task.type,
         task_index=task.index,
         protocol="grpc",
-        config=config,
+        config=runtime.context().config,
     )
     server.join()
     sys.exit(0)
-
-
-def _count_threads(workers: int) -> int:
-    # "Workers need some inter_ops threads to work properly": TensorFlow's parameter server tutorial asks for
-    # one more than there are workers, on machines with fewer cores than that.
-    try:
-        wanted = int(os.environ.get("TF_NUM_INTEROP_THREADS", ""))
-    except ValueError:
-        wanted = os.cpu_count() or 1
-    return max(wanted, workers + 1)
