@@ -6,6 +6,8 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 # tensorflow-cpu has no wheels for macOS; there the plain package is the CPU build.
 TENSORFLOW ?= $(if $(filter Darwin,$(shell uname -s)),tensorflow,tensorflow-cpu)
 PYTEST_ARGS ?=
+# Up to three failures are tried once more, each alone, and said to be flaky if they pass then.
+TEST_ARGS := --durations=10 -p tests.again
 # Most tests wait for processes; a cluster of TensorFlow takes a gigabyte or two.
 PARALLEL ?= -n logical --maxprocesses 4 --maxschedchunk 2
 BENCH_ARGS ?= --quick
@@ -31,14 +33,15 @@ help:
 	@echo 'make types    mypy --strict'
 	@echo 'make format   ruff: mend what can be mended'
 	@echo 'make bench    the figures of benchmarks/, in some ten minutes (BENCH_ARGS= for all rounds)'
-	@echo 'make chaos    kill, stop and end tasks, templates, agents and controllers of real clusters (CHAOS_ARGS="--trials 200 --seed 1")'
+	@echo 'make chaos    the long soaks: many runs, hosts and forks at once; then kill, stop and end tasks, templates, agents and controllers'
+	@echo '              of real clusters (CHAOS_ARGS="--trials 200 --seed 1")'
 	@echo 'make clean    remove caches and build output; .venv stays'
 
 demo: $(READY)
 	@$(BIN)/orch up examples/mwms_custom_loop.py --workers 4
 
 test: $(READY) hosts
-	@$(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) $(TEST_ARGS) $(PYTEST_ARGS)
 
 # The tests of SSH make hosts of network namespaces, which takes root, sshd and ip. What is missing is installed if that can be done without
 # starting a daemon (no systemd runs here); otherwise it is said, and those tests are skipped.
@@ -72,6 +75,7 @@ bench: $(BENCH_READY)
 		echo "== $$name"; $(BIN)/python -m benchmarks.$$name $(BENCH_ARGS) || exit; done
 
 chaos: $(READY)
+	@$(BIN)/python -m pytest --soak --durations=0
 	@$(BIN)/python -m tests.real.chaos $(CHAOS_ARGS)
 
 clean:

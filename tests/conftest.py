@@ -2,13 +2,12 @@
 
 Fixtures: `orch` (the program, run to its end or in the background), `script` (a file in the test's
 directory), `weird_dir` (a directory with an awkward name), `bed` (hosts with ssh; see bed.py). Markers: `tensorflow`, `root`, `slow`,
-`alone`. After each test nothing may be left: no process, no listening port, no open file, nothing in the
+`soak`. After each test nothing may be left: no process, no listening port, no open file, nothing in the
 repository or in the temporary directory.
 """
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import importlib.util
 import os
@@ -21,7 +20,7 @@ import textwrap
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,8 +49,15 @@ Argument = str | bytes | os.PathLike[str]
 # --- which tests, in which order ---------------------------------------------------------------
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--soak", action="store_true", help="the tests marked soak at their full length, and no others")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip what this machine cannot run, and put the tests that start real clusters last, slow ones at the very end."""
+    if config.getoption("--soak"):
+        config.hook.pytest_deselected(items=[item for item in items if not item.get_closest_marker("soak")])
+        items[:] = [item for item in items if item.get_closest_marker("soak")]
     missing = {
         "tensorflow": importlib.util.find_spec("tensorflow") is None
         and "NOT TESTED: TensorFlow is not installed here (pip install 'orch-tf[tensorflow-cpu]')",
@@ -62,19 +68,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if reason and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
     items.sort(key=lambda item: (item.get_closest_marker("slow") is not None, "real" in item.path.relative_to(ROOT).parts))
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # around pytest-timeout's clock: waiting for the machine is not the test's time
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Let a test marked `alone` have the machine to itself, though others run beside each other (pytest-xdist)."""
-    if not hasattr(item.config, "workerinput"):  # no worker of pytest-xdist's: nothing runs beside it
-        return (yield)
-    kind = fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH
-    with open(ROOT / "pyproject.toml") as gate, open(ROOT / "Makefile") as machine:
-        fcntl.flock(gate, fcntl.LOCK_EX)  # in turn: who waits for all others to end is not overtaken by their next tests
-        fcntl.flock(machine, kind)
-        fcntl.flock(gate, fcntl.LOCK_UN)
-        return (yield)
 
 
 _SETTINGS = (
@@ -123,6 +116,12 @@ def _default_signals() -> Iterator[None]:
     for number in ignored:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+@pytest.fixture
+def soaks(request: pytest.FixtureRequest) -> bool:
+    """A test marked `soak` runs at its full length (`make chaos`), and not at the one that every change can afford."""
+    return bool(request.config.getoption("--soak"))
 
 
 @pytest.fixture

@@ -260,19 +260,21 @@ def test_a_host_that_does_not_answer_is_named_and_ctrl_c_waits_for_nobody(orch, 
     running.wait(timeout=40, check=130)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_fifty_hosts(orch, bed: Bed, script, tmp_path: Path) -> None:
-    """Fifty names for three hosts: each has an agent of its own, and every agent tries every other one."""
+def test_many_hosts(orch, bed: Bed, script, tmp_path: Path, soaks: bool) -> None:
+    """Many names for three hosts: each has an agent of its own, and every agent tries every other one."""
     script(SHOW)
-    names = [f"node{number:02d}" for number in range(50)]
+    count = 50 if soaks else 12
+    names = [f"node{number:02d}" for number in range(count)]
     hosts = list(bed.hosts.values())
     lines = [f"Host {name}\n  HostName {hosts[n % 3].address}\n  HostKeyAlias {hosts[n % 3].name}" for n, name in enumerate(names)]
     bed.write_config(*lines)
     up(orch, bed, ",".join(names), "--strategy", "multi_worker_mirrored", timeout=500, check=0)
     tasks = seen(tmp_path)
-    assert [tasks[f"worker-{n}"]["host"] for n in range(50)] == [hosts[n % 3].name for n in range(50)]
-    assert len(set(tasks["worker-0"]["config"]["cluster"]["worker"])) == 50
+    assert [tasks[f"worker-{n}"]["host"] for n in range(count)] == [hosts[n % 3].name for n in range(count)]
+    assert len(set(tasks["worker-0"]["config"]["cluster"]["worker"])) == count
 
 
 # --- between the hosts -------------------------------------------------------------------------

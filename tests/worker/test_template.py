@@ -687,3 +687,17 @@ def test_ctrl_c_ends_tasks_whose_template_is_stopped(orch: Any, tmp_path: Path) 
     template.suspend()
     running.signal(signal.SIGINT)
     running.wait(check=130)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_no_fork_of_many_is_lost_or_killed(tmp_path: Path, soaks: bool) -> None:
+    """Once, 39 of 20,000 were killed as they began."""
+    write(tmp_path, "print('ran')")
+    names = [f"worker-{index}" for index in range(20)]
+    rounds = 1000 if soaks else 10
+    with template_double.template(tmp_path, "decimal") as template:
+        for _ in range(rounds):
+            forked = [template.fork(SCRIPT, tmp_path, task=name, log_dir=tmp_path / name) for name in names]
+            assert [task.wait().code for task in forked] == [0] * len(names)
+    assert {(tmp_path / name / "stdout.log").read_text() for name in names} == {"ran\n" * rounds}

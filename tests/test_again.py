@@ -1,0 +1,100 @@
+"""What failed runs once more, alone: shown on small suites, with pytest-xdist as `make test` has it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+CHANCE = """
+import pathlib
+
+def test_chance():
+    place = pathlib.Path(__file__).with_suffix(".met")
+    was_there = place.exists()
+    place.touch()
+    assert was_there, "the first time"
+"""
+FINE = "def test_fine(): pass\n"
+BROKEN = "def test_broken(): assert False, 'each time'\n"
+TEARDOWN = """
+import pathlib, pytest
+
+@pytest.fixture
+def place():
+    place = pathlib.Path(__file__).with_suffix(".met")
+    was_there = place.exists()
+    yield
+    place.touch()
+    assert was_there, "the first time"
+
+def test_teardown(place): pass
+"""
+
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """``run("-n", "2", name="def test_…")``: a pytest over these modules; returns its exit code and what it printed."""
+
+    def run(*options: str, **sources: str) -> tuple[int, str]:
+        (tmp_path / "pytest.ini").write_text("[pytest]\n")
+        for name, text in sources.items():
+            (tmp_path / f"test_{name}.py").write_text(text)
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "tests.again", *options],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=200,
+        )
+        return done.returncode, done.stdout
+
+    return run
+
+
+def test_what_passes_alone_is_flaky_and_named_with_its_failure(run: Run) -> None:
+    code, said = run(chance=CHANCE, fine=FINE)
+    assert code == 0
+    assert "FLAKY: test_chance.py::test_chance: failed among the others and passed alone: a bug to be found next" in said
+    assert "AssertionError: the first time" in said
+    assert said.splitlines()[-1].startswith("1 passed, 1 flaky in ")
+
+
+def test_what_fails_again_fails(run: Run) -> None:
+    code, said = run("-n", "2", chance=CHANCE, broken=BROKEN, fine=FINE)
+    assert code == 1
+    assert "FLAKY: test_chance.py::test_chance" in said
+    assert "FLAKY: test_broken" not in said
+    assert said.splitlines()[-1].startswith("1 failed, 1 passed, 1 flaky in ")
+
+
+def test_what_was_left_behind_once_is_flaky_too(run: Run) -> None:
+    code, said = run(teardown=TEARDOWN)
+    assert code == 0
+    assert "FLAKY: test_teardown.py::test_teardown" in said
+
+
+def test_more_than_three_failures_are_no_chance(run: Run) -> None:
+    code, said = run(**{f"chance_{number}": CHANCE for number in range(4)})
+    assert code == 1
+    assert "FLAKY" not in said
+    assert said.splitlines()[-1].startswith("4 failed in ")
+
+
+def test_a_suite_that_passes_is_left_alone(run: Run) -> None:
+    code, said = run(fine=FINE)
+    assert code == 0
+    assert "FLAKY" not in said
+    assert said.splitlines()[-1].startswith("1 passed in ")
+
+
+def test_a_suite_that_cannot_be_collected_fails(run: Run) -> None:
+    code, said = run(wrong="import nowhere_at_all\n", fine=FINE)
+    assert code == 2
+    assert "FLAKY" not in said
