@@ -25,6 +25,7 @@ from .model import plan, slots, versions
 from .model.plan import HostFacts, Plan
 from .model.slots import Assignment
 from .model.spec import DEFAULT_PRELOAD, ClusterSpec
+from .model.strategies import named
 from .record.rundir import RunDir
 
 T = TypeVar("T")
@@ -212,7 +213,7 @@ class Preparation:
         template = contract.TemplateOrder(preload, sharing, spec.env, always=spec.preload is not None)
         return contract.Hello(
             run_id=self._rundir.run_id,
-            ports=slots.ports_needed(self._assignment[host.name], spec.strategy),
+            ports=slots.ports_needed(self._assignment[host.name], named(spec.strategy)),
             port_range=spec.ports,
             programs=plan.programs(spec),
             cwd=spec.workdir,

@@ -17,6 +17,7 @@ import click
 from worker.records import dataclass
 
 from ..errors import UsageError
+from ..model import strategies
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -55,7 +56,7 @@ OPTIONS = (
     SpecOption(("--chief",), "tasks.chief.count", "Add a chief.", flag="1"),
     SpecOption(("--evaluator",), "tasks.evaluator.count", "Add an evaluator.", flag="1"),
     SpecOption(("--data-workers",), "tasks.data_worker.count", "How many servers of the tf.data service.", "N"),
-    SpecOption(("--strategy",), "strategy", "multi_worker_mirrored, parameter_server, mirrored, one_device or none.", "NAME"),
+    SpecOption(("--strategy",), "strategy", f"{strategies.which(lambda row: True)}.", "NAME"),
     SpecOption(("-m", "--module"), "module", "Run a module, as python -m does.", "MODULE"),
     SpecOption(("--name",), "name", "The run's name; its id begins with it.", "NAME"),
     SpecOption(("--python",), "python", "The tasks' interpreter.", "PATH"),

@@ -18,7 +18,8 @@ from worker.task_environment import INTER_OP, compose
 from ..backends import load
 from ..model import plan, slots
 from ..model.plan import HostFacts, Plan, PlannedTask
-from ..model.spec import ClusterSpec, opens_port
+from ..model.spec import ClusterSpec
+from ..model.strategies import named
 from .options import ScriptCommand, spec_options
 from .settings import read_spec
 
@@ -105,12 +106,12 @@ class _Environments:
         self._starts = {host.name: planned.orders(host.name, names=()) for host in planned.hosts}
         self._here = {host.name for host in load(planned.spec.backend.type).hosts(planned.spec) if host.is_here}
         self._sizes = Counter(task.host for task in planned.tasks if slots.count_computing([task.id]))
-        self._first, self._strategy = planned.tasks[0].id, planned.spec.strategy
-        self._fewest = plan.fewest_inter_op_threads(planned.spec)
+        self._first, self._strategy = planned.tasks[0].id, named(planned.spec.strategy)
+        self._fewest = self._strategy.fewest_inter_op_threads(planned.spec.counts)
 
     def of(self, task: PlannedTask) -> dict[str, str]:
         start, is_here = self._starts[task.host], task.host in self._here
-        order = replace(task.order, port=0) if opens_port(task.id.type, self._strategy) else task.order
+        order = replace(task.order, port=0) if self._strategy.opens_port(task.id.type) else task.order
         env = compose(os.environ if is_here else {}, start, order, f"{RUN_DIR}/{order.log_dir}", None)
         if not is_here:
             by_cores = dict.fromkeys(("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS"), f"<cores of {task.host} / {self._sizes[task.host]}>")

@@ -8,6 +8,8 @@ from typing import Literal
 
 from worker.records import dataclass
 
+from ..model.strategies import named
+
 Severity = Literal["error", "warning", "note"]
 
 
@@ -67,4 +69,4 @@ class Wanted:
     @property
     def needs_ports(self) -> bool:
         """Whether tasks of it talk to each other."""
-        return self.data_service or self.strategy in ("", "multi_worker_mirrored", "parameter_server")
+        return self.data_service or not self.strategy or named(self.strategy).opens_ports

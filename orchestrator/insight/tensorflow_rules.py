@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..model.strategies import STRATEGIES, named
 from .facts import HostReport, Machine, Python, TensorFlow
 from .finding import Finding, Wanted, error, note, warning
 
@@ -76,12 +77,6 @@ def _tensorflow(found: TensorFlow) -> Iterator[Finding]:
         yield warning("tensorflow", f"importing TensorFlow took {found.seconds:.0f} s", why, "put the environment on a local disk")
 
 
-_FIT = {
-    "multi_worker_mirrored": "fails under MultiWorkerMirroredStrategy with several workers (keras#20585)",
-    "parameter_server": "cannot work under ParameterServerStrategy",
-}
-
-
 def _keras(found: TensorFlow, facts: HostReport, wanted: Wanted) -> Iterator[Finding]:
     asked = wanted.env.get("TF_USE_LEGACY_KERAS", facts.machine.environment.get("TF_USE_LEGACY_KERAS", "") if facts.machine else "")
     minor = ".".join(found.version.split(".")[:2])
@@ -93,12 +88,12 @@ def _keras(found: TensorFlow, facts: HostReport, wanted: Wanted) -> Iterator[Fin
             yield error("keras", what, why, f"pip install 'tf-keras~={minor}.0', or unset TF_USE_LEGACY_KERAS")
         else:
             yield warning("keras", "tf.keras cannot be imported", why, "pip install --upgrade keras, unless the script uses no Keras")
-    elif not found.keras.startswith("2.") and wanted.strategy in ("", *_FIT):
-        ways = [wanted.strategy] if wanted.strategy else list(_FIT)
-        if wanted.strategy and wanted.tasks < 2:
+    elif not found.keras.startswith("2."):
+        rows = [named(wanted.strategy)] if wanted.strategy else STRATEGIES.values()
+        why = "; ".join(row.fit_problem for row in rows if row.fit_problem)
+        if not why or (wanted.strategy and wanted.tasks < 2):
             return
         kind = warning if wanted.strategy else note
-        why = "; ".join(_FIT[way] for way in ways)
         yield kind(
             "keras",
             f"tf.keras is Keras {found.keras}, whose Model.fit {why}",

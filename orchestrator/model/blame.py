@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from worker.contract import DATA_SERVICE
 from worker.records import dataclass
 
 from ..errors import BROKEN, DEADLINE
 from . import losses, remedies
 from .cluster import Cause, Cluster, Outcome, Secondary, TaskState, TaskStatus, Verdict
 from .losses import Loss
+from .strategies import named
 
 LEFT_EARLY = "ended by itself (exit code 0) before the training was done"
 _CRASHES = frozenset(128 + number for number in (4, 6, 7, 8, 11))
@@ -106,7 +106,7 @@ def _end(cluster: Cluster, task: TaskStatus) -> End | None:
 
 def serves(cluster: Cluster, task: TaskStatus) -> bool:
     """Whether a task is a server that is not to end before the training is done."""
-    return task.type in DATA_SERVICE or (cluster.policy.strategy == "parameter_server" and task.type in ("worker", "ps"))
+    return named(cluster.policy.strategy).role(task.type).serves
 
 
 # --- who it was --------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 
 from . import formation
 from .cluster import Cluster, TaskState, TaskStatus
-from .spec import holds_replicas
+from .strategies import named
 
 
 def update(cluster: Cluster, name: str, **changes: Any) -> Cluster:
@@ -36,10 +36,5 @@ def _tally(cluster: Cluster, task: TaskStatus) -> tuple[bool, bool, bool]:
     return (
         formation.is_missing(cluster.policy, task),
         not (task.has_ended and task.swept),
-        _decides(cluster, task) and task.state is not TaskState.SUCCEEDED,
+        named(cluster.policy.strategy).role(task.type).decides and task.state is not TaskState.SUCCEEDED,
     )
-
-
-def _decides(cluster: Cluster, task: TaskStatus) -> bool:
-    """Its success is the run's: the chief's under a parameter server, otherwise that of all that train."""
-    return task.type == "chief" if cluster.policy.strategy == "parameter_server" else holds_replicas(task.type)

@@ -18,9 +18,10 @@ from worker.records import dataclass
 
 from ..errors import Problem
 from .formation import group_tasks
-from .spec import ClusterSpec, GpuWish, TaskDevices, TaskSpec, computes, holds_replicas
+from .spec import ClusterSpec, GpuWish, TaskDevices, TaskSpec
 from .spec.device_rules import LEVEL, VISIBLE
 from .spec.findings import listed
+from .strategies import named
 
 NONE_VISIBLE = "-1"
 """What CUDA takes for no GPU at all, by its rule that the list ends before the first one that is not there."""
@@ -71,9 +72,10 @@ def share_out(spec: ClusterSpec, hosts: Sequence[HostGpus]) -> Shares:
         table.give_counted()
     sizes = {table.host.name: table.fair_size() for table in tables}
     searched = [table for table in tables if table.host.gpus is not None]
-    waiting = [sizes[table.host.name] for table in searched if any(holds_replicas(task.type) for task in table.auto)]
-    asked = [len(gpus) for table in tables for task, gpus in table.given.items() if holds_replicas(task.type)]
-    if spec.strategy == "multi_worker_mirrored" and waiting:
+    in_step = {tasks.type for tasks in spec.tasks if named(spec.strategy).role(tasks.type).synchronous}
+    waiting = [sizes[table.host.name] for table in searched if any(task.type in in_step for task in table.auto)]
+    asked = [len(gpus) for table in tables for task, gpus in table.given.items() if task.type in in_step]
+    if waiting:
         sizes = {host: min(size, *waiting, *asked) for host, size in sizes.items()}
     for table in tables:
         table.give_rest(sizes[table.host.name])
@@ -119,7 +121,7 @@ class _Table:
 
     @property
     def auto(self) -> list[TaskId]:
-        users = (task for task in self.host.tasks if computes(task.type, self.spec.strategy))
+        users = (task for task in self.host.tasks if named(self.spec.strategy).role(task.type).uses_gpus)
         return [task for task in users if self.own_words[task.type] is None and self.wish(task).is_auto]
 
     @property
@@ -292,14 +294,14 @@ class _Table:
 
 
 def _unequal(spec: ClusterSpec, tasks: Mapping[TaskId, TaskGpus]) -> Iterator[Problem]:
-    """MultiWorkerMirroredStrategy would wait for ever for replicas that are not there."""
+    """Tasks that train in step would wait for ever for replicas that are not there."""
     by_count: dict[int, list[TaskId]] = {}
     for task, found in tasks.items():
-        if holds_replicas(task.type) and found.gpus is not None:
+        if named(spec.strategy).role(task.type).synchronous and found.gpus is not None:
             by_count.setdefault(len(found.gpus or ()) * len(found.settings.logical_gpus or (1,)), []).append(task)
-    if spec.strategy == "multi_worker_mirrored" and len(by_count) > 1:
+    if len(by_count) > 1:
         counts = listed(f"{group_tasks(map(str, who))} {_has(who)} {count}" for count, who in by_count.items())
-        yield Problem("", f"multi_worker_mirrored needs as many GPUs in every task; {counts}")
+        yield Problem("", f"{spec.strategy} needs as many GPUs in every task; {counts}")
 
 
 def _summary(tasks: Mapping[TaskId, TaskGpus]) -> Iterator[str]:

@@ -39,14 +39,15 @@ from .events import (
     Tick,
 )
 from .plan import Plan
-from .spec import SINGLE_TASK_STRATEGIES, ClusterSpec
+from .spec import ClusterSpec
+from .strategies import named
 
 
 def policy_of(spec: ClusterSpec) -> Policy:
     """What a spec says about life and death."""
     limits = spec.timeouts
     # A command may be anything. Who gives it a time to come up says that it opens its port.
-    opens_ports = spec.strategy not in SINGLE_TASK_STRATEGIES and (spec.program.kind != "command" or limits.start_s is not None)
+    opens_ports = named(spec.strategy).opens_ports and (spec.program.kind != "command" or limits.start_s is not None)
     return Policy(spec.strategy, limits.start_s, limits.run_s, limits.grace_s, opens_ports, limits.hang_s, spec.restart)
 
 
@@ -160,7 +161,7 @@ def _on_exit(cluster: Cluster, event: TaskExited) -> tuple[Cluster, tuple[Action
     # Stopped, though nobody here asked: its agent has lost us, or was told to end. That agent's end is the cause.
     cause = None if event.stopped else _cause_of_exit(cluster, event)
     task = cluster.tasks[event.task]
-    if cause is not None and restarts.goes_alone(cluster.policy.strategy, task.type):
+    if cause is not None and named(cluster.policy.strategy).role(task.type).restarts_alone:
         cluster, pause = _plan_alone(cluster, task, cause)
         if pause is not None:
             return cluster, ()  # and still waited for, if the cluster has not formed

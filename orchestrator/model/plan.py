@@ -30,8 +30,9 @@ from . import data_service, devices, slots, tf_config
 from .addresses import with_port
 from .devices import HostGpus, TaskGpus
 from .slots import Assignment
-from .spec import ClusterSpec, TaskDevices, TaskSpec, holds_replicas, opens_port, trains
+from .spec import ClusterSpec, TaskDevices, TaskSpec, trains
 from .spec.device_rules import GROWTH
+from .strategies import named
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,9 @@ class Plan:
             clusters=self.clusters,
             env={**_interface(facts), **self.env, "ORCH_ATTEMPT": str(attempt), **_run_directories(facts)},
             env_defaults=default_environment(
-                facts.cores, slots.count_computing(task.id for task in mine), fewest_inter_op_threads(self.spec)
+                facts.cores,
+                slots.count_computing(task.id for task in mine),
+                named(self.spec.strategy).fewest_inter_op_threads(self.spec.counts),
             ),
             peers=peers if self.clusters or self.spec.data_workers else (),
         )
@@ -154,12 +157,13 @@ def make(run_id: str, spec: ClusterSpec, assignment: Assignment, hosts: Sequence
     if shares.problems:
         is_possible = not devices.share_out(spec, [replace(table, taken=()) for table in tables]).problems
         raise OrchError("\n".join(map(str, shares.problems))) if is_possible else SpecError(*shares.problems)
+    strategy = named(spec.strategy)
     addresses: dict[TaskId, str] = {}
     ports: dict[TaskId, int] = {}
     for host, ids in assignment.items():
         held = iter(facts[host].ports)
         for task in ids:
-            if facts[host].ports and opens_port(task.type, spec.strategy):
+            if facts[host].ports and strategy.opens_port(task.type):
                 ports[task] = next(held)
             addresses[task] = with_port(facts[host].address, ports.get(task, f"<port of {task}>"))
     by_type = {tasks.type: tasks for tasks in spec.tasks}
@@ -187,7 +191,7 @@ def make(run_id: str, spec: ClusterSpec, assignment: Assignment, hosts: Sequence
         **data_service.environment(addresses),
     }
     notes = (*_describe_threads(spec, assignment, facts), *shares.notes)
-    return Plan(run_id, spec, tuple(planned), tf_config.clusters(spec.strategy, addresses), env, tuple(hosts), notes, shares.claims)
+    return Plan(run_id, spec, tuple(planned), tf_config.clusters(strategy, addresses), env, tuple(hosts), notes, shares.claims)
 
 
 def log_dir(attempt: int, task: TaskId | str) -> str:
@@ -196,7 +200,7 @@ def log_dir(attempt: int, task: TaskId | str) -> str:
 
 
 def _order(spec: ClusterSpec, tasks: TaskSpec, task: TaskId, port: int | None, ranks: Mapping[str, str], gpus: TaskGpus) -> TaskOrder:
-    cluster = tf_config.cluster_name(spec.strategy, task)
+    cluster = named(spec.strategy).role(task.type).cluster
     # A TF_CONFIG of the caller's shell would make a lone task wait for a cluster that is not there.
     unset = () if cluster else ("TF_CONFIG",)
     growth = gpus.settings.memory_growth
@@ -223,14 +227,14 @@ def _order(spec: ClusterSpec, tasks: TaskSpec, task: TaskId, port: int | None, r
 
 def _collectives(spec: ClusterSpec, task: TaskId) -> CollectiveSettings:
     """For those that train together: an evaluator has no peers, and a command cannot be reached inside."""
-    together = spec.strategy == "multi_worker_mirrored" and holds_replicas(task.type)
+    together = named(spec.strategy).role(task.type).synchronous
     return spec.collectives if together and spec.program.kind != "command" else CollectiveSettings()
 
 
 def _program(spec: ClusterSpec, tasks: TaskSpec) -> Program:
     if tasks.type in DATA_SERVICE:
         return data_service.PROGRAM
-    if spec.serve and tasks.type in ("worker", "ps"):
+    if spec.serve and named(spec.strategy).role(tasks.type).serves:
         return Program("serve")
     if tasks.args is None:
         return spec.program
@@ -255,15 +259,6 @@ def _local(rank: int, size: int) -> dict[str, str]:
 def _threads(devices: DeviceSettings) -> dict[str, str]:
     wanted = {"TF_NUM_INTRAOP_THREADS": devices.intra_op_threads, "TF_NUM_INTEROP_THREADS": devices.inter_op_threads}
     return {name: str(number) for name, number in wanted.items() if number is not None}
-
-
-def fewest_inter_op_threads(spec: ClusterSpec) -> int | None:
-    """How many inter-op threads each task needs at least; None: as many as TensorFlow itself makes.
-
-    TensorFlow's guide to ParameterServerStrategy asks for more threads than there are workers ("Workers need some inter_ops threads to
-    work properly"). Four: with two, steps that read a dataset on a worker were seen to stall for up to a minute.
-    """
-    return max(4, spec.counts.get("worker", 0) + 1) if spec.strategy == "parameter_server" else None
 
 
 def _describe_threads(spec: ClusterSpec, assignment: Assignment, facts: Mapping[str, HostFacts]) -> Iterator[str]:

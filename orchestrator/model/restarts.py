@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Sequence
 
 from .cluster import Cause, Cluster, Outcome, PastAttempt, Phase, TaskStatus
-from .spec import Restart, trains
+from .spec import Restart
 
 PREEMPTED_CODES = (42, 143)
 """What TensorFlow's `PreemptionCheckpointHandler` exits with once it has saved: "restart me". 143 on Google Compute Engine, 42 elsewhere
@@ -17,15 +17,6 @@ PREEMPTED_CODES = (42, 143)
 shows 143, but has said nothing."""
 JITTER = 0.25
 """By how much a pause is longer or shorter, at most: runs that failed together must not come back together."""
-
-
-def goes_alone(strategy: str, task_type: str) -> bool:
-    """Whether a task can be started again without the others. TensorFlow's collectives cannot lose one and go on.
-
-    Who reads from a tf.data service asks a server that does not answer again until it does (`grpc_util::Retry` without a deadline in
-    tensorflow/core/data/service/client/data_service_client.cc).
-    """
-    return not trains(task_type) or (strategy == "parameter_server" and task_type == "worker")
 
 
 def is_preemption(cause: Cause | None) -> bool:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from worker.contract import DATA_SERVICE, TaskId
 
-from .spec import HostSpec, opens_port
+from .spec import HostSpec
+from .strategies import Strategy
 
 Assignment = Mapping[str, tuple[TaskId, ...]]
 """Which tasks go to which host."""
@@ -53,9 +54,9 @@ def _cut(ids: Sequence[TaskId], sizes: Iterable[int]) -> list[tuple[TaskId, ...]
     return [tuple(itertools.islice(rest, size)) for size in sizes]
 
 
-def ports_needed(ids: Iterable[TaskId], strategy: str) -> int:
+def ports_needed(ids: Iterable[TaskId], strategy: Strategy) -> int:
     """How many ports an agent has to hold for these tasks."""
-    return sum(opens_port(task.type, strategy) for task in ids)
+    return sum(strategy.opens_port(task.type) for task in ids)
 
 
 def count_computing(ids: Iterable[TaskId]) -> int:

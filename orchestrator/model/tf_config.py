@@ -10,32 +10,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from worker.contract import DATA_SERVICE, TASK_TYPES, TaskId
+from worker.contract import TASK_TYPES, TaskId
 
-from .spec import SINGLE_TASK_STRATEGIES
-
-TRAINING = "training"
-EVALUATION = "evaluation"
+from .strategies import EVALUATION, TRAINING, Strategy
 
 
-def cluster_name(strategy: str, task: TaskId) -> str | None:
-    """Which cluster's addresses a task is told; None: it gets no TF_CONFIG at all."""
-    if strategy in SINGLE_TASK_STRATEGIES or task.type in DATA_SERVICE:
-        return None
-    return EVALUATION if task.type == "evaluator" else TRAINING
-
-
-def clusters(strategy: str, addresses: Mapping[TaskId, str]) -> dict[str, str]:
+def clusters(strategy: Strategy, addresses: Mapping[TaskId, str]) -> dict[str, str]:
     """The clusters of a strategy by name, each as JSON text: ``{"worker": ["host:port", …], …}``."""
-    if strategy in SINGLE_TASK_STRATEGIES:
-        return {}
-    everybody = {
-        kind: [address for _, address in sorted((task.index, address) for task, address in addresses.items() if task.type == kind)]
-        for kind in TASK_TYPES
-        if kind not in DATA_SERVICE
-    }
-    training = {kind: found for kind, found in everybody.items() if found and kind != "evaluator"}
-    texts = {TRAINING: json.dumps(training)}
-    if everybody["evaluator"]:
-        texts[EVALUATION] = json.dumps({**training, "evaluator": everybody["evaluator"]})
-    return texts
+    members: dict[str | None, dict[str, list[str]]] = {}
+    for task in sorted(addresses, key=lambda task: (TASK_TYPES.index(task.type), task.index)):
+        members.setdefault(strategy.role(task.type).cluster, {}).setdefault(task.type, []).append(addresses[task])
+    training = members.get(TRAINING, {})
+    found = {TRAINING: training, EVALUATION: {**training, **members.get(EVALUATION, {})}}
+    return {name: json.dumps(cluster) for name, cluster in found.items() if name in members}

@@ -9,7 +9,7 @@ from ..model.cluster import Cause, Cluster, Phase
 from ..model.endings import describe_code
 from ..model.formation import describe_gone, group_tasks
 from ..model.plan import Plan
-from ..model.spec import SINGLE_TASK_STRATEGIES
+from ..model.strategies import named
 from .words import describe_seconds
 
 
@@ -37,7 +37,7 @@ def narrate(before: Cluster, after: Cluster, event: events.Event) -> str | None:
         up = sum(not task.has_ended or task.up_at is not None for task in after.tasks.values())
         if gone:
             return f"{up} of {len(after.tasks)} tasks are up after {describe_seconds(took)}; {gone}; the others may wait for ever"
-        if not after.policy.opens_ports and after.policy.strategy not in SINGLE_TASK_STRATEGIES:
+        if not after.policy.opens_ports and named(after.policy.strategy).opens_ports:
             return f"{len(after.tasks)} tasks are started; nobody waits for the ports of a command without --start-timeout"
         return f"cluster formed after {describe_seconds(took)}: {len(after.tasks)} tasks are up"
     if isinstance(event, events.TaskExited) and event.task in after.alone:

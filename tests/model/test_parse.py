@@ -13,13 +13,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import SpecError
-from orchestrator.model.spec import STRATEGIES, BackendSpec, ClusterSpec, Restart, TaskDevices, TaskSpec, Timeouts
+from orchestrator.model.spec import BackendSpec, ClusterSpec, Restart, TaskDevices, TaskSpec, Timeouts
 from orchestrator.model.spec.device_keys import DEVICES
 from orchestrator.model.spec.document import Node, empty, overlay, parse_assignment, read
 from orchestrator.model.spec.keys import ROOT, json_schema, template
 from orchestrator.model.spec.kinds import Struct
 from orchestrator.model.spec.parse import parse
 from orchestrator.model.spec.to_document import to_document
+from orchestrator.model.strategies import STRATEGIES
 from tests.trees import wrap
 from worker.contract import TASK_TYPES, CollectiveSettings, DeviceSettings, Program
 

@@ -12,6 +12,7 @@ import pytest
 from orchestrator.model import plan, slots, tf_config
 from orchestrator.model.plan import HostFacts, Plan
 from orchestrator.model.spec import BackendSpec, ClusterSpec, HostSpec, Restart, TaskDevices, TaskSpec
+from orchestrator.model.strategies import DEFAULT, TRAINING, named
 from worker.contract import TASK_TYPES, DeviceSettings, Program, TaskId
 
 
@@ -64,7 +65,7 @@ def test_a_lone_task_gets_no_tf_config_and_loses_that_of_the_shell(strategy: str
 
 def test_more_than_ten_workers_keep_their_order() -> None:
     addresses = {TaskId("worker", i): f"h:{i}" for i in reversed(range(12))}
-    text = tf_config.clusters("multi_worker_mirrored", addresses)[tf_config.TRAINING]
+    text = tf_config.clusters(DEFAULT, addresses)[TRAINING]
     assert json.loads(text)["worker"] == [f"h:{i}" for i in range(12)]
 
 
@@ -141,7 +142,7 @@ def test_a_data_server_is_told_where_it_is_and_everybody_where_the_dispatcher_is
         "data_worker-1": (4001, Program("data_service", args=("10.0.0.1:4001",))),
     }
     placement = plan.place(planned.spec, ["host0", "host1"])
-    assert [slots.ports_needed(placement[name], planned.spec.strategy) for name in placement] == [1, 2]
+    assert [slots.ports_needed(placement[name], named(planned.spec.strategy)) for name in placement] == [1, 2]
     assert planned.orders("host0").peers == ("localhost", "10.0.0.0", "10.0.0.1")  # no proxy before the service
     assert "ORCH_DATA_SERVICE" not in make(spec(worker=1)).orders("host0").env
 

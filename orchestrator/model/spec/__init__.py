@@ -3,8 +3,6 @@
 from .sections import DEFAULT_COLLECTIVES as DEFAULT_COLLECTIVES
 from .sections import DEFAULT_PRELOAD as DEFAULT_PRELOAD
 from .sections import PROGRAM_KINDS as PROGRAM_KINDS
-from .sections import SINGLE_TASK_STRATEGIES as SINGLE_TASK_STRATEGIES
-from .sections import STRATEGIES as STRATEGIES
 from .sections import BackendSpec as BackendSpec
 from .sections import ClusterSpec as ClusterSpec
 from .sections import GpuWish as GpuWish
@@ -13,8 +11,5 @@ from .sections import Restart as Restart
 from .sections import TaskDevices as TaskDevices
 from .sections import TaskSpec as TaskSpec
 from .sections import Timeouts as Timeouts
-from .sections import computes as computes
-from .sections import holds_replicas as holds_replicas
-from .sections import opens_port as opens_port
 from .sections import trains as trains
 from .sections import works as works

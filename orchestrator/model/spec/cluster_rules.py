@@ -9,12 +9,13 @@ from worker.contract import DATA_SERVICE, TASK_TYPES, few
 from worker.records import dataclass
 
 from ...errors import Problem
-from .. import slots
+from .. import slots, strategies
+from ..strategies import Strategy
 from . import device_rules
 from .document import Node, place_of
 from .findings import Findings, listed
 from .keys import MAX_TASKS
-from .sections import PROGRAM_KINDS, SINGLE_TASK_STRATEGIES
+from .sections import PROGRAM_KINDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class Draft:
 
     document: Node
     given: Mapping[str, Any]
-    strategy: str
+    strategy: Strategy
     counts: Mapping[str, int]
 
     def place(self, path: str) -> str:
@@ -38,10 +39,9 @@ class Draft:
 def draft_of(document: Node, given: Mapping[str, Any]) -> Draft:
     """`given`: the values of the document, checked one by one."""
     asked = {kind: tasks.get("count", 1) for kind, tasks in given.get("tasks", {}).items()}
-    strategy = given.get("strategy") or ("parameter_server" if asked.get("ps") else "multi_worker_mirrored")
-    counts = {"worker": 1, "chief": 1 if strategy == "parameter_server" else 0}
-    counts = counts | ({"dispatcher": 1} if asked.get("data_worker") else {}) | asked
-    if "count" not in given.get("tasks", {}).get("worker", {}) and strategy not in SINGLE_TASK_STRATEGIES:
+    strategy = strategies.named(given["strategy"]) if given.get("strategy") else strategies.implied(asked)
+    counts = strategy.default_counts | ({"dispatcher": 1} if asked.get("data_worker") else {}) | asked
+    if "count" not in given.get("tasks", {}).get("worker", {}) and not strategy.one_process:
         counts["worker"] = _free_slots(given, sum(counts.values()) - counts["worker"])
     return Draft(document, given, strategy, {kind: counts[kind] for kind in TASK_TYPES if kind in counts})
 
@@ -64,34 +64,6 @@ def _one_program(draft: Draft) -> Problem | None:
     return None
 
 
-def _single_task(draft: Draft) -> Problem | None:
-    training = sum(count for kind, count in draft.counts.items() if kind not in DATA_SERVICE)
-    if draft.strategy not in SINGLE_TASK_STRATEGIES or training == 1:
-        return None
-    message = f"strategy {draft.strategy} runs in one process: it takes 1 task; for several use multi_worker_mirrored"
-    return Problem(draft.place("tasks"), message)
-
-
-def _servers_have_their_strategy(draft: Draft) -> Problem | None:
-    if draft.strategy == "multi_worker_mirrored" and draft.counts.get("ps"):
-        return Problem(draft.place("tasks.ps.count"), "tasks.ps: ps tasks are for strategy parameter_server, not multi_worker_mirrored")
-    return None
-
-
-def _parameter_server_has_servers(draft: Draft) -> Problem | None:
-    if draft.strategy == "parameter_server" and not draft.counts.get("ps"):
-        place = draft.place("tasks.ps.count" if "ps" in draft.counts else "strategy")
-        return Problem(place, "strategy parameter_server needs at least 1 ps task", "write tasks: {ps: 1}")
-    return None
-
-
-def _parameter_server_has_a_chief(draft: Draft) -> Problem | None:
-    if draft.strategy == "parameter_server" and not draft.counts["chief"]:
-        message = "tasks.chief: must be 1 under strategy parameter_server, whose chief leads the others"
-        return Problem(draft.place("tasks.chief.count"), message, "leave it out: 1 is the default")
-    return None
-
-
 def _data_service_is_whole(draft: Draft) -> Problem | None:
     dispatchers, workers = (draft.counts.get(kind, 0) for kind in DATA_SERVICE)
     if bool(dispatchers) == bool(workers):
@@ -101,18 +73,6 @@ def _data_service_is_whole(draft: Draft) -> Problem | None:
         return Problem(draft.place("tasks.dispatcher.count"), message, "leave it out: 1 is the default")
     message = "tasks.dispatcher: has nobody to give work to: there are no data workers"
     return Problem(draft.place("tasks.dispatcher.count"), message, "write tasks: {data_worker: 2}, which brings a dispatcher")
-
-
-def _serve_needs_servers(draft: Draft) -> Problem | None:
-    if draft.given.get("serve") and draft.strategy != "parameter_server":
-        return Problem(draft.place("serve"), f"serve: is for strategy parameter_server, not {draft.strategy}")
-    return None
-
-
-def _collectives_have_their_strategy(draft: Draft) -> Problem | None:
-    if draft.given.get("collectives") and draft.strategy != "multi_worker_mirrored":
-        return Problem(draft.place("collectives"), f"collectives: is for strategy multi_worker_mirrored, not {draft.strategy}")
-    return None
 
 
 def _collectives_have_their_program(draft: Draft) -> Problem | None:
@@ -174,13 +134,7 @@ def _enough_slots(draft: Draft) -> Problem | None:
 _COUNTS = ("strategy", *(f"tasks.{kind}.count" for kind in TASK_TYPES))
 RULES: tuple[tuple[tuple[str, ...], Callable[[Draft], Problem | None]], ...] = (
     (PROGRAM_KINDS, _one_program),
-    (_COUNTS, _single_task),
-    (_COUNTS, _servers_have_their_strategy),
-    (_COUNTS, _parameter_server_has_servers),
-    (_COUNTS, _parameter_server_has_a_chief),
     (_COUNTS, _data_service_is_whole),
-    (("serve", "strategy", "tasks.ps.count"), _serve_needs_servers),
-    ((*_COUNTS, "collectives"), _collectives_have_their_strategy),
     ((*PROGRAM_KINDS, "collectives"), _collectives_have_their_program),
     (_COUNTS, _not_too_many),
     ((*_COUNTS, "ports", "backend.hosts"), _ports_for_all),
@@ -195,7 +149,18 @@ def complaints(draft: Draft, findings: Findings) -> Iterator[Problem]:
     for reads, rule in RULES:
         if findings.sound(reads) and (problem := rule(draft)):
             yield problem
+    for path, message, hint in _strategy_complaints(draft, findings):
+        yield Problem(draft.place(path), message, hint)
     kinds = (kind for kind in draft.counts if kind not in DATA_SERVICE and findings.sound([f"tasks.{kind}.count"]))
     counts = {kind: draft.counts[kind] for kind in kinds}
     for path, message, hint in device_rules.complaints(draft.given, counts, "command" in draft.given):
         yield Problem(draft.place(path), message, hint)
+
+
+def _strategy_complaints(draft: Draft, findings: Findings) -> Iterator[strategies.Complaint]:
+    if findings.sound(_COUNTS):
+        yield from draft.strategy.complaints(draft.counts)
+    for section, said in draft.given.items():
+        complaint = draft.strategy.refuses(section) if said else None
+        if complaint and findings.sound((*_COUNTS, section)):
+            yield complaint

@@ -13,6 +13,7 @@ from typing import Any
 
 from worker.records import dataclass
 
+from ..strategies import DEFAULT, STRATEGIES, implied, which, with_section, with_tasks
 from .device_keys import DEVICES, OVERRIDES
 from .findings import Findings, listed, shown
 from .hosts import BACKEND, HOST, Hosts
@@ -30,7 +31,6 @@ from .kinds import (
     Struct,
     Text,
 )
-from .sections import STRATEGIES
 from .tree import Node, scalar
 
 MAX_TASKS = 100_000
@@ -136,16 +136,22 @@ def _servers(minimum: int, maximum: int) -> Struct:
     )
 
 
+_CHIEFS = which(lambda row: bool(row.default_counts["chief"]))
 _TASK_TYPES = Struct(
     {
-        "chief": Key(_tasks(0, 1), "The task that leads: 0 or 1.", "1", "1 under parameter_server, else 0 (worker-0 leads)"),
+        "chief": Key(
+            _tasks(0, 1),
+            "The task that leads: 0 or 1.",
+            "1",
+            f"1 under {_CHIEFS}, else 0 (worker-0 leads)",
+        ),
         "worker": Key(
             _tasks(1, MAX_TASKS),
             "The tasks that train: a count, or a mapping as here (so for every type).",
             default="1; on hosts, one for each slot that the other tasks leave",
             live=True,
         ),
-        "ps": Key(_tasks(0, MAX_TASKS), "Parameter servers, for strategy parameter_server only.", "1", "0"),
+        "ps": Key(_tasks(0, MAX_TASKS), f"Parameter servers, for strategy {with_tasks('ps')} only.", "1", "0"),
         "evaluator": Key(_tasks(0, 1), "A task beside the training that evaluates its checkpoints: 0 or 1.", "1", "0"),
         "dispatcher": Key(_servers(0, 1), "Shares the work out among the data workers: 0 or 1.", "1", "1 if there are data workers"),
         "data_worker": Key(
@@ -239,10 +245,10 @@ ROOT = Struct(
             "taken from script, module or command",
         ),
         "strategy": Key(
-            OneOf(STRATEGIES, "the strategies"),
-            f"How TensorFlow spreads the training: {listed(STRATEGIES, 'or')}.",
-            "multi_worker_mirrored",
-            "parameter_server if there are ps tasks, else multi_worker_mirrored",
+            OneOf(tuple(STRATEGIES), "the strategies"),
+            f"How TensorFlow spreads the training: {which(lambda row: True)}.",
+            DEFAULT.name,
+            f"{implied({'ps': 1}).name} if there are ps tasks, else {DEFAULT.name}",
         ),
         "script": Key(
             _TEXT, "The Python file that every task runs. Exactly one of script, module and command is needed.", "train.py", live=True
@@ -272,7 +278,7 @@ ROOT = Struct(
             "tensorflow, if the program uses it",
         ),
         "timeouts": Key(_TIMEOUTS, "Limits in seconds."),
-        "collectives": Key(_COLLECTIVES, "How the workers of multi_worker_mirrored wait for each other."),
+        "collectives": Key(_COLLECTIVES, f"How the workers of {with_section('collectives')} wait for each other."),
         "restart": Key(_RESTART, "What is started again after a failure: a number of restarts, or a mapping as here."),
         "ports": Key(PortRange(), "The first and last port that may be used.", "41000-41999", "any free port"),
         "backend": Key(BACKEND, "Where the tasks run."),

@@ -15,7 +15,7 @@ from .device_rules import LEVEL
 from .document import Node
 from .findings import Findings
 from .keys import MAX_NAME, ROOT
-from .sections import DEFAULT_COLLECTIVES, PROGRAM_KINDS, BackendSpec, ClusterSpec, Restart, TaskSpec, Timeouts, computes
+from .sections import DEFAULT_COLLECTIVES, PROGRAM_KINDS, BackendSpec, ClusterSpec, Restart, TaskSpec, Timeouts
 
 LOG_LEVEL_ENV = {
     "debug": {"TF_CPP_MIN_LOG_LEVEL": "0", "TF_CPP_MAX_VLOG_LEVEL": "1"},
@@ -51,7 +51,7 @@ def _spec(draft: Draft, workdir: str) -> ClusterSpec:
         env = {LEVEL: "0"} | env  # here and not only in each task's own, so that a template is started under it
     return ClusterSpec(
         name=given.get("name") or _derived_name(program),
-        strategy=draft.strategy,
+        strategy=draft.strategy.name,
         program=program,
         tasks=tuple(_task_spec(draft, kind) for kind, count in draft.counts.items() if count),
         workdir=str(PurePosixPath(workdir, given.get("workdir", ""))),
@@ -86,7 +86,7 @@ def _task_spec(draft: Draft, kind: str) -> TaskSpec:
     defaults = draft.given.get("defaults", {})
     if kind in DATA_SERVICE:
         return TaskSpec(kind, draft.counts[kind], env=own.get("env", {}))
-    if not computes(kind, draft.strategy):
+    if not draft.strategy.role(kind).uses_gpus:
         defaults = {"devices": {key: value for key, value in defaults.get("devices", {}).items() if key != "gpus"}}
     overrides = {int(index): device_keys.read(defaults, own, override) for index, override in own.get("overrides", {}).items()}
     return TaskSpec(kind, draft.counts[kind], own.get("args"), own.get("env", {}), device_keys.read(defaults, own), overrides)

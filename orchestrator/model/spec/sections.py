@@ -9,9 +9,6 @@ from typing import Literal
 from worker.contract import DATA_SERVICE, CollectiveSettings, DeviceSettings, Program
 from worker.records import dataclass
 
-STRATEGIES = ("multi_worker_mirrored", "parameter_server", "mirrored", "one_device", "none")
-SINGLE_TASK_STRATEGIES = ("mirrored", "one_device", "none")
-
 PROGRAM_KINDS: tuple[Literal["script", "module", "command"], ...] = ("script", "module", "command")
 """The keys that say what runs; a spec has one of them."""
 
@@ -23,21 +20,6 @@ DEFAULT_COLLECTIVES = CollectiveSettings(heartbeat_s=5.0)
 def trains(task_type: str) -> bool:
     """Whether such tasks are in the training cluster: neither the evaluator nor a server of the tf.data service is."""
     return task_type not in ("evaluator", *DATA_SERVICE)
-
-
-def holds_replicas(task_type: str) -> bool:
-    """Whether such tasks have a part of a batch to compute where all train alike."""
-    return task_type in ("chief", "worker")
-
-
-def computes(task_type: str, strategy: str) -> bool:
-    """Whether such tasks have a use for GPUs. A parameter server and its chief would only lock away their memory."""
-    return task_type in ("worker", "evaluator") or (task_type == "chief" and strategy != "parameter_server")
-
-
-def opens_port(task_type: str, strategy: str) -> bool:
-    """Whether TensorFlow listens in such a task."""
-    return task_type in DATA_SERVICE or strategy not in SINGLE_TASK_STRATEGIES
 
 
 @dataclass(frozen=True, slots=True)
