@@ -1,8 +1,8 @@
 """Who runs a run: its `lock`, held (flock) by the controller as long as it lives.
 
-Whether a run is alive is a fact of the kernel, never a pid in a file: what stands in the lock is believed only while it is held. That is
-JSON: the controller's pid, and where that is its pid. For others may see the same file: on another host that shares the file system, or
-in a container into which the directory is mounted. An older orch wrote the bare number.
+Whether a run is alive is a fact of the kernel. The lock also says, as JSON, the controller's pid and host. Others may see the same file: on
+another host that shares the file system, in a container into which the directory is mounted, or as root. So nobody gets a signal because
+a file names it: the kernel is asked whether that process holds the lock.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import contextlib
 import fcntl
 import json
 import os
+import pwd
 import re
 import signal
 import socket
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from worker.records import dataclass
 
 from ..errors import OrchError
 from .lines import clean
+from .reading import open_file
 
 LOCK_S = 2.0
 """How long a new controller waits for the lock: whoever looks whether the run is alive holds it for a moment."""
@@ -31,30 +32,11 @@ LOCK_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a process has its pid, as far as the machine tells. `boot`: of this kernel, random(4); `pid_namespace`: pid_namespaces(7)."""
-
-    host: str
-    boot: str = ""
-    pid_namespace: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Holder:
-    """The controller of a run. `place` None: its lock does not say."""
+    """The controller of a run, as its lock says."""
 
     pid: int
-    place: Place | None = None
-
-
-def here() -> Place:
-    """Where this process is. What is missing: there is no /proc, or not that file in it."""
-    boot, namespace = "", 0
-    with contextlib.suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    with contextlib.suppress(OSError):
-        namespace = os.stat("/proc/self/ns/pid").st_ino
-    return Place(socket.gethostname(), boot, namespace)
+    host: str
 
 
 class RunLock:
@@ -88,7 +70,7 @@ class RunLock:
     def sign(self) -> None:
         """Say that it is this process who holds it, and not the one that it was forked from. Raises OSError."""
         assert self._fd is not None
-        text = json.dumps({"pid": os.getpid(), **asdict(here())})
+        text = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
         os.pwrite(self._fd, text.ljust(os.fstat(self._fd).st_size).encode(), 0)  # in one go: it is read at any moment
 
     def release(self) -> None:
@@ -103,32 +85,15 @@ class RunLock:
         return holder.pid if holder else None
 
     def holder(self) -> Holder | None:
-        """The controller, if it lives. Whoever wrote that is to be believed only if `is_ours`."""
-        try:
-            fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return None
-        try:
-            if _took(fd, fcntl.LOCK_SH):
-                return None
-            return _parse(os.pread(fd, LOCK_BYTES, 0))
-        except OSError:  # what cannot be locked, nobody has locked
-            return None
-        finally:
-            os.close(fd)
-
-    def is_ours(self) -> bool:
-        """Directory and lock belong to the user who asks, or root asks: the pid in a file of somebody else's may be any process."""
-        user = os.geteuid()
-        try:
-            owners = {path.stat().st_uid for path in (self._directory, self._path)}
-        except OSError:
-            return False
-        return owners == {user} or user == 0
+        """The controller, if it lives. Raises `OrchError` if the lock is no file that can be read."""
+        with contextlib.suppress(OSError), open_file(self._path) as file:  # what cannot be locked, nobody has locked
+            if not _took(file.fileno(), fcntl.LOCK_SH):
+                return _parse(file.read(LOCK_BYTES))
+        return None
 
     def wait(self) -> None:
-        """Return when no controller holds the run any more."""
-        with contextlib.suppress(FileNotFoundError), open(self._path, "rb") as file:
+        """Return when no controller holds the run any more. Raises as `holder` does."""
+        with contextlib.suppress(FileNotFoundError), open_file(self._path) as file:
             fcntl.flock(file, fcntl.LOCK_SH)
 
     def has_taken(self, holder: Holder, number: signal.Signals) -> bool:
@@ -144,47 +109,65 @@ class RunLock:
         return not any(int(mask, 16) >> (number - 1) & 1 for mask in pending)
 
     def send_signal(self, holder: Holder, number: signal.Signals) -> bool:
-        """Send a signal to the controller. False: it has just ended. Raises `OrchError` for another user's, and for one elsewhere."""
-        name, command = self._directory.name, f"kill -{number.name.removeprefix('SIG')} {holder.pid}"
-        elsewhere = _describe_elsewhere(holder.place, here()) if holder.place else ""
-        if elsewhere:
-            raise OrchError(f"{name} runs {elsewhere}; there, give the same command, or {command}")
-        strange = OrchError(f"{name} belongs to another user; if it is to be trusted all the same: {command}")
-        if not self.is_ours():
-            raise strange
+        """Send a signal to the controller. False: it has just ended.
+
+        Raises `OrchError` for a run of another user's, who could have written any pid, and for a controller that is not on this machine.
+        """
+        name, this = self._directory.name, socket.gethostname()
+        owner = self._other_owner()
+        if owner:
+            raise OrchError(f"{name} belongs to {owner}: give the same command as that user")
+        is_held = self._is_held_by(holder.pid)
+        if not is_held and self.holder() != holder:
+            return False
+        if not is_held and holder.host != this:
+            raise OrchError(f"{name} runs on {clean(holder.host)}, not on this machine ({this}): give the same command there")
+        if is_held is False:
+            raise OrchError(
+                f"{name} is not run by process {holder.pid} of this machine, which its lock names, but in another container "
+                f"of this machine or on another machine named {this}: give the same command there"
+            )
         try:
             os.kill(holder.pid, number)
         except ProcessLookupError:
             return False
-        except PermissionError:
-            raise strange from None
         return True
 
+    def _other_owner(self) -> str:
+        """The other user to whom the directory or the lock in it belongs; empty: they belong to the user who asks."""
+        for path in (self._directory, self._path):
+            owner = path.stat().st_uid
+            if owner != os.geteuid():
+                with contextlib.suppress(KeyError):
+                    return pwd.getpwuid(owner).pw_name
+                return f"user {owner}"
+        return ""
 
-def _describe_elsewhere(place: Place, this: Place) -> str:
-    """Where that is, if it is not here. What only one of both knows is no difference."""
-    if place.boot != this.boot if place.boot and this.boot else place.host != this.host:
-        is_namesake = place.host == this.host
-        return f"on another machine named {this.host}" if is_namesake else f"on {clean(place.host)}, not on this machine ({this.host})"
-    if place.pid_namespace != this.pid_namespace and place.pid_namespace and this.pid_namespace:
-        return f"in another container (pid namespace) of this machine (its host name: {clean(place.host)})"
-    return ""
+    def _is_held_by(self, pid: int) -> bool | None:
+        """Whether that process of this machine holds the lock: see ``lock`` in proc_pid_fdinfo(5). None: the kernel does not tell."""
+        held = self._path.stat()
+        try:
+            fds = os.listdir(f"/proc/{pid}/fd")
+        except PermissionError:
+            return None
+        except FileNotFoundError:
+            return False if os.path.isdir("/proc/self/fdinfo") else None
+        for fd in fds:
+            with contextlib.suppress(OSError):  # it has just been closed
+                is_open = os.path.samestat(held, os.stat(f"/proc/{pid}/fd/{fd}"))
+                if is_open and re.search(r"^lock:.* FLOCK .* WRITE ", Path(f"/proc/{pid}/fdinfo/{fd}").read_text(), re.MULTILINE):
+                    return True
+        return False
 
 
 def _parse(text: bytes) -> Holder | None:
     """What a lock says; None if that cannot be."""
     try:
-        found: Any = json.loads(text)
-    except ValueError:
+        said: Any = json.loads(text)
+    except (ValueError, RecursionError):
         return None
-    said = found if isinstance(found, dict) else {"pid": found}
-    pid = said.get("pid")
-    if type(pid) is not int or pid <= 1:
-        return None
-    host, boot, namespace = (said.get(name) for name in ("host", "boot", "pid_namespace"))
-    if isinstance(host, str) and isinstance(boot, str) and isinstance(namespace, int):
-        return Holder(pid, Place(host, boot, namespace))
-    return Holder(pid)
+    pid, host = (said.get("pid"), said.get("host")) if isinstance(said, dict) else (None, None)
+    return Holder(pid, host) if type(pid) is int and pid > 1 and isinstance(host, str) else None
 
 
 def _took(fd: int, kind: int) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
+import pwd
 import re
 import shutil
 import signal
@@ -22,6 +24,7 @@ from orchestrator.errors import OrchError
 from orchestrator.record import lock
 from orchestrator.record.home import create_run
 from orchestrator.record.rundir import RunDir
+from tests.conftest import Orch
 from tests.live import HOLD, held_run, wait_until
 
 
@@ -34,7 +37,7 @@ def held(tmp_path: Path) -> Iterator[tuple[RunDir, subprocess.Popen[bytes]]]:
 def test_the_lock_and_not_the_pid_in_it_says_whether_a_run_is_alive(tmp_path: Path) -> None:
     run = create_run(tmp_path / "home", "one")
     assert run.lock.controller_pid() is None
-    (run.path / "lock").write_text(str(os.getpid()))
+    (run.path / "lock").write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
     assert run.lock.controller_pid() is None, "a pid without a lock is nobody"
     with subprocess.Popen([sys.executable, "-c", HOLD, run.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
@@ -76,87 +79,105 @@ def test_who_looks_whether_a_run_is_alive_does_not_keep_it_from_starting(tmp_pat
     run.lock.release()
 
 
-@pytest.mark.parametrize("text", ["0", "1", "-1", "pid", ""])
-def test_a_pid_that_no_controller_can_have_is_not_believed(held: tuple[RunDir, subprocess.Popen[bytes]], text: str) -> None:
+@pytest.mark.parametrize("text", ["0", "123", '{"pid": 1, "host": "h"}', '{"pid": -1, "host": "h"}', "pid", "", '{"pid": 99}', "[" * 4000])
+def test_a_lock_that_no_controller_has_written_names_nobody(held: tuple[RunDir, subprocess.Popen[bytes]], text: str) -> None:
     run, _ = held
     (run.path / "lock").write_text(text)
     assert run.lock.controller_pid() is None
 
 
-def test_a_run_of_another_user_is_not_ours(held: tuple[RunDir, subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch) -> None:
-    run, holder = held
-    assert run.lock.is_ours()
-    owner = os.geteuid()
-    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
-    assert not run.lock.is_ours()
-    with pytest.raises(OrchError, match=f"belongs to another user.* kill -TERM {holder.pid}"):
-        run.lock.send_signal(lock.Holder(holder.pid), signal.SIGTERM)
-    assert holder.poll() is None
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert run.lock.is_ours(), "root may"
-
-
-# --- from elsewhere -----------------------------------------------------------------------------
+# --- whom it names ------------------------------------------------------------------------------
 
 
 def test_the_lock_says_which_process_holds_it_and_where(held: tuple[RunDir, subprocess.Popen[bytes]]) -> None:
     run, holder = held
-    written = json.loads((run.path / "lock").read_bytes())
-    assert (written["pid"], written["host"]) == (holder.pid, socket.gethostname())
-    assert run.lock.holder() == lock.Holder(holder.pid, lock.here())
+    assert json.loads((run.path / "lock").read_bytes()) == {"pid": holder.pid, "host": socket.gethostname()}
+    assert run.lock.holder() == lock.Holder(holder.pid, socket.gethostname())
 
 
-ELSEWHERE = {
-    "another machine": ({"host": "hostB", "boot": "b0071d", "pid_namespace": 1}, "on hostB, not on this machine ({this})"),
-    "another machine of the same name": ({"boot": "b0071d"}, "on another machine named {this}"),
-    "a machine that does not say when it was booted": ({"host": "hostB", "boot": ""}, "on hostB, not on this machine ({this})"),
-    "another container": (
-        {"host": "5ca1ab1e", "pid_namespace": 1},
-        "in another container (pid namespace) of this machine (its host name: 5ca1ab1e)",
-    ),
-}
+@pytest.fixture
+def victim() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        yield process
+        assert process.poll() is None, "a process that runs nothing got a signal"
+        process.kill()
 
 
-@pytest.mark.parametrize(("place", "where"), ELSEWHERE.values(), ids=ELSEWHERE)
-def test_a_controller_somewhere_else_gets_no_signal_from_here(
-    held: tuple[RunDir, subprocess.Popen[bytes]], place: dict[str, object], where: str
+def name_in_lock(run: RunDir, pid: int, host: str = "") -> None:
+    (run.path / "lock").write_text(json.dumps({"pid": pid, "host": host or socket.gethostname()}))
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_process_that_does_not_hold_the_lock_gets_no_signal(
+    held: tuple[RunDir, subprocess.Popen[bytes]], orch: Orch, victim: subprocess.Popen[bytes], is_open: bool
 ) -> None:
-    """Its pid is another process's here: the holder stands for that one."""
+    """Such as one that only reads it, or that has the controller's number here while the run goes on in another container."""
     run, holder = held
-    text = json.loads((run.path / "lock").read_bytes())
-    (run.path / "lock").write_text(json.dumps({**text, **place}))
-    wanted = f"one runs {where.format(this=socket.gethostname())}; there, give the same command, or kill -TERM {holder.pid}"
+    with contextlib.ExitStack() as stack:
+        pid = victim.pid
+        if is_open:
+            reader = stack.enter_context(subprocess.Popen(["sleep", "1000"], stdin=stack.enter_context(open(run.path / "lock", "rb"))))
+            stack.callback(reader.kill)
+            pid = reader.pid
+        name_in_lock(run, pid)
+        for command in ("down", "restart", "stacks"):
+            assert f"one is not run by process {pid} of this machine, which its lock names" in orch(command, check=125).err
+    assert holder.poll() is None
+
+
+@pytest.mark.root
+def test_roots_commands_signal_nobody_whom_another_user_names(
+    held: tuple[RunDir, subprocess.Popen[bytes]], orch: Orch, victim: subprocess.Popen[bytes]
+) -> None:
+    run, holder = held
+    name_in_lock(run, victim.pid)
+    for owned in (run.path / "lock", run.path):
+        os.chown(owned, 65534, 65534)
+        assert "one belongs to nobody: give the same command as that user" in orch("down", check=125).err
+    name_in_lock(run, holder.pid)
+    assert "one belongs to nobody" in orch("down", check=125).err, "nor to a controller of that user's"
+    assert holder.poll() is None
+
+
+def test_a_run_of_another_user_is_signalled_by_that_user_only(
+    held: tuple[RunDir, subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, holder = held
     found = run.lock.holder()
     assert found is not None
-    assert found.pid == holder.pid, "shown all the same"
-    with pytest.raises(OrchError, match=re.escape(wanted)):
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    with pytest.raises(OrchError, match=f"belongs to {pwd.getpwuid(owner).pw_name}"):
         run.lock.send_signal(found, signal.SIGTERM)
     assert holder.poll() is None
 
 
-def test_what_a_machine_does_not_tell_of_itself_keeps_nobody_from_ending_its_runs(
-    held: tuple[RunDir, subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+def test_a_controller_on_another_machine_gets_no_signal_from_here(
+    held: tuple[RunDir, subprocess.Popen[bytes]], victim: subprocess.Popen[bytes]
 ) -> None:
-    """Such as one without /proc."""
-    run, holder = held
-    text = json.loads((run.path / "lock").read_bytes())
-    (run.path / "lock").write_text(json.dumps({**text, "boot": "", "pid_namespace": 0}))
+    run, _ = held
+    name_in_lock(run, victim.pid, "hostB")
     found = run.lock.holder()
     assert found is not None
-    monkeypatch.setattr(lock, "here", lambda: lock.Place(socket.gethostname(), "", 0))
-    assert run.lock.send_signal(found, signal.SIGTERM)
-    assert holder.wait() == -signal.SIGTERM
+    assert found.pid == victim.pid, "shown all the same"
+    with pytest.raises(OrchError, match=re.escape(f"one runs on hostB, not on this machine ({socket.gethostname()}): give the same")):
+        run.lock.send_signal(found, signal.SIGTERM)
 
 
-@pytest.mark.parametrize("text", ["{pid}", '{{"pid": {pid}}}', '{{"pid": {pid}, "of_a_newer_orch": 1}}'])
-def test_a_lock_that_names_no_place_is_believed(held: tuple[RunDir, subprocess.Popen[bytes]], text: str) -> None:
-    """As an older orch wrote it."""
+@pytest.mark.parametrize("change", ["another name of this machine", "no /proc"])
+def test_whoever_holds_the_lock_gets_the_signal(
+    held: tuple[RunDir, subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
     run, holder = held
-    (run.path / "lock").write_text(text.format(pid=holder.pid))
+    if change == "another name of this machine":
+        name_in_lock(run, holder.pid, "before")
+    elif change == "no /proc":
+        monkeypatch.setattr(lock.RunLock, "_is_held_by", lambda self, pid: None)
     found = run.lock.holder()
     assert found is not None
     assert run.lock.send_signal(found, signal.SIGTERM)
     assert holder.wait() == -signal.SIGTERM
+    assert not run.lock.send_signal(found, signal.SIGTERM)
 
 
 @pytest.mark.root
@@ -178,5 +199,5 @@ def test_commands_in_another_pid_namespace_signal_nobody(held: tuple[RunDir, sub
     if done.returncode == 77 or "unshare failed" in done.stderr or "ns_last_pid" in done.stderr:
         pytest.skip(f"NOT TESTED: no pid namespace can be made here ({done.stderr.strip()})")
     assert (done.returncode, done.stderr.count("code 125")) == (0, 3), done
-    assert done.stderr.count("Error: one runs in another container (pid namespace) of this machine") == 3, done
+    assert done.stderr.count("in another container of this machine or on another machine named") == 3, done
     assert holder.poll() is None
