@@ -328,7 +328,7 @@ class Evidence:
     `condition`: why it could not act when it was told to stop, such as ``stopped (SIGSTOP)``; see host/conditions.py.
     `out_of_memory`: that the kernel killed it for want of memory, in words; see host/oom.py.
     `last_words`: the end of its stderr, if it left no exception.
-    `python`: the interpreter, if a module was missing in it.
+    `python`, `tensorflow`: the interpreter and its TensorFlow's version, if an exception was left (a version only if it can be found).
     """
 
     failed_first: bool = False
@@ -336,6 +336,7 @@ class Evidence:
     out_of_memory: str = ""
     last_words: str = ""
     python: str = ""
+    tensorflow: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..model.remedies import install_keras_2
 from ..model.strategies import STRATEGIES, named
 from .facts import HostReport, Machine, Python, TensorFlow
 from .finding import Finding, Wanted, error, note, warning
@@ -79,13 +80,12 @@ def _tensorflow(found: TensorFlow) -> Iterator[Finding]:
 
 def _keras(found: TensorFlow, facts: HostReport, wanted: Wanted) -> Iterator[Finding]:
     asked = wanted.env.get("TF_USE_LEGACY_KERAS", facts.machine.environment.get("TF_USE_LEGACY_KERAS", "") if facts.machine else "")
-    minor = ".".join(found.version.split(".")[:2])
-    install = f"pip install 'tf-keras~={minor}.0' and --env TF_USE_LEGACY_KERAS=1"
+    install = install_keras_2(facts.python.executable if facts.python else "", found.version)
     if not found.keras:
         why = found.keras_problem
         if asked.lower() in ("1", "true") and not found.tf_keras:
             what = "TF_USE_LEGACY_KERAS=1 is set and tf-keras is not installed"
-            yield error("keras", what, why, f"pip install 'tf-keras~={minor}.0', or unset TF_USE_LEGACY_KERAS")
+            yield error("keras", what, why, f"{install}, or unset TF_USE_LEGACY_KERAS")
         else:
             yield warning("keras", "tf.keras cannot be imported", why, "pip install --upgrade keras, unless the script uses no Keras")
     elif not found.keras.startswith("2."):
@@ -98,7 +98,7 @@ def _keras(found: TensorFlow, facts: HostReport, wanted: Wanted) -> Iterator[Fin
             "keras",
             f"tf.keras is Keras {found.keras}, whose Model.fit {why}",
             "custom training loops work, with Keras models too",
-            f"for fit: {install}",
+            f"for fit, Keras 2: {install}, and --env TF_USE_LEGACY_KERAS=1",
         )
 
 

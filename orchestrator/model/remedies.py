@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from worker.contract import DATA_SERVICE
+from worker.contract import DATA_SERVICE, Evidence
 from worker.records import dataclass
 
 from .cluster import TaskStatus
@@ -21,7 +21,7 @@ _SIGKILL, _SIGABRT, _SIGBUS, _SIGSEGV, _SIGILL = (128 + number for number in (9,
 class Remedy:
     """`kind`: pattern of the exception's type, without its module; `text`: one that its message or its traceback holds.
 
-    `advice` may use the groups of `text` and ``{python}``, the task's interpreter.
+    `advice` may use the groups of `text`, ``{python}``, the task's interpreter, and ``{keras_2}``, the command that installs Keras 2 there.
     """
 
     kind: str
@@ -29,8 +29,108 @@ class Remedy:
     advice: str
 
 
+_MISSING_NAME = "AttributeError|ImportError|ModuleNotFoundError"
+_REFUSED_ARGUMENT = "TypeError|ValueError"
+_USE_KERAS_2 = "or use Keras 2: {keras_2}, and --env TF_USE_LEGACY_KERAS=1"
+
+# Some of the 351 names that tf.compat.v1 has and tf has not, those with which scripts begin; and the same for tf.train and others.
+_TENSORFLOW_1 = (
+    r"(?:module 'tensorflow' has no attribute|cannot import name) '(?:Session|InteractiveSession|placeholder|placeholder_with_default"
+    r"|app|flags|gfile|logging|layers|contrib|ConfigProto|GPUOptions|GraphDef|GraphKeys|RunOptions|Summary|Print|AUTO_REUSE|Dimension"
+    r"|FixedLenFeature|VarLenFeature|get_variable|get_variable_scope|variable_scope|get_default_graph|reset_default_graph|get_collection"
+    r"|add_to_collection|global_variables|trainable_variables|(?:global|local)_variables_initializer|tables_initializer"
+    r"|initialize_all_variables|set_random_seed|(?:en|dis)able_(?:eager_execution|v2_behavior)|to_(?:float|int32|int64)|truncated_normal"
+    r"|random_(?:normal|uniform|shuffle|crop)|(?:truncated_normal|glorot_uniform|variance_scaling)_initializer|py_func|python_io|log|mod|div"
+    r"|assign|assign_add|decode_raw|parse_single_example|read_file|string_split|sparse_tensor_to_dense)'"
+    r"|module 'tensorflow\._api\.v2\.(?:train|nn|summary|data)' has no attribute '(?:\w+(?:Optimizer|Hook|Session)|Saver|Scaffold"
+    r"|Server|Supervisor|replica_device_setter|\w*_global_step|global_step|\w+_decay|FileWriter|merge|merge_all|rnn_cell|\w*dynamic_rnn"
+    r"|static_rnn|softmax_cross_entropy_with_logits_v2|make_\w+_iterator)'"
+    r"|object has no attribute '(?:make_(?:one_shot|initializable)_iterator)'"
+    r"|No module named '(?:tensorflow\.(?:examples|contrib)[\w.]*)'"
+    r"|tf\.\w+\(\) is not compatible with eager execution"
+)
+
 # The first that fits counts.
 REMEDIES = (
+    Remedy(
+        _MISSING_NAME,
+        r"(?:module '(?:tensorflow|keras)[\w.]*' has no attribute|cannot import name) '(?:tf_)?estimator'"
+        r"|No module named 'tensorflow(?:_|\.|\.python\.)estimator",
+        "Estimators are gone since TensorFlow 2.16: train with Keras or with a loop of your own "
+        "(https://www.tensorflow.org/guide/migrate/migrating_estimator)",
+    ),
+    Remedy(
+        f"{_MISSING_NAME}|RuntimeError",
+        _TENSORFLOW_1,
+        "this script is written for TensorFlow 1, and orch runs TensorFlow 2: tf_upgrade_v2 --infile SCRIPT --outfile NEW (a command that "
+        "comes with TensorFlow) rewrites most names to tf.compat.v1; tf.contrib and tensorflow.examples are gone, and what a script takes "
+        "from them has to be replaced by hand (https://www.tensorflow.org/guide/migrate)",
+    ),
+    Remedy(
+        "ImportError",
+        r"Keras cannot be imported\. Check that it is installed",
+        "{python} has not the Keras that is asked for: TF_USE_LEGACY_KERAS=1 asks for Keras 2, so unset it or install tf-keras: {keras_2} "
+        "(without --no-deps pip may replace tensorflow-cpu by the build for CUDA); where that variable is not set, pip install keras",
+    ),
+    Remedy("ModuleNotFoundError", r"No module named 'tf_keras'", "tf-keras (Keras 2) is not installed in {python}: {keras_2}"),
+    Remedy(
+        _MISSING_NAME,
+        r"module 'keras[\w.]*' has no attribute 'experimental'|No module named '(?:tensorflow\.)?keras\.\w+\.experimental",
+        "this is a name of Keras 2's: Keras 3 has the same things without `experimental` (tf.keras.callbacks.BackupAndRestore, "
+        f"tf.keras.layers.Rescaling, tf.keras.optimizers.SGD, …); {_USE_KERAS_2}",
+    ),
+    Remedy(
+        _MISSING_NAME,
+        r"`keras\.optimizers\.legacy` is not supported|No module named '(?:tensorflow\.)?keras\.optimizers\.legacy",
+        f"this is a name of Keras 2's: Keras 3 has the same optimizers without `legacy` (tf.keras.optimizers.SGD, …); {_USE_KERAS_2}",
+    ),
+    Remedy(
+        "AttributeError",
+        r"object has no attribute 'reset_states'",
+        f"this is Keras 2's name: a metric of Keras 3 has reset_state(); {_USE_KERAS_2}",
+    ),
+    Remedy(
+        "AttributeError",
+        r"'(?:SGD|Adam|AdamW|RMSprop|Adagrad|Adadelta|Adamax|Nadam|Ftrl|Lion|Adafactor)' object has no attribute '(?P<name>\w+)'",
+        "an optimizer of Keras 3 has no {name}: it has learning_rate for lr, apply_gradients(zip(gradients, variables)) with a "
+        f"tf.GradientTape for minimize, and variables for get_weights; {_USE_KERAS_2}",
+    ),
+    Remedy(
+        "AttributeError",
+        r"object has no attribute '(?:fit_generator|evaluate_generator|predict_generator|predict_classes|predict_proba)'",
+        "this is a method of Keras 2's: fit, evaluate and predict of Keras 3 take generators, and tf.argmax(predictions, -1) gives the classes",
+    ),
+    Remedy(
+        "ValueError",
+        r"must end in `(?P<ending>\.[\w.]+)`",
+        "Keras 3 writes only files whose names end in {ending} here, where Keras 2 took any name: "
+        f"add {{ending}} to the name; {_USE_KERAS_2}",
+    ),
+    Remedy(
+        "ValueError",
+        r"Invalid filepath extension for saving|`save_format` argument is deprecated in Keras 3|File format not supported: filepath=",
+        "Keras 3 saves and loads .keras (a model), .weights.h5 (its weights) and .h5 files; Keras 2 took any name and made a SavedModel: "
+        f"change the name, or use model.export(path) for a SavedModel; {_USE_KERAS_2}",
+    ),
+    Remedy(
+        _REFUSED_ARGUMENT,
+        r"Argument\(s\) not recognized: \{|Unrecognized keyword arguments passed to \w+: \{|Invalid value for argument `reduction`"
+        r"|(?:Trainer|Optimizer|ModelCheckpoint|TensorBoard)\.\w+\(\) got an unexpected keyword argument"
+        r"|A KerasTensor cannot be used as input to a TensorFlow function",
+        "Keras 3 does not take this; where Keras 2 did, leave the argument out or use what Keras 3 has in its place (learning_rate for lr, "
+        f"https://keras.io/guides/migrating_to_keras_3); {_USE_KERAS_2}",
+    ),
+    Remedy(
+        _MISSING_NAME,
+        r"module 'keras[\w.]*' has no attribute|No module named '(?:tensorflow\.)?keras\.[\w.]+'"
+        r"|cannot import name '\w+' from '(?:tensorflow\.)?keras[\w.]*'",
+        f"Keras 3 has no such name; if it is one of Keras 2's, take what Keras 3 has in its place, {_USE_KERAS_2}",
+    ),
+    Remedy(
+        "ModuleNotFoundError",
+        r"No module named '(?P<name>tensorflow\.[^']+)'",
+        "the TensorFlow in {python} has no {name}: the script is written for another release, or a file of yours is called tensorflow.py",
+    ),
     Remedy(
         "ModuleNotFoundError",
         r"No module named '(?P<name>[^']+)'",
@@ -84,13 +184,13 @@ REMEDIES = (
         "ValueError",
         r"Attempt to convert a value \(PerReplica:[\s\S]*unsupported type|Invalid reduction dimension 0 for input with 0 dimensions",
         "fit() of Keras 3 does not work on several workers: write the training loop yourself (examples/mwms_custom_loop.py), "
-        "or use tf-keras and --env TF_USE_LEGACY_KERAS=1",
+        f"{_USE_KERAS_2}",
     ),
     Remedy(
         "ValueError",
         r"pass this dataset to ClusterCoordinator\.create_per_worker_dataset",
         "fit() of Keras 3 does not work with parameter servers: write the training loop yourself (examples/parameter_server.py), "
-        "or use tf-keras and --env TF_USE_LEGACY_KERAS=1",
+        f"{_USE_KERAS_2}",
     ),
     Remedy(
         "RuntimeError",
@@ -128,6 +228,16 @@ def of_stalled(name: str) -> str:
     return f"find out what held {name} up: where it was, and its log; a stalled task often waits for input or for a lock"
 
 
+def install_keras_2(python: str, tensorflow: str) -> str:
+    """The command that installs Keras 2 beside this version of TensorFlow.
+
+    tf-keras depends on the package ``tensorflow``, which pip would install over ``tensorflow-cpu``: tf-keras 2.21 onto 2.21 of that did so.
+    """
+    minor = ".".join(tensorflow.split(".")[:2])
+    version = f"{minor}.0" if minor.replace(".", "").isdigit() else "MAJOR.MINOR.0"  # of TensorFlow, if nobody has found it
+    return f"{python or 'python'} -m pip install --no-deps 'tf-keras~={version}'"
+
+
 def find(task: TaskStatus, *, serves: bool = False) -> str:
     """The remedy for a task's own end; empty if none is known. `serves`: it was to run until others are done."""
     if task.code == 0 and task.type in DATA_SERVICE:
@@ -139,15 +249,16 @@ def find(task: TaskStatus, *, serves: bool = False) -> str:
         return f"likely out of memory: {evidence.out_of_memory}; give the tasks less to hold, run fewer on this host, or raise the limit"
     if task.failure is not None:
         kind, text = task.failure.type.rpartition(".")[2], f"{task.failure.message}\n{task.failure.traceback}"
-        return _look_up(kind, text, evidence.python)
-    return _of_words(evidence.last_words, evidence.python) or _BY_CODE.get(task.code or 0, "")
+        return _look_up(kind, text, evidence)
+    return _of_words(evidence.last_words, evidence) or _BY_CODE.get(task.code or 0, "")
 
 
-def _look_up(kind: str, text: str, python: str) -> str:
+def _look_up(kind: str, text: str, evidence: Evidence) -> str:
+    keras_2 = install_keras_2(evidence.python, evidence.tensorflow)
     for remedy in REMEDIES:
         match = re.search(remedy.text, text) if re.fullmatch(remedy.kind, kind) else None
         if match is not None:
-            return remedy.advice.format(python=python or "the tasks' Python", **match.groupdict())
+            return remedy.advice.format(python=evidence.python or "the tasks' Python", keras_2=keras_2, **match.groupdict())
     return ""
 
 
@@ -156,10 +267,10 @@ _ERROR_LINE = re.compile(
 )
 
 
-def _of_words(words: str, python: str) -> str:
+def _of_words(words: str, evidence: Evidence) -> str:
     """The same for what a log ends with: the last line there that looks like an error's."""
     found = list(_ERROR_LINE.finditer(words))
     if found:
         last = found[-1]
-        return _look_up(last[1] or last[3], words[last.start() :], python)
-    return _look_up("OSError", words[-400:], python) if "No space left on device" in words[-400:] else ""
+        return _look_up(last[1] or last[3], words[last.start() :], evidence)
+    return _look_up("OSError", words[-400:], evidence) if "No space left on device" in words[-400:] else ""

@@ -84,7 +84,7 @@ ROWS = [
         "a CPU with AVX",
     ),
     # Keras
-    (tensorflow(keras="3.15.1"), MWMS, "warning keras", "tf-keras~=2.21.0"),
+    (tensorflow(keras="3.15.1"), MWMS, "warning keras", "/usr/bin/python3 -m pip install --no-deps 'tf-keras~=2.21.0'"),
     (tensorflow(keras="3.15.1"), PS, "warning keras", "cannot work under ParameterServerStrategy"),
     (tensorflow(keras="3.15.1"), Wanted(), "note keras", "keras#20585"),
     (

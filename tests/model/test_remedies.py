@@ -5,6 +5,8 @@ The copy to a GPU that has no room is as users of TensorFlow report it: it was n
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from orchestrator.model import remedies
@@ -13,77 +15,117 @@ from worker.contract import Evidence, Failure
 
 TF = "tensorflow.python.framework.errors_impl."
 ON_GPU = "on /job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc"
-FAILURES = {
-    "ModuleNotFoundError": (
+INSTALL = "/opt/py/bin/python -m pip install --no-deps 'tf-keras~=2.21.0'"
+FAILURES = [
+    (
+        "ModuleNotFoundError",
         "No module named 'frobnicate'",
         "frobnicate is not installed in /opt/py/bin/python: install it there, or choose",
     ),
-    "OSError": ("[Errno 28] No space left on device", "the disk is full"),
-    "OSError ": ("[Errno 122] Disk quota exceeded: 'x'", "the disk is full"),
-    "OSError  ": ("[Errno 98] Address already in use", "a port was taken"),
-    "OSError   ": ("[Errno 24] Too many open files: 'x'", "ulimit -n"),
-    f"{TF}ResourceExhaustedError": (
+    ("OSError", "[Errno 28] No space left on device", "the disk is full"),
+    ("OSError", "[Errno 122] Disk quota exceeded: 'x'", "the disk is full"),
+    ("OSError", "[Errno 98] Address already in use", "a port was taken"),
+    ("OSError", "[Errno 24] Too many open files: 'x'", "ulimit -n"),
+    (
+        f"{TF}ResourceExhaustedError",
         "{{function_node __wrapped__WriteFile}} /dev/full; No space left on device [Op:WriteFile]",
         "the disk is full",
     ),
-    f"{TF}ResourceExhaustedError ": (
+    (
+        f"{TF}ResourceExhaustedError",
         "OOM when allocating tensor with shape[1048576,1048576,64] and type float on "
         "/job:localhost/replica:0/task:0/device:CPU:0 by allocator cpu [Op:Fill] name: ",
         "the host's memory did not suffice",
     ),
-    f"{TF}ResourceExhaustedError  ": (
+    (
+        f"{TF}ResourceExhaustedError",
         f"OOM when allocating tensor with shape[8] and type float {ON_GPU}",
         "--memory-growth or --gpu-memory MB",
     ),
-    f"{TF}InternalError": ("failed call to cuInit: CUDA_ERROR_OUT_OF_MEMORY: out of memory", "the GPU's memory is used up"),
-    f"{TF}InternalError ": (
+    (f"{TF}InternalError", "failed call to cuInit: CUDA_ERROR_OUT_OF_MEMORY: out of memory", "the GPU's memory is used up"),
+    (
+        f"{TF}InternalError",
         "Failed copying input tensor from /job:localhost/replica:0/task:0/device:CPU:0 to /job:localhost/replica:0/task:0/device:GPU:0 "
         "in order to run _EagerConst: Dst tensor is not initialized.",
         "likely the GPU's memory is used up",
     ),
-    "MemoryError": ("", "the host's memory did not suffice"),
-    "numpy._core._exceptions._ArrayMemoryError": ("Unable to allocate 8.00 PiB for an array", "the host's memory did not suffice"),
-    "PermissionError": ("[Errno 13] Permission denied: '/root/x'", "this user may not do that"),
-    f"{TF}UnknownError": ("Could not start gRPC server", "a port was taken"),
-    "RuntimeError": ("Collective ops must be configured at program startup", "make the strategy before anything else"),
-    "ValueError": (
+    ("MemoryError", "", "the host's memory did not suffice"),
+    ("numpy._core._exceptions._ArrayMemoryError", "Unable to allocate 8.00 PiB for an array", "the host's memory did not suffice"),
+    ("PermissionError", "[Errno 13] Permission denied: '/root/x'", "this user may not do that"),
+    (f"{TF}UnknownError", "Could not start gRPC server", "a port was taken"),
+    ("RuntimeError", "Collective ops must be configured at program startup", "make the strategy before anything else"),
+    (
+        "ValueError",
         "Attempt to convert a value (PerReplica:{\n  0: <tf.Tensor: shape=(2, 2), dtype=float32, numpy=\narray([[1., 1.]], "
         "dtype=float32)>\n}) with an unsupported type (<class 'tensorflow.python.distribute.values.PerReplica'>) to a Tensor.",
         "fit() of Keras 3 does not work on several workers",
     ),
-    "ValueError ": ("Invalid reduction dimension 0 for input with 0 dimensions", "fit() of Keras 3 does not work on several workers"),
-    "ValueError  ": (
+    ("ValueError", "Invalid reduction dimension 0 for input with 0 dimensions", "fit() of Keras 3 does not work on several workers"),
+    (
+        "ValueError",
         "To use this dataset, you need to pass this dataset to ClusterCoordinator.create_per_worker_dataset.",
         "fit() of Keras 3 does not work with parameter servers",
     ),
-    f"{TF}InvalidArgumentError": (
+    (
+        f"{TF}InvalidArgumentError",
         "Collective ops is aborted by: Shape mismatch in the collective instance 100. Op at device /job:worker/replica:0/task:1",
         "tensors of different shapes",
     ),
-    f"{TF}InvalidArgumentError ": (
+    (
+        f"{TF}InvalidArgumentError",
         "Failed to get element from worker 127.0.0.1:50239: Failed to get an element, with a nonretryable error: Failed to get element: "
         "ValueError: Could not find callback with key=pyfunc_1 in the registry.",
         "apply it after distribute()",
     ),
-}
+    # What scripts for TensorFlow 1 and for Keras 2 run into; tests/real/test_remedies.py has TensorFlow say the like.
+    ("AttributeError", "module 'tensorflow' has no attribute 'estimator'", "Estimators are gone since TensorFlow 2.16"),
+    ("ModuleNotFoundError", "No module named 'tensorflow_estimator'", "Estimators are gone since TensorFlow 2.16"),
+    ("ModuleNotFoundError", "No module named 'tensorflow.examples'", "written for TensorFlow 1"),
+    ("ImportError", "cannot import name 'logging' from 'tensorflow' (/x/tensorflow/__init__.py)", "tf_upgrade_v2 --infile SCRIPT"),
+    ("AttributeError", "module 'tensorflow._api.v2.train' has no attribute 'AdamOptimizer'", "written for TensorFlow 1"),
+    ("RuntimeError", "tf.placeholder() is not compatible with eager execution.", "written for TensorFlow 1"),
+    ("ModuleNotFoundError", "No module named 'tensorflow.foo'", "the TensorFlow in /opt/py/bin/python has no tensorflow.foo"),
+    ("ImportError", "Keras cannot be imported. Check that it is installed.", f"unset it or install tf-keras: {INSTALL} (without"),
+    ("ModuleNotFoundError", "No module named 'tf_keras'", INSTALL),
+    ("AttributeError", "module 'keras.callbacks' has no attribute 'experimental'", "tf.keras.callbacks.BackupAndRestore"),
+    ("ImportError", "`keras.optimizers.legacy` is not supported in Keras 3. When using `tf.keras`, to continue", "without `legacy`"),
+    ("AttributeError", "'Mean' object has no attribute 'reset_states'", f"has reset_state(); or use Keras 2: {INSTALL}, and --env TF_USE"),
+    ("AttributeError", "'Adam' object has no attribute 'lr'", "an optimizer of Keras 3 has no lr: it has learning_rate"),
+    ("AttributeError", "'Sequential' object has no attribute 'fit_generator'", "a method of Keras 2's"),
+    ("ValueError", "The filename must end in `.weights.h5`. Received: filepath=w", "add .weights.h5 to the name"),
+    ("ValueError", "The filepath provided must end in `.keras` (Keras model format). Received: filepath=w", "add .keras to the name"),
+    ("ValueError", "Invalid filepath extension for saving. Please add either a `.keras` extension", "model.export(path)"),
+    ("ValueError", "Argument(s) not recognized: {'lr': 0.1}", "learning_rate for lr"),
+    ("AttributeError", "module 'keras._tf_keras.keras.layers' has no attribute 'DenseFeatures'", "Keras 3 has no such name"),
+    ("ModuleNotFoundError", "No module named 'keras.engine'", "Keras 3 has no such name"),
+]
 
 
 def failed(kind: str, message: str, trace: str = "") -> TaskStatus:
-    failure = Failure(kind.strip(), message, f"Traceback …\n{trace}{kind.strip()}: {message}\n", 1.0)
-    return TaskStatus("worker-0", "a", code=1, failure=failure, evidence=Evidence(python="/opt/py/bin/python"))
+    failure = Failure(kind, message, f"Traceback …\n{trace}{kind}: {message}\n", 1.0)
+    return TaskStatus("worker-0", "a", code=1, failure=failure, evidence=Evidence(python="/opt/py/bin/python", tensorflow="2.21.0"))
 
 
-@pytest.mark.parametrize("kind", FAILURES)
-def test_a_known_failure_has_its_remedy(kind: str) -> None:
-    message, remedy = FAILURES[kind]
+@pytest.mark.parametrize(("kind", "message", "remedy"), FAILURES)
+def test_a_known_failure_has_its_remedy(kind: str, message: str, remedy: str) -> None:
     assert remedy in remedies.find(failed(kind, message))
 
 
 def test_every_remedy_is_reached() -> None:
-    evaluator = failed("KeyError", "'evaluator'", '  File "/x/tensorflow/python/distribute/multi_worker_util.py", line 1, in f\n')
-    found = {remedies.find(task) for task in (evaluator, *(failed(kind, message) for kind, (message, _) in FAILURES.items()))}
-    assert "" not in found
-    assert len(found) == len({remedy.advice for remedy in remedies.REMEDIES})
+    trace = '  File "/x/tensorflow/python/distribute/multi_worker_util.py", line 1, in f\n'
+    tasks = [failed("KeyError", "'evaluator'", trace), *(failed(kind, message) for kind, message, _ in FAILURES)]
+    for remedy in remedies.REMEDIES:
+        assert any(_is_of(remedy, remedies.find(task)) for task in tasks), remedy
+
+
+def _is_of(remedy: remedies.Remedy, found: str) -> bool:
+    return re.match(re.sub(r"\\\{\w+\\\}", ".+", re.escape(remedy.advice)), found) is not None
+
+
+def test_where_the_version_of_tensorflow_is_not_known_the_command_says_so() -> None:
+    assert remedies.install_keras_2("", "") == "python -m pip install --no-deps 'tf-keras~=MAJOR.MINOR.0'"
+    assert remedies.install_keras_2("/p", "of unknown version") == "/p -m pip install --no-deps 'tf-keras~=MAJOR.MINOR.0'"
+    assert remedies.install_keras_2("/p", "2.22.0-rc1") == "/p -m pip install --no-deps 'tf-keras~=2.22.0'"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from .. import clock, contract, files
 from ..records import dataclass
+from . import look
 from .oom import OomCounter
 from .output import TaskOutput
 
@@ -18,7 +19,9 @@ LAST_WORDS = 4096
 """Bytes of a task's stderr that go with its end, if it left no exception."""
 
 
-def gather(output: TaskOutput, code: int, failure: contract.Failure | None, stopped_at: float, memory: OomCounter) -> contract.Evidence:
+def gather(
+    order: contract.TaskOrder, output: TaskOutput, code: int, failure: contract.Failure | None, stopped_at: float, memory: OomCounter
+) -> contract.Evidence:
     """What is known of an end beyond its code, which is -n for signal n.
 
     `stopped_at`: when the task was told to stop, in seconds since the epoch; 0: it was not.
@@ -28,7 +31,8 @@ def gather(output: TaskOutput, code: int, failure: contract.Failure | None, stop
         failed_first=failure is not None and 0 < failure.at < stopped_at,
         out_of_memory=memory.claim() if own and code == -signal.SIGKILL else "",
         last_words=_read_end(output.path("stderr")) if own and failure is None else "",
-        python=sys.executable if failure is not None and failure.type == "ModuleNotFoundError" else "",
+        python=sys.executable if failure is not None else "",
+        tensorflow=look.find_tensorflow((order.env,), order.cwd) or "" if failure is not None else "",
     )
 
 

@@ -254,7 +254,7 @@ class TaskTable:
         if code and not task.stopped:
             self._before_failure()
         failure = evidence.read_failure(task.output.directory)
-        found = evidence.gather(task.output, code, failure, task.stopped_at, self._oom)
+        found = evidence.gather(task.order, task.output, code, failure, task.stopped_at, self._oom)
         exited = contract.Exited(
             task.order.task,
             task.order.attempt,

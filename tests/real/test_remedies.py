@@ -1,0 +1,103 @@
+"""What to do about names that TensorFlow and Keras do not have any more: the errors are those of the TensorFlow that is installed here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.model import remedies
+from orchestrator.model.cluster import TaskStatus
+from worker.contract import Evidence, Failure, from_json
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
+
+TENSORFLOW_1, ESTIMATOR = "this script is written for TensorFlow 1", "Estimators are gone"
+MODEL = "model = tf.keras.Sequential([tf.keras.Input((2,)), tf.keras.layers.Dense(1)]); model"
+STATEMENTS = {
+    "tf.keras.metrics.SparseCategoricalAccuracy().reset_states()": "a metric of Keras 3 has reset_state()",
+    "tf.keras.callbacks.experimental.BackupAndRestore(backup_dir='x')": "tf.keras.callbacks.BackupAndRestore",
+    "tf.keras.layers.experimental.preprocessing.Rescaling(1 / 255)": "tf.keras.layers.Rescaling",
+    "from tensorflow.keras.layers.experimental import preprocessing": "tf.keras.layers.Rescaling",
+    "tf.keras.optimizers.legacy.SGD(0.1)": "the same optimizers without `legacy`",
+    "tf.keras.callbacks.ModelCheckpoint('ck-{epoch}', save_weights_only=True)": "add .weights.h5 to the name",
+    "tf.keras.callbacks.ModelCheckpoint('ck-{epoch}')": "add .keras to the name",
+    f"{MODEL}.save_weights('w')": "add .weights.h5 to the name",
+    f"{MODEL}.load_weights('w')": "change the name",
+    f"{MODEL}.save('model')": "model.export(path) for a SavedModel",
+    f"{MODEL}.save('model', save_format='tf')": "model.export(path) for a SavedModel",
+    f"{MODEL}.fit_generator(None)": "a method of Keras 2's",
+    f"{MODEL}.compile(loss='mse', experimental_steps_per_execution=5)": "Keras 3 does not take this",
+    f"{MODEL}.fit([[1., 1.]], [1.], workers=2)": "Keras 3 does not take this",
+    "tf.keras.optimizers.Adam(lr=0.1)": "learning_rate for lr",
+    "tf.keras.optimizers.Adam(0.1).lr": "an optimizer of Keras 3 has no lr",
+    "tf.keras.optimizers.SGD(0.1).minimize(lambda: 1.0, [])": "an optimizer of Keras 3 has no minimize",
+    "tf.keras.losses.MeanSquaredError(reduction='auto')": "Keras 3 does not take this",
+    "tf.keras.layers.DenseFeatures([])": "Keras 3 has no such name",
+    "from keras.utils import np_utils": "Keras 3 has no such name",
+    "from keras.layers.normalization import BatchNormalization": "Keras 3 has no such name",
+    "os.environ['TF_USE_LEGACY_KERAS'] = '1'; tf.keras.Sequential()": "has not the Keras that is asked for",
+    "tf.estimator.RunConfig()": ESTIMATOR,
+    "tf.compat.v1.estimator": ESTIMATOR,
+    "tf.keras.estimator.model_to_estimator(None)": ESTIMATOR,
+    "from tensorflow import estimator": ESTIMATOR,
+    "import tensorflow_estimator": ESTIMATOR,
+    "from tensorflow.examples.tutorials.mnist import input_data": TENSORFLOW_1,
+    "import tensorflow.contrib.slim as slim": TENSORFLOW_1,
+    "from tensorflow import logging": TENSORFLOW_1,
+    "tf.contrib.distribute": TENSORFLOW_1,
+    "tf.logging.set_verbosity(0)": TENSORFLOW_1,
+    "tf.Session()": TENSORFLOW_1,
+    "tf.placeholder(tf.float32)": TENSORFLOW_1,
+    "tf.compat.v1.placeholder(tf.float32)": TENSORFLOW_1,
+    "tf.app.flags": TENSORFLOW_1,
+    "tf.train.Server({})": TENSORFLOW_1,
+    "tf.train.MonitoredTrainingSession()": TENSORFLOW_1,
+    "tf.train.AdamOptimizer(0.1)": TENSORFLOW_1,
+    "tf.summary.merge_all()": TENSORFLOW_1,
+    "tf.data.Dataset.range(2).make_one_shot_iterator()": TENSORFLOW_1,
+    "import tensorflow.no_such_part": "has no tensorflow.no_such_part",
+    "tf.no_such_name": "",
+    "tf.keras.Input": None,
+}
+# Each statement in a fork of one import, so that what one of them sets does not reach the next.
+PROVOKE = """
+import json, os, sys
+import tensorflow as tf
+from worker.task import failure
+for number, statement in enumerate(json.load(open("statements.json"))):
+    os.mkdir(str(number))
+    if os.fork() == 0:
+        try:
+            exec(statement, {"tf": tf, "os": os})
+        except BaseException as error:
+            failure.record(error, str(number))
+        os._exit(0)
+    os.wait()
+"""
+
+
+@pytest.fixture(scope="module")
+def provoked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("provoked")
+    (directory / "statements.json").write_text(json.dumps(list(STATEMENTS)))
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    subprocess.run([sys.executable, "-c", PROVOKE], cwd=directory, env=environment, check=True, timeout=280, stderr=subprocess.DEVNULL)
+    return directory
+
+
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_an_error_of_another_tensorflow_s_script_has_its_remedy(provoked: Path, statement: str) -> None:
+    expected, path = STATEMENTS[statement], provoked / str(list(STATEMENTS).index(statement)) / "error.json"
+    if expected is None:  # it raises nothing: the others are not just anything that goes wrong here
+        assert not path.exists()
+        return
+    failure = from_json(Failure, json.loads(path.read_text()))
+    task = TaskStatus("worker-0", "a", code=1, failure=failure, evidence=Evidence(python="/py", tensorflow="2.21.0"))
+    found = remedies.find(task)
+    assert (expected in found) if expected else found == "", failure.message
+    assert "Keras 2:" not in found or "/py -m pip install --no-deps 'tf-keras~=2.21.0', and --env TF_USE_LEGACY_KERAS=1" in found
