@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import os
 import signal
 import sys
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from typing import Protocol
 
 from .errors import INTERRUPTED, TERMINATED
 
@@ -26,8 +27,41 @@ def expected_endings() -> tuple[signal.Signals, ...]:
     return tuple(number for number in ENDINGS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN)
 
 
+class Steered(Protocol):
+    """What signals are about; see `Supervisor`."""
+
+    def stop(self, reason: str, code: int) -> None: ...
+
+    def restart(self) -> None: ...
+
+    def show_stacks(self) -> None: ...
+
+
+@contextlib.contextmanager
+def handle_signals(run: Steered) -> Iterator[None]:
+    """Act on the signals that this process gets, in the loop that runs now. For a process that does nothing else than to run this run.
+
+    Before and after, they are held back (`hold_signals`).
+    """
+    import asyncio  # here, for a process that only holds signals back would wait for its import
+
+    loop = asyncio.get_running_loop()
+    endings = expected_endings()
+    for number in endings:
+        loop.add_signal_handler(number, run.stop, *ENDINGS[number])
+    loop.add_signal_handler(signal.SIGUSR1, run.show_stacks)
+    loop.add_signal_handler(signal.SIGUSR2, run.restart)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (*ENDINGS, *REQUESTS))
+    try:
+        yield
+    finally:
+        hold_signals()
+        for number in (*endings, *REQUESTS):
+            loop.remove_signal_handler(number)
+
+
 def hold_signals() -> Collection[int]:
-    """Keep the signals that end a run until `Supervisor.run` can act on them: an early Ctrl-C is not lost, and ends nothing half-way.
+    """Keep the signals that end a run until `handle_signals` acts on them: an early Ctrl-C is not lost, and ends nothing half-way.
 
     Returns those that were blocked before.
     """
@@ -40,6 +74,8 @@ def watch_children_without_threads() -> None:
 
     Where the kernel has no pidfds, it stays so (asyncio/unix_events.py, `ThreadedChildWatcher`).
     """
+    import asyncio
+
     if sys.version_info < (3, 12) and hasattr(os, "pidfd_open"):
         try:
             os.close(os.pidfd_open(os.getpid()))

@@ -7,9 +7,7 @@ by the `Viewer` it is given. Frames and signals become events; an event is recor
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
-import signal
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +32,7 @@ from .outputs import Outputs
 from .preparation import Preparation
 from .record.journal import REPORTS_S, HostReady, Pace, RunBegun, RunEvent, RunNoted, TaskBegan, TemplateReady
 from .record.rundir import RunDir
-from .signals import ENDINGS, REQUESTS, expected_endings, hold_signals
+from .signals import hold_signals
 
 UNFORMED_S = 3.0
 """When a cluster that has not formed is first said to be waiting for somebody."""
@@ -64,7 +62,11 @@ class EndedEarlyError(Exception):
 
 
 class Supervisor:
-    """Runs one spec once. Make it, `run` it, and it is spent."""
+    """Runs one spec once. Make it, `run` it, and it is spent.
+
+    While it runs, `stop`, `restart`, `show_stacks` and `send_signal` are called from its own loop: by a signal's handler, or for a
+    program that has launched the run (`controller`). It installs no handler itself, so it can run in any thread.
+    """
 
     def __init__(self, spec: ClusterSpec, backend: Backend, rundir: RunDir, viewer: Viewer) -> None:
         self._spec, self._backend, self._rundir, self._viewer = spec, backend, rundir, viewer
@@ -92,26 +94,25 @@ class Supervisor:
         self._links = self._preparation.links
         self._farewell = Farewell(self._links, self._preparation.facts, self._note)
         began_at = now()
-        with self._signals():
-            try:
-                self._record(RunBegun(began_at))
-                self._plan = await self._prepare()
-                self._launch(self._plan, began_at)
-                verdict = await self._finished
-            except EndedEarlyError as ended:
-                verdict = ended.verdict(began_at)
-            except BaseException:
-                await asyncio.gather(*(link.kill() for link in self._links.values()))
-                raise
-            if self._timer is not None:
-                self._timer.cancel()
-            await self._farewell.take()
-            self._tell_of_the_rest(self._farewell.left)
-            self._outputs.write_marks()
-            if self._lost:
-                # Tasks die with their agent; what they had put into sessions of their own may not have.
-                with ThreadPoolExecutor(1, initializer=hold_signals) as thread:
-                    await self._loop.run_in_executor(thread, self._backend.cancel, self._rundir.run_id)
+        try:
+            self._record(RunBegun(began_at))
+            self._plan = await self._prepare()
+            self._launch(self._plan, began_at)
+            verdict = await self._finished
+        except EndedEarlyError as ended:
+            verdict = ended.verdict(began_at)
+        except BaseException:
+            await asyncio.gather(*(link.kill() for link in self._links.values()))
+            raise
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._farewell.take()
+        self._tell_of_the_rest(self._farewell.left)
+        self._outputs.write_marks()
+        if self._lost:
+            # Tasks die with their agent; what they had put into sessions of their own may not have.
+            with ThreadPoolExecutor(1, initializer=hold_signals) as thread:
+                await self._loop.run_in_executor(thread, self._backend.cancel, self._rundir.run_id)
         return verdict
 
     @property
@@ -198,23 +199,18 @@ class Supervisor:
         else:
             self._preparation.give_up(OrchError(f"host {host} cannot be used: {reason}"))
 
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        endings = expected_endings()
-        for number in endings:
-            self._loop.add_signal_handler(number, self._on_signal, number)
-        self._loop.add_signal_handler(signal.SIGUSR1, self._show_stacks)
-        self._loop.add_signal_handler(signal.SIGUSR2, lambda: self._happen(events.RestartAsked(now())))
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (*ENDINGS, *REQUESTS))
-        try:
-            yield
-        finally:
-            hold_signals()
-            for number in (*endings, *REQUESTS):
-                self._loop.remove_signal_handler(number)
+    def _fail(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A mistake of our own, in a timer or a signal's handler: the run must not go on without what it was to do."""
+        loop.default_exception_handler(context)
+        error = OrchError(f"a mistake of orch's own: {context.get('exception') or context['message']}; please report it")
+        self._preparation.give_up(error)
+        if not self._finished.done():
+            self._finished.set_exception(error)
 
-    def _on_signal(self, number: signal.Signals) -> None:
-        reason, code = ENDINGS[number]
+    # --- what others ask for -------------------------------------------------------------------
+
+    def stop(self, reason: str, code: int) -> None:
+        """End the run, for this reason and with this exit code. Asked again: at once, without the grace period."""
         asked = StopAsked(reason, code, now())
         if self._cluster is None:
             self._preparation.give_up(EndedEarlyError(Outcome.CANCELLED, code, Cause(reason, asked.at)))
@@ -223,13 +219,20 @@ class Supervisor:
         else:
             self._happen(asked)
 
-    def _fail(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A mistake of our own, in a timer or a signal's handler: the run must not go on without what it was to do."""
-        loop.default_exception_handler(context)
-        error = OrchError(f"a mistake of orch's own: {context.get('exception') or context['message']}; please report it")
-        self._preparation.give_up(error)
-        if not self._finished.done():
-            self._finished.set_exception(error)
+    def restart(self) -> None:
+        """Stop the tasks and start them again, as the next attempt."""
+        self._happen(events.RestartAsked(now()))
+
+    def show_stacks(self) -> None:
+        """Have the tasks write their stacks into their `stacks.txt`."""
+        if self._cluster is not None:
+            self._perform(events.CollectStacks(lifecycle.running_tasks(self._cluster)))
+
+    def send_signal(self, task: str, number: int) -> None:
+        """Send a signal to the processes of a task. One that does not run gets none."""
+        if self._cluster is not None and task in self._cluster.tasks and not self._cluster.is_over:
+            for link, mine in self._by_host((task,)):
+                link.order(contract.SignalTasks(mine, number))
 
     # --- events, and what follows from them ----------------------------------------------------
 
@@ -296,11 +299,6 @@ class Supervisor:
                 by_host.setdefault(self._cluster.tasks[name].host, []).append(name)
         return ((self._links[host], tuple(names)) for host, names in by_host.items())
 
-    def _show_stacks(self) -> None:
-        """SIGUSR1: `orch stacks` wants to know where the tasks are."""
-        if self._cluster is not None:
-            self._perform(events.CollectStacks(tuple(name for name, task in self._cluster.tasks.items() if not task.has_ended)))
-
     def _is_going_on(self, task: str, attempt: int) -> bool:
         status = self._cluster.tasks.get(task) if self._cluster is not None and not self._cluster.is_over else None
         return status is not None and status.attempt == attempt and not status.has_ended
@@ -342,7 +340,7 @@ class Supervisor:
         text = formation.describe_formation(self._cluster)
         if text and text != self._reminded:
             self._reminded = text
-            self._viewer.said(text)
+            self._note(text)
         self._reminder = self._loop.call_later(1.0, self._remind)
 
     def _record(self, event: RunEvent) -> None:

@@ -7,6 +7,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from enum import Enum
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 
@@ -62,6 +63,9 @@ def _decode(kind: Any, data: Any, where: str) -> Any:
     elif kind is float:
         if isinstance(data, (int, float)) and not isinstance(data, bool) and -_LARGEST <= data <= _LARGEST:
             return float(data)
+    elif isinstance(kind, type) and issubclass(kind, Enum):
+        if data in [one.value for one in kind]:
+            return kind(data)
     elif isinstance(data, kind) and isinstance(data, bool) == (kind is bool):
         return data
     raise ContractError(f"{where}: expected {kind}, got {data!r:.80}")

@@ -182,6 +182,14 @@ class ShowStacks:
 
 
 @dataclass(frozen=True, slots=True)
+class SignalTasks:
+    """Send a signal to the process groups of these tasks. What it does to them counts as their own doing."""
+
+    tasks: tuple[str, ...]
+    signal: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ack:
     """The controller has stored this many bytes of `Output`: the agent may send as many more."""
 
@@ -383,7 +391,7 @@ class Gone:
     """The agent's last frame: it holds nothing any more."""
 
 
-Order = Hello | StartTasks | StopTasks | ShowStacks | Ack | Bye | Ping | Try | Code | CodePart | Inquiry | TakeGpus
+Order = Hello | StartTasks | StopTasks | ShowStacks | Ack | Bye | Ping | Try | Code | CodePart | Inquiry | TakeGpus | SignalTasks
 _Answer = Pong | Tried | CodeWanted | Told | GpusTaken
 Frame = Facts | Imported | Started | NotStarted | Begun | Up | Waiting | Grew | Output | Report | Exited | Swept | Trouble | Gone | _Answer
 

@@ -1,137 +1,93 @@
-"""A controller that goes on alone: `orch up -d` returns when its tasks are started, or says why they are not.
-
-Between the two is a pipe: a JSON object a line, ``{"said": TEXT}`` as often as there is something to say, then the answer.
-"""
+"""`orch up -d`: a controller that goes on alone. The command returns when its tasks are started, or says why they are not."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
-import select
 import signal
-from typing import IO, Any
+import subprocess
+import time
 
 import click
 
-from ..errors import BROKEN, OrchError
-from ..model import events
-from ..model.cluster import Cluster, Outcome
-from ..model.plan import Plan
+from ..errors import BROKEN, USAGE, OrchError
+from ..model.cluster import Cluster
+from ..record.home import discard
 from ..record.lines import clean
-from ..record.narrate import describe_plan, headline, narrate
+from ..record.narrate import headline
+from ..record.progress import Progress
 from ..record.rundir import RunDir
 from ..signals import release_signals
-from .shows import Ended, in_orchs_words
+from ..starting import start_controller
 
-SAID_BYTES = 32 * 1024
-"""The most that is said through the pipe: the half of what it usually holds, so that nobody waits for a parent that is stopped (Ctrl-Z)."""
+LOOK_S = 0.01
+"""How often the run's events are read until its tasks are started."""
 
 
-def fork(run: RunDir, *, quiet: bool) -> dict[str, Any] | Answering:
-    """In the parent: the controller's answer, once it has one. In the controller, which leads a session of its own: who gives it.
+def start(run: RunDir, *, quiet: bool, as_json: bool) -> int:
+    """Start the controller of a run and show what happens until its tasks are started; `quiet`: only how that ended. Returns the exit code.
 
-    Both have held the signals back until now, so that a Ctrl-C ends no controller that is not yet in its own session.
-    `quiet`: what is said until then is not shown.
+    Raises `OrchError` if the run ended before. The caller holds the signals back, so that a Ctrl-C meets a controller or none.
     """
-    read_fd, write_fd = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.close(read_fd)
-        os.setsid()
-        _redirect(run)
-        return Answering(run, write_fd)
-    os.close(write_fd)
-    run.lock.release()  # the controller holds it
+    try:
+        process = start_controller(run)
+    except OrchError:
+        discard(run)
+        raise
     try:
         release_signals()
-        with os.fdopen(read_fd, "rb") as pipe:
-            answer = _hear(pipe, quiet)
-    except KeyboardInterrupt:  # it leads its own session and has not heard the Ctrl-C
-        os.kill(pid, signal.SIGTERM)
+        _follow(run, process, quiet=quiet)
+    except KeyboardInterrupt:  # the controller leads its own session and has not heard the Ctrl-C
+        process.send_signal(signal.SIGTERM)
         raise
-    return answer or {"error": f"the controller of {run.run_id} died at once; see {run.path / 'controller.log'}", "code": BROKEN}
+    if as_json:
+        click.echo(json.dumps({"run": run.run_id, "directory": str(run.path)}))
+    else:
+        click.echo(run.run_id)
+        _say(f"started; orch logs -f {run.run_id} follows it, orch down {run.run_id} ends it")
+    return 0
 
 
-def _hear(pipe: IO[bytes], quiet: bool) -> dict[str, Any] | None:
-    """Show what is said until there is an answer. None: there is none."""
-    for line in pipe:
-        with contextlib.suppress(ValueError):  # it died in the middle of a line
-            found: dict[str, Any] = json.loads(line)
-            if "said" not in found:
-                return found
-            if not quiet:
-                _write([found["said"]])
-    return None
+def _follow(run: RunDir, process: subprocess.Popen[bytes], *, quiet: bool) -> None:
+    """Return once all tasks are started. Raises `OrchError` if the run ends without that."""
+    progress = Progress(run)
+    while True:
+        code = process.poll()  # asked first: all that it has recorded is then there
+        for _ in progress.advance():
+            is_started = progress.cluster is not None and _are_started(progress.cluster)
+            for text in [] if quiet else progress.told:
+                _say(clean(text))
+            progress.told.clear()
+            if is_started:
+                return
+        if code is not None:
+            _look_at_end(run, code)
+            return
+        time.sleep(LOOK_S)
 
 
-def _redirect(run: RunDir) -> None:
-    log = os.open(run.path / "controller.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    null = os.open(os.devnull, os.O_RDONLY)
-    for fd, number in ((null, 0), (log, 1), (log, 2)):
-        os.dup2(fd, number)
-    os.close(log)
-    os.close(null)
+def _are_started(cluster: Cluster) -> bool:
+    return all(task.pid is not None for task in cluster.tasks.values())
 
 
-class Answering:
-    """A `Show` for the waiting parent: tells it what happens until all are started, or why they are not. `controller.log` has it all."""
-
-    def __init__(self, run: RunDir, answer_fd: int) -> None:
-        self._run, self._answer_fd = run, answer_fd
-        self._room = SAID_BYTES
-
-    def planned(self, planned: Plan) -> None:
-        for text in (describe_plan(planned), *planned.notes):
-            self.said(text)
-
-    def grew(self, task: str, attempt: int, stream: str, size: int) -> None: ...
-
-    def said(self, text: str) -> None:
-        _write([clean(text)])
-        line = _line({"said": clean(text)})
-        if self._answer_fd >= 0 and len(line) <= min(self._room, select.PIPE_BUF):  # or half of it might be written
-            self._room -= len(line)
-            with contextlib.suppress(OSError):  # whoever asked is gone, or the pipe is full; the run goes on
-                os.set_blocking(self._answer_fd, False)
-                os.write(self._answer_fd, line)
-
-    def happened(self, before: Cluster, after: Cluster, event: events.Event) -> None:
-        text = narrate(before, after, event)
-        if text is not None:
-            self.said(text)
-        if self._answer_fd >= 0 and all(task.pid is not None for task in after.tasks.values()):
-            self._answer({"run": self._run.run_id})
-
-    def refuse(self, error: OrchError, given_up: Ended | None) -> None:
-        self._answer({"error": str(error), "code": error.exit_code})
-
-    def end(self, ended: Ended) -> None:
-        """That the run is over is only news if not all of its tasks were ever started."""
-        verdict = ended.verdict
-        if verdict.outcome is Outcome.SUCCEEDED:  # without a task that nobody waits for
-            self._answer({"run": self._run.run_id})
-        else:
-            what = headline(verdict.cause) if verdict.cause else verdict.outcome.value
-            hint = f"; orch logs {self._run.run_id} shows what was written" if verdict.cause and verdict.cause.code is not None else ""
-            self._answer({"error": f"{self._run.run_id}: {what}{hint}", "code": verdict.exit_code})
-        _write(ended.report())
-
-    def _answer(self, answer: dict[str, Any]) -> None:
-        if self._answer_fd >= 0:
-            with contextlib.suppress(OSError):
-                os.set_blocking(self._answer_fd, True)
-                os.write(self._answer_fd, _line(answer))
-            os.close(self._answer_fd)
-            self._answer_fd = -1
+def _look_at_end(run: RunDir, code: int) -> None:
+    """Raise what has kept a run that is over from starting all of its tasks; nothing has, if it needed no more of them to succeed."""
+    verdict = run.read_verdict()
+    if verdict is None:
+        raise OrchError(f"the controller of {run.run_id} died at once; see {run.path / 'controller.log'}")
+    what = headline(verdict.cause) if verdict.cause else verdict.outcome.value
+    if verdict.exit_code == USAGE and run.read_plan() is None:  # it was refused
+        discard(run)
+    elif verdict.exit_code:
+        hint = f"; orch logs {run.run_id} shows what was written" if verdict.cause and verdict.cause.code is not None else ""
+        what = f"{run.run_id}: {what}{hint}"
+    else:
+        return
+    error = OrchError(what)
+    error.exit_code = code if code > 0 else BROKEN
+    raise error
 
 
-def _write(lines: list[str]) -> None:
-    """Write to standard error, which is the controller's `controller.log`. A full disk ends the run where its events are recorded, not
-    here; and the answer is more than what the parent can no longer show."""
-    with contextlib.suppress(OSError):
-        click.echo(in_orchs_words(lines), nl=False, err=True)
-
-
-def _line(data: dict[str, Any]) -> bytes:
-    return json.dumps(data).encode() + b"\n"
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):  # the run goes on, and its id is still to be told
+        click.echo(f"orch: {text}", err=True)

@@ -62,7 +62,7 @@ def logs_command(names: Sequence[str], home: Path, **given: Any) -> int:
     printer = _JsonPrinter(tasks, _pattern(given["grep"])) if given["as_json"] else _TextPrinter(planned, given)
     streams.catch_up(printer)
     while given["follow"]:
-        alive = run.lock.controller_pid() is not None
+        alive = run.lock.is_alive()
         if not streams.show(printer):
             if not alive:
                 break
@@ -75,7 +75,7 @@ def logs_command(names: Sequence[str], home: Path, **given: Any) -> int:
 def _await_plan(run: RunDir) -> None:
     """Return once the run has a plan, or nobody is there to make one."""
     said = False
-    while run.lock.controller_pid() is not None and run.read_plan() is None:
+    while run.lock.is_alive() and run.read_plan() is None:
         if not said:
             click.echo(f"orch: {run.run_id} has {NO_TASKS_YET}; waiting for them", err=True)
             said = True

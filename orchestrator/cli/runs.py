@@ -202,7 +202,7 @@ def _wait(run: RunDir, timeout: float | None) -> bool:
     if timeout is None:
         run.lock.wait()
         return True
-    return _until(lambda: run.lock.controller_pid() is None, timeout)
+    return _until(lambda: not run.lock.is_alive(), timeout)
 
 
 def _until(happened: Callable[[], bool], timeout: float | None) -> bool:
@@ -217,7 +217,7 @@ def _until(happened: Callable[[], bool], timeout: float | None) -> bool:
 
 def _state(run: RunDir) -> str:
     """``running``, how it ended, or ``lost`` if its controller died without a verdict."""
-    if run.lock.controller_pid() is not None:
+    if run.lock.is_alive():
         return "running"
     result = run.read_result()
     return str(result["outcome"]) if result else "lost"

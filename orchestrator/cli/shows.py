@@ -1,58 +1,26 @@
-"""Who is shown a run of `orch up`, from its plan to its last line: a terminal, or a program that reads JSON (`detach` has the third)."""
+"""Who is shown a run of `orch up`, from its plan to its last line: a terminal, or a program that reads JSON."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import threading
 from dataclasses import asdict
-from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any
 
 from worker.clock import now
-from worker.records import dataclass
 
+from ..controller import Ended
 from ..errors import OrchError
 from ..model import events
-from ..model.cluster import Cluster, Verdict
+from ..model.cluster import Cluster
 from ..model.plan import Plan
 from ..record import journal, timeline
 from ..record.console import ABANDONED_S, Console, Sink
 from ..record.logs import LogView
-from ..record.report import report
 from ..record.rundir import RunDir
 from ..signals import release_signals
-from ..supervisor import Viewer
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A run that is over, or was given up. `cluster` None: there was no plan yet."""
-
-    run: RunDir
-    cluster: Cluster | None
-    verdict: Verdict
-
-    @property
-    def is_hurried(self) -> bool:
-        """The user has asked twice, and does not wait for what is still to be shown."""
-        return self.cluster is not None and self.cluster.hurried
-
-    def report(self) -> list[str]:
-        """The lines that say how it ended."""
-        return report(self.verdict, self.run, self.cluster, _shown(self.run.path)).splitlines()
-
-
-class Show(Viewer, Protocol):
-    """A `Viewer` that is also told the end: `refuse`, with the signals released, or `end`, once. Both may block until all is shown."""
-
-    def refuse(self, error: OrchError, given_up: Ended | None) -> None:
-        """orch cannot go on; the caller raises the error. `given_up` None: nothing is recorded of this run."""
-        ...
-
-    def end(self, ended: Ended) -> None: ...
 
 
 class Terminal(Console):
@@ -65,6 +33,7 @@ class Terminal(Console):
             self.show_logs(view)
 
     def refuse(self, error: OrchError, given_up: Ended | None) -> None:
+        _release_signals_quietly()
         self.finish(None)
 
     def end(self, ended: Ended) -> None:
@@ -113,6 +82,7 @@ class JsonLines:
         self._lines.put(journal.to_line(event).decode("ascii"))
 
     def refuse(self, error: OrchError, given_up: Ended | None) -> None:
+        _release_signals_quietly()
         if given_up is not None:
             self.end(given_up)
 
@@ -134,6 +104,12 @@ class JsonLines:
             self._ended.set()
 
 
+def _release_signals_quietly() -> None:
+    """Before an error is shown that says more than a Ctrl-C that was held back until now."""
+    with contextlib.suppress(KeyboardInterrupt):
+        release_signals()
+
+
 def in_orchs_words(lines: list[str]) -> str:
     """Lines of orch's own."""
     return "".join(f"orch: {line}\n" for line in lines)
@@ -141,10 +117,3 @@ def in_orchs_words(lines: list[str]) -> str:
 
 def _line(data: dict[str, Any]) -> str:
     return json.dumps(data, separators=(",", ":")) + "\n"
-
-
-def _shown(path: Path) -> Path:
-    """A path as short as it can be read from here."""
-    with contextlib.suppress(ValueError):
-        return path.relative_to(os.getcwd())
-    return path

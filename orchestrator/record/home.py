@@ -118,7 +118,7 @@ def find_run(home: Path, name: str | None) -> RunDir:
 
 def plan_of(run: RunDir) -> Plan:
     """The plan of a run that has tasks. Raises `UsageError` if it has none yet, `OrchError` if it ended before it had any."""
-    lives = run.lock.controller_pid() is not None  # asked first: it may get its plan, or end, at any moment
+    lives = run.lock.is_alive()  # asked first: it may get its plan, or end, at any moment
     planned = run.read_plan()
     if planned is None and lives:
         raise UsageError(f"{run.run_id} has {NO_TASKS_YET}")

@@ -29,6 +29,10 @@ LOCK_S = 2.0
 """How long a new controller waits for the lock: whoever looks whether the run is alive holds it for a moment."""
 LOCK_BYTES = 4096
 """The most that is read of a lock."""
+BLANK = b" " * 256
+"""A lock that is held and says this: the run is being started, and its controller has not signed yet."""
+SIGNED_S = 20.0
+"""How long those who want to reach a controller wait for it to sign; it does so as soon as its modules are imported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +51,10 @@ class RunLock:
         self._path = directory / "lock"
         self._fd: int | None = None
 
-    def take(self) -> None:
-        """Say that this process runs the run. Held until it ends, and every fork of it. Raises `OrchError` if another one does."""
+    def take(self, *, sign: bool = True) -> None:
+        """Say that this process runs the run. Held until it ends, and every process that inherits it. Raises `OrchError` if another one
+        does. Without `sign`: it holds the lock only until the run's controller does, and is not to be taken for that.
+        """
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             deadline = time.monotonic() + LOCK_S
@@ -65,7 +71,26 @@ class RunLock:
             os.close(fd)
             raise
         self._fd = fd
-        self.sign()
+        if sign:
+            self.sign()
+        else:
+            os.pwrite(fd, BLANK, 0)  # so that the disk has room for the signature
+
+    def inherit(self, fd: int) -> None:
+        """Hold the lock that the process which has started this one has taken, and has passed on as this descriptor."""
+        os.set_inheritable(fd, False)
+        self._fd = fd
+
+    def fileno(self) -> int:
+        """The descriptor that holds the lock, for a process that is to inherit it."""
+        assert self._fd is not None
+        return self._fd
+
+    def hand_over(self) -> None:
+        """Hold it no longer; another process has inherited it, and does."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
 
     def sign(self) -> None:
         """Say that it is this process who holds it, and not the one that it was forked from. Raises OSError."""
@@ -74,21 +99,41 @@ class RunLock:
         os.pwrite(self._fd, text.ljust(os.fstat(self._fd).st_size).encode(), 0)  # in one go: it is read at any moment
 
     def release(self) -> None:
-        """Say that the run is over, its verdict is written, or that a fork goes on with it."""
+        """Say that the run is over, and its verdict is written."""
         if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+            with contextlib.suppress(OSError):
+                fcntl.flock(self._fd, fcntl.LOCK_UN)  # also for a process that was forked at the wrong moment, and inherited it by accident
+            self.hand_over()
+
+    def is_alive(self) -> bool:
+        """The run has a controller, or is about to have one."""
+        text = self._read_held()
+        return text is not None and (text == BLANK or _parse(text) is not None)
 
     def controller_pid(self) -> int | None:
-        """The pid of the controller, if it lives, wherever that is."""
-        holder = self.holder()
+        """The pid of the controller, if it lives, wherever that is; None as well while it is only being started."""
+        text = self._read_held()
+        holder = _parse(text) if text is not None else None
         return holder.pid if holder else None
 
     def holder(self) -> Holder | None:
-        """The controller, if it lives. Raises `OrchError` if the lock is no file that can be read."""
+        """The controller, if it lives; one that is only being started is waited for.
+
+        Raises `OrchError` if that takes too long, or if the lock is no file that can be read.
+        """
+        deadline = time.monotonic() + SIGNED_S
+        while (text := self._read_held()) == BLANK:
+            if time.monotonic() >= deadline:
+                name = self._directory.name
+                raise OrchError(f"the controller of {name} is being started, and has not come up for {SIGNED_S:g} s; try again")
+            time.sleep(SIGNED_S / 1000)
+        return _parse(text) if text is not None else None
+
+    def _read_held(self) -> bytes | None:
+        """What stands in the lock, if somebody holds it."""
         with contextlib.suppress(OSError), open_file(self._path) as file:  # what cannot be locked, nobody has locked
             if not _took(file.fileno(), fcntl.LOCK_SH):
-                return _parse(file.read(LOCK_BYTES))
+                return file.read(LOCK_BYTES)
         return None
 
     def wait(self) -> None:

@@ -70,6 +70,13 @@ class RunDir:
             self._events_fd = os.open(self.path / "events.jsonl", flags, 0o600)
         write_all(self._events_fd, journal.to_line(event))
 
+    def close(self) -> None:
+        """Nothing more is recorded, and the verdict is written: the run has no controller any more."""
+        if self._events_fd is not None:
+            os.close(self._events_fd)
+            self._events_fd = None
+        self.lock.release()
+
     def write_spec(self, text: str) -> None:
         self.write("spec.yaml", text)
 
@@ -184,6 +191,17 @@ class RunDir:
             return None
         return found if isinstance(found, dict) else None
 
+    def read_verdict(self) -> Verdict | None:
+        """The verdict in `result.json`; None while the run goes on, or if its controller died."""
+        found = self.read_result()
+        if found is None:
+            return None
+        known = {field.name for field in dataclasses.fields(Verdict)}
+        try:
+            return from_json(Verdict, {name: value for name, value in found.items() if name in known})
+        except ContractError:
+            return None
+
     def read_events(self) -> Iterator[RunEvent]:
         try:
             with open(self.path / "events.jsonl", "rb") as file:
@@ -199,7 +217,7 @@ class RunDir:
     def fold(self, planned: Plan) -> Cluster:
         """The run of this plan as its events tell it."""
         # Asked before the events are read: a controller that ends in between has written its last one before it let go of the lock.
-        lives = self.lock.controller_pid() is not None
+        lives = self.lock.is_alive()
         cluster = lifecycle.of_plan(planned)
         at = 0.0
         for event in self.read_events():

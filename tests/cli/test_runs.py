@@ -21,7 +21,7 @@ import pytest
 from orchestrator.cli import detach as detaching
 from orchestrator.cli import logs, runs
 from orchestrator.cli.up import up_command
-from orchestrator.errors import UsageError
+from orchestrator.errors import OrchError, UsageError
 from orchestrator.model import plan
 from orchestrator.model.plan import HostFacts
 from orchestrator.model.spec import BackendSpec, ClusterSpec, HostSpec, TaskSpec
@@ -153,6 +153,16 @@ def test_a_detached_run_says_what_an_attached_one_says_and_keeps_it(orch: Orch, 
         assert text in log
     quiet = orch("up", "-d", "-q", "waiting.py", check=0)
     assert quiet.err == f"orch: started; orch logs -f {quiet.out.strip()} follows it, orch down {quiet.out.strip()} ends it\n"
+    orch("down", check=0)
+
+
+def test_nobody_can_read_a_secret_in_the_arguments_of_a_detached_controller(orch: Orch) -> None:
+    run = detach(orch, "waiting.py", "--env", "TOKEN=s3cret", "--", "--password=s3cret")
+    controller = psutil.Process(ps(orch, run)["controller_pid"])
+    for process in (controller, *controller.children(recursive=True)):
+        if "waiting.py" not in process.cmdline():  # the task itself has its arguments
+            assert b"s3cret" not in Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    assert os.getsid(controller.pid) == controller.pid
     orch("down", check=0)
 
 
@@ -291,21 +301,22 @@ def test_down_says_which_hosts_it_has_not_looked_at(orch: Orch, tmp_path: Path) 
 
 def test_a_run_that_is_being_made_is_not_lost(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Somebody else may look before its controller has begun."""
-    seen: list[str] = []
+    seen: list[tuple[str, int | None]] = []
 
-    def fork(run: RunDir, *, quiet: bool) -> dict[str, str]:
-        seen.append(runs._state(run))
-        run.lock.release()
-        return {"run": run.run_id}
+    def start_controller(run: RunDir) -> None:
+        seen.append((runs._state(run), run.lock.controller_pid()))
+        raise OrchError("not started")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(detaching, "fork", fork)
+    monkeypatch.setattr(detaching, "start_controller", start_controller)
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
-        up_command.main(["-d", "waiting.py"], standalone_mode=False)
+        with pytest.raises(OrchError, match="not started"):
+            up_command.main(["-d", "waiting.py"], standalone_mode=False)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-    assert seen == ["running"]
+    assert seen == [("running", None)], "it is alive, and nobody can get a signal by mistake"
+    assert not (tmp_path / ".orch").exists()
 
 
 def test_down_is_content_with_a_run_that_is_over_and_not_with_none(orch: Orch, tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import running
 from orchestrator.errors import OrchError, UsageError
 from orchestrator.model.cluster import Outcome, Verdict
 from orchestrator.model.spec import ClusterSpec, TaskSpec
 from orchestrator.record.home import RESERVE_BYTES, RunExists, create_run, discard, find_run, list_runs
 from orchestrator.record.rundir import RunDir
+from orchestrator.starting import create
 from worker.contract import Program
 
 
@@ -87,13 +87,13 @@ def test_an_id_that_is_taken_is_drawn_again(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(secrets, "token_hex", lambda size: next(drawn))
     monkeypatch.setattr(time, "strftime", lambda text: "20261121-143000")
     spec = ClusterSpec("train", "none", Program("script", "train.py"), (TaskSpec("worker", 1),), "/w")
-    runs = [running._create(tmp_path / "home", spec) for _ in range(2)]
+    runs = [create(tmp_path / "home", spec) for _ in range(2)]
     made = [run.run_id for run in runs]
     assert made == ["train-20261121-143000-aaaa", "train-20261121-143000-bbbb"]
     assert all((tmp_path / "home" / "runs" / run_id / "spec.yaml").is_file() for run_id in made)
     monkeypatch.setattr(secrets, "token_hex", lambda size: "aaaa")
     with pytest.raises(RunExists):
-        running._create(tmp_path / "home", spec)
+        create(tmp_path / "home", spec)
     assert len(list_runs(tmp_path / "home")) == 2
     for run in runs:
         run.lock.release()

@@ -105,6 +105,8 @@ class Agent:
             self._tasks.stop(order.grace_s, order.tasks)
         elif isinstance(order, contract.ShowStacks):
             self._tasks.show_stacks(order.tasks)
+        elif isinstance(order, contract.SignalTasks):
+            self._tasks.send_signal(order.tasks, order.signal)
         elif isinstance(order, contract.Ack):
             self._relay.acknowledge(order.size)
         elif isinstance(order, contract.Try):

@@ -161,6 +161,13 @@ class TaskTable:
             if task.order.task in names and not task.ended:
                 task.stacks.ask()
 
+    def send_signal(self, names: Collection[str], number: int) -> None:
+        """Send a signal to the process groups of these tasks. What they do then is their own doing: none of them counts as stopped."""
+        for name in names:
+            pid = self._running.get(name)
+            if pid is not None:
+                processes.signal_group(pid, number)
+
     def leave(self, pids: Collection[int]) -> None:
         """These children of ours, or of a child, are no task's, and nobody may wait for their end."""
         self._sweeper.leave(pids)

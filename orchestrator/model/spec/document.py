@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import PurePath
 from typing import Any
 
 from ...errors import SpecError
 from .keys import shorthand
 from .tree import MAX_DEPTH, Builder, Node, refusal, scalar
 
-__all__ = ["Node", "empty", "overlay", "parse_assignment", "place_of", "read", "scalar"]
+__all__ = ["Node", "empty", "from_data", "overlay", "parse_assignment", "place_of", "read", "scalar"]
 
 MAX_BYTES = 1024 * 1024
 
@@ -169,3 +171,21 @@ def _moved(node: Node, place: str) -> Node:
     if isinstance(node.value, list):
         return Node([_moved(item, place) for item in node.value], place)
     return replace(node, place=place)
+
+
+# --- plain data ---------------------------------------------------------------------------------
+
+
+def from_data(data: Any, place: str, depth: int = 0) -> Node:
+    """Plain data of Python or JSON as a document, all of it at one place. A text stays a text. Raises `SpecError`."""
+    if depth > MAX_DEPTH:
+        raise refusal(place, f"is nested more than {MAX_DEPTH} levels deep")
+    if isinstance(data, Mapping):
+        return Node({str(key): from_data(item, place, depth + 1) for key, item in data.items()}, place)
+    if isinstance(data, (list, tuple)):
+        return Node([from_data(item, place, depth + 1) for item in data], place)
+    if isinstance(data, (str, PurePath)):
+        return Node(str(data), place, str(data))
+    if data is None or isinstance(data, (bool, int, float)):
+        return Node(data, place, json.dumps(data))
+    raise refusal(place, f"holds a {type(data).__name__}", "give texts, numbers, lists and mappings")

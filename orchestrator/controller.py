@@ -1,0 +1,212 @@
+"""The controller of a run: a function for whoever has a spec, and a program whose input is a run directory.
+
+``python -m orchestrator.controller RUN_DIR`` reads `spec.yaml` there, runs the run to its verdict, writes everything into the run
+directory, and exits with the run's code. `orch up -d`, a batch step and `orchestrator.launch` start this program; an attached `orch up`
+calls `run`.
+"""
+
+from __future__ import annotations
+
+import sys
+
+if __name__ == "__main__":
+    # Before anything of ours is imported. First on the path is the working directory (-m), where a user's own worker.py may lie, or the
+    # directory of this file, whose modules are nobody's top-level modules.
+    import os
+
+    home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    if not getattr(sys.flags, "safe_path", False) and sys.path[0] != home:
+        del sys.path[0]
+    if home not in sys.path:
+        sys.path.append(home)
+    from orchestrator import controller
+
+    controller.main()
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+from worker.clock import now
+from worker.records import dataclass
+
+from .backends import load
+from .errors import OrchError, UsageError
+from .model import events
+from .model.cluster import Cluster, Verdict
+from .model.plan import Plan
+from .model.spec import ClusterSpec
+from .model.spec.document import from_data, read
+from .model.spec.parse import parse
+from .record import timeline
+from .record.lines import clean
+from .record.narrate import describe_plan, narrate
+from .record.report import report
+from .record.rundir import RunDir
+from .requests import Requests
+from .signals import handle_signals, hold_signals, watch_children_without_threads
+from .starting import cannot_keep
+from .supervisor import Supervisor, Viewer, verdict_of_error
+
+Control = Callable[[Supervisor], AbstractContextManager[None]]
+"""A way in which others steer a run while it goes on: entered in its loop, before anything is started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A run that is over, or was given up. `cluster` None: there was no plan yet."""
+
+    run: RunDir
+    cluster: Cluster | None
+    verdict: Verdict
+
+    @property
+    def is_hurried(self) -> bool:
+        """The user has asked twice, and does not wait for what is still to be shown."""
+        return self.cluster is not None and self.cluster.hurried
+
+    def report(self) -> list[str]:
+        """The lines that say how it ended."""
+        return report(self.verdict, self.run, self.cluster, _shown(self.run.path)).splitlines()
+
+
+class Show(Viewer, Protocol):
+    """A `Viewer` that is also told the end: `refuse` or `end`, once. Both may block until all is shown."""
+
+    def refuse(self, error: OrchError, given_up: Ended | None) -> None:
+        """orch cannot go on; the caller of `run` gets the error. `given_up` None: the run was refused, nothing of it was started."""
+        ...
+
+    def end(self, ended: Ended) -> None: ...
+
+
+def run(rundir: RunDir, spec: ClusterSpec, show: Show, controls: Sequence[Control] = ()) -> Verdict:
+    """Run a run whose lock this process holds to its verdict, which is in `result.json` when this returns.
+
+    Can be called in any thread that runs no event loop. Raises `OrchError` if orch could not start its tasks, or could not go on; that
+    is in `result.json` as well.
+    """
+    supervisor = Supervisor(spec, load(spec.backend.type), rundir, show)
+    started_at = now()
+    broken: OrchError | None = None
+    try:
+        rundir.lock.sign()
+        verdict = asyncio.run(_supervise(supervisor, controls))
+    except (OrchError, OSError) as error:
+        broken = error if isinstance(error, OrchError) else cannot_keep(rundir, error)
+        verdict = verdict_of_error(broken, started_at)
+    _write_verdict(rundir, verdict, supervisor.cluster)
+    rundir.close()  # `orch wait` and `ps` need not wait for our console
+    ended = Ended(rundir, supervisor.cluster, verdict)
+    if broken is not None:
+        show.refuse(broken, None if isinstance(broken, UsageError) else ended)
+        raise broken from None
+    show.end(ended)
+    return verdict
+
+
+async def _supervise(supervisor: Supervisor, controls: Sequence[Control]) -> Verdict:
+    with contextlib.ExitStack() as stack:
+        for control in controls:
+            stack.enter_context(control(supervisor))
+        return await supervisor.run()
+
+
+def _write_verdict(rundir: RunDir, verdict: Verdict, cluster: Cluster | None) -> None:
+    try:
+        durations = {} if cluster is None else timeline.durations(timeline.measure(rundir.read_events(), cluster))
+        rundir.write_verdict(verdict, {"run": rundir.run_id, "durations": durations})
+    except OSError as error:
+        _say(f"the verdict cannot be written to {rundir.path}: {error.strerror or error}")
+
+
+# --- the program -------------------------------------------------------------------------------
+
+
+class Log:
+    """A `Show` for a controller that nobody watches: all that happens, in lines on stderr, which is its `controller.log`."""
+
+    def planned(self, planned: Plan) -> None:
+        for text in (describe_plan(planned), *planned.notes):
+            _say(text)
+
+    def grew(self, task: str, attempt: int, stream: str, size: int) -> None: ...
+
+    def said(self, text: str) -> None:
+        _say(text)
+
+    def happened(self, before: Cluster, after: Cluster, event: events.Event) -> None:
+        text = narrate(before, after, event)
+        if text is not None:
+            _say(text)
+
+    def refuse(self, error: OrchError, given_up: Ended | None) -> None: ...  # `main` says it
+
+    def end(self, ended: Ended) -> None:
+        for line in ended.report():
+            _say(line)
+
+
+def _say(text: str) -> None:
+    """A full disk ends the run where its events are recorded, not here."""
+    with contextlib.suppress(OSError):
+        print(f"orch: {clean(text)}", file=sys.stderr, flush=True)
+
+
+def main(words: Sequence[str] | None = None) -> NoReturn:
+    """Run the run in the directory that the arguments name, and exit with its code."""
+    hold_signals()
+    watch_children_without_threads()
+    parser = argparse.ArgumentParser(prog="python -m orchestrator.controller", description="Run the run in RUN_DIR, as its spec.yaml says.")
+    parser.add_argument("run_dir", metavar="RUN_DIR")
+    parser.add_argument("--lock", type=int, metavar="FD", help="a descriptor by which whoever started this holds the lock of the run")
+    parser.add_argument("--owner", type=int, metavar="PID", help="the parent process: the run ends with it, and stdin has its requests")
+    given = parser.parse_args(words)
+    controls: list[Control] = [handle_signals]
+    if given.owner is not None:
+        controls.append(Requests(sys.stdin.fileno(), given.owner))
+    rundir = RunDir(Path(os.path.abspath(given.run_dir)))
+    try:
+        if given.lock is None:
+            rundir.lock.take()
+        else:
+            rundir.lock.inherit(given.lock)
+        _refuse_again(rundir)
+        code = run(rundir, read_spec(rundir), Log(), controls).exit_code
+    except OrchError as error:
+        _say(f"error: {error}")
+        code = error.exit_code
+    sys.exit(code)
+
+
+def _refuse_again(rundir: RunDir) -> None:
+    for name in ("events.jsonl", "result.json"):
+        if (rundir.path / name).exists():
+            raise UsageError(f"{rundir.run_id} has been run already; a run is run once: orch up starts a new one")
+
+
+def read_spec(rundir: RunDir) -> ClusterSpec:
+    """What `spec.yaml` says. Raises `OrchError`."""
+    path = rundir.path / "spec.yaml"
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from None
+    try:
+        document = from_data(json.loads(text), str(path))  # orch itself writes JSON; no YAML reader has to be imported for that
+    except ValueError:
+        document = read(text, str(path))
+    return parse(document, workdir=os.getcwd())
+
+
+def _shown(path: Path) -> Path:
+    """A path as short as it can be read from here."""
+    with contextlib.suppress(ValueError, OSError):
+        return path.relative_to(os.getcwd())
+    return path

@@ -1,0 +1,56 @@
+"""A run as its events tell it, read on while it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..model import events, lifecycle
+from ..model.cluster import Cluster
+from . import journal
+from .journal import RunEvent
+from .narrate import describe_plan, narrate
+from .rundir import RunDir
+
+
+class Progress:
+    """Reads the events of a run as they are recorded, and folds them with the same `step` that ran it."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self._offset = 0
+        self.cluster: Cluster | None = None
+        """The run after the last event that was read; None before there is a plan."""
+        self.told: list[str] = []
+        """What has happened, in the lines that the run's own console shows; whoever shows them takes them away."""
+
+    def advance(self) -> Iterator[RunEvent]:
+        """The events that have been recorded since, each once it is folded into `cluster`."""
+        for event in journal.from_lines(self._read_lines()):
+            if self.cluster is None:
+                self._begin()
+            if self.cluster is not None and isinstance(event, events.Event):
+                before, self.cluster = self.cluster, journal.replay(self.cluster, event)
+                self._tell(narrate(before, self.cluster, event))
+            elif isinstance(event, journal.RunNoted):
+                self._tell(event.text)
+            yield event
+
+    def _read_lines(self) -> list[bytes]:
+        try:
+            with open(self._run.path / "events.jsonl", "rb") as file:
+                file.seek(self._offset)
+                whole, newline, _ = file.read().rpartition(b"\n")
+        except FileNotFoundError:
+            return []
+        self._offset += len(whole) + len(newline)
+        return (whole + newline).splitlines(keepends=True)
+
+    def _begin(self) -> None:
+        planned = self._run.read_plan()
+        if planned is not None:
+            self.cluster = lifecycle.of_plan(planned)
+            self.told += (describe_plan(planned), *planned.notes)
+
+    def _tell(self, text: str | None) -> None:
+        if text is not None:
+            self.told.append(text)

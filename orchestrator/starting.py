@@ -1,0 +1,91 @@
+"""How a run begins: its directory is made, and its controller is started as a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from .backends import load
+from .errors import OrchError
+from .model.spec import ClusterSpec
+from .model.spec.to_document import to_document
+from .record.home import RunExists, create_run, discard
+from .record.rundir import RunDir
+from .signals import hold_signals
+
+DRAWS = 10
+"""How often an id that is taken is drawn again: of one name there are 65,536 a second."""
+PROGRAM = Path(__file__).with_name("controller.py")
+
+
+def create(home: Path, spec: ClusterSpec) -> RunDir:
+    """Make the directory of a new run, with its spec, and hold its lock for its controller. Raises `OrchError`; nothing is left then."""
+    run = _draw(home, spec.name)
+    try:
+        run.lock.take(sign=False)  # before anything else: a run without a controller is taken for lost
+        # JSON is YAML too, and carries texts that are not UTF-8.
+        run.write_spec(json.dumps(to_document(spec), indent=2) + "\n")
+        for name, text in load(spec.backend.type).request(spec).items():
+            run.write(f"request/{name}", text)
+    except (OrchError, OSError) as error:
+        discard(run)
+        raise (error if isinstance(error, OrchError) else cannot_keep(run, error)) from None
+    return run
+
+
+def _draw(home: Path, name: str) -> RunDir:
+    """A new run under an id that no other has."""
+    for _ in range(DRAWS):
+        with contextlib.suppress(RunExists):
+            return create_run(home, _new_id(name))
+    return create_run(home, _new_id(name))
+
+
+def _new_id(name: str) -> str:
+    # A run is also found by its id in the environment of its processes, on hosts that many runs share.
+    return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
+
+
+def cannot_keep(run: RunDir, error: OSError) -> OrchError:
+    """The error for a run whose directory cannot be written."""
+    reason = error.strerror or error
+    return OrchError(f"cannot keep a run in {run.path}: {reason}; make room, or name another directory with --run-dir or ORCH_HOME")
+
+
+def start_controller(run: RunDir, *, tied: bool = False) -> subprocess.Popen[bytes]:
+    """Start the controller of a run that `create` has made, in a session of its own, and hand the lock over to it.
+
+    Nothing of the spec is in its arguments, which every user of the machine can read. What it says goes to `controller.log`. `tied`: it
+    ends the run when this process ends, in whatever way, and its stdin takes requests (see `requests`). Raises `OrchError`.
+    """
+    words = ["--lock", str(run.lock.fileno())]
+    if tied:
+        words += ["--owner", str(os.getpid())]
+    try:
+        log = os.open(run.path / "controller.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise cannot_keep(run, error) from None
+    held = hold_signals()  # the controller inherits this: until it can act on a signal, none ends it half-way
+    try:
+        process = subprocess.Popen(
+            [sys.executable, str(PROGRAM), str(run.path), *words],
+            stdin=subprocess.PIPE if tied else subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=(run.lock.fileno(),),
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise OrchError(f"the controller cannot be started: {sys.executable}: {error.strerror or error}") from None
+    finally:
+        os.close(log)
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+    run.lock.hand_over()
+    return process

@@ -1,0 +1,202 @@
+"""The controller as a program whose input is a run directory, and what the program that has started it may ask of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator import controller
+from orchestrator.errors import OrchError
+from orchestrator.model.spec import ClusterSpec, TaskSpec
+from orchestrator.record import lock
+from orchestrator.record.home import create_run, discard
+from orchestrator.record.lock import BLANK
+from orchestrator.record.rundir import RunDir
+from orchestrator.starting import create
+from tests.conftest import Orch
+from tests.live import LiveRun, wait_for_file, wait_until
+from worker.contract import Program
+
+Script = Callable[..., Path]
+
+
+def spec_of(directory: Path, text: str, workers: int = 1) -> ClusterSpec:
+    (directory / "script.py").write_text(text)
+    return ClusterSpec(
+        "one",
+        "none" if workers == 1 else "multi_worker_mirrored",
+        Program("script", "script.py"),
+        (TaskSpec("worker", workers),),
+        str(directory),
+        preload=(),
+    )
+
+
+def control(run: RunDir, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run the program, as a batch step would, in a directory with modules that have the names of ours."""
+    for name in ("worker.py", "errors.py", "signals.py"):
+        (cwd / name).write_text("raise SystemExit('the wrong module')\n")
+    return subprocess.run(
+        [sys.executable, "-m", "orchestrator.controller", run.path], cwd=cwd, capture_output=True, text=True, timeout=200, check=False
+    )
+
+
+def test_a_run_directory_is_run_to_its_verdict(tmp_path: Path) -> None:
+    run = create(tmp_path / ".orch", spec_of(tmp_path, "print('hello')\nraise SystemExit(7)\n"))
+    run.lock.release()
+    (tmp_path / "elsewhere").mkdir()
+    done = control(run, tmp_path / "elsewhere")
+    assert done.returncode == 7, done.stderr
+    verdict = run.read_verdict()
+    assert verdict is not None
+    assert verdict.cause is not None
+    assert (verdict.outcome.value, verdict.exit_code, verdict.cause.task) == ("failed", 7, "worker-0")
+    assert "first failure: worker-0" in done.stderr
+    assert LiveRun(tmp_path).log("worker-0") == b"hello\n"
+
+
+def test_a_spec_that_was_written_by_hand_is_run(tmp_path: Path) -> None:
+    run = create_run(tmp_path / ".orch", "by-hand")
+    (tmp_path / "script.py").write_text("print('hello')\n")
+    run.write_spec(f"# mine\nscript: script.py\nworkdir: {tmp_path}\npreload: []\nstrategy: none\n")
+    assert control(run, tmp_path).returncode == 0
+    assert "by-hand has been run already" in control(run, tmp_path).stderr
+    run = create_run(tmp_path / ".orch", "wrong")
+    run.write_spec("script: script.py\ntasks: {worker: 0}\n")
+    done = control(run, tmp_path)
+    assert done.returncode == 2
+    assert f"{run.path}/spec.yaml:2: tasks.worker: must be at least 1, not 0" in done.stderr
+
+
+def test_a_run_has_one_controller(tmp_path: Path) -> None:
+    run = create(tmp_path / ".orch", spec_of(tmp_path, ""))
+    done = control(run, tmp_path)
+    assert (done.returncode, "one-" in done.stderr, "already has a controller" in done.stderr) == (125, True, True), done.stderr
+    discard(run)
+
+
+def test_a_refused_run_says_why_in_its_directory(tmp_path: Path) -> None:
+    run = create(tmp_path / ".orch", spec_of(tmp_path, "def f(:\n"))
+    run.lock.release()
+    done = control(run, tmp_path)
+    verdict = run.read_verdict()
+    assert done.returncode == 2
+    assert verdict is not None
+    assert verdict.cause is not None
+    assert "'script.py' is not valid Python" in verdict.cause.what
+    assert "'script.py' is not valid Python" in done.stderr
+
+
+def test_a_run_can_be_run_in_a_thread_without_any_signal(tmp_path: Path) -> None:
+    """As a test fixture may want: no process of its own, no handler, and no mask that changes."""
+    run = create(tmp_path / ".orch", spec_of(tmp_path, "print('hello')\n", workers=2))
+    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    verdicts = []
+    thread = threading.Thread(target=lambda: verdicts.append(controller.run(run, controller.read_spec(run), controller.Log())))
+    thread.start()
+    thread.join()
+    assert [verdict.exit_code for verdict in verdicts] == [0]
+    assert {number: signal.getsignal(number) for number in signal.valid_signals()} == handlers
+
+
+# --- the lock between a run's directory and its controller ----------------------------------------
+
+
+def test_who_wants_to_reach_a_controller_that_is_being_started_waits_for_it(tmp_path: Path) -> None:
+    run = create(tmp_path / ".orch", spec_of(tmp_path, ""))
+    assert run.lock.is_alive()
+    assert run.lock.controller_pid() is None
+    timer = threading.Timer(0.1, run.lock.sign)
+    timer.start()
+    holder = RunDir(run.path).lock.holder()
+    timer.join()
+    assert holder is not None
+    assert holder.pid == os.getpid()
+    run.lock.release()
+    assert not run.lock.is_alive()
+
+
+def test_a_controller_that_does_not_come_up_is_said_to_be_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "SIGNED_S", 0.05)
+    run = create(tmp_path / ".orch", spec_of(tmp_path, ""))
+    with pytest.raises(OrchError, match="is being started, and has not come up"):
+        run.lock.holder()
+    assert (run.path / "lock").read_bytes() == BLANK
+    run.lock.release()
+
+
+def test_down_reaches_a_controller_that_was_only_just_started(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "waiting.py").write_text("import time\ntime.sleep(600)\n")
+    starting = orch.start("up", "-d", "waiting.py")
+    (path,) = wait_until(lambda: list(tmp_path.glob(".orch/runs/*/lock")), "lock")
+    done = orch("down", path.parent.name, check=0)
+    ended = starting.wait()
+    assert "cancelled" in done.out, (done, ended)
+    result = json.loads((path.parent / "result.json").read_text())
+    assert (result["outcome"], result["exit_code"]) == ("cancelled", 143)
+
+
+# --- requests -------------------------------------------------------------------------------------
+
+
+def owned(run: RunDir, owner: int) -> subprocess.Popen[bytes]:
+    run.lock.release()
+    return subprocess.Popen(
+        [sys.executable, "-m", "orchestrator.controller", run.path, "--owner", str(owner)], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+
+
+def ask(process: subprocess.Popen[bytes], **request: object) -> None:
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(request).encode() + b"\n")
+    process.stdin.flush()
+
+
+WAITING = "import pathlib, time\npathlib.Path('up').touch()\ntime.sleep(600)\n"
+
+
+def test_a_run_ends_with_the_pipe_of_its_owner(tmp_path: Path) -> None:
+    with owned(create(tmp_path / ".orch", spec_of(tmp_path, WAITING)), os.getpid()) as process:
+        wait_for_file(tmp_path / "up")
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait() == 143
+    assert LiveRun(tmp_path).cause()["what"] == "the program that launched it has ended"
+
+
+def test_a_run_whose_owner_had_ended_before_it_began_is_not_begun(tmp_path: Path) -> None:
+    run = create(tmp_path / ".orch", spec_of(tmp_path, WAITING))
+    with owned(run, 1) as process:
+        assert process.wait() == 143
+    assert not (tmp_path / "up").exists()
+
+
+def test_a_task_gets_a_signal_and_answers_for_what_comes_of_it(tmp_path: Path) -> None:
+    with owned(create(tmp_path / ".orch", spec_of(tmp_path, WAITING)), os.getpid()) as process:
+        wait_for_file(tmp_path / "up")
+        ask(process, ask="signal", task="worker-7", number=9)  # there is none
+        ask(process, ask="signal", task="worker-0", number=9)
+        assert process.wait() == 137
+    cause = LiveRun(tmp_path).cause()
+    assert (cause["task"], cause["code"], cause["killed"]) == ("worker-0", 137, True)
+
+
+def test_a_run_is_restarted_and_stopped(tmp_path: Path) -> None:
+    with owned(create(tmp_path / ".orch", spec_of(tmp_path, WAITING)), os.getpid()) as process:
+        wait_for_file(tmp_path / "up")
+        (tmp_path / "up").unlink()
+        ask(process, ask="restart")
+        wait_for_file(tmp_path / "up")
+        ask(process, ask="stacks")
+        wait_for_file(tmp_path / ".orch/latest/attempt-2/worker-0/stacks.txt")
+        ask(process, ask="stop", now=True)
+        assert process.wait() == 143
+    assert LiveRun(tmp_path).cause()["what"] == "stopped by the program that launched it"
