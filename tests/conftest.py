@@ -30,10 +30,13 @@ import hypothesis
 import psutil
 import pytest
 
+from orchestrator import cli
 from tests.bed import DAEMONS, _bed, bed  # noqa: F401 - fixtures
 
 ROOT = Path(__file__).resolve().parent.parent
 TEST_ID = "ORCH_TEST_ID"
+FORKING: set[int] = set()
+"""Processes that stay for the whole session and fork what tests want: their children are the running test's."""
 DYING_S = 20.0
 """How long a process may take to die after the test that started it."""
 
@@ -156,6 +159,9 @@ def _started_here(mark: str) -> set[psutil.Process]:
     A task leads its own session and may have lost its parents, so the tree alone does not find it.
     """
     found = set(psutil.Process().children(recursive=True))
+    for pid in FORKING:
+        with suppress(psutil.NoSuchProcess):
+            found.update(psutil.Process(pid).children(recursive=True))
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
             if process.pid != os.getpid() and process.environ().get(TEST_ID) == mark:
@@ -359,10 +365,53 @@ class Orch:
         self._started.append(running)
         return running
 
+    def in_process(
+        self, *args: Argument, check: int | None = None, env: Mapping[str, str | None] | None = None, input: str = ""
+    ) -> Completed:
+        """A command that starts no process, such as one that is refused: the same program, without the third of a second of a new one."""
+        __tracebackhide__ = True
+        since = time.monotonic()
+        stdin, out, err = (self._console / f"here.{name}" for name in ("in", "out", "err"))
+        stdin.write_text(input)
+        with pytest.MonkeyPatch.context() as patch, stdin.open() as given, out.open("wb") as printed, err.open("wb") as complained:
+            patch.chdir(self.cwd)
+            for name, value in (env or {}).items():
+                patch.setenv(name, value) if value is not None else patch.delenv(name, raising=False)
+            with _standard_streams(given.fileno(), printed.fileno(), complained.fileno()):
+                try:
+                    cli.main([os.fsdecode(word) for word in args])
+                except SystemExit as end:
+                    code = end.code if isinstance(end.code, int) else 0
+        done = Completed(code, _text(out), _text(err), time.monotonic() - since)
+        if check is not None and code != check:
+            pytest.fail(f"expected exit code {check}, got {done}")
+        return done
+
     def stop(self) -> None:
         for running in self._started:
             if running.alive:
                 running.kill()
+
+
+@contextmanager
+def _standard_streams(*files: int) -> Iterator[None]:
+    """Standard input, output and error of this process are these files, for Python and for the kernel."""
+    names = ("stdin", "stdout", "stderr")
+    before = [(os.dup(number), getattr(sys, name)) for number, name in enumerate(names)]
+    for number, (name, file) in enumerate(zip(names, files, strict=True)):
+        if number:
+            getattr(sys, name).flush()
+        os.dup2(file, number)
+        setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
+    try:
+        yield
+    finally:
+        for number, (name, (copy, stream)) in enumerate(zip(names, before, strict=True)):
+            if getattr(sys, name) is not None:  # the program may have given it up
+                getattr(sys, name).close()
+            os.dup2(copy, number)
+            os.close(copy)
+            setattr(sys, name, stream)
 
 
 def _text(path: Path) -> str:

@@ -197,7 +197,7 @@ def test_a_run_that_takes_too_long_is_ended(orch, tmp_path: Path, run: LiveRun) 
 
 def test_a_cluster_that_does_not_form_names_who_is_late(orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, "server = None if TASK == 'worker-1' else listen()\nsleep()")
-    done = orch("up", "script.py", "-n", "3", "--start-timeout", "15", check=124)
+    done = orch("up", "script.py", "-n", "3", "--start-timeout", "10", check=124)
     last = next(line for line in reversed(done.err.splitlines()) if "(--start-timeout)" in line)
     assert "waiting for worker-1: connection refused" in last
     assert "worker-0" not in last

@@ -104,11 +104,11 @@ def test_a_worker_that_is_done_before_the_others_is_not_waited_for(orch: Orch, s
                 server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
                 server.bind(("127.0.0.1", port))
                 server.listen()
-                time.sleep(22)
+                time.sleep(12)
         """,
         "early.py",
     )
-    done = orch("up", "early.py", "-n", "2", "--start-timeout", "18", check=0)
+    done = orch("up", "early.py", "-n", "2", "--start-timeout", "9", check=0)
     assert "waiting for  (" not in done.err
 
 

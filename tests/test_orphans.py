@@ -40,6 +40,10 @@ def preload(request: pytest.FixtureRequest) -> tuple[str, ...]:
     return () if request.param == "executed" else ("json",)
 
 
+one_way = pytest.mark.parametrize("preload", ["forked"], indirect=True)
+"""For what is about the controller or the agent: how its tasks were started plays no part in that."""
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> LiveRun:
     return LiveRun(tmp_path)
@@ -92,6 +96,7 @@ def test_no_task_survives_the_death_of_both_at_once(orch, tmp_path: Path, run: L
     wait_until_gone(processes[name] for name in beyond)
 
 
+@one_way
 def test_an_agent_that_is_told_to_end_takes_its_tasks_with_it(orch, tmp_path: Path, run: LiveRun, preload) -> None:
     running, processes = start_resisting(orch, tmp_path, preload)
     run.agent().terminate()
@@ -102,6 +107,7 @@ def test_an_agent_that_is_told_to_end_takes_its_tasks_with_it(orch, tmp_path: Pa
     assert "first failure" not in done.err
 
 
+@one_way
 def test_a_stopped_agent_goes_on_with_the_run(orch, tmp_path: Path, run: LiveRun, preload) -> None:
     """Whoever stops it, and however often: the kernel continues it when anything is asked of it."""
     write_script(tmp_path, "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); ready(); sleep()", preload)
@@ -115,6 +121,7 @@ def test_a_stopped_agent_goes_on_with_the_run(orch, tmp_path: Path, run: LiveRun
     wait_until_gone([agent, *tasks.values()])
 
 
+@one_way
 def test_a_stopped_agent_does_not_survive_its_controller(orch, tmp_path: Path, run: LiveRun, preload) -> None:
     running, processes = start_resisting(orch, tmp_path, preload)
     agent = run.agent()
@@ -135,6 +142,7 @@ def test_the_terminals_signals_do_not_reach_the_agent(orch, tmp_path: Path, run:
     running.wait(check=0)
 
 
+@one_way
 def test_tasks_that_resist_are_ended_by_ctrl_c_twice(orch, tmp_path: Path, preload) -> None:
     running, processes = start_resisting(orch, tmp_path, preload, "--grace", "1000")
     running.signal(signal.SIGINT)
@@ -144,6 +152,7 @@ def test_tasks_that_resist_are_ended_by_ctrl_c_twice(orch, tmp_path: Path, prelo
     assert not [name for name, process in processes.items() if is_alive(process)]
 
 
+@one_way
 def test_a_controller_that_dies_lets_tasks_tidy_up(orch, tmp_path: Path, run: LiveRun, preload) -> None:
     write_script(tmp_path, "signal.signal(signal.SIGTERM, lambda *_: sys.exit(print('tidied up', flush=True))); ready(); sleep()", preload)
     running = orch.start("up", "script.py", "-n", "1")

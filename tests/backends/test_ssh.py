@@ -360,7 +360,7 @@ def test_a_task_that_listens_and_is_not_reached_is_waited_for_with_who_cannot_re
 def test_a_task_that_is_never_reached_is_the_one_that_the_deadline_names(orch, bed: Bed, script, tmp_path: Path) -> None:
     script(LISTEN)
     bed["hostB"].filter_ports(23001, 23099)
-    done = up(orch, bed, "hostA:1,hostB:2,hostC:1", "--ports", "23000-23099", "--start-timeout", "25", check=124)
+    done = up(orch, bed, "hostA:1,hostB:2,hostC:1", "--ports", "23000-23099", "--start-timeout", "15", check=124)
     last = next(line for line in reversed(done.err.splitlines()) if "(--start-timeout)" in line)
     assert "waiting for worker-2 on hostB:23001: its port is open on hostB, but hostA, hostC cannot reach" in last
     assert "worker-1:" not in last

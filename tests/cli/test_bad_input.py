@@ -80,14 +80,14 @@ def nothing_was_kept(directory: Path) -> None:
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_a_wrong_option_is_named_with_the_reason_and_the_remedy(orch: Orch, tmp_path: Path, words: list[str], said: list[str]) -> None:
-    complaint(orch("up", "hello.py", *words), 2, *said)
+    complaint(orch.in_process("up", "hello.py", *words), 2, *said)
     nothing_was_kept(tmp_path)
     assert not (tmp_path / "runs").exists()
 
 
 def test_everything_that_is_wrong_with_a_file_is_said_at_once_with_its_line(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "orch.yaml").write_text("scirpt: hello.py\nstrategy: multi_worker_miror\ntasks:\n  wroker: 2\n  master: 1\n  ps: -1\n")
-    message = complaint(orch("up"), 2)
+    message = complaint(orch.in_process("up"), 2)
     for place, right in (("1", "script"), ("2", "multi_worker_mirrored"), ("4", "worker"), ("5", "chief"), ("6", "at least 0")):
         assert any(f"orch.yaml:{place}:" in line and right in line for line in message.splitlines()), message
     nothing_was_kept(tmp_path)
@@ -107,13 +107,13 @@ def test_an_option_of_the_script_goes_after_the_dashes(orch: Orch) -> None:
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_a_wrong_command_is_answered_with_the_right_one(orch: Orch, words: list[str], said: list[str]) -> None:
-    complaint(orch(*words), 2, *said)
+    complaint(orch.in_process(*words), 2, *said)
 
 
 def test_up_with_nothing_to_run_says_what_to_do(orch: Orch, tmp_path: Path) -> None:
-    complaint(orch("up"), 2, "nothing to run", "orch up train.py", "orch init")
-    complaint(orch("up", "-n", "3", "--", "hello.py"), 2, "nothing to run", "orch up train.py")
-    complaint(orch("up", "--no-python"), 2, "--no-python needs a program")
+    complaint(orch.in_process("up"), 2, "nothing to run", "orch up train.py", "orch init")
+    complaint(orch.in_process("up", "-n", "3", "--", "hello.py"), 2, "nothing to run", "orch up train.py")
+    complaint(orch.in_process("up", "--no-python"), 2, "--no-python needs a program")
     nothing_was_kept(tmp_path)
 
 
@@ -208,17 +208,17 @@ def test_a_missing_working_directory_is_named(orch: Orch, tmp_path: Path) -> Non
 
 def test_a_spec_that_cannot_be_read_is_named(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    complaint(orch("up", "-f", "none.yaml"), 2, "none.yaml", "No such file")
-    complaint(orch("up", "-f", "folder"), 2, "folder", "directory")
-    complaint(orch("up", env={"ORCH_FILE": "other.yaml"}), 2, "other.yaml", "No such file")
+    complaint(orch.in_process("up", "-f", "none.yaml"), 2, "none.yaml", "No such file")
+    complaint(orch.in_process("up", "-f", "folder"), 2, "folder", "directory")
+    complaint(orch.in_process("up", env={"ORCH_FILE": "other.yaml"}), 2, "other.yaml", "No such file")
     nothing_was_kept(tmp_path)
 
 
 def test_a_spec_of_ten_megabytes_is_refused_by_its_size(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "orch.yaml").write_text("script: hello.py\nargs: [" + '"some argument", ' * 700_000 + "]\n")
     assert (tmp_path / "orch.yaml").stat().st_size > 10_000_000
-    complaint(orch("up"), 2, "orch.yaml", "MB long", "at most 1 MiB")
-    complaint(orch("plan"), 2, "orch.yaml", "MB long", "at most 1 MiB")
+    complaint(orch.in_process("up"), 2, "orch.yaml", "MB long", "at most 1 MiB")
+    complaint(orch.in_process("plan"), 2, "orch.yaml", "MB long", "at most 1 MiB")
 
 
 def test_a_yaml_bomb_is_refused(orch: Orch, tmp_path: Path) -> None:
@@ -226,12 +226,12 @@ def test_a_yaml_bomb_is_refused(orch: Orch, tmp_path: Path) -> None:
     lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
     lines += [f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]" for old, new in pairwise(letters)]
     (tmp_path / "orch.yaml").write_text("\n".join(lines))
-    complaint(orch("up"), 2, "orch.yaml:", "aliases")
+    complaint(orch.in_process("up"), 2, "orch.yaml:", "aliases")
 
 
 def test_a_yaml_tag_runs_nothing(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "orch.yaml").write_text('script: !!python/object/apply:os.system ["touch was-run"]\n')
-    complaint(orch("up"), 2, "orch.yaml:1", "tag", "not allowed")
+    complaint(orch.in_process("up"), 2, "orch.yaml:1", "tag", "not allowed")
     assert not (tmp_path / "was-run").exists()
 
 
@@ -241,13 +241,13 @@ def test_a_yaml_tag_runs_nothing(orch: Orch, tmp_path: Path) -> None:
 )
 def test_text_that_is_no_spec_is_refused_with_its_place(orch: Orch, tmp_path: Path, text: bytes) -> None:
     (tmp_path / "orch.yaml").write_bytes(text)
-    complaint(orch("up"), 2, "orch.yaml")
+    complaint(orch.in_process("up"), 2, "orch.yaml")
     nothing_was_kept(tmp_path)
 
 
 def test_a_wrong_variable_is_named_as_the_variable(orch: Orch, tmp_path: Path) -> None:
-    complaint(orch("up", "hello.py", env={"ORCH_WORKERS": "foo"}), 2, "ORCH_WORKERS", "whole number", "'foo'")
-    complaint(orch("up", "hello.py", env={"ORCH_CHIEF": "banana"}), 2, "ORCH_CHIEF", "whole number", "'banana'")
+    complaint(orch.in_process("up", "hello.py", env={"ORCH_WORKERS": "foo"}), 2, "ORCH_WORKERS", "whole number", "'foo'")
+    complaint(orch.in_process("up", "hello.py", env={"ORCH_CHIEF": "banana"}), 2, "ORCH_CHIEF", "whole number", "'banana'")
     nothing_was_kept(tmp_path)
 
 
@@ -402,7 +402,7 @@ def test_an_argument_of_a_script_may_be_longer(orch: Orch, tmp_path: Path, scrip
     "command", [["ps"], ["logs"], ["logs", "worker-0"], ["wait"], ["down"], ["logs", "-f"], ["ps", "--json"]], ids=" ".join
 )
 def test_before_any_run_there_is_nothing_to_show(orch: Orch, tmp_path: Path, command: list[str]) -> None:
-    complaint(orch(*command), 2, "no run in", str(tmp_path / ".orch"))
+    complaint(orch.in_process(*command), 2, "no run in", str(tmp_path / ".orch"))
     nothing_was_kept(tmp_path)
 
 
@@ -417,19 +417,19 @@ def test_a_run_or_a_task_that_is_not_there_is_named_with_those_that_are(orch: Or
     orch("up", "hello.py", check=0)
     runs = [run["run"] for run in json.loads(orch("ps", "-a", "--json", check=0).out)]
     for command in ("ps", "wait", "down"):
-        complaint(orch(command, "nosuch"), 2, "'nosuch'", "does not exist", *runs)
-        complaint(orch(command, "hello"), 2, "'hello'", "matches several", *runs)
+        complaint(orch.in_process(command, "nosuch"), 2, "'nosuch'", "does not exist", *runs)
+        complaint(orch.in_process(command, "hello"), 2, "'hello'", "matches several", *runs)
     complaint(orch("logs", "nosuch"), 2, "'nosuch'", "does not exist", "worker-0")
-    complaint(orch("logs", "worker-5"), 2, "'worker-5'", "did you mean 'worker-0'?")
-    complaint(orch("logs", "ps"), 2, "'ps'", "worker-0")
-    complaint(orch("logs", "one", "two"), 2, "one and two", "at most one")
-    complaint(orch("logs", "--attempt", "3"), 2, "no attempt 3", "it has 1")
-    complaint(orch("logs", "--grep", "("), 2, "--grep", "regular expression")
-    complaint(orch("logs", "--tail", "-1"), 2, "--tail")
-    complaint(orch("wait", "--timeout", "-1"), 2, "--timeout")
-    complaint(orch("wait", "--timeout", "nan"), 2, "--timeout")
+    complaint(orch.in_process("logs", "worker-5"), 2, "'worker-5'", "did you mean 'worker-0'?")
+    complaint(orch.in_process("logs", "ps"), 2, "'ps'", "worker-0")
+    complaint(orch.in_process("logs", "one", "two"), 2, "one and two", "at most one")
+    complaint(orch.in_process("logs", "--attempt", "3"), 2, "no attempt 3", "it has 1")
+    complaint(orch.in_process("logs", "--grep", "("), 2, "--grep", "regular expression")
+    complaint(orch.in_process("logs", "--tail", "-1"), 2, "--tail")
+    complaint(orch.in_process("wait", "--timeout", "-1"), 2, "--timeout")
+    complaint(orch.in_process("wait", "--timeout", "nan"), 2, "--timeout")
     for command in (("warm", "start"), ("doctor",)):
-        complaint(orch(*command, "--import-timeout", "nan"), 2, "--import-timeout", "not a number of seconds")
+        complaint(orch.in_process(*command, "--import-timeout", "nan"), 2, "--import-timeout", "not a number of seconds")
 
 
 def test_a_second_down_says_so_and_does_no_harm(orch: Orch, script: Script) -> None:

@@ -24,7 +24,7 @@ def hello(script: Script) -> Path:
 
 
 def planned(orch: Orch, *words: str, env: Mapping[str, str] | None = None) -> dict[str, dict[str, Any]]:
-    found = json.loads(orch("plan", "--json", *words, env=env, check=0).out)
+    found = json.loads(orch.in_process("plan", "--json", *words, env=env, check=0).out)
     return {task["task"]: task for task in found["tasks"]}
 
 
@@ -40,7 +40,7 @@ def test_a_plan_has_every_task_and_its_tf_config_and_starts_nothing(orch: Orch, 
 
 
 def test_the_text_says_the_same_as_the_json(orch: Orch) -> None:
-    text = orch("plan", "hello.py", "-n", "2", check=0).out
+    text = orch.in_process("plan", "hello.py", "-n", "2", check=0).out
     for name, task in planned(orch, "hello.py", "-n", "2").items():
         block = text[text.index(f"\n{name} on local\n") :]
         assert json.loads(block.partition("TF_CONFIG=")[2].partition("\n")[0]) == task["tf_config"]
@@ -49,7 +49,7 @@ def test_the_text_says_the_same_as_the_json(orch: Orch) -> None:
 @pytest.mark.parametrize("strategy", ["mirrored", "one_device", "none"])
 def test_one_process_strategies_have_no_tf_config(orch: Orch, strategy: str) -> None:
     assert planned(orch, "hello.py", "--strategy", strategy)["worker-0"]["tf_config"] is None
-    text = orch("plan", "hello.py", "--strategy", strategy, check=0).out
+    text = orch.in_process("plan", "hello.py", "--strategy", strategy, check=0).out
     assert "TF_CONFIG=" not in text
     assert "  without TF_CONFIG\n" in text
 
@@ -112,15 +112,15 @@ def test_the_environment_of_a_plan_is_the_one_that_tasks_get(orch: Orch, script:
 def test_a_dry_run_shows_what_would_be_executed_and_the_plan(orch: Orch, tmp_path: Path) -> None:
     text = orch("up", "hello.py", "-n", "2", "--dry-run", check=0).out
     assert "worker/host/start.py" in text
-    assert text.endswith(orch("plan", "hello.py", "-n", "2", check=0).out)
+    assert text.endswith(orch.in_process("plan", "hello.py", "-n", "2", check=0).out)
     document = json.loads(orch("up", "hello.py", "-n", "2", "--dry-run", "--json", "-d", check=0).out)
     assert [task["task"] for task in document["tasks"]] == ["worker-0", "worker-1"]
     assert [path.name for path in tmp_path.iterdir()] == ["hello.py"]
 
 
 def test_a_plan_is_refused_as_a_run_is(orch: Orch) -> None:
-    assert orch("plan", "hello.py", "-n", "0", check=2).err == orch("up", "hello.py", "-n", "0", check=2).err
-    assert "nothing to run" in orch("plan", check=2).err
+    assert orch.in_process("plan", "hello.py", "-n", "0", check=2).err == orch.in_process("up", "hello.py", "-n", "0", check=2).err
+    assert "nothing to run" in orch.in_process("plan", check=2).err
 
 
 # --- init ---------------------------------------------------------------------------------------
@@ -138,14 +138,14 @@ def test_init_writes_a_file_that_is_valid_and_says_what_is_next(orch: Orch, tmp_
 
 def test_init_leaves_a_file_alone_that_exists(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "orch.yaml").write_text("mine\n")
-    assert "orch.yaml exists already" in orch("init", check=2).err
+    assert "orch.yaml exists already" in orch.in_process("init", check=2).err
     assert (tmp_path / "orch.yaml").read_text() == "mine\n"
-    orch("init", "other.yaml", check=0)
+    orch.in_process("init", "other.yaml", check=0)
     assert "worker-0" in planned(orch, "-f", "other.yaml")
 
 
 @pytest.mark.parametrize("place", ["none/orch.yaml", "/proc/orch.yaml", "orch.yaml/x"])
 def test_init_says_why_it_cannot_write(orch: Orch, tmp_path: Path, place: str) -> None:
     (tmp_path / "orch.yaml").write_text("mine\n")
-    done = orch("init", place, check=2)
+    done = orch.in_process("init", place, check=2)
     assert done.err.startswith(f"Error: {place} cannot be written: ")

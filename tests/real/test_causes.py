@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import Orch
 from tests.live import LiveRun
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300), pytest.mark.slow]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300), pytest.mark.slow, pytest.mark.usefixtures("warm_tensorflow")]
 
 Script = Callable[..., Path]
 TRAIN = """

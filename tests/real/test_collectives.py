@@ -12,12 +12,14 @@ import pytest
 
 from tests.conftest import Orch
 from tests.live import LiveRun
-from tests.worker.agent_double import Task, run_task, start_cluster
+from tests.worker.agent_double import start_cluster
+from tests.worker.template_double import ForkedTask
 from worker.contract import CollectiveSettings, Program
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
 
 SCRIPT = Program("script", "s.py")
+Fork = Callable[..., ForkedTask]
 SAYS = """
 import tensorflow as tf
 import worker
@@ -49,9 +51,9 @@ print(options() == options_of(worker.strategy()))
     ],
     ids=["all", "a heartbeat too short to be told in milliseconds"],
 )
-def test_settings_hold_where_the_script_says_nothing(tmp_path: Path, settings: CollectiveSettings, told: str) -> None:
+def test_settings_hold_where_the_script_says_nothing(tmp_path: Path, fork_task: Fork, settings: CollectiveSettings, told: str) -> None:
     (tmp_path / "s.py").write_text(SAYS)
-    done = run_task(SCRIPT, tmp_path, strategy="multi_worker_mirrored", collectives=settings)
+    done = fork_task(SCRIPT, tmp_path, strategy="multi_worker_mirrored", collectives=settings).wait()
     assert done.check().out == told
 
 
@@ -77,6 +79,7 @@ TRAIN = """
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_tensorflow")
 def test_a_collective_that_waits_too_long_ends_an_unchanged_script(orch: Orch, script: Callable[..., Path], tmp_path: Path) -> None:
     script(TRAIN, "train.py")
     words = ("--set", "collectives.timeout_s=20", "--set", "collectives.implementation=ring")
@@ -88,7 +91,7 @@ def test_a_collective_that_waits_too_long_ends_an_unchanged_script(orch: Orch, s
     assert (cause["task"], cause["suspect"]) == ("worker-0", "worker-1")
 
 
-def wait_for(tasks: dict[str, Task], word: bytes) -> None:
+def wait_for(tasks: dict[str, ForkedTask], word: bytes) -> None:
     deadline = time.monotonic() + 200
     while not all(word in (task.log_dir / "stdout.log").read_bytes() for task in tasks.values()):
         assert time.monotonic() < deadline
@@ -97,14 +100,16 @@ def wait_for(tasks: dict[str, Task], word: bytes) -> None:
 
 
 @pytest.mark.slow
-def test_a_short_heartbeat_finds_a_stopped_peer_before_a_long_one_does(script: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_short_heartbeat_finds_a_stopped_peer_before_a_long_one_does(
+    script: Callable[..., Path], tmp_path: Path, fork_task: Fork
+) -> None:
     script(TRAIN, "s.py")
     job = (SCRIPT, tmp_path, "multi_worker_mirrored", "worker", "worker")
     short, long = CollectiveSettings(heartbeat_s=5), CollectiveSettings(heartbeat_s=120)
     with (
-        start_cluster(*job, collectives=short) as led,
-        start_cluster(*job, collectives=short) as leaderless,
-        start_cluster(*job, collectives=long) as patient,
+        start_cluster(*job, collectives=short, start=fork_task) as led,
+        start_cluster(*job, collectives=short, start=fork_task) as leaderless,
+        start_cluster(*job, collectives=long, start=fork_task) as patient,
     ):
         for tasks in (led, leaderless, patient):
             wait_for(tasks, b"carried out by")
@@ -140,6 +145,7 @@ LEAVE = """
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_tensorflow")
 def test_a_worker_that_ends_early_does_not_keep_its_peers_from_saving(orch: Orch, script: Callable[..., Path]) -> None:
     script(LEAVE, "train.py")
     done = orch("up", "train.py", "-n", "2", "--set", "collectives.heartbeat_s=5", timeout=200, check=0)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.live import LiveRun
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.usefixtures("warm_tensorflow")]
 
 ELEMENTS = 600
 READS = f"""

@@ -6,15 +6,18 @@ import hashlib
 import importlib.util
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.worker.agent_double import ROOT, Outcome, clean_environment, run_plainly, run_task, start_cluster
+from tests.worker.agent_double import ROOT, Outcome, clean_environment, run_plainly, start_cluster
+from tests.worker.template_double import ForkedTask
 from worker.contract import DeviceSettings, Program
 
 EXAMPLES = ROOT / "examples"
+Fork = Callable[..., ForkedTask]
 
 pytestmark = [
     pytest.mark.tensorflow,
@@ -32,24 +35,33 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {"ORCH_EXAMPLES_DATA": str(tmp_path_factory.mktemp("data")), "PYTHONPATH": str(ROOT)}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["mwms_custom_loop", "parameter_server", "tf_config_only", "mirrored_cpus", "data_service"])
-def test_by_hand_it_learns_the_digits(settings: dict[str, str], tmp_path: Path, name: str) -> None:
-    outcome = run_plainly([str(EXAMPLES / f"{name}.py")], tmp_path, env=settings).check()
-    word, accuracy = outcome.out.splitlines()[-1].rsplit(" ", 1)
+def check_accuracy(outcome: Outcome) -> None:
+    word, accuracy = outcome.check().out.splitlines()[-1].rsplit(" ", 1)
     assert word == "test accuracy"
     assert float(accuracy) > 0.9
 
 
 @pytest.mark.slow
-def test_two_workers_take_the_steps_of_one_process(settings: dict[str, str], tmp_path: Path) -> None:
+def test_by_hand_it_learns_the_digits(settings: dict[str, str], tmp_path: Path) -> None:
+    check_accuracy(run_plainly([str(EXAMPLES / "tf_config_only.py")], tmp_path, env=settings))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mwms_custom_loop", "parameter_server", "mirrored_cpus", "data_service"])
+def test_alone_it_learns_the_digits(settings: dict[str, str], tmp_path: Path, fork_task: Fork, name: str) -> None:
+    check_accuracy(fork_task(Program("script", str(EXAMPLES / f"{name}.py")), tmp_path, env=settings).wait())
+
+
+@pytest.mark.slow
+def test_two_workers_take_the_steps_of_one_process(settings: dict[str, str], tmp_path: Path, fork_task: Fork) -> None:
     import numpy as np
 
     # 30 steps: the second epoch has begun, with another order of the images.
     script, steps = str(EXAMPLES / "mwms_custom_loop.py"), ("--steps", "30")
-    run_plainly([script, "--single", *steps, "--dump-weights", str(tmp_path / "one.npz")], tmp_path, env=settings).check()
+    alone = Program("script", script, ("--single", *steps, "--dump-weights", str(tmp_path / "one.npz")))
+    fork_task(alone, tmp_path, env=settings).wait().check()
     program = Program("script", script, (*steps, "--dump-weights", str(tmp_path / "two.npz")))
-    with start_cluster(program, tmp_path, "multi_worker_mirrored", "worker", "worker", env=settings) as tasks:
+    with start_cluster(program, tmp_path, "multi_worker_mirrored", "worker", "worker", env=settings, start=fork_task) as tasks:
         for task in tasks.values():
             task.wait(250).check()
     with np.load(tmp_path / "one.npz") as one, np.load(tmp_path / "two.npz") as two:
@@ -61,10 +73,10 @@ def test_two_workers_take_the_steps_of_one_process(settings: dict[str, str], tmp
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_tensorflow")
 def test_two_workers_learn_from_what_two_data_workers_make(orch: Any, settings: dict[str, str]) -> None:
     options = ("-n", "2", "--data-workers", "2")
-    env = {**settings, "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
-    done = orch("up", str(EXAMPLES / "data_service.py"), *options, timeout=250, check=0, env=env)
+    done = orch("up", str(EXAMPLES / "data_service.py"), *options, timeout=250, check=0, env=settings)
     assert "worker-0      | input from grpc://127.0.0.1:" in done.out
     assert {line.split("|")[0].strip() for line in done.out.splitlines() if "test accuracy" in line} == {"worker-0", "worker-1"}
 
@@ -98,20 +110,20 @@ def test_the_text_says_what_the_arrays_say(settings: dict[str, str], tmp_path: P
 
 
 @pytest.mark.slow
-def test_operations_are_placed_by_hand(settings: dict[str, str], tmp_path: Path) -> None:
+def test_operations_are_placed_by_hand(settings: dict[str, str], tmp_path: Path, fork_task: Fork) -> None:
     """`tf.device`, logical devices, a product on each and their sum on the CPU."""
     script = Program("script", str(EXAMPLES / "manual_placement.py"))
-    outcome = run_task(script, tmp_path, devices=DeviceSettings(cpus=3), env={**settings, "CUDA_VISIBLE_DEVICES": "-1"}).check()
+    outcome = fork_task(script, tmp_path, devices=DeviceSettings(cpus=3), env=settings).wait().check()
     *lines, last = outcome.out.splitlines()
     assert lines == ["devices: CPU:0, CPU:1, CPU:2", "products on: CPU:0, CPU:1, CPU:2", "sum on: CPU:0"]
     assert float(last.rpartition(" ")[2]) < 1e-4
 
 
 @pytest.mark.slow
-def test_layers_on_two_devices_are_saved_and_restored_on_one(settings: dict[str, str], tmp_path: Path) -> None:
+def test_layers_on_two_devices_are_saved_and_restored_on_one(settings: dict[str, str], tmp_path: Path, fork_task: Fork) -> None:
     def run(devices: DeviceSettings, option: str) -> Outcome:
         script = Program("script", str(EXAMPLES / "layers_on_devices.py"), (option, "model"))
-        return run_task(script, tmp_path, devices=devices, env={**settings, "CUDA_VISIBLE_DEVICES": "-1"})
+        return fork_task(script, tmp_path, devices=devices, env=settings).wait()
 
     saved = run(DeviceSettings(cpus=2), "--save").check().out.splitlines()
     assert saved[0] == "layers on: CPU:0, CPU:1"

@@ -12,7 +12,7 @@ import pytest
 from tests.live import LiveRun, wait_for_file
 from tests.real.programs import SUM
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.usefixtures("warm_tensorflow")]
 
 HEAD = """
 import json, os, signal, sys, time
@@ -32,7 +32,7 @@ while int(step.numpy()) < 6:
     worker.report(step=int(step.numpy()))
     if TASK == "worker-1" and ATTEMPT == 1 and int(step.numpy()) == 3:
         os.kill(os.getpid(), signal.SIGKILL)
-forked = "template/start" in open(f"/proc/{os.getppid()}/cmdline").read()
+forked = "warm/start" in open(f"/proc/{os.getppid()}/cmdline").read()
 with open(f"{TASK}.json", "w") as file:
     json.dump({"began_at": began_at, "total": float(total.numpy()), "attempt": ATTEMPT, "forked": forked}, file)
 """

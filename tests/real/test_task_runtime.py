@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.real.programs import SCHEDULED_SUM
 from tests.worker.agent_double import ROOT, run_plainly, run_task, start_cluster
+from tests.worker.template_double import ForkedTask
 from worker.contract import DeviceSettings, Program, TaskId
 from worker.task_environment import tf_config_text
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
 
 SCRIPT = Program("script", "s.py")
+Fork = Callable[..., ForkedTask]
 
 
 def write(tmp_path: Path, text: str) -> None:
     (tmp_path / "s.py").write_text(text)
 
 
-def test_two_workers_reduce_under_the_strategy_of_the_spec(tmp_path: Path) -> None:
+def test_two_workers_reduce_under_the_strategy_of_the_spec(tmp_path: Path, fork_task: Fork) -> None:
     write(
         tmp_path,
         """
@@ -37,7 +40,7 @@ worker.report(step=1, total=total)
 print(isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy), strategy.num_replicas_in_sync, float(total))
 """,
     )
-    with start_cluster(SCRIPT, tmp_path, "multi_worker_mirrored", "worker", "worker") as tasks:
+    with start_cluster(SCRIPT, tmp_path, "multi_worker_mirrored", "worker", "worker", start=fork_task) as tasks:
         outcomes = [task.wait(200).check() for task in tasks.values()]
     assert [outcome.out for outcome in outcomes] == ["True 2 3.0\n"] * 2
     assert [json.loads((outcome.log_dir / "reports.jsonl").read_bytes())["total"] for outcome in outcomes] == [3.0, 3.0]
@@ -59,9 +62,10 @@ CHIEF_SAYS = "only the chief comes here: chief-0\n/job:ps/replica:0/task:0/devic
 
 
 @pytest.mark.parametrize("servers", [SCRIPT, Program("serve")], ids=["the same script", "serve"])
-def test_a_parameter_server_cluster(tmp_path: Path, servers: Program) -> None:
+def test_a_parameter_server_cluster(tmp_path: Path, fork_task: Fork, servers: Program) -> None:
     write(tmp_path, ONE_SCRIPT_FOR_ALL_ROLES)
-    with start_cluster(SCRIPT, tmp_path, "parameter_server", "chief", "worker", "worker", "ps", servers=servers) as tasks:
+    types = ("chief", "worker", "worker", "ps")
+    with start_cluster(SCRIPT, tmp_path, "parameter_server", *types, servers=servers, start=fork_task) as tasks:
         assert tasks["chief-0"].wait(200).check().out == CHIEF_SAYS
         # They never end by themselves, and they end by SIGTERM.
         for name in ("worker-0", "worker-1", "ps-0"):
@@ -72,7 +76,7 @@ def test_a_parameter_server_cluster(tmp_path: Path, servers: Program) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["mirrored", "none", "one_device"])
-def test_logical_cpus(tmp_path: Path, strategy: str) -> None:
+def test_logical_cpus(tmp_path: Path, fork_task: Fork, strategy: str) -> None:
     write(
         tmp_path,
         """
@@ -83,22 +87,17 @@ total = strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("sum
 print(float(strategy.experimental_local_results(total)[0]))
 """,
     )
-    outcome = run_task(SCRIPT, tmp_path, strategy=strategy, devices=DeviceSettings(cpus=4), env={"CUDA_VISIBLE_DEVICES": "-1"}).check()
+    outcome = fork_task(SCRIPT, tmp_path, strategy=strategy, devices=DeviceSettings(cpus=4)).wait().check()
     replicas = 4 if strategy == "mirrored" else 1
     assert outcome.out == f"{replicas} 4\n{float(replicas)}\n"
 
 
-def test_an_evaluator_computes_alone(tmp_path: Path) -> None:
+def test_an_evaluator_computes_alone(tmp_path: Path, fork_task: Fork) -> None:
     write(tmp_path, "import worker\nprint(worker.strategy().num_replicas_in_sync, worker.context().is_chief)")
     for strategy in ("multi_worker_mirrored", "parameter_server"):
-        outcome = run_task(
-            SCRIPT,
-            tmp_path,
-            task="evaluator-0",
-            strategy=strategy,
-            tf_config=tf_config_text('{"evaluator": ["127.0.0.1:1"]}', TaskId("evaluator", 0)),
-        )
-        assert outcome.check().out == "1 False\n"
+        tf_config = tf_config_text('{"evaluator": ["127.0.0.1:1"]}', TaskId("evaluator", 0))
+        task = fork_task(SCRIPT, tmp_path, task="evaluator-0", strategy=strategy, tf_config=tf_config)
+        assert task.wait().check().out == "1 False\n"
 
 
 def test_by_hand_it_is_tensorflows_default(tmp_path: Path) -> None:
@@ -207,7 +206,7 @@ def test_placement_is_logged_from_the_first_operation_on(tmp_path: Path) -> None
     assert "orch: this task has CPU:0 as 2 logical devices\n" in outcome.err
 
 
-def test_orchs_own_server_has_the_devices_of_its_task(tmp_path: Path) -> None:
+def test_orchs_own_server_has_the_devices_of_its_task(tmp_path: Path, fork_task: Fork) -> None:
     write(
         tmp_path,
         """
@@ -218,6 +217,7 @@ print(sorted(device.name for device in tf.config.list_logical_devices("CPU") if 
 """,
     )
     types = ("chief", "worker", "ps")
-    with start_cluster(SCRIPT, tmp_path, "parameter_server", *types, servers=Program("serve"), devices=DeviceSettings(cpus=2)) as tasks:
+    job = (SCRIPT, tmp_path, "parameter_server", *types)
+    with start_cluster(*job, servers=Program("serve"), devices=DeviceSettings(cpus=2), start=fork_task) as tasks:
         out = tasks["chief-0"].wait(200).check().out
     assert out == f"{[f'/job:worker/replica:0/task:0/device:CPU:{index}' for index in range(2)]}\n"

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -44,6 +43,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_tensorflow")
 @pytest.mark.parametrize(
     ("example", "options", "learners"),
     [
@@ -59,6 +59,7 @@ def test_an_example_learns_the_digits(orch: Orch, data: dict[str, str], example:
     assert len(found) == learners
     assert min(found) > 0.9
     assert "succeeded" in done.err
+    assert "tasks are forked from the warm template" in done.err, "or each test of this directory imports TensorFlow again"
 
 
 @pytest.mark.parametrize("preload", ["[tensorflow]", "[]"])
@@ -72,12 +73,14 @@ def test_an_unchanged_script_runs_with_and_without_a_template(orch: Orch, script
     assert '"event":"task_up","task":"worker-1"' in recorded
 
 
+@pytest.mark.usefixtures("warm_tensorflow")
 def test_a_proxy_in_the_environment_does_not_hang_the_cluster(orch: Orch, script: Script) -> None:
     script(all_reduce(), "train.py")
     proxies = dict.fromkeys(["http_proxy", "https_proxy", "HTTP_PROXY", "grpc_proxy"], "http://127.0.0.1:9")
     assert orch("up", "train.py", "-n", "2", env=proxies, timeout=250, check=0).out.count("total 2.0") == 2
 
 
+@pytest.mark.usefixtures("warm_tensorflow")
 def test_the_worker_that_raised_is_named_and_its_waiting_peer_is_ended(orch: Orch, script: Script, tmp_path: Path) -> None:
     then = """
     if strategy.cluster_resolver.task_id == 1:
@@ -93,13 +96,13 @@ def test_the_worker_that_raised_is_named_and_its_waiting_peer_is_ended(orch: Orc
     assert result["cause"]["failure"]["message"] == "the shard is empty"
 
 
-def test_a_missing_peer_is_named_and_the_deadline_shows_where_everybody_is(orch: Orch, script: Script, start_warm: Any) -> None:
-    start_warm("tensorflow")  # the deadline would count the import, too
+@pytest.mark.usefixtures("warm_tensorflow")  # the deadline would count the import, too
+def test_a_missing_peer_is_named_and_the_deadline_shows_where_everybody_is(orch: Orch, script: Script) -> None:
     text = all_reduce().replace(
         "    strategy =", "    if os.environ['ORCH_TASK'] == 'worker-1':\n        import time\n        time.sleep(1000)\n    strategy =", 1
     )
     script(text, "train.py")
-    done = orch("up", "train.py", "-n", "2", "--grace", "1", "--start-timeout", "30", timeout=250, check=124)
+    done = orch("up", "train.py", "-n", "2", "--grace", "1", "--start-timeout", "20", timeout=250, check=124)
     assert "waiting for worker-1: connection refused (1 of 2 up)" in done.err
     last = done.err.partition("ran out of time")[2]
     assert "(--start-timeout); waiting for worker-1: connection refused" in last
@@ -107,6 +110,7 @@ def test_a_missing_peer_is_named_and_the_deadline_shows_where_everybody_is(orch:
     assert re.search(r"worker-1: in time\.sleep \(train\.py:\d+\)\n", last), done
 
 
+@pytest.mark.usefixtures("warm_tensorflow")
 def test_a_lone_worker_that_waits_for_peers_is_ended_by_one_ctrl_c(orch: Orch, script: Script) -> None:
     # TensorFlow's C++ runtime swallows SIGTERM there (preemption_notifier.cc): only SIGKILL after the grace period ends it.
     script(
@@ -120,6 +124,7 @@ def test_a_lone_worker_that_waits_for_peers_is_ended_by_one_ctrl_c(orch: Orch, s
     assert "stopping worker-0..1" in done.err
 
 
+@pytest.mark.usefixtures("warm_tensorflow")
 def test_servers_that_a_script_does_not_start_are_run_and_ended(orch: Orch, script: Script) -> None:
     head = """
 import tensorflow as tf
@@ -131,6 +136,7 @@ strategy = tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.
     assert "stopping worker-0..1, ps-0" in done.err
 
 
+@pytest.mark.usefixtures("warm_tensorflow")
 def test_runs_side_by_side_do_not_meet(orch: Orch, script: Script) -> None:
     script(all_reduce(), "train.py")
     runs = [orch.start("up", "train.py", "-n", "2") for _ in range(3)]

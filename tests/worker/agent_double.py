@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,8 +187,12 @@ def start_cluster(
     devices: DeviceSettings = DeviceSettings(),
     collectives: CollectiveSettings = CollectiveSettings(),
     env: Mapping[str, str] | None = None,
-) -> Iterator[dict[str, Task]]:
-    """One task of each type in `types`, in one cluster; they are killed at the end. `servers`: what all but the chief run."""
+    start: Callable[..., Any] = start_task,
+) -> Iterator[dict[str, Any]]:
+    """One task of each type in `types`, in one cluster; they are killed at the end. `servers`: what all but the chief run.
+
+    `start`: `start_task`, or `TemplateProcess.fork`.
+    """
     with held_ports(len(types)) as addresses, ExitStack() as stack:
         jobs: dict[str, list[str]] = {}
         names = []
@@ -197,7 +201,7 @@ def start_cluster(
             jobs[type_].append(address)
         tasks = {}
         for name in names:
-            task = start_task(
+            task = start(
                 program if servers is None or name.type == "chief" else servers,
                 cwd,
                 task=str(name),

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,7 @@ class TemplateProcess:
     def fork(self, program: Program, cwd: Path, **settings: Any) -> ForkedTask:
         """Fork a task; the settings are those of `agent_double.prepare`. Raises `RefusedError`."""
         log_dir, lifeline, go = self.ask(program, cwd, **settings)
+        self.control.settimeout(PATIENCE_S)
         message = self.receive()
         while "ended" in message:
             self._ended[message["ended"]] = message["code"]
@@ -74,6 +75,7 @@ class TemplateProcess:
         os.write(go, b"!")
         os.close(go)
         self._lifelines[message["pid"]] = lifeline
+        self._ended.pop(message["pid"], None)  # another's, long ago
         return ForkedTask(ForkedProcess(message["pid"], self), log_dir)
 
     def ask(self, program: Program, cwd: Path, **settings: Any) -> tuple[Path, int, int]:
@@ -99,6 +101,9 @@ class TemplateProcess:
         return told.log_dir, life_write, go_write
 
     def has_ended(self, pid: int) -> bool:
+        """So far as the template has said until now."""
+        with suppress(BlockingIOError):
+            self.wait_for_end(pid, 0.0)
         return pid in self._ended
 
     def wait_for_end(self, pid: int, timeout: float = PATIENCE_S) -> int:
@@ -135,6 +140,12 @@ class ForkedProcess:
 
     def wait(self, timeout: float) -> int:
         return self.template.wait_for_end(self.pid, timeout)
+
+    def poll(self) -> int | None:
+        return self.wait(PATIENCE_S) if self.template.has_ended(self.pid) else None
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
 
     def send_signal(self, number: int) -> None:
         os.kill(self.pid, number)

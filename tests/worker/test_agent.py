@@ -395,8 +395,8 @@ def test_an_agent_that_hears_nothing_for_too_long_ends_its_tasks_and_itself(agen
 
 def test_an_agent_that_was_too_busy_to_listen_still_has_its_owner(start_agent: Callable[..., AgentProcess], tmp_path: Path) -> None:
     """It looks at its programs for longer than it may hear nothing; what it has been sent meanwhile waits to be read."""
-    agent = start_agent(patch=f"programs.find_problems = lambda *_: open({str(tmp_path / 'busy')!r}, 'w').close() or time.sleep(10) or []")
-    agent.order(contract.Hello("run", cwd="/", lost_after_s=8.0))
+    agent = start_agent(patch=f"programs.find_problems = lambda *_: open({str(tmp_path / 'busy')!r}, 'w').close() or time.sleep(7) or []")
+    agent.order(contract.Hello("run", cwd="/", lost_after_s=5.0))
     wait_for_file(tmp_path / "busy")
     while not select.select([agent.stdout], [], [], 0.1)[0]:
         agent.order(contract.Ping())
@@ -407,15 +407,15 @@ def test_an_agent_that_was_too_busy_to_listen_still_has_its_owner(start_agent: C
 
 
 def test_signs_of_life_are_answered_and_keep_an_agent_alive(agent: AgentProcess) -> None:
-    agent.hello(lost_after_s=8.0)
-    for _ in range(18):
+    agent.hello(lost_after_s=5.0)
+    for _ in range(12):
         agent.order(contract.Ping())
         time.sleep(0.5)
     assert agent.process.poll() is None
     agent.wait_for(contract.Pong)
     agent.order(contract.Bye())
     agent.read_to_end()
-    assert len(agent.all(contract.Pong)) == 18
+    assert len(agent.all(contract.Pong)) == 12
 
 
 def test_hosts_try_each_other_and_know_a_stranger(start_agent: Callable[[], AgentProcess]) -> None:

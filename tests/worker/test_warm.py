@@ -357,12 +357,12 @@ def test_a_directory_that_others_may_enter_is_not_trusted(orch: Any, tmp_path: P
 @pytest.mark.slow
 def test_it_ends_when_nobody_uses_it(orch: Any, tmp_path: Path, start_warm: Start) -> None:
     write_script(tmp_path, "ready(); wait_for('go')", preload=["decimal"])
-    start_warm("decimal", "--idle-timeout", "15")
+    start_warm("decimal", "--idle-timeout", "8")
     running = orch.start("up", "script.py", "-n", "1")
     wait_for_file(tmp_path / "worker-0.ready")
     process = warm_process(orch)
     with pytest.raises(psutil.TimeoutExpired):  # it is in use
-        process.wait(17)
+        process.wait(10)
     (tmp_path / "go").touch()
     running.wait(check=0)
     wait_until_gone([process])
