@@ -36,7 +36,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
         "orchestrator.starting",
         "orchestrator.signals",
         "orchestrator.insight",
-        "worker.cores",
+        *("worker.cores", "worker.settings"),
         *PLACES,
     ),
     "orchestrator.controller": (
@@ -66,15 +66,16 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "worker.questions": (),
     "worker.naming": ("worker.codec", "worker.files"),
     "worker.equipment": (),
+    "worker.settings": ("worker.collectives", "worker.equipment"),
     "worker.contract": (
         *("worker.codec", "worker.collectives", "worker.equipment", "worker.manifest", "worker.naming", "worker.questions"),
-        "worker.reachability",
+        *("worker.reachability", "worker.settings"),
     ),
-    "worker.task_environment": ("worker.contract",),
+    "worker.task_environment": ("worker.contract", "worker.settings"),
     "worker.channel": ("worker.contract",),
     "worker.clock": (),
     "worker.cores": (),
-    "worker.task": ("worker.contract", "worker.channel", "worker.files", "worker.missing_devices"),
+    "worker.task": ("worker.codec", "worker.collectives", "worker.files", "worker.missing_devices", "worker.settings"),
     "worker.host": (
         *("worker.contract", "worker.channel", "worker.clock", "worker.cores", "worker.files", "worker.task"),
         *("worker.disclosure", "worker.task_environment"),
@@ -92,6 +93,7 @@ PURE = (
     *("orchestrator.model", "orchestrator.errors", *INSIGHT),
     *("worker.codec", "worker.collectives", "worker.contract", "worker.disclosure", "worker.equipment"),
     *("worker.manifest", "worker.missing_devices", "worker.naming", "worker.questions", "worker.reachability", "worker.records"),
+    "worker.settings",
 )
 PURE_IMPORTS = {
     "__future__",

@@ -31,7 +31,7 @@ def strategy() -> Any:
     Run by hand, without orch: `tf.distribute.get_strategy()`, or what a pasted TF_CONFIG asks for
     (``ps`` tasks: parameter servers; several workers: multi-worker mirrored).
 
-    Raises ValueError for an invalid TF_CONFIG or an unknown ORCH_RUN_STRATEGY.
+    Raises ValueError for an invalid TF_CONFIG, and for a strategy that is not known.
     """
     from .task import strategies
 

@@ -47,8 +47,9 @@ from .reachability import Target as Target
 from .reachability import Tried as Tried
 from .reachability import Try as Try
 from .records import dataclass
+from .settings import TaskSettings as TaskSettings
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Version of the frames below. Both ends must agree; `channel.Decoder` refuses another one."""
 
 # --- tasks -------------------------------------------------------------------------------------
@@ -84,11 +85,9 @@ class TaskOrder:
     env: Mapping[str, str] = field(default_factory=dict)
     unset: tuple[str, ...] = ()
     port: int | None = None
-    strategy: str = "none"
     cluster: str | None = None
     """Which of the order's clusters goes into TF_CONFIG; None: the task gets no TF_CONFIG."""
-    devices: DeviceSettings = DeviceSettings()
-    collectives: CollectiveSettings = CollectiveSettings()
+    settings: TaskSettings = TaskSettings()
     cores: tuple[int, int] | None = None
 
 
@@ -98,11 +97,9 @@ class BootstrapOrder:
 
     task: str
     program: Program
-    strategy: str
     tf_config: str | None
-    devices: DeviceSettings
     log_dir: str
-    collectives: CollectiveSettings = CollectiveSettings()
+    settings: TaskSettings = TaskSettings()
 
 
 # --- orders: controller -> agent ---------------------------------------------------------------

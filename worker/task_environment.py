@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
-from .contract import StartTasks, TaskId, TaskOrder, few
+from .contract import StartTasks, TaskId, TaskOrder, few, to_json
+from .settings import VARIABLE
 
 EXEC_LIMIT = 100_000
 """Longest TF_CONFIG (bytes) that goes through exec; the kernel's limit for one string is 128 KiB (MAX_ARG_STRLEN)."""
@@ -20,6 +22,7 @@ def compose(host: Mapping[str, str], start: StartTasks, order: TaskOrder, log_di
     for name in order.unset:
         env.pop(name, None)
     env["ORCH_LOG_DIR"] = log_dir
+    env[VARIABLE] = json.dumps(to_json(order.settings))
     if start.peers:
         env["no_grpc_proxy"] = _bypass(env, start.peers)
     if order.port is not None:

@@ -6,13 +6,14 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import click
 
 from worker.contract import to_json
 from worker.cores import count_cores
+from worker.settings import VARIABLE
 from worker.task_environment import INTER_OP, compose
 
 from ..backends import load
@@ -84,12 +85,11 @@ def _lines(planned: Plan) -> Iterator[str]:
             yield f"  {task.order.program.kind} {task.order.program.target}".rstrip()
         if task.order.program.args:
             yield f"  arguments {json.dumps(list(task.order.program.args))}"
-        for name, value in sorted(to_json(task.order.devices).items()):
-            yield f"  devices.{name}: {json.dumps(value)}"
+        for section, said in _sections(task).items():
+            for name, value in sorted(said.items()):
+                yield f"  {section}.{name}: {json.dumps(value)}"
         if task.order.cores is not None:
             yield f"  cores: part {task.order.cores[0] + 1} of {task.order.cores[1]} of the host's"
-        for name, value in to_json(task.order.collectives).items():
-            yield f"  collectives.{name}: {json.dumps(value)}"
         for name, value in sorted(shared.of(task).items()):
             yield f"  {name}={value}"
         for name in task.order.unset:
@@ -97,6 +97,12 @@ def _lines(planned: Plan) -> Iterator[str]:
         text = planned.tf_config(task)
         if text:
             yield f"  TF_CONFIG={text}"
+
+
+def _sections(task: PlannedTask) -> dict[str, dict[str, Any]]:
+    """What each section of a task's settings says."""
+    settings = task.order.settings
+    return {field.name: to_json(getattr(settings, field.name)) for field in fields(settings) if is_dataclass(field.default)}
 
 
 class _Environments:
@@ -120,7 +126,7 @@ class _Environments:
             env |= {name: value for name, value in by_cores.items() if name not in {*start.env, *order.env}}
         if start.clusters:
             env["MASTER_PORT"] = f"<port of {self._first}>"
-        own = {*start.env_defaults, *start.env, *order.env, "MASTER_PORT", "ORCH_LOG_DIR", "TF_GRPC_REUSE_PORT", "no_grpc_proxy"}
+        own = {*start.env_defaults, *start.env, *order.env, "MASTER_PORT", "ORCH_LOG_DIR", VARIABLE, "TF_GRPC_REUSE_PORT", "no_grpc_proxy"}
         return {name: value for name, value in env.items() if name in own}
 
 
@@ -137,9 +143,8 @@ def _json_parts(planned: Plan) -> Iterator[str]:
             "host": task.host,
             "address": task.address,
             "program": {"kind": program.kind, "target": program.target, "args": list(program.args)},
-            "devices": to_json(task.order.devices),
+            **_sections(task),
             "cores": task.order.cores,
-            "collectives": to_json(task.order.collectives),
             "env": shared.of(task),
             "unset": list(task.order.unset),
             "tf_config": json.loads(text) if text else None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from worker.contract import DATA_SERVICE, Program, TaskId, TaskOrder
+from worker.contract import DATA_SERVICE, Program, TaskId, TaskOrder, TaskSettings
 
 PROGRAM = Program("data_service")
 DISPATCHER = TaskId(DATA_SERVICE[0], 0)
@@ -22,7 +22,7 @@ def environment(addresses: Mapping[TaskId, str]) -> dict[str, str]:
 
 def serve(order: TaskOrder, address: str) -> TaskOrder:
     """The order of a server that others reach by `address`."""
-    return replace(order, program=Program(PROGRAM.kind, args=(address,)), strategy="none")
+    return replace(order, program=Program(PROGRAM.kind, args=(address,)), settings=TaskSettings())
 
 
 def in_attempt(order: TaskOrder, since: int) -> TaskOrder:

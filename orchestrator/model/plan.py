@@ -12,7 +12,6 @@ from dataclasses import field, replace
 
 from worker.contract import (
     DATA_SERVICE,
-    CollectiveSettings,
     DeviceSettings,
     Gpu,
     GpuHolder,
@@ -21,6 +20,7 @@ from worker.contract import (
     TakeGpus,
     TaskId,
     TaskOrder,
+    TaskSettings,
 )
 from worker.records import dataclass
 from worker.task_environment import default_environment, tf_config_text
@@ -218,17 +218,16 @@ def _order(spec: ClusterSpec, tasks: TaskSpec, task: TaskId, port: int | None, r
         env={**_threads(gpus.settings), **gpus.env, **forced, **tasks.env, **ranks, "ORCH_TASK": str(task)},
         unset=unset,
         port=port,
-        strategy=spec.strategy,
         cluster=cluster,
-        devices=gpus.settings,
-        collectives=_collectives(spec, task),
+        settings=_settings(spec, task, gpus.settings),
     )
 
 
-def _collectives(spec: ClusterSpec, task: TaskId) -> CollectiveSettings:
-    """For those that train together: an evaluator has no peers, and a command cannot be reached inside."""
-    together = named(spec.strategy).role(task.type).synchronous
-    return spec.collectives if together and spec.program.kind != "command" else CollectiveSettings()
+def _settings(spec: ClusterSpec, task: TaskId, devices: DeviceSettings) -> TaskSettings:
+    """What the spec says of the inside of a task. The strategy's own sections are for those that train, and for Python."""
+    reached = trains(task.type) and spec.program.kind != "command"
+    own = set(named(spec.strategy).sections if reached else ()) & TaskSettings.__dataclass_fields__.keys()
+    return TaskSettings(strategy=spec.strategy, devices=devices, **{section: getattr(spec, section) for section in own})
 
 
 def _program(spec: ClusterSpec, tasks: TaskSpec) -> Program:

@@ -213,10 +213,10 @@ def test_the_threads_are_said_in_one_line(document: dict[str, Any], hosts: int, 
 
 def test_a_task_is_told_how_many_gpus_it_must_find_if_that_was_asked_for() -> None:
     asked, shared = planned(workers(2, gpus=1), TWO), planned(workers(2), TWO)
-    assert [task.order.devices.gpus for task in (*asked.tasks, *shared.tasks)] == [1, 1, None, None]
-    assert [task.order.devices.gpus_given for task in (*asked.tasks, *shared.tasks)] == [None, None, 1, 1]
+    assert [task.order.settings.devices.gpus for task in (*asked.tasks, *shared.tasks)] == [1, 1, None, None]
+    assert [task.order.settings.devices.gpus_given for task in (*asked.tasks, *shared.tasks)] == [None, None, 1, 1]
     own = planned({"tasks": {"worker": {"count": 2, "env": {"CUDA_VISIBLE_DEVICES": "1"}}}}, TWO)
-    assert {task.order.devices.gpus_given for task in (*own.tasks, *planned(workers(3), TWO).tasks)} == {None}
+    assert {task.order.settings.devices.gpus_given for task in (*own.tasks, *planned(workers(3), TWO).tasks)} == {None}
 
 
 def test_what_the_environment_says_to_a_task() -> None:
@@ -225,7 +225,7 @@ def test_what_the_environment_says_to_a_task() -> None:
     assert task.order.env["TF_CPP_MIN_LOG_LEVEL"] == "0"
     assert "TF_FORCE_GPU_ALLOW_GROWTH" not in task.order.env
     assert "TF_FORCE_GPU_ALLOW_GROWTH" in task.order.unset
-    assert task.order.devices.memory_growth is True
+    assert task.order.settings.devices.memory_growth is True
 
 
 def test_a_command_gets_memory_growth_by_its_environment() -> None:

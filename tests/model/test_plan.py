@@ -175,7 +175,7 @@ def test_threads_are_the_hosts_cores_shared_out_unless_set() -> None:
 def test_those_that_train_together_are_told_how_to_wait_for_each_other(strategy, kind, told) -> None:
     counts = {name.partition("-")[0]: 1 for name in told}
     planned = make(replace(spec(strategy, **counts), program=Program(kind, "a")))
-    assert {str(task.id): task.order.collectives.heartbeat_s for task in planned.tasks} == told
+    assert {str(task.id): task.order.settings.collectives.heartbeat_s for task in planned.tasks} == told
 
 
 def test_a_type_can_have_arguments_and_variables_of_its_own() -> None:

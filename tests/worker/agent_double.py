@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worker.contract import BootstrapOrder, CollectiveSettings, DeviceSettings, Failure, Program, TaskId, from_json, to_json
+from worker.contract import BootstrapOrder, CollectiveSettings, DeviceSettings, Failure, Program, TaskId, TaskSettings, from_json, to_json
+from worker.settings import VARIABLE
 from worker.task_environment import tf_config_text
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,9 +96,10 @@ def prepare(
         (cwd / "logs").mkdir(exist_ok=True)
         log_dir = Path(tempfile.mkdtemp(prefix=f"{task}-", dir=cwd / "logs"))
     log_dir.mkdir(exist_ok=True)
-    order = BootstrapOrder(task, program, strategy, tf_config, devices, str(log_dir), collectives)
-    changes = {"PYTHONUNBUFFERED": "1", "ORCH_TASK": task, "ORCH_RUN_STRATEGY": strategy, "ORCH_LOG_DIR": str(log_dir), **(env or {})}
-    return Told(order, clean_environment(changes), log_dir)
+    settings = TaskSettings(strategy, devices, collectives)
+    order = BootstrapOrder(task, program, tf_config, str(log_dir), settings)
+    changes = {"PYTHONUNBUFFERED": "1", "ORCH_TASK": task, VARIABLE: json.dumps(to_json(settings)), "ORCH_LOG_DIR": str(log_dir)}
+    return Told(order, clean_environment({**changes, **(env or {})}), log_dir)
 
 
 def start_task(program: Program, cwd: Path, *, options: Sequence[str] = (), start: Path = START, **settings: Any) -> Task:

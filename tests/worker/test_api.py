@@ -15,12 +15,13 @@ import pytest
 
 import worker
 from tests.worker.agent_double import ROOT, Outcome, clean_environment, run_plainly, run_task
-from worker.contract import Program, TaskId
+from worker.contract import CollectiveSettings, DeviceSettings, Program, TaskId, TaskSettings, to_json
+from worker.settings import VARIABLE
 from worker.task import data_service, reports
 from worker.task_environment import tf_config_text
 
 VARIABLES = (
-    "ORCH_TASK ORCH_RUN_ID ORCH_ATTEMPT ORCH_IS_CHIEF ORCH_RUN_DIR ORCH_CHECKPOINT_DIR ORCH_RUN_STRATEGY ORCH_LOG_DIR ORCH_DATA_SERVICE"
+    "ORCH_TASK ORCH_RUN_ID ORCH_ATTEMPT ORCH_IS_CHIEF ORCH_RUN_DIR ORCH_CHECKPOINT_DIR ORCH_TASK_SETTINGS ORCH_LOG_DIR ORCH_DATA_SERVICE"
     " RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE TF_CONFIG"
 )
 
@@ -56,7 +57,7 @@ def test_a_data_server_that_orch_has_not_started_says_so(monkeypatch: pytest.Mon
 
 
 def test_by_hand_it_is_a_lone_chief() -> None:
-    assert worker.context() == worker.Context("chief-0", "chief", 0, True, "", 1, 0, 1, 0, 1, {}, None, None, "none")
+    assert worker.context() == worker.Context("chief-0", "chief", 0, True, "", 1, 0, 1, 0, 1, {}, None, None, TaskSettings())
 
 
 @pytest.mark.parametrize("text", ["", " \n", "{}", '{"cluster": {}}', '{"task": {}}'])
@@ -66,9 +67,10 @@ def test_an_empty_tf_config_is_none(monkeypatch: pytest.MonkeyPatch, text: str) 
 
 
 def test_everything_orch_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = TaskSettings("multi_worker_mirrored", DeviceSettings(cpus=2), CollectiveSettings(timeout_s=7.0))
     told = {
         "ORCH_TASK": "worker-1", "ORCH_RUN_ID": "r-7", "ORCH_ATTEMPT": "3", "ORCH_IS_CHIEF": "0", "ORCH_RUN_DIR": "/runs/r-7",
-        "ORCH_CHECKPOINT_DIR": "/ck", "ORCH_RUN_STRATEGY": "multi_worker_mirrored", "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0",
+        "ORCH_CHECKPOINT_DIR": "/ck", VARIABLE: json.dumps(to_json(settings)), "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0",
         "LOCAL_WORLD_SIZE": "1", "TF_CONFIG": config({"worker": ["a:1", "b:1"]}, index=1),
     }  # fmt: skip
     for name, text in told.items():
@@ -87,8 +89,9 @@ def test_everything_orch_says(monkeypatch: pytest.MonkeyPatch) -> None:
         {"worker": ("a:1", "b:1")},
         Path("/runs/r-7"),
         Path("/ck"),
-        "multi_worker_mirrored",
+        settings,
     )
+    assert worker.context().strategy == "multi_worker_mirrored"
 
 
 @pytest.mark.parametrize(
@@ -165,9 +168,31 @@ def test_a_variable_that_is_no_number(monkeypatch: pytest.MonkeyPatch, name: str
 
 def test_an_unknown_strategy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORCH_TASK", "worker-0")
-    monkeypatch.setenv("ORCH_RUN_STRATEGY", "tpu_pod")
-    with pytest.raises(ValueError, match="ORCH_RUN_STRATEGY: 'tpu_pod' is not one of multi_worker_mirrored, "):
+    monkeypatch.setenv(VARIABLE, '{"strategy": "tpu_pod"}')
+    with pytest.raises(ValueError, match="the strategy 'tpu_pod' is not one of multi_worker_mirrored, "):
         worker.strategy()
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("{", "Expecting property name"),
+        ("[]", "expected an object"),
+        ('{"tpus": 1}', "unknown field 'tpus'"),
+        ('{"devices": 1}', "devices"),
+    ],
+)
+def test_settings_that_are_not_ours_are_refused(monkeypatch: pytest.MonkeyPatch, text: str, complaint: str) -> None:
+    monkeypatch.setenv("ORCH_TASK", "worker-0")
+    monkeypatch.setenv(VARIABLE, text)
+    with pytest.raises(ValueError, match=f"^{VARIABLE}: .*{complaint}"):
+        worker.context()
+
+
+def test_by_hand_the_settings_are_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert worker.context().settings == TaskSettings()
+    monkeypatch.setenv(VARIABLE, '{"strategy": "mirrored"}')  # without ORCH_TASK: left over from something else
+    assert worker.context().settings == TaskSettings()
 
 
 def test_a_server_needs_a_cluster() -> None:

@@ -25,7 +25,7 @@ NOBODY = (0, 0)
 def birth_of(name: str, directory: Path) -> Birth:
     program = contract.Program("serve")
     order = contract.TaskOrder(name, 1, program, str(directory), name)
-    told = contract.BootstrapOrder(name, program, "none", None, contract.DeviceSettings(), str(directory))
+    told = contract.BootstrapOrder(name, program, None, str(directory))
     return Birth(order, TaskOutput(name, 1, str(directory)), told, {"TZ": "UTC", "ORCH_TASK": name})
 
 

@@ -300,7 +300,7 @@ def test_nothing_heavy_is_imported(tmp_path: Path) -> None:
 
 def test_the_order_is_read_as_the_contract_writes_it(tmp_path: Path, run: Callable[..., Outcome]) -> None:
     known = {spec.name for spec in fields(contract.BootstrapOrder)}
-    assert known == {"task", "program", "strategy", "tf_config", "devices", "log_dir", "collectives"}
+    assert known == {"task", "program", "tf_config", "log_dir", "settings"}
     write(tmp_path / "s.py", "import os, sys\nprint(ascii(sys.argv), len(os.environ['TF_CONFIG']))")
     long = "x" * 300_000
     args = ("", "ü\udcff\n", "-x")
@@ -411,9 +411,7 @@ def test_a_crash_shows_the_stack(tmp_path: Path, run: Callable[..., Outcome]) ->
 
 def test_a_log_directory_that_is_gone_stops_nobody(tmp_path: Path) -> None:
     write(tmp_path / "s.py", "print('ran')\n1 / 0")
-    order = contract.to_json(
-        contract.BootstrapOrder("worker-0", Program("script", "s.py"), "none", None, contract.DeviceSettings(), str(tmp_path / "gone"))
-    )
+    order = contract.to_json(contract.BootstrapOrder("worker-0", Program("script", "s.py"), None, str(tmp_path / "gone")))
     with tempfile.TemporaryFile() as file:
         file.write(json.dumps(order).encode())
         file.flush()

@@ -158,7 +158,9 @@ def prepare(host_env: dict[str, str], start: contract.StartTasks, order: contrac
     """All that a task is told. Raises KeyError for a cluster that was not sent."""
     tf_config = tf_config_of(start, order)
     env = compose(host_env, start, order, output.directory, tf_config)
-    told = contract.BootstrapOrder(order.task, order.program, order.strategy, tf_config, order.devices, output.directory, order.collectives)
+    told = contract.BootstrapOrder(
+        task=order.task, program=order.program, tf_config=tf_config, log_dir=output.directory, settings=order.settings
+    )
     return Birth(order, output, told, env)
 
 

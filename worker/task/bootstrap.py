@@ -46,12 +46,14 @@ def run(order: dict[str, Any], loaded: frozenset[str]) -> None:
     start = prepare(program["kind"], program.get("target", ""), program.get("args", []))
     sys.path.append(_PATH)
     forget_shadowed(sys.modules.keys() - loaded)
-    _apply_devices(order["devices"], order["log_dir"])
-    if order["strategy"] == "multi_worker_mirrored":
-        from . import collectives, signals
+    settings = order.get("settings", {})
+    for section, apply in SECTIONS.items():
+        if section in settings:
+            apply(settings[section], order["log_dir"])
+    if order["tf_config"] is not None:
+        from . import signals
 
         signals.keep_sigterm()
-        collectives.apply_soon(order.get("collectives", {}))
     pid = os.getpid()
     ending = _Ending(order["log_dir"], pid)
     atexit.register(ending.say)  # before any of the program's own: what is registered first runs last
@@ -65,7 +67,7 @@ def run(order: dict[str, Any], loaded: frozenset[str]) -> None:
         ending.code = 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
         # A child that the user forked ends here too, with an exception that is not the task's.
         if os.getpid() == pid and not isinstance(error, KeyboardInterrupt):
-            _explain(error, order["devices"])
+            _explain(error, settings.get("devices", {}))
             failure.record(error, order["log_dir"])
         failure.hide_our_frames()
         raise
@@ -144,8 +146,6 @@ def _move_away(fd: int) -> int:
 
 
 def _apply_devices(settings: dict[str, Any], log_dir: str) -> None:
-    if not settings:
-        return
     from . import devices
 
     def refuse(error: devices.SettingRefused) -> NoReturn:
@@ -157,6 +157,20 @@ def _apply_devices(settings: dict[str, Any], log_dir: str) -> None:
         os._exit(1)  # not an exception: the program's import stands around us, and it might catch one and compute on the wrong devices
 
     devices.apply_soon(settings, refuse)
+
+
+def _apply_collectives(settings: dict[str, Any], log_dir: str) -> None:
+    from . import collectives
+
+    collectives.apply_soon(settings)
+
+
+SECTIONS = {"devices": _apply_devices, "collectives": _apply_collectives}
+"""What puts a section of the task's settings into effect before the program starts: called, in this order, where it says something.
+
+Each gets the section as JSON data, and the directory of the task's logs. A section that is missing here is read by whoever needs it, as
+`worker.strategy()` reads its own.
+"""
 
 
 def _explain(error: BaseException, settings: dict[str, Any]) -> None:

@@ -7,7 +7,10 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..settings import TaskSettings
 
 _TYPES = ("chief", "worker", "ps", "evaluator")
 
@@ -19,7 +22,7 @@ class Context:
     `type` and `index` are TensorFlow's (``worker``, 0), `task` is both (``worker-0``). `rank` counts the tasks
     of the cluster, `local_rank` those on this host. `cluster` is what TF_CONFIG says, empty without one:
     task type -> ``host:port`` of each. `run_id` is empty, and the directories are None, outside orch.
-    `strategy` is the spec's word for it, such as ``multi_worker_mirrored``. `data_service` is what
+    `settings` is what the spec says of the inside of this task; its defaults outside orch. `data_service` is what
     `tf.data.experimental.service.distribute` takes, such as ``grpc://localhost:41000``; None without data workers.
     """
 
@@ -36,8 +39,13 @@ class Context:
     cluster: Mapping[str, tuple[str, ...]]
     run_dir: Path | None
     checkpoint_dir: Path | None
-    strategy: str
+    settings: TaskSettings
     data_service: str | None = None
+
+    @property
+    def strategy(self) -> str:
+        """The spec's word for the strategy, such as ``multi_worker_mirrored``."""
+        return self.settings.strategy
 
 
 def context() -> Context:
@@ -69,7 +77,7 @@ def context() -> Context:
         cluster=cluster,
         run_dir=_path("ORCH_RUN_DIR"),
         checkpoint_dir=_path("ORCH_CHECKPOINT_DIR"),
-        strategy=env.get("ORCH_RUN_STRATEGY") or "none",
+        settings=_settings(),
         data_service=env.get("ORCH_DATA_SERVICE") or None,
     )
 
@@ -81,7 +89,9 @@ def _by_hand(cluster: Mapping[str, tuple[str, ...]], type_: str, index: int) -> 
     # An evaluator may be missing in its own cluster.
     rank = tasks.index((type_, index)) if (type_, index) in tasks else 0
     here = [i for i, host in enumerate(hosts) if host == hosts[rank]] or [0]
-    workers = len(cluster.get("chief", ())) + len(cluster.get("worker", ()))
+    from ..settings import TaskSettings
+    from .strategies import of_cluster
+
     return Context(
         task=f"{type_}-{index}",
         type=type_,
@@ -96,9 +106,19 @@ def _by_hand(cluster: Mapping[str, tuple[str, ...]], type_: str, index: int) -> 
         cluster=cluster,
         run_dir=None,
         checkpoint_dir=None,
-        strategy="parameter_server" if "ps" in cluster else "multi_worker_mirrored" if workers > 1 else "none",
+        settings=TaskSettings(strategy=of_cluster(cluster)),
         data_service=os.environ.get("ORCH_DATA_SERVICE") or None,
     )
+
+
+def _settings() -> TaskSettings:
+    from ..codec import from_json
+    from ..settings import VARIABLE, TaskSettings
+
+    try:
+        return from_json(TaskSettings, json.loads(os.environ.get(VARIABLE) or "{}"))
+    except ValueError as error:
+        raise ValueError(f"{VARIABLE}: {error}") from None
 
 
 def _leads(cluster: Mapping[str, tuple[str, ...]], type_: str, index: int) -> bool:

@@ -1,4 +1,4 @@
-"""SIGTERM, which TensorFlow takes away from the program under MultiWorkerMirroredStrategy.
+"""SIGTERM, which TensorFlow takes away from programs that join a cluster, under MultiWorkerMirroredStrategy.
 
 Its preemption notifier installs a handler of its own that only takes note of the signal ("SIGTERM caught at …",
 xla/tsl/distributed_runtime/preemption/preemption_notifier.cc). A task then does not end when it is told to, and a handler that the program

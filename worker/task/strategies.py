@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from .context import Context, context
+
+if TYPE_CHECKING:
+    from ..collectives import CollectiveSettings
 
 _lock = threading.Lock()
 _current: Any = None
@@ -22,9 +25,9 @@ def current() -> Any:
 
 
 def _build(task: Context) -> Any:
-    build = _BUILDERS.get(task.strategy)
+    build = BUILDERS.get(task.strategy)
     if build is None:
-        raise ValueError(f"ORCH_RUN_STRATEGY: {task.strategy!r} is not one of {', '.join(_BUILDERS)}")
+        raise ValueError(f"the strategy {task.strategy!r} is not one of {', '.join(BUILDERS)}")
     if task.type == "evaluator":
         # It reads checkpoints and computes alone: in a cluster of its own, with whatever devices it has.
         return _own_devices(task)
@@ -34,7 +37,21 @@ def _build(task: Context) -> Any:
 def _multi_worker_mirrored(task: Context) -> Any:
     import tensorflow as tf
 
-    return tf.distribute.MultiWorkerMirroredStrategy()
+    return tf.distribute.MultiWorkerMirroredStrategy(communication_options=_communication(task.settings.collectives))
+
+
+def _communication(settings: CollectiveSettings) -> Any:
+    """The options for collectives.
+
+    `collectives` gives them to every strategy that a task builds; in a process that the task starts, only this function does.
+    """
+    import tensorflow as tf
+
+    experimental = tf.distribute.experimental
+    return experimental.CommunicationOptions(
+        timeout_seconds=settings.timeout_s,
+        implementation=experimental.CommunicationImplementation((settings.implementation or "auto").upper()),
+    )
 
 
 def _parameter_server(task: Context) -> Any:
@@ -77,7 +94,13 @@ def _local_devices() -> list[str]:
     return [device.name for device in found]
 
 
-_BUILDERS: dict[str, Callable[[Context], Any]] = {
+def of_cluster(cluster: Mapping[str, tuple[str, ...]]) -> str:
+    """The strategy that a TF_CONFIG is for which somebody has pasted by hand."""
+    workers = len(cluster.get("chief", ())) + len(cluster.get("worker", ()))
+    return "parameter_server" if "ps" in cluster else "multi_worker_mirrored" if workers > 1 else "none"
+
+
+BUILDERS: dict[str, Callable[[Context], Any]] = {
     "multi_worker_mirrored": _multi_worker_mirrored,
     "parameter_server": _parameter_server,
     "mirrored": _mirrored,

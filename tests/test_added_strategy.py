@@ -1,0 +1,105 @@
+"""A strategy is a row: two that are made up are planned, checked and run, and no module of orch knows their names."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Completed
+from tests.live import LiveRun
+
+ORCH_WITH_TWO_MORE = """
+import sys
+from orchestrator.model.strategies import STRATEGIES, Role, Strategy
+
+STRATEGIES["solo"] = Strategy(
+    "solo",
+    "one task on a machine of its own, with keys of its own",
+    {"worker": Role(count=1, cluster=None, decides=True)},
+    one_process=True,
+    opens_ports=False,
+    sections=("collectives",),
+)
+STRATEGIES["relay"] = Strategy(
+    "relay",
+    "a chief, and workers that serve it",
+    {"chief": Role(count=1, decides=True), "worker": Role(count=2, serves=True, restarts_alone=True)},
+)
+sys.argv[0] = "orch"
+from orchestrator.cli import main
+main()
+"""
+SCRIPT = """
+import json, os, time
+import worker
+
+task = worker.context()
+cluster = {kind: len(found) for kind, found in task.cluster.items()}
+with open(f"{task.task}.new", "w") as file:
+    json.dump([task.strategy, cluster, task.settings.collectives.timeout_s], file)
+os.rename(f"{task.task}.new", f"{task.task}.json")
+if task.type == "chief":
+    while not all(os.path.exists(f"{name}.json") for name in ("worker-0", "worker-1")):
+        time.sleep(0.05)
+elif "chief" in cluster:
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def extended(script, tmp_path: Path) -> Callable[..., Completed]:
+    """`orch` with two more strategies: ``extended("up", "script.py", check=0)``."""
+    program = script(ORCH_WITH_TWO_MORE, "extended.py")
+    script(SCRIPT)
+
+    def run(*words: str, check: int) -> Completed:
+        done = subprocess.run(
+            [sys.executable, program, *words], cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == check, done.stdout + done.stderr
+        return Completed(done.returncode, done.stdout, done.stderr, 0.0)
+
+    return run
+
+
+def written(directory: Path) -> dict[str, list[object]]:
+    """What each task has written down."""
+    return {path.stem: json.loads(path.read_text()) for path in directory.glob("*-*.json")}
+
+
+def test_one_task_with_keys_of_its_own(extended: Callable[..., Completed], tmp_path: Path) -> None:
+    (task,) = json.loads(extended("plan", "script.py", "--strategy", "solo", "--json", check=0).out)["tasks"]
+    assert (task["task"], task["tf_config"]) == ("worker-0", None)
+    extended("up", "script.py", "--strategy", "solo", "--set", "collectives.timeout_s=3", check=0)
+    assert written(tmp_path) == {"worker-0": ["solo", {}, 3.0]}
+
+
+def test_a_chief_and_the_workers_that_serve_it(extended: Callable[..., Completed], tmp_path: Path) -> None:
+    extended("up", "script.py", "--strategy", "relay", "-n", "2", check=0)
+    cluster = {"chief": 1, "worker": 2}
+    assert written(tmp_path) == {name: ["relay", cluster, None] for name in ("chief-0", "worker-0", "worker-1")}
+    assert LiveRun(tmp_path).result()["exit_code"] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--strategy", "solo", "-n", "2"), "strategy solo runs in one process: it takes 1 task; for several use multi_worker_mirrored"),
+        (("--strategy", "solo", "--serve"), "serve: is for strategy parameter_server, not solo"),
+        (("--strategy", "relay", "--set", "collectives.timeout_s=3"), "for strategy multi_worker_mirrored or solo, not relay"),
+        (("--strategy", "relay", "--ps", "1"), "tasks.ps: ps tasks are for strategy parameter_server, not relay"),
+        (("--strategy", "rellay"), "did you mean 'relay'"),
+    ],
+    ids=["several tasks", "another's key", "own key", "another's tasks", "misspelt"],
+)
+def test_its_spec_is_checked(extended: Callable[..., Completed], words: tuple[str, ...], complaint: str) -> None:
+    assert complaint in extended("plan", "script.py", *words, check=2).err
+
+
+def test_the_texts_name_it(extended: Callable[..., Completed]) -> None:
+    assert "mirrored, one_device, none, solo or relay" in " ".join(extended("up", "--help", check=0).out.split())
