@@ -92,7 +92,7 @@ def run(rundir: RunDir, spec: ClusterSpec, show: Show, controls: Sequence[Contro
     Can be called in any thread that runs no event loop. Raises `OrchError` if orch could not start its tasks, or could not go on; that
     is in `result.json` as well.
     """
-    supervisor = Supervisor(spec, load(spec.backend.type), rundir, show)
+    supervisor = Supervisor(spec, load(spec), rundir, show)
     started_at = now()
     broken: OrchError | None = None
     try:

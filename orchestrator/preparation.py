@@ -6,6 +6,7 @@ Nothing of a run's tasks exists yet; whatever is wrong is said for all hosts at 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import traceback
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
@@ -14,9 +15,9 @@ from typing import Any, TypeVar
 
 from worker import contract
 
-from .backends import Backend, Host, likeness
+from .backends import Backend, Host, likeness, slots_of
 from .backends.agents import AgentLink, Lose, Receive
-from .backends.code import Shipping, collect
+from .backends.code import WorkingDirectory, collect
 from .backends.gpu_claims import GpuClaims
 from .backends.network import Network
 from .backends.reach import reach
@@ -34,6 +35,8 @@ ANSWER_S = 60.0
 """How long an agent that is up may take to its first frame."""
 UNANSWERED_S, UNTRIED_S = 5.0, 3.0
 """When those are first named that have not answered, and those that are still trying to reach the others."""
+WAYS = ("shared", "ship", "unchecked")
+"""The words of backend.code."""
 MOST_PLANS = 5
 """How often a plan is made whose GPUs another run takes before this one can."""
 
@@ -47,25 +50,24 @@ class Preparation:
         self._spec, self._backend, self._rundir = spec, backend, rundir
         self._receive, self._lose, self._say = receive, lose, say
         every = {host.name: host for host in backend.hosts(spec)}
-        assignment = plan.place(spec, list(every))
+        assignment = plan.place(spec, slots_of(every.values()))
         self.hosts = {name: host for name, host in every.items() if assignment[name]}
         self._assignment: Assignment = {name: assignment[name] for name in self.hosts}
         self._network = Network(self.hosts)
         self.links: dict[str, AgentLink] = {}
         self.facts: dict[str, contract.Facts] = {}
         self._claims = GpuClaims(self.links)
-        self._shipping: Shipping | None = None
+        self._code: WorkingDirectory | None = None
         self._likeness = ""
-        loop = asyncio.get_running_loop()
-        self._answered: asyncio.Future[None] = loop.create_future()
-        self._given_up: asyncio.Future[Exception] = loop.create_future()
+        self._given_up: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
 
     async def make_plan(self) -> Plan:
         """Raises `OrchError`, or what `give_up` was given."""
         self._look_at_directory()
-        await self._unless_given_up(self._await_facts())
+        await self._unless_given_up(self._saying(self._describe_unanswered, UNANSWERED_S, self._find_facts()))
         self._refuse_problems()
-        found = await self._unless_given_up(self._find_addresses())
+        addresses = self._network.find_addresses(self.links, self.facts)
+        found = await self._unless_given_up(self._saying(self._describe_untried, UNTRIED_S, addresses))
         hosts = [self._host_facts(host, found[host.name]) for host in self.hosts.values()]
         return await self._unless_given_up(self._plan_and_claim(hosts))
 
@@ -80,42 +82,69 @@ class Preparation:
             await asyncio.gather(doing, return_exceptions=True)
         if self._given_up.done():
             raise self._given_up.result()
-        return doing.result()
+        try:
+            return doing.result()
+        except (OrchError, OSError):
+            raise
+        except Exception as mistake:
+            traceback.print_exc()
+            raise OrchError(f"a mistake of orch's own: {mistake}; please report it") from mistake
+
+    async def _saying(self, describe: Callable[[], str], after_s: float, step: Coroutine[Any, Any, T]) -> T:
+        """What a step comes to. Meanwhile, say what is waited for, if anything; again only when that changes."""
+
+        async def remind() -> None:
+            await asyncio.sleep(after_s)
+            said = ""
+            while True:
+                text = describe()
+                if text and text != said:
+                    said = text
+                    self._say(text)
+                await asyncio.sleep(1)
+
+        reminding = asyncio.create_task(remind())
+        try:
+            return await step
+        finally:
+            reminding.cancel()
 
     def _look_at_directory(self) -> None:
         spec = self._spec
-        if all(host.is_here for host in self.hosts.values()):
-            return
-        if spec.backend.code == "ship":
+        ways = {host.workdir.way: host.workdir for host in self.hosts.values()}
+        if "ship" in ways:
             is_file = spec.program.kind == "script" or (spec.program.kind == "command" and "/" in spec.program.target)
             needed = spec.program.target if is_file else ""
-            found = collect(spec.workdir, spec.backend.code_limit_mb, runs=self._rundir.path.parent, needed=needed)
-            self._shipping = Shipping(found, lambda link: link.order(self._hello(link.host)), self.give_up)
-        elif spec.backend.code == "shared":
+            self._code = collect(spec.workdir, ways["ship"].limit_mb, runs=self._rundir.path.parent, needed=needed)
+        if "shared" in ways:
             self._likeness = likeness.describe(spec.workdir, spec.program).pack()
 
-    async def _await_facts(self) -> None:
-        connecting = asyncio.create_task(self._connect())
-        reminding = asyncio.create_task(self._remind(self._describe_unanswered, UNANSWERED_S))
+    async def _find_facts(self) -> None:
+        """Reach all hosts and greet them. Raises `OrchError` with what keeps the run from starting, for all hosts at once."""
+        for name, host in self.hosts.items():
+            self.links[name] = AgentLink(host, self._rundir.agent_log(name), self._receive, self._lose)
+        greetings: list[asyncio.Task[None]] = []
         try:
-            await asyncio.wait([self._answered, connecting], return_when=asyncio.FIRST_COMPLETED)
+            failures = await reach(
+                self._backend, self._spec, self.links.values(), lambda link: greetings.append(asyncio.create_task(self._greet(link)))
+            )
+            if failures:
+                raise OrchError("\n".join(f"host {name} cannot be reached: {diagnosis.text}" for name, diagnosis in failures.items()))
+            await asyncio.gather(*greetings)
         finally:
-            connecting.cancel()
-            reminding.cancel()
-            if self._shipping is not None:
-                self._shipping.stop()
-            await asyncio.wait([connecting])
-        mistake = None if connecting.cancelled() else connecting.exception()
-        if mistake is not None:
-            traceback.print_exception(mistake)
-            raise OrchError(f"a mistake of orch's own: {mistake}; please report it") from mistake
+            for greeting in greetings:
+                greeting.cancel()
+        if silent := [name for name in self.hosts if name not in self.facts]:
+            raise refuse_silence(silent, ANSWER_S)
 
-    async def _find_addresses(self) -> dict[str, str]:
-        reminding = asyncio.create_task(self._remind(self._describe_untried, UNTRIED_S))
-        try:
-            return await self._network.find_addresses(self.links, self.facts)
-        finally:
-            reminding.cancel()
+    async def _greet(self, link: AgentLink) -> None:
+        """Give a host the code, if it is to have a copy, and ask for its facts."""
+        link.beat()
+        if self._code is not None and link.host.workdir.way == "ship":
+            await self._code.send(link)
+        with contextlib.suppress(asyncio.TimeoutError):
+            answer = link.request(self._hello(link.host), contract.Facts)
+            self.facts[link.host.name] = await asyncio.wait_for(answer, ANSWER_S)
 
     async def _plan_and_claim(self, hosts: list[HostFacts]) -> Plan:
         """The plan, once its GPUs are held for this run. If another run was faster, it is made anew, without those."""
@@ -126,20 +155,6 @@ class Preparation:
                 return planned
             hosts = [replace(host, taken=in_the_way.get(host.name, host.taken)) for host in hosts]
         raise OrchError(f"other runs have taken this one's GPUs {MOST_PLANS} times while it was about to start; start it again")
-
-    def hear(self, host: str, frame: Any) -> None:
-        """`Facts`, `Tried`, `CodeWanted` or `GpusTaken` of a host."""
-        if isinstance(frame, contract.GpusTaken):
-            self._claims.hear(host, frame)
-        elif isinstance(frame, contract.Tried):
-            self._network.hear(host, frame)
-        elif isinstance(frame, contract.CodeWanted):
-            if self._shipping is not None:
-                self._shipping.hear(self.links[host], frame)
-        else:
-            self.facts[host] = frame
-            if len(self.facts) == len(self.hosts) and not self._answered.done():
-                self._answered.set_result(None)
 
     def give_up(self, reason: Exception) -> None:
         """There will be no cluster; the first reason counts."""
@@ -155,34 +170,6 @@ class Preparation:
         odd = [": ".join(filter(None, (self._place(hosts), note))) for note, hosts in places.items()]
         return [*odd, *versions.compare({name: self.facts[name] for name in self.hosts})]
 
-    async def _connect(self) -> None:
-        """Reach all hosts and greet them. What keeps the run from starting goes to `give_up`, for all hosts at once."""
-        try:
-            for name, host in self.hosts.items():
-                self.links[name] = AgentLink(host, self._rundir.agent_log(name), self._receive, self._lose)
-            transports = [(link, self._backend.transport(self._spec, link.host)) for link in self.links.values()]
-            failures = await reach(transports, self._greet)
-            if failures:
-                raise OrchError("\n".join(f"host {name} cannot be reached: {diagnosis.text}" for name, diagnosis in failures.items()))
-            quiet_s = 0.0
-            while quiet_s < ANSWER_S:
-                await asyncio.sleep(1.0)
-                quiet_s = 0.0 if self._shipping is not None and self._shipping.is_going_on else quiet_s + 1.0
-            raise refuse_silence([name for name in self.hosts if name not in self.facts], ANSWER_S)
-        except (OrchError, OSError) as error:
-            self.give_up(error)
-
-    async def _remind(self, describe: Callable[[], str], after_s: float) -> None:
-        """Say what is waited for, if anything; again only when that changes."""
-        await asyncio.sleep(after_s)
-        said = ""
-        while True:
-            text = describe()
-            if text and text != said:
-                said = text
-                self._say(text)
-            await asyncio.sleep(1)
-
     def describe_awaited(self) -> str:
         """Who is waited for, and for what; empty if it cannot be told."""
         return self._describe_unanswered() or self._describe_untried()
@@ -191,20 +178,13 @@ class Preparation:
         late = [name for name in self.hosts if name not in self.facts]
         if not late or all(host.is_here for host in self.hosts.values()):
             return ""
-        what = "the connection and the code" if self._spec.backend.code == "ship" else "the connection"
+        what = "the connection" if self._code is None else "the connection and the code"
         return f"waiting for {contract.few(late)}: {what} ({len(self.facts)} of {len(self.hosts)} hosts have answered)"
 
     def _describe_untried(self) -> str:
         late = self._network.awaited
         done = f"{len(self.hosts) - len(late)} of {len(self.hosts)} have tried"
         return f"waiting for {contract.few(late)}: the hosts try each other's addresses ({done})" if late else ""
-
-    def _greet(self, link: AgentLink) -> None:
-        if self._shipping is None or link.host.is_here:
-            link.order(self._hello(link.host))
-        else:
-            link.order(self._shipping.order)
-        link.beat()
 
     def _hello(self, host: Host) -> contract.Hello:
         spec = self._spec
@@ -221,7 +201,7 @@ class Preparation:
             run_dir=str(self._rundir.path),
             template=template if preload else None,
             lost_after_s=host.lost_after_s,
-            compare="" if host.is_here else self._likeness,
+            compare=self._likeness if host.workdir.way == "shared" else "",
             word=self._network.words[host.name],
             search_envs=plan.search_envs(spec),
         )
@@ -231,19 +211,17 @@ class Preparation:
         troubles = [f"host {host}: {self.facts[host].trouble}" for host in self.hosts if self.facts[host].trouble]
         if troubles:
             raise OrchError("\n".join(troubles))
-        places: dict[str, list[str]] = {}
+        places: dict[tuple[str, str], list[str]] = {}
         for host in self.hosts:
             for problem in self.facts[host].problems:
-                places.setdefault(problem, []).append(host)
+                places.setdefault((problem, self._hint(self.facts[host])), []).append(host)
         if places:
-            raise SpecError(*(Problem(self._place(hosts), problem, self._hint(problem)) for problem, hosts in places.items()))
+            raise SpecError(*(Problem(self._place(hosts), problem, hint) for (problem, hint), hosts in places.items()))
 
-    def _hint(self, problem: str) -> str:
+    def _hint(self, facts: contract.Facts) -> str:
         """For who takes the working directory's key for the one that says how hosts get at it."""
         word = PurePath(self._spec.workdir).name
-        if word not in ("ship", "shared") or not (problem.startswith("the working directory") and problem.endswith("does not exist")):
-            return ""
-        return f"how hosts get at it is another key: --set backend.code={word}"
+        return f"how hosts get at it is another key: --set backend.code={word}" if facts.lacks_workdir and word in WAYS else ""
 
     def _place(self, hosts: list[str]) -> str:
         """Where something is wrong; nowhere in particular if there is one host only."""
@@ -254,7 +232,18 @@ class Preparation:
     def _host_facts(self, host: Host, address: str) -> HostFacts:
         facts = self.facts[host.name]
         run_dir = str(self._rundir.path) if host.sees_run_dir or facts.sees_run_dir else None
-        return HostFacts(host.name, address, facts.cores, facts.ports, run_dir, facts.gpus, host.interface, facts.workdir, facts.taken)
+        return HostFacts(
+            host.name,
+            address,
+            facts.cores,
+            facts.ports,
+            run_dir,
+            facts.gpus,
+            host.interface,
+            facts.workdir,
+            facts.taken,
+            host.is_here,
+        )
 
 
 def refuse_silence(hosts: Sequence[str], seconds: float) -> OrchError:

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from .backends import load
+from .backends import load_checked
 from .errors import OrchError
 from .model.spec import ClusterSpec
 from .model.spec.to_document import to_document
@@ -27,12 +27,13 @@ PROGRAM = Path(__file__).with_name("controller.py")
 
 def create(home: Path, spec: ClusterSpec) -> RunDir:
     """Make the directory of a new run, with its spec, and hold its lock for its controller. Raises `OrchError`; nothing is left then."""
+    backend = load_checked(spec)
     run = _draw(home, spec.name)
     try:
         run.lock.take(sign=False)  # before anything else: a run without a controller is taken for lost
         # JSON is YAML too, and carries texts that are not UTF-8.
         run.write_spec(json.dumps(to_document(spec), indent=2) + "\n")
-        for name, text in load(spec.backend.type).request(spec).items():
+        for name, text in backend.request(spec).items():
             run.write(f"request/{name}", text)
     except (OrchError, OSError) as error:
         discard(run)

@@ -17,7 +17,7 @@ from worker import contract
 from worker.clock import now
 
 from .backends import Backend
-from .backends.agents import AgentLink
+from .backends.agents import AgentLink, Loss
 from .backends.farewell import Farewell
 from .backends.frames import HostClock, as_event, in_our_time
 from .backends.visits import Visits
@@ -106,13 +106,13 @@ class Supervisor:
             raise
         if self._timer is not None:
             self._timer.cancel()
-        await self._farewell.take()
+        await self._farewell.take(hurried=self._cluster is None or self._cluster.is_due)
         self._tell_of_the_rest(self._farewell.left)
         self._outputs.write_marks()
         if self._lost:
             # Tasks die with their agent; what they had put into sessions of their own may not have.
             with ThreadPoolExecutor(1, initializer=hold_signals) as thread:
-                await self._loop.run_in_executor(thread, self._backend.cancel, self._rundir.run_id)
+                await self._loop.run_in_executor(thread, self._backend.cancel, self._spec, self._rundir.run_id)
         return verdict
 
     @property
@@ -152,7 +152,6 @@ class Supervisor:
         match frame:
             case contract.Facts():
                 self._record(HostReady(host, frame.pid, frame.python, frame.python_version, frame.cores, now()))
-                self._preparation.hear(host, frame)
             case contract.Imported():
                 self._record(TemplateReady(host, frame.modules, frame.seconds, frame.at))
             case contract.Begun():
@@ -167,10 +166,8 @@ class Supervisor:
                 self._visits.begin(frame)
             case contract.Tried() if self._visits is not None:
                 self._visits.hear(host, frame)
-            case contract.Tried() | contract.CodeWanted() | contract.GpusTaken():
-                self._preparation.hear(host, frame)
-            case contract.Gone():
-                pass
+            case contract.Tried() | contract.CodeWanted() | contract.GpusTaken() | contract.Gone():
+                pass  # the preparation has asked for it
             case _:
                 self._happen(as_event(host, frame))
 
@@ -192,12 +189,12 @@ class Supervisor:
             self._note(f"left on {contract.few(hosts)}: what of its tasks' output had not come yet")
             self._outputs.cut(task for task in self._cluster.tasks.values() if task.host in hosts)
 
-    def _lose(self, host: str, reason: str, overdue_s: float) -> None:
+    def _lose(self, host: str, loss: Loss) -> None:
         self._lost.add(host)
         if self._cluster is not None:
-            self._happen(events.HostLost(host, reason, now(), now() - overdue_s if overdue_s else None))
+            self._happen(events.HostLost(host, loss.text, now(), now() - loss.overdue_s if loss.overdue_s else None))
         else:
-            self._preparation.give_up(OrchError(f"host {host} cannot be used: {reason}"))
+            self._preparation.give_up(OrchError(f"host {host} cannot be used: {loss.text}"))
 
     def _fail(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A mistake of our own, in a timer or a signal's handler: the run must not go on without what it was to do."""
@@ -268,8 +265,9 @@ class Supervisor:
             case events.Stop():
                 for link, mine in self._by_host(action.tasks):
                     link.order(contract.StopTasks(mine, action.grace_s))
-                    if self._cluster is not None and self._cluster.hurried:
-                        link.hurry()
+            case events.Hurry():
+                for link in self._links.values():
+                    link.hurry()
             case events.Finish():
                 if not self._finished.done():
                     self._finished.set_result(action.verdict)

@@ -238,7 +238,7 @@ def kill(*processes: psutil.Process) -> None:
 def plan_for(run: RunDir, workers: int) -> None:
     """Give a run its plan, as its controller does once all hosts have answered."""
     spec = ClusterSpec("one", "none", Program("script", "train.py"), (TaskSpec("worker", workers),), "/w")
-    run.write_plan(plan.make("one", spec, plan.place(spec, ["local"]), [HostFacts("local", "127.0.0.1", 2)]))
+    run.write_plan(plan.make("one", spec, plan.place(spec, {"local": None}), [HostFacts("local", "127.0.0.1", 2)]))
 
 
 @contextlib.contextmanager

@@ -120,7 +120,7 @@ def test_a_disk_that_is_full_before_there_is_a_plan_ends_the_run(tmp_path: Path)
     console = Console(run, Sink(), quiet=True)
     try:
         with pytest.raises(OrchError, match=r"cannot be recorded in .*: No space left on device; make room"):
-            asyncio.run(Supervisor(spec, load("local"), run, console).run())
+            asyncio.run(Supervisor(spec, load(spec), run, console).run())
     finally:
         console.finish(None)
         assert run._events_fd is not None

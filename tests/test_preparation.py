@@ -12,6 +12,7 @@ import pytest
 
 from orchestrator import preparation
 from orchestrator.backends import Backend, Errand, Host, Transport, local
+from orchestrator.backends.agents import Loss
 from orchestrator.errors import OrchError
 from orchestrator.model import plan
 from orchestrator.model.spec import ClusterSpec, GpuWish, TaskDevices, TaskSpec
@@ -19,6 +20,7 @@ from orchestrator.preparation import Preparation
 from orchestrator.record.home import create_run
 from tests.cli.test_devices import HOST_WITH_GPUS
 from tests.live import PATIENCE_S
+from tests.worker.controller_double import patched_agent
 from worker import contract
 
 
@@ -44,18 +46,15 @@ def refusal(
     size: int,
     on_frame: Callable[[Preparation, Any], None] = lambda *_: None,
     on_say: Say = lambda *_: None,
-    silent: str = "",
 ) -> str:
-    """Why no plan is made. `on_frame` is told of each frame, once it has been heard; that `silent` has tried the others is never heard."""
+    """Why no plan is made. `on_frame` is told of each frame as it comes."""
 
     async def prepare() -> None:
         def receive(host: str, frame: Any, data: bytes) -> None:
-            if isinstance(frame, (contract.Facts, contract.Tried)) and not (isinstance(frame, contract.Tried) and host == silent):
-                prepared.hear(host, frame)
-                on_frame(prepared, frame)
+            on_frame(prepared, frame)
 
-        def lose(host: str, reason: str, overdue_s: float) -> None:
-            prepared.give_up(OrchError(f"{host}: {reason}"))
+        def lose(host: str, loss: Loss) -> None:
+            prepared.give_up(OrchError(f"{host}: {loss.text}"))
 
         program = contract.Program("command", "true")
         spec = ClusterSpec("one", "multi_worker_mirrored", program, (TaskSpec("worker", size),), str(directory), preload=())
@@ -82,11 +81,9 @@ def test_two_names_of_one_machine_do_not_get_the_same_gpu(tmp_path: Path) -> Non
     async def prepare() -> plan.Plan:
         def receive(host: str, frame: Any, data: bytes) -> None:
             asked.extend([frame] if isinstance(frame, contract.GpusTaken) else [])
-            if isinstance(frame, (contract.Facts, contract.Tried, contract.GpusTaken)):
-                prepared.hear(host, frame)
 
-        def lose(host: str, reason: str, overdue_s: float) -> None:
-            prepared.give_up(OrchError(f"{host}: {reason}"))
+        def lose(host: str, loss: Loss) -> None:
+            prepared.give_up(OrchError(f"{host}: {loss.text}"))
 
         program = contract.Program("command", "true")
         tasks = (TaskSpec("worker", 2, devices=TaskDevices(gpus=GpuWish(count=1))),)
@@ -151,5 +148,6 @@ def test_it_is_said_whose_tries_are_waited_for(tmp_path: Path, monkeypatch: pyte
         if "(1 of 2 " in text:
             prepared.give_up(OrchError(text))
 
-    found = refusal(tmp_path, SeveralHere(("red", "blue"), {}), 2, on_say=interrupt, silent="blue")
+    silent = patched_agent("agent.Trials = lambda *_: None")
+    found = refusal(tmp_path, SeveralHere(("red", "blue"), {"blue": silent}), 2, on_say=interrupt)
     assert found == "waiting for blue: the hosts try each other's addresses (1 of 2 have tried)"

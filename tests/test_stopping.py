@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import sys
 import time
@@ -16,6 +17,7 @@ import pytest
 from orchestrator.record.lock import Holder, RunLock
 from orchestrator.signals import ENDINGS
 from tests.live import LiveRun, frozen, is_alive, wait_for_file, wait_until, wait_until_gone, wait_until_ready, write_script
+from tests.worker.controller_double import patched_agent
 
 TIDY = """
 def tidy(*_):
@@ -194,6 +196,34 @@ def test_the_limit_of_the_run_holds_while_its_agent_is_starting(orch, tmp_path: 
     assert "the run was not over after 2 s (--timeout); no task had been started" in done.err
     (result,) = tmp_path.glob(".orch/runs/*/result.json")
     assert json.loads(result.read_bytes())["outcome"] == "timed_out"
+
+
+DEAF = """
+def obey(self, order, data, obey=agent.Agent._obey):
+    if isinstance(order, agent.contract.StopTasks):
+        time.sleep(1000)
+    return obey(self, order, data)
+agent.Agent._obey = obey
+"""
+
+
+@pytest.mark.parametrize(("options", "signals", "code"), [(("--timeout", "10"), 0, 124), (("--timeout", "1000"), 2, 130)])
+def test_an_agent_that_obeys_nothing_does_not_outlast_the_end_of_a_run(
+    orch, tmp_path: Path, run: LiveRun, options: tuple[str, ...], signals: int, code: int
+) -> None:
+    """A deadline of the user's, and an end that was asked for twice, wait for no agent that gives no sign of life."""
+    deaf = tmp_path / "python"
+    deaf.write_text(f"#!/bin/sh\nexec {shlex.join(patched_agent(DEAF))}\n")
+    deaf.chmod(0o700)
+    write_script(tmp_path, "ready(); sleep()")
+    running = orch.start("up", "script.py", "--python", str(deaf), *options)
+    tasks = wait_until_ready(tmp_path, "worker-0")
+    for _ in range(signals):
+        running.signal(signal.SIGINT)
+        wait_until(lambda: "stopping" in running.err or None, "first Ctrl-C")
+    done = running.wait(check=code)
+    assert run.event("host_lost")["reason"].startswith("nothing was heard of it for 5 s"), done
+    wait_until_gone(tasks.values())
 
 
 @pytest.mark.parametrize("moment", range(8))

@@ -212,6 +212,8 @@ class Facts:
     ports: tuple[int, ...] = ()
     problems: tuple[str, ...] = ()
     """Why the programs cannot run here: a missing script, a syntax error, a missing command."""
+    lacks_workdir: bool = False
+    """One of these problems: there is no such working directory."""
     notes: tuple[str, ...] = ()
     """What is odd here, and may be right."""
     gpus: tuple[Gpu, ...] = ()

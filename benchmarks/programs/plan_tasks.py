@@ -26,7 +26,7 @@ def make(size: int) -> plan.Plan:
     program = Program("script", "train.py", ("--epochs", "5"))
     spec = ClusterSpec("digits", "multi_worker_mirrored", program, (TaskSpec("worker", size),), "/home/somebody/project")
     names = [f"host-{number}" for number in range(size // PER_HOST)]
-    placement = plan.place(spec, names)
+    placement = plan.place(spec, dict.fromkeys(names))
     ports = tuple(range(20_000, 20_000 + PER_HOST))
     facts = [HostFacts(name, f"10.0.{number}.7", 64, ports, "/shared/run") for number, name in enumerate(names)]
     return plan.make("digits-1", spec, placement, facts)

@@ -9,17 +9,20 @@ import os
 import signal
 import time
 import traceback
+from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from worker import contract
 from worker.channel import ChannelError, Decoder, encode
 from worker.contract import FRAMES, Bye, Ping, Pong
+from worker.records import dataclass
 
 from ..errors import OrchError, UsageError
 from ..model.endings import describe_return
-from . import Diagnosis, Host, Transport
+from . import Diagnosis, Host, StartFailure, Transport
 from .frames import refuse_strangers
 
 ENDING_S = 10.0
@@ -31,7 +34,7 @@ BEATS = 8
 HERE_LOST_S = 60.0
 """The silence that loses an agent on this machine. Only what no signal can wake is silent for so long: a dead disk, a frozen cgroup."""
 HURRY_S = 5.0
-"""How long an agent may be silent once the end was asked for twice."""
+"""How long an agent may be silent once the end is to come now: it was asked for twice, or a deadline of the user's has passed."""
 UNREAD_S = 0.1
 """What has come while we stood still is read first, in the loop's next turns, before anybody is given up."""
 MOST_NOISE = 1024 * 1024
@@ -39,9 +42,36 @@ MOST_NOISE = 1024 * 1024
 
 _NO_PROGRAM = (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR)
 
+F = TypeVar("F")
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Why nothing more comes from an agent."""
+
+    reason: str
+    is_silent: bool = False
+    """It may still live, where nobody hears it; it takes its controller for lost then."""
+    overdue_s: float = 0.0
+    """For how many seconds its silence has been more than a pause."""
+
+    @property
+    def text(self) -> str:
+        return f"{self.reason}; its tasks end by themselves" if self.is_silent else self.reason
+
+
 Receive = Callable[[str, Any, bytes], None]
-Lose = Callable[[str, str, float], None]
-"""With the host, the reason, and for how many seconds its silence has been more than a pause."""
+"""Gets the host's name, a frame and its data."""
+Lose = Callable[[str, Loss], None]
+"""Gets the host's name and the reason."""
+Explain = Callable[[Host, StartFailure], Diagnosis]
+
+
+def explain_plainly(host: Host, failure: StartFailure) -> Diagnosis:
+    """For a program of which nobody knows more."""
+    if failure.error is not None:
+        return Diagnosis(f"{failure.program!r} cannot be run: {failure.error.strerror or failure.error}")
+    return Diagnosis(f"its agent {describe_return(failure.code)}" + "".join(f": {line}" for line in failure.said.splitlines()[-1:]))
 
 
 class NotReachedError(Exception):
@@ -53,7 +83,10 @@ class NotReachedError(Exception):
 
 
 class AgentLink:
-    """A running agent. `receive` gets each frame with its data; `lose` gets the reason when the channel ends before `close`."""
+    """A running agent. `receive` gets each frame with its data; `lose` gets the reason when the channel ends before `close`.
+
+    What is asked for with `request` is the answer there, and goes to `receive` as well.
+    """
 
     def __init__(self, host: Host, log: Path, receive: Receive, lose: Lose) -> None:
         self.host = host
@@ -70,16 +103,17 @@ class AgentLink:
         """When any frame came last, and when one came that was not only a sign of life."""
         self._ordered: set[str] = set()
         """The tasks that it was told to start."""
+        self._requests: defaultdict[type, deque[asyncio.Future[Any]]] = defaultdict(deque)
 
-    async def open(self, transport: Transport) -> None:
+    async def open(self, transport: Transport, explain: Explain = explain_plainly) -> None:
         """Start the agent. Raises `UsageError` for a program that cannot run, `OrchError` if none can, `NotReachedError` without a mark."""
-        self._program, self._is_remote = transport.argv[0], bool(transport.mark)
+        self._transport, self._explain = transport, explain
         with open(self._log, "ab", opener=_private) as stderr:
             said_before = stderr.tell()
             try:
                 await self._start(transport.argv, stderr)
             except OSError as error:
-                raise _explain_start(transport, error) from None
+                raise self._refuse_start(error) from None
         first = b""
         if transport.mark:
             assert self._process is not None
@@ -135,7 +169,7 @@ class AgentLink:
             if not part:
                 code = await self._process.wait()
                 said = self._log.read_bytes()[said_before:].decode(errors="replace")
-                raise NotReachedError(transport.diagnose(code, said) if transport.diagnose else Diagnosis(said))
+                raise NotReachedError(self._explain(self.host, StartFailure(transport.argv[0], code, said)))
             data += part
             if len(data) > MOST_NOISE:
                 raise NotReachedError(Diagnosis(f"its shell prints without end: {data[:80]!r}"))
@@ -182,16 +216,12 @@ class AgentLink:
         overdue_s, was_closing, self._closing = self._overdue_s, self._closing, True
         self._end_process()
         if not was_closing:
-            self._lose(self.host.name, f"nothing was heard of it for {silence_s:g} s; its tasks end by themselves", overdue_s)
+            self._lose(self.host.name, Loss(f"nothing was heard of it for {silence_s:g} s", is_silent=True, overdue_s=overdue_s))
 
     def hurry(self) -> None:
-        """The end is to come now: an agent that gives no sign of life is not waited for."""
-        if self.is_open and (self._hurrying is None or self._hurrying.done()):
-            self._hurrying = _listening(self._hurry())
-
-    async def _hurry(self) -> None:
-        if await self._is_silent_for(HURRY_S) and self.is_open:
-            self._abandon(HURRY_S)
+        """The end is to come now: from here on, an agent that gives no sign of life for `HURRY_S` is lost."""
+        if self.is_open and self._hurrying is None:
+            self._hurrying = _listening(self._beat(HURRY_S))
 
     def order(self, message: Any, data: bytes = b"") -> None:
         """Send an order. To an agent that is gone: nothing, `lose` tells."""
@@ -201,6 +231,13 @@ class AgentLink:
         pipe = self._process.stdin if self._process is not None else None
         if pipe is not None and not pipe.is_closing():
             pipe.write(encode(message, data))
+
+    async def request(self, message: Any, answer: type[F], data: bytes = b"") -> F:
+        """Send an order and wait for its answer, a frame of that kind. It never comes from an agent that is gone: `lose` tells."""
+        waiting: asyncio.Future[F] = asyncio.get_running_loop().create_future()
+        self._requests[answer].append(waiting)
+        self.order(message, data)
+        return await waiting
 
     async def drain(self) -> None:
         """Wait until what was ordered is on its way. To an agent that is gone: nothing."""
@@ -269,6 +306,7 @@ class AgentLink:
                         self._moved_at = self._heard_at
                         self._greeting = self._greeting and not isinstance(frame, contract.Facts)
                         self._receive(self.host.name, frame, payload)
+                        self._answer(frame)
                 data = b""
             except ChannelError as error:
                 broken = str(error)
@@ -281,17 +319,34 @@ class AgentLink:
         code = await self._process.wait()
         self._stop_listening()
         if not self._closing:
-            reason = broken or self._explain(code)
-            # Something else was started in the place of an agent, such as --python /bin/cat.
-            hint = "" if self._heard or self._is_remote else f"; is {self._program!r} a Python? set python: or --python"
-            self._lose(self.host.name, f"{reason}{hint}", 0.0)
+            self._lose(self.host.name, Loss(self._describe_end(code, broken)))
 
-    def _explain(self, code: int) -> str:
+    def _answer(self, frame: Any) -> None:
+        waiting = self._requests[type(frame)]
+        while waiting:
+            future = waiting.popleft()
+            if not future.done():
+                future.set_result(frame)
+                return
+
+    def _describe_end(self, code: int, broken: str) -> str:
         try:
-            complaint = self._log.read_text(errors="replace").strip().splitlines()[-1:]
+            said = self._log.read_text(errors="replace").strip()
         except OSError:
-            complaint = []
-        return f"its agent {describe_return(code)}" + "".join(f": {line}" for line in complaint)
+            said = ""
+        failure = StartFailure(self._transport.argv[0], code, said)
+        if self._heard or self._transport.mark:
+            return broken or explain_plainly(self.host, failure).text
+        diagnosis = self._explain(self.host, failure)
+        return replace(diagnosis, cause=broken or diagnosis.cause).text
+
+    def _refuse_start(self, error: OSError) -> OrchError:
+        """Whether the program is the wrong one, or this machine is short of something."""
+        failure = StartFailure(self._transport.argv[0], error=error)
+        if error.errno in _NO_PROGRAM:
+            return UsageError(self._explain(self.host, failure).text)
+        what = explain_plainly(self.host, failure).text
+        return OrchError(f"{what}; this machine is short of open files (ulimit -n), of processes (ulimit -u) or of memory: raise the limit")
 
 
 def _listening(silence: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -304,14 +359,6 @@ def _listening(silence: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     listening = asyncio.create_task(silence)
     listening.add_done_callback(tell)
     return listening
-
-
-def _explain_start(transport: Transport, error: OSError) -> OrchError:
-    """Whether the program is the wrong one, or this machine is short of something."""
-    what = f"{transport.argv[0]!r} cannot be run: {error.strerror or error}"
-    if error.errno in _NO_PROGRAM:
-        return UsageError(f"{what}; " + ("install the OpenSSH client, or set backend.ssh" if transport.mark else "set python: or --python"))
-    return OrchError(f"{what}; this machine is short of open files (ulimit -n), of processes (ulimit -u) or of memory: raise the limit")
 
 
 def _private(path: str, flags: int) -> int:

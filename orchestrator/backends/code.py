@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 import itertools
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from worker.contract import Code, CodeFile, CodePart, CodeWanted
@@ -49,46 +48,14 @@ class WorkingDirectory:
             except (OSError, KeyError) as error:
                 raise OrchError(f"{paths.get(digest, digest)} cannot be sent: {error}") from None
 
-
-class Shipping:
-    """The working directory on its way to the hosts that are to have a copy: each gets what it lacks, and is greeted then.
-
-    `give_up` gets the reason why a host cannot have it.
-    """
-
-    def __init__(self, directory: WorkingDirectory, greet: Callable[[AgentLink], None], give_up: Callable[[Exception], None]) -> None:
-        self.order = directory.order
-        """With which a host is asked what it lacks."""
-        self._directory, self._greet, self._give_up = directory, greet, give_up
-        self._sending: set[asyncio.Task[None]] = set()
-
-    @property
-    def is_going_on(self) -> bool:
-        return bool(self._sending)
-
-    def hear(self, link: AgentLink, wanted: CodeWanted) -> None:
-        """One host's answer."""
-        sending = asyncio.create_task(self._send(link, wanted))
-        self._sending.add(sending)
-        sending.add_done_callback(self._sending.discard)
-
-    async def _send(self, link: AgentLink, wanted: CodeWanted) -> None:
+    async def send(self, link: AgentLink) -> None:
+        """Have a host take what it lacks of it. Raises `OrchError` with the reason why it cannot."""
+        wanted = await link.request(self.order, CodeWanted)
         if wanted.trouble:
-            self._give_up(OrchError(f"host {link.host.name}: {wanted.trouble}"))
-            return
-        try:
-            for part, data in self._directory.parts(wanted):
-                link.order(part, data)
-                await link.drain()  # or all of it would stand in memory, once for each host
-        except OrchError as error:
-            self._give_up(error)
-        else:
-            self._greet(link)
-
-    def stop(self) -> None:
-        """Send no more."""
-        for sending in self._sending:
-            sending.cancel()
+            raise OrchError(f"host {link.host.name}: {wanted.trouble}")
+        for part, data in self.parts(wanted):
+            link.order(part, data)
+            await link.drain()  # or all of it would stand in memory, once for each host
 
 
 def collect(workdir: str, limit_mb: float, *, runs: Path, needed: str = "") -> WorkingDirectory:

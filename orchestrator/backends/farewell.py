@@ -19,8 +19,12 @@ class Farewell:
         self.left: list[str] = []
         """The hosts that were not waited for."""
 
-    async def take(self) -> None:
-        """Return when every agent is gone. As long as output comes there is no limit."""
+    async def take(self, *, hurried: bool) -> None:
+        """Return when every agent is gone. As long as output comes there is no limit. `hurried`: the run was to end by now, so an agent
+        that gives no sign of life is not waited for.
+        """
+        for link in self._links.values() if hurried else ():
+            link.hurry()
         await asyncio.gather(*(link.close() if name in self._greeted else link.kill() for name, link in self._links.items()))
 
     def hurry(self) -> None:

@@ -14,8 +14,8 @@ from worker.contract import Inquiry, Told
 from worker.records import dataclass
 
 from ..model.spec import ClusterSpec
-from . import Diagnosis, Host, interpreters, load
-from .agents import AgentLink
+from . import Diagnosis, Host, load_checked
+from .agents import AgentLink, Loss
 from .reach import reach
 
 MACHINE_S, SLACK_S = 80.0, 30.0
@@ -48,15 +48,15 @@ def inquire(spec: ClusterSpec, inquiry: Inquiry) -> list[Answers]:
 
 
 async def _inquire(spec: ClusterSpec, inquiry: Inquiry) -> list[Answers]:
-    backend = load(spec.backend.type)
+    backend = load_checked(spec)
     with tempfile.TemporaryDirectory(prefix="orch-doctor-") as logs:
         asked = {
-            host.name: _Conversation(host, interpreters.of(spec, host), inquiry, Path(logs, str(number)))
+            host.name: _Conversation(host, backend.python_for(spec, host), inquiry, Path(logs, str(number)))
             for number, host in enumerate(backend.hosts(spec))
         }
         try:
-            transports = [(one.link, backend.transport(spec, one.host, "inquiry")) for one in asked.values()]
-            failures = await reach(transports, lambda link: asked[link.host.name].begin())
+            links = [one.link for one in asked.values()]
+            failures = await reach(backend, spec, links, lambda link: asked[link.host.name].begin(), "inquiry")
             for name, diagnosis in failures.items():
                 asked[name].fail(diagnosis)
             await asyncio.gather(*(one.is_over.wait() for one in asked.values()))
@@ -102,6 +102,5 @@ class _Conversation:
             if frame.what == _LAST:
                 self.is_over.set()
 
-    def _lose(self, name: str, reason: str, overdue_s: float) -> None:
-        # An agent's tasks are meant, and here are none.
-        self.fail(Diagnosis(reason.removesuffix("; its tasks end by themselves"), "ask again; if it happens again, look at the network"))
+    def _lose(self, name: str, loss: Loss) -> None:
+        self.fail(Diagnosis(loss.reason, "ask again; if it happens again, look at the network"))

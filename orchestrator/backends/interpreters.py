@@ -7,26 +7,25 @@ import sys
 from pathlib import PurePosixPath
 
 from ..model.spec import ClusterSpec
-from . import Host, load
+from . import load
 
 
-def of(spec: ClusterSpec, host: Host) -> str:
-    """What the host's own `python`, or the spec's, names there: a path starts at the working directory, which has the same path
+def find(spec: ClusterSpec, named: str = "", *, is_here: bool = True, has_ours: bool = True) -> str:
+    """What `named`, or else the spec's `python`, means on a host: a path starts at the working directory, which has the same path
     everywhere, ``~/`` at that host's home (it stays, if the host is another machine), and a word is for its PATH.
 
-    If none is named it is the Python that runs orch, except on another machine that prepares itself or is sent the code.
+    If neither names one: the Python that runs orch where the host has it (`has_ours`), else ``python3``.
     """
-    named = next((one for one in spec.backend.hosts if one.name == host.name), None)
-    python = (named.python if named else "") or spec.python
+    python = named or spec.python
     if not python:
-        is_like_here = host.is_here or not (spec.backend.code == "ship" or spec.backend.setup or (named and named.setup))
-        return sys.executable if is_like_here else "python3"
+        return sys.executable if is_here or has_ours else "python3"
     if python.startswith("~/"):
-        return os.path.expanduser(python) if host.is_here else python
+        return os.path.expanduser(python) if is_here else python
     return str(PurePosixPath(spec.workdir, python)) if "/" in python else python
 
 
 def of_this_machine(spec: ClusterSpec) -> str:
-    """The same for the machine that orch runs on; if it is none of the spec's hosts, as if it were one of which nothing is said."""
-    here = next((host for host in load(spec.backend.type).hosts(spec) if host.is_here), Host("", "", sees_run_dir=True))
-    return of(spec, here)
+    """The Python of the tasks on the machine that orch runs on; if that is none of the spec's hosts, what the spec would mean here."""
+    backend = load(spec)
+    here = next((host for host in backend.hosts(spec) if host.is_here), None)
+    return backend.python_for(spec, here) if here is not None else find(spec)

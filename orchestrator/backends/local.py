@@ -7,13 +7,15 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import worker
 
+from ..errors import Problem
+from ..model.endings import describe_return
 from ..model.spec import ClusterSpec
-from . import Backend, Errand, Host, Transport, interpreters
+from . import Backend, Cleanup, Diagnosis, Errand, Host, StartFailure, Transport, interpreters
 
 NAME = "local"
 
@@ -21,23 +23,26 @@ NAME = "local"
 class Local:
     """See `Backend`."""
 
+    def problems(self, spec: ClusterSpec) -> Sequence[Problem]:
+        return ()
+
     def hosts(self, spec: ClusterSpec) -> tuple[Host, ...]:
         return (Host(NAME, "127.0.0.1", sees_run_dir=True),)
 
+    def python_for(self, spec: ClusterSpec, host: Host) -> str:
+        return interpreters.find(spec)
+
     def transport(self, spec: ClusterSpec, host: Host, errand: Errand = "agent") -> Transport:
-        return transport(interpreters.of(spec, host), errand)
+        return transport(self.python_for(spec, host), errand)
+
+    def explain(self, host: Host, failure: StartFailure) -> Diagnosis:
+        return explain(failure)
 
     def request(self, spec: ClusterSpec) -> Mapping[str, str]:
         return {"agent-local.txt": shlex.join(self.transport(spec, self.hosts(spec)[0]).argv) + "\n"}
 
-    def cancel(self, run_id: str) -> int:
-        """Nothing should be there: an agent dies with its controller. What has slipped away is found by its environment."""
-        mark = f"ORCH_RUN_ID={run_id}".encode()
-        found = [pid for pid, environ in _environments() if mark in environ]
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        return len(found)
+    def cancel(self, spec: ClusterSpec, run_id: str) -> Cleanup:
+        return Cleanup(kill_tasks(run_id))
 
 
 def make() -> Backend:
@@ -48,6 +53,27 @@ def transport(python: str, errand: Errand = "agent") -> Transport:
     """An agent on this machine, run by `python`. What asks whether that is one is run by the interpreter that runs orch."""
     start = str(Path(worker.__file__).parent / "host" / "start.py")
     return Transport((python, "-I", start) if errand == "agent" else (sys.executable, "-I", start, errand))
+
+
+def explain(failure: StartFailure) -> Diagnosis:
+    """Why a child process is no agent. Something else may have been started in the place of a Python, such as ``--python /bin/cat``."""
+    if failure.error is not None:
+        return Diagnosis(f"{failure.program!r} cannot be run: {failure.error.strerror or failure.error}", "set python: or --python")
+    last = "".join(f": {line}" for line in failure.said.strip().splitlines()[-1:])
+    return Diagnosis(f"its agent {describe_return(failure.code)}{last}", f"is {failure.program!r} a Python? set python: or --python")
+
+
+def kill_tasks(run_id: str) -> int:
+    """SIGKILL to what a run has left on this machine, found by its environment. Returns how many processes that were.
+
+    None should be there: an agent dies with its controller.
+    """
+    mark = f"ORCH_RUN_ID={run_id}".encode()
+    found = [pid for pid, environ in _environments() if mark in environ]
+    for pid in found:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    return len(found)
 
 
 def _environments() -> Iterator[tuple[int, list[bytes]]]:

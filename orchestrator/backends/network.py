@@ -18,9 +18,7 @@ class Network:
 
     def __init__(self, hosts: Mapping[str, Host]) -> None:
         self._hosts = hosts
-        self._tried: dict[tuple[str, str], dict[str, str]] = {}
         self._awaited: set[str] = set()
-        self._answered: asyncio.Future[None] | None = None
         self.words = {name: secrets.token_hex(8) if len(hosts) > 1 else "" for name in hosts}
         """What each host says to those that try it; empty where nobody does."""
 
@@ -38,18 +36,16 @@ class Network:
             for name, host in self._hosts.items()
         }
         ports = {name: found.ports[0] for name, found in facts.items() if found.ports}
-        self._awaited, self._answered = set(links), asyncio.get_running_loop().create_future()
-        for name, link in links.items():
+        tried: dict[tuple[str, str], dict[str, str]] = {}
+
+        async def have_tried(name: str) -> None:
             # A task reaches its neighbour on the same host by the same address.
             others = [other for other in ports if other != name or len(facts[name].ports) > 1]
-            link.order(Try(tuple(Target(other, ports[other], self.words[other], tuple(known[other])) for other in others)))
-        await self._answered
-        return addresses.choose(known, ports, self._tried, facts)
+            targets = tuple(Target(other, ports[other], self.words[other], tuple(known[other])) for other in others)
+            for result in (await links[name].request(Try(targets), Tried)).results:
+                tried.setdefault((name, result.host), {})[result.address] = result.refusal
+            self._awaited.discard(name)
 
-    def hear(self, host: str, frame: Tried) -> None:
-        """One host's answers."""
-        for result in frame.results:
-            self._tried.setdefault((host, result.host), {})[result.address] = result.refusal
-        self._awaited.discard(host)
-        if not self._awaited and self._answered is not None and not self._answered.done():
-            self._answered.set_result(None)
+        self._awaited = set(links)
+        await asyncio.gather(*(have_tried(name) for name in links))
+        return addresses.choose(known, ports, tried, facts)

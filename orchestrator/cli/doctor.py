@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import click
 
 from worker.contract import Inquiry
 
-from ..backends import interpreters
+from ..backends import Host, load_checked, slots_of
 from ..insight import doctor
 from ..insight.facts import HostReport
 from ..insight.finding import Wanted
@@ -51,8 +52,11 @@ def doctor_command(ctx: click.Context, /, home: Path, import_timeout: float, str
     from ..backends.inquiry import inquire  # --help need not load asyncio
 
     spec, strategy = _spec(ctx)
-    wanted = _wanted(spec, strategy)
-    if said := _announcement(spec, wanted.needs_tensorflow, import_timeout):
+    backend = load_checked(spec)
+    hosts_asked = backend.hosts(spec)
+    wanted = _wanted(spec, strategy, hosts_asked)
+    pythons = [backend.python_for(spec, host) for host in hosts_asked]
+    if said := _announcement(hosts_asked, pythons, wanted.needs_tensorflow, import_timeout):
         click.echo(f"orch: {said}", err=True)
     inquiry = Inquiry(run_dir=str(home), ports=wanted.ports, env=wanted.env, import_s=import_timeout)
     hosts = [_facts(answers, import_timeout) for answers in inquire(spec, inquiry)]
@@ -72,12 +76,12 @@ def _spec(ctx: click.Context) -> tuple[ClusterSpec, str]:
     return spec, spec.strategy if says(document, "strategy", "tasks", *PROGRAM_KINDS) else ""
 
 
-def _announcement(spec: ClusterSpec, needs_tensorflow: bool, import_s: float) -> str:
+def _announcement(hosts: Sequence[Host], pythons: Sequence[str], needs_tensorflow: bool, import_s: float) -> str:
     """What may take a while."""
-    names = [host.name for host in spec.backend.hosts]
+    names = [host.name for host in hosts]
     limit = f"(at most {import_s:g} s)"
-    if not names:
-        return f"importing TensorFlow with {interpreters.of_this_machine(spec)} {limit}" if needs_tensorflow else ""
+    if len(hosts) == 1 and hosts[0].is_here:
+        return f"importing TensorFlow with {pythons[0]} {limit}" if needs_tensorflow else ""
     asking = f"asking {', '.join(names) if len(names) <= MOST_NAMED else f'{len(names)} hosts'}"
     return f"{asking}, and importing TensorFlow there {limit}" if needs_tensorflow else asking
 
@@ -96,7 +100,7 @@ def _facts(answers: Answers, import_s: float) -> HostReport:
     return gather(facts, answers.told, import_s)
 
 
-def _wanted(spec: ClusterSpec, strategy: str) -> Wanted:
+def _wanted(spec: ClusterSpec, strategy: str, hosts: Sequence[Host]) -> Wanted:
     env = dict(spec.env)
     for tasks in spec.tasks:
         env.update(tasks.env)
@@ -104,12 +108,11 @@ def _wanted(spec: ClusterSpec, strategy: str) -> Wanted:
     needs_tensorflow = has_service or spec.program.kind != "command"
     asked = [tasks.devices_of(index).gpus for tasks in spec.tasks for index in (0, *tasks.overrides)]
     gpus = any(wish.count or wish.ids for wish in asked)
-    names = [host.name for host in spec.backend.hosts]
-    shares = {name: len(tasks) for name, tasks in plan.place(spec, names).items()} if names else {}
+    shares = {name: len(tasks) for name, tasks in plan.place(spec, slots_of(hosts)).items()}
     return Wanted(
         strategy,
         spec.size,
-        max(1, len(names)),
+        len(hosts),
         shares=shares,
         ports=spec.ports,
         gpus=gpus,

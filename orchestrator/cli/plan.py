@@ -16,7 +16,7 @@ from worker.cores import count_cores
 from worker.settings import VARIABLE
 from worker.task_environment import INTER_OP, compose
 
-from ..backends import load
+from ..backends import load_checked, slots_of
 from ..model import plan, slots
 from ..model.plan import HostFacts, Plan, PlannedTask
 from ..model.spec import ClusterSpec
@@ -51,21 +51,21 @@ def print_plan(spec: ClusterSpec, *, as_json: bool) -> None:
 def print_dry_run(spec: ClusterSpec, *, as_json: bool) -> None:
     """What `orch up` would run, and the plan."""
     if not as_json:
-        for name, text in load(spec.backend.type).request(spec).items():
+        for name, text in load_checked(spec).request(spec).items():
             click.echo(f"# {name}\n{text}")
     print_plan(spec, as_json=as_json)
 
 
 def _imagine(spec: ClusterSpec) -> Plan:
-    backend = load(spec.backend.type)
-    hosts = backend.hosts(spec)
-    assignment = plan.place(spec, [host.name for host in hosts])
+    hosts = load_checked(spec).hosts(spec)
+    assignment = plan.place(spec, slots_of(hosts))
     facts = [
         HostFacts(
             host.name,
             host.address or f"<address of {host.name}>",
             count_cores(),
             run_dir=RUN_DIR if host.sees_run_dir else SEEN_RUN_DIR,
+            is_here=host.is_here,
         )
         for host in hosts
     ]
@@ -110,7 +110,7 @@ class _Environments:
 
     def __init__(self, planned: Plan) -> None:
         self._starts = {host.name: planned.orders(host.name, names=()) for host in planned.hosts}
-        self._here = {host.name for host in load(planned.spec.backend.type).hosts(planned.spec) if host.is_here}
+        self._here = {host.name for host in planned.hosts if host.is_here}
         self._sizes = Counter(task.host for task in planned.tasks if slots.count_computing([task.id]))
         self._first, self._strategy = planned.tasks[0].id, named(planned.spec.strategy)
         self._fewest = self._strategy.fewest_inter_op_threads(planned.spec.counts)

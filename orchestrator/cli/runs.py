@@ -7,7 +7,7 @@ import json
 import math
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,8 @@ from typing import Any
 import click
 
 from worker.clock import now
-from worker.contract import few
 
-from ..backends import Host, load
+from ..backends import Cleanup, load
 from ..errors import BROKEN, DEADLINE, OrchError, UsageError
 from ..model import restarts
 from ..model.cluster import Cluster, Phase
@@ -31,8 +30,6 @@ from .options import home_option, not_nan, run_argument
 
 STUCK_S = 15.0
 """How much longer than the grace period a run may take to end before `orch down` says who is late."""
-MOST_NAMED = 8
-"""More hosts than this are counted in the line that names those that `orch down` has not looked at."""
 LOOK_S = 0.1
 """How often `orch wait --timeout` looks (without a limit the kernel wakes it), and the least between two signals of `orch down`."""
 
@@ -119,33 +116,20 @@ def down_command(run: RunDir, at_once: bool, as_json: bool) -> int:
         run.lock.send_signal(holder, signal.SIGTERM)
         is_said = at_once and _hurry(run, holder)
         _await_end(run, holder.pid, None if is_said else STUCK_S + (0.0 if at_once else _grace_s(run)))
-    cleared, unseen = 0, []
+    cleanup = Cleanup()
     planned = run.read_plan()
     if run.read_result() is None and planned is not None:
-        backend = load(planned.spec.backend.type)
-        cleared = backend.cancel(run.run_id)
-        unseen = [host for host in backend.hosts(planned.spec) if host.lost_after_s is not None]
+        cleanup = load(planned.spec).cancel(planned.spec, run.run_id)
     if as_json:
-        told = {"was_running": holder is not None, "cleared": cleared, "unseen": [host.name for host in unseen]}
+        told = {"was_running": holder is not None, "cleared": cleanup.killed, "unseen": list(cleanup.unseen)}
         click.echo(json.dumps({**_summary(run, run.read_cluster()), **told}))
     else:
         click.echo(_line(run) if holder is not None else f"{_line(run)}; it was not running")
-        if cleared:
-            click.echo(f"{cleared} processes that its dead controller had left were killed")
-        if unseen:
-            click.echo(_describe_unseen(run.run_id, unseen))
+        if cleanup.killed:
+            click.echo(f"{cleanup.killed} processes that its dead controller had left were killed")
+        if cleanup.hint:
+            click.echo(cleanup.hint)
     return 0
-
-
-def _describe_unseen(run_id: str, hosts: Sequence[Host]) -> str:
-    """What becomes of the tasks on other hosts, where a dead controller cannot have them ended, and how to look for them."""
-    seconds = max(host.lost_after_s or 0.0 for host in hosts)
-    names = [host.name for host in hosts]
-    return (
-        f"{few(names, MOST_NAMED)}: not looked at; "
-        f"an agent ends its tasks and itself once its connection closes, or after {seconds:g} s without a word\n"
-        f"to make sure: ssh {names[0]} grep -lsz ORCH_RUN_ID={run_id} '/proc/[0-9]*/environ' (names what is left there, by pid)"
-    )
 
 
 def _hurry(run: RunDir, holder: Holder) -> bool:

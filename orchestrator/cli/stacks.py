@@ -64,7 +64,7 @@ def stacks_command(run: RunDir, full: bool, native: bool) -> int:
 def _py_spy_for(run: RunDir) -> str:
     """Raises `UsageError` for a run that it cannot look into, or if it is not installed."""
     planned = run.read_plan()
-    if planned is not None and planned.spec.backend.type != "local":
+    if planned is not None and not all(host.is_here for host in planned.hosts):
         raise UsageError(
             "--native looks into tasks on this machine only; run py-spy dump --native --pid PID on their hosts (orch ps has the pids)"
         )

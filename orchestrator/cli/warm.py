@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from ..backends import interpreters, load
+from ..backends import interpreters, load_checked
 from ..errors import UsageError
 from ..insight import warm
 from ..model.spec import DEFAULT_PRELOAD, ClusterSpec
@@ -125,9 +125,9 @@ def _obstacle(spec: ClusterSpec, names: tuple[str, ...]) -> str:
     """Why a run of this spec has no use for it, whatever it has imported; empty: it may have."""
     if not names:
         return "the spec says preload: []"
-    hosts = load(spec.backend.type).hosts(spec)
+    hosts = load_checked(spec).hosts(spec)
     if not any(host.is_here for host in hosts):
-        if spec.backend.code == "ship":
+        if any(host.workdir.way == "ship" for host in hosts):
             return "its tasks run on other hosts, where none is used with backend.code: ship"
         return "its tasks run on other hosts (orch warm start there keeps one for them)"
     return ""

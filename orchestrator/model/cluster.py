@@ -214,6 +214,8 @@ class Cluster:
     saved_before: float = 0.0
     past: tuple[PastAttempt, ...] = ()
     hurried: bool = False
+    is_due: bool = False
+    """It should have ended by now (see `events.Hurry`)."""
     verdict: Verdict | None = None
     remains: tuple[str, ...] = ()
     seed: str = ""

@@ -29,11 +29,11 @@ def next_deadline(cluster: Cluster) -> float | None:
 
 def of(cluster: Cluster) -> Iterator[Deadline]:
     """When what is due, as long as it still matters."""
+    policy = cluster.policy
+    if policy.run_s is not None and cluster.phase is not Phase.DONE and not cluster.is_due:
+        yield Deadline(cluster.began_at + policy.run_s, "run")
     if cluster.phase in (Phase.STOPPING, Phase.DONE):
         return
-    policy = cluster.policy
-    if policy.run_s is not None:
-        yield Deadline(cluster.began_at + policy.run_s, "run")
     if cluster.phase is Phase.RESTARTING:
         yield Deadline(cluster.resume_at or 0.0, "resume")
         return

@@ -199,10 +199,15 @@ class CollectStacks:
 
 
 @dataclass(frozen=True, slots=True)
+class Hurry:
+    """Wait for no agent that gives no sign of life: a deadline of the user's has passed, or the end was asked for twice."""
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """The run is over; nothing is left."""
 
     verdict: Verdict
 
 
-Action = StartAttempt | CollectStacks | Stop | Finish
+Action = StartAttempt | CollectStacks | Stop | Hurry | Finish

@@ -24,6 +24,7 @@ from .events import (
     Heard,
     HostBroken,
     HostLost,
+    Hurry,
     Launched,
     RestartAsked,
     StartAttempt,
@@ -225,7 +226,7 @@ def _on_host_lost(cluster: Cluster, event: HostLost) -> tuple[Cluster, tuple[Act
 def _on_stop_asked(cluster: Cluster, event: StopAsked) -> tuple[Cluster, tuple[Action, ...]]:
     if cluster.phase is Phase.STOPPING and not restarts.comes_again(cluster, event.at):
         running = tuple(task.name for task in cluster.tasks.values() if not task.swept)
-        return replace(cluster, hurried=True), (Stop(running, 0.0),)
+        return replace(cluster, hurried=True, is_due=True), (Stop(running, 0.0), Hurry())
     return _end(cluster, Outcome.CANCELLED, event.code, event.at, Cause(event.reason, event.at))
 
 
@@ -316,6 +317,8 @@ def _on_tick(cluster: Cluster, at: float) -> tuple[Cluster, tuple[Action, ...]]:
     due = [deadline for deadline in deadlines.of(cluster) if deadline.at <= at]
     kinds = {deadline.kind for deadline in due}
     policy = cluster.policy
+    if "run" in kinds and cluster.phase is Phase.STOPPING:
+        return replace(cluster, is_due=True), (Hurry(),)
     if "run" in kinds:
         return _run_out(cluster, at, Cause(f"the run was not over after {policy.run_s:g} s (--timeout)", at), again=False)
     if "resume" in kinds:
@@ -338,4 +341,5 @@ def _on_tick(cluster: Cluster, at: float) -> tuple[Cluster, tuple[Action, ...]]:
 def _run_out(cluster: Cluster, at: float, cause: Cause, *, again: bool = True) -> tuple[Cluster, tuple[Action, ...]]:
     running = running_tasks(cluster)
     cluster, actions = _end(cluster, Outcome.TIMED_OUT, DEADLINE, at, cause, again=again)
-    return cluster, ((CollectStacks(running), *actions) if running else actions)
+    actions = (CollectStacks(running), *actions) if running else actions
+    return (cluster, actions) if restarts.comes_again(cluster, at) else (replace(cluster, is_due=True), (Hurry(), *actions))

@@ -55,6 +55,8 @@ class HostFacts:
     """Where the working directory lies there; None: where the spec says."""
     taken: tuple[GpuHolder, ...] = ()
     """What other runs have of `gpus`."""
+    is_here: bool = True
+    """It is the machine that the controller runs on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +128,9 @@ class Plan:
         )
 
 
-def place(spec: ClusterSpec, hosts: Sequence[str]) -> dict[str, tuple[TaskId, ...]]:
-    """Which tasks go to which of its hosts. A host may get none."""
-    return slots.assign(spec.counts, slots.count_slots(spec.backend.hosts), hosts)
+def place(spec: ClusterSpec, hosts: Mapping[str, int | None]) -> dict[str, tuple[TaskId, ...]]:
+    """Which tasks go to which of the hosts, given each with its slots; a host may get none. Raises `SpecError` if there are too few."""
+    return slots.assign(spec.counts, hosts)
 
 
 def programs(spec: ClusterSpec) -> tuple[Program, ...]:

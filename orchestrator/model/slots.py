@@ -5,20 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from worker.contract import DATA_SERVICE, TaskId
+from worker.contract import DATA_SERVICE, TaskId, few
 
-from .spec import HostSpec
+from ..errors import Problem, SpecError
 from .strategies import Strategy
 
 Assignment = Mapping[str, tuple[TaskId, ...]]
 """Which tasks go to which host."""
-
-
-def count_slots(hosts: Sequence[HostSpec]) -> dict[str, int] | None:
-    """How many tasks each host takes; None if no host says so."""
-    if all(host.slots is None for host in hosts):
-        return None
-    return {host.name: host.slots or 1 for host in hosts}
 
 
 def task_ids(counts: Mapping[str, int]) -> Iterator[TaskId]:
@@ -28,20 +21,35 @@ def task_ids(counts: Mapping[str, int]) -> Iterator[TaskId]:
             yield TaskId(kind, index)
 
 
-def assign(counts: Mapping[str, int], slots: Mapping[str, int] | None, hosts: Sequence[str]) -> dict[str, tuple[TaskId, ...]]:
-    """Which tasks go to which host, in order: as many as each has slots, or blocks whose sizes differ by one at most if `slots` is None.
+def assign(counts: Mapping[str, int], slots: Mapping[str, int | None]) -> dict[str, tuple[TaskId, ...]]:
+    """Which tasks go to which host, in order. `slots`: the hosts, and how many tasks each takes; a host may get none.
 
-    Then the servers of a tf.data service fill what the others have left. A host may get none.
+    If some hosts have slots, one without takes one task. If none has, the tasks are cut into blocks whose sizes differ by one at most.
+    Then the servers of a tf.data service fill what the others have left. Raises `SpecError` if there are more tasks than slots.
     """
     ids = list(task_ids(counts))
     training = [task for task in ids if task.type not in DATA_SERVICE]
-    if slots is not None:
-        blocks = _cut(ids, [slots.get(host, 0) for host in hosts])
-    else:
-        sizes, own = _shares(len(ids), len(hosts)), _shares(len(training), len(hosts))
+    if all(number is None for number in slots.values()):
+        sizes, own = _shares(len(ids), len(slots)), _shares(len(training), len(slots))
         others = _cut(ids[len(training) :], [size - mine for size, mine in zip(sizes, own, strict=True)])
         blocks = [mine + other for mine, other in zip(_cut(training, own), others, strict=True)]
-    return dict(zip(hosts, blocks, strict=True))
+    else:
+        if problem := describe_lack(len(ids), slots):
+            raise SpecError(Problem("", problem, MORE_SLOTS))
+        blocks = _cut(ids, [number or 1 for number in slots.values()])
+    return dict(zip(slots, blocks, strict=True))
+
+
+MORE_SLOTS = "name more slots, or fewer tasks"
+
+
+def describe_lack(tasks: int, slots: Mapping[str, int | None]) -> str:
+    """That the hosts have not enough slots; empty: they have, or none of them says how many."""
+    free = {name: number or 1 for name, number in slots.items()}
+    if tasks <= sum(free.values()) or all(number is None for number in slots.values()):
+        return ""
+    named = few([f"{name}:{number}" for name, number in free.items()], 8)
+    return f"{tasks} tasks do not fit into {sum(free.values())} slots ({named})"
 
 
 def _shares(count: int, hosts: int) -> list[int]:

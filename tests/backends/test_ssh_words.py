@@ -9,12 +9,10 @@ import sys
 
 import pytest
 
-from orchestrator.backends import interpreters, load, ssh
-from orchestrator.model.spec import ClusterSpec, HostSpec
+from orchestrator.backends import StartFailure, load, remote_worker, ssh
+from orchestrator.model.spec import ClusterSpec
 from orchestrator.model.spec.parse import parse
 from tests.trees import wrap
-
-HOST = HostSpec("hostB")
 
 
 def spec_of(**backend: object) -> ClusterSpec:
@@ -61,7 +59,7 @@ def spec_of(**backend: object) -> ClusterSpec:
     ],
 )
 def test_why_there_is_no_agent(code, said, expected, passing):
-    found = ssh.diagnose(HOST, code, said)
+    found = ssh.explain("hostB", StartFailure("ssh", code, said))
     assert expected in found.text
     assert found.passing is passing
 
@@ -87,7 +85,7 @@ def test_the_one_word_of_the_users_that_a_shell_reads(backend, expected, named):
     script = shlex.split(remote)[-1] if remote.startswith("exec bash") else remote
     assert f"exec {expected} -I -c" in script
     (host,) = ssh.Ssh().hosts(spec)
-    assert interpreters.of(spec, host) == named
+    assert ssh.Ssh().python_for(spec, host) == named
 
 
 @pytest.mark.parametrize("hosts", [None, {"localhost": {}}, {"localhost": {"python": "PYTHON"}}], ids=["local", "of all", "its own"])
@@ -106,12 +104,12 @@ def test_on_this_machine_the_interpreter_is_found_as_on_any_host(monkeypatch, ho
     monkeypatch.setenv("HOME", "/home/me")
     backend = json.loads(json.dumps({"hosts": hosts} if hosts else {}).replace("PYTHON", python))
     spec = parse(wrap({"script": "train.py", "python": python, "backend": backend}, "o"), workdir="/w")
-    place = load(spec.backend.type)
+    place = load(spec)
     (host,) = place.hosts(spec)
     assert place.transport(spec, host).argv[0] == expected
     (request,) = place.request(spec).values()
     assert shlex.split(request)[0] == expected
-    assert interpreters.of(spec, host) == expected
+    assert place.python_for(spec, host) == expected
 
 
 def test_lines_of_setup_are_run_each_by_itself():
@@ -164,7 +162,7 @@ def test_a_worker_package_that_arrives_otherwise_than_it_was_sent_is_not_run(tmp
     sent = ssh.Ssh().transport(spec, host).first
     assert sent is not None
     spoiled = sent[:-1] + bytes([sent[-1] ^ 1])
-    done = subprocess.run([sys.executable, "-I", "-c", ssh.BOOT], input=spoiled, capture_output=True, env={"HOME": str(tmp_path)})
+    done = subprocess.run([sys.executable, "-I", "-c", remote_worker.BOOT], input=spoiled, capture_output=True, env={"HOME": str(tmp_path)})
     assert (done.returncode, done.stdout, done.stderr) == (97, b"", b"orch: what arrived is not what was sent\n")
     assert not list(tmp_path.iterdir())
 

@@ -36,7 +36,7 @@ class Scene:
     def __init__(self, **tasks: int) -> None:
         program, wanted = contract.Program("script", "a.py"), tuple(TaskSpec(name, count=count) for name, count in tasks.items())
         spec = ClusterSpec("trial", "multi_worker_mirrored", program, wanted, "/")
-        placement = plan.place(spec, list(ADDRESSES))
+        placement = plan.place(spec, dict.fromkeys(ADDRESSES))
         facts = [HostFacts(name, ADDRESSES[name], 1, tuple(range(5000, 5000 + len(ids)))) for name, ids in placement.items()]
         planned: Plan = plan.make("run", spec, placement, facts)
         self.hosts = planned.hosts_by_task

@@ -40,7 +40,7 @@ def variables_of(command: click.Command) -> Iterator[str]:
 )
 def test_what_a_task_is_told_is_no_option_of_an_orch_in_it(wanted: str) -> None:
     spec = parse(read(wanted, "orch.yaml"), workdir="/w")
-    placement = plan.place(spec, ["a"])
+    placement = plan.place(spec, {"a": None})
     ports = tuple(range(4000, 4000 + spec.size))
     planned = plan.make("run", spec, placement, [HostFacts("a", "10.0.0.1", 4, ports, "/runs/run", interface="eth0")])
     start = planned.orders("a")

@@ -286,7 +286,7 @@ def test_down_says_which_hosts_it_has_not_looked_at(orch: Orch, tmp_path: Path) 
     spec = ClusterSpec("one", "none", Program("script", "s.py"), (TaskSpec("worker", 2),), "/w")
     spec = replace(spec, backend=BackendSpec("ssh", (HostSpec("hostA"), HostSpec("localhost")), lost_after_s=20))
     hosts = ["hostA", "localhost"]
-    run.write_plan(plan.make("one", spec, plan.place(spec, hosts), [HostFacts(name, name, 2) for name in hosts]))
+    run.write_plan(plan.make("one", spec, plan.place(spec, dict.fromkeys(hosts)), [HostFacts(name, name, 2) for name in hosts]))
     assert json.loads(orch("down", "--json", check=0).out)["unseen"] == ["hostA"]
     said = orch("down", check=0).out
     assert "hostA: not looked at; an agent ends its tasks and itself once its connection closes, or after 20 s without a word\n" in said

@@ -26,7 +26,7 @@ def planned(document: dict[str, Any], *gpus: tuple[Gpu, ...] | None) -> Plan:
     """The plan of a cluster on as many hosts, ``a``, ``b``, …, as there are arguments: each the GPUs of one."""
     spec = parse(wrap({"script": "s", **document}, "here"), workdir="/w")
     names = "abcdef"[: len(gpus)]
-    placement = plan.place(spec, list(names))
+    placement = plan.place(spec, dict.fromkeys(names))
     facts = [HostFacts(name, name, 4, tuple(range(len(placement[name]))), None, found) for name, found in zip(names, gpus, strict=True)]
     return plan.make("r", spec, placement, facts)
 
@@ -240,7 +240,7 @@ def test_a_command_gets_memory_growth_by_its_environment() -> None:
 def beside(document: dict[str, Any], gpus: tuple[Gpu, ...], *taken: GpuHolder) -> Plan:
     """The plan of a cluster on host ``a``, where other runs have GPUs."""
     spec = parse(wrap({"script": "s", **document}, "here"), workdir="/w")
-    placement = plan.place(spec, ["a"])
+    placement = plan.place(spec, {"a": None})
     return plan.make("r", spec, placement, [HostFacts("a", "a", 4, tuple(range(len(placement["a"]))), gpus=gpus, taken=taken)])
 
 

@@ -131,7 +131,7 @@ def test_a_hostfile_that_is_refused_says_where(text, problem):
 )
 def test_tasks_go_to_slots(hosts, tasks, expected):
     spec = spec_of({"hosts": hosts}, **({"tasks": tasks} if tasks else {}))
-    placement = plan.place(spec, [host.name for host in spec.backend.hosts])
+    placement = plan.place(spec, {host.name: host.slots for host in spec.backend.hosts})
     assert {host: len(ids) for host, ids in placement.items()} == expected
 
 

@@ -173,7 +173,7 @@ def test_asked_once_stops_gracefully_and_asked_twice_kills() -> None:
     assert history.happen(asked) == [ev.Stop(tuple(WORKERS), 5.0)]
     history.end("worker-0", 0, at=106.0, stopped=True)
     history.happen(ev.TaskSwept("worker-0", 1, 106.0))
-    assert history.happen(asked) == [ev.Stop(("worker-1", "worker-2"), 0.0)]
+    assert history.happen(asked) == [ev.Stop(("worker-1", "worker-2"), 0.0), ev.Hurry()]
     verdict = history.sweep_all()
     assert (verdict.outcome, verdict.exit_code) == (Outcome.CANCELLED, 130)
 
@@ -275,8 +275,18 @@ def test_a_formed_cluster_has_no_start_deadline() -> None:
 def test_the_run_deadline_ends_a_formed_cluster() -> None:
     history = History(Policy("multi_worker_mirrored", run_s=60.0)).start_all()
     assert deadlines.next_deadline(history.cluster) == 160.0
-    history.happen(ev.Tick(160.0))
+    assert ev.Hurry() in history.happen(ev.Tick(160.0))
+    assert deadlines.next_deadline(history.cluster) is None
     assert history.sweep_all(170.0).exit_code == 124
+
+
+def test_the_run_deadline_holds_while_the_cluster_is_being_stopped() -> None:
+    """It failed before, and an agent that must stop the others does not answer."""
+    history = History(Policy("multi_worker_mirrored", run_s=60.0)).start_all()
+    history.end("worker-0", 1, at=150.0)
+    assert history.happen(ev.Tick(160.0)) == [ev.Hurry()]
+    assert deadlines.next_deadline(history.cluster) is None
+    assert history.sweep_all(170.0).exit_code == 1
 
 
 def test_events_of_another_attempt_change_nothing() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.model import plan, slots, tf_config
 from orchestrator.model.plan import HostFacts, Plan
-from orchestrator.model.spec import BackendSpec, ClusterSpec, HostSpec, Restart, TaskDevices, TaskSpec
+from orchestrator.model.spec import ClusterSpec, Restart, TaskDevices, TaskSpec
 from orchestrator.model.strategies import DEFAULT, TRAINING, named
 from worker.contract import TASK_TYPES, DeviceSettings, Program, TaskId
 
@@ -23,7 +23,7 @@ def spec(strategy: str = "multi_worker_mirrored", **counts: int) -> ClusterSpec:
 
 def make(wanted: ClusterSpec, hosts: int = 1, *, held: bool = True) -> Plan:
     names = [f"host{number}" for number in range(hosts)]
-    placement = plan.place(wanted, names)
+    placement = plan.place(wanted, dict.fromkeys(names))
     facts = [
         HostFacts(name, f"10.0.0.{number}", 8, tuple(range(4000, 4000 + len(placement[name]))) if held else (), f"/runs/{name}")
         for number, name in enumerate(names)
@@ -83,9 +83,11 @@ def test_ranks_are_those_of_the_training_cluster() -> None:
 @pytest.mark.parametrize(("workers", "cores", "expected"), [(1, 1, "4"), (3, 2, "4"), (7, 2, "8"), (2, 16, "16"), (20, 16, "21")])
 def test_a_parameter_servers_cluster_has_threads_to_wait_in_however_few_cores_there_are(workers: int, cores: int, expected: str) -> None:
     wanted = spec("parameter_server", chief=1, worker=workers, ps=1, evaluator=1)
-    planned = plan.make("t-1", wanted, plan.place(wanted, ["a"]), [HostFacts("a", "a", cores)])
+    planned = plan.make("t-1", wanted, plan.place(wanted, {"a": None}), [HostFacts("a", "a", cores)])
     assert planned.orders("a").env_defaults["TF_NUM_INTEROP_THREADS"] == expected
-    planned = plan.make("t-1", replace(wanted, strategy="multi_worker_mirrored"), plan.place(wanted, ["a"]), [HostFacts("a", "a", cores)])
+    planned = plan.make(
+        "t-1", replace(wanted, strategy="multi_worker_mirrored"), plan.place(wanted, {"a": None}), [HostFacts("a", "a", cores)]
+    )
     assert "TF_NUM_INTEROP_THREADS" not in planned.orders("a").env_defaults
 
 
@@ -95,18 +97,17 @@ def test_without_a_chief_worker_0_is_it() -> None:
 
 
 def test_tasks_are_spread_in_blocks() -> None:
-    assert {host: len(ids) for host, ids in plan.place(spec(worker=7), ["a", "b", "c"]).items()} == {"a": 3, "b": 2, "c": 2}
+    assert {host: len(ids) for host, ids in plan.place(spec(worker=7), dict.fromkeys("abc")).items()} == {"a": 3, "b": 2, "c": 2}
 
 
 def test_the_servers_of_a_data_service_fill_what_the_training_has_left() -> None:
     def names(hosts: int, **counts: int) -> list[list[str]]:
-        placement = plan.place(spec(**counts), [f"h{number}" for number in range(hosts)])
+        placement = plan.place(spec(**counts), {f"h{number}": None for number in range(hosts)})
         return [[str(task) for task in ids] for ids in placement.values()]
 
     assert names(2, worker=2, dispatcher=1, data_worker=2) == [["worker-0", "dispatcher-0", "data_worker-0"], ["worker-1", "data_worker-1"]]
     assert names(3, worker=1, dispatcher=1, data_worker=2) == [["worker-0", "dispatcher-0"], ["data_worker-0"], ["data_worker-1"]]
-    slots = BackendSpec("ssh", (HostSpec("h0", 3), HostSpec("h1", 2)))
-    placement = plan.place(replace(spec(worker=4, dispatcher=1), backend=slots), ["h0", "h1"])
+    placement = plan.place(spec(worker=4, dispatcher=1), {"h0": 3, "h1": 2})
     assert [len(ids) for ids in placement.values()] == [3, 2]
 
 
@@ -141,7 +142,7 @@ def test_a_data_server_is_told_where_it_is_and_everybody_where_the_dispatcher_is
         "data_worker-0": (4000, Program("data_service", args=("10.0.0.1:4000",))),
         "data_worker-1": (4001, Program("data_service", args=("10.0.0.1:4001",))),
     }
-    placement = plan.place(planned.spec, ["host0", "host1"])
+    placement = plan.place(planned.spec, dict.fromkeys(["host0", "host1"]))
     assert [slots.ports_needed(placement[name], named(planned.spec.strategy)) for name in placement] == [1, 2]
     assert planned.orders("host0").peers == ("localhost", "10.0.0.0", "10.0.0.1")  # no proxy before the service
     assert "ORCH_DATA_SERVICE" not in make(spec(worker=1)).orders("host0").env

@@ -161,7 +161,7 @@ def test_what_a_single_task_asks_for_comes_back_with_the_plan(tmp_path: Path) ->
     own = {1: TaskDevices(affinity=True)}
     spec = ClusterSpec("one", "multi_worker_mirrored", Program("script", "a.py"), (TaskSpec("worker", 2, overrides=own),), "/w")
     run = create_run(tmp_path / "home", "one")
-    run.write_plan(plan.make("one", spec, plan.place(spec, ["local"]), [HostFacts("local", "127.0.0.1", 2)]))
+    run.write_plan(plan.make("one", spec, plan.place(spec, {"local": None}), [HostFacts("local", "127.0.0.1", 2)]))
     kept = run.read_plan()
     assert kept is not None
     assert kept.spec.tasks[0].devices_of(1) == own[1]

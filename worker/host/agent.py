@@ -159,6 +159,7 @@ class Agent:
             cores=count_cores(),
             ports=tuple(sock.getsockname()[1] for sock in self._held),
             problems=tuple(problems),
+            lacks_workdir=not os.path.isdir(hello.cwd),
             notes=tuple(notes),
             trouble=trouble or None,
             # Its name ends in a random number: nobody else's is called so.

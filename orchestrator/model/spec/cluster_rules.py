@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from worker.contract import DATA_SERVICE, TASK_TYPES, few
+from worker.contract import DATA_SERVICE, TASK_TYPES
 from worker.records import dataclass
 
 from ...errors import Problem
@@ -90,6 +90,8 @@ def _not_too_many(draft: Draft) -> Problem | None:
 
 def _ports_for_all(draft: Draft) -> Problem | None:
     ports = draft.given.get("ports")
+    if _enough_slots(draft):
+        return None  # and nobody knows yet which host has how many tasks
     if not ports or ports[1] - ports[0] + 1 >= sum(draft.counts.values()):
         return None
     host, needed = _most_ports(draft)
@@ -102,11 +104,11 @@ def _ports_for_all(draft: Draft) -> Problem | None:
 
 def _most_ports(draft: Draft) -> tuple[str, int]:
     """The host that needs the most ports, each holds its own, and how many; without a name where there is one host only."""
-    hosts = draft.given.get("backend", {}).get("hosts", ())
-    assignment = slots.assign(draft.counts, slots.count_slots(hosts), [host.name for host in hosts] or [""])
+    named = _named_slots(draft) or {"": None}
+    assignment = slots.assign(draft.counts, named)
     needs = {host: slots.ports_needed(ids, draft.strategy) for host, ids in assignment.items()}
     host = max(needs, key=needs.__getitem__)
-    return host if len(hosts) > 1 else "", needs[host]
+    return host if len(named) > 1 else "", needs[host]
 
 
 def _hosts_have_their_backend(draft: Draft) -> Problem | None:
@@ -122,13 +124,12 @@ def _hosts_have_their_backend(draft: Draft) -> Problem | None:
 
 
 def _enough_slots(draft: Draft) -> Problem | None:
-    hosts = draft.given.get("backend", {}).get("hosts", ())
-    free, total = slots.count_slots(hosts), sum(draft.counts.values())
-    if free is None or total <= sum(free.values()):
-        return None
-    named = few([f"{name}:{count}" for name, count in free.items()], 8)
-    message = f"backend.hosts: {total} tasks do not fit into {sum(free.values())} slots ({named})"
-    return Problem(draft.place("backend.hosts"), message, "name more slots, or fewer tasks")
+    problem = slots.describe_lack(sum(draft.counts.values()), _named_slots(draft))
+    return Problem(draft.place("backend.hosts"), f"backend.hosts: {problem}", slots.MORE_SLOTS) if problem else None
+
+
+def _named_slots(draft: Draft) -> dict[str, int | None]:
+    return {host.name: host.slots for host in draft.given.get("backend", {}).get("hosts", ())}
 
 
 _COUNTS = ("strategy", *(f"tasks.{kind}.count" for kind in TASK_TYPES))

@@ -121,7 +121,7 @@ class BackendSpec:
 
     type: str = "local"
     hosts: tuple[HostSpec, ...] = ()
-    code: str = "shared"
+    code: Literal["shared", "ship", "unchecked"] = "shared"
     code_limit_mb: float = 100.0
     setup: tuple[str, ...] = ()
     ssh: tuple[str, ...] = ("ssh",)
