@@ -15,7 +15,7 @@ from pathlib import Path
 from .backends import load_checked
 from .errors import OrchError
 from .model.spec import ClusterSpec
-from .model.spec.to_document import to_document
+from .model.spec.parse import to_document
 from .record.home import RunExists, create_run, discard
 from .record.rundir import RunDir
 from .signals import hold_signals

@@ -55,6 +55,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "orchestrator.model": MODEL,
     "orchestrator.errors": (),
     "orchestrator": (),
+    "worker.declare": (),
     "worker.records": (),
     "worker.codec": (),
     "worker.disclosure": (),
@@ -83,15 +84,15 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "worker": ("worker.contract", "worker.channel", "worker.task"),
 }
 
-EVERYWHERE = ("worker.records",)
-"""What every part may import, for it is to all of them what the standard library is."""
+EVERYWHERE = ("worker.declare", "worker.records")
+"""What every part may import, for these are to all of them what the standard library is."""
 
 # These two stand for the package's own module: as a prefix they would let everything in.
 EXACT = ("orchestrator", "worker")
 
 PURE = (
     *("orchestrator.model", "orchestrator.errors", *INSIGHT),
-    *("worker.codec", "worker.collectives", "worker.contract", "worker.disclosure", "worker.equipment"),
+    *("worker.codec", "worker.collectives", "worker.contract", "worker.declare", "worker.disclosure", "worker.equipment"),
     *("worker.manifest", "worker.missing_devices", "worker.naming", "worker.questions", "worker.reachability", "worker.records"),
     "worker.settings",
 )
@@ -395,7 +396,7 @@ GOOD = {
     ),
     "model reads YAML late": ("orchestrator.model.spec.document", "def f(text):\n    import yaml\n    return yaml.parse(text)"),
     "model joins paths": ("orchestrator.model.spec.parse", "from pathlib import PurePosixPath"),
-    "model as a program": ("orchestrator.model.spec.keys", "if __name__ == '__main__':\n    print(1)"),
+    "model as a program": ("orchestrator.model.spec.describe", "if __name__ == '__main__':\n    print(1)"),
     "start, under the private name": ("worker.task.start", "from _orch_worker.task import bootstrap"),
     "host": ("worker.host.agent", "import os\nfrom ..contract import Hello\nfrom .. import channel\nfrom . import ports"),
     "task": ("worker.task.strategy", "def f():\n    import tensorflow as tf\n    import numpy"),

@@ -2,33 +2,106 @@
 
 from __future__ import annotations
 
+from .declare import Setting, setting
 from .records import dataclass
+
+_SHARED_OUT = "the host's cores, shared out among its tasks"
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSettings:
-    """What a task asks of its devices, applied before the user's code can touch TensorFlow's runtime.
+    """What a task asks of its devices, applied before the user's code can touch TensorFlow's runtime. None: TensorFlow's own choice."""
 
-    None, everywhere: TensorFlow's own choice. `cpus`: how many logical CPU devices the task sees. `intra_op_threads`,
-    `inter_op_threads`: TensorFlow's thread pools (``TF_NUM_INTRAOP_THREADS``, ``TF_NUM_INTEROP_THREADS``); None means the
-    host's cores shared out among its tasks. `gpus`: how many GPUs TensorFlow must find, because that many were asked for;
-    which ones is said by ``CUDA_VISIBLE_DEVICES``; `gpus_given`: the same where nobody asked (``auto``), so that others are only
-    spoken of. `memory_limit_mb` and `logical_gpus` hold for each of them.
-    """
+    NAME = "devices"
+    GROUPS = (("threads", Setting("The sizes of TensorFlow's thread pools.", flag="--threads", metavar="INTRA[,INTER]")),)
 
-    cpus: int | None = None
-    intra_op_threads: int | None = None
-    inter_op_threads: int | None = None
+    cpus: int | None = setting(
+        None, "How many logical CPU devices each task sees.", example="1", words="1", flag="--cpus", least=1, most=1024
+    )
+    # TF_NUM_INTRAOP_THREADS, TF_NUM_INTEROP_THREADS
+    intra_op_threads: int | None = setting(
+        None,
+        "Threads that one operation may use.",
+        example="2",
+        words=_SHARED_OUT,
+        key="threads.intra",
+        least=1,
+        most=1024,
+        everywhere=True,
+    )
+    inter_op_threads: int | None = setting(
+        None,
+        "Operations that may run at the same time.",
+        example="2",
+        words=_SHARED_OUT,
+        key="threads.inter",
+        least=1,
+        most=1024,
+        everywhere=True,
+    )
     gpus: int | None = None
-    memory_growth: bool | None = None
-    memory_limit_mb: int | None = None
-    logical_gpus: tuple[int, ...] | None = None
-    soft_placement: bool | None = None
-    log_placement: bool | None = None
-    xla: bool | None = None
-    tf32: bool | None = None
-    determinism: bool | None = None
+    """How many GPUs TensorFlow must find, because the user asked for that many. CUDA_VISIBLE_DEVICES says which ones."""
+    memory_growth: bool | None = setting(
+        None,
+        "Let a task take GPU memory as it needs it, and not all at once.",
+        example="true",
+        words="false (TensorFlow's own)",
+        flag="--memory-growth",
+        kind="growth",
+        everywhere=True,
+    )
+    memory_limit_mb: int | None = setting(
+        None,
+        "The most of each of its GPUs' memory that a task takes.",
+        example="null  # or 4096, without memory_growth",
+        words="all of it",
+        flag="--gpu-memory",
+        metavar="MB",
+        least=1,
+        most=100_000_000,
+    )
+    logical_gpus: tuple[int, ...] | None = setting(
+        None,
+        "Split each GPU of a task into logical ones of these sizes, in MB.",
+        example="null  # or [1024, 1024], without both above",
+        words="one, of all",
+        flag="--logical-gpus",
+        metavar="MB,MB",
+        kind="sizes",
+        most=100_000_000,
+    )
+    soft_placement: bool | None = setting(
+        None,
+        "Fall back to another device if the requested one does not exist.",
+        example="false",
+        words="true (TensorFlow's own)",
+        flag="--soft-placement",
+        no="Fail if a requested device does not exist.",
+    )
+    log_placement: bool | None = setting(
+        None, "Log the device of every operation, from the first one on.", example="false", words="false", flag="--log-placement"
+    )
+    xla: bool | None = setting(
+        None, "Let XLA compile what it can (autoclustering).", example="true", words="false (TensorFlow's own)", flag="--xla"
+    )
+    tf32: bool | None = setting(
+        None,
+        "Multiply float32 matrices in TensorFloat-32, which is faster and less precise.",
+        example="false",
+        words="true (TensorFlow's own)",
+        flag="--tf32",
+        no="Use full float32 precision for matrix products (no TensorFloat-32).",
+    )
+    determinism: bool | None = setting(
+        None,
+        "Make every operation give the same result each time. The script must set a seed.",
+        example="true",
+        words="false (TensorFlow's own)",
+        flag="--determinism",
+        everywhere=True,
+    )
     gpus_given: int | None = None
+    """As `gpus`, if nobody asked for a number (auto): fewer GPUs are then no error, only worth a word."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..errors import UsageError
-from ..model.spec.keys import template
+from ..model.spec.describe import template
 
 
 @click.command("init")

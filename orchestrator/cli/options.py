@@ -1,4 +1,4 @@
-"""The options that change a spec, in one table: flag, ``ORCH_*`` variable and key of `orch.yaml` are three names of one thing.
+"""The options that several commands take. Those that say something of a spec come from the declarations of its settings.
 
 Nothing of a spec is checked here: what the options mean is read by `settings`.
 """
@@ -14,91 +14,13 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from worker.records import dataclass
-
 from ..errors import UsageError
-from ..model import strategies
+from ..model.spec.describe import options
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, slots=True)
-class SpecOption:
-    """An option whose text goes to `path`. `flag`: it takes no text and means `flag`; `off` is what a variable turns it off with."""
-
-    names: tuple[str, ...]
-    path: str
-    help: str
-    metavar: str = "TEXT"
-    flag: str | None = None
-    off: str = "0"
-    adds_up: bool = False
-    """Given again, it adds to what it said before; of the others the last counts."""
-    parts: tuple[str, ...] = ()
-    """The keys below `path` that its text is for, with commas between; those that it leaves out it does not touch."""
-
-    @property
-    def parameter(self) -> str:
-        return "spec_" + self.long.lstrip("-").replace("-", "_")
-
-    @property
-    def long(self) -> str:
-        return self.names[-1]
-
-    @property
-    def variable(self) -> str:
-        return "ORCH_" + self.long.lstrip("-").replace("-", "_").upper()
-
-
-OPTIONS = (
-    SpecOption(("-n", "--workers"), "tasks.worker.count", "How many workers.", "N"),
-    SpecOption(("--ps",), "tasks.ps.count", "How many parameter servers.", "N"),
-    SpecOption(("--chief",), "tasks.chief.count", "Add a chief.", flag="1"),
-    SpecOption(("--evaluator",), "tasks.evaluator.count", "Add an evaluator.", flag="1"),
-    SpecOption(("--data-workers",), "tasks.data_worker.count", "How many servers of the tf.data service.", "N"),
-    SpecOption(("--strategy",), "strategy", f"{strategies.which(lambda row: True)}.", "NAME"),
-    SpecOption(("-m", "--module"), "module", "Run a module, as python -m does.", "MODULE"),
-    SpecOption(("--name",), "name", "The run's name; its id begins with it.", "NAME"),
-    SpecOption(("--python",), "python", "The tasks' interpreter.", "PATH"),
-    SpecOption(("--workdir",), "workdir", "The tasks' working directory.", "DIR"),
-    SpecOption(("--gpus",), "defaults.devices.gpus", "Each task's GPUs: auto, how many, or which (0,2 or GPU:1 or UUIDs).", "GPUS"),
-    SpecOption(("--share-gpus",), "defaults.devices.share_gpus", "Let tasks have the same GPUs.", flag="true", off="false"),
-    SpecOption(("--gpu-memory",), "defaults.devices.memory_limit_mb", "The most that a task takes of each of its GPUs.", "MB"),
-    SpecOption(("--memory-growth",), "defaults.devices.memory_growth", "Take GPU memory as it is needed.", flag="true", off="false"),
-    SpecOption(("--logical-gpus",), "defaults.devices.logical_gpus", "Split each GPU into logical ones of these sizes.", "MB,MB"),
-    SpecOption(("--cpus",), "defaults.devices.cpus", "Logical CPU devices per task.", "N"),
-    SpecOption(
-        ("--threads",), "defaults.devices.threads", "Sizes of TensorFlow's thread pools.", "INTRA[,INTER]", parts=("intra", "inter")
-    ),
-    SpecOption(("--affinity",), "defaults.devices.affinity", "Tie each task to its share of the cores.", flag="true", off="false"),
-    SpecOption(("--log-placement",), "defaults.devices.log_placement", "Log each operation's device.", flag="true", off="false"),
-    SpecOption(
-        ("--soft-placement",), "defaults.devices.soft_placement", "Take another device for one not there.", flag="true", off="false"
-    ),
-    SpecOption(("--no-soft-placement",), "defaults.devices.soft_placement", "Fail there.", flag="false", off="true"),
-    SpecOption(("--xla",), "defaults.devices.xla", "Have XLA compile what it can.", flag="true", off="false"),
-    SpecOption(("--tf32",), "defaults.devices.tf32", "Multiply float32 matrices in TensorFloat-32.", flag="true", off="false"),
-    SpecOption(("--no-tf32",), "defaults.devices.tf32", "Keep float32 whole there.", flag="false", off="true"),
-    SpecOption(
-        ("--determinism",), "defaults.devices.determinism", "Same results each time, if the script sets a seed.", flag="true", off="false"
-    ),
-    SpecOption(("--serve",), "serve", "Run TensorFlow servers in worker and ps tasks.", flag="true", off="false"),
-    SpecOption(("--ports",), "ports", "Take the tasks' ports from this range.", "A-B"),
-    SpecOption(("--start-timeout",), "timeouts.start_s", "Seconds until all tasks must be up, which means: listen on their ports.", "S"),
-    SpecOption(("--hang-timeout",), "timeouts.hang_s", "Seconds that all tasks may be silent.", "S"),
-    SpecOption(("--timeout",), "timeouts.run_s", "Seconds until the run must be over.", "S"),
-    SpecOption(("--grace",), "timeouts.grace_s", "Seconds between SIGTERM and SIGKILL.", "S"),
-    SpecOption(("--max-restarts",), "restart.max", "How often to start again after a failure.", "N"),
-    SpecOption(("--log-level",), "defaults.log_level", "TensorFlow's own log: debug, info, warning or error.", "LEVEL"),
-    SpecOption(("--backend",), "backend.type", "Where the tasks run: local or ssh.", "NAME"),
-    SpecOption(
-        ("-H", "--hosts"),
-        "backend.hosts",
-        "Run on these hosts, over ssh, so many tasks on each; given again, it adds.",
-        "HOST:N,…",
-        adds_up=True,
-    ),
-)
+OPTIONS = options()
 
 
 class ScriptCommand(click.Command):
@@ -127,16 +49,16 @@ def _join(ctx: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
 
 
 def spec_options(command: F) -> F:
-    """Everything that says what to run: SCRIPT, ``-f``, ``--set``, ``--env`` and the table above."""
+    """Everything that says what to run: SCRIPT, ``-f``, ``--set``, ``--env`` and an option for each setting that has one."""
     for option in reversed(OPTIONS):
         settings: dict[str, Any] = {"help": option.help}
-        if option.flag is None:
+        if not option.says:
             settings["metavar"] = option.metavar
             if option.adds_up:
                 settings |= {"multiple": True, "callback": _join}
         else:
-            settings |= {"is_flag": True, "flag_value": option.flag, "default": None}
-        command = click.option(*option.names, option.parameter, **settings)(command)
+            settings |= {"is_flag": True, "flag_value": option.says, "default": None}
+        command = click.option(*filter(None, (option.short, option.name)), option.parameter, **settings)(command)
     decorators = (
         click.option("--set", "assignments", multiple=True, metavar="KEY.PATH=VALUE", help="Set any key of orch.yaml."),
         click.option("--env", "variables", multiple=True, metavar="K=V", help="Set a variable of the tasks' environment."),

@@ -15,8 +15,9 @@ from click.core import ParameterSource
 
 from ..errors import Problem, SpecError, UsageError
 from ..model.spec import PROGRAM_KINDS, ClusterSpec
+from ..model.spec.describe import SpecOption
 from ..model.spec.document import Node
-from .options import OPTIONS, SpecOption
+from .options import OPTIONS
 
 Overlay = tuple[str | Sequence[str], Node]
 
@@ -101,7 +102,7 @@ def _option_overlays(ctx: click.Context) -> tuple[list[Overlay], list[Overlay]]:
         if told:
             environment += _overlays(option, _meaning(option, told), option.variable)
         if text is not None:
-            flags += _overlays(option, text, option.long)
+            flags += _overlays(option, text, option.name)
     (environment if _is_variable(ctx, "hostfile") else flags).extend(_hostfile(ctx))
     return environment, flags
 
@@ -117,22 +118,22 @@ def _overlays(option: SpecOption, text: str, place: str) -> Iterator[Overlay]:
     if option.path == "backend.type" and text == "local":
         yield "backend.hosts", Node(None, place, "")  # this machine takes the place of hosts that were named with less weight
     if not option.parts:
-        yield option.path, _node(text, place, option.path)
+        yield option.path, _node(option, text, place)
         return
     words = text.split(",")
     if len(words) > len(option.parts):
         raise SpecError(Problem(place, f"{text!r:.80} has {len(words)} parts", f"write {option.metavar}"))
     for key, word in zip(option.parts, words, strict=False):
         if word.strip():
-            yield f"{option.path}.{key}", _node(word.strip(), place, option.path)
+            yield f"{option.path}.{key}", _node(option, word.strip(), place)
 
 
 def _meaning(option: SpecOption, told: str) -> str:
     """What a variable says: one that stands for a flag is on or off."""
     word = told.lower()
-    if option.flag is not None and word in ("1", "true", "yes", "on"):
-        return option.flag
-    if option.flag is not None and word in ("0", "false", "no", "off"):
+    if option.says and word in ("1", "true", "yes", "on"):
+        return option.says
+    if option.says and word in ("0", "false", "no", "off"):
         return option.off
     return told
 
@@ -195,9 +196,7 @@ def _as_seen_from(directory: str, script: str, kind: str) -> str:
     return os.path.abspath(script)
 
 
-def _node(text: str, place: str, path: str) -> Node:
+def _node(option: SpecOption, text: str, place: str) -> Node:
     from ..model.spec import document as documents
 
-    # What may be a word that YAML would read as something else, such as a name of "null", stays the text that it is.
-    is_text = path in ("name", "module", "python", "workdir")
-    return Node(text, place, text) if is_text else documents.scalar(text, place)
+    return Node(text, place, text) if option.is_text else documents.scalar(text, place)

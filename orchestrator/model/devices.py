@@ -114,7 +114,7 @@ class _Table:
         return self.types[task.type].devices_of(task.index)
 
     def wish(self, task: TaskId) -> GpuWish:
-        wish, own = self.devices(task).gpus, self.own_words[task.type]
+        wish, own = self.devices(task).wish, self.own_words[task.type]
         if wish.is_auto and own is not None:
             return GpuWish(ids=tuple(part.strip() for part in own.split(",") if part.strip()), share=True)
         return wish

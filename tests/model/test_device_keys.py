@@ -149,7 +149,7 @@ tasks:
     assert workers.devices_of(0).settings == DeviceSettings(cpus=2, intra_op_threads=3, inter_op_threads=4, memory_growth=True)
     assert workers.devices_of(0).gpus.is_auto
     assert workers.devices_of(2).settings == DeviceSettings(cpus=1, intra_op_threads=3, inter_op_threads=4, memory_growth=False)
-    assert workers.devices_of(2).gpus == GpuWish(ids=("7",), share=True)
+    assert workers.devices_of(2).wish == GpuWish(ids=("7",), share=True)
 
 
 def test_contradictions_are_found_in_what_holds_in_the_end_with_their_places() -> None:

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import Problem, SpecError
-from orchestrator.model.spec.document import MAX_BYTES, Node, empty, overlay, parse_assignment, place_of, read, scalar
-from orchestrator.model.spec.tree import MAX_DEPTH, MAX_NODES
+from orchestrator.model.spec.document import MAX_BYTES, MAX_DEPTH, MAX_NODES, Node, empty, overlay, parse_assignment, place_of, read, scalar
 from tests.trees import wrap
 
 
@@ -188,9 +187,9 @@ def test_many_merges_take_no_quadratic_time():
     ("text", "place", "message"),
     [
         ("a: *b", "orch.yaml:1", "the alias 'b' refers to nothing"),
-        ("a: &a [*a]", "orch.yaml:1", "the alias 'a' stands inside what it refers to"),
-        ("a: &a\n  b: *a", "orch.yaml:2", "the alias 'a' stands inside what it refers to"),
-        ("a: &a 1\nb: &a [*a]", "orch.yaml:2", "the alias 'a' stands inside what it refers to"),
+        ("a: &a [*a]", "orch.yaml:1", "an alias stands inside what it refers to"),
+        ("a: &a\n  b: *a", "orch.yaml:2", "an alias stands inside what it refers to"),
+        ("a: &a 1\nb: &a [*a]", "orch.yaml:2", "the anchor 'a' is given twice (first at orch.yaml:1)"),
         ("a:\n  <<: 4", "orch.yaml:2", "'<<' takes a mapping or a list of mappings"),
         ("a: {<<: [{b: 1}, 2]}", "orch.yaml:1", "'<<' takes a mapping or a list of mappings"),
         ("a:\n  <<: {}\n  <<: {}", "orch.yaml:3", "'<<' is given twice in one mapping"),

@@ -11,8 +11,7 @@ from orchestrator.model import plan
 from orchestrator.model.spec import ClusterSpec, HostSpec
 from orchestrator.model.spec.document import read
 from orchestrator.model.spec.hosts import read_hostfile
-from orchestrator.model.spec.parse import parse
-from orchestrator.model.spec.to_document import to_document
+from orchestrator.model.spec.parse import parse, to_document
 from tests.trees import wrap
 
 

@@ -14,15 +14,16 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import SpecError
 from orchestrator.model.spec import BackendSpec, ClusterSpec, Restart, TaskDevices, TaskSpec, Timeouts
-from orchestrator.model.spec.device_keys import DEVICES
+from orchestrator.model.spec.describe import json_schema, root, template
 from orchestrator.model.spec.document import Node, empty, overlay, parse_assignment, read
-from orchestrator.model.spec.keys import ROOT, json_schema, template
 from orchestrator.model.spec.kinds import Struct
-from orchestrator.model.spec.parse import parse
-from orchestrator.model.spec.to_document import to_document
+from orchestrator.model.spec.parse import parse, to_document
+from orchestrator.model.spec.tasks import DEVICES
 from orchestrator.model.strategies import STRATEGIES
 from tests.trees import wrap
 from worker.contract import TASK_TYPES, CollectiveSettings, DeviceSettings, Program
+
+ROOT = root()
 
 
 def spec_of(text: str | bytes) -> ClusterSpec:
@@ -491,7 +492,7 @@ def test_the_template_shows_every_key_with_its_description_and_default():
         for name, key in struct.keys.items():
             assert f" {name}:" in words
             if key.example or key.live or not isinstance(key.kind, Struct):
-                assert " ".join(key.about.split()) in words
+                assert " ".join(key.sentence.split()) in words
             if isinstance(key.kind, Struct):
                 look(key.kind)
 
@@ -504,7 +505,7 @@ def test_the_template_shows_every_key_with_its_description_and_default():
 
 def test_the_shipped_json_schema_is_up_to_date():
     shipped = (resources.files("orchestrator.model.spec") / "orch.schema.json").read_text()
-    command = "python -m orchestrator.model.spec.keys > orchestrator/model/spec/orch.schema.json"
+    command = "python -m orchestrator.model.spec.describe > orchestrator/model/spec/orch.schema.json"
     assert json.loads(shipped) == json_schema(), f"bring it up to date: {command}"
 
 

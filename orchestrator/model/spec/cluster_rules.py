@@ -14,8 +14,8 @@ from ..strategies import Strategy
 from . import device_rules
 from .document import Node, place_of
 from .findings import Findings, listed
-from .keys import MAX_TASKS
 from .sections import PROGRAM_KINDS
+from .tasks import MAX_TASKS
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,12 @@ from typing import Any
 from worker.records import dataclass
 
 from .findings import listed
+from .tasks import DEVICES
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 LEVEL = "TF_CPP_MIN_LOG_LEVEL"
-OUTSIDE = frozenset({"affinity", "gpus", "share_gpus", "memory_growth", "threads", "determinism"})
+OUTSIDE = frozenset(name for name, key in DEVICES.keys.items() if key.everywhere) | {"threads"}
 """What reaches any program, by its environment or its agent. The rest is applied inside the task, by Python."""
 
 

@@ -1,21 +1,29 @@
-"""Text -> a tree of values with places; and changes laid over such a tree."""
+"""Text -> a tree of values with places; and changes laid over such a tree.
+
+PyYAML composes the tree. A text is not trusted: depth and the number of values have limits, and no tag can make anything else of it than
+the values of `tree`.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
+from worker.records import dataclass
+
 from ...errors import SpecError
-from .keys import shorthand
-from .tree import MAX_DEPTH, Builder, Node, refusal, scalar
+from .describe import shorthand
+from .tree import Node, refusal, scalar
 
 __all__ = ["Node", "empty", "from_data", "overlay", "parse_assignment", "place_of", "read", "scalar"]
 
 MAX_BYTES = 1024 * 1024
+MAX_DEPTH = 64
+MAX_NODES = 100_000
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -69,15 +77,135 @@ def _tree(text: str, source: str) -> Node | None:
     loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
     if _SURROGATE_ESCAPE.search(text):
         loader = yaml.BaseLoader  # libyaml refuses these, and JSON writes every character beyond U+FFFF with two of them
-    builder = Builder(source)
     try:
-        for event in yaml.parse(text, Loader=loader):
-            builder.feed(event, yaml)
+        _look_over(yaml.parse(text, Loader=loader), yaml, source)
+        root = yaml.compose(text, Loader=loader)
     except yaml.MarkedYAMLError as error:
         raise _syntax_error(error, text, source) from None
     except yaml.YAMLError as error:
         raise refusal(source, f"cannot be read as YAML: {error}") from None
-    return builder.root
+    return None if root is None else _Reader(source).node(root, _place(source, root)).node
+
+
+def _place(source: str, read: Any) -> str:
+    """Where an event or a node of PyYAML's begins."""
+    return f"{source}:{read.start_mark.line + 1}"
+
+
+def _look_over(events: Iterable[Any], yaml: Any, source: str) -> None:
+    """Refuse what PyYAML must not be asked to compose, because it would recurse too deeply, or what its nodes no longer tell."""
+    depth = nodes = documents = 0
+    anchors: dict[str, str] = {}
+    for event in events:
+        place = _place(source, event)
+        name, tag = getattr(event, "anchor", None), getattr(event, "tag", None)
+        documents += isinstance(event, yaml.DocumentStartEvent)
+        nodes += isinstance(event, yaml.NodeEvent)
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        _check_size(nodes, depth, place)
+        if documents > 1:
+            raise refusal(place, "a second document starts here", "one file describes one cluster")
+        if tag is not None:
+            shown = tag.replace("tag:yaml.org,2002:", "!!")
+            raise refusal(place, f"the tag {shown!r:.80} is not allowed", "write the value without a tag, in quotes if it is a text")
+        if isinstance(event, yaml.AliasEvent):
+            if name not in anchors:
+                raise refusal(place, f"the alias {name!r:.80} refers to nothing", "give a value above it this name with &")
+        elif name is not None:
+            if name in anchors:
+                raise refusal(place, f"the anchor {name!r:.80} is given twice", f"first at {anchors[name]}")
+            anchors[name] = place
+
+
+def _check_size(nodes: int, depth: int, place: str) -> None:
+    if nodes > MAX_NODES:
+        raise refusal(place, f"has more than {MAX_NODES:,} values, aliases written out")
+    if depth > MAX_DEPTH:
+        raise refusal(place, f"is nested more than {MAX_DEPTH} levels deep")
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A node that has been read, and what it costs with its aliases written out: `nodes` in all, in `height` levels."""
+
+    node: Node
+    nodes: int = 1
+    height: int = 0
+
+
+class _Reader:
+    """Nodes of PyYAML's -> the tree. What several aliases stand for is read once and shared."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._known: dict[int, _Read | None] = {}
+
+    def node(self, composed: Any, place: str) -> _Read:
+        """The tree below a node. `place`: where it is used, which for an alias is not where it is written."""
+        if id(composed) not in self._known:
+            self._known[id(composed)] = None
+            self._known[id(composed)] = self._read(composed)
+        known = self._known[id(composed)]
+        if known is None:
+            raise refusal(place, "an alias stands inside what it refers to")
+        return known
+
+    def _read(self, composed: Any) -> _Read:
+        place = _place(self._source, composed)
+        if isinstance(composed.value, str):
+            text = _joined(composed.value)
+            return _Read(Node(text, place, text) if composed.style else scalar(text, place))
+        if composed.id == "sequence":
+            items = [self.node(item, _place(self._source, item)) for item in composed.value]
+            return self._around(Node([item.node for item in items], place), items)
+        return self._mapping(composed, place)
+
+    def _around(self, node: Node, inside: list[_Read]) -> _Read:
+        read = _Read(node, 1 + sum(item.nodes for item in inside), 1 + max((item.height for item in inside), default=0))
+        _check_size(read.nodes, read.height, node.place)
+        return read
+
+    def _mapping(self, composed: Any, place: str) -> _Read:
+        """A plain ``<<`` is a merge: its mappings fill in what the mapping itself does not say."""
+        entries: dict[str, Node] = {}
+        merged: dict[str, Node] | None = None
+        inside: list[_Read] = []
+        for name, item in composed.value:
+            at = _place(self._source, name)
+            if not isinstance(name.value, str):
+                raise refusal(at, "a key must be a text, not a mapping or a list")
+            key = _joined(name.value)
+            value = self.node(item, at)
+            inside += (_Read(Node(key, at)), value)
+            if key == "<<" and not name.style:
+                if merged is not None:
+                    raise refusal(at, "'<<' is given twice in one mapping", "merge several with a list: <<: [*first, *second]")
+                merged = _merged(value.node, at)
+            elif key in entries:
+                raise refusal(at, f"the key {key!r:.80} is given twice", f"first at {entries[key].place}")
+            else:
+                entries[key] = replace(value.node, place=at)
+        return self._around(Node((merged or {}) | entries, place), inside)
+
+
+def _merged(node: Node, place: str) -> dict[str, Node]:
+    merged: dict[str, Node] = {}
+    for source in node.value if isinstance(node.value, list) else [node]:
+        if not isinstance(source.value, dict):
+            raise refusal(place, "'<<' takes a mapping or a list of mappings")
+        for key, item in source.value.items():
+            merged.setdefault(key, item)
+    return merged
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def _joined(text: str) -> str:
+    """Pairs of surrogates as the one character that JSON means by them; lone ones stay."""
+    if not _SURROGATE.search(text):
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 
 def _syntax_error(error: Any, text: str, source: str) -> SpecError:

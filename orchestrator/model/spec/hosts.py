@@ -11,20 +11,18 @@ import ipaddress
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
+from worker.declare import setting
 from worker.records import dataclass
 
 from ...errors import Problem, SpecError
+from .derive import NAMED, make, struct_of
 from .findings import Findings, quoted, shown
-from .kinds import Integer, JsonSchema, Key, Listing, Number, OneOf, Struct, Text
-from .sections import HostSpec
+from .kinds import JsonSchema, Key, Listing, OneOf, Struct, Text
 from .tree import Node, scalar
 
 MAX_SLOTS = 100_000
-MAX_SECONDS = 1_000_000
-MAX_MB = 1_000_000
-BACKENDS = ("local", "ssh")
 _WORD = re.compile(r"(?:(?P<user>[^@\s]+)@)?(?P<name>\[[^\]\s]*\]|[^:\s]*|[^\s]*:[^\s]*:[^\s]*?)(?::(?P<slots>[0-9]+))?")
 
 
@@ -61,18 +59,39 @@ def _is_address6(text: str) -> bool:
 
 
 SETUP = Listing(Text(_line_complaint, {"minLength": 1}))
-_HOST_KEYS = {
-    "slots": Key(Integer(1, MAX_SLOTS), "How many tasks it takes.", "2", "1, or no limit if no host has any"),
-    "address": Key(Text(_address_complaint), "How the other hosts reach it.", "10.0.0.5", "found out"),
-    "interface": Key(Text(_interface_complaint), "The interface by which the other hosts reach it.", "eth0", "found out"),
-    "user": Key(Text(_user_complaint), "Who logs in there.", "me", "what ssh's own configuration says"),
-    "port": Key(Integer(1, 65535), "Where its sshd listens.", "22", "what ssh's own configuration says"),
-    "python": Key(Text(), "The Python of its tasks.", "venv/bin/python", "python of the cluster"),
-    "setup": Key(SETUP, "Lines for its shell before Python starts, in place of backend.setup.", '["module load cuda"]', "backend.setup"),
-}
-HOST = Struct(_HOST_KEYS, shorthand="slots")
+
+
+@dataclass(frozen=True, slots=True)
+class HostSpec:
+    """A host that the user has named. What is empty or None is left to ssh's configuration, or found out."""
+
+    name: str = setting(..., "Its name, for ssh.", kind=Text(_name_complaint, {"minLength": 1}), example="hostA")
+    slots: int | None = setting(
+        None, "How many tasks it takes.", example="2", words="1, or no limit if no host has any", least=1, most=MAX_SLOTS
+    )
+    address: str = setting(
+        "", "How the other hosts reach it: a number or a name.", kind=Text(_address_complaint), example="10.0.0.5", words="found out"
+    )
+    interface: str = setting(
+        "", "The interface by which the other hosts reach it.", kind=Text(_interface_complaint), example="eth0", words="found out"
+    )
+    user: str = setting("", "Who logs in there.", kind=Text(_user_complaint), example="me", words="what ssh's own configuration says")
+    port: int | None = setting(
+        None, "Where its sshd listens.", example="22", words="what ssh's own configuration says", least=1, most=65535
+    )
+    python: str = setting("", "The Python of its tasks.", example="venv/bin/python", words="python of the cluster")
+    setup: tuple[str, ...] | None = setting(
+        None,
+        "Lines for its shell before Python starts, in place of backend.setup.",
+        kind=SETUP,
+        example='["module load cuda"]',
+        words="backend.setup",
+    )
+
+
+_NAMED = struct_of(HostSpec)
+HOST = Struct({key: said for key, said in _NAMED.keys.items() if key != "name"}, shorthand="slots")
 """What a mapping from names says of each."""
-_NAMED = Struct({"name": Key(Text(_name_complaint, {"minLength": 1}), "Its name, for ssh.", "hostA"), **_HOST_KEYS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +131,7 @@ class Hosts:
                     if given is not None and "name" not in item.value and not findings.full:
                         findings.add(item, f"{path}[{index}]", "has no name", "write {name: hostA, slots: 2}")
                     elif given is not None and "name" in given:
-                        yield item, _make(given.pop("name"), given)
+                        yield item, _make(given["name"], given)
                 else:
                     yield item, _word(item, f"{path}[{index}]", findings)
         elif isinstance(node.value, str):
@@ -150,7 +169,7 @@ def _word(node: Node, path: str, findings: Findings) -> HostSpec | None:
 
 def _make(name: str, given: Mapping[str, Any]) -> HostSpec:
     user, _, name = name.rpartition("@")
-    return HostSpec(name, **{**({"user": user} if user else {}), **given})
+    return make(HostSpec, {"user": user or None, **given}, name=name)
 
 
 def read_hostfile(text: str, name: str) -> Node:
@@ -168,7 +187,7 @@ def read_hostfile(text: str, name: str) -> Node:
         settings: dict[str, Node] = {}
         for word in words[1:]:
             key, equals, value = word.partition("=")
-            if not equals or key not in _HOST_KEYS:
+            if not equals or key not in HOST.keys:
                 problems.append(Problem(place, f"{quoted(word)} is not understood", "write hostA slots=2, or hostA:2"))
             settings[key] = scalar(value, place)
         if settings:
@@ -181,23 +200,63 @@ def read_hostfile(text: str, name: str) -> Node:
     return Node(items, name)
 
 
-BACKEND = Struct(
-    {
-        "type": Key(OneOf(BACKENDS, "the backends"), "The kind of place.", "ssh", "ssh if there are hosts, else local"),
-        "hosts": Key(Hosts(), "The hosts for ssh, with their slots, or with settings of their own.", "[hostA:2, hostB:2]", "none"),
-        "code": Key(
-            OneOf(("shared", "ship", "unchecked"), "the ways"),
-            "How hosts get at workdir: shared (it is there, and compared), ship (it is copied, without what git ignores) or unchecked.",
-            "shared",
-            "shared",
-        ),
-        "code_limit_mb": Key(Number(MAX_MB), "The most that is copied, in megabytes.", "100", "100"),
-        "setup": Key(SETUP, "Lines for each host's shell (bash) before Python starts.", '["module load cuda"]', "none"),
-        "ssh": Key(Listing(Text()), "The ssh program and its options.", '["ssh", "-F", "cluster.conf"]', "[ssh]"),
-        "lost_after_s": Key(Number(MAX_SECONDS), "Seconds of silence after which a host is lost, and its tasks end.", "20", "20"),
-    },
-    shorthand="type",
-    misplaced={
-        "workdir": "unknown key 'workdir'; how hosts get at it is code: shared, ship or unchecked; its path is workdir: of the cluster"
-    },
-)
+@dataclass(frozen=True, slots=True)
+class BackendSpec:
+    """Where the hosts come from. A backend that has settings of its own takes a subclass of this, and a row of `BACKENDS`."""
+
+    SHORTHAND = "type"
+    MISPLACED = (
+        ("workdir", "unknown key 'workdir'; how hosts get at it is code: shared, ship or unchecked; its path is workdir: of the cluster"),
+    )
+
+    type: str = setting(
+        "local", "Where the tasks run.", kind="backends", example="ssh", words="ssh if there are hosts, else local", flag="--backend"
+    )
+    hosts: tuple[HostSpec, ...] = setting(
+        (),
+        "The hosts for ssh, with their slots, or with settings of their own.",
+        kind=Hosts(),
+        example="[hostA:2, hostB:2]",
+        flag="-H --hosts",
+        metavar="HOST:N,…",
+        help="Run on these hosts over ssh, N tasks on each. May be repeated.",
+    )
+    code: Literal["shared", "ship", "unchecked"] = setting(
+        "shared",
+        "How hosts get at workdir: shared (it is there, and compared), ship (it is copied, without what git ignores) or unchecked.",
+        label="the ways",
+    )
+    code_limit_mb: float = setting(100.0, "The most that is copied, in megabytes.", most=1_000_000)
+    setup: tuple[str, ...] = setting(
+        (), "Lines for each host's shell (bash) before Python starts.", kind=SETUP, example='["module load cuda"]'
+    )
+    ssh: tuple[str, ...] = setting(
+        ("ssh",), "The ssh program and its options.", kind=Listing(Text()), example='["ssh", "-F", "cluster.conf"]'
+    )
+    lost_after_s: float = setting(20.0, "Seconds of silence after which a host is lost, and its tasks end.", most=1_000_000)
+
+
+BACKENDS: dict[str, type[BackendSpec]] = {"local": BackendSpec, "ssh": BackendSpec}
+"""The section of each backend, by its name. `backend:` takes the keys of all of them; the value that a spec has is of the chosen one."""
+
+
+class ChosenBackend(Struct):
+    """The mapping `backend:`. A key that several backends have is checked by the section of the one that is chosen.
+
+    The keys of other backends are checked as well, and have no effect: a spec that was written for ssh also runs with ``--backend local``.
+    """
+
+    __slots__ = ()
+
+    def check(self, node: Node, path: str, findings: Findings) -> dict[str, Any] | None:
+        chosen = node.value.get("type") if isinstance(node.value, dict) else None
+        return replace(self, keys=_backend_keys(chosen.text if chosen else "")).check_keys(node, path, findings)
+
+
+def _backend_keys(chosen: str = "") -> dict[str, Key]:
+    sections = (*BACKENDS.values(), BACKENDS.get(chosen, BackendSpec))
+    return {name: key for section in sections for name, key in struct_of(section).keys.items()}
+
+
+NAMED["backend"] = lambda declared: ChosenBackend(_backend_keys(), BackendSpec.SHORTHAND, dict(BackendSpec.MISPLACED))
+NAMED["backends"] = lambda declared: OneOf(tuple(BACKENDS), "the backends")

@@ -16,7 +16,11 @@ from worker.records import dataclass
 
 from ...errors import Problem
 from .findings import Findings, about, listed, nearest, quoted, shown
-from .tree import Node
+from .tree import Node, scalar
+
+MAX_SECONDS = 1_000_000_000
+MAX_NAME = 40
+FIRST_PORT, LAST_PORT = 1024, 65535
 
 JsonSchema = dict[str, Any]
 Complaint = Callable[[str], str]
@@ -161,6 +165,56 @@ class OneOf:
         return {"enum": list(self.words)}
 
 
+def _name_complaint(text: str) -> str:
+    if not re.fullmatch("[A-Za-z0-9][A-Za-z0-9._-]*", text):
+        return "must be made of letters, digits, '.', '_' and '-' (A-Z, a-z, 0-9), and start with a letter or digit"
+    return f"must have at most {MAX_NAME} characters" if len(text) > MAX_NAME else ""
+
+
+def _workdir_complaint(text: str) -> str:
+    if text.startswith("~"):
+        return "starts with '~', which only a shell expands: write the path in full"
+    return "" if text else "must not be empty"
+
+
+NAME = Text(_name_complaint, {"maxLength": MAX_NAME})
+WORKDIR = Text(_workdir_complaint)
+
+
+@dataclass(frozen=True, slots=True)
+class PortRange:
+    """``41000-41999`` or ``[41000, 41999]``: the first and the last port."""
+
+    def check(self, node: Node, path: str, findings: Findings) -> tuple[int, int] | None:
+        ends = self._ends(node)
+        if len(ends) != 2:
+            findings.add(node, path, f"must be a first and a last port, not {shown(node)}", "write 41000-41999")
+            return None
+        port = Integer(FIRST_PORT, LAST_PORT)
+        first, last = (port.check(end, path, findings) for end in ends)
+        if first is None or last is None:
+            return None
+        if first > last:
+            findings.add(node, path, f"the first port, {first}, is above the last, {last}")
+            return None
+        return first, last
+
+    def _ends(self, node: Node) -> list[Node]:
+        if isinstance(node.value, list):
+            return node.value
+        if isinstance(node.value, str) and re.fullmatch(" *[0-9]{1,9} *- *[0-9]{1,9} *", node.value):
+            return [scalar(end.strip(), node.place) for end in node.value.split("-")]
+        return []
+
+    def write(self, ports: tuple[int, int]) -> list[int]:
+        return list(ports)
+
+    def json_schema(self) -> JsonSchema:
+        port = Integer(FIRST_PORT, LAST_PORT).json_schema()
+        pair = {"type": "array", "items": port, "minItems": 2, "maxItems": 2}
+        return {"anyOf": [{"type": "string", "pattern": "^ *[0-9]+ *- *[0-9]+ *$"}, pair]}
+
+
 # --- collections --------------------------------------------------------------------------------
 
 
@@ -204,12 +258,27 @@ class Mapping_:
         return {"type": "object", "additionalProperties": _or_null(self.value.json_schema()), "propertyNames": {"pattern": self.pattern}}
 
 
+def _variable_complaint(name: str) -> str:
+    if not name:
+        return "is empty"
+    if "=" in name:
+        return "must not hold '='"
+    if name == "TF_CONFIG" or name.startswith("ORCH_"):
+        return "is set by orch itself, for each task"
+    if len(json.dumps(name)) > 1000:
+        return "is longer than 1,000 characters"  # YAML's limit for a key is 1,024, as written
+    return ""
+
+
+ARGS = Listing(ANY_TEXT)
+ENV = Mapping_(ANY_TEXT, _variable_complaint, "^(?!TF_CONFIG$|ORCH_)[^=]+$")
+
+
 @dataclass(frozen=True, slots=True)
 class Key:
     """A key of a `Struct`, and what is said about it.
 
-    `about` is one sentence. `default` says in words what holds without the key. `example` is YAML for one line, for a template;
-    `live` keeps the key from being commented out there.
+    `default` says in words what holds without the key; the other fields are those of `worker.declare.Setting`.
     """
 
     kind: Kind
@@ -217,10 +286,21 @@ class Key:
     example: str = ""
     default: str = ""
     live: bool = False
+    flag: str = ""
+    metavar: str = ""
+    help: str = ""
+    no: str = ""
+    everywhere: bool = False
 
     @property
     def description(self) -> str:
-        return f"{self.about} Default: {self.default}." if self.default else self.about
+        return f"{self.sentence} Default: {self.default}." if self.default else self.sentence
+
+    @property
+    def sentence(self) -> str:
+        """What the setting does, with the words of a choice."""
+        words = self.kind.words if isinstance(self.kind, OneOf) else ()
+        return self.about if all(word in self.about for word in words) else f"{self.about.rstrip('.')}: {listed(words, 'or')}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +319,9 @@ class Struct:
     name: str = ""
 
     def check(self, node: Node, path: str, findings: Findings) -> dict[str, Any] | None:
+        return self.check_keys(node, path, findings)
+
+    def check_keys(self, node: Node, path: str, findings: Findings) -> dict[str, Any] | None:
         if self.shorthand and is_scalar(node):
             value = self.keys[self.shorthand].kind.check(node, path, findings)
             return None if value is None else {self.shorthand: value}

@@ -1,21 +1,25 @@
-"""A document -> a `ClusterSpec`, or everything that is wrong with it. `to_document` is the way back."""
+"""A document -> a `ClusterSpec`, or everything that is wrong with it; and the way back."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import PurePosixPath
+from typing import Any
 
-from worker.contract import DATA_SERVICE, Program
+from worker.contract import DATA_SERVICE, CollectiveSettings, Program
 
 from ...errors import Problem, SpecError
-from . import cluster_rules, device_keys
+from . import cluster_rules
 from .cluster_rules import Draft
+from .derive import make, plain, struct_of
 from .device_rules import LEVEL
 from .document import Node
 from .findings import Findings
-from .keys import MAX_NAME, ROOT
-from .sections import DEFAULT_COLLECTIVES, PROGRAM_KINDS, BackendSpec, ClusterSpec, Restart, TaskSpec, Timeouts
+from .hosts import BACKENDS
+from .kinds import MAX_NAME
+from .sections import DEFAULT_COLLECTIVES, PROGRAM_KINDS, ClusterSpec
+from .tasks import TaskDevices, TaskSpec
 
 LOG_LEVEL_ENV = {
     "debug": {"TF_CPP_MIN_LOG_LEVEL": "0", "TF_CPP_MAX_VLOG_LEVEL": "1"},
@@ -32,7 +36,7 @@ def parse(document: Node, *, workdir: str) -> ClusterSpec:
     Raises `SpecError` with every problem of the document.
     """
     findings = Findings()
-    given = ROOT.check(document, "", findings) or {}
+    given = struct_of(ClusterSpec).check(document, "", findings) or {}
     draft = cluster_rules.draft_of(document, given)
     for problem in cluster_rules.complaints(draft, findings):
         findings.note(problem)
@@ -49,21 +53,17 @@ def _spec(draft: Draft, workdir: str) -> ClusterSpec:
     env = LOG_LEVEL_ENV.get(defaults.get("log_level", ""), {}) | defaults.get("env", {})
     if defaults.get("devices", {}).get("log_placement"):
         env = {LEVEL: "0"} | env  # here and not only in each task's own, so that a template is started under it
-    return ClusterSpec(
+    return make(
+        ClusterSpec,
+        given,
         name=given.get("name") or _derived_name(program),
         strategy=draft.strategy.name,
         program=program,
         tasks=tuple(_task_spec(draft, kind) for kind, count in draft.counts.items() if count),
         workdir=str(PurePosixPath(workdir, given.get("workdir", ""))),
-        python=given.get("python", ""),
         env=env,
-        serve=given.get("serve", False),
-        preload=given.get("preload"),
-        ports=given.get("ports"),
-        timeouts=Timeouts(**given.get("timeouts", {})),
-        collectives=replace(DEFAULT_COLLECTIVES, **given.get("collectives", {})),
-        restart=Restart(**given.get("restart", {})),
-        backend=BackendSpec(**{**given.get("backend", {}), "type": draft.backend_type}),
+        collectives=make(CollectiveSettings, given.get("collectives", {}), DEFAULT_COLLECTIVES),
+        backend=make(BACKENDS[draft.backend_type], given.get("backend", {}), type=draft.backend_type),
     )
 
 
@@ -83,16 +83,35 @@ def _shipped_path(draft: Draft, kind: str, workdir: str) -> str:
 
 def _task_spec(draft: Draft, kind: str) -> TaskSpec:
     own = draft.given.get("tasks", {}).get(kind, {})
-    defaults = draft.given.get("defaults", {})
     if kind in DATA_SERVICE:
-        return TaskSpec(kind, draft.counts[kind], env=own.get("env", {}))
+        return make(TaskSpec, own, type=kind, count=draft.counts[kind])
+    defaults = draft.given.get("defaults", {})
     if not draft.strategy.role(kind).uses_gpus:
         defaults = {"devices": {key: value for key, value in defaults.get("devices", {}).items() if key != "gpus"}}
-    overrides = {int(index): device_keys.read(defaults, own, override) for index, override in own.get("overrides", {}).items()}
-    return TaskSpec(kind, draft.counts[kind], own.get("args"), own.get("env", {}), device_keys.read(defaults, own), overrides)
+    overrides = {int(index): _devices(defaults, own, override) for index, override in own.get("overrides", {}).items()}
+    return make(TaskSpec, own, type=kind, count=draft.counts[kind], devices=_devices(defaults, own), overrides=overrides)
+
+
+def _devices(*owners: Mapping[str, Any]) -> TaskDevices:
+    """What the key `devices` of these checked mappings means in all, a later one over an earlier one."""
+    devices = TaskDevices()
+    for owner in owners:
+        devices = make(TaskDevices, owner.get("devices", {}), devices)
+    return devices
 
 
 def _derived_name(program: Program) -> str:
     """``train`` for ``src/train.py``, ``pkg.train`` and ``/opt/bin/train``, without what a name may not hold."""
     last = program.target.rpartition(".")[2] if program.kind == "module" else PurePosixPath(program.target).stem
     return re.sub("[^A-Za-z0-9._-]+", "-", last).lstrip("._-")[:MAX_NAME] or "run"
+
+
+def to_document(spec: ClusterSpec) -> dict[str, Any]:
+    """The spec as plain data under the keys of orch.yaml: `parse` reads it (as JSON, too) and gives the same spec."""
+    return {
+        **plain(spec, leave_out=("program", "tasks", "env")),
+        spec.program.kind: spec.program.target,
+        "args": list(spec.program.args),
+        "tasks": {tasks.type: plain(tasks) for tasks in spec.tasks},
+        "defaults": {"env": dict(spec.env)},
+    }

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Literal
 
-from worker.contract import DATA_SERVICE, CollectiveSettings, DeviceSettings, Program
+from worker.contract import CollectiveSettings, Program
+from worker.declare import setting
 from worker.records import dataclass
+
+from ..strategies import DEFAULT, STRATEGIES, implied, with_section
+from .derive import struct_of
+from .hosts import BackendSpec
+from .kinds import NAME, WORKDIR, OneOf, PortRange
+from .tasks import TASKS, TaskDevices, TaskSpec, trains
 
 PROGRAM_KINDS: tuple[Literal["script", "module", "command"], ...] = ("script", "module", "command")
 """The keys that say what runs; a spec has one of them."""
@@ -15,144 +21,160 @@ PROGRAM_KINDS: tuple[Literal["script", "module", "command"], ...] = ("script", "
 DEFAULT_PRELOAD = ("tensorflow",)
 DEFAULT_COLLECTIVES = CollectiveSettings(heartbeat_s=5.0)
 """TensorFlow's own heartbeat is 10 seconds; the others are its own (see docs/tensorflow-knobs.md)."""
-
-
-def trains(task_type: str) -> bool:
-    """Whether such tasks are in the training cluster: neither the evaluator nor a server of the tf.data service is."""
-    return task_type not in ("evaluator", *DATA_SERVICE)
+MAX_RESTARTS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class GpuWish:
-    """The GPUs that a task asks for: `count` of them, or those in `ids` (indices, UUIDs); neither: its share of the host's.
+class Defaults:
+    """The keys of `defaults:`."""
 
-    `share`: they may be other tasks' as well.
-    """
-
-    count: int | None = None
-    ids: tuple[str, ...] = ()
-    share: bool = False
-
-    @property
-    def is_auto(self) -> bool:
-        return self.count is None and not self.ids
-
-
-@dataclass(frozen=True, slots=True)
-class TaskDevices:
-    """What one task asks of its devices: which GPUs, how it is set up on them, and whether it is tied to cores of its own."""
-
-    settings: DeviceSettings = DeviceSettings()
-    gpus: GpuWish = GpuWish()
-    affinity: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class TaskSpec:
-    """All tasks of one type. `args` None: the cluster's own arguments. `overrides`: all that is said of single tasks, by index."""
-
-    type: str
-    count: int
-    args: tuple[str, ...] | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-    devices: TaskDevices = TaskDevices()
-    overrides: Mapping[int, TaskDevices] = field(default_factory=dict)
-
-    def devices_of(self, index: int) -> TaskDevices:
-        """What the task of this index asks for."""
-        return self.overrides.get(index, self.devices)
+    env: Mapping[str, str] = setting({}, "Environment variables of every task.", example="{NAME: value}")
+    devices: TaskDevices = setting(TaskDevices(), "Devices of every task.")
+    log_level: Literal["debug", "info", "warning", "error"] | None = setting(
+        None,
+        "The lowest level that TensorFlow's runtime logs.",
+        example="warning",
+        words="TensorFlow's own choice",
+        label="the levels",
+        flag="--log-level",
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds. None: no limit.
+    """Limits in seconds. None: no limit."""
 
-    `start_s`: until every task is up, in each attempt; `hang_s`: without a word of any task; `run_s`: the whole run, with all its
-    attempts; `grace_s`: from SIGTERM to SIGKILL.
-    """
-
-    start_s: float | None = None
-    hang_s: float | None = None
-    run_s: float | None = None
-    grace_s: float = 5.0
+    start_s: float | None = setting(
+        None,
+        "Seconds until all tasks must be up, which means: listen on their ports. "
+        "A command that is no Python program is waited for only with this.",
+        example="120",
+        words="no limit",
+        flag="--start-timeout",
+    )
+    hang_s: float | None = setting(
+        None, "Seconds without any output or report of any task.", example="600", words="no limit", flag="--hang-timeout"
+    )
+    run_s: float | None = setting(
+        None, "Seconds for the whole run, with all its attempts.", example="3600", words="no limit", flag="--timeout"
+    )
+    grace_s: float = setting(5.0, "Seconds between SIGTERM and SIGKILL, when a task is stopped.", least=0, flag="--grace")
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """What may be started again after a failure.
+    """What may be started again after a failure."""
 
-    `max`: how often, in the whole run. `backoff_s`: the pause before the first restart, doubled for each further one up to
-    `backoff_max_s`. `without_progress`: after so many attempts in a row that made none, the run ends, whatever is left of `max`; 0: never.
-    `progress_s`: an attempt of which neither reports nor checkpoints tell anything has made progress if it lasted so long.
-    """
+    SHORTHAND = "max"
 
-    max: int = 0
-    backoff_s: float = 1.0
-    backoff_max_s: float = 60.0
-    without_progress: int = 3
-    progress_s: float = 600.0
-
-
-@dataclass(frozen=True, slots=True)
-class HostSpec:
-    """A host that the user has named. What is empty or None is left to ssh's configuration, or found out.
-
-    `slots`: how many tasks it takes. `address`: a number or a name, for the other hosts. `setup`: lines for its shell; None: the
-    backend's.
-    """
-
-    name: str
-    slots: int | None = None
-    address: str = ""
-    interface: str = ""
-    user: str = ""
-    port: int | None = None
-    python: str = ""
-    setup: tuple[str, ...] | None = None
+    max: int = setting(
+        0, "How often to start again after a failure, in the whole run.", example="3", most=MAX_RESTARTS, flag="--max-restarts"
+    )
+    backoff_s: float = setting(
+        1.0, "Seconds before the first restart; doubled for each further attempt in a row without progress, varied by a quarter.", least=0
+    )
+    backoff_max_s: float = setting(60.0, "The longest pause.", least=0)
+    without_progress: int = setting(
+        3,
+        "So many attempts in a row without progress end the run, whatever is left of max; 0: they do not. "
+        "Progress is a higher step in worker.report(step=...), or a new file in ORCH_CHECKPOINT_DIR.",
+        most=MAX_RESTARTS,
+    )
+    progress_s: float = setting(600.0, "An attempt that neither reports nor saves has made progress if it lasted this long.")
 
 
 @dataclass(frozen=True, slots=True)
-class BackendSpec:
-    """Where the hosts come from.
+class ProgramKeys:
+    """The keys that say what runs; `ClusterSpec.program` is made of them."""
 
-    `code`: ``shared`` (the hosts have the working directory, which is compared), ``ship`` (they get it) or ``unchecked``. `ssh`: the
-    program and its options. `lost_after_s`: seconds of silence after which a host counts as lost, and after which its tasks end.
-    """
-
-    type: str = "local"
-    hosts: tuple[HostSpec, ...] = ()
-    code: Literal["shared", "ship", "unchecked"] = "shared"
-    code_limit_mb: float = 100.0
-    setup: tuple[str, ...] = ()
-    ssh: tuple[str, ...] = ("ssh",)
-    lost_after_s: float = 20.0
+    script: str = setting(
+        "", "The Python file that every task runs. Exactly one of script, module and command is needed.", example="train.py", live=True
+    )
+    module: str = setting(
+        "", "The Python module that every task runs, as python -m does.", example="package.train", flag="-m --module", metavar="MODULE"
+    )
+    command: str = setting(
+        "", "The program that every task runs: a path, or a name for PATH. Its arguments stand in args.", example="./train.sh"
+    )
+    args: tuple[str, ...] = setting((), "The arguments of every task.", example='["--epochs", "5"]')
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
-    """A cluster as the user wants it.
+    """A cluster as the user wants it: the whole of orch.yaml."""
 
-    `workdir`: the tasks' working directory, absolute. `python`: the interpreter of the tasks and of the
-    agent, as given (a path, or a name for PATH); empty means the one that runs orch, or ``python3`` on a host that has a `setup` or gets
-    the code by ``ship``: what it has may lie elsewhere. `ports`: first and last port
-    that may be used; None leaves the choice to the kernel. `preload`: modules that each host imports once, for its tasks to be
-    forked from; empty turns that off, None means `DEFAULT_PRELOAD` for programs that seem to use it.
-    """
+    MISPLACED = (
+        ("max_restarts", "unknown key 'max_restarts'; write it as restart: {max: 3}"),
+        ("workers", "unknown key 'workers'; write it as tasks: {worker: 4}"),
+        ("code", "unknown key 'code'; write it as backend: {code: ship}"),
+        ("env", "unknown key 'env'; write it as defaults: {env: {NAME: value}}"),
+        ("devices", "unknown key 'devices'; write it as defaults: {devices: {cpus: 2}}"),
+        ("log_level", "unknown key 'log_level'; write it as defaults: {log_level: info}"),
+    )
 
-    name: str
-    strategy: str
-    program: Program
-    tasks: tuple[TaskSpec, ...]
-    workdir: str
-    python: str = ""
-    env: Mapping[str, str] = field(default_factory=dict)
-    serve: bool = False
-    preload: tuple[str, ...] | None = None
-    ports: tuple[int, int] | None = None
-    timeouts: Timeouts = Timeouts()
-    collectives: CollectiveSettings = DEFAULT_COLLECTIVES
-    restart: Restart = Restart()
-    backend: BackendSpec = BackendSpec()
+    name: str = setting(
+        ...,
+        "The name of the cluster; the ids of its runs begin with it.",
+        kind=NAME,
+        example="train",
+        words="taken from script, module or command",
+        flag="--name",
+        metavar="NAME",
+    )
+    strategy: str = setting(
+        ...,
+        "How TensorFlow spreads the training.",
+        kind=OneOf(tuple(STRATEGIES), "the strategies"),
+        example=DEFAULT.name,
+        words=f"{implied({'ps': 1}).name} if there are ps tasks, else {DEFAULT.name}",
+        flag="--strategy",
+    )
+    program: Program = setting(..., "", inline=ProgramKeys)
+    tasks: tuple[TaskSpec, ...] = setting(..., "How many tasks there are of each type.", kind=TASKS, live=True)
+    workdir: str = setting(
+        ...,
+        "The directory that the tasks start in. A relative one starts at the default.",
+        kind=WORKDIR,
+        example=".",
+        words="the directory of orch.yaml; without one, where orch was started",
+        flag="--workdir",
+        metavar="DIR",
+    )
+    """Absolute."""
+    python: str = setting(
+        "",
+        "The Python of the tasks: a path, or a name for PATH.",
+        example="python3",
+        words="the one that runs orch; on hosts with code: ship or setup, python3",
+        flag="--python",
+        metavar="PATH",
+    )
+    """The Python of the agents as well. Where hosts have a setup or get the code, its default is a name: its path may differ there."""
+    env: Mapping[str, str] = setting(
+        {}, "What holds for every task, unless its type says otherwise.", key="defaults", kind=struct_of(Defaults), words=None
+    )
+    serve: bool = setting(
+        False, "Let orch run the TensorFlow server of worker and ps tasks, for a script that starts none.", flag="--serve"
+    )
+    preload: tuple[str, ...] | None = setting(
+        None,
+        "Modules that each host imports once, for its tasks to be forked from; [] turns that off.",
+        example="[tensorflow]",
+        words="tensorflow, if the program uses it",
+    )
+    ports: tuple[int, int] | None = setting(
+        None,
+        "The first and last port that the tasks may use.",
+        kind=PortRange(),
+        example="41000-41999",
+        words="any free port",
+        flag="--ports",
+        metavar="A-B",
+    )
+    timeouts: Timeouts = setting(Timeouts(), "Limits in seconds.")
+    collectives: CollectiveSettings = setting(DEFAULT_COLLECTIVES, f"How the workers of {with_section('collectives')} wait for each other.")
+    restart: Restart = setting(Restart(), "What is started again after a failure: a number of restarts, or a mapping as here.")
+    backend: BackendSpec = setting(BackendSpec(), "Where the tasks run.", kind="backend")
 
     @property
     def counts(self) -> dict[str, int]:

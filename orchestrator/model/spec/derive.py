@@ -1,0 +1,150 @@
+"""Sections -> what follows from their declarations: how a document is checked, the values that it means, and the way back.
+
+A section is a frozen dataclass whose fields are made by `worker.declare.setting`. Constants of its class say what holds for the section as
+a whole: SHORTHAND, MISPLACED, HINT and NAME are the fields of `Struct`; GROUPS declares the mappings that keys such as ``threads.intra``
+stand in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from worker.declare import Setting, settings_of
+
+from .gpus import Growth, Sizes
+from .kinds import ARGS, ENV, MAX_SECONDS, Flag, Integer, Key, Kind, Number, OneOf, Struct, Text
+
+S = TypeVar("S")
+
+NAMED: dict[str, Callable[[Setting], Kind]] = {
+    "growth": lambda declared: Growth(),
+    "sizes": lambda declared: Sizes(int(declared.most or 0)),
+}
+"""The kinds that declarations in worker/ call by a name."""
+_BY_TYPE: dict[Any, Kind] = {bool: Flag(), str: Text(), tuple[str, ...]: ARGS, Mapping[str, str]: ENV}
+
+
+_STRUCTS: dict[Any, Struct] = {}
+
+
+def struct_of(section: type) -> Struct:
+    """What checks and describes the mapping of a section."""
+    if section not in _STRUCTS:
+        _STRUCTS[section] = _derive(section)
+    return _STRUCTS[section]
+
+
+def _derive(section: type) -> Struct:
+    hints = get_type_hints(section)
+    keys: dict[str, Key] = {}
+    groups = {name: _key(Struct({}), declared, "") for name, declared in getattr(section, "GROUPS", ())}
+    for field, declared in settings_of(section):
+        if declared.inline:
+            keys |= struct_of(declared.inline).keys
+            continue
+        group, dot, name = (declared.key or field.name).rpartition(".")
+        key = _key(_kind(declared, hints[field.name]), declared, _default(field))
+        if dot:
+            inside = keys.get(group, groups[group])
+            keys[group] = dataclasses.replace(inside, kind=Struct({**getattr(inside.kind, "keys", {}), name: key}))
+        else:
+            keys[name] = key
+    shorthand, hint, name = (getattr(section, constant, "") for constant in ("SHORTHAND", "HINT", "NAME"))
+    return Struct(keys, shorthand, dict(getattr(section, "MISPLACED", ())), hint, name)
+
+
+def _kind(declared: Setting, hint: Any) -> Kind:
+    if declared.kind is not None:
+        kind: Kind = NAMED[declared.kind](declared) if isinstance(declared.kind, str) else declared.kind
+        return kind
+    hint = next((part for part in get_args(hint) if part is not type(None)), hint) if type(None) in get_args(hint) else hint
+    if hint is int:
+        return Integer(int(declared.least or 0), int(declared.most or 0))
+    if hint is float:
+        return Number(declared.most or MAX_SECONDS, zero=declared.least == 0)
+    if get_origin(hint) is Literal:
+        return OneOf(get_args(hint), declared.label)
+    return _BY_TYPE[hint] if hint in _BY_TYPE else struct_of(hint)
+
+
+def _key(kind: Kind, said: Setting, default: str) -> Key:
+    example = said.example or (default if said.words == "" else "")
+    words = default if said.words == "" else said.words or ""
+    return Key(kind, said.about, example, words, said.live, said.flag, said.metavar, said.help, said.no, said.everywhere)
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    """A field's default as a user would write it; empty if it has none, or None, or a whole section."""
+    value = _default_of(field)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (int, float)):
+        return f"{value:g}"
+    if isinstance(value, tuple):
+        return f"[{', '.join(value)}]" if value else "none"
+    return "none" if value == {} else value if isinstance(value, str) else ""
+
+
+# --- checked data -> values -> plain data --------------------------------------------------------
+
+
+def make(section: type[S], given: Mapping[str, Any], base: Any = None, **special: Any) -> S:
+    """The value of a section: what checked data say of it, and for the rest `base`, or the defaults. `special`: fields that are told."""
+    found: dict[str, Any] = dict(special)
+    for field, path in _paths(section):
+        inside = _look(given, path)
+        if field.name in special or inside is None:
+            continue
+        before = field.default if base is None else getattr(base, field.name)
+        is_section = _is_section(before) and isinstance(inside, Mapping)
+        found[field.name] = make(type(before), inside, before) if is_section else inside
+    return section(**found) if base is None else dataclasses.replace(base, **found)
+
+
+def plain(value: Any, *, leave_out: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The way back: the data that `make` makes this value of. What is at its default is left out, and so are the fields in `leave_out`."""
+    written: dict[str, Any] = {}
+    keys = struct_of(type(value)).keys
+    for field, path in _paths(type(value)):
+        item = getattr(value, field.name)
+        if field.name in leave_out or item == _default_of(field):
+            continue
+        if not path:
+            written |= plain(item)
+            continue
+        inside = written
+        for part in path[:-1]:
+            inside = inside.setdefault(part, {})
+        write = getattr(keys[path[0]].kind, "write", _plain)
+        inside[path[-1]] = write(item)
+    return written
+
+
+def _plain(item: Any) -> Any:
+    if _is_section(item):
+        return plain(item)
+    if isinstance(item, tuple):
+        return [_plain(part) for part in item]
+    return dict(item) if isinstance(item, Mapping) else item
+
+
+def _paths(section: type) -> Iterator[tuple[dataclasses.Field[Any], tuple[str, ...]]]:
+    """The declared fields of a section, each with the path of its key in the section's mapping; empty: it is spread over that mapping."""
+    for field, declared in settings_of(section):
+        yield field, () if declared.inline else tuple((declared.key or field.name).split("."))
+
+
+def _look(given: Any, path: tuple[str, ...]) -> Any:
+    for part in path:
+        given = given.get(part) if isinstance(given, Mapping) else None
+    return given
+
+
+def _default_of(field: dataclasses.Field[Any]) -> Any:
+    return field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
+
+
+def _is_section(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and any(True for _ in settings_of(type(value)))

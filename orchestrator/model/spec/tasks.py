@@ -1,0 +1,155 @@
+"""The keys of `tasks:` and `devices:`: what is said of the tasks of each type, and of what each has in devices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from worker.contract import DATA_SERVICE, DeviceSettings
+from worker.declare import setting
+from worker.records import dataclass
+
+from ..strategies import which, with_tasks
+from .derive import plain, struct_of
+from .gpus import Gpus, GpuWish
+from .kinds import Integer, Key, Mapping_, Struct
+
+MAX_TASKS = 100_000
+
+
+def trains(task_type: str) -> bool:
+    """Whether such tasks are in the training cluster: neither the evaluator nor a server of the tf.data service is."""
+    return task_type not in ("evaluator", *DATA_SERVICE)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDevices:
+    """What one task asks of its devices: which GPUs, how it is set up on them, and whether it is tied to cores of its own."""
+
+    NAME = "devices"
+
+    settings: DeviceSettings = setting(DeviceSettings(), "", inline=DeviceSettings)
+    gpus: GpuWish = setting(
+        GpuWish(),
+        "Each task's GPUs: auto, a number (0 hides them all), or which ones (0,2 or GPU:1 or UUIDs).",
+        kind=Gpus(),
+        example="auto",
+        words="auto: the host's GPUs, shared out evenly among the tasks that compute",
+        flag="--gpus",
+        metavar="GPUS",
+        everywhere=True,
+    )
+    share_gpus: bool = setting(False, "Let tasks use GPUs that other tasks use as well.", flag="--share-gpus", everywhere=True)
+    affinity: bool = setting(
+        False, "Tie each task to its share of the host's cores (Linux).", example="true", flag="--affinity", everywhere=True
+    )
+
+    @property
+    def wish(self) -> GpuWish:
+        """The GPUs that the task asks for, and whether it may share them."""
+        return replace(self.gpus, share=self.share_gpus)
+
+
+class Overrides(Mapping_):
+    """What is said of single tasks, by index."""
+
+    __slots__ = ()
+
+    def write(self, overrides: Mapping[int, TaskDevices]) -> dict[str, Any]:
+        return {str(index): {"devices": plain(devices)} for index, devices in overrides.items()}
+
+
+def _index_complaint(name: str) -> str:
+    return "" if re.fullmatch("0|[1-9][0-9]{0,8}", name) else "is not the index of a task: write 0 for worker-0"
+
+
+DEVICES = struct_of(TaskDevices)
+_OVERRIDE = Struct({"devices": Key(DEVICES, "This task's devices, over those of its type.", "{gpus: [0]}", "those of its type")})
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSpec:
+    """All tasks of one type. `args` None: the cluster's own arguments. `overrides`: all that is said of single tasks, by index."""
+
+    SHORTHAND = "count"
+
+    type: str
+    count: int = setting(..., "How many there are.", example="2", words="1", live=True)
+    args: tuple[str, ...] | None = setting(
+        None, "Their arguments, in place of the cluster's.", example='["--epochs", "5"]', words="args of the cluster"
+    )
+    env: Mapping[str, str] = setting({}, "Their environment variables, over those of defaults.env.", example="{NAME: value}")
+    devices: TaskDevices = setting(
+        TaskDevices(), "Their devices, over those of defaults.devices.", example="{cpus: 1}", words="defaults.devices"
+    )
+    overrides: Mapping[int, TaskDevices] = setting(
+        {},
+        "What holds for single tasks, by index.",
+        kind=Overrides(_OVERRIDE, _index_complaint, "^(0|[1-9][0-9]{0,8})$"),
+        example="{0: {devices: {cpus: 1}}}",
+    )
+
+    def devices_of(self, index: int) -> TaskDevices:
+        """What the task of this index asks for."""
+        return self.overrides.get(index, self.devices)
+
+
+def _tasks(least: int, most: int) -> Struct:
+    """The keys of one type of tasks, of which there are from `least` to `most`."""
+    keys = struct_of(TaskSpec).keys
+    return Struct({**keys, "count": replace(keys["count"], kind=Integer(least, most))}, shorthand="count")
+
+
+def _servers(most: int) -> Struct:
+    """The keys of a type of tasks that orch itself runs for the tf.data service."""
+    no_devices = "the servers of the tf.data service use the CPU; they have no devices to set"
+    misplaced = {
+        "args": "orch itself runs the servers of the tf.data service; they take no args",
+        "devices": no_devices,
+        "overrides": no_devices,
+    }
+    keys = _tasks(0, most).keys
+    return Struct({name: keys[name] for name in ("count", "env")}, shorthand="count", misplaced=misplaced)
+
+
+TASKS = Struct(
+    {
+        "chief": Key(
+            _tasks(0, 1),
+            "The task that leads: 0 or 1.",
+            "1",
+            f"1 under {which(lambda row: bool(row.default_counts['chief']))}, else 0 (worker-0 leads)",
+            flag="--chief",
+            help="Add a chief.",
+        ),
+        "worker": Key(
+            _tasks(1, MAX_TASKS),
+            "The tasks that train: a count, or a mapping as here (so for every type).",
+            default="1; on hosts, one for each slot that the other tasks leave",
+            live=True,
+            flag="-n --workers",
+            help="How many workers.",
+        ),
+        "ps": Key(_tasks(0, MAX_TASKS), f"Parameter servers, for strategy {with_tasks('ps')} only.", "1", "0", flag="--ps"),
+        "evaluator": Key(
+            _tasks(0, 1),
+            "A task beside the training that evaluates its checkpoints: 0 or 1.",
+            "1",
+            "0",
+            flag="--evaluator",
+            help="Add an evaluator.",
+        ),
+        "dispatcher": Key(_servers(1), "Shares the work out among the data workers: 0 or 1.", "1", "1 if there are data workers"),
+        "data_worker": Key(
+            _servers(MAX_TASKS),
+            "Servers of the tf.data service: they make the input that a script distributes to them.",
+            "2",
+            "0",
+            flag="--data-workers",
+        ),
+    },
+    misplaced={"master": "TensorFlow 2 has no task type 'master'; use 'chief'"},
+    hint="write {worker: 4}",
+)
