@@ -182,9 +182,9 @@ def frozen(*pids: int) -> Iterator[None]:
         yield
     finally:
         (group / "freezer.state").write_text("THAWED")
-        for pid in (group / "cgroup.procs").read_text().split():
+        for word in (group / "cgroup.procs").read_text().split():
             with contextlib.suppress(OSError):  # it has ended meanwhile
-                (group.parent / "cgroup.procs").write_text(pid)
+                (group.parent / "cgroup.procs").write_text(word)
         wait_until(lambda: not (group / "cgroup.procs").read_text(), "empty group")
         group.rmdir()
 
@@ -197,7 +197,7 @@ class LiveRun:
 
     @property
     def path(self) -> Path:
-        return wait_until(lambda: (self._home / "latest").exists() and (self._home / "latest").resolve(), "run")
+        return wait_until(lambda: (self._home / "latest").resolve() if (self._home / "latest").exists() else None, "run")
 
     def events(self) -> list[dict[str, Any]]:
         lines = (self.path / "events.jsonl").read_bytes().splitlines(keepends=True)

@@ -52,7 +52,7 @@ elif "chief" in cluster:
 
 
 @pytest.fixture
-def extended(script, tmp_path: Path) -> Callable[..., Completed]:
+def extended(script: Callable[..., Path], tmp_path: Path) -> Callable[..., Completed]:
     """`orch` with two more strategies: ``extended("up", "script.py", check=0)``."""
     program = script(ORCH_WITH_TWO_MORE, "extended.py")
     script(SCRIPT)

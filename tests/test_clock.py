@@ -10,13 +10,16 @@ import pytest
 
 from orchestrator.backends.frames import DRIFT, HostClock, in_our_time
 from tests.clock import Clock
+from tests.conftest import Orch
 from tests.live import LiveRun, write_script
 from worker import clock, contract
 
 
 @pytest.mark.parametrize("seconds", [86400, -86400])
 @pytest.mark.parametrize("preload", [(), ("decimal",)], ids=["executed", "forked"])
-def test_a_clock_that_is_set_during_a_run_changes_no_deadline_and_no_blame(orch, tmp_path: Path, seconds: int, preload) -> None:
+def test_a_clock_that_is_set_during_a_run_changes_no_deadline_and_no_blame(
+    orch: Orch, tmp_path: Path, seconds: int, preload: tuple[str, ...]
+) -> None:
     ours = Clock(tmp_path, seconds)
     text = """
     if TASK == "worker-0":
@@ -75,7 +78,7 @@ pump(remote.stdout, sys.stdout.buffer, b'"python_version"')  # a field of the fi
 """In the place of ssh: the host is this machine, and what it says first is long under way."""
 
 
-def test_a_host_that_is_slow_to_say_its_first_word_is_not_told_late_for_ever(orch, tmp_path: Path) -> None:
+def test_a_host_that_is_slow_to_say_its_first_word_is_not_told_late_for_ever(orch: Orch, tmp_path: Path) -> None:
     ssh = tmp_path / "late-ssh"
     ssh.write_text(LATE_SSH.format(python=sys.executable, cache=str(tmp_path / "cache"), late_s=8))
     ssh.chmod(0o700)
@@ -96,7 +99,7 @@ def test_a_host_whose_clock_is_ahead_is_heard_in_our_time() -> None:
 
 
 @pytest.mark.parametrize("seconds", [86400, -86400])
-def test_a_moment_that_the_system_clock_told_before_it_was_set_is_now(monkeypatch, seconds: int) -> None:
+def test_a_moment_that_the_system_clock_told_before_it_was_set_is_now(monkeypatch: pytest.MonkeyPatch, seconds: int) -> None:
     monkeypatch.setattr(clock, "_anchor", 1_000_000.0)
     monkeypatch.setattr(time, "monotonic", lambda: 500.0)
     monkeypatch.setattr(time, "time", lambda: 1_000_500.0)
@@ -106,7 +109,7 @@ def test_a_moment_that_the_system_clock_told_before_it_was_set_is_now(monkeypatc
     assert clock.from_system(1_000_498.0 + seconds) == 1_000_498.0
 
 
-def test_a_moment_is_right_though_we_are_put_off_while_we_look_at_both_clocks(monkeypatch) -> None:
+def test_a_moment_is_right_though_we_are_put_off_while_we_look_at_both_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock, "_anchor", 1_000_000.0)
     looks = iter((500.0, 500.5, 500.5, 500.5))  # half a second between the first look at our clock and the one at the system's
     monkeypatch.setattr(time, "monotonic", lambda: next(looks))

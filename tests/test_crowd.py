@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import Orch
 from tests.live import wait_until, write_script
 from worker.host import survey
 
@@ -58,7 +59,7 @@ def count_ready(homes: list[Path]) -> int:
 @pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_runs_side_by_side_never_meet(orch, tmp_path: Path, soaks: bool) -> None:
+def test_runs_side_by_side_never_meet(orch: Orch, tmp_path: Path, soaks: bool) -> None:
     count = SOAKING_RUNS if soaks else RUNS
     if survey.look(str(tmp_path), None)["memory_free_bytes"] < count * NEEDED_MB * 1e6:  # of the control group, if that has less
         pytest.skip(f"NOT TESTED: this takes {count * NEEDED_MB:,} MB of free memory")

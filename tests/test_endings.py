@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import Orch
 from tests.live import LiveRun, wait_for_file, wait_until_ready, write_script
 
 
@@ -16,7 +17,7 @@ def run(tmp_path: Path) -> LiveRun:
     return LiveRun(tmp_path)
 
 
-def test_a_run_whose_tasks_all_end_well_succeeds(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_a_run_whose_tasks_all_end_well_succeeds(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, "print('done', TASK)")
     done = orch("up", "script.py", "-n", "3", check=0)
     assert sorted(done.out.splitlines()) == [f"worker-{i} | done worker-{i}" for i in range(3)]
@@ -30,7 +31,9 @@ def test_a_run_whose_tasks_all_end_well_succeeds(orch, tmp_path: Path, run: Live
 @pytest.mark.parametrize(
     ("prepare", "grace", "code"), [("", "60", 143), ("ignore(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)", "0.3", 137)]
 )
-def test_the_first_failure_ends_the_run_and_its_peers(orch, tmp_path: Path, run: LiveRun, prepare: str, grace: str, code: int) -> None:
+def test_the_first_failure_ends_the_run_and_its_peers(
+    orch: Orch, tmp_path: Path, run: LiveRun, prepare: str, grace: str, code: int
+) -> None:
     write_script(
         tmp_path,
         f"""
@@ -57,13 +60,13 @@ def test_the_first_failure_ends_the_run_and_its_peers(orch, tmp_path: Path, run:
     assert codes == {"worker-0": code, "worker-1": 7, "worker-2": code}
 
 
-def test_a_death_by_signal_is_said_in_words(orch, tmp_path: Path) -> None:
+def test_a_death_by_signal_is_said_in_words(orch: Orch, tmp_path: Path) -> None:
     write_script(tmp_path, "os.kill(os.getpid(), signal.SIGSEGV)")
     done = orch("up", "script.py", "-n", "1", check=139)
     assert "first failure: worker-0 on local: killed by SIGSEGV: segmentation fault\n" in done.err
 
 
-def test_a_killed_task_is_the_cause(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_a_killed_task_is_the_cause(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, "ready(); sleep()")
     running = orch.start("up", "script.py", "-n", "2")
     wait_until_ready(tmp_path, "worker-0", "worker-1")["worker-1"].kill()
@@ -72,14 +75,14 @@ def test_a_killed_task_is_the_cause(orch, tmp_path: Path, run: LiveRun) -> None:
 
 
 @pytest.mark.parametrize("code", [124, 125])
-def test_codes_that_mean_something_else_are_given_as_1_and_explained(orch, tmp_path: Path, code: int) -> None:
+def test_codes_that_mean_something_else_are_given_as_1_and_explained(orch: Orch, tmp_path: Path, code: int) -> None:
     write_script(tmp_path, f"sys.exit({code})")
     done = orch("up", "script.py", "-n", "1", check=1)
     assert f"first failure: worker-0 on local: exit code {code}\n" in done.err
     assert f"exit code 1 (worker-0 ended with {code}, which means something else here)\n" in done.err
 
 
-def test_an_exception_is_shown_with_its_traceback(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_an_exception_is_shown_with_its_traceback(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, "def deep():\n    raise ValueError('that is why')\ndeep()")
     done = orch("up", "script.py", "-n", "1", check=1)
     report = done.err[done.err.index("first failure") :]
@@ -89,7 +92,9 @@ def test_an_exception_is_shown_with_its_traceback(orch, tmp_path: Path, run: Liv
 
 
 @pytest.mark.parametrize("prepare", ["", "ignore()"])
-def test_of_two_failures_the_earlier_is_the_cause_though_its_exit_came_later(orch, tmp_path: Path, run: LiveRun, prepare: str) -> None:
+def test_of_two_failures_the_earlier_is_the_cause_though_its_exit_came_later(
+    orch: Orch, tmp_path: Path, run: LiveRun, prepare: str
+) -> None:
     write_script(
         tmp_path,
         f"""
@@ -113,7 +118,7 @@ def test_of_two_failures_the_earlier_is_the_cause_though_its_exit_came_later(orc
 
 
 @pytest.mark.parametrize("answer", ["sys.exit(9)", "raise RuntimeError('stopped, not failed')", "os.abort()"])
-def test_what_a_task_does_when_it_is_stopped_is_never_the_cause(orch, tmp_path: Path, run: LiveRun, answer: str) -> None:
+def test_what_a_task_does_when_it_is_stopped_is_never_the_cause(orch: Orch, tmp_path: Path, run: LiveRun, answer: str) -> None:
     write_script(
         tmp_path,
         f"""
@@ -134,7 +139,7 @@ def test_what_a_task_does_when_it_is_stopped_is_never_the_cause(orch, tmp_path: 
     assert "stopped, not failed" not in done.err[done.err.index("first failure") :]
 
 
-def test_a_program_that_cannot_be_executed_is_our_failure_and_named(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_a_program_that_cannot_be_executed_is_our_failure_and_named(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     program = tmp_path / "program"
     program.write_text("#!/no/such/interpreter\n")
     program.chmod(0o700)
@@ -148,7 +153,7 @@ def test_a_program_that_cannot_be_executed_is_our_failure_and_named(orch, tmp_pa
 PS = ("up", "script.py", "--ps", "1", "-n", "1", "--chief", "--grace", "0.3")
 
 
-def test_the_chiefs_success_ends_the_servers(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_the_chiefs_success_ends_the_servers(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(
         tmp_path,
         """
@@ -167,14 +172,14 @@ def test_the_chiefs_success_ends_the_servers(orch, tmp_path: Path, run: LiveRun)
 
 
 @pytest.mark.parametrize("task", ["ps-0", "worker-0"])
-def test_a_server_that_ends_before_the_chief_is_a_failure(orch, tmp_path: Path, run: LiveRun, task: str) -> None:
+def test_a_server_that_ends_before_the_chief_is_a_failure(orch: Orch, tmp_path: Path, run: LiveRun, task: str) -> None:
     write_script(tmp_path, f"if TASK != '{task}':\n    ready()\n    sleep()\nwait_for('chief-0.ready')")
     done = orch(*PS, check=1)
     assert f"{task} ended by itself (exit code 0) before the training was done" in done.err
     assert run.cause()["task"] == task
 
 
-def test_a_failing_evaluator_does_not_fail_the_run(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_a_failing_evaluator_does_not_fail_the_run(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, "if TASK == 'evaluator-0':\n    sys.exit(3)\nwait_for('go')")
     running = orch.start("up", "script.py", "-n", "1", "--chief", "--evaluator")
     assert run.event("task_exited", task="evaluator-0")["code"] == 3
@@ -186,7 +191,7 @@ def test_a_failing_evaluator_does_not_fail_the_run(orch, tmp_path: Path, run: Li
 # --- deadlines ---------------------------------------------------------------------------------
 
 
-def test_a_run_that_takes_too_long_is_ended(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_a_run_that_takes_too_long_is_ended(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, "ready(); sleep()")
     done = orch("up", "script.py", "-n", "2", "--timeout", "3", check=124)
     assert "the run was not over after 3 s (--timeout)\n" in done.err
@@ -195,7 +200,7 @@ def test_a_run_that_takes_too_long_is_ended(orch, tmp_path: Path, run: LiveRun) 
     assert "first failure" not in done.err
 
 
-def test_a_cluster_that_does_not_form_names_who_is_late(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_a_cluster_that_does_not_form_names_who_is_late(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, "server = None if TASK == 'worker-1' else listen()\nsleep()")
     done = orch("up", "script.py", "-n", "3", "--start-timeout", "10", check=124)
     last = next(line for line in reversed(done.err.splitlines()) if "(--start-timeout)" in line)
@@ -204,7 +209,7 @@ def test_a_cluster_that_does_not_form_names_who_is_late(orch, tmp_path: Path, ru
     assert run.result()["outcome"] == "timed_out"
 
 
-def test_a_cluster_that_has_formed_in_time_is_left_alone(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_a_cluster_that_has_formed_in_time_is_left_alone(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, "server = listen()\nwait_for('go')")
     running = orch.start("up", "script.py", "-n", "2", "--start-timeout", "60")
     running.wait_for("cluster formed after")
@@ -213,7 +218,7 @@ def test_a_cluster_that_has_formed_in_time_is_left_alone(orch, tmp_path: Path, r
     running.wait(check=0)
 
 
-def test_a_task_that_ends_before_it_comes_up_is_not_counted_among_those_that_are(orch, tmp_path: Path) -> None:
+def test_a_task_that_ends_before_it_comes_up_is_not_counted_among_those_that_are(orch: Orch, tmp_path: Path) -> None:
     write_script(
         tmp_path,
         """
@@ -236,7 +241,7 @@ def test_a_task_that_ends_before_it_comes_up_is_not_counted_among_those_that_are
     assert "cluster formed" not in done.err
 
 
-def test_who_is_awaited_is_said_again_only_when_that_changes(orch, tmp_path: Path) -> None:
+def test_who_is_awaited_is_said_again_only_when_that_changes(orch: Orch, tmp_path: Path) -> None:
     write_script(
         tmp_path,
         """
@@ -260,7 +265,7 @@ def test_who_is_awaited_is_said_again_only_when_that_changes(orch, tmp_path: Pat
     assert len(said) == len(set(said))
 
 
-def test_who_is_awaited_is_said_while_the_user_waits(orch, tmp_path: Path) -> None:
+def test_who_is_awaited_is_said_while_the_user_waits(orch: Orch, tmp_path: Path) -> None:
     write_script(tmp_path, "server = TASK == 'worker-0' and listen()\nready()\nsleep()")
     running = orch.start("up", "script.py", "-n", "2")
     assert wait_for_file(tmp_path / "worker-0.ready")

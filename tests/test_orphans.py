@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.conftest import Orch, Running
 from tests.live import LiveRun, is_alive, kill, wait_until, wait_until_gone, wait_until_ready, write_script
 
 RESISTING = {
@@ -49,7 +50,7 @@ def run(tmp_path: Path) -> LiveRun:
     return LiveRun(tmp_path)
 
 
-def start_resisting(orch, directory: Path, preload: Sequence[str] = (), *options: str):
+def start_resisting(orch: Orch, directory: Path, preload: Sequence[str] = (), *options: str) -> tuple[Running, dict[str, psutil.Process]]:
     """All of them as one run; returns it, and the processes by name."""
     write_script(directory, PROGRAM, preload)
     running = orch.start("up", "script.py", "-n", str(len(RESISTING)), *options)
@@ -59,7 +60,7 @@ def start_resisting(orch, directory: Path, preload: Sequence[str] = (), *options
     return running, processes
 
 
-def test_no_task_survives_the_controller(orch, tmp_path: Path, run: LiveRun, preload) -> None:
+def test_no_task_survives_the_controller(orch: Orch, tmp_path: Path, run: LiveRun, preload: tuple[str, ...]) -> None:
     running, processes = start_resisting(orch, tmp_path, preload)
     agent = run.agent()
     kill(run.controller())
@@ -68,7 +69,7 @@ def test_no_task_survives_the_controller(orch, tmp_path: Path, run: LiveRun, pre
     assert orch("wait").code == 125
 
 
-def test_no_task_survives_its_agent_and_the_verdict_says_so(orch, tmp_path: Path, run: LiveRun, preload) -> None:
+def test_no_task_survives_its_agent_and_the_verdict_says_so(orch: Orch, tmp_path: Path, run: LiveRun, preload: tuple[str, ...]) -> None:
     running, processes = start_resisting(orch, tmp_path, preload)
     kill(run.agent())
     done = running.wait(check=125)
@@ -78,7 +79,7 @@ def test_no_task_survives_its_agent_and_the_verdict_says_so(orch, tmp_path: Path
     assert run.result()["outcome"] == "broken"
 
 
-def test_no_task_survives_the_death_of_both_at_once(orch, tmp_path: Path, run: LiveRun, preload) -> None:
+def test_no_task_survives_the_death_of_both_at_once(orch: Orch, tmp_path: Path, run: LiveRun, preload: tuple[str, ...]) -> None:
     """Nobody is left to clear up: what the kernel was told beforehand has to do.
 
     That does not reach a session of its own, nor a forked task that has closed every descriptor; `orch down` does.
@@ -97,7 +98,7 @@ def test_no_task_survives_the_death_of_both_at_once(orch, tmp_path: Path, run: L
 
 
 @one_way
-def test_an_agent_that_is_told_to_end_takes_its_tasks_with_it(orch, tmp_path: Path, run: LiveRun, preload) -> None:
+def test_an_agent_that_is_told_to_end_takes_its_tasks_with_it(orch: Orch, tmp_path: Path, run: LiveRun, preload: tuple[str, ...]) -> None:
     running, processes = start_resisting(orch, tmp_path, preload)
     run.agent().terminate()
     done = running.wait(check=125)
@@ -108,7 +109,7 @@ def test_an_agent_that_is_told_to_end_takes_its_tasks_with_it(orch, tmp_path: Pa
 
 
 @one_way
-def test_a_stopped_agent_goes_on_with_the_run(orch, tmp_path: Path, run: LiveRun, preload) -> None:
+def test_a_stopped_agent_goes_on_with_the_run(orch: Orch, tmp_path: Path, run: LiveRun, preload: tuple[str, ...]) -> None:
     """Whoever stops it, and however often: the kernel continues it when anything is asked of it."""
     write_script(tmp_path, "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); ready(); sleep()", preload)
     running = orch.start("up", "script.py", "-n", "1")
@@ -122,7 +123,7 @@ def test_a_stopped_agent_goes_on_with_the_run(orch, tmp_path: Path, run: LiveRun
 
 
 @one_way
-def test_a_stopped_agent_does_not_survive_its_controller(orch, tmp_path: Path, run: LiveRun, preload) -> None:
+def test_a_stopped_agent_does_not_survive_its_controller(orch: Orch, tmp_path: Path, run: LiveRun, preload: tuple[str, ...]) -> None:
     running, processes = start_resisting(orch, tmp_path, preload)
     agent = run.agent()
     agent.suspend()
@@ -133,7 +134,7 @@ def test_a_stopped_agent_does_not_survive_its_controller(orch, tmp_path: Path, r
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
-def test_the_terminals_signals_do_not_reach_the_agent(orch, tmp_path: Path, run: LiveRun, number: signal.Signals) -> None:
+def test_the_terminals_signals_do_not_reach_the_agent(orch: Orch, tmp_path: Path, run: LiveRun, number: signal.Signals) -> None:
     write_script(tmp_path, "ready(); wait_for('go')")
     running = orch.start("up", "script.py", "-n", "1")
     wait_until_ready(tmp_path, "worker-0")
@@ -143,7 +144,7 @@ def test_the_terminals_signals_do_not_reach_the_agent(orch, tmp_path: Path, run:
 
 
 @one_way
-def test_tasks_that_resist_are_ended_by_ctrl_c_twice(orch, tmp_path: Path, preload) -> None:
+def test_tasks_that_resist_are_ended_by_ctrl_c_twice(orch: Orch, tmp_path: Path, preload: tuple[str, ...]) -> None:
     running, processes = start_resisting(orch, tmp_path, preload, "--grace", "1000")
     running.signal(signal.SIGINT)
     running.wait_for("SIGKILL after 1000 s")
@@ -153,7 +154,7 @@ def test_tasks_that_resist_are_ended_by_ctrl_c_twice(orch, tmp_path: Path, prelo
 
 
 @one_way
-def test_a_controller_that_dies_lets_tasks_tidy_up(orch, tmp_path: Path, run: LiveRun, preload) -> None:
+def test_a_controller_that_dies_lets_tasks_tidy_up(orch: Orch, tmp_path: Path, run: LiveRun, preload: tuple[str, ...]) -> None:
     write_script(tmp_path, "signal.signal(signal.SIGTERM, lambda *_: sys.exit(print('tidied up', flush=True))); ready(); sleep()", preload)
     running = orch.start("up", "script.py", "-n", "1")
     tasks = wait_until_ready(tmp_path, "worker-0")
@@ -182,7 +183,9 @@ LEFT_BEHIND = {
 
 
 @pytest.mark.parametrize(("text", "own_session"), LEFT_BEHIND.values(), ids=LEFT_BEHIND)
-def test_what_a_task_leaves_behind_is_swept(orch, tmp_path: Path, run: LiveRun, preload, text: str, own_session: bool) -> None:
+def test_what_a_task_leaves_behind_is_swept(
+    orch: Orch, tmp_path: Path, run: LiveRun, preload: tuple[str, ...], text: str, own_session: bool
+) -> None:
     write_script(tmp_path, f"leave_behind({text!r}, own_session={own_session})\nwait_for('child.ready', 'go')", preload)
     running = orch.start("up", "script.py", "-n", "1")
     child = wait_until_ready(tmp_path, "child")["child"]
@@ -192,7 +195,7 @@ def test_what_a_task_leaves_behind_is_swept(orch, tmp_path: Path, run: LiveRun, 
     assert run.result()["outcome"] == "succeeded"
 
 
-def test_a_tasks_end_is_known_before_its_children_are_gone(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_a_tasks_end_is_known_before_its_children_are_gone(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     """The exit is noticed as such, not as the end of the output that a child still holds."""
     write_script(
         tmp_path,
@@ -212,7 +215,7 @@ def test_a_tasks_end_is_known_before_its_children_are_gone(orch, tmp_path: Path,
     assert float((tmp_path / "child.seen").read_text()) > run.event("task_exited")["at"]
 
 
-def test_children_of_one_task_are_left_alone_when_another_ends(orch, tmp_path: Path) -> None:
+def test_children_of_one_task_are_left_alone_when_another_ends(orch: Orch, tmp_path: Path) -> None:
     write_script(
         tmp_path,
         """

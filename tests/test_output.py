@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import Orch
 from tests.live import LiveRun, kill, wait_for_file, wait_until, wait_until_gone, wait_until_ready, write_script
 
 BOTH_STREAMS = """
@@ -43,7 +44,7 @@ def lines_of(task: str, console: str) -> str:
     [("", 0), ("os._exit(7)", 7), ("os.kill(os.getpid(), signal.SIGKILL)", 137)],
     ids=["normal end", "os._exit", "kill -9"],
 )
-def test_every_byte_is_in_the_files_and_every_line_on_the_console(orch, tmp_path: Path, run: LiveRun, end: str, code: int) -> None:
+def test_every_byte_is_in_the_files_and_every_line_on_the_console(orch: Orch, tmp_path: Path, run: LiveRun, end: str, code: int) -> None:
     # The others have written everything when the first one ends, or they would be stopped in the middle of it.
     last = f"wait_for('worker-1.ready', 'worker-2.ready', 'worker-3.ready'); {end}"
     write_script(tmp_path, f"{BOTH_STREAMS}\nif TASK == 'worker-0':\n    {last}\nelse:\n    ready()\n")
@@ -70,7 +71,7 @@ for number in itertools.count():
 
 
 @pytest.mark.parametrize("victim", ["controller", "agent"])
-def test_what_was_written_before_a_violent_death_is_in_the_files(orch, tmp_path: Path, run: LiveRun, victim: str) -> None:
+def test_what_was_written_before_a_violent_death_is_in_the_files(orch: Orch, tmp_path: Path, run: LiveRun, victim: str) -> None:
     write_script(tmp_path, ENDLESS)
     running = orch.start("up", "script.py", "-n", "2")
     tasks = wait_until_ready(tmp_path, "worker-0", "worker-1")
@@ -85,7 +86,7 @@ def test_what_was_written_before_a_violent_death_is_in_the_files(orch, tmp_path:
             assert lines_of(task, done.out).encode() == run.log(task)
 
 
-def test_a_task_that_is_killed_has_written_what_it_has_written(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_a_task_that_is_killed_has_written_what_it_has_written(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, ENDLESS)
     running = orch.start("up", "script.py", "-n", "2", "--grace", "0")
     wait_until_ready(tmp_path, "worker-0", "worker-1")["worker-1"].kill()
@@ -96,7 +97,7 @@ def test_a_task_that_is_killed_has_written_what_it_has_written(orch, tmp_path: P
         assert lines_of(task, done.out).encode() == run.log(task)
 
 
-def test_eight_writers_of_two_megabytes(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_eight_writers_of_two_megabytes(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, "line = TASK + ' ' + 'x' * 90\nfor number in range(20_000):\n    print(number, line)\n")
     done = orch("up", "script.py", "-n", "8", check=0)
     shown: dict[str, list[str]] = {f"worker-{index}": [] for index in range(8)}
@@ -108,7 +109,7 @@ def test_eight_writers_of_two_megabytes(orch, tmp_path: Path, run: LiveRun) -> N
         assert run.log(task).decode() == "\n".join(lines) + "\n"
 
 
-def test_what_the_children_of_a_task_write_is_its_output(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_what_the_children_of_a_task_write_is_its_output(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(
         tmp_path, "os.write(1, b'parent\\n'); subprocess.run(['sh', '-c', 'echo child; echo trouble >&2']); os.write(1, b'parent again\\n')"
     )
@@ -121,13 +122,13 @@ def test_what_the_children_of_a_task_write_is_its_output(orch, tmp_path: Path, r
 # --- awkward output ----------------------------------------------------------------------------
 
 
-def test_a_last_line_without_its_end_is_shown(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_a_last_line_without_its_end_is_shown(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, "os.write(1, b'one\\ntwo')")
     assert orch("up", "script.py", "-n", "1", check=0).out == "worker-0 | one\nworker-0 | two\n"
     assert run.log("worker-0") == b"one\ntwo"
 
 
-def test_an_unfinished_line_is_shown_while_its_task_waits(orch, tmp_path: Path) -> None:
+def test_an_unfinished_line_is_shown_while_its_task_waits(orch: Orch, tmp_path: Path) -> None:
     write_script(tmp_path, "os.write(1, b'name? '); wait_for('answer'); os.write(1, b'thanks\\n')")
     running = orch.start("up", "script.py", "-n", "1")
     running.wait_for("name?")
@@ -135,7 +136,7 @@ def test_an_unfinished_line_is_shown_while_its_task_waits(orch, tmp_path: Path) 
     assert "thanks" in running.wait(check=0).out
 
 
-def test_a_progress_bar_stays_readable_and_its_bytes_stay(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_a_progress_bar_stays_readable_and_its_bytes_stay(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, "os.write(1, b''.join(b'\\r%3d%%' % percent for percent in range(101)) + b'\\ndone\\n')")
     done = orch("up", "script.py", "-n", "1", check=0)
     assert run.log("worker-0") == b"".join(b"\r%3d%%" % percent for percent in range(101)) + b"\ndone\n"
@@ -143,7 +144,7 @@ def test_a_progress_bar_stays_readable_and_its_bytes_stay(orch, tmp_path: Path, 
     assert done.out.endswith("worker-0 | 100%\nworker-0 | done\n")
 
 
-def test_bytes_that_are_no_text_stay_as_they_are_in_the_files(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_bytes_that_are_no_text_stay_as_they_are_in_the_files(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, "os.write(1, bytes(range(256)) * 8 + b'\\nend\\n')")
     done = orch("up", "script.py", "-n", "1", check=0)
     assert run.log("worker-0") == bytes(range(256)) * 8 + b"\nend\n"
@@ -152,7 +153,7 @@ def test_bytes_that_are_no_text_stay_as_they_are_in_the_files(orch, tmp_path: Pa
     done.out.encode("utf-8")  # no lone surrogates: what was shown is UTF-8
 
 
-def test_a_line_of_two_megabytes_is_shown_whole_or_in_marked_pieces(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_a_line_of_two_megabytes_is_shown_whole_or_in_marked_pieces(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, "print('x' * 2_000_000); print('end')")
     done = orch("up", "script.py", "-n", "1", check=0)
     assert run.log("worker-0") == b"x" * 2_000_000 + b"\nend\n"
@@ -160,7 +161,7 @@ def test_a_line_of_two_megabytes_is_shown_whole_or_in_marked_pieces(orch, tmp_pa
     assert done.out.endswith("worker-0 | end\n")
 
 
-def test_a_task_that_cuts_its_own_log_is_told_so(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_a_task_that_cuts_its_own_log_is_told_so(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(
         tmp_path,
         """
@@ -183,7 +184,7 @@ def test_a_task_that_cuts_its_own_log_is_told_so(orch, tmp_path: Path, run: Live
 MUCH = "line = b'x' * 99 + b'\\n'\nfor _ in range(40):\n    os.write(1, line * 1000)\ntell('written')\n"
 
 
-def test_a_console_that_is_not_read_holds_up_nobody(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_a_console_that_is_not_read_holds_up_nobody(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, MUCH)
     read_fd, write_fd = os.pipe()
     with os.fdopen(read_fd, "rb") as unread:
@@ -200,7 +201,7 @@ def test_a_console_that_is_not_read_holds_up_nobody(orch, tmp_path: Path, run: L
     running.wait(check=0)
 
 
-def test_ctrl_c_leaves_a_console_that_is_not_read(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_ctrl_c_leaves_a_console_that_is_not_read(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, f"{MUCH}\nignore()\nready()\nsleep()")
     read_fd, write_fd = os.pipe()
     running = orch.start("up", "script.py", "-n", "1", "--grace", "1000", stdout=write_fd)
@@ -214,7 +215,7 @@ def test_ctrl_c_leaves_a_console_that_is_not_read(orch, tmp_path: Path, run: Liv
     assert done.err.splitlines()[-1] == "orch:   exit code 130"
 
 
-def test_ctrl_c_at_the_end_leaves_a_console_that_is_not_read(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_ctrl_c_at_the_end_leaves_a_console_that_is_not_read(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, f"{MUCH}\nsys.exit(7)")
     read_fd, write_fd = os.pipe()
     running = orch.start("up", "script.py", "-n", "1", stdout=write_fd)
@@ -227,7 +228,7 @@ def test_ctrl_c_at_the_end_leaves_a_console_that_is_not_read(orch, tmp_path: Pat
 
 
 @pytest.mark.parametrize("moment", ["while it stops", "at the end"])
-def test_ctrl_c_leaves_a_reader_of_json_that_does_not_read(orch, tmp_path: Path, run: LiveRun, moment: str) -> None:
+def test_ctrl_c_leaves_a_reader_of_json_that_does_not_read(orch: Orch, tmp_path: Path, run: LiveRun, moment: str) -> None:
     write_script(tmp_path, "ignore()\nready()\nsleep()" if moment == "while it stops" else "sys.exit(7)")
     read_fd, write_fd = os.pipe()
     os.set_blocking(write_fd, False)
@@ -267,7 +268,7 @@ def test_a_stuck_terminal_can_be_left(tmp_path: Path, run: LiveRun) -> None:
             os.close(read_fd)
 
 
-def test_a_reader_that_goes_away_does_not_end_the_run(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_a_reader_that_goes_away_does_not_end_the_run(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, "print('first', flush=True)\nwait_for('go')\n" + MUCH)
     read_fd, write_fd = os.pipe()
     running = orch.start("up", "script.py", "-n", "1", stdout=write_fd)
@@ -282,7 +283,7 @@ def test_a_reader_that_goes_away_does_not_end_the_run(orch, tmp_path: Path, run:
 
 @pytest.mark.parametrize("words", [(), ("--json",)], ids=["text", "json"])
 def test_a_full_disk_behind_the_console_is_said_and_does_not_end_the_run(
-    orch, tmp_path: Path, run: LiveRun, words: tuple[str, ...]
+    orch: Orch, tmp_path: Path, run: LiveRun, words: tuple[str, ...]
 ) -> None:
     write_script(tmp_path, "for number in range(3):\n    print(number, flush=True)\n    time.sleep(0.4)")
     with open("/dev/full", "wb") as full:
@@ -292,7 +293,7 @@ def test_a_full_disk_behind_the_console_is_said_and_does_not_end_the_run(
     assert run.log("worker-0") == b"0\n1\n2\n"
 
 
-def test_a_terminal_that_is_gone_is_no_error(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_a_terminal_that_is_gone_is_no_error(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     """Writing to it is EIO; only the session that it controls gets a SIGHUP."""
     write_script(tmp_path, "ready()\nwait_for('go')\nprint('hello')")
     master, slave = os.openpty()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import Orch
 from tests.live import LiveRun, is_alive, kill, wait_for_file, wait_until, wait_until_gone, wait_until_ready, write_script
 
 ATTEMPT = 'ATTEMPT = int(os.environ["ORCH_ATTEMPT"])\n'
@@ -34,7 +35,9 @@ def run(tmp_path: Path) -> LiveRun:
 
 
 @pytest.mark.parametrize("preload", [(), ("decimal",)], ids=["executed", "forked"])
-def test_the_whole_cluster_comes_back_on_its_ports_and_keeps_what_each_attempt_wrote(orch, tmp_path: Path, run: LiveRun, preload) -> None:
+def test_the_whole_cluster_comes_back_on_its_ports_and_keeps_what_each_attempt_wrote(
+    orch: Orch, tmp_path: Path, run: LiveRun, preload: tuple[str, ...]
+) -> None:
     write_script(
         tmp_path, f"tell(f'{{TASK}}.{{os.environ[\"ORCH_ATTEMPT\"]}}.config', os.environ['TF_CONFIG'])\nlisten()\n{FAIL_FIRST}", preload
     )
@@ -53,7 +56,7 @@ def test_the_whole_cluster_comes_back_on_its_ports_and_keeps_what_each_attempt_w
     assert len([event for event in run.events() if event["event"] == "template_ready"]) == len(preload)
 
 
-def test_when_the_budget_is_spent_the_last_failure_counts(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_when_the_budget_is_spent_the_last_failure_counts(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, ATTEMPT + "sys.exit(10 + ATTEMPT)")
     done = orch("up", "script.py", "-n", "1", "--max-restarts", "2", *QUICK, "--set", "restart.without_progress=0", check=13)
     assert "gave up: all 2 restarts that --max-restarts allows had been used" in done.err
@@ -61,7 +64,7 @@ def test_when_the_budget_is_spent_the_last_failure_counts(orch, tmp_path: Path, 
     assert "first failure: worker-0 on local: exit code 13" in done.err
 
 
-def test_a_script_that_saves_goes_on_where_it_was_and_one_that_does_not_is_given_up(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_a_script_that_saves_goes_on_where_it_was_and_one_that_does_not_is_given_up(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     text = """
     folder = Path(os.environ["ORCH_CHECKPOINT_DIR"])
     folder.mkdir(exist_ok=True)
@@ -80,7 +83,7 @@ def test_a_script_that_saves_goes_on_where_it_was_and_one_that_does_not_is_given
     assert run.result()["attempt"] == 3
 
 
-def test_a_worker_that_leaves_early_with_0_and_has_saved_has_made_progress(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_a_worker_that_leaves_early_with_0_and_has_saved_has_made_progress(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     text = """
     if TASK == "worker-0" and ATTEMPT < 3:
         folder = Path(os.environ["ORCH_CHECKPOINT_DIR"])
@@ -99,7 +102,7 @@ def test_a_worker_that_leaves_early_with_0_and_has_saved_has_made_progress(orch,
     assert [(past["task"], past["cause"]["code"], past["progressed"]) for past in run.result()["past"]] == [("worker-0", 0, True)] * 2
 
 
-def test_reports_are_progress(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_reports_are_progress(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, ATTEMPT + "import worker\nworker.report(step=min(ATTEMPT, 4))\nsys.exit(1)")
     orch("up", "script.py", "-n", "1", "--max-restarts", "99", *QUICK, "--set", "restart.without_progress=1", check=1)
     assert [past["progressed"] for past in run.result()["past"]] == [True] * 4
@@ -107,14 +110,14 @@ def test_reports_are_progress(orch, tmp_path: Path, run: LiveRun) -> None:
 
 
 @pytest.mark.parametrize("code", [42, 143])
-def test_saved_restart_me_is_free_of_charge(orch, tmp_path: Path, run: LiveRun, code: int) -> None:
+def test_saved_restart_me_is_free_of_charge(orch: Orch, tmp_path: Path, run: LiveRun, code: int) -> None:
     write_script(tmp_path, ATTEMPT + f"sys.exit({code} if ATTEMPT == 1 else 0)")
     done = orch("up", "script.py", "-n", "2", *QUICK, check=0)
     assert "(does not count against --max-restarts)" in done.err
     assert run.result()["past"][0]["free"] is True
 
 
-def test_a_worker_of_a_parameter_server_cluster_comes_back_alone_on_its_port(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_a_worker_of_a_parameter_server_cluster_comes_back_alone_on_its_port(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     text = """
     server = listen()
     tell(f"{TASK}.{os.environ['ORCH_ATTEMPT']}", os.getpid())
@@ -143,7 +146,7 @@ def test_a_worker_of_a_parameter_server_cluster_comes_back_alone_on_its_port(orc
     assert sorted(path.name for path in tmp_path.glob("*-0.[0-9]")) == ["chief-0.1", "ps-0.1", "worker-0.1"]
 
 
-def test_an_evaluator_comes_back_alone(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_an_evaluator_comes_back_alone(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(
         tmp_path,
         ATTEMPT + "if TASK == 'worker-0':\n    wait_for('evaluated')\nelif ATTEMPT == 1:\n    sys.exit(5)\nelse:\n    tell('evaluated')",
@@ -152,7 +155,7 @@ def test_an_evaluator_comes_back_alone(orch, tmp_path: Path, run: LiveRun) -> No
     assert [past["task"] for past in run.result()["past"]] == ["evaluator-0"]
 
 
-def test_what_a_failed_attempt_left_behind_is_gone_before_the_next_begins(orch, tmp_path: Path) -> None:
+def test_what_a_failed_attempt_left_behind_is_gone_before_the_next_begins(orch: Orch, tmp_path: Path) -> None:
     text = """
     if ATTEMPT == 1:
         leave_behind("ignore(); tell('stray', os.getpid()); sleep()", own_session=True)
@@ -169,7 +172,7 @@ def test_what_a_failed_attempt_left_behind_is_gone_before_the_next_begins(orch, 
     orch("up", "script.py", "-n", "1", "--max-restarts", "1", *QUICK, check=0)
 
 
-def test_a_preempted_script_that_saves_goes_on_for_ever_without_a_budget(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_a_preempted_script_that_saves_goes_on_for_ever_without_a_budget(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     text = """
     folder = Path(os.environ["ORCH_CHECKPOINT_DIR"])
     folder.mkdir(exist_ok=True)
@@ -181,7 +184,7 @@ def test_a_preempted_script_that_saves_goes_on_for_ever_without_a_budget(orch, t
     assert [past["progressed"] for past in run.result()["past"]] == [True] * 4
 
 
-def test_who_is_waited_for_is_said_though_another_has_come_back_alone(orch, tmp_path: Path) -> None:
+def test_who_is_waited_for_is_said_though_another_has_come_back_alone(orch: Orch, tmp_path: Path) -> None:
     write_script(tmp_path, ATTEMPT + "if TASK == 'evaluator-0' and ATTEMPT == 1:\n    sys.exit(1)\nwait_for('go')")
     running = orch.start("up", "script.py", "-n", "2", "--evaluator", "--max-restarts", "1", *QUICK)
     running.wait_for("evaluator-0 starts again alone (attempt 2)")
@@ -190,7 +193,7 @@ def test_who_is_waited_for_is_said_though_another_has_come_back_alone(orch, tmp_
     running.wait(check=0)
 
 
-def test_one_that_has_come_back_alone_and_does_not_come_up_is_said_and_ends_the_run(orch, tmp_path: Path) -> None:
+def test_one_that_has_come_back_alone_and_does_not_come_up_is_said_and_ends_the_run(orch: Orch, tmp_path: Path) -> None:
     text = """
     server = listen() if ATTEMPT == 1 else None
     if TASK == "worker-0" and ATTEMPT == 1:
@@ -210,7 +213,7 @@ def test_one_that_has_come_back_alone_and_does_not_come_up_is_said_and_ends_the_
     assert "what was started again had not come up 10 s after its start (--start-timeout); waiting for worker-0" in done.err
 
 
-def test_of_reports_that_come_all_the_time_few_are_recorded_and_the_last_counts(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_of_reports_that_come_all_the_time_few_are_recorded_and_the_last_counts(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, "import worker\nfor step in range(30):\n    worker.report(step=step)\n    time.sleep(0.1)")
     orch("up", "script.py", "-n", "1", check=0)
     steps = [event["values"]["step"] for event in run.events() if event["event"] == "task_reported"]
@@ -222,7 +225,7 @@ def test_of_reports_that_come_all_the_time_few_are_recorded_and_the_last_counts(
 # --- hangs -------------------------------------------------------------------------------------
 
 
-def test_silence_ends_with_124_and_with_where_everybody_was(orch, tmp_path: Path) -> None:
+def test_silence_ends_with_124_and_with_where_everybody_was(orch: Orch, tmp_path: Path) -> None:
     write_script(tmp_path, "print('hello', flush=True)\ndef wait_for_data():\n    time.sleep(1000)\nwait_for_data()")
     done = orch("up", "script.py", "-n", "2", "--hang-timeout", "5", check=124)
     assert "no task has written or reported anything for 5 s (--hang-timeout)" in done.err
@@ -230,7 +233,7 @@ def test_silence_ends_with_124_and_with_where_everybody_was(orch, tmp_path: Path
 
 
 @pytest.mark.parametrize("served", [(), ("--serve",)], ids=["ps", "served workers"])
-def test_those_that_only_serve_do_not_hide_that_the_training_hangs(orch, tmp_path: Path, served: tuple[str, ...]) -> None:
+def test_those_that_only_serve_do_not_hide_that_the_training_hangs(orch: Orch, tmp_path: Path, served: tuple[str, ...]) -> None:
     noisy = "not TASK.startswith('chief')" if served else "TASK == 'ps-0'"
     write_script(tmp_path, f"while {noisy}:\n    print('.', flush=True)\n    time.sleep(0.1)\nsleep()")
     options = ("--strategy", "parameter_server", "-n", "1", "--ps", "1", "--hang-timeout", "5", "--timeout", "60", *served)
@@ -238,7 +241,7 @@ def test_those_that_only_serve_do_not_hide_that_the_training_hangs(orch, tmp_pat
     assert "no task has written or reported anything for 5 s (--hang-timeout)" in done.err
 
 
-def test_the_last_report_is_known_though_nothing_else_happens(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_the_last_report_is_known_though_nothing_else_happens(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     """Not each report is recorded at once; a task that then works on in silence, without a deadline, is no event."""
     text = """
     import worker
@@ -263,7 +266,7 @@ def test_the_last_report_is_known_though_nothing_else_happens(orch, tmp_path: Pa
     running.wait(check=0)
 
 
-def test_any_sound_of_any_task_is_a_sign_of_life(orch, tmp_path: Path) -> None:
+def test_any_sound_of_any_task_is_a_sign_of_life(orch: Orch, tmp_path: Path) -> None:
     sounds = {"out": "print('.', end='', flush=True)", "report": "worker.report(step=1)", "err": "print('!', file=sys.stderr, flush=True)"}
     running = []
     for name, sound in sounds.items():  # at once: each takes longer than the hang timeout
@@ -284,7 +287,7 @@ def test_any_sound_of_any_task_is_a_sign_of_life(orch, tmp_path: Path) -> None:
         run.wait(check=0)
 
 
-def test_what_an_evaluator_writes_is_no_sign_of_life_of_the_training(orch, tmp_path: Path) -> None:
+def test_what_an_evaluator_writes_is_no_sign_of_life_of_the_training(orch: Orch, tmp_path: Path) -> None:
     text = """
     print('hello', flush=True)
     while True:
@@ -297,7 +300,7 @@ def test_what_an_evaluator_writes_is_no_sign_of_life_of_the_training(orch, tmp_p
     assert "no task has written or reported anything for 5 s (--hang-timeout)" in done.err
 
 
-def test_a_hang_can_be_survived(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_a_hang_can_be_survived(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, ATTEMPT + "print(ATTEMPT, flush=True)\nif ATTEMPT == 1:\n    sleep()")
     orch("up", "script.py", "-n", "2", "--hang-timeout", "5", "--max-restarts", "1", *QUICK, check=0)
     assert "--hang-timeout" in run.result()["past"][0]["cause"]["what"]
@@ -306,7 +309,7 @@ def test_a_hang_can_be_survived(orch, tmp_path: Path, run: LiveRun) -> None:
 # --- the user, the controller ------------------------------------------------------------------
 
 
-def test_ctrl_c_during_a_pause_ends_the_run(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_ctrl_c_during_a_pause_ends_the_run(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, "sys.exit(3)")
     running = orch.start(
         "up", "script.py", "-n", "2", "--max-restarts", "5", "--set", "restart.backoff_s=1000", "--set", "restart.backoff_max_s=1000"
@@ -318,7 +321,7 @@ def test_ctrl_c_during_a_pause_ends_the_run(orch, tmp_path: Path, run: LiveRun) 
     assert (run.result()["outcome"], len(run.result()["past"])) == ("cancelled", 1)
 
 
-def test_asked_for_a_restart_the_cluster_begins_anew(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_asked_for_a_restart_the_cluster_begins_anew(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, ATTEMPT + "tell(f'{TASK}.{ATTEMPT}')\nif ATTEMPT == 1:\n    sleep()")
     running = orch.start("up", "script.py", "-n", "2")
     wait_for_file(tmp_path / "worker-0.1")
@@ -329,7 +332,7 @@ def test_asked_for_a_restart_the_cluster_begins_anew(orch, tmp_path: Path, run: 
     assert "is not running" in orch("restart", check=2).err
 
 
-def test_a_controller_killed_during_a_pause_leaves_nothing(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_a_controller_killed_during_a_pause_leaves_nothing(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, "sys.exit(3)", ("decimal",))
     running = orch.start("up", "script.py", "-n", "2", "--max-restarts", "5", "--set", "restart.backoff_s=60")
     running.wait_for("starting again in")
@@ -341,7 +344,7 @@ def test_a_controller_killed_during_a_pause_leaves_nothing(orch, tmp_path: Path,
     assert "lost" in orch("ps").out
 
 
-def test_a_template_that_dies_between_attempts_costs_an_import_and_no_more(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_a_template_that_dies_between_attempts_costs_an_import_and_no_more(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, ATTEMPT + "if ATTEMPT == 1:\n    ready()\n    sleep()", ("decimal",))
     running = orch.start("up", "script.py", "-n", "2", "--max-restarts", "1", *QUICK)
     tasks = wait_until_ready(tmp_path, "worker-0", "worker-1")
@@ -357,7 +360,7 @@ def test_a_template_that_dies_between_attempts_costs_an_import_and_no_more(orch,
 # --- looking -----------------------------------------------------------------------------------
 
 
-def test_logs_show_each_tasks_last_attempt_or_the_one_asked_for(orch, tmp_path: Path) -> None:
+def test_logs_show_each_tasks_last_attempt_or_the_one_asked_for(orch: Orch, tmp_path: Path) -> None:
     write_script(tmp_path, FAIL_FIRST)
     orch("up", "script.py", "-n", "2", "--max-restarts", "1", *QUICK, check=0)
     assert orch("logs", check=0).out == "worker-0 | try 2\nworker-1 | try 2\n"
@@ -365,7 +368,7 @@ def test_logs_show_each_tasks_last_attempt_or_the_one_asked_for(orch, tmp_path: 
     assert "has no attempt 3; it has 1, 2" in orch("logs", "--attempt", "3", check=2).err
 
 
-def test_logs_follow_from_one_attempt_into_the_next(orch, tmp_path: Path) -> None:
+def test_logs_follow_from_one_attempt_into_the_next(orch: Orch, tmp_path: Path) -> None:
     write_script(
         tmp_path, ATTEMPT + "print('try', ATTEMPT, flush=True)\nready()\nif ATTEMPT < 3:\n    wait_for(f'go{ATTEMPT}')\n    sys.exit(1)"
     )
@@ -381,7 +384,7 @@ def test_logs_follow_from_one_attempt_into_the_next(orch, tmp_path: Path) -> Non
     running.wait(check=0)
 
 
-def test_ps_tells_of_past_attempts_to_programs(orch, tmp_path: Path) -> None:
+def test_ps_tells_of_past_attempts_to_programs(orch: Orch, tmp_path: Path) -> None:
     write_script(tmp_path, FAIL_FIRST)
     orch("up", "script.py", "-n", "2", "--max-restarts", "1", *QUICK, check=0)
     found = json.loads(orch("ps", "--json", check=0).out)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.bed import Bed
+from tests.conftest import Orch
 from tests.live import LiveRun
 
 SHOW = """
@@ -66,19 +68,19 @@ def shown(directory: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("preload", ["[json]", "[]"], ids=["forked", "executed"])
-def test_every_task_knows_what_the_spec_says(orch, script, tmp_path: Path, preload: str) -> None:
+def test_every_task_knows_what_the_spec_says(orch: Orch, script: Callable[..., Path], tmp_path: Path, preload: str) -> None:
     script(SHOW)
     orch("up", "script.py", "-n", "2", "--evaluator", "--set", f"preload={preload}", *SAID, check=0)
     assert shown(tmp_path) == {"worker-0": WORKER_0, "worker-1": WORKER_1, "evaluator-0": EVALUATOR}
 
 
-def test_a_command_finds_them_in_its_environment(orch, script, tmp_path: Path) -> None:
+def test_a_command_finds_them_in_its_environment(orch: Orch, script: Callable[..., Path], tmp_path: Path) -> None:
     script('#!/bin/sh\necho "$ORCH_TASK_SETTINGS"\n', "show.sh").chmod(0o700)
     orch("up", "--no-python", "./show.sh", "-n", "2", check=0)
     assert list(shown(tmp_path).values()) == [{"strategy": "multi_worker_mirrored"}] * 2
 
 
-def test_a_task_that_orch_serves_knows_them_too(orch, script, tmp_path: Path) -> None:
+def test_a_task_that_orch_serves_knows_them_too(orch: Orch, script: Callable[..., Path], tmp_path: Path) -> None:
     script(WAIT)
     (tmp_path / "tensorflow/python/eager").mkdir(parents=True)
     script(STUB, "tensorflow/__init__.py")
@@ -90,14 +92,14 @@ def test_a_task_that_orch_serves_knows_them_too(orch, script, tmp_path: Path) ->
 
 
 @pytest.mark.root
-def test_tasks_on_other_hosts_know_them(orch, bed: Bed, script, tmp_path: Path) -> None:
+def test_tasks_on_other_hosts_know_them(orch: Orch, bed: Bed, script: Callable[..., Path], tmp_path: Path) -> None:
     script(SHOW)
     ssh = ("-H", "hostA:1,hostB:1", "--set", f"backend.ssh={json.dumps(bed.ssh)}", "--python", sys.executable)
     orch("up", "script.py", *ssh, *SAID, check=0)
     assert shown(tmp_path) == {"worker-0": WORKER_0, "worker-1": WORKER_1}
 
 
-def test_a_plan_shows_what_the_tasks_will_be_told(orch, script) -> None:
+def test_a_plan_shows_what_the_tasks_will_be_told(orch: Orch, script: Callable[..., Path]) -> None:
     script(SHOW)
     tasks = json.loads(orch("plan", "script.py", "-n", "2", *SAID, "--json", check=0).out)["tasks"]
     assert [(task["devices"], task["collectives"]) for task in tasks] == [tuple(WORKER_0[1:]), tuple(WORKER_1[1:])]

@@ -16,6 +16,7 @@ import pytest
 
 from orchestrator.record.lock import Holder, RunLock
 from orchestrator.signals import ENDINGS
+from tests.conftest import Orch, Running
 from tests.live import LiveRun, frozen, is_alive, wait_for_file, wait_until, wait_until_gone, wait_until_ready, write_script
 from tests.worker.controller_double import patched_agent
 
@@ -36,7 +37,7 @@ def run(tmp_path: Path) -> LiveRun:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_the_first_signal_lets_the_tasks_tidy_up(orch, tmp_path: Path, run: LiveRun, number: signal.Signals, code: int) -> None:
+def test_the_first_signal_lets_the_tasks_tidy_up(orch: Orch, tmp_path: Path, run: LiveRun, number: signal.Signals, code: int) -> None:
     write_script(tmp_path, TIDY)
     running = orch.start("up", "script.py", "-n", "2", "--grace", "30")
     tasks = wait_until_ready(tmp_path, "worker-0", "worker-1")
@@ -49,7 +50,7 @@ def test_the_first_signal_lets_the_tasks_tidy_up(orch, tmp_path: Path, run: Live
     assert done.err.splitlines()[-1] == f"orch:   exit code {code}"
 
 
-def test_under_nohup_a_run_outlives_its_terminal(orch, tmp_path: Path) -> None:
+def test_under_nohup_a_run_outlives_its_terminal(orch: Orch, tmp_path: Path) -> None:
     write_script(tmp_path, "ready(); wait_for('go')")
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -62,7 +63,7 @@ def test_under_nohup_a_run_outlives_its_terminal(orch, tmp_path: Path) -> None:
     running.wait(check=0)
 
 
-def test_it_says_what_it_waits_for(orch, tmp_path: Path) -> None:
+def test_it_says_what_it_waits_for(orch: Orch, tmp_path: Path) -> None:
     write_script(tmp_path, f"if TASK == 'worker-2':\n    sys.exit()\n{STUBBORN}")
     running = orch.start("up", "script.py", "-n", "3", "--grace", "0.3")
     wait_until_ready(tmp_path, "worker-0", "worker-1")
@@ -74,7 +75,7 @@ def test_it_says_what_it_waits_for(orch, tmp_path: Path) -> None:
 
 
 @pytest.mark.root
-def test_a_task_that_sigkill_does_not_end_is_named_with_the_reason(orch, tmp_path: Path) -> None:
+def test_a_task_that_sigkill_does_not_end_is_named_with_the_reason(orch: Orch, tmp_path: Path) -> None:
     write_script(tmp_path, STUBBORN)
     running = orch.start("up", "script.py", "-n", "1", "--grace", "0.1")
     (task,) = wait_until_ready(tmp_path, "worker-0").values()
@@ -85,7 +86,7 @@ def test_a_task_that_sigkill_does_not_end_is_named_with_the_reason(orch, tmp_pat
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_second_signal_kills_at_once(orch, tmp_path: Path, run: LiveRun, number: signal.Signals) -> None:
+def test_the_second_signal_kills_at_once(orch: Orch, tmp_path: Path, run: LiveRun, number: signal.Signals) -> None:
     write_script(tmp_path, STUBBORN)
     running = orch.start("up", "script.py", "-n", "2", "--grace", "1000")
     tasks = wait_until_ready(tmp_path, "worker-0", "worker-1")
@@ -98,7 +99,7 @@ def test_the_second_signal_kills_at_once(orch, tmp_path: Path, run: LiveRun, num
     assert {event["code"] for event in run.events() if event["event"] == "task_exited"} == {137}
 
 
-def test_ctrl_c_while_a_failure_is_being_cleared_away_keeps_the_failure(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_ctrl_c_while_a_failure_is_being_cleared_away_keeps_the_failure(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, f"if TASK == 'worker-0':\n    wait_for('worker-1.ready')\n    sys.exit(7)\n{STUBBORN}")
     running = orch.start("up", "script.py", "-n", "2", "--grace", "1000")
     running.wait_for("SIGKILL after 1000 s")
@@ -127,7 +128,7 @@ pump(remote.stdout, sys.stdout.buffer, 0.2)
 """In the place of ssh: the host is this machine, and what comes back from it comes slowly."""
 
 
-def start_far_away(orch, directory: Path, *options: str):
+def start_far_away(orch: Orch, directory: Path, *options: str) -> Running:
     """A task on a host whose link is slow; it has written much more than is there when it has ended."""
     ssh = directory / "slow-ssh"
     ssh.write_text(SLOW_SSH.format(python=sys.executable, cache=str(directory / "cache")))
@@ -138,7 +139,7 @@ def start_far_away(orch, directory: Path, *options: str):
     return orch.start("up", "script.py", *settings, "--quiet", *options)
 
 
-def test_once_it_is_over_a_signal_says_what_is_fetched_and_the_next_leaves_it(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_once_it_is_over_a_signal_says_what_is_fetched_and_the_next_leaves_it(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     """Sixty-four megabytes over a link that would take minutes for them."""
     running = start_far_away(orch, tmp_path)
     run.event("task_swept", task="worker-0")
@@ -155,7 +156,7 @@ def test_once_it_is_over_a_signal_says_what_is_fetched_and_the_next_leaves_it(or
     assert run.log("worker-0", "stderr").endswith(b"orch: the output ends here: the rest was left on far\n")
 
 
-def test_down_now_leaves_what_is_still_fetched(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_down_now_leaves_what_is_still_fetched(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     running = start_far_away(orch, tmp_path, "--json")
     run.event("task_swept", task="worker-0")
     orch("down", "--now", check=0)
@@ -173,7 +174,7 @@ wait
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_while_the_agent_is_starting_ends_it(orch, tmp_path: Path, number: signal.Signals, code: int) -> None:
+def test_a_signal_while_the_agent_is_starting_ends_it(orch: Orch, tmp_path: Path, number: signal.Signals, code: int) -> None:
     slow = tmp_path / "python"
     slow.write_text(SLOW_PYTHON)
     slow.chmod(0o700)
@@ -187,7 +188,7 @@ def test_a_signal_while_the_agent_is_starting_ends_it(orch, tmp_path: Path, numb
     assert f"exit code {code}" in done.err
 
 
-def test_the_limit_of_the_run_holds_while_its_agent_is_starting(orch, tmp_path: Path) -> None:
+def test_the_limit_of_the_run_holds_while_its_agent_is_starting(orch: Orch, tmp_path: Path) -> None:
     slow = tmp_path / "python"
     slow.write_text(SLOW_PYTHON)
     slow.chmod(0o700)
@@ -209,7 +210,7 @@ agent.Agent._obey = obey
 
 @pytest.mark.parametrize(("options", "signals", "code"), [(("--timeout", "10"), 0, 124), (("--timeout", "1000"), 2, 130)])
 def test_an_agent_that_obeys_nothing_does_not_outlast_the_end_of_a_run(
-    orch, tmp_path: Path, run: LiveRun, options: tuple[str, ...], signals: int, code: int
+    orch: Orch, tmp_path: Path, run: LiveRun, options: tuple[str, ...], signals: int, code: int
 ) -> None:
     """A deadline of the user's, and an end that was asked for twice, wait for no agent that gives no sign of life."""
     deaf = tmp_path / "python"
@@ -227,7 +228,7 @@ def test_an_agent_that_obeys_nothing_does_not_outlast_the_end_of_a_run(
 
 
 @pytest.mark.parametrize("moment", range(8))
-def test_ctrl_c_at_any_moment_of_the_start_leaves_nothing(orch, tmp_path: Path, moment: int) -> None:
+def test_ctrl_c_at_any_moment_of_the_start_leaves_nothing(orch: Orch, tmp_path: Path, moment: int) -> None:
     write_script(tmp_path, "sleep()")
     running = orch.start("up", "script.py", "-n", "3")
     wait_until(lambda: list(tmp_path.glob(".orch/runs/*/lock")), "run")
@@ -240,7 +241,7 @@ def test_ctrl_c_at_any_moment_of_the_start_leaves_nothing(orch, tmp_path: Path, 
 # --- from another terminal ---------------------------------------------------------------------
 
 
-def test_down_ends_an_attached_run(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_down_ends_an_attached_run(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, TIDY)
     running = orch.start("up", "script.py", "-n", "2")
     tasks = wait_until_ready(tmp_path, "worker-0", "worker-1")
@@ -254,7 +255,7 @@ def test_down_ends_an_attached_run(orch, tmp_path: Path, run: LiveRun) -> None:
     assert "it was not running" in again.out
 
 
-def test_down_ends_a_detached_run(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_down_ends_a_detached_run(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, TIDY)
     started = orch("up", "-d", "script.py", "-n", "2", check=0)
     assert started.out.strip() == run.path.name
@@ -268,7 +269,7 @@ def test_down_ends_a_detached_run(orch, tmp_path: Path, run: LiveRun) -> None:
     wait_until(lambda: not is_alive(controller), "end of the controller")
 
 
-def test_down_now_does_not_wait_for_the_grace_period(orch, tmp_path: Path) -> None:
+def test_down_now_does_not_wait_for_the_grace_period(orch: Orch, tmp_path: Path) -> None:
     write_script(tmp_path, STUBBORN)
     orch("up", "-d", "script.py", "-n", "2", "--grace", "1000", check=0)
     tasks = wait_until_ready(tmp_path, "worker-0", "worker-1")
@@ -277,7 +278,7 @@ def test_down_now_does_not_wait_for_the_grace_period(orch, tmp_path: Path) -> No
     orch("wait", check=143)
 
 
-def test_down_now_asks_twice_though_the_controller_is_slow_to_hear(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_down_now_asks_twice_though_the_controller_is_slow_to_hear(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     """Two signals that wait are one: it would have all of its grace period."""
     write_script(tmp_path, STUBBORN)
     orch("up", "-d", "script.py", "-n", "2", "--grace", "1000", check=0)
@@ -292,7 +293,7 @@ def test_down_now_asks_twice_though_the_controller_is_slow_to_hear(orch, tmp_pat
     orch("wait", check=143)
 
 
-def test_no_thread_takes_what_the_main_one_holds_back(orch, tmp_path: Path, run: LiveRun) -> None:
+def test_no_thread_takes_what_the_main_one_holds_back(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     """A signal that comes while the verdict is being written would end the controller without one."""
     write_script(tmp_path, STUBBORN)
     running = orch.start("up", "script.py", "-n", "2", "--grace", "0")
@@ -308,7 +309,7 @@ def test_no_thread_takes_what_the_main_one_holds_back(orch, tmp_path: Path, run:
 
 
 @pytest.mark.parametrize("code", [0, 7])
-def test_wait_ends_as_the_run_does(orch, tmp_path: Path, code: int) -> None:
+def test_wait_ends_as_the_run_does(orch: Orch, tmp_path: Path, code: int) -> None:
     write_script(tmp_path, f"wait_for('go')\nsys.exit({code})")
     orch("up", "-d", "script.py", "-n", "2", check=0)
     waiting = orch.start("wait")
@@ -319,7 +320,7 @@ def test_wait_ends_as_the_run_does(orch, tmp_path: Path, code: int) -> None:
     waiting.wait(check=code)
 
 
-def test_a_detached_run_outlives_the_shell_that_started_it(orch, tmp_path: Path) -> None:
+def test_a_detached_run_outlives_the_shell_that_started_it(orch: Orch, tmp_path: Path) -> None:
     write_script(tmp_path, "ready(); wait_for('go')")
     shell = f"'{sys.executable}' -m orchestrator up -d script.py -n 1 >/dev/null && kill -9 -$$"
     # setsid: the shell leads the group that it kills.

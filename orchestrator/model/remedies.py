@@ -98,7 +98,8 @@ REMEDIES = (
     Remedy(
         "AttributeError",
         r"object has no attribute '(?:fit_generator|evaluate_generator|predict_generator|predict_classes|predict_proba)'",
-        "this is a method of Keras 2's: fit, evaluate and predict of Keras 3 take generators, and tf.argmax(predictions, -1) gives the classes",
+        "this is a method of Keras 2's: fit, evaluate and predict of Keras 3 take generators, "
+        "and tf.argmax(predictions, -1) gives the classes",
     ),
     Remedy(
         "ValueError",

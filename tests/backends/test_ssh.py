@@ -10,11 +10,14 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.bed import Bed
+from tests.conftest import Completed, Orch
 from tests.live import LiveRun
 
 pytestmark = pytest.mark.root
@@ -27,12 +30,12 @@ print(json.dumps({"host": socket.gethostname(), "cwd": os.getcwd(), "argv": sys.
 """
 
 
-def up(orch, bed: Bed, hosts: str, *options: str, **settings):
+def up(orch: Orch, bed: Bed, hosts: str, *options: str, **settings: Any) -> Completed:
     """`orch up script.py` on these hosts, to its end."""
     return orch("up", "script.py", "-H", hosts, "--set", f"backend.ssh={json.dumps(bed.ssh)}", *options, **settings)
 
 
-def seen(directory: Path) -> dict[str, dict]:
+def seen(directory: Path) -> dict[str, dict[str, Any]]:
     """What each task of the latest run has printed, by task."""
     found = {}
     for log in (LiveRun(directory).path / "attempt-1").glob("*/stdout.log"):
@@ -40,7 +43,7 @@ def seen(directory: Path) -> dict[str, dict]:
     return found
 
 
-def test_tasks_run_where_the_slots_are_and_know_each_other(orch, bed: Bed, script, tmp_path: Path) -> None:
+def test_tasks_run_where_the_slots_are_and_know_each_other(orch: Orch, bed: Bed, script: Callable[..., Path], tmp_path: Path) -> None:
     script(SHOW)
     up(orch, bed, "hostA:1,hostB:2,localhost:1", check=0)
     tasks = seen(tmp_path)
@@ -61,7 +64,7 @@ def test_tasks_run_where_the_slots_are_and_know_each_other(orch, bed: Bed, scrip
     assert {task["cwd"] for task in tasks.values()} == {str(tmp_path)}
 
 
-def test_what_a_task_is_given_is_data_not_shell(orch, bed: Bed, script, tmp_path: Path) -> None:
+def test_what_a_task_is_given_is_data_not_shell(orch: Orch, bed: Bed, script: Callable[..., Path], tmp_path: Path) -> None:
     """Quotes, dollars and newlines arrive as they are, and nobody reads a secret in `ps`."""
     script("import subprocess, sys\nprint(subprocess.check_output(['ps', '-eo', 'args'], text=True), file=sys.stderr)\n" + SHOW)
     # The whole machine's `ps` is looked through, so the word must be nobody else's.
@@ -79,7 +82,7 @@ def test_what_a_task_is_given_is_data_not_shell(orch, bed: Bed, script, tmp_path
     assert mark not in shown
 
 
-def test_a_host_keeps_one_worker_package_and_mends_it(orch, bed: Bed, script, tmp_path: Path) -> None:
+def test_a_host_keeps_one_worker_package_and_mends_it(orch: Orch, bed: Bed, script: Callable[..., Path], tmp_path: Path) -> None:
     script(SHOW)
     up(orch, bed, "hostA", check=0)
     (kept,) = (bed["hostA"].files / "home/.cache/orch").glob("worker-*")
@@ -94,7 +97,7 @@ def test_a_host_keeps_one_worker_package_and_mends_it(orch, bed: Bed, script, tm
     assert kept.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_host_without_a_cache_uses_a_directory_for_the_time(orch, bed: Bed, script, tmp_path: Path) -> None:
+def test_a_host_without_a_cache_uses_a_directory_for_the_time(orch: Orch, bed: Bed, script: Callable[..., Path], tmp_path: Path) -> None:
     script(SHOW)
     cache = bed["hostA"].files / "home/.cache"
     moved = cache.rename(cache.with_name("aside")) if cache.exists() else None
@@ -107,7 +110,7 @@ def test_a_host_without_a_cache_uses_a_directory_for_the_time(orch, bed: Bed, sc
             moved.rename(cache)
 
 
-def test_what_a_hosts_shell_prints_is_no_frame(orch, bed: Bed, script, tmp_path: Path) -> None:
+def test_what_a_hosts_shell_prints_is_no_frame(orch: Orch, bed: Bed, script: Callable[..., Path], tmp_path: Path) -> None:
     script(SHOW)
     (bed["hostA"].files / "home/.bashrc").write_text("echo 'Welcome to hostA!'; echo orch >&2\n")
     try:
@@ -118,7 +121,7 @@ def test_what_a_hosts_shell_prints_is_no_frame(orch, bed: Bed, script, tmp_path:
     assert "its shell printed: Welcome to hostA!" in (LiveRun(tmp_path).path / "agents/hostA.log").read_text()
 
 
-def test_setup_lines_run_before_python_and_may_read_and_print(orch, bed: Bed, script, tmp_path: Path) -> None:
+def test_setup_lines_run_before_python_and_may_read_and_print(orch: Orch, bed: Bed, script: Callable[..., Path], tmp_path: Path) -> None:
     script(SHOW)
     setup = ["export FROM_SETUP='a b'", "echo noise", "cat", "PATH=$HOME/bin:$PATH"]
     (bed["hostA"].files / "home/bin").mkdir(exist_ok=True)
@@ -131,14 +134,14 @@ def test_setup_lines_run_before_python_and_may_read_and_print(orch, bed: Bed, sc
     assert "host hostA cannot be reached: a line of setup: failed there: broken" in done.err
 
 
-def test_a_hostfile_and_uneven_slots(orch, bed: Bed, script, tmp_path: Path) -> None:
+def test_a_hostfile_and_uneven_slots(orch: Orch, bed: Bed, script: Callable[..., Path], tmp_path: Path) -> None:
     script(SHOW)
     (tmp_path / "hosts").write_text("# ours\nhostA slots=1\nhostB:1\nhostA\n")
     orch("up", "script.py", "--hostfile", "hosts", "--set", f"backend.ssh={json.dumps(bed.ssh)}", check=0)
     assert sorted(task["host"] for task in seen(tmp_path).values()) == ["hostA", "hostA", "hostB"]
 
 
-def test_a_run_directory_that_a_host_sees_is_named_there(orch, bed: Bed, script, tmp_path: Path) -> None:
+def test_a_run_directory_that_a_host_sees_is_named_there(orch: Orch, bed: Bed, script: Callable[..., Path], tmp_path: Path) -> None:
     """`tmp_path` is the same on all hosts, `bed.own` is not."""
     script(SHOW)
     up(orch, bed, "hostA", check=0)
@@ -152,7 +155,9 @@ def test_a_run_directory_that_a_host_sees_is_named_there(orch, bed: Bed, script,
         shutil.rmtree(home)
 
 
-def test_a_jump_host_and_a_shared_connection_of_the_users_own_configuration(orch, bed: Bed, script, tmp_path: Path) -> None:
+def test_a_jump_host_and_a_shared_connection_of_the_users_own_configuration(
+    orch: Orch, bed: Bed, script: Callable[..., Path], tmp_path: Path
+) -> None:
     """And settings that are for people who log in: a command, a terminal, a forwarding that would fail."""
     script(SHOW)
     control = bed.root / "control-%C"
@@ -167,7 +172,7 @@ def test_a_jump_host_and_a_shared_connection_of_the_users_own_configuration(orch
         subprocess.run([*bed.ssh, "-O", "exit", "hostB"], check=True, capture_output=True)
 
 
-def test_a_dry_run_prints_the_exact_command(orch, bed: Bed, script) -> None:
+def test_a_dry_run_prints_the_exact_command(orch: Orch, bed: Bed, script: Callable[..., Path]) -> None:
     script(SHOW)
     done = up(orch, bed, "hostA:2,me@hostB", "--python", "/opt/a b/python", "--dry-run", check=0)
     assert "ssh -F " in done.out
@@ -180,7 +185,7 @@ def test_a_dry_run_prints_the_exact_command(orch, bed: Bed, script) -> None:
 # --- hosts that cannot be reached --------------------------------------------------------------
 
 
-def test_every_host_that_fails_is_named_with_ssh_s_own_words_and_a_remedy(orch, bed: Bed, script) -> None:
+def test_every_host_that_fails_is_named_with_ssh_s_own_words_and_a_remedy(orch: Orch, bed: Bed, script: Callable[..., Path]) -> None:
     script(SHOW)
     bed.write_config(f"Host stranger\n  HostName {bed['hostC'].address}\n  HostKeyAlias stranger")
     bed["hostA"].stop_sshd()
@@ -196,7 +201,7 @@ def test_every_host_that_fails_is_named_with_ssh_s_own_words_and_a_remedy(orch, 
     assert "ssh-keyscan stranger" in lines["stranger"]
 
 
-def test_a_refused_key_and_a_wrong_user(orch, bed: Bed, script) -> None:
+def test_a_refused_key_and_a_wrong_user(orch: Orch, bed: Bed, script: Callable[..., Path]) -> None:
     script(SHOW)
     done = up(orch, bed, "nobody-there@hostA", check=125)
     assert re.search(r"host hostA cannot be reached: .*Permission denied \(publickey\).*ssh-copy-id hostA", done.err)
@@ -210,14 +215,14 @@ def test_a_refused_key_and_a_wrong_user(orch, bed: Bed, script) -> None:
         ("/bin/false", "what ssh has started there ended with exit code 1"),
     ],
 )
-def test_a_host_without_the_python(orch, bed: Bed, script, python: str, words: str) -> None:
+def test_a_host_without_the_python(orch: Orch, bed: Bed, script: Callable[..., Path], python: str, words: str) -> None:
     script(SHOW)
     done = up(orch, bed, "hostA", "--python", python, check=125)
     assert f"host hostA cannot be reached: {words}" in done.err
     assert "Traceback" not in done.err
 
 
-def test_a_python_that_is_too_old_says_so(orch, bed: Bed, script) -> None:
+def test_a_python_that_is_too_old_says_so(orch: Orch, bed: Bed, script: Callable[..., Path]) -> None:
     script(SHOW)
     old = bed["hostA"].files / "home/old"
     text = "import sys;sys.version_info=(3,6,8);exec(sys.argv[-1])"
@@ -227,7 +232,9 @@ def test_a_python_that_is_too_old_says_so(orch, bed: Bed, script) -> None:
     assert "is Python 3.6; orch needs 3.10 or newer there; set python: for hostA" in done.err
 
 
-def test_hosts_whose_tensorflow_differs_are_said_before_the_start(orch, bed: Bed, script, tmp_path: Path) -> None:
+def test_hosts_whose_tensorflow_differs_are_said_before_the_start(
+    orch: Orch, bed: Bed, script: Callable[..., Path], tmp_path: Path
+) -> None:
     script(SHOW)
     hosts = {}
     for name, version in {"hostA": "2.19.0", "hostB": "2.21.0", "hostC": "2.21.0"}.items():
@@ -240,7 +247,7 @@ def test_hosts_whose_tensorflow_differs_are_said_before_the_start(orch, bed: Bed
     assert "orch: the hosts' TensorFlow differs: 2.19.0 on hostA; 2.21.0 on hostB, hostC; a cluster of them may hang" in done.err
 
 
-def test_an_sshd_that_takes_few_connections_is_asked_again(orch, bed: Bed, script, tmp_path: Path) -> None:
+def test_an_sshd_that_takes_few_connections_is_asked_again(orch: Orch, bed: Bed, script: Callable[..., Path], tmp_path: Path) -> None:
     """MaxStartups drops connections at random; one that was dropped is made again."""
     script(SHOW)
     bed["hostA"].stop_sshd()
@@ -251,7 +258,7 @@ def test_an_sshd_that_takes_few_connections_is_asked_again(orch, bed: Bed, scrip
     assert len(seen(tmp_path)) == 3
 
 
-def test_a_host_that_does_not_answer_is_named_and_ctrl_c_waits_for_nobody(orch, bed: Bed, script) -> None:
+def test_a_host_that_does_not_answer_is_named_and_ctrl_c_waits_for_nobody(orch: Orch, bed: Bed, script: Callable[..., Path]) -> None:
     script(SHOW)
     bed["hostB"].filter_ports(22, 22)
     running = orch.start("up", "script.py", "-H", "hostA,hostB", "--set", f"backend.ssh={json.dumps(bed.ssh)}")
@@ -263,7 +270,7 @@ def test_a_host_that_does_not_answer_is_named_and_ctrl_c_waits_for_nobody(orch, 
 @pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_many_hosts(orch, bed: Bed, script, tmp_path: Path, soaks: bool) -> None:
+def test_many_hosts(orch: Orch, bed: Bed, script: Callable[..., Path], tmp_path: Path, soaks: bool) -> None:
     """Many names for three hosts: each has an agent of its own, and every agent tries every other one."""
     script(SHOW)
     count = 50 if soaks else 12
@@ -280,7 +287,9 @@ def test_many_hosts(orch, bed: Bed, script, tmp_path: Path, soaks: bool) -> None
 # --- between the hosts -------------------------------------------------------------------------
 
 
-def test_a_port_that_a_firewall_drops_is_named_before_anything_starts(orch, bed: Bed, script, tmp_path: Path) -> None:
+def test_a_port_that_a_firewall_drops_is_named_before_anything_starts(
+    orch: Orch, bed: Bed, script: Callable[..., Path], tmp_path: Path
+) -> None:
     script(SHOW)
     bed["hostB"].filter_ports(21000, 21099)
     done = up(orch, bed, "hostA,hostB,hostC", "--ports", "21000-21099", check=125)
@@ -290,7 +299,7 @@ def test_a_port_that_a_firewall_drops_is_named_before_anything_starts(orch, bed:
     assert "firewall" in said[0]
 
 
-def test_an_interface_and_an_address_can_be_chosen(orch, bed: Bed, script, tmp_path: Path) -> None:
+def test_an_interface_and_an_address_can_be_chosen(orch: Orch, bed: Bed, script: Callable[..., Path], tmp_path: Path) -> None:
     script(SHOW)
     hosts = {"hostA": {"address": bed["hostA"].address6}, "hostB": {"interface": "eth0"}}
     orch("up", "script.py", "--set", f"backend.hosts={json.dumps(hosts)}", "--set", f"backend.ssh={json.dumps(bed.ssh)}", check=0)
@@ -304,7 +313,7 @@ def test_an_interface_and_an_address_can_be_chosen(orch, bed: Bed, script, tmp_p
     }
 
 
-def test_addresses_on_different_networks_are_told_apart(orch, bed: Bed, script) -> None:
+def test_addresses_on_different_networks_are_told_apart(orch: Orch, bed: Bed, script: Callable[..., Path]) -> None:
     script(SHOW)
     bed["hostA"].run("ip", "addr", "add", "10.77.0.1/24", "dev", "lo")
     hosts = {"hostA": {"address": "10.77.0.1"}, "hostB": None}
@@ -318,7 +327,7 @@ def test_addresses_on_different_networks_are_told_apart(orch, bed: Bed, script) 
     assert "set address: or interface: for hostA" in done.err
 
 
-def test_an_interface_that_is_not_there(orch, bed: Bed, script) -> None:
+def test_an_interface_that_is_not_there(orch: Orch, bed: Bed, script: Callable[..., Path]) -> None:
     script(SHOW)
     hosts = {"hostA": {"interface": "ib0"}, "hostB": None}
     done = orch("up", "script.py", "--set", f"backend.hosts={json.dumps(hosts)}", "--set", f"backend.ssh={json.dumps(bed.ssh)}", check=125)
@@ -341,7 +350,9 @@ while not os.path.exists("go"):
 # None is one that the kernel gives to connections.
 
 
-def test_a_task_that_listens_and_is_not_reached_is_waited_for_with_who_cannot_reach_it(orch, bed: Bed, script, tmp_path: Path) -> None:
+def test_a_task_that_listens_and_is_not_reached_is_waited_for_with_who_cannot_reach_it(
+    orch: Orch, bed: Bed, script: Callable[..., Path], tmp_path: Path
+) -> None:
     """A firewall lets the first port through, by which the hosts were tried, and not the second."""
     script(LISTEN)
     bed["hostB"].filter_ports(22001, 22099)
@@ -357,7 +368,9 @@ def test_a_task_that_listens_and_is_not_reached_is_waited_for_with_who_cannot_re
     assert {event["task"] for event in LiveRun(tmp_path).events() if event["event"] == "task_up"} == {"worker-0", "worker-1", "worker-2"}
 
 
-def test_a_task_that_is_never_reached_is_the_one_that_the_deadline_names(orch, bed: Bed, script, tmp_path: Path) -> None:
+def test_a_task_that_is_never_reached_is_the_one_that_the_deadline_names(
+    orch: Orch, bed: Bed, script: Callable[..., Path], tmp_path: Path
+) -> None:
     script(LISTEN)
     bed["hostB"].filter_ports(23001, 23099)
     done = up(orch, bed, "hostA:1,hostB:2,hostC:1", "--ports", "23000-23099", "--start-timeout", "15", check=124)

@@ -9,11 +9,13 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.backends.code import collect
 from tests.bed import Bed
+from tests.conftest import Completed, Orch
 from tests.live import LiveRun
 
 pytestmark = pytest.mark.root
@@ -21,7 +23,7 @@ pytestmark = pytest.mark.root
 PROGRAM = "import helper, os, sys\nprint(helper.WORD, os.getcwd(), os.path.exists('data.bin'))\nopen('left-here', 'w').close()\n"
 
 
-def up(orch, bed: Bed, hosts: str, *options: str, at: Path | None = None, **settings):
+def up(orch: Orch, bed: Bed, hosts: str, *options: str, at: Path | None = None, **settings: Any) -> Completed:
     """`at`: the working directory, if it is not the one here, and where the script lies."""
     words = ("script.py",) if at is None else (str(at / "script.py"), "--workdir", str(at))
     return orch("up", *words, "-H", hosts, "--set", f"backend.ssh={json.dumps(bed.ssh)}", *options, **settings)
@@ -44,7 +46,7 @@ def printed(directory: Path, task: str = "worker-0") -> list[str]:
     return LiveRun(directory).log(task).decode().split()
 
 
-def test_a_directory_that_is_copied(orch, bed: Bed, project: Path) -> None:
+def test_a_directory_that_is_copied(orch: Orch, bed: Bed, project: Path) -> None:
     up(orch, bed, "hostA,hostB", "--set", "backend.code=ship", check=0)
     word, cwd, has_data = printed(project)
     assert (word, has_data) == ("first", "False")
@@ -63,7 +65,7 @@ def test_a_directory_that_is_copied(orch, bed: Bed, project: Path) -> None:
     assert {path.stat().st_mode & 0o777 for path in (cache / "code").iterdir()} == {0o700}
 
 
-def test_what_has_been_spoiled_on_a_host_is_mended_and_what_is_old_goes(orch, bed: Bed, project: Path) -> None:
+def test_what_has_been_spoiled_on_a_host_is_mended_and_what_is_old_goes(orch: Orch, bed: Bed, project: Path) -> None:
     up(orch, bed, "hostA", "--set", "backend.code=ship", check=0)
     directory = bed["hostA"].files / "home" / Path(printed(project)[1]).relative_to(bed.own / "home")
     assert (directory / "left-here").exists()
@@ -82,7 +84,7 @@ def test_what_has_been_spoiled_on_a_host_is_mended_and_what_is_old_goes(orch, be
     assert not unused.exists()
 
 
-def test_programs_keep_their_permission(orch, bed: Bed, project: Path) -> None:
+def test_programs_keep_their_permission(orch: Orch, bed: Bed, project: Path) -> None:
     orch(
         *("up", "--no-python", "./run.sh", "-H", "hostA", "--set", "backend.code=ship", "--set", f"backend.ssh={json.dumps(bed.ssh)}"),
         check=0,
@@ -154,14 +156,14 @@ def test_runs_that_are_kept_in_the_directory_are_not_copied(tmp_path: Path, with
     assert copied(beside / "runs/one", runs=beside / "runs") == ["events.jsonl"], "what is asked for is not hidden"
 
 
-def test_runs_beside_the_script_do_not_reach_the_hosts(orch, bed: Bed, tmp_path: Path) -> None:
+def test_runs_beside_the_script_do_not_reach_the_hosts(orch: Orch, bed: Bed, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("import glob\nprint(sorted(glob.glob('**', recursive=True)))\n")
     for _ in range(2):
         up(orch, bed, "hostA", "--set", "backend.code=ship", "--run-dir", "mine", check=0)
     assert ast.literal_eval(LiveRun(tmp_path, "mine").log("worker-0").decode()) == ["mine", "script.py"]
 
 
-def test_names_that_are_odd_arrive(orch, bed: Bed, tmp_path: Path) -> None:
+def test_names_that_are_odd_arrive(orch: Orch, bed: Bed, tmp_path: Path) -> None:
     names = [b"with space", b"tab\t and \n newline", "\N{SNOWMAN}".encode(), b"not utf-8 \xff", b"-dash", b"'quote\"$HOME"]
     for name in names:
         (tmp_path / os.fsdecode(name)).touch()
@@ -171,7 +173,7 @@ def test_names_that_are_odd_arrive(orch, bed: Bed, tmp_path: Path) -> None:
     assert set(ast.literal_eval(LiveRun(tmp_path).log("worker-0").decode())) == {*names, b"script.py", b".lock"}
 
 
-def test_a_script_that_git_ignores_is_refused(orch, bed: Bed, project: Path) -> None:
+def test_a_script_that_git_ignores_is_refused(orch: Orch, bed: Bed, project: Path) -> None:
     (project / ".gitignore").write_text("script.py\n")
     done = up(orch, bed, "hostA", "--set", "backend.code=ship", check=2)
     assert "script.py would not be copied to the hosts, since git ignores it" in done.err
@@ -182,14 +184,14 @@ def test_a_script_that_git_ignores_is_refused(orch, bed: Bed, project: Path) -> 
     assert "runs/script.py would not be copied to the hosts, since it lies where runs are kept" in done.err
 
 
-def test_too_much_is_counted(orch, bed: Bed, project: Path) -> None:
+def test_too_much_is_counted(orch: Orch, bed: Bed, project: Path) -> None:
     (project / ".gitignore").unlink()
     done = up(orch, bed, "hostA", "--set", "backend.code=ship", "--set", "backend.code_limit_mb=4", check=2)
     assert "5.0 MB in 4 files, the limit is 4 MB" in done.err
     assert "the largest: data.bin (5.0 MB)" in done.err
 
 
-def test_a_shared_directory_is_compared(orch, bed: Bed, tmp_path: Path) -> None:
+def test_a_shared_directory_is_compared(orch: Orch, bed: Bed, tmp_path: Path) -> None:
     """`bed.own` is a directory of which every host has another one."""
     for place in (bed.own, bed["hostA"].files, bed["hostB"].files):
         (place / "work").mkdir()
@@ -224,7 +226,7 @@ def everywhere(bed: Bed) -> Iterator[list[Path]]:
         shutil.rmtree(place)
 
 
-def test_an_old_copy_of_anything_that_a_run_is_made_of_is_refused(orch, bed: Bed, everywhere: list[Path]) -> None:
+def test_an_old_copy_of_anything_that_a_run_is_made_of_is_refused(orch: Orch, bed: Bed, everywhere: list[Path]) -> None:
     """Not Python alone, nor the first 500 files: all of it, and for any program."""
     for place in everywhere:
         (place / "script.py").write_text("import z_last\nprint(z_last.WORD, open('config.yaml').read(), open('metrics.json').read())\n")
@@ -258,7 +260,7 @@ def test_an_old_copy_of_anything_that_a_run_is_made_of_is_refused(orch, bed: Bed
     assert "compared by size" not in done.err
 
 
-def test_what_is_wrong_on_several_hosts_is_said_once_and_names_all_of_them(orch, bed: Bed) -> None:
+def test_what_is_wrong_on_several_hosts_is_said_once_and_names_all_of_them(orch: Orch, bed: Bed) -> None:
     (bed.own / "here").mkdir()
     (bed.own / "here/script.py").write_text("")
     try:
@@ -268,6 +270,6 @@ def test_what_is_wrong_on_several_hosts_is_said_once_and_names_all_of_them(orch,
     assert f"Error: hosts hostA, hostB: the working directory '{bed.own}/here' does not exist" in done.err
 
 
-def test_a_script_outside_of_what_is_copied_is_refused(orch, bed: Bed, project: Path) -> None:
+def test_a_script_outside_of_what_is_copied_is_refused(orch: Orch, bed: Bed, project: Path) -> None:
     done = orch("up", "/etc/passwd", "-H", "hostA", "--set", "backend.code=ship", check=2)
     assert "lies outside of" in done.err

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.bed import Bed
+from tests.conftest import Completed, Orch
 from tests.live import wait_until
 
 pytestmark = pytest.mark.root
@@ -29,7 +30,7 @@ __version__ = "2.{}.0"
 """
 
 
-def doctor(orch, bed: Bed, hosts: object, *words: str, **settings):
+def doctor(orch: Orch, bed: Bed, hosts: object, *words: str, **settings: Any) -> Completed:
     """`hosts` as the document has them, which no -H can say in full."""
     options = ("--set", f"backend.hosts={json.dumps(hosts)}", "--set", f"backend.ssh={json.dumps(bed.ssh)}")
     return orch("doctor", *options, *words, **settings)
@@ -53,7 +54,7 @@ def findings(found: dict[str, Any], topic: str) -> list[tuple[str, str, list[str
     return [(one["severity"], one["what"], one["hosts"]) for one in found["findings"] if one["topic"] == topic]
 
 
-def test_three_hosts_at_once_each_with_its_own_trouble(orch, bed: Bed) -> None:
+def test_three_hosts_at_once_each_with_its_own_trouble(orch: Orch, bed: Bed) -> None:
     """One cannot be reached, two have different versions; what two have in common is said once, with both names."""
     hosts = {
         "hostA": {"slots": 2, "python": interpreter(bed, "hostA", 21)},
@@ -87,7 +88,7 @@ def test_three_hosts_at_once_each_with_its_own_trouble(orch, bed: Bed) -> None:
     assert found["wanted"]["shares"] == {"hostA": 2, "hostB": 1, "hostC": 1}
 
 
-def test_a_host_without_tensorflow_and_this_machine_beside_it(orch, bed: Bed, tmp_path: Path) -> None:
+def test_a_host_without_tensorflow_and_this_machine_beside_it(orch: Orch, bed: Bed, tmp_path: Path) -> None:
     """This machine needs no ssh, and has its own interpreter."""
     here = tmp_path / "python"
     (tmp_path / "tensorflow.py").write_text(TENSORFLOW.format(21))
@@ -107,7 +108,7 @@ def test_a_host_without_tensorflow_and_this_machine_beside_it(orch, bed: Bed, tm
     assert "error" not in {one["severity"] for one in found["findings"]}
 
 
-def test_every_way_not_to_be_reached_has_the_remedy_of_orch_up(orch, bed: Bed, tmp_path: Path) -> None:
+def test_every_way_not_to_be_reached_has_the_remedy_of_orch_up(orch: Orch, bed: Bed, tmp_path: Path) -> None:
     bed["hostB"].stop_sshd()
     bed["hostB"].start_sshd(key="hostC")
     (tmp_path / "hosts").write_text("nobody@hostA slots=2\nhostB:1\nhostC\nnowhere.invalid\n")
@@ -124,7 +125,7 @@ def test_every_way_not_to_be_reached_has_the_remedy_of_orch_up(orch, bed: Bed, t
     assert not [one for one in found["findings"] if one["topic"] in ("python", "tensorflow")]
 
 
-def test_a_link_that_is_cut_and_ctrl_c_leave_nothing_on_a_host(orch, bed: Bed) -> None:
+def test_a_link_that_is_cut_and_ctrl_c_leave_nothing_on_a_host(orch: Orch, bed: Bed) -> None:
     """What was asked ends with the one who asks; the fixture looks for what is left on the host."""
     slow = interpreter(bed, "hostA", 21)
     module = bed["hostA"].files / "home/site/tensorflow.py"

@@ -10,13 +10,16 @@ import shlex
 import shutil
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from tests.bed import Bed
 from tests.clock import Clock
+from tests.conftest import Orch, Running
 from tests.live import LiveRun, wait_until, wait_until_gone, wait_until_ready, write_script
 
 pytestmark = pytest.mark.root
@@ -37,14 +40,14 @@ def run(tmp_path: Path) -> LiveRun:
     return LiveRun(tmp_path)
 
 
-def start(orch, bed: Bed, hosts: str, *options: str):
+def start(orch: Orch, bed: Bed, hosts: str, *options: str) -> Running:
     return orch.start(
         *("up", "script.py", "-H", hosts, "--set", f"backend.ssh={json.dumps(bed.ssh)}"),
         *("--set", f"backend.lost_after_s={LOST_AFTER_S}", "--grace", "1", *options),
     )
 
 
-def start_resisting(orch, bed: Bed, directory: Path, *options: str):
+def start_resisting(orch: Orch, bed: Bed, directory: Path, *options: str) -> tuple[Running, dict[str, psutil.Process]]:
     """Three tasks on three hosts that only SIGKILL ends, each with a child in a session of its own."""
     write_script(directory, RESISTING)
     running = start(orch, bed, "hostA,hostB,hostC", *options)
@@ -52,14 +55,14 @@ def start_resisting(orch, bed: Bed, directory: Path, *options: str):
     return running, wait_until_ready(directory, *names, *(f"child-of-{name}" for name in names))
 
 
-def test_nothing_survives_a_controller_that_is_killed(orch, bed: Bed, tmp_path: Path, run: LiveRun) -> None:
+def test_nothing_survives_a_controller_that_is_killed(orch: Orch, bed: Bed, tmp_path: Path, run: LiveRun) -> None:
     running, processes = start_resisting(orch, bed, tmp_path, *HEARD_OF_ONLY)
     os.kill(run.controller().pid, signal.SIGKILL)
     wait_until_gone(processes.values())
     running.wait()
 
 
-def test_a_cut_link_ends_the_tasks_on_both_sides_of_it(orch, bed: Bed, tmp_path: Path, run: LiveRun) -> None:
+def test_a_cut_link_ends_the_tasks_on_both_sides_of_it(orch: Orch, bed: Bed, tmp_path: Path, run: LiveRun) -> None:
     running, processes = start_resisting(orch, bed, tmp_path)
     bed["hostB"].cut()
     done = running.wait(check=125)
@@ -68,7 +71,7 @@ def test_a_cut_link_ends_the_tasks_on_both_sides_of_it(orch, bed: Bed, tmp_path:
     wait_until_gone(processes.values())
 
 
-def test_a_killed_sshd_is_a_lost_host(orch, bed: Bed, tmp_path: Path, run: LiveRun) -> None:
+def test_a_killed_sshd_is_a_lost_host(orch: Orch, bed: Bed, tmp_path: Path, run: LiveRun) -> None:
     running, processes = start_resisting(orch, bed, tmp_path, *HEARD_OF_ONLY)
     bed["hostC"].end_sessions()
     done = running.wait(check=125)
@@ -77,7 +80,7 @@ def test_a_killed_sshd_is_a_lost_host(orch, bed: Bed, tmp_path: Path, run: LiveR
     wait_until_gone(processes.values())
 
 
-def test_an_sshd_that_is_restarted_ends_nothing(orch, bed: Bed, tmp_path: Path) -> None:
+def test_an_sshd_that_is_restarted_ends_nothing(orch: Orch, bed: Bed, tmp_path: Path) -> None:
     write_script(tmp_path, "ready(); wait_for('go')")
     running = start(orch, bed, "hostA,hostB")
     wait_until_ready(tmp_path, "worker-0", "worker-1")
@@ -87,7 +90,7 @@ def test_an_sshd_that_is_restarted_ends_nothing(orch, bed: Bed, tmp_path: Path) 
     running.wait(check=0)
 
 
-def test_an_agent_that_is_killed_takes_its_tasks_along(orch, bed: Bed, tmp_path: Path, run: LiveRun) -> None:
+def test_an_agent_that_is_killed_takes_its_tasks_along(orch: Orch, bed: Bed, tmp_path: Path, run: LiveRun) -> None:
     running, processes = start_resisting(orch, bed, tmp_path)
     agent = next(event["pid"] for event in run.events() if event["event"] == "host_ready" and event["host"] == "hostA")
     os.kill(agent, signal.SIGKILL)
@@ -102,7 +105,7 @@ def test_an_agent_that_is_killed_takes_its_tasks_along(orch, bed: Bed, tmp_path:
     start(orch, bed, "hostA").wait(check=0)  # the next agent takes away what the killed one has left; the fixture looks
 
 
-def test_the_first_failure_on_a_host_ends_the_others_and_is_told_with_its_traceback(orch, bed: Bed, tmp_path: Path) -> None:
+def test_the_first_failure_on_a_host_ends_the_others_and_is_told_with_its_traceback(orch: Orch, bed: Bed, tmp_path: Path) -> None:
     write_script(tmp_path, "ready(); wait_for('worker-0.ready', 'worker-1.ready')\nif TASK == 'worker-1': raise KeyError('mine')\nsleep()")
     done = start(orch, bed, "hostA,hostB").wait(check=1)
     assert "first failure: worker-1 on hostB: exit code 1" in done.err
@@ -110,7 +113,7 @@ def test_the_first_failure_on_a_host_ends_the_others_and_is_told_with_its_traceb
     assert "stopped because of it: worker-0" in done.err
 
 
-def test_a_stalled_link_blocks_no_task_and_loses_no_byte(orch, bed: Bed, tmp_path: Path, run: LiveRun) -> None:
+def test_a_stalled_link_blocks_no_task_and_loses_no_byte(orch: Orch, bed: Bed, tmp_path: Path, run: LiveRun) -> None:
     """Ten megabytes while the link is down: the task goes on, and afterwards everything is there."""
     write_script(
         tmp_path,
@@ -138,7 +141,7 @@ def test_a_stalled_link_blocks_no_task_and_loses_no_byte(orch, bed: Bed, tmp_pat
         assert run.log(task, "stderr") == b"the last words\n"
 
 
-def test_a_full_disk_on_a_host_is_named_with_the_host(orch, bed: Bed, tmp_path: Path) -> None:
+def test_a_full_disk_on_a_host_is_named_with_the_host(orch: Orch, bed: Bed, tmp_path: Path) -> None:
     """The tasks' output lies in the host's own temporary directory there, and not below --run-dir."""
     write_script(tmp_path, "while True: print('x' * 1000)")
     size = "mount -t tmpfs -o size=300k tmpfs"
@@ -152,7 +155,7 @@ def test_a_full_disk_on_a_host_is_named_with_the_host(orch, bed: Bed, tmp_path: 
     assert re.search(r"no space left for the tasks' output in \S+ on hostA; make room, or set TMPDIR in setup:", done.err)
 
 
-def test_stacks_come_from_every_host(orch, bed: Bed, tmp_path: Path) -> None:
+def test_stacks_come_from_every_host(orch: Orch, bed: Bed, tmp_path: Path) -> None:
     write_script(tmp_path, "ready()\ndef somewhere():\n    sleep()\nsomewhere()")
     running = start(orch, bed, "hostA,hostB")
     wait_until_ready(tmp_path, "worker-0", "worker-1")
@@ -162,7 +165,7 @@ def test_stacks_come_from_every_host(orch, bed: Bed, tmp_path: Path) -> None:
     running.wait(check=143)
 
 
-def test_a_host_that_is_lost_before_the_start_is_named(orch, bed: Bed, tmp_path: Path) -> None:
+def test_a_host_that_is_lost_before_the_start_is_named(orch: Orch, bed: Bed, tmp_path: Path) -> None:
     write_script(tmp_path, "sleep()")
     bed["hostB"].filter_ports(21000, 21009)  # the check of the ports takes its time
     running = start(orch, bed, "hostA,hostB", "--ports", "21000-21009")
@@ -181,11 +184,11 @@ def _words(process: psutil.Process) -> list[str]:
 
 
 @pytest.fixture
-def start_apart(orch, bed: Bed, tmp_path: Path):
+def start_apart(orch: Orch, bed: Bed, tmp_path: Path) -> Callable[[int], Running]:
     """``start_apart(3600)``: two tasks, on hostA, and on hostB, whose clock is so many seconds ahead, from the beginning."""
     wrong = bed["hostB"].files / "home/wrong"
 
-    def start(ahead_s: int):
+    def start(ahead_s: int) -> Running:
         (tmp_path / "clock").mkdir()
         clock = Clock(tmp_path / "clock", ahead_s)
         clock.jump.touch()
@@ -199,7 +202,7 @@ def start_apart(orch, bed: Bed, tmp_path: Path):
     return start
 
 
-def test_a_host_whose_clock_is_wrong_is_not_blamed_for_it(start_apart, tmp_path: Path, run: LiveRun) -> None:
+def test_a_host_whose_clock_is_wrong_is_not_blamed_for_it(start_apart: Callable[..., Any], tmp_path: Path, run: LiveRun) -> None:
     """hostB is an hour ahead and fails second: the first failure is still that of hostA, and the times are the controller's."""
     write_script(
         tmp_path,
@@ -218,7 +221,7 @@ def test_a_host_whose_clock_is_wrong_is_not_blamed_for_it(start_apart, tmp_path:
     assert abs(run.event("task_started", task="worker-1")["at"] - run.event("task_started", task="worker-0")["at"]) < 60
 
 
-def test_of_two_exceptions_the_first_is_known_by_one_clock(start_apart, tmp_path: Path) -> None:
+def test_of_two_exceptions_the_first_is_known_by_one_clock(start_apart: Callable[..., Any], tmp_path: Path) -> None:
     """hostB is an hour behind. Its exception comes second, and its exit is heard of first."""
     write_script(
         tmp_path,
@@ -238,7 +241,7 @@ def test_of_two_exceptions_the_first_is_known_by_one_clock(start_apart, tmp_path
     assert "KeyError: 'first'" in done.err
 
 
-def test_a_cluster_is_started_again_on_its_hosts(orch, bed: Bed, tmp_path: Path, run: LiveRun) -> None:
+def test_a_cluster_is_started_again_on_its_hosts(orch: Orch, bed: Bed, tmp_path: Path, run: LiveRun) -> None:
     write_script(
         tmp_path, "print(TASK, os.environ['ORCH_ATTEMPT'])\nif TASK == 'worker-1' and os.environ['ORCH_ATTEMPT'] == '1': sys.exit(3)\n"
     )

@@ -6,12 +6,16 @@ import json
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.backends import StartFailure, load, remote_worker, ssh
 from orchestrator.model.spec import ClusterSpec
 from orchestrator.model.spec.parse import parse
+from tests.conftest import Orch
 from tests.trees import wrap
 
 
@@ -58,7 +62,7 @@ def spec_of(**backend: object) -> ClusterSpec:
         (-9, "", "was killed by SIGKILL", False),
     ],
 )
-def test_why_there_is_no_agent(code, said, expected, passing):
+def test_why_there_is_no_agent(code: int, said: str, expected: str, passing: bool) -> None:
     found = ssh.explain("hostB", StartFailure("ssh", code, said))
     assert expected in found.text
     assert found.passing is passing
@@ -77,7 +81,7 @@ def test_why_there_is_no_agent(code, said, expected, passing):
         ({"hosts": {"a": {"setup": ["true"]}}}, "python3", "python3"),
     ],
 )
-def test_the_one_word_of_the_users_that_a_shell_reads(backend, expected, named):
+def test_the_one_word_of_the_users_that_a_shell_reads(backend: dict[str, Any], expected: str, named: str) -> None:
     """And what the doctor says that it has asked."""
     spec = spec_of(**backend)
     (text,) = ssh.Ssh().request(spec).values()
@@ -99,7 +103,9 @@ def test_the_one_word_of_the_users_that_a_shell_reads(backend, expected, named):
         ("python3.12", "python3.12"),
     ],
 )
-def test_on_this_machine_the_interpreter_is_found_as_on_any_host(monkeypatch, hosts, python, expected):
+def test_on_this_machine_the_interpreter_is_found_as_on_any_host(
+    monkeypatch: pytest.MonkeyPatch, hosts: dict[str, Any] | None, python: str, expected: str
+) -> None:
     """Wherever orch itself was started, and for the doctor as for a run."""
     monkeypatch.setenv("HOME", "/home/me")
     backend = json.loads(json.dumps({"hosts": hosts} if hosts else {}).replace("PYTHON", python))
@@ -112,7 +118,7 @@ def test_on_this_machine_the_interpreter_is_found_as_on_any_host(monkeypatch, ho
     assert place.python_for(spec, host) == expected
 
 
-def test_lines_of_setup_are_run_each_by_itself():
+def test_lines_of_setup_are_run_each_by_itself() -> None:
     (text,) = ssh.Ssh().request(spec_of(hosts="a", setup=["export A='1 2';", "module load x"], ssh=["ssh", "-F", "c"])).values()
     words = shlex.split(text)
     assert words[:3] == ["ssh", "-F", "c"]
@@ -135,7 +141,7 @@ def test_lines_of_setup_are_run_each_by_itself():
         ("echo to-stdout", 0, "to-stdout"),
     ],
 )
-def test_a_line_of_setup_may_end_as_lines_do(line, code, said):
+def test_a_line_of_setup_may_end_as_lines_do(line: str, code: int, said: str) -> None:
     (text,) = ssh.Ssh().request(spec_of(hosts="a", setup=[line])).values()
     script = shlex.split(shlex.split(text)[-1])[-1]
     done = subprocess.run(["bash", "-c", script], input="print('here')\n", capture_output=True, text=True)
@@ -143,20 +149,20 @@ def test_a_line_of_setup_may_end_as_lines_do(line, code, said):
     assert said in done.stderr
 
 
-def test_this_machine_needs_no_ssh_unless_it_is_told_how_to_log_in():
+def test_this_machine_needs_no_ssh_unless_it_is_told_how_to_log_in() -> None:
     hosts = {"localhost": 1, "127.0.0.1": {"port": 2222}}
     local, remote = ssh.Ssh().hosts(spec_of(hosts=hosts))
     assert (local.is_here, local.lost_after_s) == (True, None)
     assert (remote.is_here, remote.lost_after_s) == (False, 20.0)
 
 
-def test_an_ssh_that_is_not_there(orch, script) -> None:
+def test_an_ssh_that_is_not_there(orch: Orch, script: Callable[..., Path]) -> None:
     script("")
     done = orch("up", "script.py", "-H", "hostA", "--set", f"backend.ssh={json.dumps(['/no/such/ssh'])}", check=2)
     assert "'/no/such/ssh' cannot be run: No such file or directory; install the OpenSSH client, or set backend.ssh" in done.err
 
 
-def test_a_worker_package_that_arrives_otherwise_than_it_was_sent_is_not_run(tmp_path) -> None:
+def test_a_worker_package_that_arrives_otherwise_than_it_was_sent_is_not_run(tmp_path: Path) -> None:
     spec = spec_of(hosts="a")
     (host,) = ssh.Ssh().hosts(spec)
     sent = ssh.Ssh().transport(spec, host).first
@@ -168,14 +174,14 @@ def test_a_worker_package_that_arrives_otherwise_than_it_was_sent_is_not_run(tmp
 
 
 @pytest.mark.parametrize("command", [("up",), ("up", "--dry-run"), ("plan",)])
-def test_this_machine_under_two_names_is_refused(orch, script, command) -> None:
+def test_this_machine_under_two_names_is_refused(orch: Orch, script: Callable[..., Path], command: tuple[str, ...]) -> None:
     """Its GPUs would be given twice."""
     script("")
     done = orch(*command, "script.py", "-H", "localhost:2,127.0.0.1", check=2)
     assert "localhost and 127.0.0.1 are one machine, this one; name it once, with all of its slots: localhost:N" in done.err
 
 
-def test_hosts_that_are_named_one_by_one_add_up(orch, script) -> None:
+def test_hosts_that_are_named_one_by_one_add_up(orch: Orch, script: Callable[..., Path]) -> None:
     script("")
     done = orch("plan", "script.py", "-H", "hostA:2", "-H", "hostB", "-H", "hostA", "--json", check=0)
     assert [task["host"] for task in json.loads(done.out)["tasks"]] == ["hostA", "hostA", "hostA", "hostB"]

@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import Completed, Orch
 
 
-def diagnose(orch: Orch, *words: str, check: int = 0, **env: str) -> dict[str, Any]:
+def diagnose(orch: Orch, *words: str, check: int = 0, **env: Any) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(orch("doctor", "--json", *words, env=env, check=check).out)
     assert found["exit_code"] == check
     return found
@@ -156,7 +156,7 @@ def test_the_real_tensorflow_is_described_and_judged_for_a_strategy(orch: Orch) 
 @pytest.mark.tensorflow
 def test_gpus_that_are_asked_for_and_are_not_there_are_an_error(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "no-driver").mkdir()
-    env = {"PATH": f"{Path(sys.executable).parent}:{tmp_path / 'no-driver'}", "CUDA_VISIBLE_DEVICES": ""}
+    env: dict[str, Any] = {"PATH": f"{Path(sys.executable).parent}:{tmp_path / 'no-driver'}", "CUDA_VISIBLE_DEVICES": ""}
     found = diagnose(orch, "--gpus", "2", check=1, **env)
     assert of_topic(found, "gpu")["severity"] == "error"
     assert [one for one in diagnose(orch, **env)["findings"] if one["topic"] == "gpu" and one["severity"] == "error"] == []

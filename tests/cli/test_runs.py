@@ -340,7 +340,9 @@ def test_down_now_does_not_wait_for_the_grace_period(orch: Orch, script: Script)
     running.wait(check=143)
 
 
-def test_down_says_who_is_late_and_waits_on(orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_down_says_who_is_late_and_waits_on(
+    orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = detach(orch, "waiting.py", "--grace", "0")
     pid = ps(orch)["controller_pid"]
     os.kill(pid, signal.SIGSTOP)
@@ -524,7 +526,7 @@ def test_bytes_in_logs_that_are_not_utf_8_are_kept_and_shown_as_escapes(orch: Or
 
 
 @pytest.mark.parametrize("preload", ["", "json"], ids=["executed", "forked"])
-def test_the_timeline_has_each_tasks_first_line(orch, script, preload: str) -> None:
+def test_the_timeline_has_each_tasks_first_line(orch: Orch, script: Callable[..., Path], preload: str) -> None:
     script("import time; time.sleep(1); print('hello')", "train.py")
     done = orch("up", "train.py", "-n", "2", "-v", "--set", f"preload=[{preload}]", check=0)
     assert re.search(r"^orch: the slowest phase of the start was '[a-z ]+' of worker-[01]: [0-9.]+ s$", done.err, re.MULTILINE)

@@ -69,7 +69,7 @@ def test_an_op_that_one_dnn_replaces_on_some_processors_is_the_same_op() -> None
 
 def test_a_name_in_a_log_does_not_command_the_terminal() -> None:
     bad = "\x1b[2J\x1b]0;title\x07"
-    read = placement.VariableRead(f"node{bad}", "ReadVariableOp", "CPU:0", "GPU:0", "scope")
+    read = VariableRead(f"node{bad}", "ReadVariableOp", "CPU:0", "GPU:0", "scope")
     found = replace(of("worker-0", executed(f"Mat{bad}Mul", "CPU:0") + executed("Add", "GPU:0")), reads={read: 1})
     text = "\n".join(placements.to_text([found], EVERYTHING))
     assert "MatMul" in text

@@ -56,7 +56,8 @@ def run(events: list[ev.TaskExited], tasks: list[str], strategy: str = "multi_wo
     ended = {event.task for event in events}
     stopped = [ev.TaskExited(task, 1, 143, True, last) for task in tasks if task not in ended]
     swept = [ev.TaskSwept(task, 1, last) for task in tasks]
-    for event in (ev.Launched(1, 100.0), *started, *events, *stopped, *swept):
+    happened: list[ev.Event] = [ev.Launched(1, 100.0), *started, *events, *stopped, *swept]
+    for event in happened:
         cluster, actions = lc.step(cluster, event)
         did += actions
     assert cluster.verdict is not None
@@ -176,7 +177,8 @@ def served(*events: ev.TaskExited) -> Cause:
     tasks = ["chief-0", "worker-0", "worker-1", "ps-0"]
     cluster = lc.new(Policy("parameter_server", restart=Restart(max=1, backoff_s=60.0)), dict.fromkeys(tasks, "a"))
     stopped = [ev.TaskExited(task, 1, 143, True, T0) for task in tasks if task not in {event.task for event in events}]
-    for event in (ev.Launched(1, 100.0), *events, *stopped, *(ev.TaskSwept(task, 1, T0) for task in tasks)):
+    happened: list[ev.Event] = [ev.Launched(1, 100.0), *events, *stopped, *(ev.TaskSwept(task, 1, T0) for task in tasks)]
+    for event in happened:
         cluster, _ = lc.step(cluster, event)
     past = [attempt.cause for attempt in cluster.past if not attempt.task]
     found = cluster.verdict.cause if cluster.verdict else past[-1]

@@ -16,7 +16,7 @@ from orchestrator.model.strategies import DEFAULT, TRAINING, named
 from worker.contract import TASK_TYPES, DeviceSettings, Program, TaskId
 
 
-def spec(strategy: str = "multi_worker_mirrored", **counts: int) -> ClusterSpec:
+def spec(strategy: str = "multi_worker_mirrored", /, **counts: int) -> ClusterSpec:
     tasks = tuple(TaskSpec(kind, counts[kind]) for kind in TASK_TYPES if kind in counts)
     return ClusterSpec("t", strategy, Program("script", "train.py", ("--x",)), tasks, "/w")
 
@@ -173,7 +173,7 @@ def test_threads_are_the_hosts_cores_shared_out_unless_set() -> None:
         ("parameter_server", "script", {"chief-0": None, "worker-0": None, "ps-0": None, "evaluator-0": None}),
     ],
 )
-def test_those_that_train_together_are_told_how_to_wait_for_each_other(strategy, kind, told) -> None:
+def test_those_that_train_together_are_told_how_to_wait_for_each_other(strategy: str, kind: Any, told: dict[str, float | None]) -> None:
     counts = {name.partition("-")[0]: 1 for name in told}
     planned = make(replace(spec(strategy, **counts), program=Program(kind, "a")))
     assert {str(task.id): task.order.settings.collectives.heartbeat_s for task in planned.tasks} == told

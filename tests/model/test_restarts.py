@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,7 @@ class Life:
                 self.happen(ev.TaskSwept(name, task.attempt, self.now))
         return self
 
-    def fail(self, code: int = 1, after: float = 10.0, **how: bool) -> Life:
+    def fail(self, code: int = 1, after: float = 10.0, **how: Any) -> Life:
         """All start, and after a while worker-1 fails."""
         self.start()
         self.now += after

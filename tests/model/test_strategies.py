@@ -21,7 +21,7 @@ def table_row(row: Strategy) -> str:
     def types(holds: Callable[[Role], bool]) -> str:
         return ", ".join(kind for kind, role in row.roles.items() if holds(role))
 
-    clusters = {name: types(lambda role, name=name: role.cluster == name) for name in (TRAINING, EVALUATION)}  # type: ignore[misc]
+    clusters = {name: types(lambda role, name=name: role.cluster == name) for name in (TRAINING, EVALUATION)}
     cells = [
         f"`{row.name}`",
         ", ".join(f"{kind} {role.count}" for kind, role in row.roles.items()) + ", exactly" * row.one_process,

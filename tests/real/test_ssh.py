@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.bed import Bed
-from tests.conftest import ROOT
+from tests.conftest import ROOT, Completed, Orch
 from tests.live import LiveRun
 
 pytestmark = [pytest.mark.root, pytest.mark.tensorflow, pytest.mark.timeout(400)]
@@ -18,7 +20,7 @@ pytestmark = [pytest.mark.root, pytest.mark.tensorflow, pytest.mark.timeout(400)
 EXAMPLES = ROOT / "examples"
 
 
-def up(orch, bed: Bed, script: Path, *options: str, hosts: object = ("hostA", "hostB", "hostC"), **settings):
+def up(orch: Orch, bed: Bed, script: Path, *options: str, hosts: object = ("hostA", "hostB", "hostC"), **settings: Any) -> Completed:
     return orch(
         *("up", str(script), "--set", f"backend.hosts={json.dumps(hosts)}", "--set", f"backend.ssh={json.dumps(bed.ssh)}"),
         *options,
@@ -27,7 +29,7 @@ def up(orch, bed: Bed, script: Path, *options: str, hosts: object = ("hostA", "h
 
 
 @pytest.mark.slow
-def test_three_hosts_train_together(orch, bed: Bed, tmp_path: Path) -> None:
+def test_three_hosts_train_together(orch: Orch, bed: Bed, tmp_path: Path) -> None:
     done = up(orch, bed, EXAMPLES / "mwms_custom_loop.py", timeout=300, check=0)
     assert "cluster formed" in done.err
     logs = [LiveRun(tmp_path).log(f"worker-{index}").decode() for index in range(3)]
@@ -53,7 +55,7 @@ while True:
 
 
 @pytest.mark.slow
-def test_a_host_that_vanishes_from_a_training_is_named(orch, bed: Bed, script) -> None:
+def test_a_host_that_vanishes_from_a_training_is_named(orch: Orch, bed: Bed, script: Callable[..., Path]) -> None:
     """No packet comes from it any more: the other worker only hangs, for TensorFlow is not to find out first, and orch says why."""
     hosts = ["hostA", "hostB"]
     options = ("--set", f"backend.hosts={json.dumps(hosts)}", "--set", f"backend.ssh={json.dumps(bed.ssh)}", "--grace", "1")
@@ -75,7 +77,7 @@ print(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"][0], float(found))
 
 
 @pytest.mark.slow
-def test_a_cluster_over_ipv6(orch, bed: Bed, script, tmp_path: Path) -> None:
+def test_a_cluster_over_ipv6(orch: Orch, bed: Bed, script: Callable[..., Path], tmp_path: Path) -> None:
     hosts = {name: {"address": bed[name].address6} for name in ("hostA", "hostB")}
     up(orch, bed, script(ALL_REDUCE), hosts=hosts, timeout=300, check=0)
     for task in ("worker-0", "worker-1"):
@@ -96,7 +98,7 @@ print(address, sorted(int(x) for x in dataset) == list(range(100)), os.path.exis
 
 
 @pytest.mark.slow
-def test_a_data_service_on_two_hosts_is_read_from_both(orch, bed: Bed, script, tmp_path: Path) -> None:
+def test_a_data_service_on_two_hosts_is_read_from_both(orch: Orch, bed: Bed, script: Callable[..., Path], tmp_path: Path) -> None:
     """One is reached by IPv4, the other by IPv6. The dispatcher's state lies on its own host, which does not see the run directory."""
     hosts = {"hostA": {"address": bed["hostA"].address}, "hostB": {"address": bed["hostB"].address6}}
     options = ("-n", "2", "--data-workers", "2", "--max-restarts", "1")
@@ -117,7 +119,7 @@ def test_a_data_service_on_two_hosts_is_read_from_both(orch, bed: Bed, script, t
     assert not (LiveRun(tmp_path).path / "data_service").exists()
 
 
-def test_a_host_without_tensorflow_is_named(orch, bed: Bed, script) -> None:
+def test_a_host_without_tensorflow_is_named(orch: Orch, bed: Bed, script: Callable[..., Path]) -> None:
     bare = bed["hostB"].files / "home/bare"
     os.makedirs(bare.parent, exist_ok=True)
     bare.write_text(f'#!/bin/sh\nexec {os.path.realpath(sys.executable)} "$@"\n')  # the interpreter without its virtual environment

@@ -50,7 +50,9 @@ GAPS = st.one_of(st.floats(0.001, 3), st.floats(0.001, 0.3), st.just(3600.0))
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(GAPS, st.integers(1, 50)), min_size=1, max_size=40), st.floats(-2, 2), st.data())
-def test_nothing_is_missed_and_nothing_is_shown_that_is_a_second_too_old(runs: Path, growths, off, data) -> None:
+def test_nothing_is_missed_and_nothing_is_shown_that_is_a_second_too_old(
+    runs: Path, growths: list[tuple[float, int]], off: float, data: st.DataObject
+) -> None:
     run, lines = written(runs, growths)
     at = data.draw(st.sampled_from(lines))[0] + off
     kept = KeptMarks(run)

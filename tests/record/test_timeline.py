@@ -58,8 +58,8 @@ def test_an_evaluator_that_opens_no_port_and_comes_back_alone_moves_no_time() ->
     measured = measure((*HAPPENED, *evaluator), "evaluator-0")
     assert {measured[name]["formed"] for name in ("worker-0", "worker-1")} == {5.0}
     assert measured["evaluator-0"] == {"fork or exec": 1.0}
-    evaluator = (*evaluator, events.TaskExited("evaluator-0", 2, 9, False, 160.0))
-    assert measure((*HAPPENED, *evaluator), "evaluator-0")["evaluator-0"] == {"fork or exec": 1.0}
+    ended = events.TaskExited("evaluator-0", 2, 9, False, 160.0)
+    assert measure((*HAPPENED, *evaluator, ended), "evaluator-0")["evaluator-0"] == {"fork or exec": 1.0}
 
 
 def test_a_later_attempt_is_measured_from_its_own_beginning() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import select
+import shlex
 import signal
 import socket
 import sys
@@ -87,7 +88,7 @@ def test_a_broken_driver_holds_up_nobody_and_is_said(
 
 
 def test_an_agent_that_is_let_go_leaves_nothing_of_what_asks_the_driver(start_agent: Callable[..., AgentProcess], tmp_path: Path) -> None:
-    program = f"echo $$ >{tmp_path}/pid.part; mv {tmp_path}/pid.part {tmp_path}/pid; exec sleep 1000"
+    program = f"cd {shlex.quote(str(tmp_path))}; echo $$ >pid.part; mv pid.part pid; exec sleep 1000"
     agent = start_agent(patch=f"driver.is_there = lambda: True; driver.command = lambda: ['sh', '-c', {program!r}]")
     agent.order(contract.Hello("run", cwd="/"))
     pid = int(wait_for_file(tmp_path / "pid"))
@@ -123,7 +124,7 @@ def test_a_driver_that_lets_no_sigkill_through_holds_up_nobody(
 def test_an_agent_that_is_let_go_does_not_wait_for_what_sigkill_does_not_end(
     start_agent: Callable[..., AgentProcess], tmp_path: Path
 ) -> None:
-    program = f"echo $$ >{tmp_path}/pid.part; mv {tmp_path}/pid.part {tmp_path}/pid; exec sleep 1000"
+    program = f"cd {shlex.quote(str(tmp_path))}; echo $$ >pid.part; mv pid.part pid; exec sleep 1000"
     agent = start_agent(patch=f"driver.is_there = lambda: True; driver.command = lambda: ['sh', '-c', {program!r}]")
     agent.order(contract.Hello("run", cwd="/"))
     with frozen(int(wait_for_file(tmp_path / "pid"))):

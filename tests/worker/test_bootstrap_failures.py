@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from tests.worker.agent_double import Outcome, run_plainly, run_task
 from tests.worker.template_double import TemplateProcess, template
 from worker.contract import Failure, Program
 
-FAILURES = {
+FAILURES: dict[str, tuple[Any, str | None, str | None]] = {
     "plain": ("def f(x):\n    return 1 / x\nf(0)\n", "ZeroDivisionError", "division by zero"),
     "own": ("class Mine(Exception): pass\nraise Mine('a', 1)\n", "Mine", "('a', 1)"),
     "nested name": ("import json\njson.loads('{')\n", "json.decoder.JSONDecodeError", None),
@@ -78,13 +79,13 @@ def _forking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-def compare(tmp_path: Path, text: str | bytes, *args: str, kind: str = "script") -> Outcome:
+def compare(tmp_path: Path, text: str | bytes, *args: str, kind: Any = "script") -> Outcome:
     (tmp_path / "s.py").write_bytes(text if isinstance(text, bytes) else text.encode())
     target = "s.py" if kind == "script" else "s"
     plain = run_plainly([*(["-m"] if kind == "module" else []), target, *args], tmp_path)
-    task = run_task(Program(kind, target, args), tmp_path)  # type: ignore[arg-type]
+    task = run_task(Program(kind, target, args), tmp_path)
     assert task.told() == plain.told()
-    forked = _template.fork(Program(kind, target, args), tmp_path).wait()  # type: ignore[arg-type]
+    forked = _template.fork(Program(kind, target, args), tmp_path).wait()
     assert forked.told() == plain.told()
     assert undated(forked.failure) == undated(task.failure)
     return task
@@ -167,6 +168,7 @@ NEARLY = {
 
 @pytest.mark.parametrize("name", NEARLY)
 def test_a_failure_looks_nearly_as_under_plain_python(tmp_path: Path, name: str) -> None:
+    text: Any
     text, says = NEARLY[name]
     (tmp_path / "s.py").write_bytes(text if isinstance(text, bytes) else text.encode())
     for task in (run_task(Program("script", "s.py"), tmp_path), _template.fork(Program("script", "s.py"), tmp_path).wait()):

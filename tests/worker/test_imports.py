@@ -17,7 +17,7 @@ def test_several_may_wait_for_one_module(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.delitem(sys.modules, "waited_for", raising=False)
     seen: list[tuple[str, int]] = []
     for who in ("first", "second", "third"):
-        imports.after("waited_for", lambda module, who=who: seen.append((who, module.VALUE)))  # type: ignore[misc]
+        imports.after("waited_for", lambda module, who=who: seen.append((who, module.VALUE)))
     import waited_for  # type: ignore[import-not-found]
 
     assert seen == [("first", 1), ("second", 1), ("third", 1)]

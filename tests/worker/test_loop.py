@@ -33,7 +33,7 @@ def test_who_is_forgotten_in_a_wake_up_is_not_called_in_it(is_replaced: bool) ->
 
     for (reader, writer), (other, _) in zip(pipes, reversed(pipes), strict=True):
         os.write(writer, b"x")
-        loop.on_readable(reader, lambda other=other: act(other))  # type: ignore[misc]
+        loop.on_readable(reader, lambda other=other: act(other))
     is_over = iter((False, True))
     loop.run(lambda: next(is_over))
     assert called == ["first"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,8 +70,8 @@ def test_what_was_counted_before_or_long_ago_explains_nothing(tmp_path: Path, mo
     assert counter.claim() == ""
     tree.count(6)
     counter.look()
-    now = oom.time.monotonic()
-    monkeypatch.setattr(oom.time, "monotonic", lambda: now + oom.WINDOW_S + 1)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + oom.WINDOW_S + 1)
     assert counter.claim() == ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ def test_a_driver_that_hangs_or_crashes_who_asks_is_a_problem_and_no_end(
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\nexit 7\n")
     broken.chmod(0o755)
-    monkeypatch.setattr(survey.sys, "executable", str(broken))
+    monkeypatch.setattr(sys, "executable", str(broken))
     assert "died (exit code 7)" in nvidia(LISTS, driver=True)["problem"]
 
 

@@ -39,7 +39,7 @@ def test_names_are_looked_up_while_the_loop_goes_on(monkeypatch: pytest.MonkeyPa
             raise AssertionError("the loop waits for the resolver")
         raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
 
-    monkeypatch.setattr(trials.socket, "getaddrinfo", resolve)
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
     loop.after(0, went_on.set)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -82,7 +82,7 @@ def test_a_connection_that_is_lost_is_tried_again_from_another_port(monkeypatch:
         socket.create_server(("127.0.0.1", 0)) as server,
     ):
         target = Target("host", server.getsockname()[1], "", ("127.0.0.1",))
-        monkeypatch.setattr(trials.socket, "socket", Socket)
+        monkeypatch.setattr(socket, "socket", Socket)
         assert tried(Loop(), target) == {"host": ""}
         assert connected == [server.getsockname()] * 2
 
