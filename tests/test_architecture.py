@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.model.strategies import STRATEGIES
+
 ROOT = Path(__file__).resolve().parent.parent
 
 # Part of the house -> what it may import of the house. A part may always import itself.
@@ -287,6 +289,43 @@ def test_nothing_has_grown_out_of_its_limit() -> None:
             elif lines > budget:
                 warnings.warn(f"{what}: {lines} lines, the budget is about {budget}", stacklevel=1)
     assert not over, "\n".join(over)
+
+
+STRATEGY_TABLES = ("orchestrator.model.strategies", "worker.task.strategies")
+_STRATEGY = re.compile(rf"(?<![/\w])(?:{'|'.join(name for name in STRATEGIES if name != 'none')})(?![/.\w])")
+
+
+def strategy_names(module: str, source: str) -> Iterator[str]:
+    """Where a module names a strategy in a text, or compares one with a constant: each should ask a row instead. Docstrings may."""
+    tree = ast.parse(source)
+    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone and _STRATEGY.search(node.value):
+            yield f"{module}:{node.lineno}: names a strategy: {node.value!r}"
+        if isinstance(node, ast.Compare) and "strategy" in (said := ast.unparse(node)):
+            constants = (part.value for part in ast.walk(node) if isinstance(part, ast.Constant))
+            if any(isinstance(value, str) and value for value in constants):
+                yield f"{module}:{node.lineno}: compares a strategy: {said}"
+
+
+def test_only_their_tables_know_the_strategies() -> None:
+    found = [text for module, source, _ in modules() if module not in STRATEGY_TABLES for text in strategy_names(module, source)]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("source", "times"),
+    [
+        ("x = spec.strategy == 'none'", 1),
+        ("x = strategy in ('', 'mirrored')", 2),
+        ("FIT = {'parameter_server': 1}", 1),
+        ("def f(x):\n    return f'{x}: write parameter_server'", 1),
+        ('def f(x):\n    """Of mirrored."""\n    return x.strategy == ""', 0),
+        ("HINT = 'see examples/parameter_server.py'", 0),
+    ],
+)
+def test_a_strategy_that_is_named_elsewhere_is_found(source: str, times: int) -> None:
+    assert len(list(strategy_names("orchestrator.model.plan", source))) == times
 
 
 LISTED = re.compile(r"^  ([a-z][a-z-]*)(?:  |$)", re.MULTILINE)

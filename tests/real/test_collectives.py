@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import Orch
 from tests.live import LiveRun
-from tests.worker.agent_double import start_cluster
+from tests.worker.agent_double import ROOT, start_cluster
 from tests.worker.template_double import ForkedTask
 from worker.contract import CollectiveSettings, Program
 
@@ -55,6 +55,28 @@ def test_settings_hold_where_the_script_says_nothing(tmp_path: Path, fork_task: 
     (tmp_path / "s.py").write_text(SAYS)
     done = fork_task(SCRIPT, tmp_path, strategy="multi_worker_mirrored", collectives=settings).wait()
     assert done.check().out == told
+
+
+OPTIONS = """
+import tensorflow as tf
+import worker
+
+def options_of(strategy):
+    found = strategy.extended._communication_options
+    return found.timeout_seconds, found.implementation.value
+
+print(*options_of(worker.strategy()), *options_of(tf.distribute.MultiWorkerMirroredStrategy()))
+"""
+
+
+def test_a_process_that_a_task_starts_builds_the_strategy_with_the_settings_too(tmp_path: Path, fork_task: Fork) -> None:
+    """Nothing of orch has prepared such a process: its own strategy is as TensorFlow makes it."""
+    (tmp_path / "child.py").write_text(OPTIONS)
+    (tmp_path / "s.py").write_text("import subprocess, sys\nsubprocess.run([sys.executable, 'child.py'], check=True)")
+    settings = CollectiveSettings(heartbeat_s=5.0, timeout_s=7.0, implementation="ring")
+    env = {"PYTHONPATH": str(ROOT)}
+    done = fork_task(SCRIPT, tmp_path, strategy="multi_worker_mirrored", collectives=settings, env=env).wait()
+    assert done.check().out == "7.0 RING None AUTO\n"
 
 
 TRAIN = """
