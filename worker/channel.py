@@ -7,7 +7,7 @@ One message is a header of sixteen bytes, then JSON, then raw data (only `Output
     4       1     version (contract.PROTOCOL)
     5       1     kind: the number of the message type in contract.ORDERS or contract.FRAMES
     6       2     zero
-    8       4     length of the JSON, big endian, at most MAX_JSON
+    8       4     length of the JSON, big endian, at most MAX_ORDER or MAX_FRAME
     12      4     length of the data, big endian, at most MAX_DATA
 
 The JSON is ASCII: lone surrogates travel as ``\\udcXX`` escapes. Nothing that arrives is trusted: the
@@ -25,7 +25,10 @@ from . import contract
 
 HEADER = struct.Struct(">4sBBHII")
 MAGIC = b"orch"
-MAX_JSON = 256 * 1024 * 1024
+MAX_ORDER = 64 * 1024 * 1024
+"""Of a `StartTasks` with a hundred thousand tasks."""
+MAX_FRAME = 16 * 1024 * 1024
+"""A host must not make the controller hold more than a few times that."""
 MAX_DATA = 4 * 1024 * 1024
 
 
@@ -36,10 +39,14 @@ class ChannelError(Exception):
 _KINDS = {cls: kind for table in (contract.ORDERS, contract.FRAMES) for kind, cls in table.items()}
 
 
+def _most_json(message_type: type[Any]) -> int:
+    return MAX_ORDER if _KINDS[message_type] in contract.ORDERS else MAX_FRAME
+
+
 def encode(message: Any, data: bytes = b"") -> bytes:
     """One message as bytes."""
     text = json.dumps(contract.to_json(message), separators=(",", ":")).encode("ascii")
-    if len(text) > MAX_JSON or len(data) > MAX_DATA:
+    if len(text) > _most_json(type(message)) or len(data) > MAX_DATA:
         raise ChannelError(f"{type(message).__name__} of {len(text)} + {len(data)} bytes is too long for a channel")
     return b"".join((HEADER.pack(MAGIC, contract.PROTOCOL, _KINDS[type(message)], 0, len(text), len(data)), text, data))
 
@@ -59,8 +66,9 @@ class Decoder:
             end = HEADER.size + json_size + data_size
             if len(self._buffer) < end:
                 return
-            text = bytes(self._buffer[HEADER.size : HEADER.size + json_size])
-            data = bytes(self._buffer[HEADER.size + json_size : end])
+            with memoryview(self._buffer) as view:  # not a copy more than it takes: a message may be long
+                text = str(view[HEADER.size : end - data_size], "ascii", "replace")
+                data = bytes(view[end - data_size : end])
             del self._buffer[:end]
             yield self._parse(message_type, text), data
         self._refuse_foreign_start()
@@ -73,7 +81,7 @@ class Decoder:
             raise ChannelError(f"the other end speaks version {version} of orch's protocol, this end speaks {contract.PROTOCOL}")
         if kind not in self._table:
             raise ChannelError(f"a message of unknown kind {kind}")
-        if json_size > MAX_JSON or data_size > MAX_DATA:
+        if json_size > _most_json(self._table[kind]) or data_size > MAX_DATA:
             raise ChannelError(f"a message of {json_size} + {data_size} bytes is longer than any that orch sends")
         return self._table[kind], json_size, data_size
 
@@ -84,7 +92,7 @@ class Decoder:
             raise ChannelError(f"expected orch's frames, got {bytes(self._buffer[:80])!r}")
 
     @staticmethod
-    def _parse(message_type: type[Any], text: bytes) -> Any:
+    def _parse(message_type: type[Any], text: str) -> Any:
         try:
             return contract.from_json(message_type, json.loads(text))
         except (ValueError, RecursionError) as error:

@@ -8,16 +8,56 @@ import typing
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 
 class ContractError(ValueError):
     """A value that does not fit the contract; the message names the field."""
 
 
+class Between(NamedTuple):
+    """The range of a number, its ends included: ``Annotated[int, Between(0, 255)]``."""
+
+    low: float
+    high: float
+
+    def fits(self, value: Any) -> bool:
+        return bool(self.low <= value <= self.high)
+
+    def __str__(self) -> str:
+        return f"from {self.low:,} to {self.high:,}"
+
+
+class Without(NamedTuple):
+    """What a text must not hold: ``Annotated[str, Without("\\0")]``."""
+
+    character: str
+
+    def fits(self, value: Any) -> bool:
+        return self.character not in value
+
+    def __str__(self) -> str:
+        return f"without {self.character!r}"
+
+
+Count = Annotated[int, Between(0, 2**31 - 1)]
+Positive = Annotated[int, Between(1, 2**31 - 1)]
+Size = Annotated[int, Between(0, 2**63 - 1)]
+"""Of a file, or a place in it, in bytes."""
+Port = Annotated[int, Between(1, 65_535)]
+ExitCode = Annotated[int, Between(0, 255)]
+"""As a shell says it: 128 + n for signal n. The kernel would make 0 of 256."""
+Seconds = Annotated[float, Between(0, 1_000_000_000)]
+Moment = Annotated[float, Between(0, 100_000_000_000)]
+"""Seconds since the epoch, up to the year 5138."""
+OsText = Annotated[str, Without("\0")]
+"""What the kernel takes: a path, an argument, the name or the value of a variable."""
+
 T = TypeVar("T")
-_LARGEST = 1e308
-"""NaN, and whatever is beyond it, is no number of anything here."""
+_PLAIN = {int: Between(-(2**63), 2**63 - 1), float: Between(-1e308, 1e308)}
+"""What holds for numbers that say nothing else. NaN is never a number of anything here."""
+_DEEPEST = 50
+"""How many lists and objects may lie in each other in a value of any shape."""
 _WHOLE = re.compile("-?[0-9]{1,18}")
 
 
@@ -44,10 +84,12 @@ def from_json(cls: type[T], data: Any) -> T:
 
 def _decode(kind: Any, data: Any, where: str) -> Any:
     if kind is Any:
-        return data
+        return _check_depth(data, where)
     if isinstance(kind, type) and is_dataclass(kind):
         return _decode_fields(kind, data, where)
     origin, args = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _check(_decode(args[0], data, where), args[1], where)
     if origin in (Union, types.UnionType):
         if data is None and type(None) in args:
             return None
@@ -60,15 +102,28 @@ def _decode(kind: Any, data: Any, where: str) -> Any:
     elif origin is Mapping:
         if isinstance(data, dict):
             return {_decode_key(args[0], key, where): _decode(args[1], item, f"{where}.{key}") for key, item in data.items()}
-    elif kind is float:
-        if isinstance(data, (int, float)) and not isinstance(data, bool) and -_LARGEST <= data <= _LARGEST:
-            return float(data)
     elif isinstance(kind, type) and issubclass(kind, Enum):
         if data in [one.value for one in kind]:
             return kind(data)
-    elif isinstance(data, kind) and isinstance(data, bool) == (kind is bool):
-        return data
+    elif isinstance(data, (int, float) if kind is float else kind) and isinstance(data, bool) == (kind is bool):
+        return kind(_check(data, _PLAIN[kind], where)) if kind in _PLAIN else data
     raise ContractError(f"{where}: expected {kind}, got {data!r:.80}")
+
+
+def _check(value: Any, rule: Any, where: str) -> Any:
+    if value is not None and not rule.fits(value):
+        raise ContractError(f"{where}: expected a value {rule}, got {value!r:.80}")
+    return value
+
+
+def _check_depth(data: Any, where: str) -> Any:
+    """A value of any shape, if it is not so deep that whoever goes through it runs out of stack."""
+    layer = [data]
+    for _ in range(_DEEPEST):
+        layer = [item for one in layer if isinstance(one, (dict, list)) for item in (one.values() if isinstance(one, dict) else one)]
+        if not layer:
+            return data
+    raise ContractError(f"{where}: lists and objects lie deeper in each other than {_DEEPEST}")
 
 
 def _decode_key(kind: Any, key: Any, where: str) -> Any:
@@ -107,5 +162,5 @@ _HINTS: dict[type[Any], dict[str, Any]] = {}
 
 def _hints(cls: type[Any]) -> dict[str, Any]:
     if cls not in _HINTS:
-        _HINTS[cls] = typing.get_type_hints(cls)
+        _HINTS[cls] = typing.get_type_hints(cls, include_extras=True)
     return _HINTS[cls]

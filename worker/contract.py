@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
+from .codec import Between, Count, Moment, OsText, Port, Positive, Seconds, Size
 from .codec import ContractError as ContractError
+from .codec import ExitCode as ExitCode
 from .codec import from_json as from_json
 from .codec import to_json as to_json
 from .collectives import CollectiveSettings as CollectiveSettings
@@ -66,8 +68,8 @@ class Program:
     """
 
     kind: Literal["script", "module", "command", "serve", "data_service"]
-    target: str = ""
-    args: tuple[str, ...] = ()
+    target: OsText = ""
+    args: tuple[OsText, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +80,17 @@ class TaskOrder:
     """
 
     task: str
-    attempt: int
+    attempt: Positive
     program: Program
-    cwd: str
-    log_dir: str
-    env: Mapping[str, str] = field(default_factory=dict)
-    unset: tuple[str, ...] = ()
-    port: int | None = None
+    cwd: OsText
+    log_dir: OsText
+    env: Mapping[OsText, OsText] = field(default_factory=dict)
+    unset: tuple[OsText, ...] = ()
+    port: Port | None = None
     cluster: str | None = None
     """Which of the order's clusters goes into TF_CONFIG; None: the task gets no TF_CONFIG."""
     settings: TaskSettings = TaskSettings()
-    cores: tuple[int, int] | None = None
+    cores: tuple[Count, Positive] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +114,9 @@ class TemplateOrder:
     `always`: even if the program does not seem to use it. `tasks`: how many of those that the host will get compute.
     """
 
-    preload: tuple[str, ...]
-    tasks: int
-    env: Mapping[str, str] = field(default_factory=dict)
+    preload: tuple[OsText, ...]
+    tasks: Count
+    env: Mapping[OsText, OsText] = field(default_factory=dict)
     always: bool = False
 
 
@@ -127,24 +129,24 @@ class Hello:
     agent then writes the tasks' output there itself and sends `Grew` instead of `Output`.
     """
 
-    run_id: str
-    ports: int = 0
-    port_range: tuple[int, int] | None = None
+    run_id: OsText
+    ports: Annotated[int, Between(0, 65_535)] = 0
+    port_range: tuple[Port, Port] | None = None
     programs: tuple[Program, ...] = ()
-    cwd: str = "."
-    shared_dir: str | None = None
-    run_dir: str = ""
+    cwd: OsText = "."
+    shared_dir: OsText | None = None
+    run_dir: OsText = ""
     """Where the controller has the run directory; a host with a shared file system may see it there."""
     template: TemplateOrder | None = None
-    owner_grace_s: float = 1.0
+    owner_grace_s: Seconds = 1.0
     """How long tasks may tidy up when the channel closes without a `Bye`."""
-    lost_after_s: float | None = None
+    lost_after_s: Seconds | None = None
     """Seconds of silence after which the controller counts as gone; None: its channel cannot break without a word."""
     compare: str = ""
     """What `cwd` must be like: a packed `Likeness`. Empty: nothing is compared."""
     word: str = ""
     """What to say to other hosts that try the first of the ports, until tasks start; empty: nobody will."""
-    search_envs: tuple[Mapping[str, str], ...] = ({},)
+    search_envs: tuple[Mapping[OsText, OsText], ...] = ({},)
     """What of the spec's variables decides where a task looks for programs, and its Python for modules; each set of them once."""
 
 
@@ -158,8 +160,8 @@ class StartTasks:
 
     orders: tuple[TaskOrder, ...]
     clusters: Mapping[str, str] = field(default_factory=dict)
-    env: Mapping[str, str] = field(default_factory=dict)
-    env_defaults: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[OsText, OsText] = field(default_factory=dict)
+    env_defaults: Mapping[OsText, OsText] = field(default_factory=dict)
     peers: tuple[str, ...] = ()
 
 
@@ -168,7 +170,7 @@ class StopTasks:
     """SIGTERM to the process groups of these tasks, SIGKILL after `grace_s`. Zero: SIGKILL at once."""
 
     tasks: tuple[str, ...]
-    grace_s: float
+    grace_s: Seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,14 +185,14 @@ class SignalTasks:
     """Send a signal to the process groups of these tasks. What it does to them counts as their own doing."""
 
     tasks: tuple[str, ...]
-    signal: int
+    signal: Annotated[int, Between(1, 64)]
 
 
 @dataclass(frozen=True, slots=True)
 class Ack:
     """The controller has stored this many bytes of `Output`: the agent may send as many more."""
 
-    size: int
+    size: Size
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,11 +207,11 @@ class Bye:
 class Facts:
     """What the agent found on its host, and the ports it holds from now on."""
 
-    pid: int
+    pid: Positive
     python: str
     python_version: str
-    cores: int
-    ports: tuple[int, ...] = ()
+    cores: Positive
+    ports: tuple[Port, ...] = ()
     problems: tuple[str, ...] = ()
     """Why the programs cannot run here: a missing script, a syntax error, a missing command."""
     lacks_workdir: bool = False
@@ -222,7 +224,7 @@ class Facts:
     """What other runs have of them, when the agent looked."""
     trouble: str | None = None
     """Why this host cannot be used at all, such as a port range that is used up."""
-    at: float = 0.0
+    at: Moment = 0.0
     """When this was said."""
     addresses: tuple[NetAddress, ...] = ()
     sees_run_dir: bool = False
@@ -240,24 +242,24 @@ class Imported:
     """A template is ready to fork: it has imported `modules`, in `seconds`."""
 
     modules: tuple[str, ...]
-    seconds: float
-    at: float
+    seconds: Seconds
+    at: Moment
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
     task: str
-    attempt: int
-    pid: int
-    at: float
+    attempt: Positive
+    pid: Positive
+    at: Moment
 
 
 @dataclass(frozen=True, slots=True)
 class NotStarted:
     task: str
-    attempt: int
+    attempt: Positive
     reason: str
-    at: float
+    at: Moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,8 +267,8 @@ class Begun:
     """A task's program, which is Python, has come to its first line."""
 
     task: str
-    attempt: int
-    at: float
+    attempt: Positive
+    at: Moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,8 +276,8 @@ class Up:
     """The task's runtime listens on its port."""
 
     task: str
-    attempt: int
-    at: float
+    attempt: Positive
+    at: Moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +285,7 @@ class Waiting:
     """Why a task's port does not answer yet, in words; sent when it changes."""
 
     task: str
-    attempt: int
+    attempt: Positive
     reason: str
 
 
@@ -292,9 +294,9 @@ class Grew:
     """A stream's file in the shared run directory has reached `size` bytes."""
 
     task: str
-    attempt: int
+    attempt: Positive
     stream: str
-    size: int
+    size: Size
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,9 +304,9 @@ class Output:
     """Bytes of a stream, from `offset` on; the bytes follow the frame's JSON as they are."""
 
     task: str
-    attempt: int
+    attempt: Positive
     stream: str
-    offset: int
+    offset: Size
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,8 +314,8 @@ class Report:
     """The newest of a task's `worker.report()` calls."""
 
     task: str
-    attempt: int
-    at: float
+    attempt: Positive
+    at: Moment
     values: Mapping[str, Any]
 
 
@@ -324,7 +326,7 @@ class Failure:
     type: str
     message: str
     traceback: str
-    at: float
+    at: Moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,9 +356,9 @@ class Exited:
     """
 
     task: str
-    attempt: int
-    code: int
-    at: float
+    attempt: Positive
+    code: ExitCode
+    at: Moment
     stopped: bool
     failure: Failure | None = None
     killed: bool = False
@@ -372,7 +374,7 @@ class Swept:
     """
 
     task: str
-    attempt: int
+    attempt: Positive
     left: str = ""
 
 
@@ -382,7 +384,7 @@ class Trouble:
 
     kind: Literal["disk_full", "note"]
     message: str
-    at: float
+    at: Moment
 
 
 @dataclass(frozen=True, slots=True)

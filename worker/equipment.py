@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .codec import Count, Positive, Size
 from .declare import Setting, setting
 from .records import dataclass
 
@@ -113,10 +114,10 @@ class Gpu:
     ``CUDA_VISIBLE_DEVICES`` here.
     """
 
-    index: int
+    index: Count
     uuid: str
     name: str
-    memory_mb: int
+    memory_mb: Size
     id: str
 
     @property
@@ -130,7 +131,7 @@ class GpuHolder:
 
     uuid: str
     run_id: str
-    pid: int
+    pid: Positive
     shares: bool = False
 
 

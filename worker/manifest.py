@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import astuple
 
+from .codec import ContractError, OsText, Size
 from .records import dataclass
 
 
@@ -15,9 +16,9 @@ from .records import dataclass
 class CodeFile:
     """A file of the working directory. `path`: relative, with ``/``. `digest`: SHA-256 of its content, in hex."""
 
-    path: str
-    digest: str
-    size: int
+    path: OsText
+    digest: OsText
+    size: Size
     executable: bool = False
 
 
@@ -25,7 +26,7 @@ class CodeFile:
 class Code:
     """An order: have this directory, under a name made from its content. The agent answers with `CodeWanted`; `Hello` comes after."""
 
-    digest: str
+    digest: OsText
     files: tuple[CodeFile, ...]
 
 
@@ -33,7 +34,7 @@ class Code:
 class CodePart:
     """An order: a piece of the file with this digest, in order; the bytes follow the order's JSON. `last`: it is complete."""
 
-    digest: str
+    digest: OsText
     last: bool
 
 
@@ -76,12 +77,12 @@ class Likeness:
 
     @classmethod
     def unpack(cls, text: str) -> Likeness:
-        """Raises `ValueError` for what `pack` has not made."""
+        """Raises `ContractError` for what `pack` has not made."""
         try:
             rest, *rows = json.loads(zlib.decompress(base64.b64decode(text, validate=True)))
             return cls(tuple(_like_here(row) for row in rows), rest)
-        except (TypeError, zlib.error) as error:
-            raise ValueError(f"not a packed likeness: {error}") from None
+        except (TypeError, ValueError, RecursionError, zlib.error) as error:
+            raise ContractError(f"not a packed likeness: {error}") from None
 
 
 def _like_here(row: Sequence[object]) -> LikeHere:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Literal
+from typing import Annotated, Literal
 
+from .codec import Between, Moment, OsText, Port, Seconds
 from .records import dataclass
 
 
@@ -17,11 +18,11 @@ class Inquiry:
     that answers. `run_dir`: the directory whose disk is looked at; empty: the one for temporary files.
     """
 
-    program: str = ""
-    run_dir: str = ""
-    ports: tuple[int, int] | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-    import_s: float = 120.0
+    program: OsText = ""
+    run_dir: OsText = ""
+    ports: tuple[Port, Port] | None = None
+    env: Mapping[OsText, OsText] = field(default_factory=dict)
+    import_s: Seconds = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,8 @@ class Told:
     """
 
     what: Literal["clock", "machine", "python"]
-    at: float
+    at: Moment
     out: str = ""
     err: str = ""
-    code: int | None = 0
+    code: Annotated[int, Between(-255, 255)] | None = 0
     reason: str = ""

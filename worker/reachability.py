@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from .codec import Between, OsText, Port
 from .records import dataclass
 
 
@@ -12,10 +15,10 @@ class Target:
     Without a `word` it is enough that a connection is made: a task's runtime says nothing of ours.
     """
 
-    host: str
-    port: int
+    host: OsText
+    port: Port
     word: str
-    addresses: tuple[str, ...]
+    addresses: tuple[OsText, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ class NetAddress:
 
     interface: str
     address: str
-    prefix: int
+    prefix: Annotated[int, Between(0, 128)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import select
 import shlex
 import signal
@@ -339,6 +340,32 @@ def test_an_agent_without_an_owner_ends_its_tasks_and_itself(agent: AgentProcess
     }
     assert told.get(way, "") in agent.complaints
     assert "Traceback" not in agent.complaints
+
+
+BROKEN_ORDERS = {
+    "no base64": contract.Hello("run", compare="?"),
+    "base64 of nothing packed": contract.Hello("run", compare="YWJj"),
+    "NUL in a path": contract.Hello("run", cwd="/\0"),
+    "a port that no kernel has": contract.Hello("run", ports=1, port_range=(65_000, 99_999)),
+    "a million ports": contract.Hello("run", ports=1_000_000),
+}
+
+
+@pytest.mark.parametrize("order", BROKEN_ORDERS.values(), ids=BROKEN_ORDERS)
+def test_an_order_that_cannot_be_meant_is_refused_in_a_line(agent: AgentProcess, order: contract.Hello) -> None:
+    agent.order(order)
+    assert agent.wait() == 1
+    assert re.fullmatch(r"orch agent: .*(a broken Hello: Hello\.|not a packed likeness).*\n", agent.complaints)
+
+
+def test_a_grace_period_of_months_is_no_more_than_the_kernel_waits_for(agent: AgentProcess, tmp_path: Path) -> None:
+    agent.hello()
+    agent.start(IGNORING)
+    wait_for_file(tmp_path / "ready")
+    agent.order(contract.StopTasks(("worker-0",), 3e6), contract.Ping())
+    agent.wait_for(contract.Pong)
+    agent.order(contract.Ping())
+    agent.wait_for(contract.Pong, lambda frame: len(agent.all(contract.Pong)) == 2)
 
 
 def test_nothing_is_left_of_a_task_that_is_swept_though_the_kernel_takes_its_time(agent: AgentProcess, tmp_path: Path) -> None:

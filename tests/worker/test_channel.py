@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import tracemalloc
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -91,9 +92,52 @@ def test_an_order_is_no_frame() -> None:
 
 
 def test_lengths_beyond_the_limits_are_refused_before_they_are_read() -> None:
-    header = channel.HEADER.pack(b"orch", contract.PROTOCOL, 1, 0, channel.MAX_JSON + 1, 0)
-    with pytest.raises(ChannelError, match="longer than any"):
-        decode(header)
+    for table, most in ((contract.ORDERS, channel.MAX_ORDER), (contract.FRAMES, channel.MAX_FRAME)):
+        header = channel.HEADER.pack(b"orch", contract.PROTOCOL, min(table), 0, most + 1, 0)
+        with pytest.raises(ChannelError, match="longer than any"):
+            decode(header, table)
+
+
+def test_a_long_message_is_not_held_three_times() -> None:
+    stream = encode(contract.Waiting("worker-0", 1, "x" * (channel.MAX_FRAME - 1000)))
+    tracemalloc.start()
+    try:
+        assert len(decode(stream, contract.FRAMES)) == 1
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2.5 * len(stream)
+
+
+EXITED = contract.Exited("worker-0", 1, 0, 0.0, stopped=False)
+FACTS = contract.Facts(7, "/python", "3.11", 2)
+DEEP: Any = json.loads("[" * 400 + "]" * 400)
+BAD_VALUES = {
+    "an exit code that the kernel makes 0 of": dataclasses.replace(EXITED, code=256),
+    "an exit code of Python's": dataclasses.replace(EXITED, code=-9),
+    "a time that no calendar has": dataclasses.replace(EXITED, at=1e300),
+    "a negative port": dataclasses.replace(FACTS, ports=(4000, -1)),
+    "too many cores to divide": dataclasses.replace(FACTS, cores=10**300),
+    "no core": dataclasses.replace(FACTS, cores=0),
+    "the pid of a group": contract.Started("worker-0", 1, -1, 0.0),
+    "a file of less than nothing": contract.Grew("worker-0", 1, "stdout", -1),
+    "a piece of a file beyond all files": contract.Output("worker-0", 1, "stdout", 2**63),
+    "a network of more bits than an address": dataclasses.replace(FACTS, addresses=(contract.NetAddress("eth0", "10.0.0.1", 129),)),
+    "a report deeper than a stack": contract.Report("worker-0", 1, 0.0, {"loss": DEEP}),
+    "more ports than there are": dataclasses.replace(HELLO, ports=1_000_000),
+    "a range of ports beyond the last": dataclasses.replace(HELLO, port_range=(60_000, 70_000)),
+    "NUL in a path": dataclasses.replace(HELLO, cwd="/w\0"),
+    "NUL in an argument": dataclasses.replace(HELLO, programs=(contract.Program("script", "a.py", ("\0",)),)),
+    "NUL in a variable": contract.StartTasks((), env={"A\0": ""}),
+    "a grace period of less than nothing": contract.StopTasks((), -1.0),
+}
+
+
+@pytest.mark.parametrize("message", BAD_VALUES.values(), ids=BAD_VALUES)
+def test_a_value_out_of_its_range_is_refused(message: Any) -> None:
+    table = contract.ORDERS if type(message) in contract.ORDERS.values() else contract.FRAMES
+    with pytest.raises(ChannelError, match=rf"a broken {type(message).__name__}: {type(message).__name__}\..*(expected a value|deeper)"):
+        decode(encode(message), table)
 
 
 @dataclass(frozen=True)

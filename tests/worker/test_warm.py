@@ -453,7 +453,10 @@ def test_no_signal_of_a_terminal_ends_it(orch: Any, start_warm: Start) -> None:
     assert status(orch)["pid"] == process.pid
 
 
-@pytest.mark.parametrize(("message", "error"), [(b"{}", "KeyError: 'ask'"), (b"[]", "TypeError"), (b"no json", "JSONDecodeError")])
+MESSAGES = [(b"{}", "KeyError: 'ask'"), (b"[]", "TypeError"), (b"no json", "JSONDecodeError"), (b"[" * 4000, "RecursionError")]
+
+
+@pytest.mark.parametrize(("message", "error"), MESSAGES)
 def test_what_it_cannot_answer_stands_in_its_log_and_costs_nothing(orch: Any, start_warm: Start, message: bytes, error: str) -> None:
     """A mistake of orch's own, or another orch's words."""
     start_warm("decimal")

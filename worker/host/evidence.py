@@ -50,7 +50,7 @@ def read_failure(directory: str) -> contract.Failure | None:
 class Ending:
     """What a program had come to when it was over, before its interpreter was. `at`: seconds since the epoch."""
 
-    code: int
+    code: contract.ExitCode
     at: float
 
 
@@ -59,7 +59,7 @@ def read_ending(directory: str) -> Ending | None:
     try:
         with open(os.path.join(directory, files.ENDED), "rb", buffering=0) as file:
             code, at = file.read().split()
-            return Ending(int(code), clock.from_system(float(at)))
+            return contract.from_json(Ending, {"code": int(code), "at": clock.from_system(float(at))})
     except (OSError, ValueError):
         return None
 

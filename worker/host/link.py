@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..channel import ChannelError, Decoder, encode
-from ..contract import ORDERS
+from ..contract import ORDERS, ContractError
 from . import processes
 from .loop import Loop
 
@@ -82,13 +82,23 @@ class Link:
             data = read()
             orders = list(self._decoder.feed(data))
         except (OSError, ChannelError) as error:
-            sys.stderr.write(f"orch agent: {error}\n")
-            data, orders = b"", []
+            self._refuse(error)
+            return
         if not data:
-            self._loop.forget(self._orders_fd)
-            self._broken = True
-            self._lose()
+            self._end()
             return
         self.heard_at = time.monotonic()
-        for order, more in orders:
-            self._obey(order, more)
+        try:
+            for order, more in orders:
+                self._obey(order, more)
+        except ContractError as error:  # of what only its reader can check
+            self._refuse(error)
+
+    def _refuse(self, error: Exception) -> None:
+        sys.stderr.write(f"orch agent: {error}\n")
+        self._end()
+
+    def _end(self) -> None:
+        self._loop.forget(self._orders_fd)
+        self._broken = True
+        self._lose()

@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 Action = Callable[[], None]
+LONGEST_S = 86_400.0
+"""epoll_wait(2) takes no more than 24 days."""
 
 
 class HasFileno(Protocol):
@@ -53,7 +55,7 @@ class Loop:
     def run(self, is_done: Callable[[], bool]) -> None:
         """Until `is_done`, which is asked after every wake-up."""
         while not is_done():
-            self._wait(max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None)
+            self._wait(min(max(0.0, self._timers[0][0] - time.monotonic()), LONGEST_S) if self._timers else None)
             now = time.monotonic()
             if self._timers and self._timers[0][0] <= now:
                 self._wait(0.0)  # what has come while we ourselves stood still comes before anybody's deadline

@@ -126,7 +126,7 @@ class Warm:
                 self._say(connection, why)
             except OSError:
                 pass  # a visitor that is gone
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 show(error)  # in our log: a mistake of ours, or a visitor that speaks otherwise
         return None
 
