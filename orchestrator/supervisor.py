@@ -76,7 +76,7 @@ class Supervisor:
         self._visits: Visits | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._reminder: asyncio.TimerHandle | None = None
-        self._reminded = ""
+        self._reminded, self._advised = "", False
         self._disk_full = False
         self._lost: set[str] = set()
         self._since = 1
@@ -339,6 +339,9 @@ class Supervisor:
         if text and text != self._reminded:
             self._reminded = text
             self._note(text)
+        if not self._advised and (advice := formation.describe_long_wait(self._cluster, now())):
+            self._advised = True
+            self._note(advice)
         self._reminder = self._loop.call_later(1.0, self._remind)
 
     def _record(self, event: RunEvent) -> None:

@@ -1,12 +1,11 @@
 """The words that cross a channel: what the controller orders, what an agent answers, what a task is told.
 
-Pure values and nothing else: no I/O, no clock, no environment. Both sides import this module, so it
-lives with the side that has to stay small and shippable. `channel.py` puts these values on a wire.
+Pure values and nothing else: no I/O, no clock, no environment. Both sides import this module, so it lives with the side that has to stay
+small and shippable. `channel.py` puts these values on a wire.
 
-Times are seconds since the epoch, as the agent that saw the thing happen tells them (`clock.py`); the controller
-knows from `Facts.at` how far that clock is from its own. Texts may hold
-lone surrogates (``surrogateescape``): a path, an argument or an environment value that is not UTF-8
-travels unharmed.
+Times are seconds since the epoch, as the agent that saw the thing happen tells them (`clock.py`); the controller knows from `Facts.at` how
+far that clock is from its own. Texts may hold lone surrogates (``surrogateescape``): a path, an argument or an environment value that is
+not UTF-8 travels unharmed.
 """
 
 from __future__ import annotations
@@ -61,10 +60,9 @@ PROTOCOL = 4
 class Program:
     """What a task runs.
 
-    `kind`: ``script`` (a Python file), ``module`` (as ``python -m``), ``command`` (any program, looked
-    up on the PATH of the task's own environment), ``serve`` (orch's own `tf.distribute.Server`, for a
-    worker or ps task whose script starts none) or ``data_service`` (a server of the tf.data service; see `task/data_service.py`).
-    `target` is the path, the module or the program; empty for orch's own.
+    `kind`: ``script`` (a Python file), ``module`` (as ``python -m``), ``command`` (any program, looked up on the PATH of the task's own
+    environment), ``serve`` (orch's own `tf.distribute.Server`, for a worker or ps task whose script starts none) or ``data_service`` (a
+    server of the tf.data service; see `task/data_service.py`). `target` is the path, the module or the program; empty for orch's own.
     """
 
     kind: Literal["script", "module", "command", "serve", "data_service"]
@@ -335,8 +333,8 @@ class Evidence:
 
     `failed_first`: the exception came before the task was told to stop, by the one clock that saw both.
     `condition`: why it could not act when it was told to stop, such as ``stopped (SIGSTOP)``; see host/conditions.py.
-    `out_of_memory`: that the kernel killed it for want of memory, in words; see host/oom.py.
-    `last_words`: the end of its stderr, if it left no exception.
+    `out_of_memory`: that the kernel killed it for want of memory, in words; see host/oom.py. `tf_config`: where it set one of its own.
+    `last_words`: the end of its stderr, if it left no exception. `alone`: that it was in no cluster (see task/membership.py).
     `python`, `tensorflow`: the interpreter and its TensorFlow's version, if an exception was left (a version only if it can be found).
     """
 
@@ -346,6 +344,8 @@ class Evidence:
     last_words: str = ""
     python: str = ""
     tensorflow: str = ""
+    alone: bool = False
+    tf_config: str = ""
 
 
 @dataclass(frozen=True, slots=True)

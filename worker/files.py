@@ -9,4 +9,7 @@ STACKS = "stacks.txt"
 BEGUN = "begun"
 """Holds the moment at which the program's first line was due, by CLOCK_MONOTONIC."""
 ENDED = "ended"
-"""Holds the exit code to come and the time, once nothing of the program is left to run and the interpreter takes itself down."""
+"""Holds the exit code to come and the time, once nothing of the program is left to run and the interpreter takes itself down; and the
+word ``alone``, if the process is known to have been in no cluster."""
+OTHER_TF_CONFIG = "tf_config"
+"""Says where the program has set another TF_CONFIG than the one it was given: ``train.py:12 set it``."""

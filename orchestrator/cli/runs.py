@@ -218,7 +218,8 @@ def _line(run: RunDir) -> str:
         return f"{text} ({cluster.phase.value}) since {describe_moment(cluster.started_at)}"
     if result:
         took = describe_seconds(result.get("ended_at", 0) - result.get("started_at", 0))
-        return f"{text} after {took}, exit code {result.get('exit_code', 0)}"
+        warning = f"; warning: {result['warning']}" if result.get("warning") else ""
+        return f"{text} after {took}, exit code {result.get('exit_code', 0)}{warning}"
     return f"{text} (its controller died without a verdict; orch down {run.run_id} ends what it may have left)"
 
 

@@ -166,7 +166,7 @@ class PastAttempt:
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The end of a run. `attempt`: its last. `past`: the failures before; `gave_up`: why this one was not followed by another start;
-    `remains`: processes that are still there, because not even SIGKILL has ended them, in words."""
+    `remains`: processes that are still there, because not even SIGKILL has ended them, in words; `warning`: what is odd about a success."""
 
     outcome: Outcome
     exit_code: int
@@ -177,6 +177,7 @@ class Verdict:
     past: tuple[PastAttempt, ...] = ()
     gave_up: str = ""
     remains: tuple[str, ...] = ()
+    warning: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,9 @@ from worker.contract import DATA_SERVICE, TaskId
 
 from .cluster import Cluster, Policy, TaskState, TaskStatus
 
+LONG_WAIT_S = 60.0
+"""How long all tasks of a cluster run without its being formed, before the user is told what to look at. Forming takes seconds."""
+
 
 def is_missing(policy: Policy, task: TaskStatus) -> bool:
     """Whether the cluster cannot form yet for want of this task. An evaluator joins nobody; one that has ended is waited for no longer."""
@@ -34,6 +37,34 @@ def describe_formation(cluster: Cluster) -> str:
     # Those that open no port are up once they have been started.
     up = members - len(late) - len(_gone(cluster))
     return f"{describe_awaited(cluster, late)}{f'; {gone}' if gone else ''} ({up} of {members} up)" if late else ""
+
+
+def describe_unformed(cluster: Cluster) -> str:
+    """What is odd about a success: no cluster was formed, and each task did all of the work by itself. Empty unless that is certain."""
+    members = [task for task in cluster.tasks.values() if task.trains]
+    by_themselves = [task.name for task in members if task.state is TaskState.SUCCEEDED]
+    if len(members) < 2 or not by_themselves or any(task.up_at is not None or not task.evidence.alone for task in members):
+        return ""
+    each = f"{group_tasks(by_themselves)} {'each ' if len(by_themselves) > 1 else ''}did all of the work alone"
+    return f"no cluster was formed: no task opened its port, so {each}{_describe_other_tf_config(members)}"
+
+
+def _describe_other_tf_config(tasks: Iterable[TaskStatus]) -> str:
+    places = {task.evidence.tf_config: task.name for task in reversed([*tasks]) if task.evidence.tf_config}
+    return "".join(f"; the TF_CONFIG of {name} was not the one that orch gave it: {place}" for place, name in places.items())
+
+
+def describe_long_wait(cluster: Cluster, at: float) -> str:
+    """What to look at when a cluster has not formed for a long time though all of its tasks run; empty if that is not so."""
+    tasks = cluster.tasks.values()
+    running = all(task.started_at is not None and not task.has_ended for task in tasks)
+    if cluster.formed_at is not None or not running or at - max(task.started_at or 0.0 for task in tasks) < LONG_WAIT_S:
+        return ""
+    return (
+        f"all tasks run, and the cluster has not formed for {LONG_WAIT_S:g} s: orch stacks shows where each task is. "
+        "A script that builds no strategy of tf.distribute never forms one (orch up --strategy none runs it once); "
+        "--start-timeout S ends a run that waits for longer"
+    )
 
 
 def describe_gone(cluster: Cluster) -> str:

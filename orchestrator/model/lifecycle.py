@@ -271,6 +271,8 @@ def _finish_if_empty(cluster: Cluster, at: float) -> tuple[Cluster, tuple[Action
         return replace(cluster, phase=Phase.RESTARTING, resume_at=at + pause, past=past), ()
     gave_up = restarts.explain_end(cluster.policy.restart, restarts.relevant(past)) if cluster.again else ""
     verdict = replace(ending, ended_at=max(at, cluster.started_at), past=cluster.past, gave_up=gave_up, remains=cluster.remains)
+    if verdict.outcome is Outcome.SUCCEEDED and cluster.policy.opens_ports:
+        verdict = replace(verdict, warning=formation.describe_unformed(cluster))
     return replace(cluster, phase=Phase.DONE, verdict=verdict), (Finish(verdict),)
 
 

@@ -248,6 +248,8 @@ def find(task: TaskStatus, *, serves: bool = False) -> str:
     evidence = task.evidence
     if evidence.out_of_memory:
         return f"likely out of memory: {evidence.out_of_memory}; give the tasks less to hold, run fewer on this host, or raise the limit"
+    if evidence.tf_config and task.failure is not None and "Could not start gRPC server" in task.failure.message:
+        return f"leave TF_CONFIG to orch: the task's was not the one that orch gave it ({evidence.tf_config}), and somebody has its port"
     if task.failure is not None:
         kind, text = task.failure.type.rpartition(".")[2], f"{task.failure.message}\n{task.failure.traceback}"
         return _look_up(kind, text, evidence)

@@ -23,6 +23,9 @@ MOST_OTHERS = 8
 """How many of the tasks that failed later have a line of their own."""
 LINE_CHARACTERS = 500
 """The longest line that the failure report repeats."""
+UNFORMED = (
+    "for a single run of the script use --strategy none; to train it together, build a strategy of tf.distribute, which reads TF_CONFIG"
+)
 _HEADLINES = {
     Outcome.SUCCEEDED: "succeeded",
     Outcome.FAILED: "failed",
@@ -52,6 +55,8 @@ def report(verdict: Verdict, run: RunDir, cluster: Cluster | None, shown_dir: Pa
         lines.append(f"  logs: {directory}")
     if verdict.gave_up:
         lines.append(f"  {verdict.gave_up}")
+    if verdict.warning:
+        lines += [f"  warning: {verdict.warning}", f"  what to do: {UNFORMED}"]
     lines += [f"  still there: {left}" for left in verdict.remains]
     if verdict.outcome is not Outcome.SUCCEEDED:
         lines.append(f"  exit code {verdict.exit_code}{_explain_given_code(verdict)}")

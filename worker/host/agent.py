@@ -49,7 +49,8 @@ class Agent:
         self._relay = Relay(self._loop, self._link)
         self._prober = Prober(self._loop, self._link)
         self._tasks = TaskTable(self._loop, self._link, self._relay, self._prober.watch, self._check_disk, arrival.template)
-        self._prober.is_running = self._tasks.is_running
+        self._prober.is_running, self._prober.other_tf_config = self._tasks.is_running, self._tasks.other_tf_config
+        self._tasks.is_closed = self._prober.is_closed
         self._held: list[socket.socket] = []
         self._door: Doorbell | None = None
         self._hello: contract.Hello | None = None
@@ -102,6 +103,7 @@ class Agent:
         elif isinstance(order, contract.TakeGpus):
             self._take_gpus(order)
         elif isinstance(order, contract.StopTasks):
+            self._prober.look()
             self._tasks.stop(order.grace_s, order.tasks)
         elif isinstance(order, contract.ShowStacks):
             self._tasks.show_stacks(order.tasks)

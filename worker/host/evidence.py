@@ -17,6 +17,8 @@ from .output import TaskOutput
 
 LAST_WORDS = 4096
 """Bytes of a task's stderr that go with its end, if it left no exception."""
+PLACE = 500
+"""The longest place in a program, a path and a line, that is told."""
 
 
 def gather(
@@ -52,16 +54,27 @@ class Ending:
 
     code: contract.ExitCode
     at: float
+    alone: bool = False
+    """The process is known to have been in no cluster."""
 
 
 def read_ending(directory: str) -> Ending | None:
     """What the bootstrap has kept in ``ended``; None: the program is not over, as far as we know."""
     try:
         with open(os.path.join(directory, files.ENDED), "rb", buffering=0) as file:
-            code, at = file.read().split()
-            return contract.from_json(Ending, {"code": int(code), "at": clock.from_system(float(at))})
+            code, at, *alone = file.read().split()
+            return contract.from_json(Ending, {"code": int(code), "at": clock.from_system(float(at)), "alone": alone == [b"alone"]})
     except (OSError, ValueError):
         return None
+
+
+def read_other_tf_config(directory: str) -> str:
+    """Where the program has set another TF_CONFIG than it was given: ``train.py:12 set it``; empty if it has not."""
+    try:
+        with open(os.path.join(directory, files.OTHER_TF_CONFIG), encoding="utf-8", errors="replace") as file:
+            return file.read(PLACE)
+    except OSError:
+        return ""
 
 
 def append(path: str, text: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 from collections.abc import Callable
 
@@ -12,6 +14,8 @@ from .loop import Loop
 
 FIRST_S, MOST_S = 0.05, 0.5
 _TIMEOUT_S = 0.2
+_REFUSED = os.strerror(errno.ECONNREFUSED).lower()
+"""Nobody listens. Any other reason may be that of a machine that is too busy to answer."""
 
 
 @dataclass(slots=True)
@@ -26,6 +30,7 @@ class Prober:
     def __init__(self, loop: Loop, link: Link) -> None:
         self._loop, self._link = loop, link
         self.is_running: Callable[[str, int], bool] = lambda name, attempt: False
+        self.other_tf_config: Callable[[contract.TaskOrder], str] = lambda order: ""
         self._awaited: list[_Awaited] = []
         self._wait_s = FIRST_S
 
@@ -38,6 +43,14 @@ class Prober:
         if len(self._awaited) == 1:
             self._loop.after(self._wait_s, self._probe)
 
+    def is_closed(self, order: contract.TaskOrder) -> bool:
+        """Whether a task has a port, and was refused there whenever it was asked."""
+        return any(one.order is order and (not one.refusal or one.refusal.startswith(_REFUSED)) for one in self._awaited)
+
+    def look(self) -> None:
+        """Ask all ports that are awaited once more: their tasks may be ended next."""
+        self._awaited = [one for one in self._awaited if not self._is_up(one)]
+
     def _probe(self) -> None:
         self._awaited = [one for one in self._awaited if self.is_running(one.order.task, one.order.attempt) and not self._is_up(one)]
         if self._awaited:
@@ -48,10 +61,13 @@ class Prober:
         refusal = _connect(one.order.port or 0)
         if refusal is None:
             self._link.send(contract.Up(one.order.task, one.order.attempt, clock.now()))
-        elif refusal != one.refusal:
+            return True
+        if other := self.other_tf_config(one.order):
+            refusal += f"; its TF_CONFIG is not the one that orch gave it: {other}"
+        if refusal != one.refusal:
             one.refusal = refusal
             self._link.send(contract.Waiting(one.order.task, one.order.attempt, refusal))
-        return refusal is None
+        return False
 
 
 def _connect(port: int) -> str | None:

@@ -83,6 +83,8 @@ class TaskTable:
         self._sweeper = Sweeper(loop, self._tasks, lambda: self._templates.pids, self._note, self._forget)
         self.run_id = ""
         self.root = ""
+        self.is_closed: Callable[[contract.TaskOrder], bool] = lambda order: False
+        """Whether a task has a port, and it was closed whenever somebody looked."""
 
     def __bool__(self) -> bool:
         return bool(self._tasks) or bool(self._starter)
@@ -91,6 +93,10 @@ class TaskTable:
         """This attempt of the task has not ended."""
         pid = self._running.get(name)
         return pid is not None and self._tasks[pid].order.attempt == attempt
+
+    def other_tf_config(self, order: contract.TaskOrder) -> str:
+        """Where the program of a task has set another TF_CONFIG than it was given; empty if it has not."""
+        return evidence.read_other_tf_config(os.path.join(self.root, order.log_dir))
 
     def warm_up(self, template: contract.TemplateOrder, programs: Sequence[contract.Program], cwd: str) -> None:
         """Begin with the imports that the tasks of `template`, which run `programs`, will need."""
@@ -270,7 +276,12 @@ class TaskTable:
             task.stopped,
             failure,
             code < 0,
-            replace(found, condition=task.condition),
+            replace(
+                found,
+                condition=task.condition,
+                alone=self.is_closed(task.order) and (task.stopped or (ending is not None and ending.alone)),
+                tf_config=evidence.read_other_tf_config(task.output.directory),
+            ),
         )
         self._link.send(exited)
         marks = (os.fsencode(f"ORCH_RUN_ID={self.run_id}"), os.fsencode(f"ORCH_TASK={task.order.task}"))

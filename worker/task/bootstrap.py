@@ -15,7 +15,7 @@ import sys
 import time
 
 from .. import files
-from . import failure
+from . import failure, membership, own_tf_config  # all that is needed at the end, too: the program may have a worker.py of its own
 from .program import forget_shadowed, prepare
 
 TYPE_CHECKING = False
@@ -42,6 +42,7 @@ def run(order: dict[str, Any], loaded: frozenset[str]) -> None:
     _show_stacks_on_signal(order["log_dir"])
     if order["tf_config"] is not None:
         os.environ["TF_CONFIG"] = order["tf_config"]
+        own_tf_config.watch(order["tf_config"], order["log_dir"])
     program = order["program"]
     start = prepare(program["kind"], program.get("target", ""), program.get("args", []))
     sys.path.append(_PATH)
@@ -55,7 +56,7 @@ def run(order: dict[str, Any], loaded: frozenset[str]) -> None:
 
         signals.keep_sigterm()
     pid = os.getpid()
-    ending = _Ending(order["log_dir"], pid)
+    ending = _Ending(order["log_dir"], pid, order["tf_config"])
     atexit.register(ending.say)  # before any of the program's own: what is registered first runs last
     _say(order["log_dir"], files.BEGUN, repr(time.monotonic()))
     try:
@@ -109,12 +110,14 @@ class _Ending:
 
     code = 0
 
-    def __init__(self, log_dir: str, pid: int) -> None:
-        self._log_dir, self._pid = log_dir, pid
+    def __init__(self, log_dir: str, pid: int, tf_config: str | None) -> None:
+        self._log_dir, self._pid, self._tf_config = log_dir, pid, tf_config
 
     def say(self) -> None:
         if os.getpid() == self._pid:  # not a child that the program has forked
-            _say(self._log_dir, files.ENDED, f"{self.code} {time.time()!r}")
+            at = time.time()
+            alone = self._tf_config is not None and membership.was_in_no_cluster(self._tf_config)
+            _say(self._log_dir, files.ENDED, f"{self.code} {at!r}{' alone' if alone else ''}")
 
 
 def _exit_code(code: object) -> int:

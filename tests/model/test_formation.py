@@ -1,0 +1,75 @@
+"""What is said of a cluster that has not formed."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.model import events as ev
+from orchestrator.model import formation
+from orchestrator.model import lifecycle as lc
+from orchestrator.model.cluster import Outcome, Policy, Verdict
+from worker.contract import Evidence
+
+ALONE, UNKNOWN = Evidence(alone=True), Evidence()
+MIRRORED, SERVED = Policy("multi_worker_mirrored"), Policy("parameter_server")
+
+
+def run(policy: Policy, ends: dict[str, Evidence], up: tuple[str, ...] = ()) -> Verdict:
+    """A run whose tasks are started, some come up, and all end with 0 that do not serve; the others are stopped."""
+    cluster = lc.new(policy, dict.fromkeys(ends, "a"))
+    history: list[ev.Event] = [ev.Launched(1, 100.0), *(ev.TaskStarted(task, 1, 7, 101.0) for task in ends)]
+    history += [ev.TaskUp(task, 1, 102.0) for task in up]
+    serving = [task for task in ends if policy is SERVED and not task.startswith(("chief", "evaluator"))]
+    history += [ev.TaskExited(task, 1, 0, False, 110.0, evidence=found) for task, found in ends.items() if task not in serving]
+    history += [ev.TaskExited(task, 1, 143, True, 111.0, killed=True, evidence=ends[task]) for task in serving]
+    history += [ev.TaskSwept(task, 1, 112.0) for task in ends]
+    for event in history:
+        cluster, _ = lc.step(cluster, event)
+    assert cluster.verdict is not None
+    return cluster.verdict
+
+
+def test_tasks_that_formed_no_cluster_have_trained_by_themselves() -> None:
+    verdict = run(MIRRORED, {"worker-0": ALONE, "worker-1": ALONE, "evaluator-0": UNKNOWN})
+    assert (verdict.outcome, verdict.exit_code) == (Outcome.SUCCEEDED, 0)
+    assert verdict.warning == "no cluster was formed: no task opened its port, so worker-0..1 each did all of the work alone"
+    verdict = run(SERVED, {"chief-0": ALONE, "worker-0": ALONE, "ps-0": ALONE})
+    assert verdict.warning == "no cluster was formed: no task opened its port, so chief-0 did all of the work alone"
+    own = {"worker-0": Evidence(alone=True, tf_config="train.py:3 removed it"), "worker-1": Evidence(alone=True)}
+    assert run(MIRRORED, own).warning.endswith("; the TF_CONFIG of worker-0 was not the one that orch gave it: train.py:3 removed it")
+
+
+@pytest.mark.parametrize(
+    ("policy", "ends", "up"),
+    [
+        (MIRRORED, {"worker-0": ALONE}, ()),
+        (MIRRORED, {"worker-0": ALONE, "evaluator-0": ALONE}, ()),
+        (MIRRORED, {"worker-0": ALONE, "dispatcher-0": ALONE, "data_worker-0": ALONE}, ()),
+        (MIRRORED, {"worker-0": ALONE, "worker-1": UNKNOWN}, ()),
+        (MIRRORED, {"worker-0": ALONE, "worker-1": ALONE}, ("worker-1",)),
+        (SERVED, {"chief-0": ALONE, "worker-0": ALONE, "ps-0": UNKNOWN}, ()),
+        (SERVED, {"chief-0": UNKNOWN, "worker-0": ALONE, "ps-0": ALONE}, ()),
+        (SERVED, {"chief-0": ALONE, "worker-0": ALONE, "ps-0": ALONE}, ("ps-0",)),
+        (Policy("multi_worker_mirrored", opens_ports=False), {"worker-0": ALONE, "worker-1": ALONE}, ()),
+    ],
+)
+def test_nothing_is_said_of_a_cluster_that_may_have_formed_or_was_to_have_one_task(
+    policy: Policy, ends: dict[str, Evidence], up: tuple[str, ...]
+) -> None:
+    assert run(policy, ends, up).warning == ""
+
+
+def test_a_long_wait_of_tasks_that_all_run_says_what_to_look_at() -> None:
+    cluster = lc.new(MIRRORED, {"worker-0": "a", "worker-1": "a"})
+    for event in (ev.Launched(1, 100.0), ev.TaskStarted("worker-0", 1, 7, 101.0)):
+        cluster, _ = lc.step(cluster, event)
+    assert formation.describe_long_wait(cluster, 1000.0) == ""
+    cluster, _ = lc.step(cluster, ev.TaskStarted("worker-1", 1, 8, 131.0))
+    assert formation.describe_long_wait(cluster, 190.0) == ""
+    assert formation.describe_long_wait(cluster, 191.0).startswith("all tasks run, and the cluster has not formed for 60 s: orch stacks")
+    one_up, _ = lc.step(cluster, ev.TaskUp("worker-0", 1, 140.0))
+    assert formation.describe_long_wait(one_up, 191.0)
+    formed, _ = lc.step(one_up, ev.TaskUp("worker-1", 1, 140.0))
+    assert formation.describe_long_wait(formed, 1000.0) == ""
+    one_gone, _ = lc.step(one_up, ev.TaskExited("worker-1", 1, 0, False, 141.0))
+    assert formation.describe_long_wait(one_gone, 1000.0) == ""
