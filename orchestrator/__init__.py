@@ -1,3 +1,45 @@
-"""orch: starts, watches and explains TensorFlow clusters. Importing this costs nothing."""
+"""orch: starts, watches and explains TensorFlow clusters.
+
+Importing this costs nothing; `launch` and what it gives are imported when they are first used (docs/python.md).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .api import launch as launch
+    from .errors import OrchError as OrchError
+    from .errors import SpecError as SpecError
+    from .errors import UsageError as UsageError
+    from .handle import Line as Line
+    from .handle import Result as Result
+    from .handle import Run as Run
+    from .handle import RunFailed as RunFailed
+    from .handle import Task as Task
+    from .model.cluster import Cause as Cause
+    from .model.spec import ClusterSpec as ClusterSpec
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "launch": "api",
+    **dict.fromkeys(("OrchError", "SpecError", "UsageError"), "errors"),
+    **dict.fromkeys(("Line", "Result", "Run", "RunFailed", "Task"), "handle"),
+    "Cause": "model.cluster",
+    "ClusterSpec": "model.spec",
+}
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    found = globals()[name] = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -83,10 +83,10 @@ def start_controller(run: RunDir, *, tied: bool = False) -> subprocess.Popen[byt
             pass_fds=(run.lock.fileno(),),
             start_new_session=True,
         )
+        run.lock.hand_over()
     except OSError as error:
         raise OrchError(f"the controller cannot be started: {sys.executable}: {error.strerror or error}") from None
     finally:
         os.close(log)
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
-    run.lock.hand_over()
     return process

@@ -17,9 +17,8 @@ from ..errors import Problem, SpecError, UsageError
 from ..model.spec import PROGRAM_KINDS, ClusterSpec
 from ..model.spec.describe import SpecOption
 from ..model.spec.document import Node
+from ..sources import Overlay, as_seen_from, instead_of_others, read_file, read_whole, tasks_directory
 from .options import OPTIONS
-
-Overlay = tuple[str | Sequence[str], Node]
 
 _NOTHING_TO_RUN = (
     "there is nothing to run, and no orch.yaml here\n"
@@ -51,12 +50,12 @@ def _read_document(ctx: click.Context) -> tuple[Node, str]:
     from ..model.spec import document as documents
 
     given = ctx.params
-    document, base = _read_file(given["file"])
+    document, base = read_file(given["file"])
     assignments = [documents.parse_assignment(text, "--set") for text in given["assignments"]]
     environment, flags = _option_overlays(ctx)
     for path, value in [*environment, *assignments, *flags, *_variables(given["variables"])]:
         document = documents.overlay(document, path, value)
-    for path, value in _program(ctx, _tasks_directory(document, base)):
+    for path, value in _program(ctx, tasks_directory(document, base)):
         document = documents.overlay(document, path, value)
     return document, base
 
@@ -64,33 +63,6 @@ def _read_document(ctx: click.Context) -> tuple[Node, str]:
 def says(document: Node, *keys: str) -> bool:
     """Whether the document has a value for one of these keys."""
     return isinstance(document.value, dict) and any(key in document.value and document.value[key].value is not None for key in keys)
-
-
-def _read_file(name: str | None) -> tuple[Node, str]:
-    from ..model.spec import document as documents
-
-    path = Path(name or "orch.yaml")
-    if name is None and not path.is_file():
-        return documents.empty(), os.getcwd()
-    document = documents.read(_read_whole(path), str(path))
-    real = path.resolve()
-    # A pipe, as of -f <(...), and the deleted file that is a shell's here-document lie nowhere.
-    return document, str(real.parent) if real.is_file() else os.getcwd()
-
-
-def _read_whole(path: Path) -> bytes:
-    from ..model.spec import document as documents
-
-    try:
-        with open(path, "rb") as file:
-            # One byte more than allowed is enough to be refused; a spec of gigabytes is not read.
-            data = file.read(documents.MAX_BYTES + 1)
-            size = os.fstat(file.fileno()).st_size
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
-    if size > documents.MAX_BYTES:
-        raise SpecError(Problem(str(path), f"{size / 1e6:.1f} MB long; a spec is at most {documents.MAX_BYTES >> 20} MiB"))
-    return data
 
 
 def _option_overlays(ctx: click.Context) -> tuple[list[Overlay], list[Overlay]]:
@@ -114,7 +86,7 @@ def _is_variable(ctx: click.Context, parameter: str) -> bool:
 
 def _overlays(option: SpecOption, text: str, place: str) -> Iterator[Overlay]:
     if option.path in PROGRAM_KINDS:
-        yield from _instead_of_others(option.path, place)
+        yield from instead_of_others(option.path, place)
     if option.path == "backend.type" and text == "local":
         yield "backend.hosts", Node(None, place, "")  # this machine takes the place of hosts that were named with less weight
     if not option.parts:
@@ -138,13 +110,6 @@ def _meaning(option: SpecOption, told: str) -> str:
     return told
 
 
-def _instead_of_others(chosen: str, place: str) -> Iterator[Overlay]:
-    """The program that is chosen takes the place of one that was named with less weight."""
-    for kind in PROGRAM_KINDS:
-        if kind != chosen:
-            yield (kind,), Node(None, place, "")
-
-
 def _hostfile(ctx: click.Context) -> Iterator[Overlay]:
     """The hosts of ``--hostfile`` or its variable, which take the place of those that were named with less weight."""
     from ..model.spec.hosts import read_hostfile
@@ -156,7 +121,7 @@ def _hostfile(ctx: click.Context) -> Iterator[Overlay]:
         raise UsageError("both -H and --hostfile name hosts; give one of them")
     if os.environ.get("ORCH_HOSTS") and _is_variable(ctx, "hostfile"):
         raise UsageError("both ORCH_HOSTS and ORCH_HOSTFILE name hosts; set one of them")
-    yield "backend.hosts", read_hostfile(_read_whole(Path(name)).decode("utf-8", "replace"), name)
+    yield "backend.hosts", read_hostfile(read_whole(Path(name)).decode("utf-8", "replace"), name)
 
 
 def _variables(texts: Sequence[str]) -> Iterator[Overlay]:
@@ -167,12 +132,6 @@ def _variables(texts: Sequence[str]) -> Iterator[Overlay]:
         yield ("defaults", "env", name), Node(value, "--env", value)
 
 
-def _tasks_directory(document: Node, base: str) -> str:
-    """Where the tasks start; what is wrong with the value of `workdir` the parser says."""
-    named = document.value.get("workdir") if isinstance(document.value, dict) else None
-    return os.path.join(base, named.value) if named is not None and isinstance(named.value, str) else base
-
-
 def _program(ctx: click.Context, directory: str) -> Iterator[Overlay]:
     """A program named on the command line takes the place of the file's. `directory`: where the tasks start."""
     script, module = ctx.params["script"], ctx.params["spec_module"]
@@ -180,20 +139,13 @@ def _program(ctx: click.Context, directory: str) -> Iterator[Overlay]:
         raise UsageError(f"both a script ({script}) and a module ({module}) are given; only one can run")
     if script is not None:
         chosen = "command" if ctx.params["no_python"] else "script"
-        yield from _instead_of_others(chosen, "SCRIPT")
-        yield (chosen,), Node(_as_seen_from(directory, script, chosen), "SCRIPT", script)
+        yield from instead_of_others(chosen, "SCRIPT")
+        yield (chosen,), Node(as_seen_from(directory, script, chosen), "SCRIPT", script)
     elif ctx.params["no_python"]:
         raise UsageError("--no-python needs a program: orch up --no-python PROGRAM -- ARGS")
     script_args = ctx.meta["orch.script_args"]
     if script_args is not None:
         yield ("args",), Node([Node(word, "ARGS", word) for word in script_args], "ARGS")
-
-
-def _as_seen_from(directory: str, script: str, kind: str) -> str:
-    """A path typed here, for tasks that start in `directory`: it starts where it was typed."""
-    if os.path.realpath(directory) == os.getcwd() or (kind == "command" and os.sep not in script):
-        return script
-    return os.path.abspath(script)
 
 
 def _node(option: SpecOption, text: str, place: str) -> Node:

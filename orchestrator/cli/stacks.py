@@ -7,9 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Collection, Mapping
-from pathlib import Path
 
 import click
 
@@ -22,9 +19,6 @@ from ..record.lines import clean
 from ..record.rundir import RunDir
 from .options import run_argument
 
-LOOK_S = 0.1
-GIVE_UP_S = 10.0
-"""How long Python programs that do not answer are waited for: they, or the controller, may be put off."""
 NATIVE_S = 30.0
 """How long py-spy may take for one task."""
 
@@ -41,13 +35,12 @@ def stacks_command(run: RunDir, full: bool, native: bool) -> int:
     planned = plan_of(run)
     cluster = run.fold(planned)
     py_spy = _py_spy_for(run) if native else ""
-    files = {name: run.stacks_path(name, task.attempt) for name, task in cluster.tasks.items() if not task.has_ended}
-    before = {name: _size(path) for name, path in files.items()}
-    if not run.lock.send_signal(holder, signal.SIGUSR1):
-        raise UsageError(f"{run.run_id} is not running")
-    never = {str(task.id) for task in planned.tasks if task.order.program.kind == "command"}
-    _wait_until_still(files, before, files.keys() - never)
-    new = {name: _read_from(path, before[name]) for name, path in files.items()}
+
+    def ask() -> None:
+        if not run.lock.send_signal(holder, signal.SIGUSR1):
+            raise UsageError(f"{run.run_id} is not running")
+
+    new = stacks.collect(run, planned, cluster, ask)
     answers = {name: stacks.parse(text) for name, text in new.items()}
     for line in stacks.summarise({name: answer for name, answer in answers.items() if answer}):
         click.echo(clean(line))
@@ -56,7 +49,7 @@ def stacks_command(run: RunDir, full: bool, native: bool) -> int:
         click.echo(f"{group_tasks(silent)}: no answer (not Python, or not started yet)")
     for name, text in new.items() if full else ():
         click.echo(f"\n{name}\n{clean(text)}")
-    for name in files if native else ():
+    for name in new if native else ():
         click.echo(f"\n{name}\n{_dump_native(py_spy, name, cluster)}")
     return 0
 
@@ -93,29 +86,3 @@ def _dump_native(py_spy: str, name: str, cluster: Cluster) -> str:
     except OSError as error:
         return f"py-spy could not be run: {error.strerror}"
     return done.stdout if done.returncode == 0 else f"py-spy failed: {done.stderr.strip() or done.returncode}"
-
-
-def _wait_until_still(files: Mapping[str, Path], before: Mapping[str, int], awaited: Collection[str]) -> None:
-    """Until those in `awaited` have answered and no file grows any more, or `GIVE_UP_S` has passed."""
-    deadline = time.monotonic() + GIVE_UP_S
-    last: dict[str, int] = {}
-    while time.monotonic() < deadline:
-        time.sleep(LOOK_S)
-        sizes = {name: _size(path) for name, path in files.items()}
-        if sizes == last and all(stacks.parse(_read_from(files[name], before[name])) for name in awaited):
-            return
-        last = sizes
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
-def _read_from(path: Path, offset: int) -> str:
-    try:
-        return path.read_bytes()[offset:].decode(errors="replace")
-    except OSError:
-        return ""

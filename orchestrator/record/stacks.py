@@ -10,13 +10,21 @@ from __future__ import annotations
 
 import linecache
 import re
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from pathlib import PurePath
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path, PurePath
 
 from worker.records import dataclass
 
+from ..model.cluster import Cluster
 from ..model.formation import group_tasks
+from ..model.plan import Plan
+from .rundir import RunDir
+
+LOOK_S = 0.1
+GIVE_UP_S = 10.0
+"""How long Python programs that do not answer are waited for: they, or the controller, may be put off."""
 
 ASKED = "orch: asked at "
 _NOTE = "orch: "
@@ -120,3 +128,42 @@ def _is_odd(tasks: list[str], groups: list[tuple[str, list[str]]]) -> str:
     kind = tasks[0].rpartition("-")[0]
     sizes = Counter(number for number, (_, names) in enumerate(groups) for name in names if name.rpartition("-")[0] == kind)
     return ", the odd one out" if len(sizes) == 2 and max(sizes.values()) > 1 else ""
+
+
+# --- asking ------------------------------------------------------------------------------------
+
+
+def collect(run: RunDir, planned: Plan, cluster: Cluster, ask: Callable[[], None]) -> dict[str, str]:
+    """What each task that runs writes into its `stacks.txt` after `ask` has asked the controller; empty: it gave no answer in time."""
+    files = {name: run.stacks_path(name, task.attempt) for name, task in cluster.tasks.items() if not task.has_ended}
+    before = {name: _size(path) for name, path in files.items()}
+    ask()
+    never = {str(task.id) for task in planned.tasks if task.order.program.kind == "command"}
+    _wait_until_still(files, before, files.keys() - never)
+    return {name: _read_from(path, before[name]) for name, path in files.items()}
+
+
+def _wait_until_still(files: Mapping[str, Path], before: Mapping[str, int], awaited: Collection[str]) -> None:
+    """Until those in `awaited` have answered and no file grows any more, or `GIVE_UP_S` has passed."""
+    deadline = time.monotonic() + GIVE_UP_S
+    last: dict[str, int] = {}
+    while time.monotonic() < deadline:
+        time.sleep(LOOK_S)
+        sizes = {name: _size(path) for name, path in files.items()}
+        if sizes == last and all(parse(_read_from(files[name], before[name])) for name in awaited):
+            return
+        last = sizes
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _read_from(path: Path, offset: int) -> str:
+    try:
+        return path.read_bytes()[offset:].decode(errors="replace")
+    except OSError:
+        return ""

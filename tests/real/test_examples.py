@@ -53,6 +53,12 @@ def test_alone_it_learns_the_digits(settings: dict[str, str], tmp_path: Path, fo
 
 
 @pytest.mark.slow
+def test_a_program_launches_workers_that_learn_the_digits(settings: dict[str, str], tmp_path: Path) -> None:
+    check_accuracy(run_plainly([str(EXAMPLES / "from_python.py"), "--epochs", "4"], tmp_path, env=settings))
+    assert (tmp_path / ".orch/latest/result.json").exists()
+
+
+@pytest.mark.slow
 def test_two_workers_take_the_steps_of_one_process(settings: dict[str, str], tmp_path: Path, fork_task: Fork) -> None:
     import numpy as np
 

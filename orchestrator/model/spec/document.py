@@ -316,4 +316,4 @@ def from_data(data: Any, place: str, depth: int = 0) -> Node:
         return Node(str(data), place, str(data))
     if data is None or isinstance(data, (bool, int, float)):
         return Node(data, place, json.dumps(data))
-    raise refusal(place, f"holds a {type(data).__name__}", "give texts, numbers, lists and mappings")
+    raise refusal(place, f"holds a value of type {type(data).__name__}", "give texts, numbers, lists and mappings")

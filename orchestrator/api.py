@@ -1,0 +1,129 @@
+"""`orchestrator.launch`: a run, started by a Python program."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .errors import OrchError, UsageError
+from .handle import Run
+from .model.spec import PROGRAM_KINDS, ClusterSpec
+from .model.spec import document as documents
+from .model.spec.describe import options
+from .model.spec.document import Node
+from .model.spec.parse import parse, to_document
+from .record.home import discard
+from .sources import Overlay, as_seen_from, instead_of_others, read_file, tasks_directory
+from .starting import create, start_controller
+
+FLAGS = {option.name.lstrip("-").replace("-", "_"): option for option in options() if option.says != "false"}
+"""The flags of `orch up`, as keywords. ``--no-soft-placement`` and its like are ``soft_placement=False``."""
+OTHERS = {"env": "defaults.env", "devices": "defaults.devices"}
+"""Two more. Any other keyword is a key of orch.yaml itself."""
+
+Program = str | os.PathLike[str] | Mapping[str, Any] | ClusterSpec
+
+
+def launch(
+    program: Program | None = None,
+    /,
+    *,
+    args: Sequence[str | int | float] | None = None,
+    workers: int | None = None,
+    ps: int | None = None,
+    chief: int | bool | None = None,
+    evaluator: int | bool | None = None,
+    data_workers: int | None = None,
+    strategy: str | None = None,
+    env: Mapping[str, str | int | float] | None = None,
+    devices: Mapping[str, Any] | None = None,
+    python: str | os.PathLike[str] | None = None,
+    workdir: str | os.PathLike[str] | None = None,
+    hosts: str | Sequence[str | Mapping[str, Any]] | None = None,
+    start_timeout: float | None = None,
+    hang_timeout: float | None = None,
+    timeout: float | None = None,
+    grace: float | None = None,
+    max_restarts: int | None = None,
+    home: str | os.PathLike[str] | None = None,
+    **settings: Any,
+) -> Run:
+    """Start a cluster and return its handle at once; `Run.wait` says how it ended.
+
+    `program`: a script (``"train.py"``), a spec as a file (a name that ends in .yaml, .yml or .json), as a mapping with the keys of
+    orch.yaml, or as a `ClusterSpec`. The keywords have the names of the flags of `orch up` and of the keys of orch.yaml (``module``,
+    ``command``, ``timeouts``, ``restart``, ``preload``, …) and change what the spec says; a flag's name counts for more than a key's. An
+    `orch.yaml` that nobody names is not read, nor are the ORCH_* variables but ORCH_HOME.
+
+    `home`: where the run's directory is made; default: ORCH_HOME, or `.orch` in the working directory.
+
+    Raises `SpecError` with everything that is wrong with the spec, and `OrchError` if the run's directory cannot be made. What is found
+    only on the hosts, such as a script that is missing there, is the run's result.
+    """
+    given = dict(locals())  # the keywords, which are listed for whoever reads and types them
+    named = {name: value for name, value in given.items() if name not in ("program", "home", "settings")}
+    spec = read_spec(program, {**settings, **named})
+    run = create(Path(os.path.abspath(home or os.environ.get("ORCH_HOME") or ".orch")), spec)
+    try:
+        return Run(run, start_controller(run, tied=True))
+    except OrchError:
+        discard(run)
+        raise
+
+
+def read_spec(program: Program | None, keywords: Mapping[str, Any]) -> ClusterSpec:
+    """What the arguments of `launch` mean. Raises `SpecError`, `UsageError`."""
+    document, base, script = _read(program)
+    for path, value in _overlays(keywords):
+        document = documents.overlay(document, path, value)
+    if script is not None:
+        directory = tasks_directory(document, base)
+        for path, value in _program("script", as_seen_from(directory, script, "script"), "launch"):
+            document = documents.overlay(document, path, value)
+    named = [name for name, value in (("a script", script), *((kind, keywords.get(kind)) for kind in PROGRAM_KINDS)) if value is not None]
+    if len(named) > 1:
+        raise UsageError(f"launch is given {' and '.join(named)}; only one program can run")
+    if not (isinstance(document.value, dict) and any(kind in document.value for kind in PROGRAM_KINDS)):
+        raise UsageError("there is nothing to run; name a script, as in launch('train.py', workers=2), or a spec")
+    return parse(document, workdir=base)
+
+
+def _read(program: Program | None) -> tuple[Node, str, str | None]:
+    """The document that the first argument names or is, the directory that its paths start from, and the script that it names instead."""
+    if isinstance(program, ClusterSpec):
+        return documents.from_data(to_document(program), "launch"), os.getcwd(), None
+    if isinstance(program, Mapping):
+        return documents.from_data(program, "launch"), os.getcwd(), None
+    name = None if program is None else os.fspath(program)
+    if name is not None and name.endswith((".yaml", ".yml", ".json")):
+        return *read_file(name), None
+    return documents.empty(), os.getcwd(), name
+
+
+def _overlays(keywords: Mapping[str, Any]) -> Iterator[Overlay]:
+    """What the keywords say, in the order of their weight: keys of orch.yaml, then what is called as a flag."""
+    for name, value in sorted(keywords.items(), key=lambda item: item[0] in FLAGS):
+        if value is None:
+            continue
+        place, flag = f"launch({name}=…)", FLAGS.get(name)
+        if name in PROGRAM_KINDS:
+            yield from _program(name, os.fspath(value), place)
+        elif flag is None or isinstance(value, Mapping):  # backend="ssh" is the flag, backend={"type": "ssh"} the key
+            yield from _leaves(OTHERS.get(name, name).split("."), value, place)
+        else:
+            yield from _leaves(flag.path.split("."), int(value) if flag.says == "1" else value, place)
+
+
+def _program(kind: str, target: str, place: str) -> Iterable[Overlay]:
+    return [*instead_of_others(kind, place), ((kind,), Node(target, place, target))]
+
+
+def _leaves(path: list[str], value: Any, place: str) -> Iterator[Overlay]:
+    """A mapping changes only the keys that it has."""
+    if isinstance(value, Mapping) and value:
+        for key, item in value.items():
+            yield from _leaves([*path, str(key)], item, place)
+    else:
+        yield path, documents.from_data(os.fspath(value) if isinstance(value, os.PathLike) else value, place)
