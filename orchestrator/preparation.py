@@ -14,6 +14,7 @@ from pathlib import PurePath
 from typing import Any, TypeVar
 
 from worker import contract
+from worker.clock import patience
 
 from .backends import Backend, Host, likeness, slots_of
 from .backends.agents import AgentLink, Lose, Receive
@@ -33,7 +34,7 @@ T = TypeVar("T")
 
 ANSWER_S = 60.0
 """How long an agent that is up may take to its first frame."""
-UNANSWERED_S, UNTRIED_S = 5.0, 3.0
+UNANSWERED_S, UNTRIED_S = patience(5.0), patience(3.0)
 """When those are first named that have not answered, and those that are still trying to reach the others."""
 WAYS = ("shared", "ship", "unchecked")
 """The words of backend.code."""

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from worker import contract
-from worker.clock import now
+from worker.clock import now, patience
 
 from .backends import Backend
 from .backends.agents import AgentLink, Loss
@@ -34,7 +34,7 @@ from .record.journal import REPORTS_S, HostReady, Pace, RunBegun, RunEvent, RunN
 from .record.rundir import RunDir
 from .signals import hold_signals
 
-UNFORMED_S = 3.0
+UNFORMED_S = patience(3.0)
 """When a cluster that has not formed is first said to be waiting for somebody."""
 
 

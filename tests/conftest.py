@@ -46,6 +46,9 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("orch")
 
+IMPATIENT = {"ORCH_TIME_SCALE": "0.1"}
+"""For the `env` of a test that waits for one of orch's own constants to run out; see `worker.clock.patience`."""
+
 Argument = str | bytes | os.PathLike[str]
 
 

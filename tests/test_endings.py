@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Orch
+from tests.conftest import IMPATIENT, Orch
 from tests.live import LiveRun, wait_for_file, wait_until_ready, write_script
 
 
@@ -230,7 +230,7 @@ def test_a_task_that_ends_before_it_comes_up_is_not_counted_among_those_that_are
         wait_for("over")
         """,
     )
-    running = orch.start("up", "script.py", "-n", "3")
+    running = orch.start("up", "script.py", "-n", "3", env=IMPATIENT)
     gone = "worker-0 ended (exit code 0) before it was seen to come up"
     running.wait_for(f"waiting for worker-2: connection refused; {gone} (1 of 3 up)")
     (tmp_path / "go").touch()
@@ -251,7 +251,7 @@ def test_who_is_awaited_is_said_again_only_when_that_changes(orch: Orch, tmp_pat
         sleep()
         """,
     )
-    running = orch.start("up", "script.py", "-n", "3")
+    running = orch.start("up", "script.py", "-n", "3", env=IMPATIENT)
     first = "waiting for worker-1..2: connection refused (1 of 3 up)"
     second = "waiting for worker-2: connection refused (2 of 3 up)"
     running.wait_for(first)
@@ -267,7 +267,7 @@ def test_who_is_awaited_is_said_again_only_when_that_changes(orch: Orch, tmp_pat
 
 def test_who_is_awaited_is_said_while_the_user_waits(orch: Orch, tmp_path: Path) -> None:
     write_script(tmp_path, "server = TASK == 'worker-0' and listen()\nready()\nsleep()")
-    running = orch.start("up", "script.py", "-n", "2")
+    running = orch.start("up", "script.py", "-n", "2", env=IMPATIENT)
     assert wait_for_file(tmp_path / "worker-0.ready")
     running.wait_for("waiting for worker-1: connection refused (1 of 2 up)")
     running.signal(2)

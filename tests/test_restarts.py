@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Orch
+from tests.conftest import IMPATIENT, Orch
 from tests.live import LiveRun, is_alive, kill, wait_for_file, wait_until, wait_until_gone, wait_until_ready, write_script
 
 ATTEMPT = 'ATTEMPT = int(os.environ["ORCH_ATTEMPT"])\n'
@@ -186,7 +186,7 @@ def test_a_preempted_script_that_saves_goes_on_for_ever_without_a_budget(orch: O
 
 def test_who_is_waited_for_is_said_though_another_has_come_back_alone(orch: Orch, tmp_path: Path) -> None:
     write_script(tmp_path, ATTEMPT + "if TASK == 'evaluator-0' and ATTEMPT == 1:\n    sys.exit(1)\nwait_for('go')")
-    running = orch.start("up", "script.py", "-n", "2", "--evaluator", "--max-restarts", "1", *QUICK)
+    running = orch.start("up", "script.py", "-n", "2", "--evaluator", "--max-restarts", "1", *QUICK, env=IMPATIENT)
     running.wait_for("evaluator-0 starts again alone (attempt 2)")
     running.wait_for("waiting for worker-0..1")
     (tmp_path / "go").touch()

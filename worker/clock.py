@@ -6,12 +6,21 @@ person, by NTP after a suspend) must change neither. CLOCK_MONOTONIC stands stil
 
 from __future__ import annotations
 
+import os
 import time
 
 JUST_S = 3600.0
 """How long ago "just past" may be: who was to hear of it may have been stopped meanwhile."""
 
 _anchor = time.time() - time.monotonic()
+
+
+def patience(seconds: float) -> float:
+    """How long to wait for somebody, or before something is said: `seconds`, times ORCH_TIME_SCALE where a test has set that.
+
+    For constants of a module; so that no test has to sit them out.
+    """
+    return seconds * float(os.environ.get("ORCH_TIME_SCALE", "1"))
 
 
 def begin() -> None:

@@ -144,8 +144,9 @@ def test_a_lost_worker_rejoins_its_parameter_servers(up: Any, tmp_path: Path) ->
     assert len([event for event in run.events() if event["event"] == "task_started"]) == 5
 
 
-def test_a_chief_whose_teardown_hangs_has_succeeded_all_the_same(up: Any, tmp_path: Path) -> None:
+def test_a_chief_whose_teardown_hangs_has_succeeded_all_the_same(up: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """TensorFlow's coordinator waits for the lost worker while the interpreter goes down, and never ends by itself."""
+    monkeypatch.setenv("ORCH_TIME_SCALE", "0.25")
     done = up(SERVED, "-n", "2", "--ps", "1", "--set", "restart.backoff_s=1000", "--set", "restart.backoff_max_s=1000", "--", "leave")
     assert re.search(r"chief-0: its program ended \(0\), but its interpreter hangs in its teardown for \d+ s; killed", done.err), done.err
     run = LiveRun(tmp_path)

@@ -105,7 +105,7 @@ def test_a_driver_that_lets_no_sigkill_through_holds_up_nobody(
     start_agent: Callable[..., AgentProcess], tmp_path: Path, stuck: list[int]
 ) -> None:
     """What asks it is in state D then. No task is thought to have left it behind, and the agent does not wait for it when it ends."""
-    program = f"sleep 1000 & echo $$ $! >{tmp_path}/pids.part; mv {tmp_path}/pids.part {tmp_path}/pids; wait"
+    program = f"cd {shlex.quote(str(tmp_path))}; sleep 1000 & echo $$ $! >pids.part; mv pids.part pids; wait"
     patch = f"driver.is_there = lambda: True; driver.ANSWER_S = 2.0; driver.command = lambda: ['sh', '-c', {program!r}]"
     agent = start_agent(patch=patch)
     agent.order(contract.Hello("run", cwd=str(tmp_path), shared_dir=str(tmp_path)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -78,7 +79,7 @@ def test_a_driver_that_hangs_or_crashes_who_asks_is_a_problem_and_no_end(
 def test_a_driver_that_lets_no_sigkill_through_holds_up_no_survey(nvidia: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """nvidia-smi is in state D then."""
     monkeypatch.setattr(survey, "COMPLAINT_S", 2.0)
-    smi = f"#!/bin/sh\necho $$ >{tmp_path}/part; mv {tmp_path}/part {tmp_path}/pid; exec sleep 1000\n"
+    smi = f"#!/bin/sh\ncd {shlex.quote(str(tmp_path))}; echo $$ >part; mv part pid; exec sleep 1000\n"
     with ThreadPoolExecutor() as pool:
         found = pool.submit(nvidia, smi, driver=False)
         pid = int(wait_for_file(tmp_path / "pid"))

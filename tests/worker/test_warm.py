@@ -325,17 +325,18 @@ def test_one_that_is_stuck_is_not_waited_for(orch: Any, tmp_path: Path, start_wa
     start_warm("decimal")
     process = warm_process(orch)
     process.suspend()
-    done = orch("up", "script.py", "-n", "2", check=0)
-    assert done.err.count(f"{NOT_USED}it has not answered for 4 s; orch warm stop ends it") == 1
+    done = orch("up", "script.py", "-n", "2", check=0, env={"ORCH_TIME_SCALE": "0.25"})
+    assert done.err.count(f"{NOT_USED}it has not answered for 1 s; orch warm stop ends it") == 1
     # What it has been asked meanwhile does no harm when it goes on.
     process.resume()
     assert status(orch, "--preload", "decimal")["refused"] is None
     wait_until(lambda: not process.children(), "end of what it has forked for nobody")
     assert LiveRun(tmp_path).log("worker-0") == b"begun\n"
     process.suspend()
-    for what in ("status", "start"):
+    asked = [orch.start("warm", what) for what in ("status", "start")]
+    for each in asked:
         complaint = f"Error: warm: the warm process {process.pid} does not answer; orch warm stop ends it\n"
-        assert orch("warm", what, check=125).err.endswith(complaint)
+        assert each.wait(check=125).err.endswith(complaint)
     assert "was killed: it did not end by itself" in orch("warm", "stop", check=0).out
     wait_until_gone([process])
     assert not home().exists()

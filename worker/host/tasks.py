@@ -28,7 +28,7 @@ from .sweep import Sweeper
 from .template.choice import Templates
 from .template.client import Running, Start
 
-TEARDOWN_S = 20.0
+TEARDOWN_S = clock.patience(20.0)
 """How long an interpreter may take to end when its program is over, threads and exit handlers included. TensorFlow's teardown can hang
 (`ClusterCoordinator.__del__`; see docs/restarts.md), and then nobody would ever hear that the training was done."""
 

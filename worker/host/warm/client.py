@@ -16,14 +16,14 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from ... import contract
+from ... import clock, contract
 from ...channel import ChannelError, Decoder
 from .. import environment, memory, programs
 from . import key, place
 from .arrival import Arrival
 from .place import MESSAGE_BYTES, ROOM
 
-PATIENCE_S = 4.0
+PATIENCE_S = clock.patience(4.0)
 """How long each answer is waited for."""
 _NOT_USED = "the warm template is not used: "
 
@@ -53,12 +53,14 @@ def move(orders_fd: int, frames_fd: int) -> Arrival | int:
 
 
 def _read_first(orders_fd: int) -> tuple[bytes, contract.Hello | contract.Code | None]:
-    """What has been read, and the first order in it; None: there is none, or it is the agent's to deal with."""
+    """What has been read, and the first order in it that asks for something; None: there is none, or it is the agent's to deal with."""
     decoder, seed = Decoder(contract.ORDERS), b""
     while data := os.read(orders_fd, 1024 * 1024):
         seed += data
         try:
             for order, _ in decoder.feed(data):
+                if isinstance(order, contract.Ping):  # for the agent to answer, whoever that is
+                    continue
                 return seed, order if isinstance(order, (contract.Hello, contract.Code)) else None
         except ChannelError:
             break
