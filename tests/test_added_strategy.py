@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Completed
+from tests.conftest import Completed, Orch
 from tests.live import LiveRun
+from tests.worker.agent_double import ROOT
 
 ORCH_WITH_TWO_MORE = """
 import sys
@@ -103,3 +105,72 @@ def test_its_spec_is_checked(extended: Callable[..., Completed], words: tuple[st
 
 def test_the_texts_name_it(extended: Callable[..., Completed]) -> None:
     assert "mirrored, one_device, none, solo or relay" in " ".join(extended("up", "--help", check=0).out.split())
+
+
+# --- with a section of its own, which no test can add from outside: in a copy of the code ---------
+
+EDITS: dict[str, tuple[tuple[str, str], ...]] = {
+    "orchestrator/model/strategies.py": (
+        (
+            '_in_one_process("none",',
+            'Strategy("pod", "one task that steers a pod", {"worker": Role(count=1, cluster=None, decides=True)}, '
+            'one_process=True, opens_ports=False, sections=("pod",)),\n        _in_one_process("none",',
+        ),
+    ),
+    "orchestrator/model/spec/sections.py": (
+        ("    collectives: Coll", '    pod: PodSettings = setting(PodSettings(), "Which pod.")\n    collectives: Coll'),
+        ("from worker.records import dataclass\n", "from worker.records import dataclass\nfrom worker.settings import PodSettings\n"),
+    ),
+    "worker/settings.py": (
+        (
+            "@dataclass(frozen=True, slots=True)\nclass TaskSettings:",
+            """from .declare import setting
+
+
+@dataclass(frozen=True, slots=True)
+class PodSettings:
+    name: str = setting("here", "The name of the pod.")
+    chips: int = setting(1, "How many chips it has.", least=1, most=64)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSettings:
+    pod: PodSettings = PodSettings()""",
+        ),
+    ),
+    "worker/task/strategies.py": (
+        (
+            '    "none": _default,\n',
+            '    "pod": lambda task: f"{task.settings.pod.name}: {task.settings.pod.chips}",\n    "none": _default,\n',
+        ),
+    ),
+}
+"""All that a strategy with keys of its own is: a row, a section and its field, a field of the tasks' settings, a builder."""
+
+
+@pytest.fixture
+def edited(tmp_path: Path) -> dict[str, str]:
+    """The environment in which `orch` is a copy with `EDITS`."""
+    for room in ("orchestrator", "worker"):
+        shutil.copytree(ROOT / room, tmp_path / "copy" / room, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, changes in EDITS.items():
+        path = tmp_path / "copy" / name
+        text = path.read_text()
+        for old, new in changes:
+            assert text.count(old) == 1, (name, old)
+            text = text.replace(old, new)
+        path.write_text(text)
+    return {"PYTHONPATH": str(tmp_path / "copy")}
+
+
+def test_four_files_make_a_strategy_with_keys_of_its_own(
+    orch: Orch, edited: dict[str, str], script: Callable[..., Path], tmp_path: Path
+) -> None:
+    script("import os, worker\nprint(worker.strategy(), 'TF_CONFIG' in os.environ)")
+    (tmp_path / "orch.yaml").write_text("script: script.py\nstrategy: pod\npod: {name: mine, chips: 8}\n")
+    orch("up", env=edited, check=0)
+    assert LiveRun(tmp_path).log("worker-0") == b"mine: 8 False\n"
+    assert "  pod.chips: 8\n" in orch("plan", env=edited, check=0).out
+    refused = orch("plan", "--strategy", "none", env=edited, check=2).err
+    assert "orch.yaml:3: pod: is for strategy pod, not none" in refused
+    assert "pod.chips: must be at least 1, not 0" in orch("plan", "--set", "pod.chips=0", env=edited, check=2).err

@@ -228,7 +228,7 @@ def _order(spec: ClusterSpec, tasks: TaskSpec, task: TaskId, port: int | None, r
 def _settings(spec: ClusterSpec, task: TaskId, devices: DeviceSettings) -> TaskSettings:
     """What the spec says of the inside of a task. The strategy's own sections are for those that train, and for Python."""
     reached = trains(task.type) and spec.program.kind != "command"
-    own = set(named(spec.strategy).sections if reached else ()) & TaskSettings.__dataclass_fields__.keys()
+    own = named(spec.strategy).sections_inside if reached else ()
     return TaskSettings(strategy=spec.strategy, devices=devices, **{section: getattr(spec, section) for section in own})
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 
-from worker.contract import DATA_SERVICE
+from worker.contract import DATA_SERVICE, TaskSettings
 from worker.records import dataclass
 
 TRAINING = "training"
@@ -69,7 +69,7 @@ class Strategy:
     implied_by: str = ""
     """The type of tasks that means this strategy where the spec names none."""
     sections: tuple[str, ...] = ()
-    """The keys of the spec that are for this strategy. What `TaskSettings` holds of them reaches the tasks that train."""
+    """The keys of the spec that are for this strategy."""
     rules: tuple[Callable[[Counts], Complaint | None], ...] = ()
     """What else must hold of the counts of its tasks."""
     fit_problem: str = ""
@@ -84,6 +84,11 @@ class Strategy:
     def opens_port(self, task_type: str) -> bool:
         """Whether TensorFlow listens in the tasks of a type."""
         return self.opens_ports or task_type in DATA_SERVICE
+
+    @property
+    def sections_inside(self) -> set[str]:
+        """Those of its sections that are put into effect inside the tasks, which train and are Python programs."""
+        return set(self.sections) & TaskSettings.__dataclass_fields__.keys()
 
     @property
     def default_counts(self) -> dict[str, int]:

@@ -75,13 +75,6 @@ def _data_service_is_whole(draft: Draft) -> Problem | None:
     return Problem(draft.place("tasks.dispatcher.count"), message, "write tasks: {data_worker: 2}, which brings a dispatcher")
 
 
-def _collectives_have_their_program(draft: Draft) -> Problem | None:
-    if draft.given.get("collectives") and "command" in draft.given:
-        message = "collectives: would be set inside a Python program, and this cluster runs a command"
-        return Problem(draft.place("collectives"), message, "run the script itself: script: train.py, or a module")
-    return None
-
-
 def _not_too_many(draft: Draft) -> Problem | None:
     if (total := sum(draft.counts.values())) > MAX_TASKS:
         return Problem(draft.place("tasks"), f"tasks: there are {total:,} in all; the limit is {MAX_TASKS:,}")
@@ -136,7 +129,6 @@ _COUNTS = ("strategy", *(f"tasks.{kind}.count" for kind in TASK_TYPES))
 RULES: tuple[tuple[tuple[str, ...], Callable[[Draft], Problem | None]], ...] = (
     (PROGRAM_KINDS, _one_program),
     (_COUNTS, _data_service_is_whole),
-    ((*PROGRAM_KINDS, "collectives"), _collectives_have_their_program),
     (_COUNTS, _not_too_many),
     ((*_COUNTS, "ports", "backend.hosts"), _ports_for_all),
     (("backend.type", "backend.hosts"), _hosts_have_their_backend),
@@ -162,6 +154,10 @@ def _strategy_complaints(draft: Draft, findings: Findings) -> Iterator[strategie
     if findings.sound(_COUNTS):
         yield from draft.strategy.complaints(draft.counts)
     for section, said in draft.given.items():
-        complaint = draft.strategy.refuses(section) if said else None
-        if complaint and findings.sound((*_COUNTS, section)):
+        if not said or not findings.sound((*_COUNTS, *PROGRAM_KINDS, section)):
+            continue
+        if complaint := draft.strategy.refuses(section):
             yield complaint
+        elif "command" in draft.given and section in draft.strategy.sections_inside:
+            message = f"{section}: would be set inside a Python program, and this cluster runs a command"
+            yield section, message, "run the script itself: script: train.py, or a module"
