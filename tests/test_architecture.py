@@ -57,7 +57,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "orchestrator.preparation": PLACES,
     "orchestrator.insight": ("orchestrator.record", "worker.files", *MODEL),
     "orchestrator.backends": (*MODEL, "worker", "worker.channel", "worker.clock"),
-    "orchestrator.record": ("worker.clock", *MODEL),
+    "orchestrator.record": ("worker.clock", "worker.excerpts", *MODEL),
     "orchestrator.model": MODEL,
     "orchestrator.errors": (),
     "orchestrator": ("orchestrator.api", "orchestrator.handle", *MODEL),
@@ -65,6 +65,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "worker.records": (),
     "worker.codec": (),
     "worker.disclosure": (),
+    "worker.excerpts": (),
     "worker.files": (),
     "worker.collectives": (),
     "worker.reachability": ("worker.codec",),
@@ -82,10 +83,10 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "worker.channel": ("worker.contract",),
     "worker.clock": (),
     "worker.cores": (),
-    "worker.task": ("worker.codec", "worker.collectives", "worker.files", "worker.missing_devices", "worker.settings"),
+    "worker.task": ("worker.codec", "worker.collectives", "worker.excerpts", "worker.files", "worker.missing_devices", "worker.settings"),
     "worker.host": (
         *("worker.contract", "worker.channel", "worker.clock", "worker.cores", "worker.files", "worker.task"),
-        *("worker.disclosure", "worker.task_environment"),
+        *("worker.disclosure", "worker.excerpts", "worker.task_environment"),
     ),
     "worker": ("worker.contract", "worker.channel", "worker.task"),
 }
@@ -100,7 +101,7 @@ PURE = (
     *("orchestrator.model", "orchestrator.errors", *INSIGHT),
     *("worker.codec", "worker.collectives", "worker.contract", "worker.declare", "worker.disclosure", "worker.equipment"),
     *("worker.manifest", "worker.missing_devices", "worker.naming", "worker.questions", "worker.reachability", "worker.records"),
-    "worker.settings",
+    *("worker.excerpts", "worker.settings"),
 )
 PURE_IMPORTS = {
     "__future__",

@@ -66,5 +66,6 @@ def _log_view(spec: ClusterSpec, given: Mapping[str, Any]) -> LogView:
         color=wants_color(given["color"], sys.stdout.isatty(), os.environ),
         timestamps=given["timestamps"],
         fold=not given["everything"],
+        shorten=not given["everything"],
         only=only_tasks(given["only"], tasks),
     )

@@ -131,7 +131,8 @@ class Cause:
     """Why a run, or an attempt, did not succeed. `task` is empty when it was no task. `what`: one sentence without the task's name.
 
     `attempt`: the one that `task` was in. `killed`: a signal ended it, and `code` is 128 plus its number. `suspect`: the task
-    that it lost, if that is not known to have failed. `remedy`: what to do, if that is known.
+    that it lost, if that is not known to have failed. `remedy`: what to do, if that is known. `instead`: whose end was seen before
+    its own, and why that one is not the cause, such as ``worker-1, whose end was seen first: its error is about a lost peer, …``.
     """
 
     what: str
@@ -145,6 +146,7 @@ class Cause:
     suspect: str = ""
     remedy: str = ""
     secondary: tuple[Secondary, ...] = ()
+    instead: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,7 +174,7 @@ class Console:
                 self._sink.write("stderr", text)
             if abandoned:
                 return
-            for key in grown:
+            for key in self._earliest(grown):
                 self._show_some(view, key)
             if not grown and view is not None:
                 for stream, text in view.finish() if ending else view.idle(now()):
@@ -192,6 +192,27 @@ class Console:
         for task, attempt, _ in grown:
             oldest[task] = min(attempt, oldest.get(task, attempt))
         return [key for key in grown if key[1] == oldest[key[0]]]
+
+    def _earliest(self, grown: list[StreamKey]) -> list[StreamKey]:
+        """Of a task's two streams the one that was written to longer ago: what a task has printed goes before its last traceback.
+
+        Two writes within one tick of the kernel's clock (4 ms) have the same time: then stdout goes first. A stream that goes on meanwhile
+        becomes the later one, so neither waits for long.
+        """
+        earliest: dict[str, tuple[int, StreamKey]] = {}
+        for key in sorted(grown, key=lambda key: key[2] == "stderr"):
+            task = key[0]
+            other = earliest.get(task)
+            at = self._written_at(key)
+            if other is None or at < other[0]:
+                earliest[task] = (at, key)
+        return [key for _, key in earliest.values()]
+
+    def _written_at(self, key: StreamKey) -> int:
+        try:
+            return self._run.log_path(*key).stat().st_mtime_ns
+        except OSError:
+            return 0
 
     def _is_behind(self, key: StreamKey, size: int) -> bool:
         return key not in self._followers or size > self._followers[key].offset

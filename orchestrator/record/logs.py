@@ -13,14 +13,21 @@ from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Literal
 
+from worker.excerpts import TracebackExcerpt
+
 from ..errors import OrchError
-from .lines import LineSplitter
+from .lines import QUIET_S, LineSplitter
 from .noise import StartupNoise
 
 __all__ = ["Follower", "LineSplitter", "LogView", "tail_offset", "wants_color"]
 
 BLOCK = 1 << 16
 """Bytes read at a time; the allocator reuses blocks of this size, which larger ones cost a page fault each."""
+
+MESSAGE_LINES = 500
+MESSAGE_CHARACTERS = 1 << 16
+"""Lines and characters of one exception's message that a view which shortens them shows. More than the report does: where an exception was
+only logged, what the program says next may be taken for a part of its message."""
 
 _SGR = re.compile(r"\x1b\[[0-9;:]*m")
 _RESET = "\x1b[0m"
@@ -46,11 +53,13 @@ def wants_color(flag: Literal["auto", "always", "never"], isatty: bool, environ:
 class _Stream:
     """What a view remembers of one stream of one task."""
 
-    __slots__ = ("noise", "splitter")
+    __slots__ = ("excerpt", "fed", "noise", "splitter")
 
-    def __init__(self, color: bool) -> None:
+    def __init__(self, color: bool, shorten: bool) -> None:
         self.splitter = LineSplitter(color=color)
         self.noise = StartupNoise()
+        self.excerpt = TracebackExcerpt(MESSAGE_LINES, MESSAGE_CHARACTERS) if shorten else None
+        self.fed = 0.0
 
 
 class LogView:
@@ -61,7 +70,8 @@ class LogView:
     `color`, `timestamps` (HH:MM:SS.mmm of the time the view got the line, in the zone `tz`, by default the local one).
     `fold`: hide TensorFlow's start-up noise and count it. `only`: show these tasks; the rest is dropped unseen.
     `grep`: show the lines in which this pattern is found; it looks at the text without prefix and colours, and at
-    every line, so nothing is folded. `prefix`: off for the plain text of one stream.
+    every line, so nothing is folded. `prefix`: off for the plain text of one stream. `shorten`: leave out the middle of an exception's long
+    message (`worker.excerpts`), which `idle` and `finish` take to be over.
 
     The text never holds half a line, so views of several streams can be written to one terminal in any order.
     """
@@ -76,6 +86,7 @@ class LogView:
         only: Collection[str] | None = None,
         grep: re.Pattern[str] | None = None,
         prefix: bool = True,
+        shorten: bool = False,
         tz: tzinfo | None = None,
     ) -> None:
         self._color = color
@@ -84,6 +95,7 @@ class LogView:
         self._only = None if only is None else frozenset(only)
         self._grep = grep
         self._prefix = prefix
+        self._shorten = shorten
         self._tz = tz
         self._now = 0.0
         self._width = 0
@@ -107,13 +119,17 @@ class LogView:
         state = self._streams.get(key)
         if state is None:
             self._admit(task)
-            state = self._streams[key] = _Stream(self._color)
+            state = self._streams[key] = _Stream(self._color, self._shorten)
+        state.fed = now
         return self._write(key, state, state.splitter.feed(data, now))
 
     def idle(self, now: float) -> list[tuple[str, str]]:
         """Unfinished lines whose time has come (a prompt, a progress bar), as (``stdout`` or ``stderr``, text)."""
         self._now = now
-        return list(self._each((key, state, state.splitter.idle(now)) for key, state in self._streams.items()))
+        return [
+            *self._each((key, state, state.splitter.idle(now)) for key, state in self._streams.items()),
+            *self._rest((key, state) for key, state in self._streams.items() if now >= state.fed + QUIET_S),
+        ]
 
     def finish(self, task: str | None = None, now: float | None = None) -> list[tuple[str, str]]:
         """The unfinished lines of a task that has ended, or of all tasks, as (stream, text).
@@ -124,7 +140,7 @@ class LogView:
             self._now = now
         ended = [key for key in self._streams if task is None or key[0] == task]
         states = [(key, self._streams.pop(key)) for key in ended]
-        return list(self._each((key, state, state.splitter.flush()) for key, state in states))
+        return [*self._each((key, state, state.splitter.flush()) for key, state in states), *self._rest(states)]
 
     @property
     def folded(self) -> int:
@@ -158,6 +174,13 @@ class LogView:
             if text:
                 yield key[1], text
 
+    def _rest(self, ended: Iterable[tuple[tuple[str, str], _Stream]]) -> Iterator[tuple[str, str]]:
+        """What was held back of exceptions' messages, which are over."""
+        for key, state in ended:
+            lines = state.excerpt.end() if state.excerpt is not None else []
+            if lines:
+                yield key[1], self._prefixed(key, lines)
+
     def _write(self, key: tuple[str, str], state: _Stream, lines: list[str]) -> str:
         if self._fold and lines:
             before = state.noise.placements
@@ -169,8 +192,11 @@ class LogView:
         if self._grep is not None:
             search = self._grep.search
             lines = [line for line in lines if search(_SGR.sub("", line) if "\x1b" in line else line)]
-        if not lines:
-            return ""
+        if state.excerpt is not None and lines:
+            lines = state.excerpt.feed(lines)
+        return self._prefixed(key, lines) if lines else ""
+
+    def _prefixed(self, key: tuple[str, str], lines: list[str]) -> str:
         head = self._head(key)
         return head + ("\n" + head).join(lines) + "\n"
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from worker.excerpts import TracebackExcerpt
+
 from ..model.cluster import Cause, Cluster, Outcome, TaskState, Verdict
 from ..model.endings import describe_code
 from ..model.formation import group_tasks
@@ -22,7 +24,9 @@ PAST_LINES = 5
 MOST_OTHERS = 8
 """How many of the tasks that failed later have a line of their own."""
 LINE_CHARACTERS = 500
-"""The longest line that the failure report repeats."""
+"""The longest line of a log that the failure report repeats."""
+MESSAGE_LINES = 24
+"""Lines of one exception's message that the failure report repeats."""
 UNFORMED = (
     "for a single run of the script use --strategy none; to train it together, build a strategy of tf.distribute, which reads TF_CONFIG"
 )
@@ -101,9 +105,10 @@ def _describe_failure(cause: Cause, run: RunDir, directory: Path) -> list[str]:
     lines = [f"  first failure: {cause.task} on {cause.host}: {how}"]
     if cause.code and cause.what != "failed":
         lines[0] += f"; it {cause.what}"
+    lines += [f"  not {cause.instead}"] if cause.instead else []
     stream = "stderr"
     if cause.failure is not None:
-        lines += _indent(_shorten(cause.failure.traceback.rstrip().splitlines()))
+        lines += _indent(_shorten(_excerpt(cause.failure.traceback.rstrip().splitlines())))
     elif cause.code is not None:
         stream, tail = _last_words(run, cause.task, cause.attempt)
         lines += [f"  its last lines on {stream}:", *_indent(tail)] if tail else ["  it wrote nothing"]
@@ -145,6 +150,12 @@ def _explain_given_code(verdict: Verdict) -> str:
 
 def _indent(lines: Iterable[str]) -> list[str]:
     return [f"    {line}" for line in lines]
+
+
+def _excerpt(trace: list[str]) -> list[str]:
+    """A traceback without most of a long message: of a tensor, there may be hundreds of rows."""
+    excerpt = TracebackExcerpt(MESSAGE_LINES, MESSAGE_LINES * LINE_CHARACTERS)
+    return [*excerpt.feed(trace), *excerpt.end()]
 
 
 def _shorten(lines: Sequence[str]) -> list[str]:

@@ -297,6 +297,41 @@ def test_a_clock_that_is_set_back_keeps_no_line_from_the_console(tmp_path: Path,
         console.finish(None)
 
 
+def test_what_was_printed_before_a_traceback_is_shown_before_it(tmp_path: Path) -> None:
+    run = create_run(tmp_path / "home", "one")
+    said = {"stderr": (b"starting\n", b"Traceback\nE: x\n", 2), "stdout": (b"step 0\n", b"step 1\n" * 50_000, 1)}
+    for stream, (first, then, at) in said.items():
+        run.append_output("worker-0", 1, stream, 0, first + then)
+        os.utime(run.log_path("worker-0", 1, stream), (at, at))
+    shown = tmp_path / "shown"
+    with shown.open("wb") as file:
+        console = Console(run, Sink(file.fileno(), file.fileno()))
+        for stream, (first, then, _) in said.items():  # stderr is heard of first, as TensorFlow's first lines come there
+            console.grew("worker-0", 1, stream, len(first) + len(then))
+        console.show_logs(LogView(["worker-0"]))
+        console.finish(None)
+    lines = shown.read_text().splitlines()
+    assert lines[0] == "worker-0 | step 0"
+    assert lines[-3:] == ["worker-0 | starting", "worker-0 | Traceback", "worker-0 | E: x"]
+    assert len(lines) == 50_004
+
+
+TRACE = b"Traceback (most recent call last):\n  File 'x'\nE: [\n" + b" [0. 0.]\n" * 40
+
+
+def test_a_view_shortens_what_an_exception_says_only_if_it_is_asked_to() -> None:
+    whole, short = LogView(["w-0"]), LogView(["w-0"], shorten=True)
+    assert whole.render("w-0", "stderr", TRACE, 1.0).count("[0. 0.]") == 40
+    begun = short.render("w-0", "stderr", TRACE, 1.0)
+    assert begun.count("[0. 0.]") == 3
+    assert short.idle(1.5) == []
+    rest = "w-0 | … 34 rows left out: stderr.log has it all …\n" + "w-0 |  [0. 0.]\n" * 3
+    assert short.idle(2.0) == [("stderr", rest)]
+    assert short.render("w-0", "stderr", TRACE[-90:], 3.0).count("[0. 0.]") == 10
+    short.render("w-0", "stderr", TRACE, 4.0)
+    assert short.finish() == [("stderr", rest)]
+
+
 def test_a_log_that_cannot_be_read_keeps_no_other_from_the_console(tmp_path: Path) -> None:
     run = create_run(tmp_path / "home", "one")
     log = run.log_path("worker-0", 1, "stdout")

@@ -7,9 +7,9 @@ import json
 import os
 import signal
 import sys
-from dataclasses import replace
 
 from .. import clock, contract, files
+from ..excerpts import shorten, shorten_line
 from ..records import dataclass
 from . import look
 from .oom import OomCounter
@@ -17,6 +17,8 @@ from .output import TaskOutput
 
 LAST_WORDS = 4096
 """Bytes of a task's stderr that go with its end, if it left no exception."""
+LARGEST_FAILURE = 1 << 20
+"""Characters of an ``error.json`` that is read. Ours is never larger; a larger one counts as none."""
 PLACE = 500
 """The longest place in a program, a path and a line, that is told."""
 
@@ -42,8 +44,10 @@ def read_failure(directory: str) -> contract.Failure | None:
     """The exception that the bootstrap has kept in ``error.json``, if there was one."""
     try:
         with open(os.path.join(directory, files.ERROR), encoding="utf-8", errors="surrogateescape") as file:
-            failure = contract.from_json(contract.Failure, json.load(file))
-            return replace(failure, at=clock.from_system(failure.at))
+            failure = contract.from_json(contract.Failure, json.loads(file.read(LARGEST_FAILURE)))
+        # The file is the task's own: any program may have written it.
+        kind, message, trace = shorten_line(failure.type), shorten(failure.message), shorten(failure.traceback)
+        return contract.Failure(kind, message, trace, clock.from_system(failure.at))
     except (OSError, ValueError, RecursionError):
         return None
 

@@ -1,7 +1,7 @@
 """The exception that ends a task: shown as plain Python shows it, and kept in ``error.json``.
 
 `error.json` holds a `contract.Failure`. The text of the traceback is Python's own, taken from the hook that
-prints it, so both always say the same.
+prints it, so both always say the same, but for the middle of a very long one (`excerpts`).
 """
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ import sys
 import time
 
 from .. import files
+from ..excerpts import shorten
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
-
-LIMIT = 65_536
-"""Longest message and longest traceback that are kept, in characters. The middle of a longer one is left out."""
 
 _kept: list[Any] = []
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -47,7 +45,7 @@ def record(error: BaseException, log_dir: str) -> None:
 def _describe(error: BaseException, at: float) -> dict[str, Any]:
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
-    return {"type": name, "message": _shorten(_message(error)), "traceback": _shorten(_render(error)), "at": at}
+    return {"type": name, "message": shorten(_message(error)), "traceback": shorten(_render(error)), "at": at}
 
 
 def _message(error: BaseException) -> str:
@@ -55,12 +53,6 @@ def _message(error: BaseException) -> str:
         return str(error)
     except BaseException:
         return "<exception str() failed>"
-
-
-def _shorten(text: str) -> str:
-    if len(text) <= LIMIT:
-        return text
-    return f"{text[: LIMIT // 2]}\n[... orch left out {len(text) - LIMIT} characters ...]\n{text[-(LIMIT // 2) :]}"
 
 
 # --- as Python prints it -----------------------------------------------------------------------
