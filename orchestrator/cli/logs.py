@@ -18,6 +18,7 @@ from worker.clock import now
 from worker.contract import STREAMS, TASK_TYPES
 
 from ..errors import Problem, SpecError, UsageError
+from ..model.cluster import Outcome
 from ..model.plan import Plan
 from ..record.console import CHUNK, Sink
 from ..record.home import NO_TASKS_YET, find_run, plan_of
@@ -59,7 +60,7 @@ def logs_command(names: Sequence[str], home: Path, **given: Any) -> int:
     _check_attempt(run, given["attempt"])
     since = None if given["since"] is None else (_moment(given["since"]), _marks(run))
     streams = _Streams(run, [task for task in tasks if shown is None or task in shown], given, since)
-    printer = _JsonPrinter(tasks, _pattern(given["grep"])) if given["as_json"] else _TextPrinter(planned, given)
+    printer = _JsonPrinter(tasks, _pattern(given["grep"])) if given["as_json"] else _TextPrinter(planned, given, _has_succeeded(run))
     streams.catch_up(printer)
     while given["follow"]:
         alive = run.lock.is_alive()
@@ -107,6 +108,10 @@ def _moment(text: str) -> float:
         remedy = "write 90s, 10m, 2h30m or 1d ago, or 14:30, or 2026-11-21T14:30"
         raise SpecError(Problem("--since", f"{text!r} is no time", remedy))
     return at
+
+
+def _has_succeeded(run: RunDir) -> bool:
+    return (run.read_result() or {}).get("outcome") == Outcome.SUCCEEDED.value
 
 
 def _marks(run: RunDir) -> KeptMarks:
@@ -217,13 +222,14 @@ def _tell(follower: Follower) -> None:
 class _TextPrinter:
     """Lines for people: stdout to stdout, stderr to stderr."""
 
-    def __init__(self, planned: Plan, given: dict[str, Any]) -> None:
+    def __init__(self, planned: Plan, given: dict[str, Any], succeeded: bool) -> None:
         self._sink = Sink(encoding=sys.stdout.encoding, is_all=True)
         self._view = LogView(
             [str(task.id) for task in planned.tasks],
             color=wants_color(given["color"], sys.stdout.isatty(), os.environ),
             fold=not given["everything"],
             grep=_pattern(given["grep"]),
+            succeeded=succeeded,
         )
 
     def show(self, task: str, stream: str, data: bytes) -> None:

@@ -116,6 +116,8 @@ class Console:
             self._changed.notify()
 
     def happened(self, before: Cluster, after: Cluster, event: events.Event) -> None:
+        if self._view is not None:
+            self._view.heed(after)
         text = narrate(before, after, event)
         if text is not None:
             self.said(text)
@@ -131,6 +133,8 @@ class Console:
     def finish(self, cluster: Cluster | None) -> None:
         """Show everything that the files hold by now, and end. Blocks as long as the console does, unless it was abandoned."""
         if cluster is not None:
+            if self._view is not None:
+                self._view.heed(cluster)
             for task in cluster.tasks.values():
                 for stream in ("stdout", "stderr"):
                     path = self._run.log_path(task.name, task.attempt, stream)

@@ -16,6 +16,8 @@ from typing import Literal
 from worker.excerpts import TracebackExcerpt
 
 from ..errors import OrchError
+from ..model import losses
+from ..model.cluster import Cluster, Outcome, TaskState
 from .lines import QUIET_S, LineSplitter
 from .noise import StartupNoise
 
@@ -71,7 +73,8 @@ class LogView:
     `fold`: hide TensorFlow's start-up noise and count it. `only`: show these tasks; the rest is dropped unseen.
     `grep`: show the lines in which this pattern is found; it looks at the text without prefix and colours, and at
     every line, so nothing is folded. `prefix`: off for the plain text of one stream. `shorten`: leave out the middle of an exception's long
-    message (`worker.excerpts`), which `idle` and `finish` take to be over.
+    message (`worker.excerpts`), which `idle` and `finish` take to be over. `succeeded`: the run has, so what its tasks said of a leader
+    that had left before them is noise; see `heed`.
 
     The text never holds half a line, so views of several streams can be written to one terminal in any order.
     """
@@ -87,6 +90,7 @@ class LogView:
         grep: re.Pattern[str] | None = None,
         prefix: bool = True,
         shorten: bool = False,
+        succeeded: bool = False,
         tz: tzinfo | None = None,
     ) -> None:
         self._color = color
@@ -96,6 +100,7 @@ class LogView:
         self._grep = grep
         self._prefix = prefix
         self._shorten = shorten
+        self._leader_has_left = self._succeeded = succeeded
         self._tz = tz
         self._now = 0.0
         self._width = 0
@@ -106,6 +111,12 @@ class LogView:
         self._placements = 0
         for task in tasks:
             self._admit(task)
+
+    def heed(self, cluster: Cluster) -> None:
+        """What the run has come to decides what is noise (`noise`): whether the leader has ended with success, and whether the run has."""
+        leader = cluster.tasks.get(losses.leader(cluster.tasks))
+        self._leader_has_left = leader is not None and leader.state is TaskState.SUCCEEDED
+        self._succeeded = cluster.verdict is not None and cluster.verdict.outcome is Outcome.SUCCEEDED
 
     def render(self, task: str, stream: str, data: bytes, now: float = 0.0) -> str:
         """The lines that `data`, the next bytes of this stream, completes: text ready to be written, or "".
@@ -140,7 +151,7 @@ class LogView:
             self._now = now
         ended = [key for key in self._streams if task is None or key[0] == task]
         states = [(key, self._streams.pop(key)) for key in ended]
-        return [*self._each((key, state, state.splitter.flush()) for key, state in states), *self._rest(states)]
+        return [*self._each((key, state, state.splitter.flush()) for key, state in states), *self._held(states), *self._rest(states)]
 
     @property
     def folded(self) -> int:
@@ -174,6 +185,14 @@ class LogView:
             if text:
                 yield key[1], text
 
+    def _held(self, ended: Iterable[tuple[tuple[str, str], _Stream]]) -> Iterator[tuple[str, str]]:
+        """What would have been noise, had the run succeeded."""
+        for key, state in ended:
+            held = state.noise.held
+            if held and not self._succeeded:
+                self._folded -= len(held)
+                yield key[1], self._prefixed(key, held)
+
     def _rest(self, ended: Iterable[tuple[tuple[str, str], _Stream]]) -> Iterator[tuple[str, str]]:
         """What was held back of exceptions' messages, which are over."""
         for key, state in ended:
@@ -184,6 +203,7 @@ class LogView:
     def _write(self, key: tuple[str, str], state: _Stream, lines: list[str]) -> str:
         if self._fold and lines:
             before = state.noise.placements
+            state.noise.leader_has_left = self._leader_has_left
             shown = state.noise.fold(lines)
             if shown is not lines:
                 self._placements += state.noise.placements - before

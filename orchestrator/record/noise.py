@@ -1,14 +1,19 @@
 """TensorFlow's start-up noise: which lines of a task's output say nothing about the task.
 
-Every TensorFlow process prints the same lines when it starts: what its build supports, which servers it
-started, which plug-ins were registered twice. A view folds them; the files keep them. The lists below come
-from real starts of TensorFlow 2.17, 2.19 and 2.21 (the samples are test data) and from its sources.
+Every TensorFlow process prints the same lines when it starts, and others when a dataset ends or a server lets go of its clients: what
+its build supports, which servers it started, which plug-ins were registered twice, which receives were cancelled. A view folds them; the
+files keep them. The lists below come from real runs of TensorFlow 2.17 to 2.21 (the samples are test data) and from its sources.
 
 The lines of `tf.debugging.set_log_device_placement(True)`, thousands of them, are folded as well, and counted apart: `orch placement`
 sums them up.
 
-Two rules. A warning or an error is folded only if it is on a list, with its level. A line that only looks
-like one of TensorFlow's is shown: to show too much is a nuisance, to hide a user's line is a fault.
+The rules. What C++ logs at level INFO is noise, whoever wrote it, unless it speaks of trouble (`_NEWS`). A warning, an error and what
+Python logs are folded only if they are on a list, with their level. Lines that belong to a folded line are folded with it: the node, the
+peer, the tasks that it names. The dump of a protocol buffer (a graph's node, ``SessionOptions``) is folded even below a line that is shown.
+All else is shown: to show too much is a nuisance, to hide a user's line is a fault.
+
+One error is noise only if all ends well: that the coordination service does not answer any more, said by a worker that leaves some seconds
+later than the leader. Once the leader has ended with success such lines are held back, and shown at the end unless the run succeeds.
 Pure: no I/O, no clock.
 """
 
@@ -36,43 +41,32 @@ _EXECUTED = re.compile(rf"Executing op \S+ (?:in device|on task) {_DEVICE}", re.
 _PLACED = re.compile(rf"[\w.\\/>-]+: \(\w+\): {_DEVICE}", re.ASCII)
 _PLACED_MARK = "): /job:"
 
+# What C++ says at level INFO of trouble: a status that is not OK, or such a word.
+_NEWS = re.compile(
+    r"\b[A-Z]+(?:_[A-Z]+)*: |[Ee]rror|ERROR|[Ff]ail|[Aa]bort|[Ll]ost|[Tt]imed? ?out|[Uu]nhealthy|[Hh]eartbeat|[Pp]reempt|[Rr]estart"
+    r"|[Uu]nexpected|[Dd]isconnect|Could not satisfy|[Ff]illing up shuffle buffer"
+)
+_ABORTING = "Local rendezvous is aborting with status: "
+# tensorflow/core/framework/local_rendezvous.cc: a dataset's end, a cancelled receive and a graph that was cleaned up are no failures.
+_RENDEZVOUS = tuple(_ABORTING + status for status in ("OUT_OF_RANGE: End of sequence", "CANCELLED: ", "ABORTED: Cleanup "))
 _CPP = {
     "I": (
-        # tensorflow/core/platform/cpu_feature_guard.cc, tensorflow/core/util/port.cc
-        "This TensorFlow binary is optimized to use available CPU instructions in performance-critical operations.",
-        "oneDNN custom operations are on.",
-        # xla/tsl/cuda/cudart_stub.cc: a CUDA build on a host without the driver
-        "Could not find cuda drivers on your machine, GPU will not be used.",
-        # tensorflow/core/distributed_runtime: the servers of a cluster
-        "Started server with target: grpc",
-        "Creating sync eager service context with rendezvous_id on host ",
-        "Creating async eager service context with rendezvous_id on host ",
+        *_RENDEZVOUS,
         "Ignoring error status when releasing multi-device function handle UNIMPLEMENTED: Releasing a multi-device component handle",
-        # tensorflow/core/data/service: the servers of a tf.data service
+        # tensorflow/core/util/port.cc
+        "oneDNN custom operations are on. You may see slightly different numerical results due to floating-point round-off errors",
+        # tensorflow/core/data/service: a dispatcher that comes back, not one that is lost
         "Attempting to restore dispatcher state from journal in ",
-        "No journal found. Starting dispatcher from new state.",
         "Restored from journal in ",
-        "Started tf.data DispatchServer running at ",
-        "Started tf.data WorkerServer running at ",
-        # xla/tsl/distributed_runtime/coordination
-        "Initializing CoordinationService",
-        "Coordination agent has successfully connected.",
-        # tensorflow/core/data, tensorflow/core/framework/local_rendezvous.cc: the ordinary end of a dataset
-        "Memory patch applied: M_TRIM_THRESHOLD",
-        "Local rendezvous is aborting with status: OUT_OF_RANGE: End of sequence",
-        # GPUs that were found: tensorflow/core/common_runtime/gpu, xla/service, xla/stream_executor/cuda
-        "Created device /job:",
-        "Loaded cuDNN version ",
-        "XLA service 0x",
-        "StreamExecutor [",
-        "  StreamExecutor device (",
-        "Compiled cluster using XLA!",
+        # tensorflow/core/grappler/optimizers/data/auto_shard.cc: AUTO does as documented
+        "AUTO sharding policy will apply DATA sharding policy as it failed to apply FILE sharding policy",
     ),
     "W": (
+        *_RENDEZVOUS,
         "computation placer already registered. Please check linkage and avoid linking the same target more than once.",
         "TF-TRT Warning: Could not find TensorRT",
         "Input of GeneratorDatasetOp::Dataset will not be optimized because the dataset does not implement the AsGraphDefInternal() method",
-        "Local rendezvous is aborting with status: OUT_OF_RANGE: End of sequence",
+        "AUTO sharding policy will apply DATA sharding policy as it failed to apply FILE sharding policy",
     ),
     "E": (
         "Unable to register cuDNN factory: Attempting to register factory for plugin cuDNN when one has already been registered",
@@ -82,11 +76,9 @@ _CPP = {
         "failed call to cuInit: INTERNAL: CUDA error: Failed call to cuInit: UNKNOWN ERROR (303)",
     ),
 }
-_CPP_CLUSTER = re.compile(
-    r"/job:\w+/replica:\d+/task:\d+ has connected to coordination service\. Incarnation: \d+"
-    r"|Waiting for \d+/\d+ tasks to connect\."
-    r"|Barrier\(WaitForAllTasks::\d+(?:::\d+)?\) has passed with status: OK\Z"
-)
+_LEADER_GONE = "UNAVAILABLE: Failed to send RPC to coordination service. Either the leader task "
+MOST_HELD = 200
+"""Lines of one stream that are held back at most."""
 _PYTHON = (
     # tensorflow/python/distribute: collective_all_reduce_strategy, mirrored_strategy, cross_device_ops
     "Enabled multi-worker collective ops with available devices: ",
@@ -106,96 +98,90 @@ _PYTHON = (
     "Number of GPUs on workers: ",
 )
 
-# Lines that belong to the noise line before them.
-_STRAGGLERS = "Example stragglers:"
-_STRAGGLER = re.compile(r"/job:\w+/replica:\d+/task:\d+\Z")
-_RENDEZVOUS = "Local rendezvous is aborting"
-_NODE = re.compile(r"\t \[\[\{\{node [^\]]*\}\}\]\]")
-_SESSION_OPTIONS = "SessionOptions: goo.gle/debug"
-_CONFIG_OPENS = re.compile(r"(?:  )*[a-z_]+ \{\Z")
-_CONFIG_FIELD = re.compile(r"(?:  )+[a-z_]+: \S+\Z|(?:allow|isolate|log|inter|intra|operation|placement|share|use)_[a-z_]+: \w+\Z")
-
-_SERVICE_CONFIG = re.compile(
-    r"(?:Started tf\.data service dispatcher with|Worker registered with dispatcher running at \S+ Worker) config: goo\.gle/"
+# Lines that belong to the line before them.
+_DETAIL = re.compile(
+    r"/job:\w+/replica:\d+/task:\d+\Z"  # "Example stragglers:"
+    r"|\t \[\[.*\]\](?: \[type\.googleapis\.com/[\w.]+='[^']*'\])?\Z"  # the nodes of an error
+    r"|Additional GRPC error information from remote target /job:|:UNKNOWN:Error received from peer |:\{\"created\":\"@"
 )
-# The fields of tensorflow/core/protobuf/service_config.proto.
-_SERVICE_FIELD = re.compile(
-    r"(?:port|protocol|work_dir|fault_tolerant_mode|deployment_mode|gc_dynamic_sharding_jobs|(?:job_gc|client|worker|dispatcher|heartbeat"
+# Protocol buffers as text: what follows, to the empty line behind it, has this shape. Outside of a block only these names count.
+_DUMP = re.compile(r"goo\.gle/debug\w+ *\Z")
+_OPENS = re.compile(r"(?:  )*[a-z_]+ \{\Z")
+_FIELD = re.compile(r"(?:  )+[a-z_]+: \S")
+_TOP_FIELD = re.compile(
+    r"(?:name|op|input|device): \"|(?:allow|isolate|log|inter|intra|operation|placement|share|use)_[a-z_]+: \w+\Z"
+    # The fields of tensorflow/core/protobuf/service_config.proto.
+    r"|(?:port|protocol|work_dir|fault_tolerant_mode|deployment_mode|gc_dynamic_sharding_jobs|(?:job_gc|client|worker|dispatcher|heartbeat"
     r"|shutdown|data_transfer|snapshot|cross_trainer)_[a-z_]+): \S"
 )
 
 _FIRST = frozenset("IWET2")
-"""How a noise line begins: a level, WARNING, INFO, To, or the year."""
-
-_Expecting = Literal["", "straggler", "node", "config", "service"]
+"""How a line of TensorFlow's begins: a level, WARNING, INFO, To, or the year."""
 
 
 class StartupNoise:
     """Recognises the noise in the lines of one stream; one object per stream, fed in order.
 
-    Some noise runs over several lines (a dump of ``SessionOptions`` or of a data server's, the list of stragglers), so what a line
-    means depends on the one before it. Such a continuation must have the expected shape, and ends with the
-    first line that has not.
+    What a line means may depend on the one before it. A line that belongs to another must have the expected shape.
     """
 
-    __slots__ = ("_depth", "_expecting", "placements")
+    __slots__ = ("_before", "_depth", "held", "leader_has_left", "placements")
 
-    def __init__(self) -> None:
+    def __init__(self, leader_has_left: bool = False) -> None:
         self.placements = 0
         """How many of the lines that were noise said where an operation was placed."""
-        self._expecting: _Expecting = ""
+        self.leader_has_left = leader_has_left
+        """The task that runs the coordination service has ended with success."""
+        self.held: list[str] = []
+        """Lines that `fold` has kept back, and that are noise if the run succeeds."""
+        self._before: Literal["", "noise", "dump", "held"] = ""
         self._depth = 0
 
     def fold(self, lines: list[str]) -> list[str]:
         """The lines that are not noise, in order; the same list object if none is."""
-        if not self._expecting:
+        if not self._before:
             # Ordinary output passes here: one look at the first character of each line, and no more.
             suspects = [line for line in lines if line[:1] in _FIRST or _PLACED_MARK in line]
-            if not any(_starts_noise(line) or _says_placement(line) for line in suspects):
+            if not any(_LOG_LINE.match(line) or _starts_noise(line) or _says_placement(line) for line in suspects):
                 return lines
         return [line for line in lines if not self.hides(line)]
 
     def hides(self, line: str) -> bool:
-        """Whether this next line of the stream is noise."""
-        if self._expecting and self._continues(line):
+        """Whether this next line of the stream is noise, or is held back."""
+        if self._before and self._continues(line):
+            if self._before == "held":
+                self.held.append(line)
             return True
-        self._expecting = ""
+        self._before = ""
         if _says_placement(line):
             self.placements += 1
             return True
-        if line[:1] not in _FIRST or not _starts_noise(line):
+        if line[:1] not in _FIRST:
             return False
-        if line.endswith(_STRAGGLERS):
-            self._expecting = "straggler"
-        elif _RENDEZVOUS in line:
-            self._expecting = "node"
-        elif _SESSION_OPTIONS in line:
-            self._expecting, self._depth = "config", 0
-        elif _SERVICE_CONFIG.search(line):
-            self._expecting = "service"
-        return True
+        if self.leader_has_left and _LEADER_GONE in line and _LOG_LINE.match(line) and len(self.held) < MOST_HELD:
+            self.held.append(line)
+            self._before = "held"
+            return True
+        is_noise = _starts_noise(line)
+        if _DUMP.search(line) and _LOG_LINE.match(line):
+            self._before, self._depth = "dump", 0
+        elif is_noise:
+            self._before = "noise"
+        return is_noise
 
     def _continues(self, line: str) -> bool:
-        if self._expecting == "straggler":
-            return _STRAGGLER.match(line) is not None
-        if self._expecting == "node":
-            return _NODE.match(line) is not None
-        if self._expecting == "service":
-            if not line:
-                self._expecting = ""  # the empty line is the dump's last one
-                return True
-            return _SERVICE_FIELD.match(line) is not None
-        if _CONFIG_OPENS.match(line):
+        if self._before != "dump":
+            return _DETAIL.match(line) is not None
+        if _OPENS.match(line):
             self._depth += 1
             return True
         if line.strip(" ") == "}" and self._depth:
             self._depth -= 1
             return True
         if not line and not self._depth:
-            self._expecting = ""  # the empty line is the dump's last one
+            self._before = ""  # the empty line is the dump's last one
             return True
-        # Inside a block a field is indented; outside, only names of ConfigProto count.
-        return _CONFIG_FIELD.match(line) is not None and line.startswith("  ") == (self._depth > 0)
+        return (_FIELD if self._depth else _TOP_FIELD).match(line) is not None
 
 
 def _says_placement(line: str) -> bool:
@@ -219,10 +205,4 @@ def _starts_noise(line: str) -> bool:
     level, text = found[1] or found[2], found.end()
     if found[3] == "py":
         return level == "I" and line.startswith(_PYTHON, text)
-    if line.startswith(_CPP[level], text):
-        return True
-    if level != "I":
-        return False
-    if line[text:] == _STRAGGLERS or line.startswith(_SESSION_OPTIONS, text):
-        return True
-    return any(pattern.match(line, text) for pattern in (_CPP_CLUSTER, _SERVICE_CONFIG))
+    return line.startswith(_CPP[level], text) or (level == "I" and _NEWS.search(line, text) is None)

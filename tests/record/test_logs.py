@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
+from dataclasses import replace
 from datetime import timezone
 from itertools import pairwise
 from pathlib import Path
@@ -18,11 +19,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.errors import OrchError
+from orchestrator.model.cluster import Outcome, Verdict
 from orchestrator.record import logs
 from orchestrator.record.console import Console, Sink
 from orchestrator.record.home import create_run
 from orchestrator.record.logs import Follower, LineSplitter, LogView, tail_offset, wants_color
 from tests.live import PATIENCE_S
+from tests.record.states import cluster, exited
 
 SAMPLES = Path(__file__).parent / "noise"
 
@@ -314,6 +317,28 @@ def test_what_was_printed_before_a_traceback_is_shown_before_it(tmp_path: Path) 
     assert lines[0] == "worker-0 | step 0"
     assert lines[-3:] == ["worker-0 | starting", "worker-0 | Traceback", "worker-0 | E: x"]
     assert len(lines) == 50_004
+
+
+GONE = b"E0000 00:00:1.1  9 x.cc:1] UNAVAILABLE: Failed to send RPC to coordination service. Either the leader task was lost\n"
+
+
+@pytest.mark.parametrize("succeeded", [True, False])
+def test_what_is_said_of_a_leader_that_has_left_is_noise_only_if_the_run_succeeds(succeeded: bool) -> None:
+    view = LogView(["worker-0", "worker-1"])
+    left = cluster(exited("worker-0", 0))
+    view.heed(left)
+    assert view.render("worker-1", "stderr", GONE + b"went on\n") == "worker-1 | went on\n"
+    assert view.idle(100.0) == []
+    view.heed(replace(left, verdict=Verdict(Outcome.SUCCEEDED if succeeded else Outcome.FAILED, 0, 1, 1.0, 2.0)))
+    assert view.finish() == ([] if succeeded else [("stderr", "worker-1 | " + GONE.decode())])
+    assert view.folded == (1 if succeeded else 0)
+
+
+def test_what_is_said_of_a_lost_leader_is_shown_at_once() -> None:
+    view = LogView(["worker-0", "worker-1"])
+    view.heed(cluster(exited("worker-0", 137)))
+    assert view.render("worker-1", "stderr", GONE) == "worker-1 | " + GONE.decode()
+    assert LogView(["w-0"], succeeded=True).render("w-0", "stderr", GONE) == ""
 
 
 TRACE = b"Traceback (most recent call last):\n  File 'x'\nE: [\n" + b" [0. 0.]\n" * 40

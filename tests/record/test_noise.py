@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.record.noise import StartupNoise
+from orchestrator.record.noise import MOST_HELD, StartupNoise
 
 SAMPLES = Path(__file__).parent / "noise"
 ONLY_NOISE = sorted(path.name for path in SAMPLES.glob("*.log") if path.name != "tf2.21-parameter-server-chief-0-info.log")
@@ -42,6 +42,9 @@ def test_the_coordinator_s_own_messages_are_not_start_up_noise() -> None:
 @pytest.mark.parametrize(
     "line",
     [
+        # what C++ says at INFO of no trouble is noise, whoever wrote it
+        "I0000 00:00:1795231330.190410    3957 my_op.cc:12] 64 rows",
+        "I0000 00:00:1795323496.523227    3602 local_rendezvous.cc:432] Local rendezvous recv item cancelled. Key hash: 6201617395",
         "2024-10-30 15:24:48.302198: I tensorflow/core/util/port.cc:153] oneDNN custom operations are on. You may see slightly different "
         "numerical results due to floating-point round-off errors from different computation orders. To turn them off, set the "
         "environment variable `TF_ENABLE_ONEDNN_OPTS=0`.",
@@ -72,7 +75,9 @@ def test_lines_of_other_builds_and_hosts(line: str) -> None:
         "I0501 12:00:00.123456 140123 train.py:12] step 3",
         "W0501 12:00:00.123456 140123 mirrored_strategy.py:423] Using MirroredStrategy with devices ()",
         # a user's own operation, in C++, with absl's log
-        "I0000 00:00:1795231330.190410    3957 my_op.cc:12] 64 rows",
+        "W0000 00:00:1795231330.190410    3957 my_op.cc:12] 64 rows",
+        "I0000 00:00:1795231330.190410    3957 my_op.cc:12] 64 rows failed",
+        "I0000 00:00:1795231330.190410    3957 shuffle_dataset_op.cc:450] ShuffleDatasetV3:1: Filling up shuffle buffer: 9 of 1000",
         # news of a cluster in trouble, from the same files as the noise
         "I0000 00:00:1795231330.1    3957 coordination_service.cc:1472] Barrier(WaitForAllTasks::1::0) has passed with status: "
         "DEADLINE_EXCEEDED: timed out",
@@ -139,6 +144,41 @@ def test_a_dump_ends_where_its_shape_ends() -> None:
         "allow_soft_placement: true",
     ]
     assert noise.fold([start, "allow_soft_placement: true", "", "", "}"]) == ["", "}"]
+
+
+def test_of_a_graph_that_cannot_be_sharded_the_error_is_shown_and_the_dump_is_not() -> None:
+    shown = StartupNoise().fold(lines_of("tf2.21-auto-shard-fails.txt"))
+    assert len(lines_of("tf2.21-auto-shard-fails.txt")) == 334
+    assert [line.partition("] ")[2][:70].strip() for line in shown if line[0] in "EW"] == [
+        "tf_auto_shard failed: NOT_FOUND: Found an unshardable source dataset:",
+        *["OP_REQUIRES failed at auto_shard_dataset_op.cc:76 : NOT_FOUND: Found a", ABORTING] * 2,
+        "Local rendezvous is aborting with status: INVALID_ARGUMENT: Could not",
+        "OP_REQUIRES failed at auto_shard_dataset_op.cc:76 : NOT_FOUND: Found a",
+    ]
+    assert [line for line in shown if line[0] not in "EW"] == ["\t [[{{node MultiDeviceIteratorGetNextFromShard}}]]", "\t [[RemoteCall]]"]
+
+
+ABORTING = "Local rendezvous is aborting with status: NOT_FOUND: Found an unshardab"[:70]
+LEFT = ("tf2.18-leader-has-left.txt", "tf2.21-leader-has-left.txt")
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_a_leader_that_has_left_is_held_back_and_one_that_was_lost_is_shown(name: str) -> None:
+    lines = [line for line in lines_of(name) if "coordination_service_agent.cc:2" not in line and "Started server" not in line]
+    told = [line for line in lines if "coordination service" in line or line.startswith(("Additional GRPC", ":"))]
+    assert len(told) >= 3
+    lost = StartupNoise()
+    assert [line for line in lost.fold(lines) if line in told] == told
+    left = StartupNoise(leader_has_left=True)
+    assert [line for line in left.fold(lines) if line in told] == []
+    assert left.held == told
+    assert left.fold(["Traceback (most recent call last):", told[0].replace("UNAVAILABLE", "INTERNAL")]) != []
+
+
+def test_not_more_than_so_many_lines_are_held_back() -> None:
+    noise = StartupNoise(leader_has_left=True)
+    line = next(line for line in lines_of(LEFT[1]) if "Failed to send RPC" in line)
+    assert len(noise.fold([line] * (MOST_HELD + 5))) == 5
 
 
 def test_a_list_of_stragglers_ends_with_the_first_other_line() -> None:
