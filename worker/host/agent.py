@@ -146,10 +146,12 @@ class Agent:
         # First, and while the loop goes on: a driver takes its time, and may never answer.
         asked = driver.ask(self._loop, os.environ, lambda found: self._tell(facts, found, warms_up=warms_up))
         is_wanted = hello.template is not None and programs.needs_template(hello.template, hello.programs, hello.cwd)
-        notes: list[str] = []
+        # Only a task of a cluster needs a port.
+        notes = programs.find_notes(hello.programs, hello.cwd) if hello.ports else []
         problems = programs.find_problems(hello.programs, hello.cwd, hello.search_envs)
         if hello.compare and not problems:
-            problems, notes = compare(hello.compare, hello.cwd)
+            problems, differences = compare(hello.compare, hello.cwd)
+            notes += differences
         tensorflow = look.find_tensorflow(hello.search_envs, hello.cwd) if hello.word or hello.lost_after_s is not None else None
         if tensorflow == "" and is_wanted:
             problems.append(f"there is no TensorFlow for {sys.executable}: pip install it there, or choose another Python with python:")

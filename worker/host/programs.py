@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import glob
 import os
+import re
 import shutil
 import stat
 import sys
@@ -25,6 +26,24 @@ def find_problems(programs: Iterable[Program], cwd: str, envs: Sequence[Mapping[
         return [f"the working directory {cwd!r} does not exist"]
     found = (_find_problem(program, cwd, envs) for program in programs)
     return list(dict.fromkeys(problem for problem in found if problem))
+
+
+def find_notes(programs: Iterable[Program], cwd: str) -> list[str]:
+    """What is odd about these programs as tasks of a cluster, and may be right: that they make one of their own."""
+    found = []
+    for program in programs:
+        path = _first_file(program, cwd, {})[0] if program.kind in ("script", "module") else ""
+        match = _OWN_CLUSTER.search(_read(path)) if path else None
+        if match is not None:
+            word = match[1].decode()
+            found.append(f"{program.target} seems to make a cluster of its own in one process ({word}): then start it with --strategy none")
+    return found
+
+
+# TensorFlow's guide to ParameterServerStrategy, which starts servers in threads, and its tests' helpers.
+_OWN_CLUSTER = re.compile(
+    rb"^(?!\s*#).*?\b(portpicker|create_in_process_cluster|create_local_cluster|multi_process_runner|MultiProcessRunner)\b", re.MULTILINE
+)
 
 
 def needs_template(template: TemplateOrder, programs: Iterable[Program], cwd: str) -> bool:
@@ -79,14 +98,8 @@ def _escape_but_star(pattern: str) -> str:
 def _names(path: str) -> Iterator[tuple[str, bool]]:
     """What a file imports: top-level names, and whether that is relative to its own package."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # see `_check_script`
-            return
-        with open(path, "rb") as file:
-            source = file.read(MAX_CHECKED)
-        if len(source) == MAX_CHECKED:
-            return
-        tree = ast.parse(source)
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        tree = ast.parse(_read(path))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -94,6 +107,18 @@ def _names(path: str) -> Iterator[tuple[str, bool]]:
                 yield alias.name.partition(".")[0], False
         elif isinstance(node, ast.ImportFrom):
             yield (node.module or "").partition(".")[0], node.level > 0
+
+
+def _read(path: str) -> bytes:
+    """A source file; nothing of one that cannot be read, or that is too long to be looked into."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # see `_check_script`
+            return b""
+        with open(path, "rb") as file:
+            source = file.read(MAX_CHECKED)
+    except OSError:
+        return b""
+    return source if len(source) < MAX_CHECKED else b""
 
 
 def _find_problem(program: Program, cwd: str, envs: Sequence[Mapping[str, str]]) -> str | None:
@@ -115,6 +140,9 @@ def _check_script(target: str, cwd: str) -> str | None:
             return None if has_main else f"the script {target!r} is a directory without a __main__.py"
         if not stat.S_ISREG(mode):  # a pipe would keep us waiting, /dev/zero would have no end; and each task has to read it anew
             return f"the script {target!r} is not a file but a pipe or a device; save it to a file first"
+        if path.endswith(".ipynb"):
+            made = "the lines with get_ipython() in it are the notebook's magics and have to go"
+            return f"the script {target!r} is a notebook; make a script of it: jupyter nbconvert --to script {target} ({made})"
         with open(path, "rb") as file:
             source = file.read(MAX_CHECKED)
     except OSError as error:
