@@ -25,7 +25,7 @@ found = [settings.strategy, settings.devices.cpus, settings.collectives.heartbea
 print(json.dumps([found, child["devices"], child.get("collectives", {})]))
 """
 """Prints what the settings of a task say, and what a process finds that the task starts."""
-SAID = ("--set", "collectives.timeout_s=7", "--cpus", "3", "--set", "tasks.worker.overrides.1.devices.cpus=4")
+SAID = ("--set", "collectives={timeout_s: 7, heartbeat_s: 5}", "--cpus", "3", "--set", "tasks.worker.overrides.1.devices.cpus=4")
 WORKER_0 = [["multi_worker_mirrored", 3, 5.0, 7.0], {"cpus": 3}, {"heartbeat_s": 5.0, "timeout_s": 7.0}]
 WORKER_1 = [["multi_worker_mirrored", 4, 5.0, 7.0], {"cpus": 4}, {"heartbeat_s": 5.0, "timeout_s": 7.0}]
 EVALUATOR = [["multi_worker_mirrored", 3, None, None], {"cpus": 3}, {}]

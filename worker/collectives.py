@@ -14,7 +14,7 @@ class CollectiveSettings:
 
     # `heartbeat_timeout_in_ms` of TensorFlow's coordination service
     heartbeat_s: float | None = setting(
-        None, "Seconds without a sign of life after which TensorFlow gives up a peer.", example="5", words="5 (TensorFlow itself: 10)"
+        None, "Seconds without a sign of life after which TensorFlow gives up a peer.", example="5", words="TensorFlow's own, 10"
     )
     # Both: `tf.distribute.experimental.CommunicationOptions`
     timeout_s: float | None = setting(

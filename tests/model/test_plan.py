@@ -13,7 +13,7 @@ from orchestrator.model import plan, slots, tf_config
 from orchestrator.model.plan import HostFacts, Plan
 from orchestrator.model.spec import ClusterSpec, Restart, TaskDevices, TaskSpec
 from orchestrator.model.strategies import DEFAULT, TRAINING, named
-from worker.contract import TASK_TYPES, DeviceSettings, Program, TaskId
+from worker.contract import TASK_TYPES, CollectiveSettings, DeviceSettings, Program, TaskId
 
 
 def spec(strategy: str = "multi_worker_mirrored", /, **counts: int) -> ClusterSpec:
@@ -175,7 +175,7 @@ def test_threads_are_the_hosts_cores_shared_out_unless_set() -> None:
 )
 def test_those_that_train_together_are_told_how_to_wait_for_each_other(strategy: str, kind: Any, told: dict[str, float | None]) -> None:
     counts = {name.partition("-")[0]: 1 for name in told}
-    planned = make(replace(spec(strategy, **counts), program=Program(kind, "a")))
+    planned = make(replace(spec(strategy, **counts), program=Program(kind, "a"), collectives=CollectiveSettings(5.0)))
     assert {str(task.id): task.order.settings.collectives.heartbeat_s for task in planned.tasks} == told
 
 

@@ -3,7 +3,6 @@
 from .gpus import GpuWish as GpuWish
 from .hosts import BackendSpec as BackendSpec
 from .hosts import HostSpec as HostSpec
-from .sections import DEFAULT_COLLECTIVES as DEFAULT_COLLECTIVES
 from .sections import DEFAULT_PRELOAD as DEFAULT_PRELOAD
 from .sections import PROGRAM_KINDS as PROGRAM_KINDS
 from .sections import ClusterSpec as ClusterSpec

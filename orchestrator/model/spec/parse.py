@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from worker.contract import DATA_SERVICE, CollectiveSettings, Program
+from worker.contract import DATA_SERVICE, Program
 
 from ...errors import Problem, SpecError
 from . import cluster_rules
@@ -18,7 +18,7 @@ from .document import Node
 from .findings import Findings
 from .hosts import BACKENDS
 from .kinds import MAX_NAME
-from .sections import DEFAULT_COLLECTIVES, PROGRAM_KINDS, ClusterSpec
+from .sections import PROGRAM_KINDS, ClusterSpec
 from .tasks import TaskDevices, TaskSpec
 
 LOG_LEVEL_ENV = {
@@ -62,7 +62,6 @@ def _spec(draft: Draft, workdir: str) -> ClusterSpec:
         tasks=tuple(_task_spec(draft, kind) for kind, count in draft.counts.items() if count),
         workdir=str(PurePosixPath(workdir, given.get("workdir", ""))),
         env=env,
-        collectives=make(CollectiveSettings, given.get("collectives", {}), DEFAULT_COLLECTIVES),
         backend=make(BACKENDS[draft.backend_type], given.get("backend", {}), type=draft.backend_type),
     )
 

@@ -19,8 +19,6 @@ PROGRAM_KINDS: tuple[Literal["script", "module", "command"], ...] = ("script", "
 """The keys that say what runs; a spec has one of them."""
 
 DEFAULT_PRELOAD = ("tensorflow",)
-DEFAULT_COLLECTIVES = CollectiveSettings(heartbeat_s=5.0)
-"""TensorFlow's own heartbeat is 10 seconds; the others are its own (see docs/tensorflow-knobs.md)."""
 MAX_RESTARTS = 1_000_000
 
 
@@ -172,7 +170,9 @@ class ClusterSpec:
         metavar="A-B",
     )
     timeouts: Timeouts = setting(Timeouts(), "Limits in seconds.")
-    collectives: CollectiveSettings = setting(DEFAULT_COLLECTIVES, f"How the workers of {with_section('collectives')} wait for each other.")
+    collectives: CollectiveSettings = setting(
+        CollectiveSettings(), f"How the workers of {with_section('collectives')} wait for each other."
+    )
     restart: Restart = setting(Restart(), "What is started again after a failure: a number of restarts, or a mapping as here.")
     backend: BackendSpec = setting(BackendSpec(), "Where the tasks run.", kind="backend")
 
