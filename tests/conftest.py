@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import hypothesis
 import psutil
@@ -32,6 +32,9 @@ import pytest
 
 from orchestrator import cli
 from tests.bed import DAEMONS, _bed, bed  # noqa: F401 - fixtures
+
+if TYPE_CHECKING:
+    from tests.live import LiveRun
 
 ROOT = Path(__file__).resolve().parent.parent
 TEST_ID = "ORCH_TEST_ID"
@@ -427,6 +430,14 @@ def orch(_nothing_left: None, tmp_path: Path, tmp_path_factory: pytest.TempPathF
     program = Orch(tmp_path, tmp_path_factory.mktemp("console"))
     yield program
     program.stop()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> LiveRun:
+    """The latest run of `orch` in this test's directory, once there is one."""
+    from tests.live import LiveRun
+
+    return LiveRun(tmp_path)
 
 
 @pytest.fixture

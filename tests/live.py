@@ -27,67 +27,8 @@ from worker.contract import Program
 PATIENCE_S = 200.0
 """A deadline against hangs; nothing here is expected to come near it."""
 
-PRELUDE = """
-import os, signal, subprocess, sys, time
-from pathlib import Path
-
-TASK = os.environ["ORCH_TASK"]
-
-def tell(name, text=""):
-    "Let the test and the other tasks know."
-    aside = Path(f".{name}.{TASK}.{os.getpid()}")
-    aside.write_text(str(text))
-    aside.replace(name)
-
-def ready():
-    tell(f"{TASK}.ready", os.getpid())
-
-def wait_for(*names):
-    while not all(Path(name).exists() for name in names):
-        time.sleep(0.005)
-
-def sleep():
-    while True:
-        time.sleep(1000)
-
-def ignore(*numbers):
-    for number in numbers or (signal.SIGTERM,):
-        signal.signal(number, signal.SIG_IGN)
-
-def listen():
-    "Come up, as TensorFlow does: beside the agent, on the task's own port."
-    import json, socket
-    config = json.loads(os.environ["TF_CONFIG"])
-    address = config["cluster"][config["task"]["type"]][config["task"]["index"]]
-    server = socket.socket()
-    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    server.bind(("127.0.0.1", int(address.rpartition(":")[2])))
-    server.listen()
-    return server
-
-def leave_behind(text, own_session=False):
-    "A child that outlives this process, and runs the text; returns when that has said that it is ready."
-    if os.fork() == 0:
-        if own_session:
-            os.setsid()
-            if os.fork():
-                os._exit(0)
-        exec(text, globals())
-        os._exit(0)
-    if own_session:
-        os.wait()
-"""
-
-HOLD = """
-import sys
-from pathlib import Path
-from orchestrator.record.rundir import RunDir
-run = RunDir(Path(sys.argv[1]))
-run.lock.take()
-print("locked", flush=True)
-sys.stdin.read()
-"""
-"""A process that is the controller of a run, and does nothing."""
+PROGRAMS = Path(__file__).parent / "programs"
+PRELUDE = (PROGRAMS / "prelude.py").read_text()
 
 T = TypeVar("T")
 
@@ -247,7 +188,7 @@ def held_run(home: Path, workers: int = 1) -> Iterator[tuple[RunDir, subprocess.
     run = create_run(home, "one")
     if workers:
         plan_for(run, workers)
-    with subprocess.Popen([sys.executable, "-c", HOLD, run.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+    with subprocess.Popen([sys.executable, PROGRAMS / "hold.py", run.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"locked\n"
         yield run, holder

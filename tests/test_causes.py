@@ -31,11 +31,6 @@ def write_failing(directory: Path, text: str) -> None:
     write_script(directory, ERRORS + textwrap.dedent(text))
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> LiveRun:
-    return LiveRun(tmp_path)
-
-
 def report(err: str) -> str:
     return err[err.index("first failure") :]
 

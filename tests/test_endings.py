@@ -12,11 +12,6 @@ from tests.conftest import IMPATIENT, Orch
 from tests.live import LiveRun, wait_for_file, wait_until_ready, write_script
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> LiveRun:
-    return LiveRun(tmp_path)
-
-
 def test_a_run_whose_tasks_all_end_well_succeeds(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, "print('done', TASK)")
     done = orch("up", "script.py", "-n", "3", check=0)

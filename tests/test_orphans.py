@@ -45,11 +45,6 @@ one_way = pytest.mark.parametrize("preload", ["forked"], indirect=True)
 """For what is about the controller or the agent: how its tasks were started plays no part in that."""
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> LiveRun:
-    return LiveRun(tmp_path)
-
-
 def start_resisting(orch: Orch, directory: Path, preload: Sequence[str] = (), *options: str) -> tuple[Running, dict[str, psutil.Process]]:
     """All of them as one run; returns it, and the processes by name."""
     write_script(directory, PROGRAM, preload)

@@ -22,11 +22,6 @@ for number in range(3000):
 """
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> LiveRun:
-    return LiveRun(tmp_path)
-
-
 def numbered(word: str, count: int) -> bytes:
     return b"".join(f"{word} {number}\n".encode() for number in range(count))
 

@@ -29,11 +29,6 @@ if ATTEMPT == 1:
 QUICK = ("--set", "restart.backoff_s=0.01")
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> LiveRun:
-    return LiveRun(tmp_path)
-
-
 @pytest.mark.parametrize("preload", [(), ("decimal",)], ids=["executed", "forked"])
 def test_the_whole_cluster_comes_back_on_its_ports_and_keeps_what_each_attempt_wrote(
     orch: Orch, tmp_path: Path, run: LiveRun, preload: tuple[str, ...]

@@ -31,11 +31,6 @@ sleep()
 STUBBORN = "ignore(); ready(); sleep()"
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> LiveRun:
-    return LiveRun(tmp_path)
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_the_first_signal_lets_the_tasks_tidy_up(orch: Orch, tmp_path: Path, run: LiveRun, number: signal.Signals, code: int) -> None:
     write_script(tmp_path, TIDY)

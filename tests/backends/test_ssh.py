@@ -18,7 +18,7 @@ import pytest
 
 from tests.bed import Bed
 from tests.conftest import Completed, Orch
-from tests.live import LiveRun
+from tests.live import PROGRAMS, LiveRun
 
 pytestmark = pytest.mark.root
 
@@ -334,18 +334,7 @@ def test_an_interface_that_is_not_there(orch: Orch, bed: Bed, script: Callable[.
     assert f"host hostA has no interface 'ib0' with an address; it has {bed['hostA'].address} (eth0)" in done.err
 
 
-LISTEN = """
-import json, os, socket, sys, time
-config = json.loads(os.environ["TF_CONFIG"])
-port = int(config["cluster"]["worker"][config["task"]["index"]].rpartition(":")[2])
-server = socket.socket()
-server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-server.bind(("0.0.0.0", port))
-server.listen()
-print("listens", flush=True)
-while not os.path.exists("go"):
-    time.sleep(0.05)
-"""
+LISTEN = (PROGRAMS / "listen.py").read_text()
 # Each test has ports of its own: one that was used stays in TIME_WAIT for a minute, and the next one would be taken.
 # None is one that the kernel gives to connections.
 

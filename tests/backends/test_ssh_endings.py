@@ -35,11 +35,6 @@ sleep()
 """
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> LiveRun:
-    return LiveRun(tmp_path)
-
-
 def start(orch: Orch, bed: Bed, hosts: str, *options: str) -> Running:
     return orch.start(
         *("up", "script.py", "-H", hosts, "--set", f"backend.ssh={json.dumps(bed.ssh)}"),

@@ -27,12 +27,12 @@ from typing import Any
 import psutil
 
 from tests.clock import Clock
+from tests.live import PATIENCE_S
 from tests.real.programs import SUM
 
 ROOT = Path(__file__).resolve().parents[2]
 PHASES = ("start", "training", "checkpoint", "shutdown")
 WORKERS = ("worker-0", "worker-1")
-PATIENCE_S = 200.0
 AGENT_ENDS_S = 20.0
 """How long the agent of a controller that was killed may take to end its tasks and itself."""
 STEPS = 20

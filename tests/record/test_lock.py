@@ -25,7 +25,7 @@ from orchestrator.record import lock
 from orchestrator.record.home import create_run
 from orchestrator.record.rundir import RunDir
 from tests.conftest import Orch
-from tests.live import HOLD, held_run, wait_until
+from tests.live import PROGRAMS, held_run, wait_until
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_the_lock_and_not_the_pid_in_it_says_whether_a_run_is_alive(tmp_path: Pa
     assert run.lock.controller_pid() is None
     (run.path / "lock").write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
     assert run.lock.controller_pid() is None, "a pid without a lock is nobody"
-    with subprocess.Popen([sys.executable, "-c", HOLD, run.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+    with subprocess.Popen([sys.executable, PROGRAMS / "hold.py", run.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"locked\n"
         assert run.lock.controller_pid() == holder.pid

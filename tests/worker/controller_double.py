@@ -6,18 +6,17 @@ import os
 import select
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
+from tests.live import PATIENCE_S
 from worker import contract
 from worker.channel import Decoder, encode
 
 START = Path(__file__).resolve().parents[2] / "worker" / "host" / "start.py"
-PATIENCE_S = 200.0
 
 F = TypeVar("F")
 
@@ -147,11 +146,3 @@ class AgentProcess:
         finally:
             self.process.kill()
             self.process.wait()
-
-
-def wait_for_file(path: Path) -> str:
-    deadline = time.monotonic() + PATIENCE_S
-    while not path.exists():
-        assert time.monotonic() < deadline, f"no {path}"
-        time.sleep(0.005)
-    return path.read_text()

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.live import PATIENCE_S
 from tests.worker.agent_double import ROOT, Outcome, clean_environment, prepare
 from worker.contract import Program, to_json
 from worker.host.memory import keep_in_memory
 from worker.host.programs import directory_of
 
 START = ROOT / "worker" / "host" / "template" / "start.py"
-PATIENCE_S = 200.0
 
 
 class RefusedError(Exception):

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from tests.live import frozen, is_alive
-from tests.worker.controller_double import AgentProcess, wait_for_file
+from tests.live import frozen, is_alive, wait_for_file
+from tests.worker.controller_double import AgentProcess
 from worker import contract
 from worker.channel import HEADER, MAGIC, encode
 from worker.contract import Program

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.controller_double import AgentProcess, wait_for_file
+from tests.live import wait_for_file
+from tests.worker.controller_double import AgentProcess
 from worker import contract
 from worker.host import relay
 
