@@ -37,8 +37,21 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    found = globals()[name] = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    try:
+        found = globals()[name] = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    except ImportError as error:
+        raise _explain(error) from None
     return found
+
+
+def _explain(error: ImportError) -> ImportError:
+    """A module of the user's may have the name of orch's own package `worker`."""
+    import worker
+
+    if hasattr(worker, "context"):
+        return error
+    place = getattr(worker, "__file__", "another module")
+    return ImportError(f"orchestrator needs its package 'worker', but 'import worker' gives {place}: give that another name")
 
 
 def __dir__() -> list[str]:

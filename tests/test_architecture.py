@@ -60,7 +60,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "orchestrator.record": ("worker.clock", "worker.excerpts", *MODEL),
     "orchestrator.model": MODEL,
     "orchestrator.errors": (),
-    "orchestrator": ("orchestrator.api", "orchestrator.handle", *MODEL),
+    "orchestrator": ("orchestrator.api", "orchestrator.handle", "worker", *MODEL),
     "worker.declare": (),
     "worker.records": (),
     "worker.codec": (),

@@ -174,6 +174,13 @@ def test_importing_the_package_costs_nothing() -> None:
         orchestrator.lunch  # noqa: B018
 
 
+def test_a_module_of_the_users_that_is_called_worker_is_named(tmp_path: Path) -> None:
+    (tmp_path / "worker.py").write_text("")
+    done = subprocess.run([sys.executable, "-c", "import orchestrator\norchestrator.launch"], capture_output=True, text=True, check=False)
+    said = f"ImportError: orchestrator needs its package 'worker', but 'import worker' gives {tmp_path}/worker.py: give that another name"
+    assert done.stderr.splitlines()[-1] == said
+
+
 # --- while it runs --------------------------------------------------------------------------------
 
 
@@ -251,6 +258,13 @@ def test_a_run_is_stopped_by_asking_or_at_once(program: Callable[[str], str], tm
     assert (result.outcome, result.exit_code) == ("cancelled", 143)
     assert (tmp_path / "tidied").exists() == (not now)
     assert run.stop() is result
+
+
+def test_a_run_can_be_stopped_before_it_has_tasks(program: Callable[[str], str], tmp_path: Path) -> None:
+    result = orchestrator.launch(program("ready()\nsleep()\n"), **QUICK).stop()
+    assert (result.outcome, result.exit_code) == ("cancelled", 143)
+    assert result.cause is not None
+    assert result.cause.what == "stopped by the program that launched it"
 
 
 def test_leaving_the_context_stops_what_runs(program: Callable[[str], str], tmp_path: Path) -> None:

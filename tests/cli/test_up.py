@@ -170,8 +170,8 @@ def test_flag_beats_set_beats_variable_beats_file_beats_default(orch: Orch, tmp_
     given = ["--set", f"{path}=4"]
     orch("up", *given, env=variable, check=0)
     assert value() == 4
-    orch("up", *given, flag, "5", env=variable, check=0)
-    assert value() == 5
+    orch("up", *given, flag, "6", env=variable, check=0)
+    assert value() == 6
     orch("up", env=dict.fromkeys(variable, ""), check=0)
     assert value() == 2, "an empty variable says nothing"
 
