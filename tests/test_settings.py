@@ -15,16 +15,20 @@ from tests.conftest import Orch
 from tests.live import LiveRun
 
 SHOW = """
-import json, os, subprocess, sys
+import json, os, subprocess, sys, time
 import worker
 
 settings = worker.context().settings
 child = "import os; print(os.environ['ORCH_TASK_SETTINGS'])"
 child = json.loads(subprocess.check_output([sys.executable, "-c", child]))
 found = [settings.strategy, settings.devices.cpus, settings.collectives.heartbeat_s, settings.collectives.timeout_s]
-print(json.dumps([found, child["devices"], child.get("collectives", {})]))
+print(json.dumps([found, child["devices"], child.get("collectives", {})]), flush=True)
+if worker.context().type == "evaluator":
+    open("evaluated", "w").close()
+while not os.path.exists("evaluated"):
+    time.sleep(0.05)
 """
-"""Prints what the settings of a task say, and what a process finds that the task starts."""
+"""Prints what the settings of a task say, and what a process finds that the task starts. The evaluator is waited for."""
 SAID = ("--set", "collectives={timeout_s: 7, heartbeat_s: 5}", "--cpus", "3", "--set", "tasks.worker.overrides.1.devices.cpus=4")
 WORKER_0 = [["multi_worker_mirrored", 3, 5.0, 7.0], {"cpus": 3}, {"heartbeat_s": 5.0, "timeout_s": 7.0}]
 WORKER_1 = [["multi_worker_mirrored", 4, 5.0, 7.0], {"cpus": 4}, {"heartbeat_s": 5.0, "timeout_s": 7.0}]
@@ -67,36 +71,58 @@ def shown(directory: Path) -> dict[str, Any]:
     return {log.parent.name: json.loads(log.read_text()) for log in logs}
 
 
-@pytest.mark.parametrize("preload", ["[json]", "[]"], ids=["forked", "executed"])
-def test_every_task_knows_what_the_spec_says(orch: Orch, script: Callable[..., Path], tmp_path: Path, preload: str) -> None:
+Write = Callable[..., Path]
+
+
+def show(orch: Orch, script: Write, directory: Path, *options: str) -> None:
+    """Tasks that run a script."""
     script(SHOW)
-    orch("up", "script.py", "-n", "2", "--evaluator", "--set", f"preload={preload}", *SAID, check=0)
-    assert shown(tmp_path) == {"worker-0": WORKER_0, "worker-1": WORKER_1, "evaluator-0": EVALUATOR}
+    orch("up", "script.py", "-n", "2", "--evaluator", *SAID, *options, check=0)
+    assert shown(directory) == {"worker-0": WORKER_0, "worker-1": WORKER_1, "evaluator-0": EVALUATOR}
 
 
-def test_a_command_finds_them_in_its_environment(orch: Orch, script: Callable[..., Path], tmp_path: Path) -> None:
+def show_forked(orch: Orch, script: Write, directory: Path, *options: str) -> None:
+    show(orch, script, directory, "--set", "preload=[json]", *options)
+
+
+def show_executed(orch: Orch, script: Write, directory: Path, *options: str) -> None:
+    show(orch, script, directory, "--set", "preload=[]", *options)
+
+
+def show_command(orch: Orch, script: Write, directory: Path, *options: str) -> None:
+    """A program that is not Python has its environment."""
     script('#!/bin/sh\necho "$ORCH_TASK_SETTINGS"\n', "show.sh").chmod(0o700)
-    orch("up", "--no-python", "./show.sh", "-n", "2", check=0)
-    assert list(shown(tmp_path).values()) == [{"strategy": "multi_worker_mirrored"}] * 2
+    orch("up", "--no-python", "./show.sh", "-n", "2", *options, check=0)
+    assert list(shown(directory).values()) == [{"strategy": "multi_worker_mirrored"}] * 2
 
 
-def test_a_task_that_orch_serves_knows_them_too(orch: Orch, script: Callable[..., Path], tmp_path: Path) -> None:
+def show_served(orch: Orch, script: Write, directory: Path, *options: str) -> None:
+    """Tasks in which orch itself runs TensorFlow's server."""
     script(WAIT)
-    (tmp_path / "tensorflow/python/eager").mkdir(parents=True)
+    (directory / "tensorflow/python/eager").mkdir(parents=True)
     script(STUB, "tensorflow/__init__.py")
     script("import types\ncontext = lambda: types.SimpleNamespace(config=None)\n", "tensorflow/python/eager/context.py")
-    options = ("--ps", "1", "-n", "1", "--serve", "--cpus", "2", "--set", "preload=[]", "--set", "tasks.ps.devices.cpus=1")
-    orch("up", "script.py", *options, check=0)
-    found = {task: json.loads((tmp_path / f"settings-{task}").read_text()) for task in ("worker-0", "ps-0")}
+    words = ("--ps", "1", "-n", "1", "--serve", "--cpus", "2", "--set", "preload=[]", "--set", "tasks.ps.devices.cpus=1")
+    orch("up", "script.py", *words, *options, check=0)
+    found = {task: json.loads((directory / f"settings-{task}").read_text()) for task in ("worker-0", "ps-0")}
     assert found == {"worker-0": ["parameter_server", 2], "ps-0": ["parameter_server", 1]}
 
 
+WAYS = pytest.mark.parametrize(
+    "look", [show_forked, show_executed, show_command, show_served], ids=["forked", "executed", "command", "served"]
+)
+
+
+@WAYS
+def test_every_task_knows_what_the_spec_says(orch: Orch, script: Write, tmp_path: Path, look: Callable[..., None]) -> None:
+    look(orch, script, tmp_path)
+
+
 @pytest.mark.root
-def test_tasks_on_other_hosts_know_them(orch: Orch, bed: Bed, script: Callable[..., Path], tmp_path: Path) -> None:
-    script(SHOW)
-    ssh = ("-H", "hostA:1,hostB:1", "--set", f"backend.ssh={json.dumps(bed.ssh)}", "--python", sys.executable)
-    orch("up", "script.py", *ssh, *SAID, check=0)
-    assert shown(tmp_path) == {"worker-0": WORKER_0, "worker-1": WORKER_1}
+@WAYS
+def test_tasks_on_other_hosts_know_it_too(orch: Orch, bed: Bed, script: Write, tmp_path: Path, look: Callable[..., None]) -> None:
+    ssh = ("-H", "hostA:1,hostB:2", "--set", f"backend.ssh={json.dumps(bed.ssh)}", "--python", sys.executable)
+    look(orch, script, tmp_path, *ssh)
 
 
 def test_a_plan_shows_what_the_tasks_will_be_told(orch: Orch, script: Callable[..., Path]) -> None:
