@@ -29,7 +29,7 @@ SMALL = 40
 KNOWN_BY = {
     "files that name the setting heartbeat_s": r"\bheartbeat_s\b",
     "files that name a strategy": r"[\"'](?:multi_worker_mirrored|parameter_server|mirrored|one_device)[\"']|\bSINGLE_TASK_STRATEGIES\b",
-    "files that name a kind of place": r"[\"'](?:ssh|local)[\"']|\bbackend\.hosts\b|\bbackend\.type\b",
+    "files that name a kind of place": r"[\"'](?:ssh|local)[\"']|(?:\bspec\.|[\"'])backend\.hosts\b|\bbackend\.type\b",
 }
 
 

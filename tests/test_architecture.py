@@ -12,11 +12,13 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pytest
 
+from orchestrator import backends
+from orchestrator.model.spec import BACKENDS
 from orchestrator.model.strategies import STRATEGIES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -331,6 +333,42 @@ def test_only_their_tables_know_the_strategies() -> None:
 )
 def test_a_strategy_that_is_named_elsewhere_is_found(source: str, times: int) -> None:
     assert len(list(strategy_names("orchestrator.model.plan", source))) == times
+
+
+PLACE_TABLES = ("orchestrator.model.spec.backend", "orchestrator.backends", *backends.MODULES.values())
+SETTINGS = {field.name for section in BACKENDS.values() for field in fields(section)} - {"type"}
+
+
+def place_names(module: str, source: str) -> Iterator[str]:
+    """Where a module names a backend in a text, reads a backend's settings or imports its module: each should ask the backend instead."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in BACKENDS:
+            yield f"{module}:{node.lineno}: names a backend: {node.value!r}"
+        if isinstance(node, ast.Attribute) and node.attr in SETTINGS and ast.unparse(node.value).endswith(".backend"):
+            yield f"{module}:{node.lineno}: reads a backend's settings: {ast.unparse(node)}"
+    for item in imports(tree, module, is_package=False):
+        if own := {item.module, *item.targets()} & {*backends.MODULES.values()}:
+            yield f"{module}:{item.line}: imports {own.pop()}"
+
+
+def test_only_their_modules_know_the_backends() -> None:
+    found = [text for module, source, _ in modules() if module not in PLACE_TABLES for text in place_names(module, source)]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("source", "times"),
+    [
+        ("if spec.backend.type == 'ssh': pass", 1),
+        ("for host in spec.backend.hosts: pass", 1),
+        ("from .backends.ssh import OPTIONS", 1),
+        ("from .backends import local", 1),
+        ("hosts = load(spec).hosts(spec)\nkind = spec.backend.type", 0),
+    ],
+)
+def test_a_backend_that_is_named_elsewhere_is_found(source: str, times: int) -> None:
+    assert len(list(place_names("orchestrator.supervisor", source))) == times
 
 
 LISTED = re.compile(r"^  ([a-z][a-z-]*)(?:  |$)", re.MULTILINE)

@@ -159,7 +159,7 @@ def test_the_flags_of_the_command_line_are_keywords() -> None:
     spec = read_spec("a.py", given)
     assert spec.counts == {"worker": 2, "evaluator": 1}
     assert spec.backend.type == "ssh"
-    assert [host.name for host in spec.backend.hosts] == ["a", "b"]
+    assert spec.backend.named_slots == {"a": 2, "b": None}
     with_keys = {"workers": 2, "devices": {"soft_placement": False, "gpus": "auto", "cpus": 2}, "evaluator": 1}
     assert read_spec("a.py", {**with_keys, "backend": {"hosts": "a:2,b"}}) == spec
 

@@ -136,6 +136,8 @@ def _decode_key(kind: Any, key: Any, where: str) -> Any:
 def _decode_fields(cls: type[Any], data: Any, where: str) -> Any:
     if not isinstance(data, dict):
         raise ContractError(f"{where}: expected an object, got {data!r:.80}")
+    if hasattr(cls, "class_of"):  # a class that stands for several: the data say which one
+        cls = cls.class_of(data)
     hints = _hints(cls)
     unknown = data.keys() - hints.keys()
     if unknown:

@@ -15,6 +15,7 @@ from typing import Literal, Protocol, runtime_checkable
 from worker.records import dataclass
 
 from ..errors import Problem, SpecError
+from ..model.endings import describe_return
 from ..model.spec import ClusterSpec
 
 
@@ -80,6 +81,14 @@ class StartFailure:
     said: str = ""
     """What it wrote on stderr."""
     error: OSError | None = None
+
+    @property
+    def text(self) -> str:
+        """The failure in words, as far as it can be told anywhere."""
+        if self.error is not None:
+            return f"{self.program!r} cannot be run: {self.error.strerror or self.error}"
+        last = self.said.strip().splitlines()[-1:]
+        return ": ".join((f"its agent {describe_return(self.code)}", *last))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ from worker.contract import FRAMES, Bye, Ping, Pong
 from worker.records import dataclass
 
 from ..errors import OrchError, UsageError
-from ..model.endings import describe_return
 from . import Diagnosis, Host, StartFailure, Transport
 from .frames import refuse_strangers
 
@@ -69,9 +68,7 @@ Explain = Callable[[Host, StartFailure], Diagnosis]
 
 def explain_plainly(host: Host, failure: StartFailure) -> Diagnosis:
     """For a program of which nobody knows more."""
-    if failure.error is not None:
-        return Diagnosis(f"{failure.program!r} cannot be run: {failure.error.strerror or failure.error}")
-    return Diagnosis(f"its agent {describe_return(failure.code)}" + "".join(f": {line}" for line in failure.said.splitlines()[-1:]))
+    return Diagnosis(failure.text)
 
 
 class NotReachedError(Exception):
@@ -336,7 +333,7 @@ class AgentLink:
             said = ""
         failure = StartFailure(self._transport.argv[0], code, said)
         if self._heard or self._transport.mark:
-            return broken or explain_plainly(self.host, failure).text
+            return broken or failure.text
         diagnosis = self._explain(self.host, failure)
         return replace(diagnosis, cause=broken or diagnosis.cause).text
 
@@ -345,8 +342,8 @@ class AgentLink:
         failure = StartFailure(self._transport.argv[0], error=error)
         if error.errno in _NO_PROGRAM:
             return UsageError(self._explain(self.host, failure).text)
-        what = explain_plainly(self.host, failure).text
-        return OrchError(f"{what}; this machine is short of open files (ulimit -n), of processes (ulimit -u) or of memory: raise the limit")
+        remedy = "this machine is short of open files (ulimit -n), of processes (ulimit -u) or of memory: raise the limit"
+        return OrchError(f"{failure.text}; {remedy}")
 
 
 def _listening(silence: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

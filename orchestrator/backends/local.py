@@ -13,7 +13,6 @@ from pathlib import Path
 import worker
 
 from ..errors import Problem
-from ..model.endings import describe_return
 from ..model.spec import ClusterSpec
 from . import Backend, Cleanup, Diagnosis, Errand, Host, StartFailure, Transport, interpreters
 
@@ -57,10 +56,8 @@ def transport(python: str, errand: Errand = "agent") -> Transport:
 
 def explain(failure: StartFailure) -> Diagnosis:
     """Why a child process is no agent. Something else may have been started in the place of a Python, such as ``--python /bin/cat``."""
-    if failure.error is not None:
-        return Diagnosis(f"{failure.program!r} cannot be run: {failure.error.strerror or failure.error}", "set python: or --python")
-    last = "".join(f": {line}" for line in failure.said.strip().splitlines()[-1:])
-    return Diagnosis(f"its agent {describe_return(failure.code)}{last}", f"is {failure.program!r} a Python? set python: or --python")
+    remedy = "set python: or --python"
+    return Diagnosis(failure.text, remedy if failure.error is not None else f"is {failure.program!r} a Python? {remedy}")
 
 
 def kill_tasks(run_id: str) -> int:

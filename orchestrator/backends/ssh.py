@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from worker.contract import few
 
 from ..errors import Problem
-from ..model.spec import ClusterSpec, HostSpec
+from ..model.spec import ClusterSpec, HostSpec, SshSettings
 from . import Backend, Cleanup, Diagnosis, Errand, Host, StartFailure, Transport, Workdir, interpreters, local, remote_worker
 
 # BatchMode: ask nobody. RemoteCommand and forwardings of the user's configuration are for people who log in.
@@ -28,19 +28,19 @@ class Ssh:
 
     def problems(self, spec: ClusterSpec) -> Sequence[Problem]:
         """This machine named twice: its cores and GPUs would be shared out twice."""
-        here = [host.name for host in spec.backend.hosts if _is_here(host)]
+        here = [host.name for host in _settings(spec).hosts if _is_here(host)]
         if len(here) < 2:
             return ()
         message = f"{' and '.join(here)} are one machine, this one; name it once, with all of its slots: {here[0]}:N"
         return (Problem("backend.hosts", message),)
 
     def hosts(self, spec: ClusterSpec) -> tuple[Host, ...]:
-        return tuple(_host(spec, named) for named in spec.backend.hosts)
+        return tuple(_host(spec, named) for named in _settings(spec).hosts)
 
     def python_for(self, spec: ClusterSpec, host: Host) -> str:
         """On a host that prepares itself, or is sent the code, Python need not lie where it lies here."""
-        named = _named(spec, host)
-        is_like_here = not (spec.backend.code == "ship" or spec.backend.setup or named.setup)
+        settings, named = _settings(spec), _named(spec, host)
+        is_like_here = not (settings.code == "ship" or settings.setup or named.setup)
         return interpreters.find(spec, named.python, is_here=host.is_here, has_ours=is_like_here)
 
     def transport(self, spec: ClusterSpec, host: Host, errand: Errand = "agent") -> Transport:
@@ -64,33 +64,38 @@ class Ssh:
         return Cleanup(local.kill_tasks(run_id), unseen, _describe_unseen(spec, run_id, unseen) if unseen else "")
 
     def _command(self, spec: ClusterSpec, host: Host) -> tuple[str, ...]:
-        named = _named(spec, host)
+        settings, named = _settings(spec), _named(spec, host)
         login = (*(("-l", named.user) if named.user else ()), *(("-p", str(named.port)) if named.port else ()))
-        setup = spec.backend.setup if named.setup is None else named.setup
+        setup = settings.setup if named.setup is None else named.setup
         remote = remote_worker.shell_command(self.python_for(spec, host), setup)
-        return (*(spec.backend.ssh or ("ssh",)), *OPTIONS, *login, "--", host.name, remote)
+        return (*(settings.ssh or ("ssh",)), *OPTIONS, *login, "--", host.name, remote)
 
 
 def make() -> Backend:
     return Ssh()
 
 
+def _settings(spec: ClusterSpec) -> SshSettings:
+    assert isinstance(spec.backend, SshSettings)
+    return spec.backend
+
+
 def _host(spec: ClusterSpec, named: HostSpec) -> Host:
-    is_here = _is_here(named)
+    settings, is_here = _settings(spec), _is_here(named)
     return Host(
         named.name,
         named.address,
         sees_run_dir=is_here,
         slots=named.slots,
-        lost_after_s=None if is_here else spec.backend.lost_after_s,
+        lost_after_s=None if is_here else settings.lost_after_s,
         interface=named.interface,
         is_here=is_here,
-        workdir=Workdir() if is_here else Workdir(spec.backend.code, spec.backend.code_limit_mb),
+        workdir=Workdir() if is_here else Workdir(settings.code, settings.code_limit_mb),
     )
 
 
 def _named(spec: ClusterSpec, host: Host) -> HostSpec:
-    return next(named for named in spec.backend.hosts if named.name == host.name)
+    return next(named for named in _settings(spec).hosts if named.name == host.name)
 
 
 def _is_here(host: HostSpec) -> bool:
@@ -101,7 +106,7 @@ def _is_here(host: HostSpec) -> bool:
 def _describe_unseen(spec: ClusterSpec, run_id: str, names: Sequence[str]) -> str:
     return (
         f"{few(names, MOST_NAMED)}: not looked at; an agent ends its tasks and itself once its connection closes, or after "
-        f"{spec.backend.lost_after_s:g} s without a word\n"
+        f"{_settings(spec).lost_after_s:g} s without a word\n"
         f"to make sure: ssh {names[0]} grep -lsz ORCH_RUN_ID={run_id} '/proc/[0-9]*/environ' (names what is left there, by pid)"
     )
 
@@ -138,8 +143,7 @@ _REMEDIES = (
 def explain(host: str, failure: StartFailure) -> Diagnosis:
     """Why ssh, or what it has started on the host, has ended before there was an agent."""
     if failure.error is not None:
-        cause = f"{failure.program!r} cannot be run: {failure.error.strerror or failure.error}"
-        return Diagnosis(cause, "install the OpenSSH client, or set backend.ssh")
+        return Diagnosis(failure.text, "install the OpenSSH client, or set backend.ssh")
     return _explain_ssh(host, failure.said) if failure.code == 255 else remote_worker.explain(host, failure, by="ssh")
 
 

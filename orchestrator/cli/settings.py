@@ -15,6 +15,7 @@ from click.core import ParameterSource
 
 from ..errors import Problem, SpecError, UsageError
 from ..model.spec import PROGRAM_KINDS, ClusterSpec
+from ..model.spec.backend import misplaced
 from ..model.spec.describe import SpecOption
 from ..model.spec.document import Node
 from ..sources import Overlay, as_seen_from, instead_of_others, read_file, read_whole, tasks_directory
@@ -87,8 +88,8 @@ def _is_variable(ctx: click.Context, parameter: str) -> bool:
 def _overlays(option: SpecOption, text: str, place: str) -> Iterator[Overlay]:
     if option.path in PROGRAM_KINDS:
         yield from instead_of_others(option.path, place)
-    if option.path == "backend.type" and text == "local":
-        yield "backend.hosts", Node(None, place, "")  # this machine takes the place of hosts that were named with less weight
+    if option.path == "backend.type":  # it takes the place of another that was chosen with less weight
+        yield from ((f"backend.{key}", Node(None, place, "")) for key, _ in misplaced(text))
     if not option.parts:
         yield option.path, _node(option, text, place)
         return

@@ -24,7 +24,7 @@ from orchestrator.cli.up import up_command
 from orchestrator.errors import OrchError, UsageError
 from orchestrator.model import plan
 from orchestrator.model.plan import HostFacts
-from orchestrator.model.spec import BackendSpec, ClusterSpec, HostSpec, TaskSpec
+from orchestrator.model.spec import ClusterSpec, HostSpec, SshSettings, TaskSpec
 from orchestrator.record.home import create_run, find_run
 from orchestrator.record.lock import RunLock
 from orchestrator.record.rundir import RunDir
@@ -284,7 +284,7 @@ def test_down_says_which_hosts_it_has_not_looked_at(orch: Orch, tmp_path: Path) 
     """Of a run with hosts whose controller has died: as far as we are concerned, hosts that are not there."""
     run = create_run(tmp_path / ".orch", "one")
     spec = ClusterSpec("one", "none", Program("script", "s.py"), (TaskSpec("worker", 2),), "/w")
-    spec = replace(spec, backend=BackendSpec("ssh", (HostSpec("hostA"), HostSpec("localhost")), lost_after_s=20))
+    spec = replace(spec, backend=SshSettings("ssh", (HostSpec("hostA"), HostSpec("localhost")), lost_after_s=20))
     hosts = ["hostA", "localhost"]
     run.write_plan(plan.make("one", spec, plan.place(spec, dict.fromkeys(hosts)), [HostFacts(name, name, 2) for name in hosts]))
     assert json.loads(orch("down", "--json", check=0).out)["unseen"] == ["hostA"]

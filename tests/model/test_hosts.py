@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.errors import SpecError
 from orchestrator.model import plan
-from orchestrator.model.spec import ClusterSpec, HostSpec
+from orchestrator.model.spec import ClusterSpec, HostSpec, LocalSettings
 from orchestrator.model.spec.document import read
 from orchestrator.model.spec.hosts import read_hostfile
 from orchestrator.model.spec.parse import parse, to_document
@@ -92,7 +92,7 @@ def test_hosts_and_backends_belong_together():
     ],
 )
 def test_a_hostfile_in_both_notations(text, expected):
-    assert parse(wrap({"script": "a", "backend": {}}, "o"), workdir="/").backend.hosts == ()
+    assert parse(wrap({"script": "a", "backend": {}}, "o"), workdir="/").backend == LocalSettings()
     document = wrap({"script": "a"}, "o")
     document.value["backend"] = type(document)({"hosts": read_hostfile(text, "hosts")}, "hosts")  # type: ignore[index]
     assert parse(document, workdir="/").backend.hosts == expected

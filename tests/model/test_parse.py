@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import SpecError
-from orchestrator.model.spec import BackendSpec, ClusterSpec, Restart, TaskDevices, TaskSpec, Timeouts
+from orchestrator.model.spec import ClusterSpec, LocalSettings, Restart, TaskDevices, TaskSpec, Timeouts
 from orchestrator.model.spec.describe import json_schema, root, template
 from orchestrator.model.spec.document import Node, empty, overlay, parse_assignment, read
 from orchestrator.model.spec.kinds import Struct
@@ -89,7 +89,7 @@ def test_every_key():
         ports=(41000, 41999),
         timeouts=Timeouts(start_s=60.0, hang_s=600, run_s=3600.5, grace_s=0.0),
         restart=Restart(max=3, backoff_s=0.5, backoff_max_s=30, without_progress=0, progress_s=60),
-        backend=BackendSpec("local"),
+        backend=LocalSettings(),
     )
 
 

@@ -11,7 +11,8 @@ from worker.records import dataclass
 from ...errors import Problem
 from .. import slots, strategies
 from ..strategies import Strategy
-from . import device_rules
+from . import backend, device_rules
+from .backend import BackendSpec
 from .document import Node, place_of
 from .findings import Findings, listed
 from .sections import PROGRAM_KINDS
@@ -26,30 +27,22 @@ class Draft:
     given: Mapping[str, Any]
     strategy: Strategy
     counts: Mapping[str, int]
+    backend: BackendSpec
 
     def place(self, path: str) -> str:
         return place_of(self.document, path)
-
-    @property
-    def backend_type(self) -> str:
-        backend = self.given.get("backend", {})
-        return str(backend.get("type") or ("ssh" if "hosts" in backend else "local"))
 
 
 def draft_of(document: Node, given: Mapping[str, Any]) -> Draft:
     """`given`: the values of the document, checked one by one."""
     asked = {kind: tasks.get("count", 1) for kind, tasks in given.get("tasks", {}).items()}
     strategy = strategies.named(given["strategy"]) if given.get("strategy") else strategies.implied(asked)
+    place = backend.read(given.get("backend", {}))
     counts = strategy.default_counts | ({"dispatcher": 1} if asked.get("data_worker") else {}) | asked
     if "count" not in given.get("tasks", {}).get("worker", {}) and not strategy.one_process:
-        counts["worker"] = _free_slots(given, sum(counts.values()) - counts["worker"])
-    return Draft(document, given, strategy, {kind: counts[kind] for kind in TASK_TYPES if kind in counts})
-
-
-def _free_slots(given: Mapping[str, Any], others: int) -> int:
-    """How many workers there are if nobody says so: one for each slot that the others leave."""
-    hosts = given.get("backend", {}).get("hosts", ())
-    return max(1, sum(host.slots or 1 for host in hosts) - others)
+        free = sum(number or 1 for number in place.named_slots.values())
+        counts["worker"] = max(1, free - sum(counts.values()) + counts["worker"])  # one for each slot that the others leave
+    return Draft(document, given, strategy, {kind: counts[kind] for kind in TASK_TYPES if kind in counts}, place)
 
 
 def _one_program(draft: Draft) -> Problem | None:
@@ -83,8 +76,8 @@ def _not_too_many(draft: Draft) -> Problem | None:
 
 def _ports_for_all(draft: Draft) -> Problem | None:
     ports = draft.given.get("ports")
-    if _enough_slots(draft):
-        return None  # and nobody knows yet which host has how many tasks
+    if not draft.backend.named_slots or _enough_slots(draft):
+        return None  # nobody knows yet which host has how many tasks
     if not ports or ports[1] - ports[0] + 1 >= sum(draft.counts.values()):
         return None
     host, needed = _most_ports(draft)
@@ -97,32 +90,27 @@ def _ports_for_all(draft: Draft) -> Problem | None:
 
 def _most_ports(draft: Draft) -> tuple[str, int]:
     """The host that needs the most ports, each holds its own, and how many; without a name where there is one host only."""
-    named = _named_slots(draft) or {"": None}
+    named = draft.backend.named_slots
     assignment = slots.assign(draft.counts, named)
     needs = {host: slots.ports_needed(ids, draft.strategy) for host, ids in assignment.items()}
     host = max(needs, key=needs.__getitem__)
     return host if len(named) > 1 else "", needs[host]
 
 
-def _hosts_have_their_backend(draft: Draft) -> Problem | None:
-    backend = draft.given.get("backend", {})
-    kind = draft.backend_type
-    if kind == "ssh" and "hosts" not in backend:
-        return Problem(draft.place("backend"), "backend ssh has no hosts", "name them: -H hostA:2,hostB:2, or backend: {hosts: ...}")
-    if kind == "local" and "hosts" in backend:
-        return Problem(
-            draft.place("backend.hosts"), "backend.hosts: are for backend ssh, not local", "write backend: {type: ssh, hosts: ...}"
-        )
-    return None
+def _backend_is_whole(draft: Draft) -> Problem | None:
+    given, kind = draft.given.get("backend", {}), draft.backend.type
+    for key, other in backend.misplaced(kind):
+        if key in given:
+            message = f"backend.{key}: are for backend {other}, not {kind}"
+            return Problem(draft.place(f"backend.{key}"), message, f"write backend: {{type: {other}, {key}: ...}}")
+    complaint = draft.backend.complaint()
+    return Problem(draft.place("backend"), *complaint) if complaint else None
 
 
 def _enough_slots(draft: Draft) -> Problem | None:
-    problem = slots.describe_lack(sum(draft.counts.values()), _named_slots(draft))
-    return Problem(draft.place("backend.hosts"), f"backend.hosts: {problem}", slots.MORE_SLOTS) if problem else None
-
-
-def _named_slots(draft: Draft) -> dict[str, int | None]:
-    return {host.name: host.slots for host in draft.given.get("backend", {}).get("hosts", ())}
+    problem = slots.describe_lack(sum(draft.counts.values()), draft.backend.named_slots)
+    key = f"backend.{draft.backend.IMPLIED_BY}"
+    return Problem(draft.place(key), f"{key}: {problem}", slots.MORE_SLOTS) if problem else None
 
 
 _COUNTS = ("strategy", *(f"tasks.{kind}.count" for kind in TASK_TYPES))
@@ -130,9 +118,9 @@ RULES: tuple[tuple[tuple[str, ...], Callable[[Draft], Problem | None]], ...] = (
     (PROGRAM_KINDS, _one_program),
     (_COUNTS, _data_service_is_whole),
     (_COUNTS, _not_too_many),
-    ((*_COUNTS, "ports", "backend.hosts"), _ports_for_all),
-    (("backend.type", "backend.hosts"), _hosts_have_their_backend),
-    ((*_COUNTS, "backend.hosts"), _enough_slots),
+    ((*_COUNTS, "ports", "backend"), _ports_for_all),
+    (("backend",), _backend_is_whole),
+    ((*_COUNTS, "backend"), _enough_slots),
 )
 """Each rule with the paths it reads: a rule is not asked about values that are already known to be wrong."""
 
@@ -140,7 +128,8 @@ RULES: tuple[tuple[tuple[str, ...], Callable[[Draft], Problem | None]], ...] = (
 def complaints(draft: Draft, findings: Findings) -> Iterator[Problem]:
     """What is wrong with values that are right one by one."""
     for reads, rule in RULES:
-        if findings.sound(reads) and (problem := rule(draft)):
+        paths = (path for read in reads for path in (backend.paths() if read == "backend" else (read,)))
+        if findings.sound(paths) and (problem := rule(draft)):
             yield problem
     for path, message, hint in _strategy_complaints(draft, findings):
         yield Problem(draft.place(path), message, hint)

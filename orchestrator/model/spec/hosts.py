@@ -11,15 +11,15 @@ import ipaddress
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from worker.declare import setting
 from worker.records import dataclass
 
 from ...errors import Problem, SpecError
-from .derive import NAMED, make, struct_of
+from .derive import make, struct_of
 from .findings import Findings, quoted, shown
-from .kinds import JsonSchema, Key, Listing, OneOf, Struct, Text
+from .kinds import JsonSchema, Listing, Struct, Text
 from .tree import Node, scalar
 
 MAX_SLOTS = 100_000
@@ -198,65 +198,3 @@ def read_hostfile(text: str, name: str) -> Node:
     if not items:
         raise SpecError(Problem(name, "names no host", "write a line such as: hostA slots=2"))
     return Node(items, name)
-
-
-@dataclass(frozen=True, slots=True)
-class BackendSpec:
-    """Where the hosts come from. A backend that has settings of its own takes a subclass of this, and a row of `BACKENDS`."""
-
-    SHORTHAND = "type"
-    MISPLACED = (
-        ("workdir", "unknown key 'workdir'; how hosts get at it is code: shared, ship or unchecked; its path is workdir: of the cluster"),
-    )
-
-    type: str = setting(
-        "local", "Where the tasks run.", kind="backends", example="ssh", words="ssh if there are hosts, else local", flag="--backend"
-    )
-    hosts: tuple[HostSpec, ...] = setting(
-        (),
-        "The hosts for ssh, with their slots, or with settings of their own.",
-        kind=Hosts(),
-        example="[hostA:2, hostB:2]",
-        flag="-H --hosts",
-        metavar="HOST:N,…",
-        help="Run on these hosts over ssh, N tasks on each. May be repeated.",
-    )
-    code: Literal["shared", "ship", "unchecked"] = setting(
-        "shared",
-        "How hosts get at workdir: shared (it is there, and compared), ship (it is copied, without what git ignores) or unchecked.",
-        label="the ways",
-    )
-    code_limit_mb: float = setting(100.0, "The most that is copied, in megabytes.", most=1_000_000)
-    setup: tuple[str, ...] = setting(
-        (), "Lines for each host's shell (bash) before Python starts.", kind=SETUP, example='["module load cuda"]'
-    )
-    ssh: tuple[str, ...] = setting(
-        ("ssh",), "The ssh program and its options.", kind=Listing(Text()), example='["ssh", "-F", "cluster.conf"]'
-    )
-    lost_after_s: float = setting(20.0, "Seconds of silence after which a host is lost, and its tasks end.", most=1_000_000)
-
-
-BACKENDS: dict[str, type[BackendSpec]] = {"local": BackendSpec, "ssh": BackendSpec}
-"""The section of each backend, by its name. `backend:` takes the keys of all of them; the value that a spec has is of the chosen one."""
-
-
-class ChosenBackend(Struct):
-    """The mapping `backend:`. A key that several backends have is checked by the section of the one that is chosen.
-
-    The keys of other backends are checked as well, and have no effect: a spec that was written for ssh also runs with ``--backend local``.
-    """
-
-    __slots__ = ()
-
-    def check(self, node: Node, path: str, findings: Findings) -> dict[str, Any] | None:
-        chosen = node.value.get("type") if isinstance(node.value, dict) else None
-        return replace(self, keys=_backend_keys(chosen.text if chosen else "")).check_keys(node, path, findings)
-
-
-def _backend_keys(chosen: str = "") -> dict[str, Key]:
-    sections = (*BACKENDS.values(), BACKENDS.get(chosen, BackendSpec))
-    return {name: key for section in sections for name, key in struct_of(section).keys.items()}
-
-
-NAMED["backend"] = lambda declared: ChosenBackend(_backend_keys(), BackendSpec.SHORTHAND, dict(BackendSpec.MISPLACED))
-NAMED["backends"] = lambda declared: OneOf(tuple(BACKENDS), "the backends")

@@ -16,7 +16,6 @@ from .derive import make, plain, struct_of
 from .device_rules import LEVEL
 from .document import Node
 from .findings import Findings
-from .hosts import BACKENDS
 from .kinds import MAX_NAME
 from .sections import PROGRAM_KINDS, ClusterSpec
 from .tasks import TaskDevices, TaskSpec
@@ -62,14 +61,14 @@ def _spec(draft: Draft, workdir: str) -> ClusterSpec:
         tasks=tuple(_task_spec(draft, kind) for kind, count in draft.counts.items() if count),
         workdir=str(PurePosixPath(workdir, given.get("workdir", ""))),
         env=env,
-        backend=make(BACKENDS[draft.backend_type], given.get("backend", {}), type=draft.backend_type),
+        backend=draft.backend,
     )
 
 
 def _shipped_path(draft: Draft, kind: str, workdir: str) -> str:
     """The program as the hosts will find it: a directory that is copied lies elsewhere there. Raises `SpecError`."""
     target: str = draft.given[kind]
-    if kind == "module" or draft.given.get("backend", {}).get("code") != "ship" or not target.startswith("/"):
+    if kind == "module" or not draft.backend.copies_workdir or not target.startswith("/"):
         return target
     root = PurePosixPath(workdir, draft.given.get("workdir", ""))
     if PurePosixPath(target).is_relative_to(root):

@@ -10,8 +10,8 @@ from worker.declare import setting
 from worker.records import dataclass
 
 from ..strategies import DEFAULT, STRATEGIES, implied, with_section
+from .backend import BackendSpec, LocalSettings
 from .derive import struct_of
-from .hosts import BackendSpec
 from .kinds import NAME, WORKDIR, OneOf, PortRange
 from .tasks import TASKS, TaskDevices, TaskSpec, trains
 
@@ -174,7 +174,7 @@ class ClusterSpec:
         CollectiveSettings(), f"How the workers of {with_section('collectives')} wait for each other."
     )
     restart: Restart = setting(Restart(), "What is started again after a failure: a number of restarts, or a mapping as here.")
-    backend: BackendSpec = setting(BackendSpec(), "Where the tasks run.", kind="backend")
+    backend: BackendSpec = setting(LocalSettings(), "Where the tasks run.", kind="backend")
 
     @property
     def counts(self) -> dict[str, int]:
