@@ -45,9 +45,9 @@ def ps_command(run: str | None, home: Path, everything: bool, timeline: bool, as
     if everything:
         runs = list_runs(home)
         if as_json:
-            click.echo(json.dumps([_summary(one, *_look(one)) for one in runs]))
+            click.echo(json.dumps([_summary_of_several(one) for one in runs]))
         else:
-            click.echo("\n".join(_line(one) for one in runs) or f"there is no run in {home}")
+            click.echo("\n".join(_line_of_several(one) for one in runs) or f"there is no run in {home}")
         return 0
     found = find_run(home, run)
     cluster = found.read_cluster()
@@ -221,6 +221,21 @@ def _line(run: RunDir) -> str:
         warning = f"; warning: {result['warning']}" if result.get("warning") else ""
         return f"{text} after {took}, exit code {result.get('exit_code', 0)}{warning}"
     return f"{text} (its controller died without a verdict; orch down {run.run_id} ends what it may have left)"
+
+
+def _line_of_several(run: RunDir) -> str:
+    try:
+        return _line(run)
+    except OrchError as error:
+        return f"{run.run_id}: {error}"
+
+
+def _summary_of_several(run: RunDir) -> dict[str, Any]:
+    try:
+        return _summary(run, *_look(run))
+    except OrchError as error:
+        unknown = dict.fromkeys(("state", "phase", "controller_pid", "result"))
+        return {"run": run.run_id, "directory": str(run.path), **unknown, "problem": str(error)}
 
 
 def _look(run: RunDir) -> tuple[Cluster | None, str | None]:

@@ -16,6 +16,7 @@ from ..errors import OrchError
 from ..model.formation import group_tasks
 from ..record.columns import aligned
 from ..record.lines import clean
+from ..record.reading import open_file
 from ..record.rundir import RunDir
 from .devices import shorten
 from .placement import BOOKKEEPING, Count, StreamScan, TaskPlacement, summarise
@@ -46,7 +47,7 @@ def _scan(run: RunDir, task: str, attempt: int, stream: str) -> StreamScan:
     scan = StreamScan()
     path = run.log_path(task, attempt, stream)
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open_file(path) as file:
             while block := file.read(BLOCK):
                 scan.feed(block)
     except FileNotFoundError:
@@ -60,9 +61,9 @@ def _scan(run: RunDir, task: str, attempt: int, stream: str) -> StreamScan:
 def _failure(run: RunDir, task: str, attempt: int) -> str:
     """The message of the exception that ended the task; "" if there is none."""
     try:
-        with open(run.task_dir(task, attempt) / files.ERROR, "rb") as file:
+        with open_file(run.task_dir(task, attempt) / files.ERROR) as file:
             found = json.loads(file.read(MAX_ERROR))
-    except (OSError, ValueError):
+    except (OSError, ValueError, OrchError):
         return ""
     return str(found.get("message", "")) if isinstance(found, dict) else ""
 

@@ -57,13 +57,22 @@ def _make_directories(run: RunDir) -> None:
             if not home.exists():
                 home.mkdir(mode=0o700, exist_ok=True)
                 # Only a directory that we have made is hidden from git: --run-dir may name one with a project in it.
-                write_whole(home / ".gitignore", IGNORE_ALL)
+                _hide(home)
             run.path.parent.mkdir(mode=0o700, exist_ok=True)
             _make_own(run)
             return
         except (FileNotFoundError, FileExistsError):  # another run has just been discarded, and its parents with it
             if attempt == ATTEMPTS - 1:
                 raise
+
+
+def _hide(home: Path) -> None:
+    try:
+        write_whole(home / ".gitignore", IGNORE_ALL)
+    except OSError:  # an empty one that is left would never be hidden
+        with contextlib.suppress(OSError):
+            home.rmdir()
+        raise
 
 
 def _make_own(run: RunDir) -> None:
@@ -78,9 +87,10 @@ def _remove_empty(run: RunDir) -> None:
     """Remove what was only made for this run above its directory, as far as no other run has come there."""
     home = run.path.parent.parent
     with contextlib.suppress(OSError):
-        run.path.parent.rmdir()
+        with contextlib.suppress(FileNotFoundError):
+            run.path.parent.rmdir()
         ignore = home / ".gitignore"
-        if [path.name for path in home.iterdir()] == [ignore.name] and ignore.read_bytes() == IGNORE_ALL:
+        if home.exists() and [path.name for path in home.iterdir()] == [ignore.name] and ignore.read_bytes() == IGNORE_ALL:
             ignore.unlink()
             try:
                 home.rmdir()

@@ -20,6 +20,7 @@ from ..model import losses
 from ..model.cluster import Cluster, Outcome, TaskState
 from .lines import QUIET_S, LineSplitter
 from .noise import StartupNoise
+from .reading import open_file
 
 __all__ = ["Follower", "LineSplitter", "LogView", "tail_offset", "wants_color"]
 
@@ -252,7 +253,7 @@ class Follower:
     def read(self, limit: int = BLOCK) -> bytes:
         """The next bytes, at most `limit`; empty if there are none for now."""
         try:
-            with open(self._path, "rb", buffering=0) as file:
+            with open_file(self._path) as file:
                 size = os.fstat(file.fileno()).st_size
                 if size < self.offset:
                     self._note = f"{self._path} became shorter ({self.offset} to {size} bytes); what follows is what is added from here on"
@@ -278,7 +279,7 @@ def tail_offset(path: Path | str, lines: int) -> int:
     Reads backwards, `BLOCK` bytes at a time. A last line without its end counts as a line.
     """
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open_file(path) as file:
             size = position = file.seek(0, os.SEEK_END)
             if lines <= 0:
                 return size

@@ -12,6 +12,7 @@ from bisect import bisect_left
 from pathlib import Path
 
 from .logs import BLOCK
+from .reading import open_file
 from .rundir import RunDir
 from .writing import private_opener
 
@@ -58,8 +59,8 @@ class KeptMarks:
     def __init__(self, run: RunDir) -> None:
         self._run = run
         self._marks: dict[str, tuple[list[float], list[int]]] = {}
-        with open(_path(run), encoding="ascii", errors="replace") as file:
-            for line in file:
+        with open_file(_path(run)) as file:
+            for line in file.read().decode("ascii", "replace").splitlines(keepends=True):
                 if line.endswith("\n"):  # if not, it is being written
                     with contextlib.suppress(ValueError):  # torn: the disk was full
                         self._take(line)
@@ -89,7 +90,7 @@ def _line_start(path: Path, offset: int) -> int:
     """The beginning of the line that the byte at `offset` belongs to, if it is not too far before it."""
     start = max(0, offset - BLOCK)
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open_file(path) as file:
             file.seek(start)
             before = file.read(offset - start) or b""
     except OSError:

@@ -9,6 +9,7 @@ from ..model.cluster import Cluster
 from . import journal
 from .journal import RunEvent
 from .narrate import describe_plan, narrate
+from .reading import open_file
 from .rundir import RunDir
 
 
@@ -37,7 +38,7 @@ class Progress:
 
     def _read_lines(self) -> list[bytes]:
         try:
-            with open(self._run.path / "events.jsonl", "rb") as file:
+            with open_file(self._run.path / "events.jsonl") as file:
                 file.seek(self._offset)
                 whole, newline, _ = file.read().rpartition(b"\n")
         except FileNotFoundError:

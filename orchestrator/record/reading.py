@@ -13,7 +13,7 @@ _KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a named pipe", stat.S_IFCH
 
 
 def open_file(path: Path | str) -> IO[bytes]:
-    """Open a regular file for reading, without a buffer of Python's and without ever waiting.
+    """Open a regular file for reading, without ever waiting.
 
     Raises `FileNotFoundError`, and `OrchError` for whatever cannot be read or is no regular file: opening a named pipe would wait for
     somebody who writes into it.
@@ -28,4 +28,10 @@ def open_file(path: Path | str) -> IO[bytes]:
     if kind != stat.S_IFREG:
         os.close(fd)
         raise OrchError(f"{path} is {_KINDS.get(kind, 'something else')}, not a file that orch has written; take it away")
-    return os.fdopen(fd, "rb", buffering=0)
+    return os.fdopen(fd, "rb")
+
+
+def read_file(path: Path) -> bytes:
+    """All of a regular file. Raises as `open_file` does."""
+    with open_file(path) as file:
+        return file.read()

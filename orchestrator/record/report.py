@@ -7,12 +7,14 @@ from pathlib import Path
 
 from worker.excerpts import TracebackExcerpt
 
+from ..errors import OrchError
 from ..model.cluster import Cause, Cluster, Outcome, TaskState, Verdict
 from ..model.endings import describe_code
 from ..model.formation import group_tasks
 from . import stacks
 from .lines import clean
 from .narrate import headline
+from .reading import open_file
 from .rundir import RunDir
 from .words import describe_seconds
 
@@ -169,11 +171,11 @@ def _last_words(run: RunDir, task: str, attempt: int) -> tuple[str, list[str]]:
     """The last lines of a task's stderr, or of its stdout if it wrote nothing there."""
     for stream in ("stderr", "stdout"):
         try:
-            with open(run.log_path(task, attempt, stream), "rb") as file:
+            with open_file(run.log_path(task, attempt, stream)) as file:
                 size = file.seek(0, 2)
                 file.seek(max(0, size - TAIL_BYTES))
                 data = file.read()
-        except OSError:
+        except (OSError, OrchError):
             continue
         lines = [_cut(clean(line.rpartition("\r")[2])) for line in data.decode("utf-8", "backslashreplace").rstrip().split("\n")]
         if any(lines):

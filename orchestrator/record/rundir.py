@@ -41,6 +41,7 @@ from ..model.plan import Plan
 from . import journal
 from .journal import RunEvent
 from .lock import RunLock
+from .reading import open_file, read_file
 from .writing import write_all, write_whole
 
 MOST_CHECKPOINTS = 10_000
@@ -174,10 +175,10 @@ class RunDir:
     def read_plan(self) -> Plan | None:
         """The plan; None if there is none yet, or the run ended before there was one. `home.plan_of` tells which."""
         try:
-            return from_json(Plan, json.loads((self.path / "plan.json").read_bytes()))
+            return from_json(Plan, json.loads(read_file(self.path / "plan.json")))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, ContractError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise OrchError(
                 f"the plan of {self.run_id} cannot be read: {error}; if another version of orch wrote it, use that one; "
                 f"plan and logs: {self.path}"
@@ -186,8 +187,8 @@ class RunDir:
     def read_result(self) -> dict[str, Any] | None:
         """`result.json` as it is; None while the run goes on, or if its controller died."""
         try:
-            found = json.loads((self.path / "result.json").read_bytes())
-        except (OSError, ValueError):
+            found = json.loads(read_file(self.path / "result.json"))
+        except (OSError, ValueError, RecursionError, OrchError):
             return None
         return found if isinstance(found, dict) else None
 
@@ -204,7 +205,7 @@ class RunDir:
 
     def read_events(self) -> Iterator[RunEvent]:
         try:
-            with open(self.path / "events.jsonl", "rb") as file:
+            with open_file(self.path / "events.jsonl") as file:
                 yield from journal.from_lines(file)
         except FileNotFoundError:
             return

@@ -110,6 +110,18 @@ def test_a_run_without_room_for_its_reserve_leaves_nothing(tmp_path: Path) -> No
     assert entries(tmp_path) == set()
 
 
+def test_a_home_without_room_for_its_gitignore_leaves_nothing(tmp_path: Path) -> None:
+    """Later runs would find it there, take it for a directory of the user's, and not hide it from git."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, before[1]))
+    try:
+        with pytest.raises(OrchError, match=r"cannot keep a run in .*home"):
+            create_run(tmp_path / "new" / "home", "one")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert entries(tmp_path) == set()
+
+
 @pytest.mark.parametrize("place", ["file", "file/below"])
 def test_a_place_that_cannot_hold_a_run_is_named(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").write_text("x")

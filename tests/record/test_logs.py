@@ -372,7 +372,7 @@ def test_a_log_that_cannot_be_read_keeps_no_other_from_the_console(tmp_path: Pat
         for _ in range(2):
             assert select.select((shown,), (), (), PATIENCE_S)[0], "the other is never shown"
             lines.add(shown.readline())
-        complaint = f"orch: {log}: cannot read this log: Is a directory; its lines are shown once it can be read\n"
+        complaint = f"orch: {log} is a directory, not a file that orch has written; take it away; its lines are shown once it can be read\n"
         assert lines == {complaint.encode(), b"worker-1 | one\n"}
         log.rmdir()
         run.append_output("worker-0", 1, "stdout", 0, b"zero\nend\n")
@@ -515,7 +515,7 @@ def test_a_file_that_becomes_shorter_is_noticed_once(tmp_path: Path) -> None:
 
 def test_a_log_that_cannot_be_read_is_one_message(tmp_path: Path) -> None:
     for attempt in (Follower(tmp_path).read, lambda: tail_offset(tmp_path, 3)):
-        with pytest.raises(OrchError, match=re.escape(str(tmp_path)) + ".*cannot read this log"):
+        with pytest.raises(OrchError, match=re.escape(str(tmp_path)) + ".*is a directory"):
             attempt()
 
 

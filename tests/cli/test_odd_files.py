@@ -1,0 +1,48 @@
+"""Things that are no files, in place of those that orch has written: one message, and nobody waits for somebody who writes into a pipe."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.record.rundir import RunDir
+from tests.conftest import Orch
+from tests.live import held_run
+
+ODD: dict[str, Callable[[Path], None]] = {"a named pipe": os.mkfifo, "a directory": Path.mkdir}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    """One that is over, as far as its lock says."""
+    with held_run(tmp_path / ".orch") as (run, _):
+        pass
+    return run
+
+
+@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.parametrize("name", ["plan.json", "events.jsonl", "lock"])
+def test_what_is_no_file_is_said_to_be_so_at_once(orch: Orch, run: RunDir, name: str, kind: str) -> None:
+    (run.path / name).unlink(missing_ok=True)
+    ODD[kind](run.path / name)
+    said = f"Error: {run.path / name} is {kind}, not a file that orch has written; take it away\n"
+    for command in ("ps", "placement", *(("wait", "down", "logs") if name != "events.jsonl" else ())):
+        done = orch.in_process(command, "one")
+        if (command, name) != ("wait", "plan.json"):
+            assert (done.code, done.err) == (125, said), command
+    assert f"{run.path / name} is {kind}" in orch.in_process("ps", "--all", check=0).out or name != "lock"
+    assert [one["run"] for one in json.loads(orch.in_process("ps", "--all", "--json", check=0).out)] == ["one"]
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_a_log_that_is_no_file_is_said_to_be_so_at_once(orch: Orch, run: RunDir, kind: str) -> None:
+    run.task_dir("worker-0", 1).mkdir(parents=True)
+    ODD[kind](run.log_path("worker-0", 1, "stderr"))
+    for command in ("placement", *(("logs",) if kind == "a directory" else ())):  # a pipe is empty
+        done = orch.in_process(command, "one")
+        assert (done.code, done.err.count("\n")) == (125, 1), done
+        assert f"is {kind}" in done.err
