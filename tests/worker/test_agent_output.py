@@ -15,6 +15,7 @@ from tests.live import wait_for_file
 from tests.worker.controller_double import AgentProcess
 from worker import contract
 from worker.host import relay
+from worker.host.output import TaskOutput
 
 MEGABYTE = 1024 * 1024
 WRITE = "head -c {size} /dev/zero | tr '\\0' x; printf end"
@@ -182,3 +183,14 @@ def test_stacks_are_handed_on_as_well(agent: AgentProcess) -> None:
     agent.start('echo where >> "$ORCH_LOG_DIR/stacks.txt"')
     agent.wait_for(contract.Swept)
     assert agent.output("worker-0", contract.STACKS) == b"where\n"
+
+
+def test_a_log_that_is_gone_was_not_cut_short(tmp_path: Path) -> None:
+    """The run directory was moved or removed: the task has done nothing wrong."""
+    output = TaskOutput("worker-0", 1, str(tmp_path))
+    (tmp_path / "stdout.log").write_text("lines")
+    output.told["stdout"] = output.size("stdout")
+    (tmp_path / "stdout.log").unlink()
+    assert not output.look_whether_shorter()
+    (tmp_path / "stdout.log").write_text("line")
+    assert output.look_whether_shorter()

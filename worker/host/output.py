@@ -48,8 +48,8 @@ class TaskOutput:
         """Bytes in the file now; never less than what was told, so that offsets only grow."""
         try:
             size = os.stat(self.path(stream)).st_size
-        except OSError:
-            size = 0
+        except OSError:  # not there yet, or moved away with the run directory: not cut short
+            return self.told[stream]
         self.was_shorter |= size < self.told[stream]
         return max(size, self.told[stream])
 
