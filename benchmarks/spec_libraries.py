@@ -186,9 +186,7 @@ def main() -> None:
             taken.append([float(word) for word in _run(name).split()])
     for name, taken in figures.items():
         made, checked = (statistics.median(column) for column in zip(*taken, strict=True))
-        print(
-            f"{name}: {made:.0f} ms of CPU to import and to build the model, {checked:.1f} ms for the first check; of 5 mistakes it says:"
-        )
+        print(f"{name}: {made:.0f} ms of CPU to import and to build the model, {checked:.1f} ms to check; of 5 mistakes it says:")
         print("     ", _run(name, "--say"), end="")
 
 

@@ -103,13 +103,13 @@ def make(section: type[S], given: Mapping[str, Any], base: Any = None, **special
     return section(**found) if base is None else dataclasses.replace(base, **found)
 
 
-def plain(value: Any, *, leave_out: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The way back: the data that `make` makes this value of. What is at its default is left out, and so are the fields in `leave_out`."""
+def plain(value: Any, *, leave_out: tuple[str, ...] = (), whole: bool = False) -> dict[str, Any]:
+    """The way back: the data that `make` makes this value of, without the fields in `leave_out`. `whole`: also what is at its default."""
     written: dict[str, Any] = {}
     keys = struct_of(type(value)).keys
     for field, path in _paths(type(value)):
         item = getattr(value, field.name)
-        if field.name in leave_out or item == _default_of(field):
+        if field.name in leave_out or item is None or (item == _default_of(field) and not whole):
             continue
         if not path:
             written |= plain(item)

@@ -108,6 +108,8 @@ def to_document(spec: ClusterSpec) -> dict[str, Any]:
     """The spec as plain data under the keys of orch.yaml: `parse` reads it (as JSON, too) and gives the same spec."""
     return {
         **plain(spec, leave_out=("program", "tasks", "env")),
+        "timeouts": plain(spec.timeouts, whole=True),
+        "restart": plain(spec.restart, whole=True),
         spec.program.kind: spec.program.target,
         "args": list(spec.program.args),
         "tasks": {tasks.type: plain(tasks) for tasks in spec.tasks},
