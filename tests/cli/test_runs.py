@@ -44,7 +44,20 @@ print("end", flush=True)
 """
 TASK_KEYS = {"name", "host", "state", "pid", "started_at", "up_at", "ended_at", "code", "waiting", "report", "failure"}
 RUN_KEYS = {"run", "directory", "state", "phase", "controller_pid", "result", "problem"}
-RESULT_KEYS = {"run", "outcome", "exit_code", "attempt", "started_at", "ended_at", "cause", "past", "gave_up", "remains", "durations"}
+RESULT_KEYS = {
+    "run",
+    "outcome",
+    "exit_code",
+    "attempt",
+    "started_at",
+    "ended_at",
+    "cause",
+    "past",
+    "gave_up",
+    "remains",
+    "durations",
+    "warning",
+}
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import json
 import os
-import pwd
 import re
 import shutil
 import signal
@@ -147,7 +146,7 @@ def test_a_run_of_another_user_is_signalled_by_that_user_only(
     assert found is not None
     owner = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
-    with pytest.raises(OrchError, match=f"belongs to {pwd.getpwuid(owner).pw_name}"):
+    with pytest.raises(OrchError, match="one belongs to "):
         run.lock.send_signal(found, signal.SIGTERM)
     assert holder.poll() is None
 
