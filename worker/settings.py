@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .collectives import CollectiveSettings
 from .equipment import DeviceSettings
+from .keras_settings import KerasSettings
 from .records import dataclass
 
 VARIABLE = "ORCH_TASK_SETTINGS"
@@ -22,3 +23,4 @@ class TaskSettings:
     """The spec's word for it, such as ``multi_worker_mirrored``."""
     devices: DeviceSettings = DeviceSettings()
     collectives: CollectiveSettings = CollectiveSettings()
+    keras: KerasSettings = KerasSettings()

@@ -139,12 +139,15 @@ def programs(spec: ClusterSpec) -> tuple[Program, ...]:
     return tuple(dict.fromkeys(Program(program.kind, program.target) for program in found))
 
 
+_SEARCHED = ("HOME", "PATH", "TF_USE_LEGACY_KERAS")
+
+
 def search_envs(spec: ClusterSpec) -> tuple[dict[str, str], ...]:
-    """What of the tasks' variables decides where they look for programs, and their Python for modules; each set of them once."""
+    """What of the tasks' variables decides where they look for programs, and which modules Python takes; each set of them once."""
     found: dict[tuple[tuple[str, str], ...], None] = {}
     for tasks in spec.tasks:
         env = {**spec.env, **tasks.env}
-        found[tuple((name, env[name]) for name in sorted(env) if name.startswith("PYTHON") or name in ("HOME", "PATH"))] = None
+        found[tuple((name, env[name]) for name in sorted(env) if name.startswith("PYTHON") or name in _SEARCHED)] = None
     return tuple(map(dict, found))
 
 
@@ -229,7 +232,8 @@ def _settings(spec: ClusterSpec, task: TaskId, devices: DeviceSettings) -> TaskS
     """What the spec says of the inside of a task. The strategy's own sections are for those that train, and for Python."""
     reached = trains(task.type) and spec.program.kind != "command"
     own = named(spec.strategy).sections_inside if reached else ()
-    return TaskSettings(strategy=spec.strategy, devices=devices, **{section: getattr(spec, section) for section in own})
+    sections = {section: getattr(spec, section) for section in (*own, "keras")}
+    return TaskSettings(strategy=spec.strategy, devices=devices, **sections)
 
 
 def _program(spec: ClusterSpec, tasks: TaskSpec) -> Program:

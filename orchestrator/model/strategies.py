@@ -149,7 +149,6 @@ DEFAULT = Strategy(
         "evaluator": EVALUATOR,
     },
     sections=("collectives",),
-    fit_problem="fails under MultiWorkerMirroredStrategy with several workers (keras#20585)",
 )
 
 STRATEGIES: dict[str, Strategy] = {

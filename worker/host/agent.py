@@ -152,6 +152,8 @@ class Agent:
         if hello.compare and not problems:
             problems, differences = compare(hello.compare, hello.cwd)
             notes += differences
+        if is_wanted and not problems:
+            notes += programs.find_keras_2(hello.programs, hello.cwd, hello.search_envs)
         tensorflow = look.find_tensorflow(hello.search_envs, hello.cwd) if hello.word or hello.lost_after_s is not None else None
         if tensorflow == "" and is_wanted:
             problems.append(f"there is no TensorFlow for {sys.executable}: pip install it there, or choose another Python with python:")

@@ -13,18 +13,20 @@ import zipimport
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..contract import Program, TemplateOrder
-from . import look
+from . import keras_use, look
 from .import_path import import_path, python_path
 
 MAX_CHECKED = 16 * 1024 * 1024
 """A script of this length or more is not looked into, only run."""
 
 
-def find_problems(programs: Iterable[Program], cwd: str, envs: Sequence[Mapping[str, str]] = ({},)) -> list[str]:
+def find_problems(programs: Sequence[Program], cwd: str, envs: Sequence[Mapping[str, str]] = ({},)) -> list[str]:
     """Why these programs cannot run here, one sentence each; empty if they can, with one of the environments at least."""
     if not os.path.isdir(cwd):
         return [f"the working directory {cwd!r} does not exist"]
-    found = (_find_problem(program, cwd, envs) for program in programs)
+    found = [_find_problem(program, cwd, envs) for program in programs]
+    if any(program.kind in ("script", "module") for program in programs):
+        found += [keras_use.find_problem(env, cwd) for env in envs]
     return list(dict.fromkeys(problem for problem in found if problem))
 
 
@@ -46,6 +48,18 @@ _OWN_CLUSTER = re.compile(
 )
 
 
+def find_keras_2(programs: Iterable[Program], cwd: str, envs: Sequence[Mapping[str, str]]) -> list[str]:
+    """What only Keras 2 has in these programs, where a task takes Keras 3: a sentence for each file."""
+    if all(keras_use.is_legacy(env) for env in envs):
+        return []
+    sources = [source for program in programs for source in _sources(program, cwd, envs[0])]
+    found = [
+        f"{os.path.relpath(path, cwd)}:{line}: only Keras 2 has {name}; --keras legacy runs with Keras 2 (tf-keras)"
+        for path, line, name in keras_use.find_keras_2(sources)
+    ]
+    return list(dict.fromkeys(found))
+
+
 def needs_template(template: TemplateOrder, programs: Iterable[Program], cwd: str) -> bool:
     """Whether one of these programs imports what the template would, itself or through a module that lies beside it.
 
@@ -64,14 +78,24 @@ _MOST_FILES = 200
 
 def _imports(program: Program, cwd: str, env: Mapping[str, str]) -> Iterator[str]:
     """Top-level names that a program imports, and those that its neighbours do which it imports."""
-    if program.kind == "command":
+    for _, tree in _sources(program, cwd, env):
+        for name, _ in _names(tree):
+            yield name
+
+
+def _sources(program: Program, cwd: str, env: Mapping[str, str]) -> Iterator[tuple[str, ast.AST]]:
+    """The files of a program that can be read, each with its syntax: the first one, and those beside it that it imports."""
+    if program.kind not in ("script", "module"):
         return
     first, root = _first_file(program, cwd, env)
     waiting, seen = [first], {first}
     while waiting and len(seen) < _MOST_FILES:
         path = waiting.pop()
-        for name, is_relative in _names(path):
-            yield name
+        tree = _syntax(path)
+        if tree is None:
+            continue
+        yield path, tree
+        for name, is_relative in _names(tree):
             neighbours = [os.path.join(os.path.dirname(path), "*.py")] if is_relative else []
             neighbours += [os.path.join(root, f"{name}.py"), os.path.join(root, name, "*.py")]
             found = {match for pattern in neighbours for match in glob.iglob(_escape_but_star(pattern))} - seen
@@ -95,12 +119,16 @@ def _escape_but_star(pattern: str) -> str:
     return os.path.join(glob.escape(directory), name)
 
 
-def _names(path: str) -> Iterator[tuple[str, bool]]:
-    """What a file imports: top-level names, and whether that is relative to its own package."""
+def _syntax(path: str) -> ast.AST | None:
+    """The syntax of a file of Python, if it is one that can be read."""
     try:
-        tree = ast.parse(_read(path))
+        return ast.parse(_read(path))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return
+        return None
+
+
+def _names(tree: ast.AST) -> Iterator[tuple[str, bool]]:
+    """What a file imports: top-level names, and whether that is relative to its own package."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:

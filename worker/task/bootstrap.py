@@ -49,8 +49,8 @@ def run(order: dict[str, Any], loaded: frozenset[str]) -> None:
     forget_shadowed(sys.modules.keys() - loaded)
     settings = order.get("settings", {})
     for section, apply in SECTIONS.items():
-        if section in settings:
-            apply(settings[section], order["log_dir"])
+        if section in settings or section in ALWAYS:
+            apply(settings.get(section, {}), order["log_dir"])
     if order["tf_config"] is not None:
         from . import signals
 
@@ -168,12 +168,20 @@ def _apply_collectives(settings: dict[str, Any], log_dir: str) -> None:
     collectives.apply_soon(settings)
 
 
-SECTIONS = {"devices": _apply_devices, "collectives": _apply_collectives}
+def _apply_keras(settings: dict[str, Any], log_dir: str) -> None:
+    from . import keras
+
+    keras.apply_soon(settings)
+
+
+SECTIONS = {"devices": _apply_devices, "collectives": _apply_collectives, "keras": _apply_keras}
 """What puts a section of the task's settings into effect before the program starts: called, in this order, where it says something.
 
 Each gets the section as JSON data, and the directory of the task's logs. A section that is missing here is read by whoever needs it, as
 `worker.strategy()` reads its own.
 """
+ALWAYS = ("keras",)
+"""The sections that do something where they say nothing."""
 
 
 def _explain(error: BaseException, settings: dict[str, Any]) -> None:

@@ -27,6 +27,8 @@ LOG_LEVEL_ENV = {
     "error": {"TF_CPP_MIN_LOG_LEVEL": "2"},
 }
 """What TensorFlow's runtime reads (xla/tsl/platform/default/logging.cc)."""
+KERAS_ENV = {"v3": {"TF_USE_LEGACY_KERAS": "0"}, "legacy": {"TF_USE_LEGACY_KERAS": "1"}}
+"""What decides which Keras `tf.keras` is (tensorflow/python/util/keras_deps and lazy_loader.py)."""
 
 
 def parse(document: Node, *, workdir: str) -> ClusterSpec:
@@ -49,7 +51,8 @@ def _spec(draft: Draft, workdir: str) -> ClusterSpec:
     kind = next(kind for kind in PROGRAM_KINDS if kind in given)
     program = Program(kind, _shipped_path(draft, kind, workdir), given.get("args", ()))
     defaults = given.get("defaults", {})
-    env = LOG_LEVEL_ENV.get(defaults.get("log_level", ""), {}) | defaults.get("env", {})
+    keras = KERAS_ENV.get(given.get("keras", {}).get("mode", ""), {})
+    env = LOG_LEVEL_ENV.get(defaults.get("log_level", ""), {}) | keras | defaults.get("env", {})
     if defaults.get("devices", {}).get("log_placement"):
         env = {LEVEL: "0"} | env  # here and not only in each task's own, so that a template is started under it
     return make(

@@ -7,6 +7,7 @@ from typing import Literal
 
 from worker.contract import CollectiveSettings, Program
 from worker.declare import setting
+from worker.keras_settings import KerasSettings
 from worker.records import dataclass
 
 from ..strategies import DEFAULT, STRATEGIES, implied, with_section
@@ -173,6 +174,7 @@ class ClusterSpec:
     collectives: CollectiveSettings = setting(
         CollectiveSettings(), f"How the workers of {with_section('collectives')} wait for each other."
     )
+    keras: KerasSettings = setting(KerasSettings(), "Which Keras the tasks use, and what orch does for it: a word, or a mapping as here.")
     restart: Restart = setting(Restart(), "What is started again after a failure: a number of restarts, or a mapping as here.")
     backend: BackendSpec = setting(LocalSettings(), "Where the tasks run.", kind="backend")
 

@@ -1,0 +1,188 @@
+"""Keras 3's `fit` under MultiWorkerMirroredStrategy with several workers: Keras's functions that fail there are mended.
+
+What fails, in keras/src/backend/tensorflow/trainer.py (keras#20585; every Keras from 3.3 to 3.15):
+
+* `_maybe_symbolic_build` reduces a batch, a structure of `PerReplica` values, with a method that takes single values.
+* `reduce_per_replica` reduces scalars along an axis that scalars do not have.
+* Several steps for each execution (`steps_per_execution`) put a distributed iterator into a loop of the graph, which TensorFlow
+  refuses; and XLA (`jit_compile=True`) cannot compile what the workers say to each other.
+
+The mends are made right after that module is imported, and take effect for this strategy alone: under every other one, and with one
+worker, Keras's own functions run. A Keras whose functions are not those that orch knows stays as it is, and a line on stderr says so.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from .. import imports
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+TRAINER = "keras.src.backend.tensorflow.trainer"
+KNOWN = {
+    "TensorFlowTrainer._maybe_symbolic_build": (
+        "",  # 3.3 and 3.4 have no such function
+        "4dd200dba9d4",  # 3.5 and 3.6
+        "181752273e37",  # 3.7 to 3.10
+        "92a504f5eba9",  # 3.11 to 3.15
+    ),
+    "reduce_per_replica": ("2e7d54b1e6ed",),  # 3.3 to 3.15
+}
+"""The functions that are replaced, and the first digits of the SHA-256 of their source in the versions of Keras that were tested."""
+
+
+def mend_soon() -> None:
+    """Mend Keras 3 as soon as its trainer for TensorFlow is imported; at once in a task that was forked with Keras in it."""
+    imports.after(TRAINER, mend)
+
+
+def mend(trainer: ModuleType) -> None:
+    """Replace what fails in the module of Keras's trainer, if every function there is one that orch knows."""
+    if not all(fingerprint(_find(trainer, name)) in known for name, known in KNOWN.items()):
+        version = getattr(sys.modules.get("keras.src.version"), "__version__", "")
+        print(
+            f"orch: fit() of Keras {version} is left as it is, which may fail with several workers: orch knows Keras 3.3 to 3.15; "
+            "with another one, --keras legacy (tf-keras) or a training loop of your own works",
+            file=sys.stderr,
+        )
+        return
+    _mend_build(trainer)
+    _mend_reduce(trainer)
+    for kind in ("train", "test"):
+        _mend_steps(trainer, kind)
+
+
+def fingerprint(function: Any) -> str:
+    """The first 12 hexadecimal digits of the SHA-256 of a function's source; empty without a function."""
+    import hashlib  # wanted only now, as is what follows
+    import inspect
+
+    if function is None:
+        return ""
+    try:
+        source = inspect.getsource(function)
+    except (OSError, TypeError):
+        return "no source"
+    return hashlib.sha256(source.rstrip("\n").encode() + b"\n").hexdigest()[:12]
+
+
+def named_like(real: Any, ours: Any) -> Any:
+    """Our function under the name and with the docstring of the one that it stands for."""
+    import functools  # which Keras has imported by now
+
+    return functools.wraps(real)(ours)
+
+
+def works_with_others(strategy: Any) -> bool:
+    """Whether it is a MultiWorkerMirroredStrategy of more than one worker."""
+    extended = getattr(strategy, "extended", None)
+    is_multi_worker = getattr(extended, "_in_multi_worker_mode", None)
+    return is_multi_worker is not None and type(extended).__name__ == "CollectiveAllReduceExtended" and bool(is_multi_worker())
+
+
+def _find(module: Any, name: str) -> Any:
+    for part in name.split("."):
+        module = getattr(module, part, None)
+    return module
+
+
+def _mend_build(trainer: Any) -> None:
+    """Build the model from what is known of the data's shapes: to take a batch for that would lose one of a generator's."""
+    real = getattr(trainer.TensorFlowTrainer, "_maybe_symbolic_build", None)
+    if real is None:
+        return
+
+    def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        if iterator is not None and works_with_others(self._distribute_strategy):
+            data_batch = trainer.tree.map_structure(_of_first_replica, iterator._distributed_dataset.element_spec)
+            iterator = None
+        real(self, iterator, data_batch)
+
+    trainer.TensorFlowTrainer._maybe_symbolic_build = named_like(real, _maybe_symbolic_build)
+
+
+def _of_first_replica(spec: Any) -> Any:
+    """The spec of a replica's values: a `PerReplicaSpec` (TensorFlow) has one for each replica of this worker."""
+    parts = getattr(spec, "_value_specs", None)
+    return parts[0] if parts else spec
+
+
+def _mend_reduce(trainer: Any) -> None:
+    """Take the mean of each value over all replicas of all workers, element by element."""
+    real = trainer.reduce_per_replica
+
+    def reduce_per_replica(values: Any, strategy: Any, reduction: str) -> Any:
+        if reduction in ("auto", "mean") and works_with_others(strategy):
+            return trainer.tree.map_structure(lambda value: strategy.reduce("MEAN", value, axis=None), values)
+        return real(values, strategy, reduction)
+
+    trainer.reduce_per_replica = named_like(real, reduce_per_replica)
+
+
+def _mend_steps(trainer: Any, kind: str) -> None:
+    """Run the steps of one execution one by one, and without XLA. `kind`: ``train`` or ``test``."""
+    name, function_name = f"make_{kind}_function", f"{kind}_function"
+    real = getattr(trainer.TensorFlowTrainer, name)
+
+    def make_function(self: Any, force: bool = False) -> Any:
+        is_made = getattr(self, function_name) is not None and not force
+        if is_made or not works_with_others(self.distribute_strategy):
+            return real(self, force)
+        if self.jit_compile:
+            _say_once("jit_compile=True is left out: XLA cannot compile what the workers of MultiWorkerMirroredStrategy say to each other")
+            self.jit_compile = False
+        steps = self.steps_per_execution
+        with _one_step(self):
+            real(self, force)
+        if steps > 1:
+            setattr(self, function_name, _in_steps(self, getattr(self, function_name), steps))
+        return getattr(self, function_name)
+
+    setattr(trainer.TensorFlowTrainer, name, named_like(real, make_function))
+
+
+class _one_step:
+    """While this is entered, the model runs one step for each execution: Keras looks whenever it traces the function."""
+
+    def __init__(self, model: Any) -> None:
+        self._model, self._steps = model, model.steps_per_execution
+
+    def __enter__(self) -> None:
+        self._model.steps_per_execution = 1
+
+    def __exit__(self, *_: object) -> None:
+        self._model.steps_per_execution = self._steps
+
+
+def _in_steps(model: Any, one: Callable[[Any], Any], steps: int) -> Callable[[Any], Any]:
+    """A function that runs `steps` steps, or as many as there is data for, and gives the outputs of the last one."""
+
+    def function(iterator: Any) -> Any:
+        import tensorflow as tf
+
+        outputs = None
+        with _one_step(model):
+            for _ in range(steps):
+                try:
+                    outputs = one(iterator)
+                except (StopIteration, tf.errors.OutOfRangeError):
+                    if outputs is None:
+                        raise
+                    break
+        return outputs
+
+    return function
+
+
+_said: set[str] = set()
+
+
+def _say_once(text: str) -> None:
+    if text not in _said:
+        _said.add(text)
+        print(f"orch: {text}", file=sys.stderr)
