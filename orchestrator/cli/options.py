@@ -17,6 +17,8 @@ import click
 from ..errors import UsageError
 from ..model.spec.describe import options
 
+VARIABLE = "Set a variable of the tasks' environment; without =VALUE to the value that it has here."
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -61,7 +63,7 @@ def spec_options(command: F) -> F:
         command = click.option(*filter(None, (option.short, option.name)), option.parameter, **settings)(command)
     decorators = (
         click.option("--set", "assignments", multiple=True, metavar="KEY.PATH=VALUE", help="Set any key of orch.yaml."),
-        click.option("--env", "variables", multiple=True, metavar="K=V", help="Set a variable of the tasks' environment."),
+        click.option("--env", "variables", multiple=True, metavar="NAME[=VALUE]", help=VARIABLE),
         click.option(
             "--hostfile", "hostfile", envvar="ORCH_HOSTFILE", metavar="FILE", help="Run on the hosts of this file: HOST slots=N, or HOST:N."
         ),

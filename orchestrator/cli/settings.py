@@ -126,10 +126,13 @@ def _hostfile(ctx: click.Context) -> Iterator[Overlay]:
 
 
 def _variables(texts: Sequence[str]) -> Iterator[Overlay]:
+    """``NAME=VALUE``; a NAME alone has the value that it has for orch, which no other user of the machine can see."""
     for text in texts:
         name, equals, value = text.partition("=")
-        if not equals:
-            raise SpecError(Problem("--env", f"{text!r} has no '='", "write --env NAME=VALUE"))
+        if not equals and name not in os.environ:
+            hint = f"write --env {name}=VALUE, or set it where orch is started" if name.isidentifier() else "write --env NAME=VALUE"
+            raise SpecError(Problem("--env", f"{name!r:.80} has no value, and no such variable is set here", hint))
+        value = value if equals else os.environ[name]
         yield ("defaults", "env", name), Node(value, "--env", value)
 
 

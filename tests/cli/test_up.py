@@ -220,6 +220,15 @@ def test_env_flags_go_over_the_files_variables(orch: Orch, tmp_path: Path) -> No
     assert [env.get(name) for name in ("A", "B", "C.D", "E")] == ["file", "flag", "dots", "shell"]
 
 
+def test_a_variable_without_a_value_is_taken_from_the_shell(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "orch.yaml").write_text("script: show.py\ndefaults: {env: {TOKEN: file}}\n")
+    orch("up", "--env", "TOKEN", env={"TOKEN": "a=b"}, check=0)
+    assert seen(tmp_path / ".orch")["env"]["TOKEN"] == "a=b"
+    assert spec_of(tmp_path / ".orch")["defaults"]["env"]["TOKEN"] == "a=b"
+    for name in ("spec.yaml", "plan.json"):
+        assert (tmp_path / ".orch/latest" / name).stat().st_mode & 0o777 == 0o600
+
+
 def test_underscores_are_dashes(orch: Orch, tmp_path: Path) -> None:
     orch("up", "show.py", "--start_timeout", "77", "--run_dir", "here", check=0)
     assert spec_of(tmp_path / "here")["timeouts"]["start_s"] == 77

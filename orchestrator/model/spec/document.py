@@ -28,7 +28,7 @@ MAX_NODES = 100_000
 
 # --- reading ------------------------------------------------------------------------------------
 
-_NOT_YAML = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_NOT_YAML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
 """What YAML allows nowhere, not even between quotes (YAML 1.2.2, section 5.1)."""
 
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 from ...errors import Problem
@@ -61,6 +60,8 @@ def nearest(word: str, words: Iterable[str]) -> str:
     """The one of `words` that was probably meant, or an empty text. Case and ``-``/``_`` make no difference."""
     if len(word) > 80:
         return ""
+    import difflib  # here, because only a mistake needs it
+
     plain = {_plain(right): right for right in words}
     found = difflib.get_close_matches(_plain(word), plain, n=1, cutoff=0.6)
     return plain[found[0]] if found else ""

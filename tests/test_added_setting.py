@@ -1,0 +1,102 @@
+"""A setting of TensorFlow's is added by touching two files, and is then everywhere: shown on a copy of orch that has one more."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+EDITS = {
+    "worker/collectives.py": (
+        "    timeout_s: float | None = setting(",
+        """    retries: int | None = setting(
+        None, "How often an operation is tried again.", example="3", words="never", flag="--collective-retries", least=1, most=9
+    )
+""",
+    ),
+    "worker/task/collectives.py": (
+        '    if "heartbeat_s" in settings:',
+        """    if "retries" in settings:
+        print("applied:", settings["retries"])
+""",
+    ),
+}
+"""What adding the setting takes: its declaration, and the place that applies it. The lines go before those that are named."""
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """orch with one more setting."""
+    copy = tmp_path_factory.mktemp("orch")
+    for package in ("orchestrator", "worker"):
+        shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, (before, lines) in EDITS.items():
+        text = (copy / name).read_text()
+        assert text.count(before) == 1
+        (copy / name).write_text(text.replace(before, lines + before))
+    return copy
+
+
+@pytest.fixture
+def run(tree: Path, tmp_path: Path) -> Any:
+    def run(*words: str, module: str = "orchestrator", code: int = 0, **variables: str) -> str:
+        """What a command of that orch prints, on stderr if it fails."""
+        environment = {**os.environ, "PYTHONPATH": str(tree), "ORCH_HOME": str(tmp_path / "home"), **variables}
+        command = [sys.executable, "-P", "-m", module, *words]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode == code, done.stderr
+        return done.stderr if code else done.stdout
+
+    (tmp_path / "train.py").write_text("import worker\nprint('told:', worker.context().settings.collectives.retries)\n")
+    return run
+
+
+def planned(text: str) -> int:
+    return int(json.loads(text)["tasks"][0]["collectives"]["retries"])
+
+
+def test_it_is_checked_with_its_place(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "orch.yaml").write_text("script: train.py\ncollectives:\n  retries: 0\n  retires: 3\n")
+    assert run("plan", code=2).splitlines() == [
+        "Error: orch.yaml:3: collectives.retries: must be at least 1, not 0",
+        "       orch.yaml:4: collectives: unknown key 'retires' (did you mean 'retries'?)",
+    ]
+
+
+def test_it_is_described(run: Any, tmp_path: Path) -> None:
+    schema = json.loads(run(module="orchestrator.model.spec.describe"))
+    assert schema["properties"]["collectives"]["properties"]["retries"] == {
+        "title": "retries",
+        "description": "How often an operation is tried again. Default: never.",
+        "type": ["integer", "null"],
+        "minimum": 1,
+        "maximum": 9,
+    }
+    run("init")
+    assert "#  # How often an operation is tried again. Default: never.\n#  retries: 3\n" in (tmp_path / "orch.yaml").read_text()
+    assert " ".join(run("up", "--help").split()).count("--collective-retries N How often an operation is tried again.") == 1
+
+
+def test_it_is_said_by_flag_variable_and_assignment(run: Any) -> None:
+    plan = ("plan", "train.py", "--json")
+    assert planned(run(*plan, "--set", "collectives.retries=2")) == 2
+    assert planned(run(*plan, ORCH_COLLECTIVE_RETRIES="3")) == 3
+    assert planned(run(*plan, "--collective-retries", "4", ORCH_COLLECTIVE_RETRIES="3")) == 4
+    refused = run(*plan, ORCH_COLLECTIVE_RETRIES="10", code=2)
+    assert refused == "Error: ORCH_COLLECTIVE_RETRIES: collectives.retries: must be at most 9, not 10\n"
+
+
+def test_it_reaches_the_tasks_and_comes_back_from_the_spec_of_a_run(run: Any, tmp_path: Path) -> None:
+    out = run("up", "train.py", "--collective-retries", "5", "--set", "preload=[]")
+    assert "applied: 5" in out
+    assert "told: 5" in out
+    spec = next((tmp_path / "home").glob("runs/*/spec.yaml"))
+    assert json.loads(spec.read_text())["collectives"]["retries"] == 5
+    assert planned(run("plan", "-f", str(spec), "--json")) == 5
