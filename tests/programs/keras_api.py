@@ -252,6 +252,13 @@ def backup_and_restore() -> dict[str, Any]:
 
 
 @case
+def callbacks_of_the_chief_alone() -> dict[str, Any]:
+    path = str(SHARED / "chiefs" / "{epoch}.weights.h5")
+    own = [keras.callbacks.ModelCheckpoint(path, save_weights_only=True), keras.callbacks.BackupAndRestore(str(SHARED / "chiefs_backup"))]
+    return trained(compiled(), callbacks=own if os.environ.get("ORCH_IS_CHIEF", "1") == "1" else [])
+
+
+@case
 def csv_logger() -> dict[str, Any]:
     found = trained(compiled(), callbacks=[keras.callbacks.CSVLogger(str(SHARED / "log.csv"))])
     return {**found, "lines": len((SHARED / "log.csv").read_text().splitlines())} if strategy.num_replicas_in_sync == 1 else found

@@ -35,25 +35,26 @@ def mend_soon(*, with_others: bool, reports: bool) -> None:
 
     def mend(module: ModuleType) -> None:
         callbacks: Any = module
-        ours = []
+        first, last = [], []
         if with_others:
             _let_one_write(callbacks)
-            ours.append(_shared_statistics(callbacks.Callback))
+            first.append(_shared_statistics(callbacks.Callback))
+            last.append(_agreement(callbacks.Callback))
         if reports:
-            ours.append(_progress(callbacks.Callback))
-        _add_to_fit(callbacks.CallbackList, ours)
+            last.append(_progress(callbacks.Callback))
+        _add_to_fit(callbacks.CallbackList, first, last)
 
     imports.after(_CALLBACKS, mend)
 
 
-def _add_to_fit(callback_list: Any, ours: list[Any]) -> None:
-    """Let each `fit` have these callbacks before its own, so that what is saved has what they did."""
+def _add_to_fit(callback_list: Any, first: list[Any], last: list[Any]) -> None:
+    """Let each `fit` have these callbacks before and behind its own."""
     real = callback_list.__init__
 
     def __init__(self: Any, callbacks: Any = None, add_history: bool = False, *args: Any, **kwargs: Any) -> None:
         if add_history:
             given = callbacks if isinstance(callbacks, (list, tuple)) else [] if callbacks is None else [callbacks]
-            callbacks = [*(make() for make in ours), *given]
+            callbacks = [*(make() for make in first), *given, *(make() for make in last)]
         real(self, callbacks, add_history, *args, **kwargs)
 
     callback_list.__init__ = named_like(real, __init__)
@@ -63,14 +64,12 @@ def _add_to_fit(callback_list: Any, ours: list[Any]) -> None:
 
 
 def _let_one_write(callbacks: Any) -> None:
-    is_chief = os.environ.get("ORCH_IS_CHIEF") == "1"
-    if not is_chief:
+    if os.environ.get("ORCH_IS_CHIEF") != "1":
         _wrap(callbacks.ModelCheckpoint, "_save_model", _without_writing)
-        _wrap(callbacks.BackupAndRestore, "_save_model", lambda real, self, *args: None)
+        for method in ("_save_model", "on_train_end"):  # the second one removes the backup
+            _wrap(callbacks.BackupAndRestore, method, lambda real, self, *args, **kwargs: None)
         _wrap(callbacks.TensorBoard, "set_model", _into_own_directory)
         _wrap(callbacks.CSVLogger, "on_train_begin", _into_nothing)
-    _wrap(callbacks.BackupAndRestore, "on_train_begin", _from_where_all_are)
-    _wrap(callbacks.BackupAndRestore, "on_train_end", _when_all_are_done if is_chief else _once_it_is_gone)
 
 
 def _wrap(owner: Any, name: str, wrapper: Any) -> None:
@@ -108,37 +107,14 @@ def _into_nothing(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     return real(self, *args, **kwargs)
 
 
-def _from_where_all_are(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    real(self, *args, **kwargs)
-    epoch = float(self.model._initial_epoch or 0)
-    mean = _mean_over_workers(self.model.distribute_strategy, epoch)
-    if mean != epoch:
-        raise RuntimeError(
-            f"BackupAndRestore: {os.environ.get('ORCH_TASK', 'this worker')} found the backup of epoch {epoch:g} in {self.backup_dir}, "
-            "and other workers found another one or none: name a directory that all workers share"
-        )
+# --- what is added to every fit ----------------------------------------------------------------
 
 
-def _when_all_are_done(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """The chief removes the backup; nobody looks for one before that."""
-    _mean_over_workers(self.model.distribute_strategy, 0.0)
-    real(self, *args, **kwargs)
-    _mean_over_workers(self.model.distribute_strategy, 0.0)
-
-
-def _once_it_is_gone(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    for _ in range(2):
-        _mean_over_workers(self.model.distribute_strategy, 0.0)
-
-
-def _mean_over_workers(strategy: Any, value: Any) -> float:
+def _mean_over_workers(strategy: Any, value: float) -> float:
     """The mean of a number over all workers: each of them must ask."""
     import tensorflow as tf
 
     return float(strategy.reduce("MEAN", tf.constant(value, tf.float64), axis=None))
-
-
-# --- what is added to every fit ----------------------------------------------------------------
 
 
 def _shared_statistics(base: Any) -> Any:
@@ -168,6 +144,26 @@ def _shared_statistics(base: Any) -> Any:
                             variable.assign(strategy.reduce("MEAN", own, axis=None))
 
     return SharedStatistics
+
+
+def _agreement(base: Any) -> Any:
+    class Agreement(base):  # type: ignore[misc]
+        """Has all workers begin at the same epoch, and leave `fit` together: behind `BackupAndRestore`, which some of them may not have."""
+
+        def on_train_begin(self, logs: Any = None) -> None:
+            strategy, epoch = self.model.distribute_strategy, float(self.model._initial_epoch or 0)
+            if works_with_others(strategy) and _mean_over_workers(strategy, epoch) != epoch:
+                raise RuntimeError(
+                    f"{os.environ.get('ORCH_TASK', 'this worker')} begins at epoch {epoch:g} and other workers at another one: give "
+                    "BackupAndRestore to all workers, with a directory that all of them see"
+                )
+
+        def on_train_end(self, logs: Any = None) -> None:
+            """The chief has removed its backup by now: no other worker looks for one in its next `fit` before that."""
+            if works_with_others(self.model.distribute_strategy):
+                _mean_over_workers(self.model.distribute_strategy, 0.0)
+
+    return Agreement
 
 
 def _progress(base: Any) -> Any:
