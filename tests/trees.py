@@ -15,3 +15,8 @@ def wrap(value: Any, place: str) -> Node:
     if isinstance(value, (list, tuple)):
         return Node([wrap(item, place) for item in value], place)
     return Node(value, place, value if isinstance(value, str) else json.dumps(value))
+
+
+def value_of(node: Node) -> Any:
+    """The value of a node of which the test knows whether it is a mapping, a list or a scalar."""
+    return node.value

@@ -157,23 +157,24 @@ def test_flag_beats_set_beats_variable_beats_file_beats_default(orch: Orch, tmp_
             document = document[key]
         return float(document)
 
-    text: Any = 2
+    # A timeout that passes would end the run.
+    file, variable, setting, typed = (number * 1000 if path.startswith("timeouts") else number for number in (2, 3, 4, 6))
+    text: Any = file
     for key in reversed(path.split(".")):
         text = {key: text}
     (tmp_path / "orch.yaml").write_text(json.dumps({"script": "show.py", **text}))
-    variable = {"ORCH_" + flag[2:].replace("-", "_").upper(): "3"}
-    given: list[str] = []
+    name = "ORCH_" + flag[2:].replace("-", "_").upper()
+    env, given = {name: str(variable)}, ["--set", f"{path}={setting}"]
     orch("up", check=0)
-    assert value() == 2
-    orch("up", env=variable, check=0)
-    assert value() == 3
-    given = ["--set", f"{path}=4"]
-    orch("up", *given, env=variable, check=0)
-    assert value() == 4
-    orch("up", *given, flag, "6", env=variable, check=0)
-    assert value() == 6
-    orch("up", env=dict.fromkeys(variable, ""), check=0)
-    assert value() == 2, "an empty variable says nothing"
+    assert value() == file
+    orch("up", env=env, check=0)
+    assert value() == variable
+    orch("up", *given, env=env, check=0)
+    assert value() == setting
+    orch("up", *given, flag, str(typed), env=env, check=0)
+    assert value() == typed
+    orch("up", env={name: ""}, check=0)
+    assert value() == file, "an empty variable says nothing"
 
 
 def test_a_variable_turns_a_switch_on_and_off(orch: Orch, tmp_path: Path) -> None:

@@ -33,11 +33,11 @@ def facts(*found: NetAddress, arrived_at: str = "", python: str = "3.11.7", tens
         (Wish(interface="eth0"), "", ("10.0.0.5", "fd00::5")),
     ],
 )
-def test_candidates(wish, arrived_at, expected):
+def test_candidates(wish: Wish, arrived_at: str, expected: tuple[str, ...]) -> None:
     assert addresses.candidates("a", wish, facts(*NETS, arrived_at=arrived_at)) == expected
 
 
-def test_a_host_without_an_address_for_others_is_named():
+def test_a_host_without_an_address_for_others_is_named() -> None:
     with pytest.raises(OrchError, match="host a has no address that others could use; it has none at all"):
         addresses.candidates("a", Wish(), facts(NETS[0]))
     with pytest.raises(OrchError, match=r"host a has no interface 'ib0' with an address; it has 10\.0\.0\.5 \(eth0\)"):
@@ -56,12 +56,12 @@ def choose(**refusals: str) -> dict[str, str]:
     return addresses.choose(KNOWN, PORTS, tried, FACTS)
 
 
-def test_the_first_address_that_all_others_have_reached_is_chosen():
+def test_the_first_address_that_all_others_have_reached_is_chosen() -> None:
     assert choose(b_a="|") == {"a": "10.0.0.5", "b": "10.0.0.6"}
     assert choose(b_a="connection refused|") == {"a": "192.168.7.5", "b": "10.0.0.6"}
 
 
-def test_who_cannot_reach_whom_and_what_to_do():
+def test_who_cannot_reach_whom_and_what_to_do() -> None:
     with pytest.raises(OrchError) as caught:
         choose(b_a="timed out|no route to host", a_b="another machine answers")
     assert str(caught.value).splitlines() == [
@@ -71,20 +71,20 @@ def test_who_cannot_reach_whom_and_what_to_do():
     ]
 
 
-def test_networks_that_are_apart_are_named():
+def test_networks_that_are_apart_are_named() -> None:
     tried = {("b", "a"): {"192.168.7.5": "timed out"}}
     with pytest.raises(OrchError) as caught:
         addresses.choose({"a": ("192.168.7.5",)}, PORTS, tried, FACTS)
     assert "a's 192.168.7.5 is on another network than b's 10.0.0.6 (eth0): set address: or interface: for a" in str(caught.value)
 
 
-def test_no_address_that_all_reach_though_each_reaches_one():
+def test_no_address_that_all_reach_though_each_reaches_one() -> None:
     tried = {("b", "a"): {"10.0.0.5": "", "192.168.7.5": "x"}, ("c", "a"): {"10.0.0.5": "x", "192.168.7.5": ""}}
     with pytest.raises(OrchError, match=r"no address of a is reached by all others \(10\.0\.0\.5, 192\.168\.7\.5\); set address: for a"):
         addresses.choose({"a": KNOWN["a"]}, PORTS, tried, FACTS)
 
 
-def test_many_pairs_are_counted():
+def test_many_pairs_are_counted() -> None:
     tried = {(f"h{number}", "a"): {"10.0.0.5": "timed out"} for number in range(30)}
     known = {f"h{number}": FACTS["b"] for number in range(30)}
     with pytest.raises(OrchError) as caught:
@@ -93,12 +93,12 @@ def test_many_pairs_are_counted():
     assert str(caught.value).endswith("and 22 more pairs")
 
 
-def test_an_address_of_either_kind_with_a_port():
+def test_an_address_of_either_kind_with_a_port() -> None:
     assert addresses.with_port("10.0.0.1", 41000) == "10.0.0.1:41000"
     assert addresses.with_port("fd00::1", 41000) == "[fd00::1]:41000"
 
 
-def test_versions_that_differ_are_said():
+def test_versions_that_differ_are_said() -> None:
     same = {"a": facts(python="3.11.7"), "b": facts(python="3.11.9")}
     assert versions.compare(same) == []
     other = {**same, "c": facts(python="3.12.1", tensorflow="2.18.0"), "d": facts(tensorflow="")}

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from orchestrator.errors import SpecError
 from orchestrator.model import plan
-from orchestrator.model.spec import ClusterSpec, HostSpec, LocalSettings
+from orchestrator.model.spec import ClusterSpec, HostSpec, LocalSettings, SshSettings
 from orchestrator.model.spec.document import read
 from orchestrator.model.spec.hosts import read_hostfile
 from orchestrator.model.spec.parse import parse, to_document
-from tests.trees import wrap
+from tests.trees import value_of, wrap
 
 
 def spec_of(backend: object, **keys: object) -> ClusterSpec:
@@ -23,6 +24,11 @@ def problems_of(backend: object, **keys: object) -> list[str]:
     with pytest.raises(SpecError) as caught:
         spec_of(backend, **keys)
     return str(caught.value).splitlines()
+
+
+def ssh_of(spec: ClusterSpec) -> SshSettings:
+    assert isinstance(spec.backend, SshSettings)
+    return spec.backend
 
 
 A2, B = HostSpec("hostA", 2), HostSpec("hostB")
@@ -48,9 +54,9 @@ A2, B = HostSpec("hostA", 2), HostSpec("hostB")
         ),
     ],
 )
-def test_hosts_in_every_notation(hosts, expected):
+def test_hosts_in_every_notation(hosts: Any, expected: Any) -> None:
     spec = spec_of({"hosts": hosts})
-    assert spec.backend.hosts == expected
+    assert ssh_of(spec).hosts == expected
     assert spec.backend.type == "ssh"
     assert parse(read(json.dumps(to_document(spec)), "spec.yaml"), workdir="/") == spec
 
@@ -72,11 +78,11 @@ def test_hosts_in_every_notation(hosts, expected):
         ({"hostA": {"setup": ["a\nb"]}}, "o: backend.hosts.hostA.setup[0]: must be one line; write one item for each"),
     ],
 )
-def test_what_names_no_host_is_refused(hosts, problem):
+def test_what_names_no_host_is_refused(hosts: Any, problem: str) -> None:
     assert problems_of({"hosts": hosts}) == [problem]
 
 
-def test_hosts_and_backends_belong_together():
+def test_hosts_and_backends_belong_together() -> None:
     assert problems_of("ssh") == ["o: backend ssh has no hosts (name them: -H hostA:2,hostB:2, or backend: {hosts: ...})"]
     assert problems_of({"type": "local", "hosts": "a"})[0].startswith("o: backend.hosts: are for backend ssh, not local")
 
@@ -91,11 +97,11 @@ def test_hosts_and_backends_belong_together():
         ("\ufeffhostA\tslots = 2\r\n\r\nhostB\r\n", (A2, B)),
     ],
 )
-def test_a_hostfile_in_both_notations(text, expected):
+def test_a_hostfile_in_both_notations(text: str, expected: Any) -> None:
     assert parse(wrap({"script": "a", "backend": {}}, "o"), workdir="/").backend == LocalSettings()
     document = wrap({"script": "a"}, "o")
-    document.value["backend"] = type(document)({"hosts": read_hostfile(text, "hosts")}, "hosts")  # type: ignore[index]
-    assert parse(document, workdir="/").backend.hosts == expected
+    value_of(document)["backend"] = type(document)({"hosts": read_hostfile(text, "hosts")}, "hosts")
+    assert ssh_of(parse(document, workdir="/")).hosts == expected
 
 
 @pytest.mark.parametrize(
@@ -111,7 +117,7 @@ def test_a_hostfile_in_both_notations(text, expected):
         ("hostA 4", "hosts:1: '4' is not understood (write hostA slots=2, or hostA:2)"),
     ],
 )
-def test_a_hostfile_that_is_refused_says_where(text, problem):
+def test_a_hostfile_that_is_refused_says_where(text: str, problem: str) -> None:
     with pytest.raises(SpecError) as caught:
         read_hostfile(text, "hosts")
     assert str(caught.value) == problem
@@ -128,13 +134,13 @@ def test_a_hostfile_that_is_refused_says_where(text, problem):
         ("a,b", {"worker": 5}, {"a": 3, "b": 2}),  # no host has slots: spread
     ],
 )
-def test_tasks_go_to_slots(hosts, tasks, expected):
+def test_tasks_go_to_slots(hosts: str, tasks: dict[str, int] | None, expected: dict[str, int]) -> None:
     spec = spec_of({"hosts": hosts}, **({"tasks": tasks} if tasks else {}))
-    placement = plan.place(spec, {host.name: host.slots for host in spec.backend.hosts})
+    placement = plan.place(spec, {host.name: host.slots for host in ssh_of(spec).hosts})
     assert {host: len(ids) for host, ids in placement.items()} == expected
 
 
-def test_each_host_has_the_ports_of_a_range_for_its_own_tasks():
+def test_each_host_has_the_ports_of_a_range_for_its_own_tasks() -> None:
     assert spec_of({"hosts": "a:4,b:4"}, tasks={"worker": 8}, ports="5001-5004").ports == (5001, 5004)
     assert spec_of({"hosts": "a,b"}, tasks={"worker": 7}, ports="5001-5004").ports == (5001, 5004)
     hint = "(give a wider range, or none: free ports are found)"
@@ -144,7 +150,7 @@ def test_each_host_has_the_ports_of_a_range_for_its_own_tasks():
     assert problems_of({"hosts": "a:5"}, ports="5001-5004") == [f"o: ports: 5001-5004 are 4 ports; 5 tasks need one each {hint}"]
 
 
-def test_too_few_slots_are_counted():
+def test_too_few_slots_are_counted() -> None:
     assert problems_of({"hosts": "a:2,b"}, tasks={"worker": 4}) == [
         "o: backend.hosts: 4 tasks do not fit into 3 slots (a:2, b:1) (name more slots, or fewer tasks)"
     ]

@@ -20,7 +20,7 @@ from orchestrator.model.spec.kinds import Struct
 from orchestrator.model.spec.parse import parse, to_document
 from orchestrator.model.spec.tasks import DEVICES
 from orchestrator.model.strategies import STRATEGIES
-from tests.trees import wrap
+from tests.trees import value_of, wrap
 from worker.contract import TASK_TYPES, CollectiveSettings, DeviceSettings, Program
 
 ROOT = root()
@@ -39,7 +39,7 @@ def problems_of(text: str | bytes) -> list[str]:
 # --- what the keys mean -------------------------------------------------------------------------
 
 
-def test_a_script_is_enough():
+def test_a_script_is_enough() -> None:
     assert spec_of("script: src/train.py") == ClusterSpec(
         name="train",
         strategy="multi_worker_mirrored",
@@ -49,7 +49,7 @@ def test_a_script_is_enough():
     )
 
 
-def test_every_key():
+def test_every_key() -> None:
     text = """
     name: digits
     strategy: parameter_server
@@ -93,7 +93,7 @@ def test_every_key():
     )
 
 
-def test_collectives_are_tensorflows_own_where_nothing_is_said():
+def test_collectives_are_tensorflows_own_where_nothing_is_said() -> None:
     """A shorter heartbeat than TensorFlow's would end runs that go on by hand: a laptop that sleeps, a container that is paused."""
     assert spec_of("script: a").collectives == CollectiveSettings()
     found = spec_of("script: a\ncollectives: {timeout_s: 30, implementation: nccl}").collectives
@@ -101,7 +101,7 @@ def test_collectives_are_tensorflows_own_where_nothing_is_said():
     assert spec_of("script: a\ncollectives: {heartbeat_s: 0.5}").collectives == CollectiveSettings(0.5)
 
 
-def test_a_null_is_a_missing_key():
+def test_a_null_is_a_missing_key() -> None:
     keys = "".join(f"{key}:\n" for key in ROOT.keys if key != "script")
     assert spec_of("script: train.py\n" + keys) == spec_of("script: train.py")
     nulls = (
@@ -126,7 +126,7 @@ def test_a_null_is_a_missing_key():
         ("script: 日本2.py", "2"),
     ],
 )
-def test_a_derived_name_can_always_be_part_of_a_directory_name(program, name):
+def test_a_derived_name_can_always_be_part_of_a_directory_name(program: str, name: str) -> None:
     spec = spec_of(program)
     assert spec.name == name
     assert spec_of(f"{program}\nname: '{name}'") == spec
@@ -145,24 +145,24 @@ def test_a_derived_name_can_always_be_part_of_a_directory_name(program, name):
         ("x" * 41, "must have at most 40 characters"),
     ],
 )
-def test_a_given_name_is_checked(name, reason):
+def test_a_given_name_is_checked(name: str, reason: str) -> None:
     (problem,) = problems_of(f"script: train.py\nname: {name}")
     assert problem.startswith(f"orch.yaml:2: name: {reason}")
 
 
 @pytest.mark.parametrize("name", ["a", "4", "007", "yes", "x" * 40, "A.b_c-1"])
-def test_a_given_name_is_kept(name):
+def test_a_given_name_is_kept(name: str) -> None:
     assert spec_of(f"script: train.py\nname: {name}").name == name
 
 
 @pytest.mark.parametrize(
     ("given", "workdir"), [("sub/dir", "/home/me/sub/dir"), (".", "/home/me"), ("/data", "/data"), ("../you", "/home/me/../you")]
 )
-def test_a_relative_workdir_starts_at_the_default(given, workdir):
+def test_a_relative_workdir_starts_at_the_default(given: str, workdir: str) -> None:
     assert spec_of(f"script: train.py\nworkdir: {given}").workdir == workdir
 
 
-def test_a_tilde_is_not_expanded_in_silence():
+def test_a_tilde_is_not_expanded_in_silence() -> None:
     assert problems_of("script: a.py\nworkdir: ~/runs") == [
         "orch.yaml:2: workdir: starts with '~', which only a shell expands: write the path in full"
     ]
@@ -177,11 +177,11 @@ def test_a_tilde_is_not_expanded_in_silence():
         ("error", {"TF_CPP_MIN_LOG_LEVEL": "2"}),
     ],
 )
-def test_log_levels(level, env):
+def test_log_levels(level: str, env: dict[str, str]) -> None:
     assert spec_of(f"script: a.py\ndefaults: {{log_level: {level}}}").env == env
 
 
-def test_the_environment_wins_over_the_log_level():
+def test_the_environment_wins_over_the_log_level() -> None:
     assert spec_of("script: a.py\ndefaults: {log_level: debug, env: {TF_CPP_MIN_LOG_LEVEL: 3}}").env == {
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "TF_CPP_MAX_VLOG_LEVEL": "1",
@@ -189,7 +189,7 @@ def test_the_environment_wins_over_the_log_level():
 
 
 @pytest.mark.parametrize("ports", ["41000-41999", "'41000 - 41999'", "[41000, 41999]"])
-def test_ports(ports):
+def test_ports(ports: Any) -> None:
     assert spec_of(f"script: a.py\nports: {ports}").ports == (41000, 41999)
 
 
@@ -208,7 +208,7 @@ def test_ports(ports):
         ("[1024, x]", "must be a whole number, not 'x'"),
     ],
 )
-def test_wrong_ports(ports, problem):
+def test_wrong_ports(ports: Any, problem: str) -> None:
     assert problems_of(f"script: a.py\nports: {ports}") == [f"orch.yaml:2: ports: {problem}"]
 
 
@@ -243,7 +243,7 @@ COUNTS_WITH_DATA = {"chief": 1, "worker": 1, "ps": 1, "dispatcher": 1, "data_wor
         ("tasks: {worker: 100000}", "multi_worker_mirrored", {"worker": 100_000}),
     ],
 )
-def test_counts(text, strategy, counts):
+def test_counts(text: str, strategy: str, counts: dict[str, int]) -> None:
     spec = spec_of("script: a.py\n" + text)
     assert spec.strategy == strategy
     assert [(tasks.type, tasks.count) for tasks in spec.tasks] == list(counts.items())
@@ -325,7 +325,7 @@ ALONE = "runs in one process: it takes 1 task; for several use multi_worker_mirr
         ("strategy: parameter_server\ntasks: {ps: two}", ["3: tasks.ps: must be a whole number, not 'two'"]),
     ],
 )
-def test_wrong_counts_and_strategies(text, problems):
+def test_wrong_counts_and_strategies(text: str, problems: list[str]) -> None:
     assert problems_of("script: a.py\n" + text) == [f"orch.yaml:{problem}" for problem in problems]
 
 
@@ -411,11 +411,11 @@ def test_wrong_counts_and_strategies(text, problems):
         ),
     ],
 )
-def test_wrong_keys_and_values(text, problems):
+def test_wrong_keys_and_values(text: str, problems: list[str]) -> None:
     assert problems_of(text) == [f"orch.yaml{problem}" for problem in problems]
 
 
-def test_everything_wrong_is_said_at_once():
+def test_everything_wrong_is_said_at_once() -> None:
     text = """\
 name: a b
 strategy: mirrored
@@ -438,7 +438,7 @@ colour: red
     ]
 
 
-def test_flags_are_laid_over_the_file_and_named_in_errors():
+def test_flags_are_laid_over_the_file_and_named_in_errors() -> None:
     document = read("script: a.py\ntasks: {worker: {count: 2, env: {A: b}}}", "orch.yaml")
     document = overlay(document, *parse_assignment("tasks.worker=4", "--set"))
     document = overlay(document, "script", wrap(None, "-m"))
@@ -456,7 +456,7 @@ def test_flags_are_laid_over_the_file_and_named_in_errors():
     ]
 
 
-def test_an_empty_document_has_no_place_to_name():
+def test_an_empty_document_has_no_place_to_name() -> None:
     with pytest.raises(SpecError, match=r"^there is nothing to run"):
         parse(empty(), workdir="/")
 
@@ -464,7 +464,7 @@ def test_an_empty_document_has_no_place_to_name():
 # --- the template -------------------------------------------------------------------------------
 
 
-def test_the_template_is_valid_as_it_stands():
+def test_the_template_is_valid_as_it_stands() -> None:
     spec = spec_of(template())
     assert (spec.name, spec.program, spec.tasks) == ("train", Program("script", "train.py"), (TaskSpec("worker", 2),))
 
@@ -474,18 +474,18 @@ def blocks_of_template() -> list[str]:
 
 
 @pytest.mark.parametrize("key", ROOT.keys)
-def test_each_key_of_the_template_is_valid_once_uncommented(key):
+def test_each_key_of_the_template_is_valid_once_uncommented(key: str) -> None:
     (block,) = (block for block in blocks_of_template() if re.search(f"^#?{key}:", block, re.MULTILINE))
     uncommented = re.sub(r"^( *)#(?! )", r"\1", block, flags=re.MULTILINE)
     uncommented = re.sub(r"^#(?=  )", "", uncommented, flags=re.MULTILINE)
     context = "" if key in ("script", "module", "command") else "script: train.py\n"
     context += "strategy: parameter_server\n" if key == "tasks" else ""
     document = read(context + uncommented, "orch.yaml")
-    assert document.value[key].value not in (None, {})
+    assert value_of(document)[key].value not in (None, {})
     assert spec_of(context + uncommented)
 
 
-def test_the_template_shows_every_key_with_its_description_and_default():
+def test_the_template_shows_every_key_with_its_description_and_default() -> None:
     text = re.sub(r"\n *(#  )*(  )*# ?(?=\S)", " ", template())
     words = " ".join(text.replace("#", " ").split())
 
@@ -504,13 +504,13 @@ def test_the_template_shows_every_key_with_its_description_and_default():
 # --- the JSON Schema ----------------------------------------------------------------------------
 
 
-def test_the_shipped_json_schema_is_up_to_date():
+def test_the_shipped_json_schema_is_up_to_date() -> None:
     shipped = (resources.files("orchestrator.model.spec") / "orch.schema.json").read_text()
     command = "python -m orchestrator.model.spec.describe > orchestrator/model/spec/orch.schema.json"
     assert json.loads(shipped) == json_schema(), f"bring it up to date: {command}"
 
 
-def test_the_json_schema_is_one_and_describes_every_key():
+def test_the_json_schema_is_one_and_describes_every_key() -> None:
     schema = json_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
@@ -538,21 +538,24 @@ SECONDS = st.floats(0, 1e9, exclude_min=True)
 PORTS = st.tuples(st.integers(1024, 50000), st.integers(62000, 65535)).map(list)
 
 
+Parts = dict[str, st.SearchStrategy[Any]]
+
+
 def some_of(**parts: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
     return st.fixed_dictionaries({}, optional={name: part | st.none() for name, part in parts.items()})
 
 
 # What reaches a command as well as a script; what is set inside Python; and the two words on memory, of which a GPU takes one.
-OUTER_DEVICES = {
+OUTER_DEVICES: Parts = {
     "threads": some_of(intra=SMALL, inter=SMALL),
     "gpus": st.sampled_from(["auto", 0, 2, "0,1", [3, "GPU-5e8a", "/device:GPU:1"], []]),
     "share_gpus": st.booleans(),
     "determinism": st.booleans(),
 }
-INNER_DEVICES = {"cpus": SMALL, "soft_placement": st.booleans(), "xla": st.booleans(), "tf32": st.booleans()}
+INNER_DEVICES: Parts = {"cpus": SMALL, "soft_placement": st.booleans(), "xla": st.booleans(), "tf32": st.booleans()}
 COLLECTIVES = some_of(heartbeat_s=SECONDS, timeout_s=SECONDS, implementation=st.sampled_from(["auto", "ring", "nccl"]))
-GROWTH = {"memory_growth": st.booleans() | st.sampled_from([[True, True], {"GPU:0": False}])}
-LIMITS = {"memory_limit_mb": SMALL}
+GROWTH: Parts = {"memory_growth": st.booleans() | st.sampled_from([[True, True], {"GPU:0": False}])}
+LIMITS: Parts = {"memory_limit_mb": SMALL}
 
 
 def tasks_of(counts: st.SearchStrategy[int], devices: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -596,7 +599,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
 
 @settings(deadline=None)
 @given(documents())
-def test_a_spec_survives_the_way_to_a_document_and_back(data):
+def test_a_spec_survives_the_way_to_a_document_and_back(data: Any) -> None:
     spec = parse(read(json.dumps(data), "orch.yaml"), workdir="/home/me")
     document = to_document(spec)
     assert parse(read(json.dumps(document), "spec.yaml"), workdir="/elsewhere") == spec
@@ -608,7 +611,7 @@ VALIDATOR = jsonschema.Draft202012Validator(json_schema())
 
 @settings(deadline=None)
 @given(documents())
-def test_the_json_schema_accepts_whatever_is_valid(data):
+def test_the_json_schema_accepts_whatever_is_valid(data: Any) -> None:
     spec = parse(wrap(data, "here"), workdir="/")
     VALIDATOR.validate(data)
     VALIDATOR.validate(to_document(spec))
@@ -641,7 +644,7 @@ def assert_spec_or_problems(document: Node) -> None:
 
 @settings(deadline=None, max_examples=300)
 @given(st.dictionaries(st.sampled_from(KEYS), TREES, max_size=6))
-def test_any_tree_is_a_spec_or_refused(data):
+def test_any_tree_is_a_spec_or_refused(data: Any) -> None:
     assert_spec_or_problems(wrap(data, "here"))
 
 
@@ -655,7 +658,7 @@ def test_any_tree_is_a_spec_or_refused(data):
 @example("script: ~\nmodule: ~\ncommand: ~\ntasks: {worker: {count: ~, args: [~], env: {A: ~}}}")
 @example("&a script: &b a\nargs: &c [*b, *b]\n<<: {tasks: {worker: {args: *c}}}\n")
 @example(b"\xef\xbb\xbfscript: a\nname: \xc3\xa9")
-def test_any_text_is_a_spec_or_refused(text):
+def test_any_text_is_a_spec_or_refused(text: str | bytes) -> None:
     try:
         document = read(text, "orch.yaml")
     except SpecError:
@@ -663,7 +666,8 @@ def test_any_text_is_a_spec_or_refused(text):
     assert_spec_or_problems(document)
 
 
-def test_a_tree_that_is_no_mapping_is_refused():
-    for value in (None, 4, "x", [], True):
+def test_a_tree_that_is_no_mapping_is_refused() -> None:
+    values: tuple[Any, ...] = (None, 4, "x", [], True)
+    for value in values:
         with pytest.raises(SpecError, match="must be a mapping"):
             parse(Node(value, "here", "x"), workdir="/")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jsonschema
 import pytest
 
@@ -21,7 +23,7 @@ from orchestrator.model.spec.kinds import (
     Struct,
     Text,
 )
-from tests.trees import wrap
+from tests.trees import value_of, wrap
 
 INNER = Struct(
     {"count": Key(Integer(1, 9), "How many."), "env": Key(Mapping_(ANY_TEXT, lambda name: "" if name else "is empty", "."), "Names.")},
@@ -36,7 +38,7 @@ OUTER = Struct(
 def checked(kind: Kind, written: str) -> tuple[object, list[str]]:
     """What a kind makes of a value written in YAML, and what it finds wrong."""
     findings = Findings()
-    node = read(f"it: {written}", "o").value["it"]
+    node = value_of(read(f"it: {written}", "o"))["it"]
     return kind.check(node, "it", findings), [str(problem) for problem in findings.problems]
 
 
@@ -72,7 +74,7 @@ def checked(kind: Kind, written: str) -> tuple[object, list[str]]:
         (OUTER, "{inner: 4, args: ~, on: }", {"inner": {"count": 4}}),
     ],
 )
-def test_accepted(kind, written, value):
+def test_accepted(kind: Kind, written: str, value: Any) -> None:
     found, problems = checked(kind, written)
     assert (found, problems) == (value, [])
     assert type(found) is type(value)
@@ -123,17 +125,17 @@ def test_accepted(kind, written, value):
         (OUTER, "{outer: 4}", "'outer' belongs elsewhere"),
     ],
 )
-def test_refused(kind, written, problem):
+def test_refused(kind: Kind, written: str, problem: str) -> None:
     found, problems = checked(kind, written)
     assert problems == [f"o:1: it: {problem}"]
     assert found in (None, {})
 
 
-def test_a_text_handed_in_is_its_value_however_it_was_typed():
+def test_a_text_handed_in_is_its_value_however_it_was_typed() -> None:
     assert Text().check(Node("/home/me/train.py", "SCRIPT", "train.py"), "script", Findings()) == "/home/me/train.py"
 
 
-def test_everything_wrong_is_found_at_once_each_in_its_place():
+def test_everything_wrong_is_found_at_once_each_in_its_place() -> None:
     findings = Findings()
     document = read('inner:\n  count: 0\n  env:\n    "": a\n    A: [b]\nargs: [a, {}, []]\non: on\nfoo: 1\n', "o")
     assert OUTER.check(document, "", findings) == {"inner": {"env": {"": "a", "A": None}}, "args": ("a", None, None)}
@@ -148,7 +150,7 @@ def test_everything_wrong_is_found_at_once_each_in_its_place():
     ]
 
 
-def test_findings_say_what_can_still_be_relied_on():
+def test_findings_say_what_can_still_be_relied_on() -> None:
     findings = Findings()
     findings.add(Node(1, "o"), "tasks.ps", "is wrong")
     findings.note(Problem("o", "is wrong too"))
@@ -159,21 +161,21 @@ def test_findings_say_what_can_still_be_relied_on():
     assert not findings.sound(["name"])
 
 
-def test_a_mistyped_key_spoils_what_it_was_meant_to_be():
+def test_a_mistyped_key_spoils_what_it_was_meant_to_be() -> None:
     findings = Findings()
     OUTER.check(read("iner: 4", "o"), "", findings)
     assert not findings.sound(["inner.count"])
     assert findings.sound(["args"])
 
 
-def test_thousands_of_findings_are_counted_not_listed():
+def test_thousands_of_findings_are_counted_not_listed() -> None:
     findings = Findings()
     Listing(Integer(0, 9)).check(wrap(["x"] * 50_000, "o"), "it", findings)
     assert len(findings.problems) == MAX_FINDINGS + 1
     assert str(findings.problems[-1]) == "and 49,900 more"
 
 
-def test_messages_stay_one_printable_line():
+def test_messages_stay_one_printable_line() -> None:
     findings = Findings()
     nasty = '\x1b[31m\n\u202e\udc80"' * 100
     document = wrap({nasty: 1, "inner": {"count": nasty, "env": {nasty: []}}, "on": nasty, "args": nasty}, "o")
@@ -198,11 +200,11 @@ def test_messages_stay_one_printable_line():
         ("w" * 1_000_000, ""),
     ],
 )
-def test_nearest(word, right):
+def test_nearest(word: str, right: str) -> None:
     assert nearest(word, ["chief", "worker", "multi_worker_mirrored"]) == right
 
 
-def test_words_in_sentences():
+def test_words_in_sentences() -> None:
     assert listed(["a"]) == "a"
     assert listed(["a", "b", "c"]) == "a, b and c"
     assert listed(["a", "b"], "or") == "a or b"
@@ -210,7 +212,7 @@ def test_words_in_sentences():
     assert quoted("x" * 61) == f"'{'x' * 57}...'"
 
 
-def test_the_json_schema_of_a_struct():
+def test_the_json_schema_of_a_struct() -> None:
     schema = OUTER.json_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     assert schema["additionalProperties"] is False
