@@ -144,7 +144,7 @@ def test_a_run_directory_that_cannot_be_written_to(orch: Orch, tmp_path: Path, w
 def test_the_real_tensorflow_is_described_and_judged_for_a_strategy(orch: Orch) -> None:
     import importlib.metadata
 
-    found = diagnose(orch, "--strategy", "multi_worker_mirrored", "-n", "2", "--strict", check=1)
+    found = diagnose(orch, "--strategy", "parameter_server", "--ps", "1", "-n", "2", "--strict", check=1)
     tensorflow = found["hosts"][0]["tensorflow"]
     installed = {str(dist.metadata["Name"]).replace("_", "-"): dist.version for dist in importlib.metadata.distributions()}
     assert tensorflow["version"] == installed.get("tensorflow-cpu", installed.get("tensorflow"))
