@@ -31,6 +31,7 @@ _F_SETSIG = 10  # not in the fcntl module; include/uapi/asm-generic/fcntl.h
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
+_PF_EXITING = 0x4  # include/linux/sched.h
 _INHERITED_FROM = 200  # where a task's private descriptors go, out of the way of the user's own
 _DEFAULTED = (signal.SIGPIPE, signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD)
 
@@ -300,10 +301,23 @@ def _environment_of(pid: int) -> frozenset[bytes] | None:
                 return frozenset(data.split(b"\0"))
         # Linux lets go of a process's memory, which takes its time, before its files, and before its children become ours; and one that
         # has executed a program since the file was opened shows nothing there. Only "env -i" leaves no room between start and end.
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            start, end = map(int, file.read().rpartition(b")")[2].split()[47:49])
+        start, end = map(int, _stat_of(pid)[47:49])
         return frozenset() if end and start == end else None
     except ProcessLookupError:
         return None
     except OSError:
-        return frozenset()
+        return None if _is_exiting(pid) else frozenset()
+
+
+def _is_exiting(pid: int) -> bool:
+    """Whether a process, or its first thread, is ending. Newer kernels refuse its environment to all but root once its memory is gone."""
+    try:
+        return bool(int(_stat_of(pid)[6]) & _PF_EXITING)
+    except OSError:
+        return True
+
+
+def _stat_of(pid: int) -> list[bytes]:
+    """The fields of /proc/PID/stat from the third on (proc_pid_stat(5))."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()
