@@ -96,6 +96,7 @@ class AgentLink:
         self._reading: asyncio.Task[None] | None = None
         self._beating: asyncio.Task[None] | None = None
         self._hurrying: asyncio.Task[None] | None = None
+        self._seeing_off: asyncio.Task[None] | None = None
         self._heard_at = self._moved_at = self._pause_s = 0.0
         """When any frame came last, and when one came that was not only a sign of life."""
         self._ordered: set[str] = set()
@@ -138,6 +139,8 @@ class AgentLink:
             self._process = await starting
             await self._reap()
             raise
+        assert self._process.stdin is not None
+        self._seeing_off = asyncio.create_task(_see_off(self._process.stdin))
 
     async def _await_mark(self, transport: Transport, said_before: int) -> bytes:
         """What follows the mark, as far as it has come."""
@@ -356,6 +359,14 @@ def _listening(silence: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     listening = asyncio.create_task(silence)
     listening.add_done_callback(tell)
     return listening
+
+
+async def _see_off(stdin: asyncio.StreamWriter) -> None:
+    """Ask how a pipe has ended: Python 3.10 and the first of 3.11 print a traceback if nobody does (python/cpython#104340,
+    `SubprocessStreamProtocol.pipe_connection_lost`), such as after an agent that has ended before it could read an order.
+    """
+    with contextlib.suppress(OSError):
+        await stdin.wait_closed()
 
 
 def _private(path: str, flags: int) -> int:

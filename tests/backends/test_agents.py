@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import shlex
 import signal
@@ -238,6 +239,28 @@ def test_an_agent_that_a_nameless_signal_ends_is_lost(tmp_path: Path) -> None:
         return str(await asyncio.wait_for(lost, PATIENCE_S))
 
     assert asyncio.run(run()).startswith(f"its agent was killed by signal {signal.SIGRTMIN + 2}")
+
+
+def test_an_order_that_an_agent_no_longer_reads_leaves_no_traceback(tmp_path: Path) -> None:
+    """Of a future that nobody has asked for its exception, which asyncio reports once it is no longer needed."""
+    complaints: list[dict[str, Any]] = []
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: complaints.append(context))
+        lost = asyncio.Event()
+        link = AgentLink(Host("local", "127.0.0.1", sees_run_dir=False), tmp_path / "log", lambda *_: None, lambda *_: lost.set())
+        script = f"read order; exec <&-; touch {tmp_path / 'deaf'}; exec sleep 1000"
+        await link.open(Transport(("sh", "-c", script)))
+        link.order(contract.Ping(), b"\n")
+        wait_for_file(tmp_path / "deaf")  # the loop stands still, and does not see the pipe's end before it writes
+        link.order(contract.Ping())
+        link.drop()
+        await asyncio.wait_for(link.close(), PATIENCE_S)
+
+    asyncio.run(run())
+    gc.collect()
+    assert complaints == []
 
 
 @pytest.mark.parametrize("mark", [b"", b"mark"])
