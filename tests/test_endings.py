@@ -17,7 +17,7 @@ def test_a_run_whose_tasks_all_end_well_succeeds(orch: Orch, tmp_path: Path, run
     done = orch("up", "script.py", "-n", "3", check=0)
     assert sorted(done.out.splitlines()) == [f"worker-{i} | done worker-{i}" for i in range(3)]
     assert (run.result()["outcome"], run.result()["exit_code"]) == ("succeeded", 0)
-    assert re.search(r"^orch: script-\S+ succeeded after \d+\.\d s$", done.err, re.MULTILINE)
+    assert re.fullmatch(r"orch: script-\S+ succeeded after \d+\.\d s", done.err.splitlines()[-1])
 
 
 # --- failures ----------------------------------------------------------------------------------

@@ -15,6 +15,8 @@ from tests.conftest import Orch
 from tests.live import PATIENCE_S, PRELUDE, wait_until
 
 Script = Callable[..., Path]
+TENSORFLOW = "import sys, types\nsys.modules['tensorflow'] = types.ModuleType('tensorflow')\n"
+TRAIN = f"{TENSORFLOW}print('trained')\n"
 WARNING = "no cluster was formed: no task opened its port, so worker-0..1 each did all of the work alone"
 
 
@@ -23,7 +25,7 @@ def verdict(directory: Path) -> Any:
 
 
 def test_two_trainings_in_place_of_one_are_said_everywhere_and_are_no_failure(orch: Orch, script: Script, tmp_path: Path) -> None:
-    script("print('trained')", "train.py")
+    script(TRAIN, "train.py")
     for words in ([], ["-q"]):
         done = orch("up", "train.py", "-n", "2", *words, check=0)
         assert f"orch:   warning: {WARNING}\norch:   what to do: for a single run of the script use --strategy none; " in done.err
@@ -42,8 +44,15 @@ def test_two_trainings_in_place_of_one_are_said_everywhere_and_are_no_failure(or
 def test_a_lone_task_is_its_own_cluster(orch: Orch, script: Script, tmp_path: Path, words: list[str]) -> None:
     if "--data-workers" in words:
         pytest.importorskip("tensorflow")
-    script("print('trained')", "train.py")
+    script(TRAIN, "train.py")
     orch("up", "train.py", *words, check=0)
+    assert verdict(tmp_path)["warning"] == ""
+
+
+def test_of_a_program_without_tensorflow_nothing_is_known(orch: Orch, script: Script, tmp_path: Path) -> None:
+    """It may have found its peers in a way of its own."""
+    script("print('trained')", "train.py")
+    orch("up", "train.py", "-n", "2", check=0)
     assert verdict(tmp_path)["warning"] == ""
 
 
@@ -56,7 +65,7 @@ def test_of_a_command_nothing_is_known(orch: Orch, tmp_path: Path) -> None:
 def test_a_port_that_was_open_at_the_end_is_known_however_short_the_program(
     orch: Orch, script: Script, tmp_path: Path, listens: str
 ) -> None:
-    script(f"{PRELUDE}\nif {listens}:\n    server = listen()\n", "train.py")
+    script(f"{TENSORFLOW}{PRELUDE}\nif {listens}:\n    server = listen()\n", "train.py")
     orch("up", "train.py", "-n", "2", "--set", "preload=[]", check=0)
     assert verdict(tmp_path)["warning"] == ""
 
@@ -72,12 +81,12 @@ ready()
 if TASK != "chief-0":
     sleep()
 """
-    script(PRELUDE + text.format(listens=True), "train.py")
+    script(TENSORFLOW + PRELUDE + text.format(listens=True), "train.py")
     orch("up", "train.py", "--ps", "1", check=0)
     assert verdict(tmp_path)["warning"] == ""
     for task in ("worker-0", "ps-0"):
         (tmp_path / f"{task}.ready").unlink()
-    script(PRELUDE + text.format(listens=False), "train.py")
+    script(TENSORFLOW + PRELUDE + text.format(listens=False), "train.py")
     orch("up", "train.py", "--ps", "1", check=0)
     assert verdict(tmp_path)["warning"].endswith("so chief-0 did all of the work alone")
 

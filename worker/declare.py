@@ -42,7 +42,8 @@ class Setting:
     """What checks the value, if the field's type does not say so: a `Kind`, or the name of one in orchestrator/model/spec/derive.py."""
     least: float | None = None
     most: float | None = None
-    """The smallest and the largest number. Without `least` a number of seconds must be above 0."""
+    """The smallest and the largest number. Without `least`, a number of seconds must be above 0, and a whole number at least 0. Without
+    `most`, the largest is a billion."""
     label: str = ""
     """What the words of a choice are called in a message: "the levels"."""
     key: str = ""

@@ -14,6 +14,7 @@ All else is shown: to show too much is a nuisance, to hide a user's line is a fa
 
 One error is noise only if all ends well: that the coordination service does not answer any more, said by a worker that leaves some seconds
 later than the leader. Once the leader has ended with success such lines are held back, and shown at the end unless the run succeeds.
+So is what a coordinator says where a dataset ends: to it, each call that is scheduled there is an error; to the program, a sign to stop.
 Pure: no I/O, no clock.
 """
 
@@ -77,8 +78,22 @@ _CPP = {
     ),
 }
 _LEADER_GONE = "UNAVAILABLE: Failed to send RPC to coordination service. Either the leader task "
+# tensorflow/python/distribute/coordinator/cluster_coordinator.py: _raise_if_error and _process_closure, with the error's own lines.
+_CLOSURE = re.compile(
+    r"(?:ERROR:tensorflow:|E\d{4} \d\d:\d\d:[\d.]+ +\d+ cluster_coordinator\.py:\d+\] )"
+    r"(?:Start cancelling closures due to error OutOfRangeError\(|Remote function on worker \S+ failed with CancelledError\("
+    r"| /job:worker/task:\d+ encountered the following error when processing closure: OutOfRangeError\()",
+    re.ASCII,
+)
+_CLOSURE_DETAIL = re.compile(
+    r"(?:Detected at node .* defined at \(most recent call last\):|<stack traces unavailable>|\d+ root error\(s\) found\."
+    r"|  File \".*\", line \d+, in .+| *End of sequence|  \(\d+\) (?:OUT_OF_RANGE|CANCELLED): .*"
+    r"|\d+ (?:successful operations|derived errors ignored)\."
+    r"|This derived error is ignored and not reported to users\.)\Z",
+    re.ASCII,
+)
 MOST_HELD = 200
-"""Lines of one stream that are held back at most."""
+"""Lines of one stream that are held back at most, to be shown if the run fails. Of a coordinator's further ones the files have all."""
 _PYTHON = (
     # tensorflow/python/distribute: collective_all_reduce_strategy, mirrored_strategy, cross_device_ops
     "Enabled multi-worker collective ops with available devices: ",
@@ -125,7 +140,7 @@ class StartupNoise:
     What a line means may depend on the one before it. A line that belongs to another must have the expected shape.
     """
 
-    __slots__ = ("_before", "_depth", "held", "leader_has_left", "placements")
+    __slots__ = ("_before", "_depth", "_empty_follows", "held", "leader_has_left", "placements")
 
     def __init__(self, leader_has_left: bool = False) -> None:
         self.placements = 0
@@ -134,7 +149,9 @@ class StartupNoise:
         """The task that runs the coordination service has ended with success."""
         self.held: list[str] = []
         """Lines that `fold` has kept back, and that are noise if the run succeeds."""
-        self._before: Literal["", "noise", "dump", "held"] = ""
+        self._before: Literal["", "noise", "dump", "held", "closure"] = ""
+        self._empty_follows = False
+        """Below an error's first line, and below each line of its stack, there is an empty one."""
         self._depth = 0
 
     def fold(self, lines: list[str]) -> list[str]:
@@ -142,15 +159,15 @@ class StartupNoise:
         if not self._before:
             # Ordinary output passes here: one look at the first character of each line, and no more.
             suspects = [line for line in lines if line[:1] in _FIRST or _PLACED_MARK in line]
-            if not any(_LOG_LINE.match(line) or _starts_noise(line) or _says_placement(line) for line in suspects):
+            if not any(_LOG_LINE.match(line) or _starts_noise(line) or _CLOSURE.match(line) or _says_placement(line) for line in suspects):
                 return lines
         return [line for line in lines if not self.hides(line)]
 
     def hides(self, line: str) -> bool:
         """Whether this next line of the stream is noise, or is held back."""
         if self._before and self._continues(line):
-            if self._before == "held":
-                self.held.append(line)
+            if self._before in ("held", "closure"):
+                self._hold(line)
             return True
         self._before = ""
         if _says_placement(line):
@@ -159,8 +176,12 @@ class StartupNoise:
         if line[:1] not in _FIRST:
             return False
         if self.leader_has_left and _LEADER_GONE in line and _LOG_LINE.match(line) and len(self.held) < MOST_HELD:
-            self.held.append(line)
+            self._hold(line)
             self._before = "held"
+            return True
+        if _CLOSURE.match(line):
+            self._hold(line)
+            self._before, self._empty_follows = "closure", line.endswith("Graph execution error:")
             return True
         is_noise = _starts_noise(line)
         if _DUMP.search(line) and _LOG_LINE.match(line):
@@ -169,7 +190,14 @@ class StartupNoise:
             self._before = "noise"
         return is_noise
 
+    def _hold(self, line: str) -> None:
+        if len(self.held) < MOST_HELD:
+            self.held.append(line)
+
     def _continues(self, line: str) -> bool:
+        if self._before == "closure":
+            is_expected, self._empty_follows = self._empty_follows and not line, line.startswith("  File ")
+            return is_expected or _CLOSURE_DETAIL.match(line) is not None or _DETAIL.match(line) is not None
         if self._before != "dump":
             return _DETAIL.match(line) is not None
         if _OPENS.match(line):

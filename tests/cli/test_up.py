@@ -471,9 +471,8 @@ def test_quiet_shows_the_verdict_only_and_only_shows_one_task(orch: Orch, script
     script("import os\nprint(os.environ['ORCH_TASK'])\n", "name.py")
     quiet = orch("up", "name.py", "-q", "-n", "2", check=0)
     assert quiet.out == ""
-    assert "succeeded" in quiet.err.splitlines()[0]
-    assert quiet.err.splitlines()[1].startswith("orch:   warning: no cluster was formed")
-    assert "orch: run " not in quiet.err
+    assert quiet.err.count("\n") == 1
+    assert "succeeded" in quiet.err
     assert orch("up", "name.py", env={"ORCH_QUIET": "1"}, check=0).out == ""
     one = orch("up", "name.py", "-n", "3", "--only", "worker-1", check=0)
     assert one.out == "worker-1 | worker-1\n"

@@ -8,6 +8,7 @@ import jsonschema
 import pytest
 
 from orchestrator.errors import Problem
+from orchestrator.model.spec.derive import struct_of
 from orchestrator.model.spec.document import Node, read
 from orchestrator.model.spec.findings import MAX_FINDINGS, Findings, listed, nearest, quoted
 from orchestrator.model.spec.kinds import (
@@ -24,6 +25,8 @@ from orchestrator.model.spec.kinds import (
     Text,
 )
 from tests.trees import value_of, wrap
+from worker.declare import setting
+from worker.records import dataclass
 
 INNER = Struct(
     {"count": Key(Integer(1, 9), "How many."), "env": Key(Mapping_(ANY_TEXT, lambda name: "" if name else "is empty", "."), "Names.")},
@@ -224,3 +227,19 @@ def test_the_json_schema_of_a_struct() -> None:
     assert not accepts({"inner": 0})
     assert not accepts({"on": "yes"})
     assert not accepts({"foo": 1})
+
+
+@dataclass(frozen=True, slots=True)
+class Unlimited:
+    tries: int = setting(0, "How often.")
+    sizes: tuple[int, ...] = setting((), "How large.", kind="sizes")
+    pause_s: float | None = setting(None, "How long.")
+
+
+def test_a_number_without_a_largest_one_takes_any_up_to_a_billion() -> None:
+    kind = struct_of(Unlimited)
+    assert checked(kind, "{tries: 1000000000, sizes: [1000000000], pause_s: 1000000000}") == (
+        {"tries": 10**9, "sizes": (10**9,), "pause_s": 1e9},
+        [],
+    )
+    assert checked(kind, "{tries: 1000000001}")[1] == ["o:1: it.tries: must be at most 1,000,000,000, not 1000000001"]

@@ -175,6 +175,21 @@ def test_a_leader_that_has_left_is_held_back_and_one_that_was_lost_is_shown(name
     assert left.fold(["Traceback (most recent call last):", told[0].replace("UNAVAILABLE", "INTERNAL")]) != []
 
 
+@pytest.mark.parametrize("name", ["tf2.21-coordinator-end-of-data.txt", "tf2.21-coordinator-end-of-data-stack.txt"])
+def test_what_a_coordinator_says_at_the_end_of_a_dataset_is_held_back_and_nothing_else(name: str) -> None:
+    lines = lines_of(name)
+    noise = StartupNoise()
+    assert noise.fold([*lines, "", "the next epoch"]) == ["", "the next epoch"]
+    assert noise.held == lines
+    again = StartupNoise()
+    assert again.fold(lines * 9) == []
+    assert again.held == (lines * 9)[:MOST_HELD]
+    other = [line.replace("OutOfRangeError", "InvalidArgumentError") for line in lines if line.startswith("ERROR")]
+    told = [line for line in other if "InvalidArgument" in line]
+    assert len(told) >= 2
+    assert StartupNoise().fold(told) == told
+
+
 def test_not_more_than_so_many_lines_are_held_back() -> None:
     noise = StartupNoise(leader_has_left=True)
     line = next(line for line in lines_of(LEFT[1]) if "Failed to send RPC" in line)

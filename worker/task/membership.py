@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_CONTEXT = "tensorflow.python.eager.context"
+_TENSORFLOW, _CONTEXT = "tensorflow", "tensorflow.python.eager.context"
 _CHILDREN_S = 0.1
 """Children that took less of a processor altogether have made no cluster. (`import tensorflow` has one, of 2 ms.)"""
 _TIMEOUT_S = 0.2
@@ -27,10 +27,10 @@ def was_in_no_cluster(tf_config: str) -> bool:
     """Whether it is certain that neither this process nor a child of its own has been in the cluster of this TF_CONFIG.
 
     A cluster may come and go faster than any port is looked at from outside, so TensorFlow itself is asked. False where that
-    cannot be done.
+    cannot be done, and in a program without TensorFlow: what that has done with its peers nobody here knows.
     """
     try:
-        return not (_has_cluster() or _has_children() or _is_open(own_port(tf_config)))
+        return _TENSORFLOW in sys.modules and not (_has_cluster() or _has_children() or _is_open(own_port(tf_config)))
     except (AttributeError, OSError, ValueError, LookupError, TypeError):
         return False
 

@@ -14,13 +14,13 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from worker.declare import Setting, settings_of
 
 from .gpus import Growth, Sizes
-from .kinds import ARGS, ENV, MAX_SECONDS, Flag, Integer, Key, Kind, Number, OneOf, Struct, Text
+from .kinds import ARGS, ENV, MAX_NUMBER, Flag, Integer, Key, Kind, Number, OneOf, Struct, Text
 
 S = TypeVar("S")
 
 NAMED: dict[str, Callable[[Setting], Kind]] = {
     "growth": lambda declared: Growth(),
-    "sizes": lambda declared: Sizes(int(declared.most or 0)),
+    "sizes": lambda declared: Sizes(int(_most(declared))),
 }
 """The kinds that declarations in worker/ call by a name."""
 _BY_TYPE: dict[Any, Kind] = {bool: Flag(), str: Text(), tuple[str, ...]: ARGS, Mapping[str, str]: ENV}
@@ -61,12 +61,16 @@ def _kind(declared: Setting, hint: Any) -> Kind:
         return kind
     hint = next((part for part in get_args(hint) if part is not type(None)), hint) if type(None) in get_args(hint) else hint
     if hint is int:
-        return Integer(int(declared.least or 0), int(declared.most or 0))
+        return Integer(int(declared.least or 0), int(_most(declared)))
     if hint is float:
-        return Number(declared.most or MAX_SECONDS, zero=declared.least == 0)
+        return Number(_most(declared), zero=declared.least == 0)
     if get_origin(hint) is Literal:
         return OneOf(get_args(hint), declared.label)
     return _BY_TYPE[hint] if hint in _BY_TYPE else struct_of(hint)
+
+
+def _most(declared: Setting) -> float:
+    return MAX_NUMBER if declared.most is None else declared.most
 
 
 def _key(kind: Kind, said: Setting, default: str) -> Key:

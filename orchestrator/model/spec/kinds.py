@@ -18,7 +18,8 @@ from ...errors import Problem
 from .findings import Findings, about, listed, nearest, quoted, shown
 from .tree import Node, scalar
 
-MAX_SECONDS = 1_000_000_000
+MAX_NUMBER = 1_000_000_000
+"""The largest number of a setting whose declaration names none."""
 MAX_NAME = 40
 FIRST_PORT, LAST_PORT = 1024, 65535
 

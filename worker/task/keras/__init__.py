@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 
 from .. import imports
-from . import callbacks, fit, saving
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,8 +18,14 @@ if TYPE_CHECKING:
 
 def apply_soon(settings: dict[str, Any]) -> None:
     """Apply settings, the JSON of a `KerasSettings`, as soon as Keras is imported."""
-    if settings.get("mode") == "off":
-        return
+    if settings.get("mode") != "off":
+        imports.before(("tensorflow", "keras"), lambda: _apply(settings))
+
+
+def _apply(settings: dict[str, Any]) -> None:
+    # Only here: a program without TensorFlow is not to pay for these imports, nor to find their modules in place of its own.
+    from . import callbacks, fit, saving
+
     has_others = "TF_CONFIG" in os.environ
     if has_others:
         fit.mend_soon()
