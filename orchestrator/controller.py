@@ -37,16 +37,16 @@ from worker.clock import now
 from worker.records import dataclass
 
 from .backends import load
-from .errors import OrchError, UsageError
+from .errors import BROKEN, OrchError, UsageError
 from .model import events
-from .model.cluster import Cluster, Verdict
+from .model.cluster import Cause, Cluster, Outcome, Verdict
 from .model.plan import Plan
 from .model.spec import ClusterSpec
 from .model.spec.document import from_data, read
 from .model.spec.parse import parse
 from .record import timeline
 from .record.lines import clean
-from .record.narrate import describe_plan, narrate
+from .record.narrate import describe_plan, headline, narrate
 from .record.report import report
 from .record.rundir import RunDir
 from .requests import Requests
@@ -92,6 +92,17 @@ def run(rundir: RunDir, spec: ClusterSpec, show: Show, controls: Sequence[Contro
     Can be called in any thread that runs no event loop. Raises `OrchError` if orch could not start its tasks, or could not go on; that
     is in `result.json` as well.
     """
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(rundir.hold())
+        except OSError as error:
+            broken = cannot_keep(rundir, error)
+            show.refuse(broken, None)
+            raise broken from None
+        return _run(rundir, spec, show, controls)
+
+
+def _run(rundir: RunDir, spec: ClusterSpec, show: Show, controls: Sequence[Control]) -> Verdict:
     supervisor = Supervisor(spec, load(spec), rundir, show)
     started_at = now()
     broken: OrchError | None = None
@@ -101,7 +112,10 @@ def run(rundir: RunDir, spec: ClusterSpec, show: Show, controls: Sequence[Contro
     except (OrchError, OSError) as error:
         broken = error if isinstance(error, OrchError) else cannot_keep(rundir, error)
         verdict = verdict_of_error(broken, started_at)
-    _write_verdict(rundir, verdict, supervisor.cluster)
+    if rundir.is_gone:
+        verdict = _without_record(rundir, verdict)
+    else:
+        _write_verdict(rundir, verdict, supervisor.cluster)
     rundir.close()  # `orch wait` and `ps` need not wait for our console
     ended = Ended(rundir, supervisor.cluster, verdict)
     if broken is not None:
@@ -116,6 +130,13 @@ async def _supervise(supervisor: Supervisor, controls: Sequence[Control]) -> Ver
         for control in controls:
             stack.enter_context(control(supervisor))
         return await supervisor.run()
+
+
+def _without_record(rundir: RunDir, verdict: Verdict) -> Verdict:
+    """The verdict on a run whose directory was removed: nobody can look up how the run ended, so this says so."""
+    how = "its tasks had succeeded" if verdict.outcome is Outcome.SUCCEEDED or verdict.cause is None else headline(verdict.cause)
+    what = f"the run directory {rundir.path} was removed while the run went on: its record is lost; {how}"
+    return Verdict(Outcome.BROKEN, BROKEN, verdict.attempt, verdict.started_at, verdict.ended_at, Cause(what, now()))
 
 
 def _write_verdict(rundir: RunDir, verdict: Verdict, cluster: Cluster | None) -> None:

@@ -227,7 +227,9 @@ class Console:
             self._attempts[task] = attempt
             for other, text in view.finish(task, now()):
                 self._sink.write(other, text)
-        follower = self._followers.setdefault(key, Follower(self._run.log_path(*key)))
+        path = self._run.log_path(*key)  # asked for each time: the run's directory may be moved
+        follower = self._followers.setdefault(key, Follower(path))
+        follower.path = path
         try:
             data = follower.read(CHUNK)
         except OrchError as error:

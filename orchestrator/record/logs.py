@@ -238,14 +238,14 @@ class LogView:
 class Follower:
     """Reads one log file as it grows, from `offset` on, or from its last `tail` lines on.
 
-    The file may not exist yet, and may go away. It is opened for each read: a run of 300 tasks has 600 files, and a
-    process may often have no more than 1024 open. Raises `OrchError` if the file is there but cannot be read.
+    The file may not exist yet, and may go away; if it was moved, `path` may be set to its new place. It is opened for each read: a run of
+    300 tasks has 600 files, and a process may often have no more than 1024 open. Raises `OrchError` if the file is there but not readable.
     """
 
-    __slots__ = ("_note", "_path", "offset")
+    __slots__ = ("_note", "offset", "path")
 
     def __init__(self, path: Path | str, *, offset: int = 0, tail: int | None = None) -> None:
-        self._path = path
+        self.path = path
         self._note: str | None = None
         self.offset = offset if tail is None else tail_offset(path, tail)
         """Where the next read begins, in bytes."""
@@ -253,17 +253,17 @@ class Follower:
     def read(self, limit: int = BLOCK) -> bytes:
         """The next bytes, at most `limit`; empty if there are none for now."""
         try:
-            with open_file(self._path) as file:
+            with open_file(self.path) as file:
                 size = os.fstat(file.fileno()).st_size
                 if size < self.offset:
-                    self._note = f"{self._path} became shorter ({self.offset} to {size} bytes); what follows is what is added from here on"
+                    self._note = f"{self.path} became shorter ({self.offset} to {size} bytes); what follows is what is added from here on"
                     self.offset = size
                 file.seek(self.offset)
                 data = file.read(limit) or b""
         except FileNotFoundError:
             return b""
         except OSError as error:
-            raise _unreadable(self._path, error) from error
+            raise _unreadable(self.path, error) from error
         self.offset += len(data)
         return data
 

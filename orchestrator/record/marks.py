@@ -25,7 +25,7 @@ class Marks:
     """Written by the controller. A mark that finds no room on the disk is missing, or torn, and no more."""
 
     def __init__(self, run: RunDir) -> None:
-        self._path = _path(run)
+        self._run = run
         self._grown: dict[str, int] = {}
         self._every_s = EVERY_S
         self._is_torn = False
@@ -48,7 +48,7 @@ class Marks:
         # What the disk took of a line before it was full has no end.
         text, self._is_torn = "\n" * self._is_torn + text, True
         with contextlib.suppress(OSError):
-            with open(self._path, "a", encoding="ascii", opener=private_opener) as file:
+            with open(_path(self._run), "a", encoding="ascii", opener=private_opener) as file:
                 file.write(text)
             self._is_torn = False
 

@@ -58,7 +58,7 @@ def report(verdict: Verdict, run: RunDir, cluster: Cluster | None, shown_dir: Pa
         lines.append(f"  {cause.what}")
         if verdict.outcome is Outcome.TIMED_OUT and cluster is not None:
             lines += _describe_stacks(run, cluster)
-        lines.append(f"  logs: {directory}")
+        lines += [] if run.is_gone else [f"  logs: {directory}"]
     if verdict.gave_up:
         lines.append(f"  {verdict.gave_up}")
     if verdict.warning:

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from worker.contract import STACKS, ContractError, file_of, from_json, to_json
+from worker.directory import Directory
 
 from ..errors import OrchError
 from ..model import lifecycle, plan
@@ -52,17 +53,38 @@ class RunDir:
     """One run's directory. `home` makes and finds it."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self._path = path
+        self.run_id = path.name
         self.lock = RunLock(path)
         self.made: list[Path] = []
         """What was made above HOME for this run."""
         self._events_fd: int | None = None
+        self._held: Directory | None = None
 
     @property
-    def run_id(self) -> str:
-        return self.path.name
+    def path(self) -> Path:
+        """Where it is. For the controller also after somebody has moved it: see `hold`."""
+        if self._held is not None:
+            self._path = Path(self._held.path)
+        return self._path
 
     # --- the controller's side -----------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """Meanwhile a directory that is moved is found again. Raises OSError if there is none."""
+        self._held = Directory(str(self._path))
+        try:
+            yield
+        finally:
+            self._path = self.path
+            self._held.close()
+            self._held = None
+
+    @property
+    def is_gone(self) -> bool:
+        """The directory that is held was removed: what was recorded is lost, and nothing more can be."""
+        return self._held is not None and self._held.is_gone
 
     def record(self, event: RunEvent) -> None:
         """Append to `events.jsonl`. Raises OSError, such as for a full disk."""
@@ -112,13 +134,15 @@ class RunDir:
     def write(self, name: str, text: str) -> None:
         """Write a file of the run whole: aside, then renamed."""
         path = self.path / name
-        path.parent.mkdir(mode=0o700, exist_ok=True)
+        if path.parent != self.path:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
         write_whole(path, text.encode("utf-8", "surrogateescape"))
 
     def append_output(self, task: str, attempt: int, stream: str, offset: int, data: bytes) -> int:
         """Store bytes that came from a host which does not see this directory. Returns the file's new size."""
         path = self.log_path(task, attempt, stream)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.make_attempt(attempt)  # no more than that: the run's directory is not made again if somebody has removed it
+        path.parent.mkdir(mode=0o700, exist_ok=True)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.lseek(fd, offset, os.SEEK_SET)

@@ -14,6 +14,7 @@ import pytest
 from tests.live import wait_for_file
 from tests.worker.controller_double import AgentProcess
 from worker import contract
+from worker.directory import Directory
 from worker.host import relay
 from worker.host.output import TaskOutput
 
@@ -187,7 +188,7 @@ def test_stacks_are_handed_on_as_well(agent: AgentProcess) -> None:
 
 def test_a_log_that_is_gone_was_not_cut_short(tmp_path: Path) -> None:
     """The run directory was moved or removed: the task has done nothing wrong."""
-    output = TaskOutput("worker-0", 1, str(tmp_path))
+    output = TaskOutput("worker-0", 1, Directory(str(tmp_path)), "")
     (tmp_path / "stdout.log").write_text("lines")
     output.told["stdout"] = output.size("stdout")
     (tmp_path / "stdout.log").unlink()

@@ -12,6 +12,7 @@ import pytest
 
 from tests.live import room_for
 from worker import contract
+from worker.directory import Directory
 from worker.host import environment, processes
 from worker.host.births import Birth, Starter
 from worker.host.loop import Loop
@@ -26,7 +27,7 @@ def birth_of(name: str, directory: Path) -> Birth:
     program = contract.Program("serve")
     order = contract.TaskOrder(name, 1, program, str(directory), name)
     told = contract.BootstrapOrder(name, program, None, str(directory))
-    return Birth(order, TaskOutput(name, 1, str(directory)), told, {"TZ": "UTC", "ORCH_TASK": name})
+    return Birth(order, TaskOutput(name, 1, Directory(str(directory)), ""), told, {"TZ": "UTC", "ORCH_TASK": name})
 
 
 def refuse(*_: Any) -> NoReturn:

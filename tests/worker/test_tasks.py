@@ -14,6 +14,7 @@ import pytest
 
 from tests.live import frozen, wait_for_file, wait_until
 from worker import contract
+from worker.directory import Directory
 from worker.host import processes, stacks, sweep, tasks
 from worker.host.loop import Loop
 from worker.host.relay import Relay
@@ -56,10 +57,12 @@ def empty(told: Any, tmp_path: Path, looks: list[int], loop: Loop) -> Iterator[T
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     relay = Relay(loop, told)
     found = TaskTable(loop, told, relay, lambda order: None, lambda: None)
-    found.run_id, found.root = "run", str(tmp_path)
+    root = Directory(str(tmp_path))
+    found.run_id, found.root = "run", root
     yield found
     found.reap()
     found.close()
+    root.close()
     relay.close()
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 

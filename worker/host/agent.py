@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import clock, contract
 from ..cores import count_cores
+from ..directory import Directory
 from . import driver, look, ports, processes, programs, scratch
 from .claims import Claims
 from .code import CodeError, CodeStore
@@ -55,7 +56,7 @@ class Agent:
         self._door: Doorbell | None = None
         self._hello: contract.Hello | None = None
         self._asked: Question | None = None
-        self._root = ""
+        self._root: Directory | None = None
         self._leaving = self._said_gone = False
         self._owner_lost = False
         self._claims = Claims()
@@ -212,7 +213,7 @@ class Agent:
                 trouble = str(error)
         try:
             self._held = ports.hold(hello.ports, hello.port_range)
-            self._root = hello.shared_dir or scratch.make()
+            self._root = Directory(hello.shared_dir or scratch.make())
         except (ports.PortsExhaustedError, OSError) as error:
             trouble = str(error)
         self._hello = hello
@@ -248,13 +249,14 @@ class Agent:
         self._loop.after(LOOK_S, self._look_around)
 
     def _check_disk(self) -> None:
-        free = look.free_bytes(self._root) if self._root else None
+        directory = self._root.path if self._root is not None else ""
+        free = look.free_bytes(directory) if directory else None
         if free is not None and free < DISK_FULL_BYTES and not self._disk_full:
             self._disk_full = True
             is_here = self._hello is not None and self._hello.shared_dir is not None
             place = "" if is_here else f" on {socket.gethostname()}"
             remedy = "name another directory with --run-dir" if is_here else "set TMPDIR in setup:"
-            text = f"no space left for the tasks' output in {self._root}{place}; make room, or {remedy}"
+            text = f"no space left for the tasks' output in {directory}{place}; make room, or {remedy}"
             self._link.send(contract.Trouble("disk_full", text, clock.now()))
 
     def _lose_owner(self) -> None:
@@ -277,8 +279,10 @@ class Agent:
             self._code.close()
         for sock in self._held:
             sock.close()
-        if self._root and self._hello is not None and self._hello.shared_dir is None:
-            shutil.rmtree(self._root, ignore_errors=True)
+        if self._root is not None:
+            if self._hello is not None and self._hello.shared_dir is None:
+                shutil.rmtree(self._root.path, ignore_errors=True)
+            self._root.close()
 
 
 def main() -> int:

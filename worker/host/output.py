@@ -18,6 +18,7 @@ from typing import Any
 
 from .. import files
 from ..contract import STREAMS, file_of
+from ..directory import Directory
 from ..records import dataclass
 
 _IN_MODIFY = 0x2
@@ -29,17 +30,23 @@ _REPORTS_CHUNK = 1024 * 1024
 
 @dataclass(slots=True)
 class TaskOutput:
-    """The files of one attempt of one task. `told`: how far each stream has been announced or sent."""
+    """The files of one attempt of one task, in `log_dir` below `root`. `told`: how far each stream has been announced or sent."""
 
     task: str
     attempt: int
-    directory: str
+    root: Directory
+    log_dir: str
     told: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STREAMS, 0))
     reports_read: int = 0
     awaits_begin: bool = False
     """Its program is Python, and has not come to its first line yet, as far as we know."""
     was_shorter: bool = False
     """A file was found shorter than it had been: the task has opened /dev/stdout with O_TRUNC."""
+
+    @property
+    def directory(self) -> str:
+        """Where it is now."""
+        return os.path.join(self.root.path, self.log_dir)
 
     def path(self, stream: str) -> str:
         return os.path.join(self.directory, file_of(stream))
@@ -48,7 +55,7 @@ class TaskOutput:
         """Bytes in the file now; never less than what was told, so that offsets only grow."""
         try:
             size = os.stat(self.path(stream)).st_size
-        except OSError:  # not there yet, or moved away with the run directory: not cut short
+        except OSError:  # not there yet, or removed with the run directory: not cut short
             return self.told[stream]
         self.was_shorter |= size < self.told[stream]
         return max(size, self.told[stream])

@@ -8,6 +8,7 @@ import time
 
 from .. import files
 from . import conditions, evidence, processes
+from .output import TaskOutput
 
 PATIENCE_S = 2.0
 """How long at most a task that was asked is left alone: a SIGTERM that came at once would end it before its handler has run."""
@@ -18,13 +19,17 @@ LOOK_S = 0.05
 
 
 class Stacks:
-    """Those of one attempt of a task. `directory`: its own; `pid`: its first process."""
+    """Those of one attempt of a task. `output`: its files; `pid`: its first process."""
 
-    def __init__(self, directory: str, pid: int) -> None:
-        self._path, self._pid = os.path.join(directory, files.STACKS), pid
+    def __init__(self, output: TaskOutput, pid: int) -> None:
+        self._output, self._pid = output, pid
         self._asked = self._seen = 0
         self._asked_at = self._grew_at = float("-inf")
         self._held = ""
+
+    @property
+    def _path(self) -> str:
+        return os.path.join(self._output.directory, files.STACKS)
 
     def ask(self) -> None:
         """If it is ready for it: SIGQUIT kills any other program. Of one that will not answer, the file says why."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from .. import clock, contract
+from ..directory import Directory
 from ..records import dataclass
 from ..task_environment import describe_too_few_threads
 from . import environment, evidence, processes
@@ -82,7 +83,8 @@ class TaskTable:
         self._starter = Starter(loop, self._templates, self._limits, self._started, self._failed, self._waiting, self._note)
         self._sweeper = Sweeper(loop, self._tasks, lambda: self._templates.pids, self._note, self._forget)
         self.run_id = ""
-        self.root = ""
+        self.root: Directory | None = None
+        """What holds the output of all tasks; None until it is known."""
         self.is_closed: Callable[[contract.TaskOrder], bool] = lambda order: False
         """Whether a task has a port, and it was closed whenever somebody looked."""
 
@@ -96,21 +98,26 @@ class TaskTable:
 
     def other_tf_config(self, order: contract.TaskOrder) -> str:
         """Where the program of a task has set another TF_CONFIG than it was given; empty if it has not."""
-        return evidence.read_other_tf_config(os.path.join(self.root, order.log_dir))
+        assert self.root is not None
+        return evidence.read_other_tf_config(os.path.join(self.root.path, order.log_dir))
 
     def warm_up(self, template: contract.TemplateOrder, programs: Sequence[contract.Program], cwd: str) -> None:
         """Begin with the imports that the tasks of `template`, which run `programs`, will need."""
-        self._templates.directory = os.path.join(self.root, "agents")
+        assert self.root is not None
+        self._templates.directory = os.path.join(self.root.path, "agents")
         env = environment.compose_for_template(template, self._env, self.run_id)
         self._templates.add(Start(env, template.preload, cwd, directory_of_first(programs, cwd)))
 
     def start(self, start: contract.StartTasks) -> None:
         """Start tasks, and tell the controller of each that it runs or why it does not."""
+        assert self.root is not None
         births = []
         for order in start.orders:
-            output = TaskOutput(order.task, order.attempt, os.path.join(self.root, order.log_dir))
+            output = TaskOutput(order.task, order.attempt, self.root, order.log_dir)
             output.awaits_begin = order.program.kind != "command"
             try:
+                if self.root.is_gone:
+                    raise FileNotFoundError(f"{self.root.path} was removed while the run went on")
                 os.makedirs(output.directory, mode=0o700, exist_ok=True)
                 births.append(prepare(self._env, start, order, output))
             except (OSError, KeyError) as error:
@@ -195,7 +202,7 @@ class TaskTable:
 
     def _started(self, birth: Birth, pid: int, lifeline: int) -> None:
         order = birth.order
-        task = self._tasks[pid] = HostTask(order, pid, lifeline, birth.output, Stacks(birth.output.directory, pid))
+        task = self._tasks[pid] = HostTask(order, pid, lifeline, birth.output, Stacks(birth.output, pid))
         self._running[order.task] = pid
         self._link.send(contract.Started(order.task, order.attempt, pid, clock.now()))
         if pid in self._unclaimed:
