@@ -23,6 +23,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     terminal: pytest.TerminalReporter | None = config.pluginmanager.get_plugin("terminalreporter")
     if hasattr(config, "workerinput") or terminal is None or session.exitstatus != pytest.ExitCode.TESTS_FAILED:
         return
+    if session.shouldfail or session.shouldstop:  # --exitfirst, --maxfail: tests are left that have not run
+        return
     failed = sorted({report.nodeid for kind in ("failed", "error") for report in terminal.stats.get(kind, ())})
     if len(failed) > MOST:
         return

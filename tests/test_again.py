@@ -87,6 +87,29 @@ def test_more_than_three_failures_are_no_chance(run: Run) -> None:
     assert said.splitlines()[-1].startswith("4 failed in ")
 
 
+@pytest.mark.parametrize("words", [("-x",), ("-x", "-n", "1"), ("--maxfail=1",)], ids=str)
+def test_a_suite_that_was_cut_short_stays_a_failure(run: Run, words: tuple[str, ...]) -> None:
+    code, said = run(*words, a_chance=CHANCE, broken=BROKEN, broken_too=BROKEN)
+    assert code != 0
+    assert "FLAKY" not in said
+
+
+def test_a_worker_of_xdist_that_has_crashed_is_one_failure(run: Run) -> None:
+    code, said = run(
+        "-n", "2", crash=CHANCE.replace("assert was_there", "was_there or __import__('os')._exit(3)\n    assert True"), fine=FINE
+    )
+    assert code == 0
+    assert "FLAKY: test_crash.py::test_chance" in said
+    assert "crashed while running" in said
+    code, said = run("-n", "2", crash="import os\ndef test_crash(): os._exit(3)\n", fine=FINE)
+    assert code == 1
+    assert "FLAKY: test_crash.py::test_crash" not in said
+
+
+def test_no_tests_are_no_success(run: Run) -> None:
+    assert run("-k", "nothing_of_this_name", fine=FINE)[0] == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
 def test_a_suite_that_passes_is_left_alone(run: Run) -> None:
     code, said = run(fine=FINE)
     assert code == 0
