@@ -8,13 +8,18 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import ROOT, Orch
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600), pytest.mark.slow]
+DEADLINE_S = 900
+"""It guards against a hang: both together take 45 s on two free cores."""
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(2 * DEADLINE_S), pytest.mark.slow]
 
 PROGRAM = ROOT / "tests" / "programs" / "keras_api.py"
 TABLE = ROOT / "docs" / "keras.md"
@@ -27,42 +32,47 @@ def cases() -> list[str]:
     return [after.split()[1].partition("(")[0] for line, after in itertools.pairwise(lines) if line == "@case"]
 
 
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Cases:
+def run_alone(directory: Path) -> Cases:
     """What each case gives in one process without a strategy."""
-    results = tmp_path_factory.mktemp("alone") / "results.json"
-    subprocess.run([sys.executable, str(PROGRAM), str(results)], check=True, timeout=500, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"})
+    results = directory / "alone.json"
+    env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    subprocess.run([sys.executable, str(PROGRAM), str(results)], check=True, timeout=DEADLINE_S, env=env)
     found: Cases = json.loads(results.read_text())
     return found
 
 
-@pytest.fixture(scope="module")
-def together(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Cases]:
+def run_together(orch: Orch, directory: Path) -> dict[str, Cases]:
     """What each case gives in each of two workers, by the worker's name."""
-    directory = tmp_path_factory.mktemp("together")
     script = directory / "train.py"
     script.write_text(
         "import os, runpy, sys\n"
         f"sys.argv[1:] = [f'{directory}/' + os.environ['ORCH_TASK'] + '.json']\n"
         f"runpy.run_path({str(PROGRAM)!r}, run_name='__main__')\n"
     )
-    program = Orch(directory, tmp_path_factory.mktemp("console"))
-    try:
-        program("up", script, "--workers", "2", timeout=500, check=0)
-    finally:
-        program.stop()
+    orch("up", script, "--workers", "2", timeout=DEADLINE_S, check=0)
     return {name: json.loads((directory / f"{name}.json").read_text()) for name in ("worker-0", "worker-1")}
 
 
-@pytest.mark.parametrize("name", cases())
-def test_two_workers_give_what_one_process_gives(alone: Cases, together: dict[str, Cases], name: str) -> None:
-    first, second = (together[worker][name] for worker in ("worker-0", "worker-1"))
-    assert "error" not in first, first["error"]
-    assert second == first, "the workers differ"
-    for key, value in alone[name].items():
-        is_exact = key in ("predicted", "shape")
-        if key not in ("of_the_workers", "lines"):
-            assert first[key] == (value if is_exact else pytest.approx(value, rel=2e-3, abs=2e-4)), key
+def differences(alone: dict[str, Any], first: dict[str, Any], second: dict[str, Any]) -> Iterator[str]:
+    """What of one case two workers do not give as one process does."""
+    if "error" in first:
+        yield first["error"]
+        return
+    if second != first:
+        yield f"the workers differ: {first} and {second}"
+    for key, value in alone.items():
+        if key in ("of_the_workers", "lines"):
+            continue
+        if first[key] != (value if key in ("predicted", "shape") else pytest.approx(value, rel=2e-3, abs=2e-4)):
+            yield f"{key}: {first[key]} in two workers, {value} in one process"
+
+
+# One test, so that only one process of pytest-xdist runs all of the cases.
+def test_two_workers_give_what_one_process_gives(orch: Orch, tmp_path: Path) -> None:
+    alone, together = run_alone(tmp_path), run_together(orch, tmp_path)
+    first, second = together["worker-0"], together["worker-1"]
+    assert set(alone) == set(first) == set(second) == set(cases())
+    assert {name: found for name in cases() if (found := list(differences(alone[name], first[name], second[name])))} == {}
 
 
 def test_every_case_has_its_row_in_the_docs() -> None:
@@ -70,6 +80,7 @@ def test_every_case_has_its_row_in_the_docs() -> None:
     assert set(re.findall(r"`(\w+)` \|$", text, re.MULTILINE)) == set(cases())
 
 
+@pytest.mark.usefixtures("warm_tensorflow")
 def test_fit_reports_to_whoever_asks(orch: Orch, script: Any) -> None:
     script("""
         import numpy as np, keras
