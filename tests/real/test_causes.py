@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -71,3 +72,21 @@ def test_a_worker_that_was_stopped_is_the_suspect_and_the_report_says_where_it_w
     )
     assert "orch:   worker-1 was in " in text
     assert "stopped because of it: worker-1\n" in text
+
+
+def test_two_workers_with_one_tf_config_of_their_own_are_told_where_it_was_set(orch: Orch, script: Script) -> None:
+    """As a script of a tutorial's has it in which the task was not changed: TensorFlow says no more than "Could not start gRPC server"."""
+    with socket.socket() as one, socket.socket() as other:
+        for each in (one, other):
+            each.bind(("127.0.0.1", 0))
+        addresses = [f"localhost:{each.getsockname()[1]}" for each in (one, other)]
+    text = f"""
+import json, os
+os.environ["TF_CONFIG"] = json.dumps({{"cluster": {{"worker": {addresses}}}, "task": {{"type": "worker", "index": 0}}}})
+import tensorflow as tf
+tf.distribute.MultiWorkerMirroredStrategy()
+"""
+    script(text, "train.py")
+    done = orch("up", "train.py", "-n", "2", "--grace", "1", timeout=200, check=1)
+    assert "Could not start gRPC server\n" in report(done.err)
+    assert "what to do: leave TF_CONFIG to orch: the task's was not the one that orch gave it (train.py:3 set it)" in report(done.err)
