@@ -106,3 +106,26 @@ def test_a_port_of_the_programs_own_is_not_shared_and_orchs_is(tmp_path: Path) -
     outcome = run(tmp_path, f"{SET}{swapped}{show}", env=env).check()
     assert outcome.out == "true\n"
     assert (outcome.log_dir / files.OTHER_TF_CONFIG).read_text() == "s.py:4 set it"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "given = os.environ.pop('TF_CONFIG')\nos.environ['TF_CONFIG'] = given",  # as TensorFlow's tutorial on several workers does
+        "del os.environ['TF_CONFIG']",
+        "given = os.environ['TF_CONFIG']\nos.environ['TF_CONFIG'] = OTHER\nos.environ['TF_CONFIG'] = given",
+        "os.environ['TF_CONFIG'] = os.environ['TF_CONFIG'].replace('127.0.0.1', 'localhost')",
+        "os.environ['TF_CONFIG'] = '{}'",
+    ],
+)
+def test_a_program_keeps_the_shared_port_unless_it_names_another(tmp_path: Path, text: str) -> None:
+    """Without TF_GRPC_REUSE_PORT TensorFlow cannot listen where the agent holds the port."""
+    show = "\nprint(os.environ.get('TF_GRPC_REUSE_PORT'))"
+    other = f"OTHER = {config('127.0.0.1:1')!r}\n"
+    assert run(tmp_path, SET + other + text + show, env={"TF_GRPC_REUSE_PORT": "true"}).check().out == "true\n"
+
+
+@pytest.mark.parametrize("name", ["socket", "resource"])
+def test_no_module_of_the_users_is_run_at_the_end(tmp_path: Path, name: str) -> None:
+    (tmp_path / f"{name}.py").write_text("print('the module of the user')\nraise SystemExit(3)\n")
+    assert run(tmp_path, TENSORFLOW).check().out == ""

@@ -2,7 +2,8 @@
 
 By hand such a program works, or TensorFlow says at once that it "Could not start gRPC server": two tasks with one address. Under
 orch a task waits for addresses at which nobody listens. So the agent is told where the program has set the variable, and a port that is
-not orch's is not shared.
+not orch's is not shared. While the variable is removed nothing else changes: TensorFlow's tutorial on several workers removes it and puts
+it back.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import sys
 
 from .. import files
+from .membership import own_port
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ class _Variables(dict[bytes, bytes]):
     def __init__(self, data: dict[bytes, bytes], given: str, log_dir: str) -> None:
         super().__init__(data)
         self._given, self._log_dir, self._pid = given, log_dir, os.getpid()
+        self._reuse: str | None = None  # what was taken out of TF_GRPC_REUSE_PORT
 
     def __setitem__(self, key: bytes, value: bytes) -> None:
         super().__setitem__(key, value)
@@ -57,13 +60,23 @@ class _Variables(dict[bytes, bytes]):
             if _essence(text) == _essence(self._given):
                 if os.path.exists(path):
                     os.unlink(path)
-                return
-            with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
-                file.write(f"{_caller()} {verb} it")
-            if not {*_addresses(text)} & {*_addresses(self._given)}:
-                os.environ.pop(_REUSE, None)
+            else:
+                with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
+                    file.write(f"{_caller()} {verb} it")
         except OSError:
             pass  # the disk is full, or the directory gone: nothing that the program needs is missing
+        try:
+            port = own_port(text)
+        except (ValueError, LookupError, AttributeError, TypeError):
+            return  # it names no port of this task's
+        self._share(port in _ports(self._given))
+
+    def _share(self, is_ours: bool) -> None:
+        """Have TensorFlow share the port of its task, as the agent holds it, or not."""
+        if is_ours and self._reuse is not None:
+            os.environ[_REUSE], self._reuse = self._reuse, None
+        elif not is_ours and _REUSE in os.environ:
+            self._reuse = os.environ.pop(_REUSE)
 
 
 def _essence(text: str) -> object:
@@ -75,11 +88,9 @@ def _essence(text: str) -> object:
         return text
 
 
-def _addresses(text: str) -> list[str]:
-    try:
-        return [address for addresses in json.loads(text)["cluster"].values() for address in addresses]
-    except (ValueError, LookupError, AttributeError, TypeError):
-        return []
+def _ports(text: str) -> set[int]:
+    """The ports of a TF_CONFIG of orch's. A host has many names, so a program may write one of orch's addresses in another way."""
+    return {int(address.rpartition(":")[2]) for addresses in json.loads(text)["cluster"].values() for address in addresses}
 
 
 def _caller() -> str:
