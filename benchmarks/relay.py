@@ -1,7 +1,8 @@
 """The log relay: 8 processes write 100 MB of numbered lines together, under orch and under honcho.
 
 For each: are all lines on the console, in order within their stream; how fast did they arrive there; and do the writers
-slow down when nobody reads the console. The clock runs from the first writer's first line to the launcher's end.
+slow down when nobody reads the console. The clock runs from the first writer's first line to the launcher's end. Then how long orch takes
+for 160 MB that are not text, from its start to its end, beside text.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ WRITERS = 8
 LINE_BYTES = len("writer 0 line 000000000 ") + 100 + 1
 LINE = re.compile(rb"writer (\d) line (\d{9}) x{100}(?!x)")
 DEADLINE_S = 300.0
+BINARY_MB = 160
+KINDS = {"text": "text", "third": "a third is not UTF-8", "random": "random bytes"}
 PAUSE_S = 20.0
 """How long the console stays unread for a launcher whose writers do not get done."""
 
@@ -93,6 +96,16 @@ def _read_late(process: subprocess.Popen[bytes], file: IO[bytes], directory: Pat
     return done
 
 
+def show_bytes(kind: str, megabytes: float) -> float:
+    """How many seconds `orch up` takes whose writers write so much of that kind (see ``write_bytes.py``) together."""
+    script = [str(PROGRAMS / "write_bytes.py"), str(int(megabytes * 1e6 / WRITERS)), kind]
+    with tempfile.TemporaryDirectory() as directory, open(Path(directory, "console"), "wb") as console:
+        argv = [*orch_command(), "up", "--no-python", sys.executable, "--workers", str(WRITERS), "--", *script]
+        begun = time.monotonic()
+        subprocess.run(argv, cwd=directory, env=environment(), stdout=console, stderr=subprocess.DEVNULL, check=True, timeout=DEADLINE_S)
+        return time.monotonic() - begun
+
+
 def check(console: Path, lines: int) -> str:
     """What is wrong with the console's lines: ``all lines, in order`` if nothing is."""
     seen: list[list[int]] = [[] for _ in range(WRITERS)]
@@ -139,6 +152,13 @@ def main() -> None:
     if len(commands) == 2:
         pairs = zip(free["honcho"], free["orch"], strict=True)
         print(f"throughput, orch ÷ honcho: {spread([theirs.total_s / mine.total_s for theirs, mine in pairs], '{:.2f}')}")
+
+    shown = {kind: [show_bytes(kind, BINARY_MB) for _ in range(rounds)] for kind in KINDS}
+    cells = (
+        (KINDS[kind], spread(took, "{:.1f}"), spread([one / least for one, least in zip(took, shown["text"], strict=True)], "{:.1f}"))
+        for kind, took in shown.items()
+    )
+    table((f"{WRITERS} writers, {BINARY_MB} MB, orch", "seconds", "÷ text"), list(cells))
 
 
 def slowdown(free: list[Relayed], paused: list[Relayed]) -> str:

@@ -31,18 +31,20 @@ _ESCAPE = b"\x1b"
 # for each is several times faster than a regular expression or bytes.translate over the same block.
 _SUSPECTS = [bytes([code]) for code in (*range(9), *range(11, 32), 0x7F, 0xC2)]
 _SGR = re.compile(r"\x1b\[[0-9;:]*m")
+# All alternatives begin after the one escape, so that the next one is found at the speed of memchr.
 _COMMANDS = re.compile(
-    r"(\x1b\[[0-9;:]*m)"  # 1: SGR
-    r"|(\x1b\[[0-?]*[ -/]*[@-~]"  # 2: other CSI commands,
-    r"|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)"  # OSC, DCS and their kin up to their end,
-    r"|\x1b[ -/]*[0-OQ-WYZ\\`-~])"  # and short escape sequences
-    r"|\x1b"  # no group: an escape that begins nothing
+    r"\x1b(?:"
+    r"(\[[0-9;:]*m)"  # 1: SGR
+    r"|(\[[0-?]*[ -/]*[@-~]"  # 2: other CSI commands,
+    r"|[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)"  # OSC, DCS and their kin up to their end,
+    r"|[ -/]*[0-OQ-WYZ\\`-~])"  # and short escape sequences
+    r")?"  # no group: an escape that begins nothing
 )
-# Characters that show nothing, and control characters that are shown. A replacement of each one that is there takes a small part of the
-# time that one regular expression with a function for what it finds takes over binary output.
+# Characters that show nothing, and control characters that are shown.
 _TAMED = dict.fromkeys("\x00\x07\x08\x7f", "") | {
     chr(code): f"\\x{code:02x}" for code in (*range(1, 7), *range(11, 27), *range(28, 32), *range(128, 160))
 }
+_CONTROL = re.compile(f"([{re.escape(''.join(_TAMED))}])")
 _UNFINISHED = re.compile(
     rb"(?:[\xc2-\xdf]|[\xe0-\xef][\x80-\xbf]?|[\xf0-\xf4][\x80-\xbf]{0,2}|\x1b(?:\[[0-?]*[ -/]*)?)\Z",
 )
@@ -221,11 +223,13 @@ def _decoded(block: bytes) -> str:
 def _tamed(text: str) -> str:
     """Text in which nothing but SGR sequences commands a terminal."""
     if "\x1b" in text:
-        text = _COMMANDS.sub(lambda found: found[1] or ("" if found[2] else "\\x1b"), text)
-    for control, shown in _TAMED.items():
-        if control in text:
-            text = text.replace(control, shown)
-    return text
+        text = _COMMANDS.sub(lambda found: found[0] if found[1] else "" if found[2] else "\\x1b", text)
+    # Over binary output this takes a tenth of the time of str.translate or of a replacement of one character after the other.
+    parts = _CONTROL.split(text)
+    if len(parts) == 1:
+        return text
+    parts[1::2] = map(_TAMED.__getitem__, parts[1::2])
+    return "".join(parts)
 
 
 def _closed(line: str) -> str:
