@@ -1,12 +1,13 @@
 """What orch does for programs that train with Keras 3: `fit` works with several workers, and says how far it is.
 
-Everything here waits until the program imports Keras, and takes effect in Keras's own functions, so that a script needs no change.
-docs/keras.md says what works under which strategy.
+Everything here waits until the program has imported Keras, and takes effect in Keras's own functions, so that a script needs no change
+and a program without Keras pays nothing. docs/keras.md says what works under which strategy.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 
 from .. import imports
 
@@ -17,26 +18,41 @@ if TYPE_CHECKING:
 
 
 def apply_soon(settings: dict[str, Any]) -> None:
-    """Apply settings, the JSON of a `KerasSettings`, as soon as Keras is imported."""
+    """Apply settings, the JSON of a `KerasSettings`, as soon as Keras is imported; at once in a fork of what has imported it."""
+
+    def apply(keras: ModuleType) -> None:
+        try:
+            _apply(reports=settings.get("report", True))
+        except Exception as error:  # a Keras that is made otherwise must still work as it does by hand
+            version = getattr(keras, "__version__", "of unknown version")
+            print(f"orch: Keras {version} is left as it is: {type(error).__name__}: {error}", file=sys.stderr)
+
     if settings.get("mode") != "off":
-        imports.before(("tensorflow", "keras"), lambda: _apply(settings))
+        imports.after("keras", apply)
 
 
-def _apply(settings: dict[str, Any]) -> None:
-    # Only here: a program without TensorFlow is not to pay for these imports, nor to find their modules in place of its own.
+def _apply(*, reports: bool) -> None:
+    trainer = sys.modules.get("keras.src.backend.tensorflow.trainer")
+    if trainer is None:  # Keras 2, or another backend than TensorFlow
+        return
+    from keras.src import callbacks as keras_callbacks
+    from keras.src.saving import saving_api
+    from keras.src.utils import file_utils
+
     from . import callbacks, fit, saving
 
     has_others = "TF_CONFIG" in os.environ
     if has_others:
-        fit.mend_soon()
-        saving.mend_soon()
-    callbacks.mend_soon(with_others=has_others, reports=settings.get("report", True))
-    imports.after("tensorflow.python.distribute.values", _let_variables_be_numbers)
+        fit.mend(trainer)
+        saving.mend(saving_api, file_utils)
+    callbacks.mend(keras_callbacks, with_others=has_others, reports=reports)
+    _let_variables_be_numbers()
 
 
-def _let_variables_be_numbers(module: ModuleType) -> None:
+def _let_variables_be_numbers() -> None:
     """`int(optimizer.iterations)` and `float(optimizer.learning_rate)`, which work without a strategy, work with one."""
-    variable: Any = module.DistributedVariable
+    from tensorflow.python.distribute import values
+
     for name, kind in (("__int__", int), ("__float__", float)):
-        if not hasattr(variable, name):
-            setattr(variable, name, lambda self, kind=kind: kind(self.numpy()))
+        if not hasattr(values.DistributedVariable, name):
+            setattr(values.DistributedVariable, name, lambda self, kind=kind: kind(self.numpy()))

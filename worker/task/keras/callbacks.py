@@ -14,37 +14,29 @@ import contextlib
 import os
 import time
 
-from .. import imports
 from .fit import named_like, works_with_others
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import ModuleType
     from typing import Any
 
-_CALLBACKS = "keras.src.callbacks"
 REPORT_S = 1.0
 """The shortest time between two reports of a training's progress."""
 
 
-def mend_soon(*, with_others: bool, reports: bool) -> None:
-    """Mend the callbacks as soon as they are imported.
+def mend(callbacks: Any, *, with_others: bool, reports: bool) -> None:
+    """Mend the module of Keras's callbacks.
 
-    `with_others`: the task is one of several workers. `reports`: `fit` says how far it is by `worker.report`.
+    `with_others`: the task is one of several. `reports`: `fit` says how far it is by `worker.report`.
     """
-
-    def mend(module: ModuleType) -> None:
-        callbacks: Any = module
-        first, last = [], []
-        if with_others:
-            _let_one_write(callbacks)
-            first.append(_shared_statistics(callbacks.Callback))
-            last.append(_agreement(callbacks.Callback))
-        if reports:
-            last.append(_progress(callbacks.Callback))
-        _add_to_fit(callbacks.CallbackList, first, last)
-
-    imports.after(_CALLBACKS, mend)
+    first, last = [], []
+    if with_others:
+        _let_one_write(callbacks)
+        first.append(_shared_statistics(callbacks.Callback))
+        last.append(_agreement(callbacks.Callback))
+    if reports:
+        last.append(_progress(callbacks.Callback))
+    _add_to_fit(callbacks.CallbackList, first, last)
 
 
 def _add_to_fit(callback_list: Any, first: list[Any], last: list[Any]) -> None:

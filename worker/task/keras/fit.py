@@ -7,23 +7,19 @@ What fails, in keras/src/backend/tensorflow/trainer.py (keras#20585; every Keras
 * Several steps for each execution (`steps_per_execution`) put a distributed iterator into a loop of the graph, which TensorFlow
   refuses; and XLA (`jit_compile=True`) cannot compile what the workers say to each other.
 
-The mends are made right after that module is imported, and take effect for this strategy alone: under every other one, and with one
-worker, Keras's own functions run. A Keras whose functions are not those that orch knows stays as it is, and a line on stderr says so.
+The mends take effect for this strategy alone: under every other one, and with one worker, Keras's own functions run. A Keras whose
+functions are not those that orch knows stays as it is, and a line on stderr says so.
 """
 
 from __future__ import annotations
 
 import sys
 
-from .. import imports
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import ModuleType
     from typing import Any
 
-TRAINER = "keras.src.backend.tensorflow.trainer"
 KNOWN = {
     "TensorFlowTrainer._maybe_symbolic_build": (
         "",  # 3.3 and 3.4 have no such function
@@ -36,25 +32,36 @@ KNOWN = {
 """The functions that are replaced, and the first digits of the SHA-256 of their source in the versions of Keras that were tested."""
 
 
-def mend_soon() -> None:
-    """Mend Keras 3 as soon as its trainer for TensorFlow is imported; at once in a task that was forked with Keras in it."""
-    imports.after(TRAINER, mend)
+class _Known:
+    """Whether the functions of Keras that are to be replaced are those that orch knows; they are looked at when that first matters."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._real = {name: _find(trainer, name) for name in KNOWN}
+        self._is_known: bool | None = None
+
+    def __call__(self, strategy: Any) -> bool:
+        """Whether the mends are to work under this strategy."""
+        if not works_with_others(strategy):
+            return False
+        if self._is_known is None:
+            self._is_known = all(fingerprint(self._real[name]) in known for name, known in KNOWN.items())
+            if not self._is_known:
+                version = getattr(sys.modules.get("keras"), "__version__", "")
+                print(
+                    f"orch: fit() of Keras {version} is left as it is, which may fail with several workers: orch knows Keras 3.3 to 3.15; "
+                    "with another one, --keras legacy (tf-keras) or a training loop of your own works",
+                    file=sys.stderr,
+                )
+        return self._is_known
 
 
-def mend(trainer: ModuleType) -> None:
-    """Replace what fails in the module of Keras's trainer, if every function there is one that orch knows."""
-    if not all(fingerprint(_find(trainer, name)) in known for name, known in KNOWN.items()):
-        version = getattr(sys.modules.get("keras.src.version"), "__version__", "")
-        print(
-            f"orch: fit() of Keras {version} is left as it is, which may fail with several workers: orch knows Keras 3.3 to 3.15; "
-            "with another one, --keras legacy (tf-keras) or a training loop of your own works",
-            file=sys.stderr,
-        )
-        return
-    _mend_build(trainer)
-    _mend_reduce(trainer)
+def mend(trainer: Any) -> None:
+    """Replace what fails in the module of Keras's trainer. What takes the place of a function calls that, wherever it is not wanted."""
+    is_wanted = _Known(trainer)
+    _mend_build(trainer, is_wanted)
+    _mend_reduce(trainer, is_wanted)
     for kind in ("train", "test"):
-        _mend_steps(trainer, kind)
+        _mend_steps(trainer, kind, is_wanted)
 
 
 def fingerprint(function: Any) -> str:
@@ -91,14 +98,14 @@ def _find(module: Any, name: str) -> Any:
     return module
 
 
-def _mend_build(trainer: Any) -> None:
+def _mend_build(trainer: Any, is_wanted: _Known) -> None:
     """Build the model from what is known of the data's shapes: to take a batch for that would lose one of a generator's."""
     real = getattr(trainer.TensorFlowTrainer, "_maybe_symbolic_build", None)
     if real is None:
         return
 
     def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
-        if iterator is not None and works_with_others(self._distribute_strategy):
+        if iterator is not None and is_wanted(self._distribute_strategy):
             data_batch = trainer.tree.map_structure(_of_first_replica, iterator._distributed_dataset.element_spec)
             iterator = None
         real(self, iterator, data_batch)
@@ -112,26 +119,26 @@ def _of_first_replica(spec: Any) -> Any:
     return parts[0] if parts else spec
 
 
-def _mend_reduce(trainer: Any) -> None:
+def _mend_reduce(trainer: Any, is_wanted: _Known) -> None:
     """Take the mean of each value over all replicas of all workers, element by element."""
     real = trainer.reduce_per_replica
 
     def reduce_per_replica(values: Any, strategy: Any, reduction: str) -> Any:
-        if reduction in ("auto", "mean") and works_with_others(strategy):
+        if reduction in ("auto", "mean") and is_wanted(strategy):
             return trainer.tree.map_structure(lambda value: strategy.reduce("MEAN", value, axis=None), values)
         return real(values, strategy, reduction)
 
     trainer.reduce_per_replica = named_like(real, reduce_per_replica)
 
 
-def _mend_steps(trainer: Any, kind: str) -> None:
+def _mend_steps(trainer: Any, kind: str, is_wanted: _Known) -> None:
     """Run the steps of one execution one by one, and without XLA. `kind`: ``train`` or ``test``."""
     name, function_name = f"make_{kind}_function", f"{kind}_function"
     real = getattr(trainer.TensorFlowTrainer, name)
 
     def make_function(self: Any, force: bool = False) -> Any:
         is_made = getattr(self, function_name) is not None and not force
-        if is_made or not works_with_others(self.distribute_strategy):
+        if is_made or not is_wanted(self.distribute_strategy):
             return real(self, force)
         if self.jit_compile:
             _say_once("jit_compile=True is left out: XLA cannot compile what the workers of MultiWorkerMirroredStrategy say to each other")

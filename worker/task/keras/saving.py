@@ -8,30 +8,22 @@ from __future__ import annotations
 
 import os
 
-from .. import imports
 from .fit import named_like, works_with_others
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import ModuleType
     from typing import Any
 
 
-def mend_soon() -> None:
-    """Mend `Model.save`, `Model.save_weights` and the making of their directories as soon as Keras's modules for them are imported."""
-    imports.after("keras.src.saving.saving_api", _save_aside)
-    imports.after("keras.src.utils.file_utils", _make_directories_together)
-
-
-def _save_aside(module: ModuleType) -> None:
+def mend(saving: Any, files: Any) -> None:
+    """Mend `Model.save` and `Model.save_weights` in the module `saving_api`, and the making of directories in the module `file_utils`."""
     for name in ("save_model", "save_weights"):
-        setattr(module, name, _aside(getattr(module, name)))
+        setattr(saving, name, _aside(getattr(saving, name)))
+    files.makedirs = _made_together(files.makedirs)
 
 
-def _make_directories_together(module: ModuleType) -> None:
+def _made_together(real: Any) -> Any:
     """Callbacks look whether a directory is there and then make it. Another worker may have made it between the two."""
-    files: Any = module
-    real = files.makedirs
 
     def makedirs(path: Any) -> None:
         try:
@@ -40,7 +32,7 @@ def _make_directories_together(module: ModuleType) -> None:
             if not os.path.isdir(path):
                 raise
 
-    files.makedirs = named_like(real, makedirs)
+    return named_like(real, makedirs)
 
 
 def _aside(real: Any) -> Any:
