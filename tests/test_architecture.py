@@ -91,6 +91,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "worker.host": (
         *("worker.contract", "worker.channel", "worker.clock", "worker.cores", "worker.directory", "worker.files", "worker.task"),
         *("worker.disclosure", "worker.excerpts", "worker.task_environment"),
+        "worker.keras_settings",
     ),
     "worker": ("worker.contract", "worker.channel", "worker.task"),
 }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..model.remedies import install_keras_2
+from worker.keras_settings import LEGACY, install_keras_2, is_legacy
+
 from ..model.strategies import STRATEGIES, named
 from .facts import HostReport, Machine, Python, TensorFlow
 from .finding import Finding, Wanted, error, note, warning
@@ -79,11 +80,11 @@ def _tensorflow(found: TensorFlow) -> Iterator[Finding]:
 
 
 def _keras(found: TensorFlow, facts: HostReport, wanted: Wanted) -> Iterator[Finding]:
-    asked = wanted.env.get("TF_USE_LEGACY_KERAS", facts.machine.environment.get("TF_USE_LEGACY_KERAS", "") if facts.machine else "")
+    asked = wanted.env.get(LEGACY, facts.machine.environment.get(LEGACY, "") if facts.machine else "")
     install = install_keras_2(facts.python.executable if facts.python else "", found.version)
     if not found.keras:
         why = found.keras_problem
-        if asked.lower() in ("1", "true") and not found.tf_keras:
+        if is_legacy({LEGACY: asked}) and not found.tf_keras:
             what = "TF_USE_LEGACY_KERAS=1 is set and tf-keras is not installed"
             yield error("keras", what, why, f"{install}, or unset TF_USE_LEGACY_KERAS")
         else:
@@ -98,7 +99,7 @@ def _keras(found: TensorFlow, facts: HostReport, wanted: Wanted) -> Iterator[Fin
             "keras",
             f"tf.keras is Keras {found.keras}, whose Model.fit {why}",
             "custom training loops work, with Keras models too",
-            f"for fit, Keras 2: {install}, and --env TF_USE_LEGACY_KERAS=1",
+            f"for fit, Keras 2: {install}, and --keras legacy",
         )
 
 

@@ -22,6 +22,7 @@ from worker.contract import (
     TaskOrder,
     TaskSettings,
 )
+from worker.keras_settings import LEGACY
 from worker.records import dataclass
 from worker.task_environment import default_environment, tf_config_text
 
@@ -139,7 +140,7 @@ def programs(spec: ClusterSpec) -> tuple[Program, ...]:
     return tuple(dict.fromkeys(Program(program.kind, program.target) for program in found))
 
 
-_SEARCHED = ("HOME", "PATH", "TF_USE_LEGACY_KERAS")
+_SEARCHED = ("HOME", "PATH", LEGACY)
 
 
 def search_envs(spec: ClusterSpec) -> tuple[dict[str, str], ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from worker.contract import DATA_SERVICE, Evidence
+from worker.keras_settings import install_keras_2
 from worker.records import dataclass
 
 from .cluster import TaskStatus
@@ -31,7 +32,7 @@ class Remedy:
 
 _MISSING_NAME = "AttributeError|ImportError|ModuleNotFoundError"
 _REFUSED_ARGUMENT = "TypeError|ValueError"
-_USE_KERAS_2 = "or use Keras 2: {keras_2}, and --env TF_USE_LEGACY_KERAS=1"
+_USE_KERAS_2 = "or use Keras 2: {keras_2}, and --keras legacy"
 
 # Some of the 351 names that tf.compat.v1 has and tf has not, those with which scripts begin; and the same for tf.train and others.
 _TENSORFLOW_1 = (
@@ -184,7 +185,8 @@ REMEDIES = (
     Remedy(
         "ValueError",
         r"Attempt to convert a value \(PerReplica:[\s\S]*unsupported type|Invalid reduction dimension 0 for input with 0 dimensions",
-        "fit() of Keras 3 does not work on several workers: write the training loop yourself (examples/mwms_custom_loop.py), "
+        "fit() of Keras 3 does not work on several workers unless orch mends it, which it does for the versions of docs/keras.md and not "
+        "with --keras off: write the training loop yourself (examples/mwms_custom_loop.py), "
         f"{_USE_KERAS_2}",
     ),
     Remedy(
@@ -227,16 +229,6 @@ _BY_CODE = {
 def of_stalled(name: str) -> str:
     """The remedy where a task is missed by its peers, though it has not ended."""
     return f"find out what held {name} up: where it was, and its log; a stalled task often waits for input or for a lock"
-
-
-def install_keras_2(python: str, tensorflow: str) -> str:
-    """The command that installs Keras 2 beside this version of TensorFlow.
-
-    tf-keras depends on the package ``tensorflow``, which pip would install over ``tensorflow-cpu``: tf-keras 2.21 onto 2.21 of that did so.
-    """
-    minor = ".".join(tensorflow.split(".")[:2])
-    version = f"{minor}.0" if minor.replace(".", "").isdigit() else "MAJOR.MINOR.0"  # of TensorFlow, if nobody has found it
-    return f"{python or 'python'} -m pip install --no-deps 'tf-keras~={version}'"
 
 
 def find(task: TaskStatus, *, serves: bool = False) -> str:

@@ -445,3 +445,10 @@ def test_a_second_down_says_so_and_does_no_harm(orch: Orch, script: Script) -> N
 
 def test_an_error_that_repeats_what_a_host_said_does_not_command_the_terminal() -> None:
     assert cli._complaint(OrchError("it said: \x1b[2J\x1b[31mred\x01\nand more")) == "Error: it said: red\\x01\n       and more"
+
+
+def test_two_versions_of_keras_are_refused_together(orch: Orch, script: Callable[..., Path]) -> None:
+    script("print(1)")
+    done = orch.in_process("up", "script.py", "--keras", "v3", "--env", "TF_USE_LEGACY_KERAS=1")
+    assert done.code == 2
+    assert "keras: v3 and TF_USE_LEGACY_KERAS=1 in defaults.env ask for two versions of Keras" in done.err

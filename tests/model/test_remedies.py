@@ -11,6 +11,7 @@ import pytest
 
 from orchestrator.model import remedies
 from orchestrator.model.cluster import TaskStatus
+from worker import keras_settings
 from worker.contract import Evidence, Failure
 
 TF = "tensorflow.python.framework.errors_impl."
@@ -89,7 +90,7 @@ FAILURES = [
     ("ModuleNotFoundError", "No module named 'tf_keras'", INSTALL),
     ("AttributeError", "module 'keras.callbacks' has no attribute 'experimental'", "tf.keras.callbacks.BackupAndRestore"),
     ("ImportError", "`keras.optimizers.legacy` is not supported in Keras 3. When using `tf.keras`, to continue", "without `legacy`"),
-    ("AttributeError", "'Mean' object has no attribute 'reset_states'", f"has reset_state(); or use Keras 2: {INSTALL}, and --env TF_USE"),
+    ("AttributeError", "'Mean' object has no attribute 'reset_states'", f"has reset_state(); or use Keras 2: {INSTALL}, and --keras"),
     ("AttributeError", "'Adam' object has no attribute 'lr'", "an optimizer of Keras 3 has no lr: it has learning_rate"),
     ("AttributeError", "'Sequential' object has no attribute 'fit_generator'", "a method of Keras 2's"),
     ("ValueError", "The filename must end in `.weights.h5`. Received: filepath=w", "add .weights.h5 to the name"),
@@ -123,9 +124,9 @@ def _is_of(remedy: remedies.Remedy, found: str) -> bool:
 
 
 def test_where_the_version_of_tensorflow_is_not_known_the_command_says_so() -> None:
-    assert remedies.install_keras_2("", "") == "python -m pip install --no-deps 'tf-keras~=MAJOR.MINOR.0'"
-    assert remedies.install_keras_2("/p", "of unknown version") == "/p -m pip install --no-deps 'tf-keras~=MAJOR.MINOR.0'"
-    assert remedies.install_keras_2("/p", "2.22.0-rc1") == "/p -m pip install --no-deps 'tf-keras~=2.22.0'"
+    assert keras_settings.install_keras_2("", "") == "python -m pip install --no-deps 'tf-keras~=MAJOR.MINOR.0'"
+    assert keras_settings.install_keras_2("/p", "of unknown version") == "/p -m pip install --no-deps 'tf-keras~=MAJOR.MINOR.0'"
+    assert keras_settings.install_keras_2("/p", "2.22.0-rc1") == "/p -m pip install --no-deps 'tf-keras~=2.22.0'"
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import ast
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 
+from ..keras_settings import LEGACY, install_keras_2, is_legacy
 from . import look
 from .import_path import import_path
 
-LEGACY = "TF_USE_LEGACY_KERAS"
 _GONE = {
     "optimizers.legacy": "tf.keras.optimizers.legacy",
     "callbacks.experimental": "tf.keras.callbacks.experimental",
@@ -22,12 +22,7 @@ _GONE = {
     "estimator.model_to_estimator": "tf.keras.estimator",
 }
 """The ends of names that only Keras 2 has, and the names as users know them."""
-_METHODS = ("fit_generator", "evaluate_generator", "predict_generator", "predict_classes", "predict_proba")
-
-
-def is_legacy(env: Mapping[str, str]) -> bool:
-    """Whether a task with this environment takes Keras 2 for Keras (tensorflow/python/util/lazy_loader.py, `_KerasLazyLoader`)."""
-    return env.get(LEGACY, "").lower() in ("1", "true")
+_METHODS = ("fit_generator", "evaluate_generator", "predict_generator")
 
 
 def find_problem(env: Mapping[str, str], cwd: str) -> str | None:
@@ -40,24 +35,20 @@ def find_problem(env: Mapping[str, str], cwd: str) -> str | None:
             return None
     except Exception:  # whatever an import hook has met; the task will say it
         return None
-    version = look.find_tensorflow([env], cwd) or ""
-    minor = ".".join(version.split(".")[:2])
-    wanted = f"'tf-keras~={minor}.0'" if minor.replace(".", "").isdigit() else "tf-keras, of TensorFlow's minor version"
-    return (
-        f"{LEGACY}={env[LEGACY]} asks for Keras 2 (--keras legacy), and tf-keras is not installed for {sys.executable}: "
-        f"{sys.executable} -m pip install --no-deps {wanted}"
-    )
+    install = install_keras_2(sys.executable, look.find_tensorflow([env], cwd) or "")
+    return f"Keras 2 is asked for ({LEGACY}={env[LEGACY]}), and tf-keras is not installed for {sys.executable}: {install}"
 
 
 def find_keras_2(sources: Iterable[tuple[str, ast.AST]]) -> Iterator[tuple[str, int, str]]:
     """What only Keras 2 has, the first of it in each of these files: the path, the line and the name."""
     for path, tree in sources:
-        found = sorted(_uses(tree)) if _imports_keras(tree) else []
+        found = sorted(_uses(tree)) if imports_keras(tree) else []
         if found:
             yield path, *found[0]
 
 
-def _imports_keras(tree: ast.AST) -> bool:
+def imports_keras(tree: ast.AST) -> bool:
+    """Whether a file imports Keras, or TensorFlow, which brings it."""
     for node in ast.walk(tree):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []

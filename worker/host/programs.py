@@ -13,6 +13,7 @@ import zipimport
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..contract import Program, TemplateOrder
+from ..keras_settings import is_legacy
 from . import keras_use, look
 from .import_path import import_path, python_path
 
@@ -25,8 +26,9 @@ def find_problems(programs: Sequence[Program], cwd: str, envs: Sequence[Mapping[
     if not os.path.isdir(cwd):
         return [f"the working directory {cwd!r} does not exist"]
     found = [_find_problem(program, cwd, envs) for program in programs]
-    if any(program.kind in ("script", "module") for program in programs):
-        found += [keras_use.find_problem(env, cwd) for env in envs]
+    missing = [keras_use.find_problem(env, cwd) for env in envs]
+    if all(missing) and any(keras_use.imports_keras(tree) for program in programs for _, tree in _sources(program, cwd, envs[0])):
+        found += missing
     return list(dict.fromkeys(problem for problem in found if problem))
 
 
@@ -50,7 +52,7 @@ _OWN_CLUSTER = re.compile(
 
 def find_keras_2(programs: Iterable[Program], cwd: str, envs: Sequence[Mapping[str, str]]) -> list[str]:
     """What only Keras 2 has in these programs, where a task takes Keras 3: a sentence for each file."""
-    if all(keras_use.is_legacy(env) for env in envs):
+    if all(is_legacy({**os.environ, **env}) for env in envs):
         return []
     sources = [source for program in programs for source in _sources(program, cwd, envs[0])]
     found = [

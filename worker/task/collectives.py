@@ -55,7 +55,7 @@ def _beat(module: Any, seconds: float) -> None:
         if not config.heartbeat_timeout_in_ms:
             config.heartbeat_timeout_in_ms = milliseconds
 
-    context.configure_coordination_service = _named_like(configure, configure_coordination_service)
+    context.configure_coordination_service = imports.named_like(configure, configure_coordination_service)
 
 
 def _communicate(module: Any, timeout_s: float | None = None, implementation: str = "auto") -> None:
@@ -69,10 +69,4 @@ def _communicate(module: Any, timeout_s: float | None = None, implementation: st
             communication_options = ours.merge(communication_options)
         init(self, container_strategy, cluster_resolver, communication_options, *args, **kwargs)
 
-    extended.__init__ = _named_like(init, __init__)
-
-
-def _named_like(real: Any, ours: Any) -> Any:
-    import functools  # which TensorFlow has imported by now
-
-    return functools.wraps(real)(ours)
+    extended.__init__ = imports.named_like(init, __init__)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from worker.contract import DATA_SERVICE, TASK_TYPES
+from worker.keras_settings import LEGACY, is_legacy
 from worker.records import dataclass
 
 from ...errors import Problem
@@ -113,6 +114,14 @@ def _enough_slots(draft: Draft) -> Problem | None:
     return Problem(draft.place(key), f"{key}: {problem}", slots.MORE_SLOTS) if problem else None
 
 
+def _one_keras(draft: Draft) -> Problem | None:
+    mode, asked = draft.given.get("keras", {}).get("mode", ""), draft.given.get("defaults", {}).get("env", {})
+    if mode not in ("v3", "legacy") or LEGACY not in asked or is_legacy(asked) == (mode == "legacy"):
+        return None
+    message = f"keras: {mode} and {LEGACY}={asked[LEGACY]} in defaults.env ask for two versions of Keras"
+    return Problem(draft.place("keras.mode"), message, "say one of them")
+
+
 _COUNTS = ("strategy", *(f"tasks.{kind}.count" for kind in TASK_TYPES))
 RULES: tuple[tuple[tuple[str, ...], Callable[[Draft], Problem | None]], ...] = (
     (PROGRAM_KINDS, _one_program),
@@ -121,6 +130,7 @@ RULES: tuple[tuple[tuple[str, ...], Callable[[Draft], Problem | None]], ...] = (
     ((*_COUNTS, "ports", "backend"), _ports_for_all),
     (("backend",), _backend_is_whole),
     ((*_COUNTS, "backend"), _enough_slots),
+    (("keras.mode", "defaults.env"), _one_keras),
 )
 """Each rule with the paths it reads: a rule is not asked about values that are already known to be wrong."""
 

@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from worker.contract import DATA_SERVICE, Program
+from worker.keras_settings import LEGACY
 
 from ...errors import Problem, SpecError
 from . import cluster_rules
@@ -27,7 +28,7 @@ LOG_LEVEL_ENV = {
     "error": {"TF_CPP_MIN_LOG_LEVEL": "2"},
 }
 """What TensorFlow's runtime reads (xla/tsl/platform/default/logging.cc)."""
-KERAS_ENV = {"v3": {"TF_USE_LEGACY_KERAS": "0"}, "legacy": {"TF_USE_LEGACY_KERAS": "1"}}
+KERAS_ENV = {"v3": {LEGACY: "0"}, "legacy": {LEGACY: "1"}}
 """What decides which Keras `tf.keras` is (tensorflow/python/util/keras_deps and lazy_loader.py)."""
 
 

@@ -41,11 +41,11 @@ def _apply(*, reports: bool) -> None:
 
     from . import callbacks, fit, saving
 
-    has_others = "TF_CONFIG" in os.environ
-    if has_others:
-        fit.mend(trainer)
-        saving.mend(saving_api, file_utils)
-    callbacks.mend(keras_callbacks, with_others=has_others, reports=reports)
+    is_wanted = None
+    if "TF_CONFIG" in os.environ:
+        is_wanted = fit.mend(trainer)
+        saving.mend(saving_api, file_utils, is_wanted)
+    callbacks.mend(keras_callbacks, trainer, is_wanted, reports=reports)
     _let_variables_be_numbers()
 
 

@@ -1,7 +1,8 @@
-"""Keras 3's callbacks with several workers: one worker writes, the statistics are everybody's, and orch is told how far training is.
+"""Keras 3's callbacks with several workers: their files do not meet, the statistics are everybody's, and orch is told how far training is.
 
 Keras 2 had its callbacks know who the chief is (tf_keras/src/callbacks.py, `distributed_file_utils`). Keras 3 has not: every worker
-writes, renames and removes the same files. Here the chief alone writes, and every worker reads what the chief has written.
+writes, renames and removes the same files. Here the chief alone writes the backup of a training, which all read, and writes logs where
+the script says; the other workers write their logs into their own directories of the run. (`saving` keeps checkpoints apart.)
 
 Keras 3 makes the moving mean and variance of `BatchNormalization` a variable of each worker's own, and each worker moves it by what it
 alone has seen, so that the workers' models differ (keras/src/layers/normalization/batch_normalization.py; Keras 2 took the mean
@@ -14,89 +15,103 @@ import contextlib
 import os
 import time
 
-from .fit import named_like, works_with_others
+from ..imports import named_like
+from .fit import say_once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
+
+    Wanted = Callable[[Any], bool]
+    """Whether Keras is to be mended under this strategy: `fit.Known`."""
 
 REPORT_S = 1.0
 """The shortest time between two reports of a training's progress."""
 
 
-def mend(callbacks: Any, *, with_others: bool, reports: bool) -> None:
+def mend(callbacks: Any, trainer: Any, is_wanted: Wanted | None, *, reports: bool) -> None:
     """Mend the module of Keras's callbacks.
 
-    `with_others`: the task is one of several. `reports`: `fit` says how far it is by `worker.report`.
+    `is_wanted`: None in a task that has no others beside it. `reports`: `fit` says how far it is by `worker.report`.
     """
     first, last = [], []
-    if with_others:
-        _let_one_write(callbacks)
-        first.append(_shared_statistics(callbacks.Callback))
-        last.append(_agreement(callbacks.Callback))
+    if is_wanted is not None:
+        _keep_apart(callbacks, is_wanted)
+        first.append(_shared_statistics(callbacks.Callback, is_wanted))
+        last.append(_agreement(callbacks.Callback, is_wanted))
     if reports:
         last.append(_progress(callbacks.Callback))
-    _add_to_fit(callbacks.CallbackList, first, last)
+    _add_to_fit(callbacks.CallbackList, trainer.TensorFlowTrainer, first, last)
 
 
-def _add_to_fit(callback_list: Any, first: list[Any], last: list[Any]) -> None:
-    """Let each `fit` have these callbacks before and behind its own."""
-    real = callback_list.__init__
+def _add_to_fit(callback_list: Any, trainer: Any, first: list[Any], last: list[Any]) -> None:
+    """Let each `fit` have these callbacks before and behind its own. A list that a program makes for a loop of its own stays as it is."""
+    real_fit, real_init = trainer.fit, callback_list.__init__
+    is_awaited: list[bool] = []
+    """For each `fit` that is going on: whether it has yet to make its list."""
+
+    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        is_awaited.append(True)
+        try:
+            return real_fit(self, *args, **kwargs)
+        finally:
+            is_awaited.pop()
 
     def __init__(self: Any, callbacks: Any = None, add_history: bool = False, *args: Any, **kwargs: Any) -> None:
-        if add_history:
+        if add_history and is_awaited and is_awaited[-1]:
+            is_awaited[-1] = False
             given = callbacks if isinstance(callbacks, (list, tuple)) else [] if callbacks is None else [callbacks]
             callbacks = [*(make() for make in first), *given, *(make() for make in last)]
-        real(self, callbacks, add_history, *args, **kwargs)
+        real_init(self, callbacks, add_history, *args, **kwargs)
 
-    callback_list.__init__ = named_like(real, __init__)
-
-
-# --- one worker writes -------------------------------------------------------------------------
+    trainer.fit = named_like(real_fit, fit)
+    callback_list.__init__ = named_like(real_init, __init__)
 
 
-def _let_one_write(callbacks: Any) -> None:
-    if os.environ.get("ORCH_IS_CHIEF") != "1":
-        _wrap(callbacks.ModelCheckpoint, "_save_model", _without_writing)
-        for method in ("_save_model", "on_train_end"):  # the second one removes the backup
-            _wrap(callbacks.BackupAndRestore, method, lambda real, self, *args, **kwargs: None)
-        _wrap(callbacks.TensorBoard, "set_model", _into_own_directory)
-        _wrap(callbacks.CSVLogger, "on_train_begin", _into_nothing)
+# --- files that do not meet ----------------------------------------------------------------------
 
 
-def _wrap(owner: Any, name: str, wrapper: Any) -> None:
+def _keep_apart(callbacks: Any, is_wanted: Wanted) -> None:
+    if os.environ.get("ORCH_IS_CHIEF") == "1":
+        return
+    for method in ("_save_model", "on_train_end"):  # the second one removes the backup
+        _wrap(callbacks.BackupAndRestore, method, lambda real, self, *args, **kwargs: None, is_wanted)
+    _wrap(callbacks.TensorBoard, "set_model", _log_to_own_directory, is_wanted)
+    _wrap(callbacks.CSVLogger, "on_train_begin", _log_to_own_file, is_wanted)
+
+
+def _wrap(owner: Any, name: str, wrapper: Any, is_wanted: Wanted) -> None:
     """Call `wrapper(real, self, ...)` in place of a method, for models that are trained with others."""
     real = getattr(owner, name)
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         model = args[0] if name == "set_model" else self.model
-        if not works_with_others(model.distribute_strategy):
+        if not is_wanted(getattr(model, "distribute_strategy", None)):
             return real(self, *args, **kwargs)
         return wrapper(real, self, *args, **kwargs)
 
     setattr(owner, name, named_like(real, method))
 
 
-def _without_writing(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """All that a checkpoint does but the file: which epoch was the best one is everybody's to know."""
-    model = self.model
-    for name in ("save", "save_weights"):
-        object.__setattr__(model, name, lambda *_, **__: None)
-    try:
-        return real(self, *args, **kwargs)
-    finally:
-        for name in ("save", "save_weights"):
-            object.__delattr__(model, name)
-
-
-def _into_own_directory(real: Any, self: Any, model: Any) -> Any:
-    self.log_dir = os.path.join(os.environ.get("ORCH_LOG_DIR") or os.path.join(self.log_dir, os.environ["ORCH_TASK"]), "tensorboard")
+def _log_to_own_directory(real: Any, self: Any, model: Any) -> Any:
+    self.log_dir = _own(self.log_dir, "tensorboard")
     return real(self, model)
 
 
-def _into_nothing(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    self.filename = os.devnull
+def _log_to_own_file(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    self.filename = _own(self.filename, os.path.basename(self.filename))
     return real(self, *args, **kwargs)
+
+
+def _own(path: str, name: str) -> str:
+    """The place in this task's directory of the run that stands for a path which all workers have been given."""
+    directory = os.environ.get("ORCH_LOG_DIR", "")
+    own = os.path.join(directory, name)
+    if not directory or path == own:  # it has been moved by an earlier fit
+        return path
+    say_once(f"{path} is the chief's; this worker's is {own}")
+    return own
 
 
 # --- what is added to every fit ----------------------------------------------------------------
@@ -109,7 +124,7 @@ def _mean_over_workers(strategy: Any, value: float) -> float:
     return float(strategy.reduce("MEAN", tf.constant(value, tf.float64), axis=None))
 
 
-def _shared_statistics(base: Any) -> Any:
+def _shared_statistics(base: Any, is_wanted: Wanted) -> Any:
     class SharedStatistics(base):  # type: ignore[misc]
         """Sets the moving statistics of `BatchNormalization` to their mean over all workers, before they are used or saved."""
 
@@ -126,7 +141,7 @@ def _shared_statistics(base: Any) -> Any:
             import tensorflow as tf
 
             strategy = self.model.distribute_strategy
-            if not works_with_others(strategy):
+            if not is_wanted(strategy):
                 return
             for layer in self.model._flatten_layers():
                 if any(kind.__name__ == "BatchNormalization" for kind in type(layer).__mro__):
@@ -138,13 +153,13 @@ def _shared_statistics(base: Any) -> Any:
     return SharedStatistics
 
 
-def _agreement(base: Any) -> Any:
+def _agreement(base: Any, is_wanted: Wanted) -> Any:
     class Agreement(base):  # type: ignore[misc]
         """Has all workers begin at the same epoch, and leave `fit` together: behind `BackupAndRestore`, which some of them may not have."""
 
         def on_train_begin(self, logs: Any = None) -> None:
             strategy, epoch = self.model.distribute_strategy, float(self.model._initial_epoch or 0)
-            if works_with_others(strategy) and _mean_over_workers(strategy, epoch) != epoch:
+            if is_wanted(strategy) and _mean_over_workers(strategy, epoch) != epoch:
                 raise RuntimeError(
                     f"{os.environ.get('ORCH_TASK', 'this worker')} begins at epoch {epoch:g} and other workers at another one: give "
                     "BackupAndRestore to all workers, with a directory that all of them see"
@@ -152,7 +167,7 @@ def _agreement(base: Any) -> Any:
 
         def on_train_end(self, logs: Any = None) -> None:
             """The chief has removed its backup by now: no other worker looks for one in its next `fit` before that."""
-            if works_with_others(self.model.distribute_strategy):
+            if is_wanted(self.model.distribute_strategy):
                 _mean_over_workers(self.model.distribute_strategy, 0.0)
 
     return Agreement

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import sys
 
+from ..imports import named_like
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +34,7 @@ KNOWN = {
 """The functions that are replaced, and the first digits of the SHA-256 of their source in the versions of Keras that were tested."""
 
 
-class _Known:
+class Known:
     """Whether the functions of Keras that are to be replaced are those that orch knows; they are looked at when that first matters."""
 
     def __init__(self, trainer: Any) -> None:
@@ -55,13 +57,17 @@ class _Known:
         return self._is_known
 
 
-def mend(trainer: Any) -> None:
-    """Replace what fails in the module of Keras's trainer. What takes the place of a function calls that, wherever it is not wanted."""
-    is_wanted = _Known(trainer)
+def mend(trainer: Any) -> Known:
+    """Replace what fails in the module of Keras's trainer. What takes the place of a function calls that, wherever it is not wanted.
+
+    Returns what tells where it is wanted.
+    """
+    is_wanted = Known(trainer)
     _mend_build(trainer, is_wanted)
     _mend_reduce(trainer, is_wanted)
     for kind in ("train", "test"):
         _mend_steps(trainer, kind, is_wanted)
+    return is_wanted
 
 
 def fingerprint(function: Any) -> str:
@@ -78,13 +84,6 @@ def fingerprint(function: Any) -> str:
     return hashlib.sha256(source.rstrip("\n").encode() + b"\n").hexdigest()[:12]
 
 
-def named_like(real: Any, ours: Any) -> Any:
-    """Our function under the name and with the docstring of the one that it stands for."""
-    import functools  # which Keras has imported by now
-
-    return functools.wraps(real)(ours)
-
-
 def works_with_others(strategy: Any) -> bool:
     """Whether it is a MultiWorkerMirroredStrategy of more than one worker."""
     extended = getattr(strategy, "extended", None)
@@ -98,7 +97,7 @@ def _find(module: Any, name: str) -> Any:
     return module
 
 
-def _mend_build(trainer: Any, is_wanted: _Known) -> None:
+def _mend_build(trainer: Any, is_wanted: Known) -> None:
     """Build the model from what is known of the data's shapes: to take a batch for that would lose one of a generator's."""
     real = getattr(trainer.TensorFlowTrainer, "_maybe_symbolic_build", None)
     if real is None:
@@ -119,7 +118,7 @@ def _of_first_replica(spec: Any) -> Any:
     return parts[0] if parts else spec
 
 
-def _mend_reduce(trainer: Any, is_wanted: _Known) -> None:
+def _mend_reduce(trainer: Any, is_wanted: Known) -> None:
     """Take the mean of each value over all replicas of all workers, element by element."""
     real = trainer.reduce_per_replica
 
@@ -131,7 +130,7 @@ def _mend_reduce(trainer: Any, is_wanted: _Known) -> None:
     trainer.reduce_per_replica = named_like(real, reduce_per_replica)
 
 
-def _mend_steps(trainer: Any, kind: str, is_wanted: _Known) -> None:
+def _mend_steps(trainer: Any, kind: str, is_wanted: Known) -> None:
     """Run the steps of one execution one by one, and without XLA. `kind`: ``train`` or ``test``."""
     name, function_name = f"make_{kind}_function", f"{kind}_function"
     real = getattr(trainer.TensorFlowTrainer, name)
@@ -141,7 +140,7 @@ def _mend_steps(trainer: Any, kind: str, is_wanted: _Known) -> None:
         if is_made or not is_wanted(self.distribute_strategy):
             return real(self, force)
         if self.jit_compile:
-            _say_once("jit_compile=True is left out: XLA cannot compile what the workers of MultiWorkerMirroredStrategy say to each other")
+            say_once("jit_compile=True is ignored: XLA cannot compile the communication between workers")
             self.jit_compile = False
         steps = self.steps_per_execution
         with _one_step(self):
@@ -189,7 +188,8 @@ def _in_steps(model: Any, one: Callable[[Any], Any], steps: int) -> Callable[[An
 _said: set[str] = set()
 
 
-def _say_once(text: str) -> None:
+def say_once(text: str) -> None:
+    """Write a line of orch's to stderr, once in this process."""
     if text not in _said:
         _said.add(text)
         print(f"orch: {text}", file=sys.stderr)

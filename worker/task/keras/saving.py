@@ -7,18 +7,27 @@ workers' models are the same: whoever comes last replaces the file by its equal,
 from __future__ import annotations
 
 import os
+import sys
 
-from .fit import named_like, works_with_others
+from ..imports import named_like
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 
-def mend(saving: Any, files: Any) -> None:
-    """Mend `Model.save` and `Model.save_weights` in the module `saving_api`, and the making of directories in the module `file_utils`."""
+def mend(saving: Any, files: Any, is_wanted: Callable[[Any], bool]) -> None:
+    """Mend `Model.save` and `Model.save_weights` in the module `saving_api`, and the making of directories in the module `file_utils`.
+
+    `is_wanted`: whether under this strategy; see `fit.Known`.
+    """
     for name in ("save_model", "save_weights"):
-        setattr(saving, name, _aside(getattr(saving, name)))
+        real = getattr(saving, name)
+        ours = _aside(real, is_wanted)
+        for module in [module for known, module in sys.modules.items() if known.partition(".")[0] == "keras"]:
+            if getattr(module, "__dict__", {}).get(name) is real:  # such as keras.models.save_model
+                setattr(module, name, ours)
     files.makedirs = _made_together(files.makedirs)
 
 
@@ -35,11 +44,11 @@ def _made_together(real: Any) -> Any:
     return named_like(real, makedirs)
 
 
-def _aside(real: Any) -> Any:
+def _aside(real: Any, is_wanted: Callable[[Any], bool]) -> Any:
     def save(model: Any, filepath: Any, overwrite: bool = True, *args: Any, **kwargs: Any) -> Any:
         path = os.fspath(filepath) if isinstance(filepath, (str, os.PathLike)) else ""
         is_file = str(path).endswith((".keras", ".h5")) and "://" not in str(path)
-        if not (overwrite and is_file and works_with_others(getattr(model, "distribute_strategy", None))):
+        if not (overwrite and is_file and is_wanted(getattr(model, "distribute_strategy", None))):
             return real(model, filepath, overwrite, *args, **kwargs)
         directory, name = os.path.split(str(path))
         aside = os.path.join(directory, f".{os.environ.get('ORCH_TASK', os.getpid())}.{name}")
