@@ -222,6 +222,30 @@ def test_an_agent_that_obeys_nothing_does_not_outlast_the_end_of_a_run(
     wait_until_gone(tasks.values())
 
 
+LYING = """
+link, channel = (importlib.import_module(f'_orch_worker.{name}') for name in ('host.link', 'channel'))
+def encode(message, data=b'', real=link.encode):
+    whole = real(message, data)
+    text = whole[16:len(whole) - len(data)].replace(b'"code":7', b'"code":%s')
+    return channel.HEADER.pack(b'orch', agent.contract.PROTOCOL, whole[5], 0, len(text), len(data)) + text + data
+link.encode = encode
+"""
+
+
+@pytest.mark.parametrize("code", ["256", "-1", "1" + "0" * 300])
+def test_an_agent_that_tells_of_an_impossible_exit_code_fails_the_run(orch: Orch, tmp_path: Path, code: str) -> None:
+    """The kernel would make 0 of 256: a failed run must not end with that."""
+    lying = tmp_path / "python"
+    lying.write_text(f"#!/bin/sh\nexec {shlex.join(patched_agent(LYING.replace('%s', code)))}\n")
+    lying.chmod(0o700)
+    write_script(tmp_path, "sys.exit(7)")
+    done = orch("up", "script.py", "--python", str(lying), check=125)
+    line = done.err.splitlines()[1]
+    assert line.startswith("orch: lost host local: a broken Exited: Exited.code: expected a value from 0 to 255, got "), done
+    assert len(line) < 400
+    assert "Traceback" not in done.err
+
+
 @pytest.mark.parametrize("moment", range(8))
 def test_ctrl_c_at_any_moment_of_the_start_leaves_nothing(orch: Orch, tmp_path: Path, moment: int) -> None:
     write_script(tmp_path, "sleep()")
