@@ -5,6 +5,8 @@ Importing this costs nothing; `launch` and what it gives are imported when they 
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -42,6 +44,19 @@ def __getattr__(name: str) -> Any:
     except ImportError as error:
         raise _explain(error) from None
     return found
+
+
+def import_own_worker() -> None:
+    """Import orch's package `worker`, whatever else of that name is found first, such as a user's worker.py on PYTHONPATH.
+
+    For the programs that are orch's own. A user's program that imports this package may have its own module `worker`.
+    """
+    home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    sys.path.insert(0, home)
+    try:
+        import worker  # noqa: F401
+    finally:
+        sys.path.remove(home)
 
 
 def _explain(error: ImportError) -> ImportError:

@@ -14,6 +14,7 @@ from .model.spec import document as documents
 from .model.spec.describe import options
 from .model.spec.document import Node
 from .model.spec.parse import parse, to_document
+from .model.spec.tree import refusal
 from .record.home import discard
 from .sources import Overlay, as_seen_from, instead_of_others, read_file, tasks_directory
 from .starting import create, start_controller
@@ -22,6 +23,8 @@ FLAGS = {option.name.lstrip("-").replace("-", "_"): option for option in options
 """The flags of `orch up`, as keywords. ``--no-soft-placement`` and its like are ``soft_placement=False``."""
 OTHERS = {"env": "defaults.env", "devices": "defaults.devices"}
 """Two more. Any other keyword is a key of orch.yaml itself."""
+
+_ENV = OTHERS["env"].split(".")
 
 Program = str | os.PathLike[str] | Mapping[str, Any] | ClusterSpec
 
@@ -77,7 +80,8 @@ def read_spec(program: Program | None, keywords: Mapping[str, Any]) -> ClusterSp
     """What the arguments of `launch` mean. Raises `SpecError`, `UsageError`."""
     document, base, script = _read(program)
     for path, value in _overlays(keywords):
-        document = documents.overlay(document, path, value)
+        if value.value != {} or not documents.has(document, path):  # an empty mapping has no key to change
+            document = documents.overlay(document, path, value)
     if script is not None:
         directory = tasks_directory(document, base)
         for path, value in _program("script", as_seen_from(directory, script, "script"), "launch"):
@@ -96,7 +100,7 @@ def _read(program: Program | None) -> tuple[Node, str, str | None]:
         return documents.from_data(to_document(program), "launch"), os.getcwd(), None
     if isinstance(program, Mapping):
         return documents.from_data(program, "launch"), os.getcwd(), None
-    name = None if program is None else os.fspath(program)
+    name = None if program is None else _file_name(program, "launch")
     if name is not None and name.endswith((".yaml", ".yml", ".json")):
         return *read_file(name), None
     return documents.empty(), os.getcwd(), name
@@ -109,11 +113,18 @@ def _overlays(keywords: Mapping[str, Any]) -> Iterator[Overlay]:
             continue
         place, flag = f"launch({name}=…)", FLAGS.get(name)
         if name in PROGRAM_KINDS:
-            yield from _program(name, os.fspath(value), place)
+            yield from _program(name, _file_name(value, place), place)
         elif flag is None or isinstance(value, Mapping):  # backend="ssh" is the flag, backend={"type": "ssh"} the key
             yield from _leaves(OTHERS.get(name, name).split("."), value, place)
         else:
-            yield from _leaves(flag.path.split("."), int(value) if flag.says == "1" else value, place)
+            yield from _leaves(flag.path.split("."), int(value) if isinstance(value, bool) and flag.says == "1" else value, place)
+
+
+def _file_name(value: Any, place: str) -> str:
+    try:
+        return os.fsdecode(value)
+    except TypeError:
+        raise refusal(place, f"must be a text, not a value of type {type(value).__name__}") from None
 
 
 def _program(kind: str, target: str, place: str) -> Iterable[Overlay]:
@@ -124,6 +135,8 @@ def _leaves(path: list[str], value: Any, place: str) -> Iterator[Overlay]:
     """A mapping changes only the keys that it has."""
     if isinstance(value, Mapping) and value:
         for key, item in value.items():
+            if item is None and path == _ENV:
+                raise refusal(place, f"{key} has no value", "give a text")
             yield from _leaves([*path, str(key)], item, place)
     else:
         yield path, documents.from_data(os.fspath(value) if isinstance(value, os.PathLike) else value, place)

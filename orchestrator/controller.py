@@ -19,6 +19,9 @@ if __name__ == "__main__":
         del sys.path[0]
     if home not in sys.path:
         sys.path.append(home)
+    from orchestrator import import_own_worker
+
+    import_own_worker()
     from orchestrator import controller
 
     controller.main()
@@ -194,6 +197,8 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
         controls.append(Requests(sys.stdin.fileno(), given.owner))
     rundir = RunDir(Path(os.path.abspath(given.run_dir)))
     try:
+        if not os.path.isfile(rundir.path / "spec.yaml"):  # looked for before a lock is made: this may be anybody's directory
+            raise UsageError(f"{rundir.path} is no run directory: there is no file spec.yaml in it")
         if given.lock is None:
             rundir.lock.take()
         else:

@@ -22,6 +22,7 @@ from .errors import BROKEN, OrchError, UsageError
 from .model.cluster import Cause, Cluster, TaskStatus
 from .model.formation import group_tasks
 from .record import stacks
+from .record.home import NO_TASKS_YET
 from .record.logs import Follower, LogView
 from .record.progress import Progress
 from .record.report import report
@@ -111,8 +112,9 @@ class Run:
         self._progress = Progress(run)
         self._lock = threading.RLock()
         self._ended: Result | None = None
-        for other in [run for run in _ALIVE if not run.is_running]:
-            other._result()
+        for other in list(_ALIVE):  # a copy: other threads launch runs, too
+            if not other.is_running:
+                other._result()
         _ALIVE.add(self)
 
     def __repr__(self) -> str:
@@ -267,7 +269,12 @@ class Run:
         self._ask(ask="signal", task=task, number=int(signal))
 
     def restart(self) -> None:
-        """Stop all tasks and start them again, as the next attempt. Costs none of the restarts that are allowed."""
+        """Stop all tasks and start them again, as the next attempt. Costs none of the restarts that are allowed.
+
+        Raises `UsageError` if the run has no tasks yet.
+        """
+        if self.is_running and self._cluster() is None:
+            raise UsageError(f"{self.run_id} has {NO_TASKS_YET}; try again when it has some")
         self._ask(ask="restart")
 
     def stacks(self) -> dict[str, str]:

@@ -36,6 +36,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "orchestrator.__main__": ("orchestrator.cli",),
     "orchestrator.cli": (
         "orchestrator.__version__",
+        "orchestrator.import_own_worker",
         "orchestrator.controller",
         "orchestrator.starting",
         "orchestrator.sources",
@@ -45,6 +46,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
         *PLACES,
     ),
     "orchestrator.controller": (
+        "orchestrator.import_own_worker",
         *("orchestrator.controller", "orchestrator.requests", "orchestrator.signals", "orchestrator.starting", "orchestrator.supervisor"),
         *PLACES,
     ),

@@ -49,6 +49,20 @@ def control(run: RunDir, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.parametrize("what", ["missing", "file", "directory"])
+def test_a_directory_that_is_no_run_is_refused_and_left_alone(tmp_path: Path, what: str) -> None:
+    place = tmp_path / "place"
+    if what == "file":
+        place.touch()
+    elif what == "directory":
+        place.mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    done = control(RunDir(place), tmp_path / "elsewhere")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"orch: error: {place} is no run directory: there is no file spec.yaml in it\n"
+    assert not (place / "lock").exists()
+
+
 def test_a_run_directory_is_run_to_its_verdict(tmp_path: Path) -> None:
     run = create(tmp_path / ".orch", spec_of(tmp_path, "print('hello')\nraise SystemExit(7)\n"))
     run.lock.release()

@@ -125,3 +125,14 @@ def test_a_disk_that_is_full_before_there_is_a_plan_ends_the_run(tmp_path: Path)
         console.finish(None)
         assert run._events_fd is not None
         os.close(run._events_fd)  # a controller keeps it open to its end
+
+
+@pytest.mark.parametrize("words", [(), ("-d",)])
+def test_a_users_module_on_pythonpath_may_be_called_worker(orch: Orch, script: Script, tmp_path: Path, words: tuple[str, ...]) -> None:
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules/worker.py").write_text("raise SystemExit('the wrong module')\n")
+    env = {"PYTHONPATH": f"{tmp_path / 'modules'}:{os.environ['PYTHONPATH']}"}
+    script("import sys\nprint(sys.path[1])\n", "show.py")
+    orch("up", "show.py", "--strategy", "none", *words, env=env, check=0)
+    orch("wait", env=env, check=0)
+    assert str(tmp_path / "modules") in orch("logs", env=env, check=0).out, "a task's path is as without orch"

@@ -22,6 +22,7 @@ from orchestrator import ClusterSpec, Run, RunFailed, SpecError, UsageError, han
 from orchestrator.api import FLAGS, read_spec
 from orchestrator.cli.options import OPTIONS
 from orchestrator.handle import Line
+from orchestrator.record.rundir import RunDir
 from tests.conftest import Orch
 from tests.live import PATIENCE_S, PRELUDE, is_alive, wait_for_file, wait_until, wait_until_gone, wait_until_ready
 
@@ -123,6 +124,29 @@ def test_mistakes_are_all_named_by_their_keywords() -> None:
     assert "did you mean 'strategy'?" in str(raised.value)
     assert "must be at least 1, not 0" in str(raised.value)
     assert not Path(".orch").exists()
+
+
+@pytest.mark.parametrize(
+    ("program", "keywords", "said"),
+    [
+        ("a.py", {"chief": "yes"}, "launch(chief=…): tasks.chief.count: must be a whole number, not 'yes'"),
+        (5, {}, "launch: must be a text, not a value of type int"),
+        (None, {"script": 5}, "launch(script=…): must be a text, not a value of type int"),
+        (None, {"command": ["a"]}, "launch(command=…): must be a text, not a value of type list"),
+        ("a.py", {"env": {"A": None}}, "launch(env=…): A has no value (give a text)"),
+    ],
+)
+def test_a_value_of_another_type_is_a_mistake_of_the_spec(program: Any, keywords: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecError) as raised:
+        read_spec(program, keywords)
+    assert str(raised.value) == said
+
+
+def test_a_mapping_changes_only_the_keys_that_it_has() -> None:
+    spec = {"script": "a.py", "tasks": {"worker": {"count": 2}}, "defaults": {"env": {"A": "1"}}}
+    assert read_spec(spec, {"env": {}, "tasks": {"worker": {}}}) == read_spec(spec, {})
+    assert read_spec(spec, {"env": {"B": "2"}}).env == {"A": "1", "B": "2"}
+    assert read_spec("a.py", {"tasks": {"worker": {}}}).counts == {"worker": 1}
 
 
 def test_a_program_is_needed_and_only_one(tmp_path: Path) -> None:
@@ -267,6 +291,11 @@ def test_a_run_can_be_stopped_before_it_has_tasks(program: Callable[[str], str],
     assert result.cause.what == "stopped by the program that launched it"
 
 
+def test_a_restart_is_refused_before_there_are_tasks(program: Callable[[str], str]) -> None:
+    with orchestrator.launch(program("ready()\nsleep()\n"), **QUICK) as run, pytest.raises(UsageError, match="no tasks yet"):
+        run.restart()
+
+
 def test_leaving_the_context_stops_what_runs(program: Callable[[str], str], tmp_path: Path) -> None:
     with orchestrator.launch(program("ready()\nsleep()\n"), **QUICK) as run:
         processes = [*wait_until_ready(tmp_path, "worker-0").values(), *processes_of(run)]
@@ -291,6 +320,20 @@ def test_several_runs_at_once_from_threads_leave_signals_alone(program: Callable
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(run, "abcd")) == ["a\n", "b\n", "c\n", "d\n"]
     assert {number: signal.getsignal(number) for number in signal.valid_signals()} == before
+
+
+def test_a_run_may_be_launched_in_another_thread_while_others_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Other:
+        @property
+        def is_running(self) -> bool:
+            handle._ALIVE.add(Other())  # type: ignore[arg-type]
+            return True
+
+    monkeypatch.setattr(handle, "_ALIVE", {Other()})
+    with subprocess.Popen(["true"]) as process:
+        run = Run(RunDir(tmp_path), process)
+    assert run in handle._ALIVE
+    assert len(handle._ALIVE) == 3
 
 
 def test_beside_a_running_event_loop(waiting: Run, tmp_path: Path) -> None:

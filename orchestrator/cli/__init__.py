@@ -14,8 +14,11 @@ from typing import Any
 
 import click
 
-from .. import __version__
-from ..errors import BROKEN, OrchError
+from .. import __version__, import_own_worker
+
+import_own_worker()
+
+from ..errors import BROKEN, OrchError  # noqa: E402
 
 COMMANDS = {
     "up": ("up", "Start a cluster and stay attached."),

@@ -17,7 +17,7 @@ import click
 from ..errors import UsageError
 from ..model.spec.describe import options
 
-VARIABLE = "Set a variable of the tasks' environment; without =VALUE to the value that it has here."
+VARIABLE = "Set a variable of the tasks' environment. NAME alone copies the variable from the shell that starts orch."
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -70,7 +70,7 @@ REMEDIES = (
     Remedy(
         "ImportError",
         r"Keras cannot be imported\. Check that it is installed",
-        "{python} has not the Keras that is asked for: TF_USE_LEGACY_KERAS=1 asks for Keras 2, so unset it or install tf-keras: {keras_2} "
+        "Keras 2 was requested (TF_USE_LEGACY_KERAS=1), but it is not installed for {python}. Unset the variable, or install it: {keras_2} "
         "(without --no-deps pip may replace tensorflow-cpu by the build for CUDA); where that variable is not set, pip install keras",
     ),
     Remedy("ModuleNotFoundError", r"No module named 'tf_keras'", "tf-keras (Keras 2) is not installed in {python}: {keras_2}"),

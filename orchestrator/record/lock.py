@@ -169,8 +169,8 @@ class RunLock:
             raise OrchError(f"{name} runs on {clean(holder.host)}, not on this machine ({this}): give the same command there")
         if is_held is False:
             raise OrchError(
-                f"{name} is not run by process {holder.pid} of this machine, which its lock names, but in another container "
-                f"of this machine or on another machine named {this}: give the same command there"
+                f"{name} runs in another container, or on another machine that is also called {this}. Give this command there. "
+                f"(Its lock names process {holder.pid}, which is another program here.)"
             )
         try:
             os.kill(holder.pid, number)

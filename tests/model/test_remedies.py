@@ -86,7 +86,7 @@ FAILURES = [
     ("AttributeError", "module 'tensorflow._api.v2.train' has no attribute 'AdamOptimizer'", "written for TensorFlow 1"),
     ("RuntimeError", "tf.placeholder() is not compatible with eager execution.", "written for TensorFlow 1"),
     ("ModuleNotFoundError", "No module named 'tensorflow.foo'", "the TensorFlow in /opt/py/bin/python has no tensorflow.foo"),
-    ("ImportError", "Keras cannot be imported. Check that it is installed.", f"unset it or install tf-keras: {INSTALL} (without"),
+    ("ImportError", "Keras cannot be imported. Check that it is installed.", f"Unset the variable, or install it: {INSTALL} (without"),
     ("ModuleNotFoundError", "No module named 'tf_keras'", INSTALL),
     ("AttributeError", "module 'keras.callbacks' has no attribute 'experimental'", "tf.keras.callbacks.BackupAndRestore"),
     ("ImportError", "`keras.optimizers.legacy` is not supported in Keras 3. When using `tf.keras`, to continue", "without `legacy`"),

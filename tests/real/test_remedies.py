@@ -40,7 +40,7 @@ STATEMENTS = {
     "tf.keras.layers.DenseFeatures([])": "Keras 3 has no such name",
     "from keras.utils import np_utils": "Keras 3 has no such name",
     "from keras.layers.normalization import BatchNormalization": "Keras 3 has no such name",
-    "os.environ['TF_USE_LEGACY_KERAS'] = '1'; tf.keras.Sequential()": "has not the Keras that is asked for",
+    "os.environ['TF_USE_LEGACY_KERAS'] = '1'; tf.keras.Sequential()": "Keras 2 was requested (TF_USE_LEGACY_KERAS=1)",
     "tf.estimator.RunConfig()": ESTIMATOR,
     "tf.compat.v1.estimator": ESTIMATOR,
     "tf.keras.estimator.model_to_estimator(None)": ESTIMATOR,

@@ -120,7 +120,7 @@ def test_a_process_that_does_not_hold_the_lock_gets_no_signal(
             pid = reader.pid
         name_in_lock(run, pid)
         for command in ("down", "restart", "stacks"):
-            assert f"one is not run by process {pid} of this machine, which its lock names" in orch(command, check=125).err
+            assert f"Its lock names process {pid}, which is another program here." in orch(command, check=125).err
     assert holder.poll() is None
 
 
@@ -198,5 +198,5 @@ def test_commands_in_another_pid_namespace_signal_nobody(held: tuple[RunDir, sub
     if done.returncode == 77 or "unshare failed" in done.stderr or "ns_last_pid" in done.stderr:
         pytest.skip(f"NOT TESTED: no pid namespace can be made here ({done.stderr.strip()})")
     assert (done.returncode, done.stderr.count("code 125")) == (0, 3), done
-    assert done.stderr.count("in another container of this machine or on another machine named") == 3, done
+    assert done.stderr.count("runs in another container, or on another machine that is also called") == 3, done
     assert holder.poll() is None

@@ -171,7 +171,7 @@ def _check_script(target: str, cwd: str) -> str | None:
         if not stat.S_ISREG(mode):  # a pipe would keep us waiting, /dev/zero would have no end; and each task has to read it anew
             return f"the script {target!r} is not a file but a pipe or a device; save it to a file first"
         if path.endswith(".ipynb"):
-            made = "the lines with get_ipython() in it are the notebook's magics and have to go"
+            made = "then delete the lines with get_ipython()"
             return f"the script {target!r} is a notebook; make a script of it: jupyter nbconvert --to script {target} ({made})"
         with open(path, "rb") as file:
             source = file.read(MAX_CHECKED)

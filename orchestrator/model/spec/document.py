@@ -234,6 +234,11 @@ def place_of(document: Node, path: str) -> str:
     return place
 
 
+def has(document: Node, keys: Sequence[str]) -> bool:
+    """Whether a document says anything at this path."""
+    return len(list(_walk(document, keys))) == len(keys)
+
+
 def _walk(node: Node, keys: Sequence[str]) -> Iterator[Node]:
     for key in keys:
         if not isinstance(node.value, dict) or key not in node.value:

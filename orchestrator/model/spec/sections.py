@@ -46,7 +46,7 @@ class Timeouts:
     start_s: float | None = setting(
         None,
         "Seconds until all tasks must be up, which means: listen on their ports. "
-        "A command that is no Python program is waited for only with this.",
+        "For a program that is not Python, orch waits for its port only if this is set.",
         example="120",
         words="no limit",
         flag="--start-timeout",
@@ -75,7 +75,7 @@ class Restart:
     backoff_max_s: float = setting(60.0, "The longest pause.", least=0)
     without_progress: int = setting(
         3,
-        "So many attempts in a row without progress end the run, whatever is left of max; 0: they do not. "
+        "End the run after this many attempts in a row without progress, even if restarts are left. 0: never. "
         "Progress is a higher step in worker.report(step=...), or a new file in ORCH_CHECKPOINT_DIR.",
         most=MAX_RESTARTS,
     )
