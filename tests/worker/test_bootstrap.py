@@ -34,7 +34,7 @@ json.dump({
     "spec": repr(__spec__), "cached": __cached__, "doc": __doc__, "annotations": __annotations__,
     "builtins": repr(__builtins__), "loader": type(__loader__).__name__, "loads": getattr(__loader__, "name", None),
     "loads_from": getattr(__loader__, "path", None), "same": sys.modules["__main__"].__dict__ is globals(),
-    "meta_path": [name for finder in sys.meta_path if (name := getattr(finder, "__name__", type(finder).__name__)) != "_Herald"],
+    "meta_path": [name for finder in sys.meta_path if (name := getattr(finder, "__name__", type(finder).__name__)) != "_Finder"],
 }, sys.stdout, indent=1)
 """.replace("SHIM", repr(SHIM))
 """What a program finds, but for what orch cannot do without: the directory of its API, and the finder that waits for Keras."""

@@ -1,4 +1,4 @@
-"""Doing something right before or after a module is imported, whoever imports it and whenever that is."""
+"""Doing something right after a module is imported, whoever imports it and whenever that is."""
 
 from __future__ import annotations
 
@@ -19,34 +19,6 @@ def after(name: str, then: Callable[[ModuleType], None]) -> None:
         then(present)
     else:
         sys.meta_path.insert(0, _Finder(name, then))
-
-
-def before(names: tuple[str, ...], then: Callable[[], None]) -> None:
-    """Call `then` when the first of the modules `names` is about to be imported: now if one is there."""
-    if any(name in sys.modules for name in names):
-        then()
-    else:
-        sys.meta_path.insert(0, _Herald(names, then))
-
-
-class _Herald:
-    """A finder that is asked for a module before any other, says so, and leaves."""
-
-    def __init__(self, names: tuple[str, ...], then: Callable[[], None]) -> None:
-        self._names, self._then = names, then
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if name not in self._names or self not in sys.meta_path:
-            return None
-        sys.meta_path.remove(self)
-        self._then()
-        # The import system goes through the list that has just changed, and would pass a finder over.
-        for finder in [*sys.meta_path]:
-            find = getattr(finder, "find_spec", None)
-            spec: ModuleSpec | None = find(name, path, target) if find is not None else None
-            if spec is not None:
-                return spec
-        return None
 
 
 class _Finder:
