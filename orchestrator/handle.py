@@ -14,7 +14,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from worker import files
+from worker import task_files
 from worker.contract import STREAMS
 from worker.records import dataclass
 
@@ -196,7 +196,7 @@ class Run:
     def _read_report(self, status: TaskStatus) -> Mapping[str, Any]:
         """The last report in the task's own file; the run's events have one every few seconds, and all there is from other hosts."""
         try:
-            lines = (self._run.task_dir(status.name, status.attempt) / files.REPORTS).read_bytes().splitlines(keepends=True)
+            lines = (self._run.task_dir(status.name, status.attempt) / task_files.REPORTS).read_bytes().splitlines(keepends=True)
         except OSError:
             return status.report
         for line in reversed(lines):

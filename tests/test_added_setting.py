@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 EDITS = {
-    "worker/collectives.py": (
+    "worker/collective_settings.py": (
         "    timeout_s: float | None = setting(",
         """    retries: int | None = setting(
         None, "How often an operation is tried again.", example="3", words="never", flag="--collective-retries", least=1, most=9

@@ -51,7 +51,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
         *PLACES,
     ),
     "orchestrator.api": ("orchestrator.handle", "orchestrator.sources", "orchestrator.starting", *PLACES),
-    "orchestrator.handle": ("worker.files", *PLACES),
+    "orchestrator.handle": ("worker.task_files", *PLACES),
     "orchestrator.sources": MODEL,
     "orchestrator.starting": ("orchestrator.signals", *PLACES),
     "orchestrator.requests": ("orchestrator.errors", "orchestrator.signals"),
@@ -59,7 +59,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "orchestrator.outputs": PLACES,
     "orchestrator.signals": ("orchestrator.errors",),
     "orchestrator.preparation": PLACES,
-    "orchestrator.insight": ("orchestrator.record", "worker.files", *MODEL),
+    "orchestrator.insight": ("orchestrator.record", "worker.task_files", *MODEL),
     "orchestrator.backends": (*MODEL, "worker", "worker.channel", "worker.clock"),
     "orchestrator.record": ("worker.clock", "worker.directory", "worker.excerpts", *MODEL),
     "orchestrator.model": MODEL,
@@ -70,28 +70,31 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "worker.codec": (),
     "worker.disclosure": (),
     "worker.excerpts": (),
-    "worker.files": (),
+    "worker.task_files": (),
     "worker.directory": (),
-    "worker.collectives": (),
+    "worker.collective_settings": (),
     "worker.reachability": ("worker.codec",),
     "worker.manifest": ("worker.codec",),
     "worker.missing_devices": (),
     "worker.questions": ("worker.codec",),
-    "worker.naming": ("worker.codec", "worker.files"),
+    "worker.naming": ("worker.codec", "worker.task_files"),
     "worker.equipment": ("worker.codec",),
     "worker.keras_settings": (),
-    "worker.settings": ("worker.collectives", "worker.equipment", "worker.keras_settings"),
+    "worker.settings": ("worker.collective_settings", "worker.equipment", "worker.keras_settings"),
     "worker.contract": (
-        *("worker.codec", "worker.collectives", "worker.equipment", "worker.manifest", "worker.naming", "worker.questions"),
+        *("worker.codec", "worker.collective_settings", "worker.equipment", "worker.manifest", "worker.naming", "worker.questions"),
         *("worker.reachability", "worker.settings"),
     ),
     "worker.task_environment": ("worker.contract", "worker.settings"),
     "worker.channel": ("worker.contract",),
     "worker.clock": (),
     "worker.cores": (),
-    "worker.task": ("worker.codec", "worker.collectives", "worker.excerpts", "worker.files", "worker.missing_devices", "worker.settings"),
+    "worker.task": (
+        *("worker.codec", "worker.collective_settings", "worker.excerpts"),
+        *("worker.task_files", "worker.missing_devices", "worker.settings"),
+    ),
     "worker.host": (
-        *("worker.contract", "worker.channel", "worker.clock", "worker.cores", "worker.directory", "worker.files", "worker.task"),
+        *("worker.contract", "worker.channel", "worker.clock", "worker.cores", "worker.directory", "worker.task_files", "worker.task"),
         *("worker.disclosure", "worker.excerpts", "worker.task_environment"),
         "worker.keras_settings",
     ),
@@ -106,7 +109,7 @@ EXACT = ("orchestrator", "worker")
 
 PURE = (
     *("orchestrator.model", "orchestrator.errors", *INSIGHT),
-    *("worker.codec", "worker.collectives", "worker.contract", "worker.declare", "worker.disclosure", "worker.equipment"),
+    *("worker.codec", "worker.collective_settings", "worker.contract", "worker.declare", "worker.disclosure", "worker.equipment"),
     "worker.keras_settings",
     *("worker.manifest", "worker.missing_devices", "worker.naming", "worker.questions", "worker.reachability", "worker.records"),
     *("worker.excerpts", "worker.settings"),
@@ -154,7 +157,7 @@ TENSORFLOW = {"tensorflow", "keras", "tf_keras"}
 PRIVATE_NAME = "_orch_worker"
 TENSORFLOW_PARTS = ("worker", "worker.task")
 
-MODULE_BUDGET, MODULE_LIMIT = 250, 400
+MODULE_BUDGET, MODULE_LIMIT = 250, 500
 FUNCTION_BUDGET, FUNCTION_LIMIT = 40, 80
 
 HEAVY = ("tensorflow", "keras", "numpy", "yaml", "rich", "psutil", "asyncio")

@@ -19,7 +19,7 @@ from .codec import ContractError as ContractError
 from .codec import ExitCode as ExitCode
 from .codec import from_json as from_json
 from .codec import to_json as to_json
-from .collectives import CollectiveSettings as CollectiveSettings
+from .collective_settings import CollectiveSettings as CollectiveSettings
 from .equipment import DeviceSettings as DeviceSettings
 from .equipment import Gpu as Gpu
 from .equipment import GpuHolder as GpuHolder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from . import files
+from . import task_files
 from .codec import ContractError
 from .records import dataclass
 
@@ -20,7 +20,7 @@ STACKS = "stacks"
 
 def file_of(stream: str) -> str:
     """The name of the file that holds a stream, in a task's directory."""
-    return files.STACKS if stream == STACKS else f"{stream}.log"
+    return task_files.STACKS if stream == STACKS else f"{stream}.log"
 
 
 def few(names: Sequence[str], most: int = 4) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .collectives import CollectiveSettings
+from .collective_settings import CollectiveSettings
 from .equipment import DeviceSettings
 from .keras_settings import KerasSettings
 from .records import dataclass

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import asdict, replace
 from typing import Any
 
-from worker import files
+from worker import task_files
 from worker.records import dataclass
 
 from ..errors import OrchError
@@ -61,7 +61,7 @@ def _scan(run: RunDir, task: str, attempt: int, stream: str) -> StreamScan:
 def _failure(run: RunDir, task: str, attempt: int) -> str:
     """The message of the exception that ended the task; "" if there is none."""
     try:
-        with open_file(run.task_dir(task, attempt) / files.ERROR) as file:
+        with open_file(run.task_dir(task, attempt) / task_files.ERROR) as file:
             found = json.loads(file.read(MAX_ERROR))
     except (OSError, ValueError, OrchError):
         return ""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.worker.agent_double import held_ports, run_task
-from worker import files
+from worker import task_files
 from worker.contract import Program
 from worker.host.evidence import read_ending, read_other_tf_config
 
@@ -105,7 +105,7 @@ def test_a_port_of_the_programs_own_is_not_shared_and_orchs_is(tmp_path: Path) -
     swapped = "config = json.loads(os.environ['TF_CONFIG'])\nconfig['task']['index'] = 1\nos.environ['TF_CONFIG'] = json.dumps(config)\n"
     outcome = run(tmp_path, f"{SET}{swapped}{show}", env=env).check()
     assert outcome.out == "true\n"
-    assert (outcome.log_dir / files.OTHER_TF_CONFIG).read_text() == "s.py:4 set it"
+    assert (outcome.log_dir / task_files.OTHER_TF_CONFIG).read_text() == "s.py:4 set it"
 
 
 @pytest.mark.parametrize(

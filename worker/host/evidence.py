@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 
-from .. import clock, contract, files
+from .. import clock, contract, task_files
 from ..excerpts import shorten, shorten_line
 from ..records import dataclass
 from . import look
@@ -43,7 +43,7 @@ def gather(
 def read_failure(directory: str) -> contract.Failure | None:
     """The exception that the bootstrap has kept in ``error.json``, if there was one."""
     try:
-        with open(os.path.join(directory, files.ERROR), encoding="utf-8", errors="surrogateescape") as file:
+        with open(os.path.join(directory, task_files.ERROR), encoding="utf-8", errors="surrogateescape") as file:
             failure = contract.from_json(contract.Failure, json.loads(file.read(LARGEST_FAILURE)))
         # The file is the task's own: any program may have written it.
         kind, message, trace = shorten_line(failure.type), shorten(failure.message), shorten(failure.traceback)
@@ -65,7 +65,7 @@ class Ending:
 def read_ending(directory: str) -> Ending | None:
     """What the bootstrap has kept in ``ended``; None: the program is not over, as far as we know."""
     try:
-        with open(os.path.join(directory, files.ENDED), "rb", buffering=0) as file:
+        with open(os.path.join(directory, task_files.ENDED), "rb", buffering=0) as file:
             code, at, *alone = file.read().split()
             return contract.from_json(Ending, {"code": int(code), "at": clock.from_system(float(at)), "alone": alone == [b"alone"]})
     except (OSError, ValueError):
@@ -75,7 +75,7 @@ def read_ending(directory: str) -> Ending | None:
 def read_other_tf_config(directory: str) -> str:
     """Where the program has set another TF_CONFIG than it was given: ``train.py:12 set it``; empty if it has not."""
     try:
-        with open(os.path.join(directory, files.OTHER_TF_CONFIG), encoding="utf-8", errors="replace") as file:
+        with open(os.path.join(directory, task_files.OTHER_TF_CONFIG), encoding="utf-8", errors="replace") as file:
             return file.read(PLACE)
     except OSError:
         return ""

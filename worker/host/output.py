@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import field
 from typing import Any
 
-from .. import files
+from .. import task_files
 from ..contract import STREAMS, file_of
 from ..directory import Directory
 from ..records import dataclass
@@ -83,7 +83,7 @@ class TaskOutput:
         if not self.awaits_begin:
             return None
         try:
-            with open(os.path.join(self.directory, files.BEGUN), "rb", buffering=0) as file:
+            with open(os.path.join(self.directory, task_files.BEGUN), "rb", buffering=0) as file:
                 at = float(file.read())
         except (OSError, ValueError):
             return None  # not yet, or not wholly
@@ -93,7 +93,7 @@ class TaskOutput:
     def last_report(self) -> dict[str, Any] | None:
         """The newest whole line that the task has reported since the last call."""
         try:
-            with open(os.path.join(self.directory, files.REPORTS), "rb", buffering=0) as file:
+            with open(os.path.join(self.directory, task_files.REPORTS), "rb", buffering=0) as file:
                 end = file.seek(0, os.SEEK_END)
                 start = max(self.reports_read, end - _REPORTS_CHUNK)
                 file.seek(start)

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from .. import files
+from .. import task_files
 from . import conditions, evidence, processes
 from .output import TaskOutput
 
@@ -29,7 +29,7 @@ class Stacks:
 
     @property
     def _path(self) -> str:
-        return os.path.join(self._output.directory, files.STACKS)
+        return os.path.join(self._output.directory, task_files.STACKS)
 
     def ask(self) -> None:
         """If it is ready for it: SIGQUIT kills any other program. Of one that will not answer, the file says why."""

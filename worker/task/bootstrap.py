@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 
-from .. import files
+from .. import task_files
 from . import failure, membership, own_tf_config  # all that is needed at the end, too: the program may have a worker.py of its own
 from .program import forget_shadowed, prepare
 
@@ -58,7 +58,7 @@ def run(order: dict[str, Any], loaded: frozenset[str]) -> None:
     pid = os.getpid()
     ending = _Ending(order["log_dir"], pid, order["tf_config"])
     atexit.register(ending.say)  # before any of the program's own: what is registered first runs last
-    _say(order["log_dir"], files.BEGUN, repr(time.monotonic()))
+    _say(order["log_dir"], task_files.BEGUN, repr(time.monotonic()))
     try:
         start()
     except SystemExit as exit:
@@ -95,7 +95,7 @@ def _show_stacks_on_signal(log_dir: str) -> None:
         pass  # stderr is closed
     if not hasattr(faulthandler, "register"):
         return
-    path = os.path.join(log_dir, files.STACKS)
+    path = os.path.join(log_dir, task_files.STACKS)
     aside = f"{path}.new"
     try:
         fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -117,7 +117,7 @@ class _Ending:
         if os.getpid() == self._pid:  # not a child that the program has forked
             at = time.time()
             alone = self._tf_config is not None and membership.was_in_no_cluster(self._tf_config)
-            _say(self._log_dir, files.ENDED, f"{self.code} {at!r}{' alone' if alone else ''}")
+            _say(self._log_dir, task_files.ENDED, f"{self.code} {at!r}{' alone' if alone else ''}")
 
 
 def _exit_code(code: object) -> int:

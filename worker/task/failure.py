@@ -12,7 +12,7 @@ import os
 import sys
 import time
 
-from .. import files
+from .. import task_files
 from ..excerpts import shorten
 
 TYPE_CHECKING = False
@@ -27,7 +27,7 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 def record(error: BaseException, log_dir: str) -> None:
     """Write ``error.json``. Never raises: the user's own traceback comes next, and nothing may stand in its way."""
     at = time.time()
-    path = os.path.join(log_dir, files.ERROR)
+    path = os.path.join(log_dir, task_files.ERROR)
     temporary = f"{path}.{os.getpid()}"
     try:
         try:

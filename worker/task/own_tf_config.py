@@ -12,7 +12,7 @@ import json
 import os
 import sys
 
-from .. import files
+from .. import task_files
 from .membership import own_port
 
 TYPE_CHECKING = False
@@ -55,7 +55,7 @@ class _Variables(dict[bytes, bytes]):
     def _compare(self, text: str, verb: str) -> None:
         if os.getpid() != self._pid:  # a child of the program has a cluster of its own
             return
-        path = os.path.join(self._log_dir, files.OTHER_TF_CONFIG)
+        path = os.path.join(self._log_dir, task_files.OTHER_TF_CONFIG)
         try:
             if _essence(text) == _essence(self._given):
                 if os.path.exists(path):

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from .. import files
+from .. import task_files
 
 INTERVAL_S = 0.1
 LONGEST = 64 * 1024
@@ -24,7 +24,7 @@ def report(values: Mapping[str, Any]) -> None:
     """Append one line. See `worker.report`."""
     directory = os.environ.get("ORCH_LOG_DIR")
     if directory:
-        _writer.add(os.path.join(directory, files.REPORTS), _render(values))
+        _writer.add(os.path.join(directory, task_files.REPORTS), _render(values))
 
 
 class _Writer:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .context import Context, context
 
 if TYPE_CHECKING:
-    from ..collectives import CollectiveSettings
+    from ..collective_settings import CollectiveSettings
 
 _lock = threading.Lock()
 _current: Any = None
