@@ -18,6 +18,9 @@ READY := .venv/.ready
 BENCH_READY := .venv/.ready-benchmarks
 INSTALL := $(BIN)/python -m pip --require-virtualenv install --quiet --no-input --disable-pip-version-check
 
+# The release of tf-keras that fits the TensorFlow that was installed: 2.21.0 for 2.21.1.
+TF_KERAS = $$($(BIN)/python -c 'from importlib.metadata import version; print(".".join(version("$(TENSORFLOW)").split(".")[:2]) + ".0")')
+
 # A tree that was moved or copied together with its .venv is installed again: an editable install knows its own place.
 ifneq ($(shell cat $(READY) 2>/dev/null),$(CURDIR))
 .PHONY: $(READY)
@@ -84,7 +87,7 @@ clean:
 
 # The stamp is written last, so that an install which failed half-way is done again. A .venv that was left unfinished may
 # hold an interpreter that is not a virtual environment's: it would install into the Python it was made from.
-$(READY): pyproject.toml
+$(READY): pyproject.toml Makefile
 	@rm -f $(READY)
 	@test -n '$(PYTHON)' || { echo 'orch: no Python from 3.10 to 3.13 on PATH; name one: make PYTHON=/path/to/python3' >&2; exit 1; }
 	@$(BIN)/python -c 'import pip, sys; sys.exit(sys.prefix == sys.base_prefix)' 2>/dev/null || { \
@@ -94,6 +97,9 @@ $(READY): pyproject.toml
 		echo 'orch: making .venv with '"$$($(PYTHON) --version)"; $(PYTHON) -m venv --clear .venv; }
 	@echo 'orch: installing orch, $(TENSORFLOW) and the tools into .venv (once; TensorFlow is a large download)'
 	@$(INSTALL) --editable '.[$(TENSORFLOW),examples,dev]'
+# Keras 2, for the tests of --keras legacy. With its dependencies it would install the build for CUDA over tensorflow-cpu.
+	@$(INSTALL) --no-deps "tf-keras~=$(TF_KERAS)" || \
+		echo 'orch: NOT TESTED: --keras legacy: there is no tf-keras for this TensorFlow' >&2
 	@pwd -P > $(READY)
 
 $(BENCH_READY): $(READY)

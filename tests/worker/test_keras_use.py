@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
-import sys
+import sysconfig
+import venv
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,13 +30,27 @@ def test_names_of_keras_2_are_found(source: str, expected: tuple[int, str] | Non
     assert found == ([("train.py", *expected)] if expected else [])
 
 
+@pytest.fixture
+def python_without_keras_2(tmp_path: Path) -> Path:
+    """An interpreter with all packages of this one but tf-keras."""
+    venv.create(tmp_path / "venv", symlinks=True)
+    (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    for path in map(Path, {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}):
+        for package in path.iterdir():
+            if not package.name.startswith("tf_keras") and not (packages / package.name).exists():
+                (packages / package.name).symlink_to(package)
+    return tmp_path / "venv/bin/python"
+
+
 @pytest.mark.tensorflow
-@pytest.mark.skipif(importlib.util.find_spec("tf_keras") is not None, reason="tf-keras is installed here")
 @pytest.mark.parametrize("how", [["--keras", "legacy"], ["--env", "TF_USE_LEGACY_KERAS=1"]])
-def test_a_run_that_wants_keras_2_needs_tf_keras(orch: Orch, script: Callable[..., Path], how: list[str]) -> None:
+def test_a_run_that_wants_keras_2_needs_tf_keras(
+    orch: Orch, script: Callable[..., Path], python_without_keras_2: Path, how: list[str]
+) -> None:
     script("import tensorflow")
-    done = orch("up", "script.py", *how, check=2)
-    assert f"tf-keras is not installed for {sys.executable}: {sys.executable} -m pip install --no-deps 'tf-keras~=" in done.err
+    python = python_without_keras_2
+    done = orch("up", "script.py", "--python", python, *how, check=2)
+    assert f"tf-keras is not installed for {python}: {python} -m pip install --no-deps 'tf-keras~=" in done.err
 
 
 @pytest.mark.tensorflow
