@@ -25,7 +25,10 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Part of the house -> what it may import of the house. A part may always import itself.
 # A module belongs to the longest name that fits it; the name must be listed.
-MODEL = ("orchestrator.model", "orchestrator.errors", "worker.contract", "worker.keras_settings", "worker.task_environment")
+MODEL = (
+    *("orchestrator.model", "orchestrator.errors", "worker.contract", "worker.input_settings", "worker.keras_settings"),
+    "worker.task_environment",
+)
 PLACES = ("orchestrator.backends", "orchestrator.record", "worker.clock", *MODEL)
 # What judges and counts, of the room that asks questions; its other modules read files and start processes.
 INSIGHT = tuple(
@@ -79,8 +82,9 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "worker.questions": ("worker.codec",),
     "worker.naming": ("worker.codec", "worker.task_files"),
     "worker.equipment": ("worker.codec",),
+    "worker.input_settings": (),
     "worker.keras_settings": (),
-    "worker.settings": ("worker.collective_settings", "worker.equipment", "worker.keras_settings"),
+    "worker.settings": ("worker.collective_settings", "worker.equipment", "worker.input_settings", "worker.keras_settings"),
     "worker.contract": (
         *("worker.codec", "worker.collective_settings", "worker.equipment", "worker.manifest", "worker.naming", "worker.questions"),
         *("worker.reachability", "worker.settings"),
@@ -110,7 +114,7 @@ EXACT = ("orchestrator", "worker")
 PURE = (
     *("orchestrator.model", "orchestrator.errors", *INSIGHT),
     *("worker.codec", "worker.collective_settings", "worker.contract", "worker.declare", "worker.disclosure", "worker.equipment"),
-    "worker.keras_settings",
+    *("worker.input_settings", "worker.keras_settings"),
     *("worker.manifest", "worker.missing_devices", "worker.naming", "worker.questions", "worker.reachability", "worker.records"),
     *("worker.excerpts", "worker.settings"),
 )

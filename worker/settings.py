@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .collective_settings import CollectiveSettings
 from .equipment import DeviceSettings
+from .input_settings import InputSettings
 from .keras_settings import KerasSettings
 from .records import dataclass
 
@@ -24,3 +25,4 @@ class TaskSettings:
     devices: DeviceSettings = DeviceSettings()
     collectives: CollectiveSettings = CollectiveSettings()
     keras: KerasSettings = KerasSettings()
+    input: InputSettings = InputSettings()

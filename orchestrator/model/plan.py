@@ -225,16 +225,16 @@ def _order(spec: ClusterSpec, tasks: TaskSpec, task: TaskId, port: int | None, r
         unset=unset,
         port=port,
         cluster=cluster,
-        settings=_settings(spec, task, gpus.settings),
+        settings=_settings(spec, tasks, gpus.settings),
     )
 
 
-def _settings(spec: ClusterSpec, task: TaskId, devices: DeviceSettings) -> TaskSettings:
+def _settings(spec: ClusterSpec, tasks: TaskSpec, devices: DeviceSettings) -> TaskSettings:
     """What the spec says of the inside of a task. The strategy's own sections are for those that train, and for Python."""
-    reached = trains(task.type) and spec.program.kind != "command"
+    reached = trains(tasks.type) and spec.program.kind != "command"
     own = named(spec.strategy).sections_inside if reached else ()
     sections = {section: getattr(spec, section) for section in (*own, "keras")}
-    return TaskSettings(strategy=spec.strategy, devices=devices, **sections)
+    return TaskSettings(strategy=spec.strategy, devices=devices, input=tasks.input, **sections)
 
 
 def _program(spec: ClusterSpec, tasks: TaskSpec) -> Program:

@@ -554,13 +554,23 @@ OUTER_DEVICES: Parts = {
 }
 INNER_DEVICES: Parts = {"cpus": SMALL, "soft_placement": st.booleans(), "xla": st.booleans(), "tf32": st.booleans()}
 COLLECTIVES = some_of(heartbeat_s=SECONDS, timeout_s=SECONDS, implementation=st.sampled_from(["auto", "ring", "nccl"]))
+INPUT = st.sampled_from(["auto", "file", "data", "hint", "off"]) | some_of(
+    auto_shard=st.sampled_from(["auto", "off"]),
+    global_batch_size=SMALL,
+    drop_remainder=st.booleans(),
+    prefetch=st.integers(-1, 9),
+    per_replica_buffer_size=SMALL,
+    replication_mode=st.sampled_from(["per_worker", "per_replica"]),
+    files=ARGS,
+    apply=st.booleans(),
+)
 GROWTH: Parts = {"memory_growth": st.booleans() | st.sampled_from([[True, True], {"GPU:0": False}])}
 LIMITS: Parts = {"memory_limit_mb": SMALL}
 
 
 def tasks_of(counts: st.SearchStrategy[int], devices: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     overrides = st.fixed_dictionaries({"0": some_of(devices=devices)})
-    return counts | some_of(count=counts, args=ARGS, env=ENV, devices=devices, overrides=overrides)
+    return counts | some_of(count=counts, args=ARGS, env=ENV, devices=devices, input=INPUT, overrides=overrides)
 
 
 @st.composite
@@ -589,6 +599,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
         defaults=some_of(env=ENV, devices=devices, log_level=st.sampled_from(["debug", "info", "warning", "error"])),
         timeouts=some_of(start_s=SECONDS, hang_s=SECONDS, run_s=SECONDS | st.integers(1, 10**9), grace_s=SECONDS | st.just(0)),
         ports=PORTS | PORTS.map(lambda ends: f"{ends[0]}-{ends[1]}"),
+        input=INPUT,
         serve=st.just(strategy == "parameter_server"),
         backend=st.just("local") | some_of(type=st.just("local")),
         **({"collectives": COLLECTIVES} if kind != "command" and strategy == "multi_worker_mirrored" else {}),

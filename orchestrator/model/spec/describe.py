@@ -16,7 +16,7 @@ from .derive import struct_of
 from .hosts import HOST, Hosts
 from .kinds import Flag, Integer, Key, Kind, Mapping_, Number, OneOf, Struct, Text
 from .sections import ClusterSpec
-from .tasks import DEVICES
+from .tasks import DEVICES, INPUT
 
 
 def root() -> Struct:
@@ -110,7 +110,7 @@ def json_schema() -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "orch.yaml",
         "description": "A TensorFlow cluster, as `orch up` starts it.",
-        "$defs": {DEVICES.name: DEVICES.definition()},
+        "$defs": {part.name: part.definition() for part in (DEVICES, INPUT)},
         **root().json_schema(),
     }
 

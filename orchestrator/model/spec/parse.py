@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from worker.contract import DATA_SERVICE, Program
+from worker.input_settings import InputSettings
 from worker.keras_settings import LEGACY
 
 from ...errors import Problem, SpecError
@@ -91,7 +92,8 @@ def _task_spec(draft: Draft, kind: str) -> TaskSpec:
     if not draft.strategy.role(kind).uses_gpus:
         defaults = {"devices": {key: value for key, value in defaults.get("devices", {}).items() if key != "gpus"}}
     overrides = {int(index): _devices(defaults, own, override) for index, override in own.get("overrides", {}).items()}
-    return make(TaskSpec, own, type=kind, count=draft.counts[kind], devices=_devices(defaults, own), overrides=overrides)
+    input = make(InputSettings, own.get("input", {}), make(InputSettings, draft.given.get("input", {})))
+    return make(TaskSpec, own, type=kind, count=draft.counts[kind], devices=_devices(defaults, own), input=input, overrides=overrides)
 
 
 def _devices(*owners: Mapping[str, Any]) -> TaskDevices:
@@ -116,6 +118,12 @@ def to_document(spec: ClusterSpec) -> dict[str, Any]:
         "restart": plain(spec.restart, whole=True),
         spec.program.kind: spec.program.target,
         "args": list(spec.program.args),
-        "tasks": {tasks.type: plain(tasks) for tasks in spec.tasks},
+        "tasks": {tasks.type: _task_document(tasks, spec) for tasks in spec.tasks},
         "defaults": {"env": dict(spec.env)},
     }
+
+
+def _task_document(tasks: TaskSpec, spec: ClusterSpec) -> dict[str, Any]:
+    """Its input is written where it differs from the cluster's, and then whole: a default there is one over the cluster's word."""
+    differs = tasks.type not in DATA_SERVICE and tasks.input != spec.input
+    return plain(tasks, leave_out=("input",)) | ({"input": plain(tasks.input, whole=True)} if differs else {})

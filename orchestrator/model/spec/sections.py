@@ -7,6 +7,7 @@ from typing import Literal
 
 from worker.contract import CollectiveSettings, Program
 from worker.declare import setting
+from worker.input_settings import InputSettings
 from worker.keras_settings import KerasSettings
 from worker.records import dataclass
 
@@ -26,6 +27,8 @@ MAX_RESTARTS = 1_000_000
 @dataclass(frozen=True, slots=True)
 class Defaults:
     """The keys of `defaults:`."""
+
+    MISPLACED = (("input", "unknown key 'input'; write it beside defaults, not in it"),)
 
     env: Mapping[str, str] = setting({}, "Environment variables of every task.", example="{NAME: value}")
     devices: TaskDevices = setting(TaskDevices(), "Devices of every task.")
@@ -108,6 +111,8 @@ class ClusterSpec:
         ("code", "unknown key 'code'; write it as backend: {code: ship}"),
         ("env", "unknown key 'env'; write it as defaults: {env: {NAME: value}}"),
         ("devices", "unknown key 'devices'; write it as defaults: {devices: {cpus: 2}}"),
+        ("auto_shard", "unknown key 'auto_shard'; write it as input: {auto_shard: data}"),
+        ("global_batch_size", "unknown key 'global_batch_size'; write it as input: {global_batch_size: 256}"),
         ("log_level", "unknown key 'log_level'; write it as defaults: {log_level: info}"),
     )
 
@@ -175,6 +180,9 @@ class ClusterSpec:
         CollectiveSettings(), f"How the workers of {with_section('collectives')} wait for each other."
     )
     keras: KerasSettings = setting(KerasSettings(), "Which Keras the tasks use, and what orch does for it: a word, or a mapping as here.")
+    input: InputSettings = setting(
+        InputSettings(), "How the tasks share their input out, and what TensorFlow does with it: a policy, or a mapping as here."
+    )
     restart: Restart = setting(Restart(), "What is started again after a failure: a number of restarts, or a mapping as here.")
     backend: BackendSpec = setting(LocalSettings(), "Where the tasks run.", kind="backend")
 

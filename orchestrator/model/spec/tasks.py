@@ -9,6 +9,7 @@ from typing import Any
 
 from worker.contract import DATA_SERVICE, DeviceSettings
 from worker.declare import setting
+from worker.input_settings import InputSettings
 from worker.records import dataclass
 
 from ..strategies import which, with_tasks
@@ -65,7 +66,7 @@ def _index_complaint(name: str) -> str:
     return "" if re.fullmatch("0|[1-9][0-9]{0,8}", name) else "is not the index of a task: write 0 for worker-0"
 
 
-DEVICES = struct_of(TaskDevices)
+DEVICES, INPUT = struct_of(TaskDevices), struct_of(InputSettings)
 _OVERRIDE = Struct({"devices": Key(DEVICES, "This task's devices, over those of its type.", "{gpus: [0]}", "those of its type")})
 
 
@@ -83,6 +84,9 @@ class TaskSpec:
     env: Mapping[str, str] = setting({}, "Their environment variables, over those of defaults.env.", example="{NAME: value}")
     devices: TaskDevices = setting(
         TaskDevices(), "Their devices, over those of defaults.devices.", example="{cpus: 1}", words="defaults.devices"
+    )
+    input: InputSettings = setting(
+        InputSettings(), "Their input, over that of the cluster.", example="{auto_shard: data}", words="input of the cluster"
     )
     overrides: Mapping[int, TaskDevices] = setting(
         {},
@@ -108,6 +112,7 @@ def _servers(most: int) -> Struct:
     misplaced = {
         "args": "orch itself runs the servers of the tf.data service; they take no args",
         "devices": no_devices,
+        "input": "the servers of the tf.data service take what the script distributes to them; they have no input to set",
         "overrides": no_devices,
     }
     keys = _tasks(0, most).keys

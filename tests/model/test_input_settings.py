@@ -1,0 +1,50 @@
+"""The key `input:`, for a cluster and over that for the tasks of one type."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from orchestrator.errors import SpecError
+from orchestrator.model.spec import ClusterSpec
+from orchestrator.model.spec.document import read
+from orchestrator.model.spec.parse import parse, to_document
+from worker.input_settings import InputSettings
+
+CLUSTER = InputSettings(auto_shard="off", prefetch=-1, files=("a/*.csv",), apply=False)
+
+
+def spec_of(text: str) -> ClusterSpec:
+    return parse(read(text, "orch.yaml"), workdir="/home/me")
+
+
+def test_a_type_of_tasks_has_its_own_word_over_that_of_the_cluster() -> None:
+    spec = spec_of("""
+    script: train.py
+    input: {auto_shard: off, prefetch: -1, files: ["a/*.csv"], apply: false}
+    tasks: {chief: 1, worker: {count: 2, input: file}, evaluator: {input: {apply: true, files: [b.csv]}}, data_worker: 1}
+    """)
+    inputs = {tasks.type: tasks.input for tasks in spec.tasks}
+    assert spec.input == inputs["chief"] == CLUSTER
+    assert inputs["worker"] == InputSettings(auto_shard="file", prefetch=-1, files=("a/*.csv",), apply=False)
+    assert inputs["evaluator"] == InputSettings(auto_shard="off", prefetch=-1, files=("b.csv",))
+    assert inputs["data_worker"] == InputSettings()
+    assert parse(read(json.dumps(to_document(spec)), "spec.yaml"), workdir="/") == spec
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("input: dta", "input: 'dta' is not known (did you mean 'data'?)"),
+        ("input: {global_batch_size: 0}", "input.global_batch_size: must be at least 1, not 0"),
+        ("input: {prefetch: -2}", "input.prefetch: must be at least -1, not -2"),
+        ("auto_shard: data", "unknown key 'auto_shard'; write it as input: {auto_shard: data}"),
+        ("defaults: {input: data}", "defaults: unknown key 'input'; write it beside defaults, not in it"),
+        ("tasks: {data_worker: {input: data}}", "tasks.data_worker: the servers of the tf.data service take what"),
+    ],
+)
+def test_what_is_wrong_is_said(text: str, problem: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        spec_of(f"script: train.py\n{text}")
+    assert problem in str(caught.value)
