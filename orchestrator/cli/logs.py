@@ -20,6 +20,8 @@ from worker.contract import STREAMS, TASK_TYPES
 from ..errors import Problem, SpecError, UsageError
 from ..model.cluster import Outcome
 from ..model.plan import Plan
+from ..model.slots import behind_the_chief
+from ..model.strategies import named
 from ..record.console import CHUNK, Sink
 from ..record.home import NO_TASKS_YET, find_run, plan_of
 from ..record.logs import BLOCK, Follower, LogView, wants_color
@@ -60,7 +62,9 @@ def logs_command(names: Sequence[str], home: Path, **given: Any) -> int:
     _check_attempt(run, given["attempt"])
     since = None if given["since"] is None else (_moment(given["since"]), _marks(run))
     streams = _Streams(run, [task for task in tasks if shown is None or task in shown], given, since)
-    printer = _JsonPrinter(tasks, _pattern(given["grep"])) if given["as_json"] else _TextPrinter(planned, given, _has_succeeded(run))
+    printer = (
+        _JsonPrinter(tasks, _pattern(given["grep"])) if given["as_json"] else _TextPrinter(planned, given, not wanted, _has_succeeded(run))
+    )
     streams.catch_up(printer)
     while given["follow"]:
         alive = run.lock.is_alive()
@@ -222,7 +226,7 @@ def _tell(follower: Follower) -> None:
 class _TextPrinter:
     """Lines for people: stdout to stdout, stderr to stderr."""
 
-    def __init__(self, planned: Plan, given: dict[str, Any], succeeded: bool) -> None:
+    def __init__(self, planned: Plan, given: dict[str, Any], is_all: bool, succeeded: bool) -> None:
         self._sink = Sink(encoding=sys.stdout.encoding, is_all=True)
         self._view = LogView(
             [str(task.id) for task in planned.tasks],
@@ -230,6 +234,7 @@ class _TextPrinter:
             fold=not given["everything"],
             grep=_pattern(given["grep"]),
             succeeded=succeeded,
+            behind=behind_the_chief(planned.spec.counts, named(planned.spec.strategy)) if is_all else (),
         )
 
     def show(self, task: str, stream: str, data: bytes) -> None:

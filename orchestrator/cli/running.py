@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import OrchError, UsageError
-from ..model.slots import task_ids
+from ..model.slots import behind_the_chief, task_ids
 from ..model.spec import ClusterSpec
+from ..model.strategies import named
 from ..record.home import discard
 from ..record.logs import LogView, wants_color
 from ..record.rundir import RunDir
@@ -68,4 +69,5 @@ def _log_view(spec: ClusterSpec, given: Mapping[str, Any]) -> LogView:
         fold=not given["everything"],
         shorten=not given["everything"],
         only=only_tasks(given["only"], tasks),
+        behind=behind_the_chief(spec.counts, named(spec.strategy)),
     )

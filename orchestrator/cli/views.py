@@ -30,7 +30,9 @@ def view_options(command: F) -> F:
 
 def color_options(command: F) -> F:
     """``--color --all``."""
-    everything = click.option("--all", "everything", is_flag=True, help="Show TensorFlow's start-up noise too.")
+    everything = click.option(
+        "--all", "everything", is_flag=True, help="Show TensorFlow's start-up noise too, and each task's progress bars."
+    )
     return color_option(everything(command))
 
 

@@ -21,6 +21,11 @@ def task_ids(counts: Mapping[str, int]) -> Iterator[TaskId]:
             yield TaskId(kind, index)
 
 
+def behind_the_chief(counts: Mapping[str, int], strategy: Strategy) -> tuple[str, ...]:
+    """The tasks that train in step with the chief, which is the first of such tasks: what it says of the training holds for them."""
+    return tuple(str(task) for task in task_ids(counts) if strategy.role(task.type).synchronous)[1:]
+
+
 def assign(counts: Mapping[str, int], slots: Mapping[str, int | None]) -> dict[str, tuple[TaskId, ...]]:
     """Which tasks go to which host, in order. `slots`: the hosts, and how many tasks each takes; a host may get none.
 

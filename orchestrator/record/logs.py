@@ -18,7 +18,8 @@ from worker.excerpts import TracebackExcerpt
 from ..errors import OrchError
 from ..model import losses
 from ..model.cluster import Cluster, Outcome, TaskState
-from .lines import QUIET_S, LineSplitter
+from .keras_bars import KerasBars
+from .lines import PROGRESS_S, QUIET_S, LineSplitter
 from .noise import StartupNoise
 from .reading import open_file
 
@@ -56,13 +57,18 @@ def wants_color(flag: Literal["auto", "always", "never"], isatty: bool, environ:
 class _Stream:
     """What a view remembers of one stream of one task."""
 
-    __slots__ = ("excerpt", "fed", "noise", "splitter")
+    __slots__ = ("bars", "excerpt", "fed", "noise", "splitter")
 
-    def __init__(self, color: bool, shorten: bool) -> None:
+    def __init__(self, color: bool, shorten: bool, bars: KerasBars | None) -> None:
         self.splitter = LineSplitter(color=color)
         self.noise = StartupNoise()
+        self.bars = bars
         self.excerpt = TracebackExcerpt(MESSAGE_LINES, MESSAGE_CHARACTERS) if shorten else None
         self.fed = 0.0
+
+    def has_no_bars(self, now: float) -> bool:
+        """Nothing has come for long, and no progress of Keras's before that: an epoch that was announced may be the program's own."""
+        return self.bars is not None and not self.bars.count and now >= self.fed + PROGRESS_S
 
 
 class LogView:
@@ -75,7 +81,8 @@ class LogView:
     `grep`: show the lines in which this pattern is found; it looks at the text without prefix and colours, and at
     every line, so nothing is folded. `prefix`: off for the plain text of one stream. `shorten`: leave out the middle of an exception's long
     message (`worker.excerpts`), which `idle` and `finish` take to be over. `succeeded`: the run has, so what its tasks said of a leader
-    that had left before them is noise; see `heed`.
+    that had left before them is noise; see `heed`. `behind`: tasks that train in step with a chief, whose progress is theirs: with `fold`,
+    what Keras draws of it is shown of them only if they are asked for, by `only`.
 
     The text never holds half a line, so views of several streams can be written to one terminal in any order.
     """
@@ -92,6 +99,7 @@ class LogView:
         prefix: bool = True,
         shorten: bool = False,
         succeeded: bool = False,
+        behind: Collection[str] = (),
         tz: tzinfo | None = None,
     ) -> None:
         self._color = color
@@ -102,6 +110,7 @@ class LogView:
         self._prefix = prefix
         self._shorten = shorten
         self._leader_has_left = self._succeeded = succeeded
+        self._behind = frozenset(behind if self._fold and only is None else ())
         self._tz = tz
         self._now = 0.0
         self._width = 0
@@ -110,6 +119,7 @@ class LogView:
         self._streams: dict[tuple[str, str], _Stream] = {}
         self._folded = 0
         self._placements = 0
+        self._bars = 0
         for task in tasks:
             self._admit(task)
 
@@ -131,15 +141,20 @@ class LogView:
         state = self._streams.get(key)
         if state is None:
             self._admit(task)
-            state = self._streams[key] = _Stream(self._color, self._shorten)
+            bars = KerasBars() if stream == "stdout" and task in self._behind else None
+            state = self._streams[key] = _Stream(self._color, self._shorten, bars)
         state.fed = now
         return self._write(key, state, state.splitter.feed(data, now))
 
     def idle(self, now: float) -> list[tuple[str, str]]:
-        """Unfinished lines whose time has come (a prompt, a progress bar), as (``stdout`` or ``stderr``, text)."""
+        """Unfinished lines whose time has come (a prompt, a progress bar), and what was held back in vain, as (stream, text).
+
+        The stream is ``stdout`` or ``stderr``.
+        """
         self._now = now
         return [
             *self._each((key, state, state.splitter.idle(now)) for key, state in self._streams.items()),
+            *self._unexplained((key, state) for key, state in self._streams.items() if state.has_no_bars(now)),
             *self._rest((key, state) for key, state in self._streams.items() if now >= state.fed + QUIET_S),
         ]
 
@@ -152,22 +167,29 @@ class LogView:
             self._now = now
         ended = [key for key in self._streams if task is None or key[0] == task]
         states = [(key, self._streams.pop(key)) for key in ended]
-        return [*self._each((key, state, state.splitter.flush()) for key, state in states), *self._held(states), *self._rest(states)]
+        return [
+            *self._each((key, state, state.splitter.flush()) for key, state in states),
+            *self._unexplained(states),
+            *self._held(states),
+            *self._rest(states),
+        ]
 
     @property
     def folded(self) -> int:
-        """How many lines of noise have been hidden."""
-        return self._folded
+        """How many lines have been hidden."""
+        return self._folded + self._bars
 
     @property
     def folded_note(self) -> str:
         """One line that says how many lines were hidden and how to see them; "" if none were."""
-        count, placements = self.folded - self._placements, self._placements
-        said = f"{_lines(placements)} that say where operations ran folded; orch placement sums them up" if placements else ""
-        if not count:
-            return f"{said}, --all shows them" if said else ""
-        noise = f"{_lines(count)} of TensorFlow's start-up noise folded"
-        return f"{noise}; {said}; --all shows all" if said else f"{noise}; --all shows {'it' if count == 1 else 'them'}"
+        noise, said = self._folded - self._placements, []
+        if noise:
+            said.append(f"{_lines(noise)} of TensorFlow's start-up noise folded")
+        if self._placements:
+            said.append(f"{_lines(self._placements)} that say where operations ran folded; orch placement sums them up")
+        if self._bars:
+            said.append(f"{_lines(self._bars)} of Keras's progress folded, which repeat the chief's")
+        return f"{'; '.join(said)}; --all shows {'all' if len(said) > 1 else 'it' if self.folded == 1 else 'them'}" if said else ""
 
     def _shows(self, task: str) -> bool:
         return self._only is None or task in self._only
@@ -194,6 +216,13 @@ class LogView:
                 self._folded -= len(held)
                 yield key[1], self._prefixed(key, held)
 
+    def _unexplained(self, found: Iterable[tuple[tuple[str, str], _Stream]]) -> Iterator[tuple[str, str]]:
+        """What may have been the beginning of Keras's progress, had more of it followed."""
+        for key, state in found:
+            lines = state.bars.end() if state.bars is not None else []
+            if lines:
+                yield key[1], self._prefixed(key, lines)
+
     def _rest(self, ended: Iterable[tuple[tuple[str, str], _Stream]]) -> Iterator[tuple[str, str]]:
         """What was held back of exceptions' messages, which are over."""
         for key, state in ended:
@@ -210,6 +239,10 @@ class LogView:
                 self._placements += state.noise.placements - before
                 self._folded += len(lines) - len(shown)
                 lines = shown
+        if state.bars is not None and lines:
+            before = state.bars.count
+            lines = state.bars.without(lines)
+            self._bars += state.bars.count - before
         if self._grep is not None:
             search = self._grep.search
             lines = [line for line in lines if search(_SGR.sub("", line) if "\x1b" in line else line)]
