@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # A module belongs to the longest name that fits it; the name must be listed.
 MODEL = (
     *("orchestrator.model", "orchestrator.errors", "worker.contract", "worker.input_settings", "worker.keras_settings"),
-    "worker.task_environment",
+    *("worker.partition", "worker.task_environment"),
 )
 PLACES = ("orchestrator.backends", "orchestrator.record", "worker.clock", *MODEL)
 # What judges and counts, of the room that asks questions; its other modules read files and start processes.
@@ -84,6 +84,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "worker.equipment": ("worker.codec",),
     "worker.input_settings": (),
     "worker.keras_settings": (),
+    "worker.partition": (),
     "worker.settings": ("worker.collective_settings", "worker.equipment", "worker.input_settings", "worker.keras_settings"),
     "worker.contract": (
         *("worker.codec", "worker.collective_settings", "worker.equipment", "worker.manifest", "worker.naming", "worker.questions"),
@@ -115,7 +116,15 @@ PURE = (
     *("orchestrator.model", "orchestrator.errors", *INSIGHT),
     *("worker.codec", "worker.collective_settings", "worker.contract", "worker.declare", "worker.disclosure", "worker.equipment"),
     *("worker.input_settings", "worker.keras_settings"),
-    *("worker.manifest", "worker.missing_devices", "worker.naming", "worker.questions", "worker.reachability", "worker.records"),
+    *(
+        "worker.manifest",
+        "worker.missing_devices",
+        "worker.naming",
+        "worker.partition",
+        "worker.questions",
+        "worker.reachability",
+        "worker.records",
+    ),
     *("worker.excerpts", "worker.settings"),
 )
 PURE_IMPORTS = {
