@@ -34,7 +34,7 @@ from benchmarks.measure import PROGRAMS, environment, free_addresses, load, orch
 DEADLINE_S = 180.0
 LIMIT_S = 60.0
 """How long after the death is waited; torchrun gives its workers 30 s to end."""
-OPTIONS = ("--max-restarts", "1", "--set", "restart.backoff_s=0", "--quiet")
+OPTIONS = ("--max-restarts", "1", "--quiet")
 
 Command = Callable[[Path, int], list[str]]
 

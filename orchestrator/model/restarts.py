@@ -75,11 +75,15 @@ def pause(cluster: Cluster, past: Sequence[PastAttempt]) -> float | None:
 def pause_after(policy: Restart, past: Sequence[PastAttempt], seed: str) -> float | None:
     """Seconds until the next start, after the last of `past`; None: there is none, and `explain_end` says why.
 
-    Exponential, with jitter: doubled for each attempt in a row that made no progress.
+    The first restart comes at once: most failures are of their moment, such as a lost connection. After the second attempt in a row
+    without progress the pause is `backoff_s`, and after each further one twice as long as before; all with jitter.
     """
     if _is_stuck(policy, past) or (not past[-1].free and _spent(past) > policy.max):
         return None
-    doubled = min(policy.backoff_s * 2.0 ** min(30, max(0, _streak(past) - 1)), policy.backoff_max_s)
+    streak = _streak(past)
+    if streak < 2:
+        return 0.0
+    doubled = min(policy.backoff_s * 2.0 ** min(30, streak - 2), policy.backoff_max_s)
     drawn = zlib.crc32(f"{seed}/{len(past)}".encode()) / 0xFFFFFFFF  # the same when a run's events are folded again
     return doubled * (1 - JITTER + 2 * JITTER * drawn)
 

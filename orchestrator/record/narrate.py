@@ -42,10 +42,14 @@ def narrate(before: Cluster, after: Cluster, event: events.Event) -> str | None:
         return f"cluster formed after {describe_seconds(took)}: {len(after.tasks)} tasks are up"
     if isinstance(event, events.TaskExited) and event.task in after.alone:
         pause = max(0.0, (after.tasks[event.task].restart_at or event.at) - event.at)
-        return f"{event.task} failed ({describe_code(event.code, event.killed)}); it is started again alone in {describe_seconds(pause)}"
+        return f"{event.task} failed ({describe_code(event.code, event.killed)}); it is started again alone{_after(pause)}"
     if isinstance(event, events.TaskExited) and event.code and after.phase is not Phase.STOPPING:
         return f"{event.task} failed ({describe_code(event.code, event.killed)}); the training goes on"
     return None
+
+
+def _after(pause: float) -> str:
+    return f" in {describe_seconds(pause)}" if pause else " at once"
 
 
 def _starts(tasks: Sequence[str]) -> str:
@@ -56,10 +60,10 @@ def _narrate_restart(after: Cluster) -> str:
     """``attempt 1 ended after 12.3 s; starting again in 1.1 s (restart 1 of 3)``"""
     last = after.past[-1]
     took = describe_seconds(max(0.0, last.ended_at - last.started_at))
-    pause = describe_seconds(max(0.0, (after.resume_at or 0.0) - last.ended_at))
+    pause = _after(max(0.0, (after.resume_at or 0.0) - last.ended_at))
     spent = sum(not attempt.free for attempt in restarts.relevant(after.past))
     count = "does not count against --max-restarts" if last.free else f"restart {spent} of {after.policy.restart.max}"
-    return f"attempt {last.attempt} ended after {took}; starting again in {pause} ({count})"
+    return f"attempt {last.attempt} ended after {took}; starting again{pause} ({count})"
 
 
 def _narrate_ending(after: Cluster) -> str | None:

@@ -240,6 +240,6 @@ def test_a_cluster_is_started_again_on_its_hosts(orch: Orch, bed: Bed, tmp_path:
     write_script(
         tmp_path, "print(TASK, os.environ['ORCH_ATTEMPT'])\nif TASK == 'worker-1' and os.environ['ORCH_ATTEMPT'] == '1': sys.exit(3)\n"
     )
-    start(orch, bed, "hostA,hostB", "--max-restarts", "1", "--set", "restart.backoff_s=0").wait(check=0)
+    start(orch, bed, "hostA,hostB", "--max-restarts", "1").wait(check=0)
     logs = {log.parent.parent.name: log.read_text() for log in run.path.glob("attempt-*/worker-1/stdout.log")}
     assert logs == {"attempt-1": "worker-1 1\n", "attempt-2": "worker-1 2\n"}

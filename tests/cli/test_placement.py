@@ -58,7 +58,7 @@ COMES_BACK = f"""
 
 def test_a_task_that_came_back_alone_does_not_hide_the_others(orch: Orch, script: Script) -> None:
     script(COMES_BACK, "program.py")
-    again = ("--evaluator", "--max-restarts", "1", "--set", "restart.backoff_s=0.01")
+    again = ("--evaluator", "--max-restarts", "1")
     orch("up", "program.py", "-n", "2", *again, check=0)
     found = json.loads(orch("placement", "--json", check=0).out)
     assert {task["task"]: task["attempt"] for task in found["tasks"]} == {"worker-0": 1, "worker-1": 1, "evaluator-0": 2}

@@ -498,7 +498,7 @@ def test_logs_since_a_time_go_back_over_the_attempts(orch: Orch, script: Script,
         sys.exit(attempt == "1")
     """
     script(text, "speaker.py")
-    run = orch.start("up", "speaker.py", "-n", "1", "--max-restarts", "1", "--set", "restart.backoff_s=0")
+    run = orch.start("up", "speaker.py", "-n", "1", "--max-restarts", "1")
     marks = LiveRun(tmp_path).path / "marks"
     moments = []
     for number, word in ((1, "early"), (1, "late"), (2, "early"), (2, "late")):

@@ -231,7 +231,7 @@ def _nothing(life: Life, draw: random.Random) -> None:
     pass
 
 
-RESTART = ("--max-restarts", "1", "--set", "restart.backoff_s=0.05", "--grace", "1")
+RESTART = ("--max-restarts", "1", "--grace", "1")
 HANG = ("--hang-timeout", "20")  # TensorFlow, too, is silent for a while as it starts
 FAULTS = (
     Fault("task -9", _signal_task(signal.SIGKILL), 0, restarted=True, options=RESTART),

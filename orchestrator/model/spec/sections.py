@@ -73,7 +73,10 @@ class Restart:
         0, "How often to start again after a failure, in the whole run.", example="3", most=MAX_RESTARTS, flag="--max-restarts"
     )
     backoff_s: float = setting(
-        1.0, "Seconds before the first restart; doubled for each further attempt in a row without progress, varied by a quarter.", least=0
+        1.0,
+        "Seconds before the second restart in a row without progress, doubled for each further one, varied by a quarter. "
+        "The first restart comes at once.",
+        least=0,
     )
     backoff_max_s: float = setting(60.0, "The longest pause.", least=0)
     without_progress: int = setting(
