@@ -278,7 +278,7 @@ class Supervisor:
             self._rundir.make_attempt(action.attempt)
         except OSError as error:
             self._fail_to_write(error)
-        if len(action.tasks) == len(self._plan.tasks):
+        if len(action.tasks) == len(self._plan.members):
             self._since = action.attempt
         for host, link in self._links.items():
             orders = self._plan.orders(host, action.attempt, set(action.tasks), since=self._since)
@@ -333,7 +333,8 @@ class Supervisor:
 
     def _remind(self) -> None:
         """Name those whom the cluster waits for, or that were started again alone; again only when that changes."""
-        if self._cluster is None or self._cluster.phase not in (Phase.STARTING, Phase.RUNNING) or not self._cluster.missing:
+        phases = (Phase.PREPARING, Phase.STARTING, Phase.RUNNING)
+        if self._cluster is None or self._cluster.phase not in phases or not self._cluster.missing:
             return
         text = formation.describe_formation(self._cluster)
         if text and text != self._reminded:

@@ -32,6 +32,7 @@ from .manifest import CodeWanted as CodeWanted
 from .manifest import LikeHere as LikeHere
 from .manifest import Likeness as Likeness
 from .naming import DATA_SERVICE as DATA_SERVICE
+from .naming import PREPARE as PREPARE
 from .naming import STACKS as STACKS
 from .naming import STREAMS as STREAMS
 from .naming import TASK_TYPES as TASK_TYPES
@@ -89,6 +90,8 @@ class TaskOrder:
     """Which of the order's clusters goes into TF_CONFIG; None: the task gets no TF_CONFIG."""
     settings: TaskSettings = TaskSettings()
     cores: tuple[Count, Positive] | None = None
+    once_for: tuple[OsText, ...] | None = None
+    """Skip the task if it has succeeded here before and these files are what they were then; None: never. See host/stamps.py."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ from .records import dataclass
 
 DATA_SERVICE = ("dispatcher", "data_worker")
 """The servers of the tf.data service, as TensorFlow calls them; the first one gives work to the others. They are in nobody's TF_CONFIG."""
+PREPARE = "prepare"
+"""A task of orch's own: the command that prepares one host. Its index is the host's number among the run's hosts."""
 TASK_TYPES = ("chief", "worker", "ps", "evaluator", *DATA_SERVICE)
 """TensorFlow's task types, in the order in which tasks are counted and shown."""
 

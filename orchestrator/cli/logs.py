@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from worker.clock import now
-from worker.contract import STREAMS, TASK_TYPES
+from worker.contract import PREPARE, STREAMS, TASK_TYPES
 
 from ..errors import Problem, SpecError, UsageError
 from ..model.cluster import Outcome
@@ -37,7 +37,7 @@ LOOK_S = 0.1
 Since = tuple[float, KeptMarks]
 """A time, and what is known of the output's times."""
 
-_TASK = re.compile(rf"({'|'.join(TASK_TYPES)}|master)(-\d*)?")
+_TASK = re.compile(rf"({'|'.join((*TASK_TYPES, PREPARE))}|master)(-\d*)?")
 
 
 @click.command("logs")
@@ -52,7 +52,7 @@ _TASK = re.compile(rf"({'|'.join(TASK_TYPES)}|master)(-\d*)?")
 @color_options
 @click.option("--json", "as_json", is_flag=True, help="Print lines as JSON objects.")
 def logs_command(names: Sequence[str], home: Path, **given: Any) -> int:
-    """Show what the tasks of RUN (default: the latest) wrote. TASK is worker-0, or worker for all workers."""
+    """Show what the tasks of RUN (default: the latest) wrote. TASK is worker-0, or worker for all workers, or prepare."""
     run, wanted = _split(home, names)
     if given["follow"]:
         _await_plan(run)

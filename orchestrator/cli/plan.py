@@ -75,7 +75,7 @@ def _imagine(spec: ClusterSpec) -> Plan:
 def _lines(planned: Plan) -> Iterator[str]:
     spec = planned.spec
     program = spec.program
-    yield f"strategy {spec.strategy}; {len(planned.tasks)} task{'s' * (len(planned.tasks) > 1)}; working directory {spec.workdir}"
+    yield f"strategy {spec.strategy}; {len(planned.members)} task{'s' * (len(planned.members) > 1)}; working directory {spec.workdir}"
     yield f"each runs {program.kind} {program.target}".rstrip()
     shared = _Environments(planned)
     for task in planned.tasks:

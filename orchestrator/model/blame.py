@@ -66,15 +66,14 @@ def _explain_other(cluster: Cluster, ends: Mapping[str, End], seen: Cause, cause
 
 def suspects(cluster: Cluster, task: str) -> tuple[str, ...]:
     """Those that a task's failure is about and that still run: worth asking where they are before they are stopped."""
-    status = cluster.tasks[task]
-    loss = losses.read(status.failure, status.evidence.last_words, task)
+    loss = _loss(cluster.tasks[task])
     return tuple(name for name in _named(cluster, loss, task) if not cluster.tasks[name].has_ended) if loss else ()
 
 
 def describe_loss(cluster: Cluster, task: str) -> str:
     """Whom a task's failure is about and why, ``worker-1 (its connection was closed)``; empty if it is about the task itself."""
     status = cluster.tasks[task]
-    loss = losses.read(status.failure, status.evidence.last_words, task) if status.code else None
+    loss = _loss(status) if status.code else None
     return _describe(cluster, loss) if loss else ""
 
 
@@ -106,7 +105,7 @@ def _ends(cluster: Cluster) -> dict[str, End]:
 def _end(cluster: Cluster, task: TaskStatus) -> End | None:
     if task.type == "evaluator" or not task.has_ended or task.state is TaskState.LOST or task.code is None:
         return None
-    loss = losses.read(task.failure, task.evidence.last_words, task.name)
+    loss = _loss(task)
     at = task.failure.at if task.failure else task.ended_at or 0.0
     if task.state is TaskState.STOPPED:
         stopping_at = cluster.stopping_at or at
@@ -116,6 +115,11 @@ def _end(cluster: Cluster, task: TaskStatus) -> End | None:
     if task.code == 0 and not serves(cluster, task):
         return None
     return End(task, at, task.code, loss)
+
+
+def _loss(task: TaskStatus) -> Loss | None:
+    """Whom a task has lost, by what it said last. A download that loses its connection has lost no task."""
+    return None if task.prepares else losses.read(task.failure, task.evidence.last_words, task.name)
 
 
 def serves(cluster: Cluster, task: TaskStatus) -> bool:

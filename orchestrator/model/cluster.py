@@ -1,10 +1,10 @@
 """What a run is: the states of its tasks, of the cluster, and how it can end. Values only; `lifecycle` moves them.
 
 a task:     PENDING -> STARTED -> UP -> SUCCEEDED | FAILED | STOPPED | LOST
-a cluster:  STARTING -> RUNNING -> STOPPING -> DONE
-            (started)   (formed)   (one end is decided: success, failure, cancel, deadline)
-                                            -> RESTARTING -> STARTING
-                                               (the next attempt is waited for)
+a cluster:  [PREPARING ->] STARTING -> RUNNING -> STOPPING -> DONE
+             (hosts are    (started)   (formed)   (one end is decided: success, failure, cancel, deadline)
+              prepared)                                    -> RESTARTING -> STARTING
+                                                              (the next attempt is waited for)
 
 Attempts are numbered through the run. A task that is started again alone has a number of its own, so each number and task is one
 process, with one directory.
@@ -17,7 +17,7 @@ from dataclasses import field
 from enum import Enum
 from typing import Any
 
-from worker.contract import Evidence, Failure
+from worker.contract import PREPARE, Evidence, Failure
 from worker.records import dataclass
 
 from .spec import Restart, trains
@@ -41,6 +41,7 @@ ENDED = frozenset({TaskState.SUCCEEDED, TaskState.FAILED, TaskState.STOPPED, Tas
 class Phase(str, Enum):
     """Where the cluster is in its life."""
 
+    PREPARING = "preparing"
     STARTING = "starting"
     RUNNING = "running"
     STOPPING = "stopping"
@@ -98,6 +99,11 @@ class TaskStatus:
     def trains(self) -> bool:
         return trains(self.type)
 
+    @property
+    def prepares(self) -> bool:
+        """It is the command that prepares a host, and no member of the cluster."""
+        return self.type == PREPARE
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
@@ -114,6 +120,7 @@ class Policy:
     opens_ports: bool = True
     hang_s: float | None = None
     restart: Restart = Restart()
+    prepare_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +194,8 @@ class Cluster:
     """A run in progress.
 
     `began_at`: when the run did; `started_at`: when its hosts were ready, and the first attempt began. `attempt`: the newest number;
-    `attempt_at`: when the whole cluster was last started. `ending` is the verdict to come, as far as it is
+    `attempt_at`: when the whole cluster was last started; in
+    `PREPARING`, when that began. `ending` is the verdict to come, as far as it is
     known while tasks are being stopped; `again`: unless there is another attempt. `resume_at`: when that begins. `alone`: the tasks that
     wait to be started again alone. `heard_at`: when any task last wrote or reported something, was started or came up, as far as it has
     been told. `reached`: the highest step reported in this attempt; `furthest`: in those before. `saved_at`: the time of the newest
@@ -230,3 +238,8 @@ class Cluster:
     @property
     def is_over(self) -> bool:
         return self.verdict is not None
+
+    @property
+    def members(self) -> list[TaskStatus]:
+        """All tasks but those that prepare a host."""
+        return [task for task in self.tasks.values() if not task.prepares]

@@ -13,12 +13,12 @@ from .cluster import Cluster, Phase, TaskState
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """`at`: seconds since the epoch. ``run``, ``start`` and ``hang`` end what goes on; ``resume`` is the next attempt, ``alone`` that of
-    `task`.
+    """`at`: seconds since the epoch. ``run``, ``prepare``, ``start`` and ``hang`` end what goes on; ``resume`` is the next attempt,
+    ``alone`` that of `task`.
     """
 
     at: float
-    kind: Literal["run", "start", "hang", "resume", "alone"]
+    kind: Literal["run", "prepare", "start", "hang", "resume", "alone"]
     task: str = ""
 
 
@@ -37,12 +37,16 @@ def of(cluster: Cluster) -> Iterator[Deadline]:
     if cluster.phase is Phase.RESTARTING:
         yield Deadline(cluster.resume_at or 0.0, "resume")
         return
+    if cluster.phase is Phase.PREPARING:
+        if policy.prepare_s is not None:
+            yield Deadline(cluster.attempt_at + policy.prepare_s, "prepare")
+        return
     if policy.start_s is not None and cluster.formed_at is None:
         yield Deadline(cluster.attempt_at + policy.start_s, "start")
     elif policy.start_s is not None and cluster.missing:  # which have been started again alone
         begun = (task.started_at for task in formation.awaited(cluster))
         yield from (Deadline(at + policy.start_s, "start") for at in begun if at is not None)
-    if policy.hang_s is not None and not all(task.state is TaskState.PENDING for task in cluster.tasks.values()):
+    if policy.hang_s is not None and not all(task.state is TaskState.PENDING for task in cluster.members):
         yield Deadline(cluster.heard_at + policy.hang_s, "hang")
     # One that is not swept yet still has its port.
     waiting = (cluster.tasks[name] for name in cluster.alone)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from worker.contract import DATA_SERVICE, TaskId
 
-from .cluster import Cluster, Policy, TaskState, TaskStatus
+from .cluster import Cluster, Phase, Policy, TaskState, TaskStatus
 
 LONG_WAIT_S = 60.0
 """How long all tasks of a cluster run without its being formed, before the user is told what to look at. Forming takes seconds."""
@@ -14,7 +14,7 @@ LONG_WAIT_S = 60.0
 
 def is_missing(policy: Policy, task: TaskStatus) -> bool:
     """Whether the cluster cannot form yet for want of this task. An evaluator joins nobody; one that has ended is waited for no longer."""
-    if task.type == "evaluator" or task.state is TaskState.UP:
+    if task.type == "evaluator" or task.prepares or task.state is TaskState.UP:
         return False
     if task.has_ended:
         return task.restart_at is not None
@@ -29,14 +29,22 @@ def awaited(cluster: Cluster) -> tuple[TaskStatus, ...]:
 
 def describe_formation(cluster: Cluster) -> str:
     """``waiting for worker-1 on hostB:41233: connection refused (2 of 3 up)``; empty if nobody is waited for."""
+    if cluster.phase is Phase.PREPARING:
+        return f"waiting for {group_tasks(unprepared(cluster))}: the tasks start when their hosts are prepared"
     late = awaited(cluster)
     if cluster.formed_at is not None:
         return describe_awaited(cluster, late) if late else ""
-    members = sum(task.type != "evaluator" for task in cluster.tasks.values())
+    members = sum(task.type != "evaluator" for task in cluster.members)
     gone = describe_gone(cluster)
     # Those that open no port are up once they have been started.
     up = members - len(late) - len(_gone(cluster))
     return f"{describe_awaited(cluster, late)}{f'; {gone}' if gone else ''} ({up} of {members} up)" if late else ""
+
+
+def unprepared(cluster: Cluster) -> list[str]:
+    """The tasks that prepare a host and have not succeeded, or have left something behind that still runs."""
+    tasks = cluster.tasks.values()
+    return [task.name for task in tasks if task.prepares and not (task.state is TaskState.SUCCEEDED and task.swept)]
 
 
 def describe_unformed(cluster: Cluster) -> str:
@@ -56,7 +64,7 @@ def _describe_other_tf_config(tasks: Iterable[TaskStatus]) -> str:
 
 def describe_long_wait(cluster: Cluster, at: float) -> str:
     """What to look at when a cluster has not formed for a long time though all of its tasks run; empty if that is not so."""
-    tasks = cluster.tasks.values()
+    tasks = cluster.members
     running = all(task.started_at is not None and not task.has_ended for task in tasks)
     if cluster.formed_at is not None or not running or at - max(task.started_at or 0.0 for task in tasks) < LONG_WAIT_S:
         return ""
@@ -80,7 +88,7 @@ def describe_gone(cluster: Cluster) -> str:
 
 def _gone(cluster: Cluster) -> list[TaskStatus]:
     """Tasks that have ended, are not started again, and were never seen to listen, though a quick one may have."""
-    tasks = cluster.tasks.values() if cluster.policy.opens_ports else ()
+    tasks = cluster.members if cluster.policy.opens_ports else ()
     return [task for task in tasks if task.type != "evaluator" and task.has_ended and task.restart_at is None and task.up_at is None]
 
 

@@ -49,7 +49,7 @@ def policy_of(spec: ClusterSpec) -> Policy:
     limits = spec.timeouts
     # A command may be anything. Who gives it a time to come up says that it opens its port.
     opens_ports = named(spec.strategy).opens_ports and (spec.program.kind != "command" or limits.start_s is not None)
-    return Policy(spec.strategy, limits.start_s, limits.run_s, limits.grace_s, opens_ports, limits.hang_s, spec.restart)
+    return Policy(spec.strategy, limits.start_s, limits.run_s, limits.grace_s, opens_ports, limits.hang_s, spec.restart, limits.prepare_s)
 
 
 def new(policy: Policy, hosts_by_task: Mapping[str, str], seed: str = "", places: Mapping[str, str] | None = None) -> Cluster:
@@ -73,8 +73,7 @@ def step(cluster: Cluster, event: Event) -> tuple[Cluster, tuple[Action, ...]]:
     match event:
         case Launched():
             began_at = event.at if event.began_at is None else event.began_at
-            cluster = replace(cluster, began_at=began_at, started_at=event.at, attempt_at=event.at, heard_at=event.at)
-            return cluster, (StartAttempt(event.attempt, tuple(cluster.tasks)),)
+            return _start(replace(cluster, began_at=began_at, started_at=event.at), event.at)
         case TaskStarted():
             changes = {"state": TaskState.STARTED, "pid": event.pid, "started_at": event.at, "waiting": ""}
             changes |= {"step_before": cluster.reached, "saved_before": cluster.saved_at}
@@ -140,6 +139,23 @@ def _form(cluster: Cluster, at: float) -> Cluster:
     return replace(cluster, phase=Phase.RUNNING, formed_at=at)
 
 
+# --- starting ----------------------------------------------------------------------------------
+
+
+def _start(cluster: Cluster, at: float) -> tuple[Cluster, tuple[Action, ...]]:
+    """Start the whole cluster: first the tasks that prepare a host and have not succeeded yet, or, if there is none, all others."""
+    unprepared = tuple(formation.unprepared(cluster))
+    names = unprepared or tuple(task.name for task in cluster.members)
+    phase = Phase.PREPARING if unprepared else Phase.STARTING
+    return replace(cluster, phase=phase, attempt_at=at, heard_at=at), (StartAttempt(cluster.attempt, names),)
+
+
+def _withdraw_members(cluster: Cluster, at: float) -> Cluster:
+    """The members of a cluster whose preparation has failed will not start."""
+    withdrawn = {task.name: replace(task, state=TaskState.STOPPED, ended_at=at, swept=True) for task in cluster.members}
+    return counts.recount(replace(cluster, tasks={**cluster.tasks, **withdrawn}))
+
+
 # --- ending ------------------------------------------------------------------------------------
 
 
@@ -201,7 +217,10 @@ def _on_swept(cluster: Cluster, event: TaskSwept) -> tuple[Cluster, tuple[Action
     if event.left:
         cluster = replace(cluster, remains=(*cluster.remains, f"{task.name} on {task.host}: {event.left}"))
     if task.has_ended:
-        return _finish_if_empty(counts.update(cluster, task.name, swept=True), event.at)
+        cluster = counts.update(cluster, task.name, swept=True)
+        if cluster.phase is Phase.PREPARING and not formation.unprepared(cluster):
+            return _start(cluster, event.at)
+        return _finish_if_empty(cluster, event.at)
     # It has not ended, and will not: nothing may start beside it, on its port and its devices.
     cluster = counts.update(cluster, task.name, state=TaskState.LOST, ended_at=event.at, swept=True)
     cause = Cause(f"has outlived SIGKILL: {event.left}", event.at, task.name, task.host, attempt=task.attempt)
@@ -248,6 +267,8 @@ def _end(
             cluster = replace(cluster, ending=ending)
         # What breaks a host while an attempt is being stopped would break the next one too.
         return _finish_if_empty(replace(cluster, again=cluster.again and again), at)
+    if cluster.phase is Phase.PREPARING:
+        cluster = _withdraw_members(cluster, at)
     cluster = replace(cluster, phase=Phase.STOPPING, stopping_at=at, ending=ending, again=again, alone=())
     running = running_tasks(cluster)
     if running:
@@ -285,22 +306,24 @@ def _begin_attempt(cluster: Cluster, at: float) -> tuple[Cluster, tuple[Action, 
     furthest = cluster.reached if cluster.furthest is None else max(cluster.furthest, cluster.reached or cluster.furthest)
     cluster = replace(
         cluster,
-        tasks={name: TaskStatus(name, task.host, number) for name, task in cluster.tasks.items()},
+        tasks={name: task if _is_prepared(task) else TaskStatus(name, task.host, number) for name, task in cluster.tasks.items()},
         attempt=number,
-        attempt_at=at,
-        phase=Phase.STARTING,
         formed_at=None,
         stopping_at=None,
         ending=None,
         again=False,
         resume_at=None,
         alone=(),
-        heard_at=at,
         reached=None,
         furthest=furthest,
         saved_before=cluster.saved_at,
     )
-    return counts.recount(cluster), (StartAttempt(number, tuple(cluster.tasks)),)
+    return _start(counts.recount(cluster), at)
+
+
+def _is_prepared(task: TaskStatus) -> bool:
+    """What has prepared its host is not run again."""
+    return task.prepares and task.state is TaskState.SUCCEEDED
 
 
 def _begin_alone(cluster: Cluster, name: str) -> tuple[Cluster, StartAttempt]:
@@ -325,12 +348,17 @@ def _on_tick(cluster: Cluster, at: float) -> tuple[Cluster, tuple[Action, ...]]:
         return _run_out(cluster, at, Cause(f"the run was not over after {policy.run_s:g} s (--timeout)", at), again=False)
     if "resume" in kinds:
         return _begin_attempt(cluster, at)
+    if "prepare" in kinds:
+        late = formation.unprepared(cluster)
+        has, host = ("has" if len(late) == 1 else "have"), cluster.tasks[late[0]].host
+        what = f"{formation.group_tasks(late)} {has} not ended {policy.prepare_s:g} s after the start (--prepare-timeout)"
+        return _run_out(cluster, at, Cause(what, at, host=host))
     if "start" in kinds:
-        late = formation.awaited(cluster)
-        said = formation.describe_awaited(cluster, late)
+        awaited = formation.awaited(cluster)
+        said = formation.describe_awaited(cluster, awaited)
         formed = "what was started again had not come up" if cluster.formed_at is not None else "the cluster had not formed"
         what = f"{formed} {policy.start_s:g} s after its start (--start-timeout); {said}"
-        return _run_out(cluster, at, Cause(what, at, host=late[0].host if late else ""))
+        return _run_out(cluster, at, Cause(what, at, host=awaited[0].host if awaited else ""))
     if "hang" in kinds:
         return _run_out(cluster, at, Cause(f"no task has written or reported anything for {policy.hang_s:g} s (--hang-timeout)", at))
     actions = []

@@ -12,6 +12,7 @@ from dataclasses import field, replace
 
 from worker.contract import (
     DATA_SERVICE,
+    PREPARE,
     DeviceSettings,
     Gpu,
     GpuHolder,
@@ -92,6 +93,11 @@ class Plan:
         return {str(task.id): task.host for task in self.tasks}
 
     @property
+    def members(self) -> tuple[PlannedTask, ...]:
+        """All tasks but those that prepare a host."""
+        return tuple(task for task in self.tasks if task.id.type != PREPARE)
+
+    @property
     def places(self) -> dict[str, str]:
         """Each task's ``host:port`` by its name; empty with one host, where a place tells nobody anything."""
         tasks = self.tasks if len(self.hosts) > 1 else ()
@@ -136,7 +142,9 @@ def place(spec: ClusterSpec, hosts: Mapping[str, int | None]) -> dict[str, tuple
 
 def programs(spec: ClusterSpec) -> tuple[Program, ...]:
     """The different programs that the tasks run, without their arguments."""
-    found = (_program(spec, tasks) for tasks in spec.tasks)
+    found = [_program(spec, tasks) for tasks in spec.tasks]
+    if spec.prepare.run:
+        found.append(_preparation(spec))
     return tuple(dict.fromkeys(Program(program.kind, program.target) for program in found))
 
 
@@ -187,6 +195,7 @@ def make(run_id: str, spec: ClusterSpec, assignment: Assignment, hosts: Sequence
                 order = replace(order, cores=(parts.index(task), len(parts)))
             planned.append(PlannedTask(task, host, addresses[task], order))
     first = planned[0]
+    planned += _preparations(spec, assignment)
     env = {
         **spec.env,
         "ORCH_RUN_ID": run_id,
@@ -227,6 +236,33 @@ def _order(spec: ClusterSpec, tasks: TaskSpec, task: TaskId, port: int | None, r
         cluster=cluster,
         settings=_settings(spec, tasks, gpus.settings),
     )
+
+
+def _preparation(spec: ClusterSpec) -> Program:
+    return Program("command", spec.prepare.run[0], spec.prepare.run[1:])
+
+
+def _preparations(spec: ClusterSpec, assignment: Assignment) -> list[PlannedTask]:
+    """The tasks that prepare the hosts, one for each host that has tasks, or for the first of them."""
+    if not spec.prepare.run:
+        return []
+    hosts = [host for host, ids in assignment.items() if ids]
+    found = []
+    for index, host in enumerate(hosts if spec.prepare.hosts == "all" else hosts[:1]):
+        task = TaskId(PREPARE, index)
+        order = TaskOrder(
+            task=str(task),
+            attempt=1,
+            program=_preparation(spec),
+            cwd=spec.workdir,
+            log_dir=log_dir(1, task),
+            env={"ORCH_TASK": str(task)},
+            unset=("TF_CONFIG",),
+            settings=TaskSettings(strategy=spec.strategy),
+            once_for=spec.prepare.once_for,
+        )
+        found.append(PlannedTask(task, host, "", order))
+    return found
 
 
 def _settings(spec: ClusterSpec, tasks: TaskSpec, devices: DeviceSettings) -> TaskSettings:

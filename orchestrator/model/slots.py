@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from worker.contract import DATA_SERVICE, TaskId, few
+from worker.contract import DATA_SERVICE, PREPARE, TaskId, few
 
 from ..errors import Problem, SpecError
 from .strategies import Strategy
@@ -73,5 +73,5 @@ def ports_needed(ids: Iterable[TaskId], strategy: Strategy) -> int:
 
 
 def count_computing(ids: Iterable[TaskId]) -> int:
-    """How many tasks share a host's cores. A dispatcher hardly needs any."""
-    return sum(task.type != "dispatcher" for task in ids)
+    """How many tasks share a host's cores. A dispatcher hardly needs any, and a preparation has ended when they start."""
+    return sum(task.type not in ("dispatcher", PREPARE) for task in ids)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 
-from worker.contract import DATA_SERVICE, TaskSettings
+from worker.contract import DATA_SERVICE, PREPARE, TaskSettings
 from worker.records import dataclass
 
 TRAINING = "training"
@@ -83,7 +83,7 @@ class Strategy:
 
     def opens_port(self, task_type: str) -> bool:
         """Whether TensorFlow listens in the tasks of a type."""
-        return self.opens_ports or task_type in DATA_SERVICE
+        return task_type in DATA_SERVICE or (self.opens_ports and task_type != PREPARE)
 
     @property
     def sections_inside(self) -> set[str]:

@@ -29,17 +29,19 @@ def narrate(before: Cluster, after: Cluster, event: events.Event) -> str | None:
     if after.attempt != before.attempt:
         alone = [name for name in before.alone if name not in after.alone and after.attempt_at == before.attempt_at]
         return f"{group_tasks(alone)} {_starts(alone)} again alone (attempt {after.attempt})" if alone else f"attempt {after.attempt}"
+    if before.phase is Phase.PREPARING and after.phase is Phase.STARTING:
+        return f"prepared after {describe_seconds(after.attempt_at - before.attempt_at)}; the tasks start"
     if isinstance(event, events.StopAsked) and before.phase is Phase.STOPPING:
         return "it is not started again" if before.again and not after.again else "again: killing what is left"
-    if before.phase is Phase.STARTING and after.phase is Phase.RUNNING and len(after.tasks) > 1:
+    if before.phase is Phase.STARTING and after.phase is Phase.RUNNING and len(after.members) > 1:
         took = (after.formed_at or after.attempt_at) - after.attempt_at
         gone = describe_gone(after)
-        up = sum(not task.has_ended or task.up_at is not None for task in after.tasks.values())
+        up = sum(not task.has_ended or task.up_at is not None for task in after.members)
         if gone:
-            return f"{up} of {len(after.tasks)} tasks are up after {describe_seconds(took)}; {gone}; the others may wait for ever"
+            return f"{up} of {len(after.members)} tasks are up after {describe_seconds(took)}; {gone}; the others may wait for ever"
         if not after.policy.opens_ports and named(after.policy.strategy).opens_ports:
-            return f"{len(after.tasks)} tasks are started; nobody waits for the ports of a command without --start-timeout"
-        return f"cluster formed after {describe_seconds(took)}: {len(after.tasks)} tasks are up"
+            return f"{len(after.members)} tasks are started; nobody waits for the ports of a command without --start-timeout"
+        return f"cluster formed after {describe_seconds(took)}: {len(after.members)} tasks are up"
     if isinstance(event, events.TaskExited) and event.task in after.alone:
         pause = max(0.0, (after.tasks[event.task].restart_at or event.at) - event.at)
         return f"{event.task} failed ({describe_code(event.code, event.killed)}); it is started again alone{_after(pause)}"

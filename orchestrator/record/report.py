@@ -124,9 +124,11 @@ def _describe_others(cause: Cause, cluster: Cluster | None) -> list[str]:
     lost = {end.task: end.lost for end in cause.secondary}
     said = {name: lost[name] for name in cluster.tasks if name in lost}
     others = [task for task in cluster.tasks.values() if task.name not in (cause.task, *said)]
-    stopped = [task.name for task in others if task.state is TaskState.STOPPED]
+    stopped = [task.name for task in others if task.state is TaskState.STOPPED and task.started_at is not None]
+    withdrawn = [task.name for task in others if task.state is TaskState.STOPPED and task.started_at is None]
     failed = [task for task in others if task.state is TaskState.FAILED]
     lines = [f"  stopped because of it: {group_tasks(stopped)}"] if stopped else []
+    lines += [f"  not started because of it: {group_tasks(withdrawn)}"] if withdrawn else []
     lines += _some([f"  failed because of it: {names}: lost {whom}" for whom, names in _group_lost(said)])
     return lines + _some([f"  failed after it: {task.name} ({describe_code(task.code or 0, task.killed)})" for task in failed])
 

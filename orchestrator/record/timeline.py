@@ -10,9 +10,9 @@ from ..model.cluster import Cluster
 from .columns import aligned
 from .journal import HostReady, RunBegun, RunEvent, TaskBegan, TaskSpoke, TemplateReady
 
-PHASES = ("agent", "template", "fork or exec", "first line", "port bound", "formed", "first output", "first report")
-"""In the order in which they come. ``formed`` is the whole cluster's; ``template`` is missing where there is none, and ``first line``,
-the program's own, where that is not Python."""
+PHASES = ("agent", "template", "prepared", "fork or exec", "first line", "port bound", "formed", "first output", "first report")
+"""In the order in which they come. ``formed`` is the whole cluster's; ``template`` and ``prepared`` are missing where there is none,
+and ``first line``, the program's own, where that is not Python."""
 
 
 _OF_TASK = {
@@ -28,10 +28,11 @@ def measure(happened: Iterable[RunEvent], cluster: Cluster) -> dict[str, dict[st
     """For each task, seconds to the end of each phase that it has reached in its last attempt: from the beginning of the run, or of that
     attempt if it is a later one. What was there before such an attempt began, as an agent or a template, is not in it."""
     begun = asked = 0.0
-    whole = min((task.attempt for task in cluster.tasks.values()), default=1)
+    whole = min((task.attempt for task in cluster.members), default=1)
     began = {name: cluster.attempt_at if task.attempt == whole else math.inf for name, task in cluster.tasks.items()}
     hosts: dict[str, dict[str, float]] = {}
     marks: dict[str, dict[str, float]] = {name: {} for name in cluster.tasks}
+    prepares = {name: task.host for name, task in cluster.tasks.items() if task.prepares}
     for event in happened:
         match event:
             case RunBegun():
@@ -40,6 +41,8 @@ def measure(happened: Iterable[RunEvent], cluster: Cluster) -> dict[str, dict[st
                 hosts.setdefault(event.host, {})["agent"] = event.at
             case TemplateReady():
                 hosts.setdefault(event.host, {}).setdefault("template", event.at)
+            case events.TaskSwept() if event.task in prepares:
+                hosts.setdefault(prepares[event.task], {})["prepared"] = event.at
             case events.Tick() | events.RestartAsked():  # with one of them each attempt but the first begins
                 asked = event.at
             case TaskBegan() | TaskSpoke() | events.TaskStarted() | events.TaskUp() | events.TaskReported():

@@ -158,6 +158,9 @@ def prepare(host_env: dict[str, str], start: contract.StartTasks, order: contrac
     """All that a task is told. Raises KeyError for a cluster that was not sent."""
     tf_config = tf_config_of(start, order)
     env = compose(host_env, start, order, output.directory, tf_config)
+    own = os.path.dirname(sys.executable)
+    if contract.TaskId.parse(order.task).type == contract.PREPARE and own not in env.get("PATH", "").split(os.pathsep):
+        env["PATH"] = f"{own}{os.pathsep}{env.get('PATH', os.defpath)}"  # `python` is then the one of the tasks
     told = contract.BootstrapOrder(
         task=order.task, program=order.program, tf_config=tf_config, log_dir=output.directory, settings=order.settings
     )

@@ -16,7 +16,7 @@ from .. import clock, contract
 from ..directory import Directory
 from ..records import dataclass
 from ..task_environment import describe_too_few_threads
-from . import environment, evidence, processes
+from . import environment, evidence, processes, stamps
 from .births import Birth, Starter, prepare
 from .link import Link
 from .loop import Loop
@@ -53,6 +53,8 @@ class HostTask:
     torn: bool = False
     """We have ended its interpreter because that did not end by itself."""
     ended: bool = False
+    succeeded: bool = False
+    """It has ended by itself, with code 0."""
     kill_at: float | None = None
 
 
@@ -113,6 +115,9 @@ class TaskTable:
         assert self.root is not None
         births = []
         for order in start.orders:
+            if order.once_for is not None and (before := stamps.find(order)):
+                self._skip(order, before)
+                continue
             output = TaskOutput(order.task, order.attempt, self.root, order.log_dir)
             output.awaits_begin = order.program.kind != "command"
             try:
@@ -127,6 +132,12 @@ class TaskTable:
         if warning := describe_too_few_threads(start, {birth.order.task: birth.env for birth in births}):
             self._note(warning)
         self._starter.start(births)
+
+    def _skip(self, order: contract.TaskOrder, before: str) -> None:
+        """A task that has succeeded before has ended."""
+        self._note(f"{order.task} is not run: it succeeded at {before}, and the files of prepare.once_for have not changed")
+        self._link.send(contract.Exited(order.task, order.attempt, 0, clock.now(), stopped=False))
+        self._link.send(contract.Swept(order.task, order.attempt))
 
     def look(self) -> None:
         """Now and then: see `OomCounter.look`; and end the interpreters that do not end by themselves."""
@@ -263,7 +274,7 @@ class TaskTable:
             self._unclaimed[pid] = code
         if task is None or task.ended:
             return
-        task.ended = True
+        task.ended, task.succeeded = True, code == 0 and not task.stopped
         if self._running.get(task.order.task) == pid:
             del self._running[task.order.task]
         self._relay.announce(task.output)
@@ -299,6 +310,8 @@ class TaskTable:
         task = self._tasks.pop(pid)
         if self._running.get(task.order.task) == pid:  # given up before it has ended
             del self._running[task.order.task]
+        if task.order.once_for is not None and task.succeeded and (trouble := stamps.keep(task.order)):
+            self._note(trouble)
         os.close(task.lifeline)
         self._relay.remove(task.output)
         self._link.send(contract.Swept(task.order.task, task.order.attempt, left))

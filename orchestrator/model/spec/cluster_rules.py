@@ -122,6 +122,13 @@ def _one_keras(draft: Draft) -> Problem | None:
     return Problem(draft.place("keras.mode"), message, "say one of them")
 
 
+def _prepare_is_whole(draft: Draft) -> Problem | None:
+    given = draft.given.get("prepare", {})
+    if not given or "run" in given:
+        return None
+    return Problem(draft.place("prepare"), f"prepare: {listed(given)} without a command", "write prepare: {run: ./fetch.sh}")
+
+
 _COUNTS = ("strategy", *(f"tasks.{kind}.count" for kind in TASK_TYPES))
 RULES: tuple[tuple[tuple[str, ...], Callable[[Draft], Problem | None]], ...] = (
     (PROGRAM_KINDS, _one_program),
@@ -131,6 +138,7 @@ RULES: tuple[tuple[tuple[str, ...], Callable[[Draft], Problem | None]], ...] = (
     (("backend",), _backend_is_whole),
     ((*_COUNTS, "backend"), _enough_slots),
     (("keras.mode", "defaults.env"), _one_keras),
+    (("prepare.run",), _prepare_is_whole),
 )
 """Each rule with the paths it reads: a rule is not asked about values that are already known to be wrong."""
 

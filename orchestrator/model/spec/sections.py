@@ -15,6 +15,7 @@ from ..strategies import DEFAULT, STRATEGIES, implied, with_section
 from .backend import BackendSpec, LocalSettings
 from .derive import struct_of
 from .kinds import NAME, WORKDIR, OneOf, PortRange
+from .prepare import Prepare
 from .tasks import TASKS, TaskDevices, TaskSpec, trains
 
 PROGRAM_KINDS: tuple[Literal["script", "module", "command"], ...] = ("script", "module", "command")
@@ -46,6 +47,9 @@ class Defaults:
 class Timeouts:
     """Limits in seconds. None: no limit."""
 
+    prepare_s: float | None = setting(
+        None, "Seconds for the command of prepare.", example="600", words="no limit", flag="--prepare-timeout"
+    )
     start_s: float | None = setting(
         None,
         "Seconds until all tasks must be up, which means: listen on their ports. "
@@ -163,6 +167,7 @@ class ClusterSpec:
     serve: bool = setting(
         False, "Let orch run the TensorFlow server of worker and ps tasks, for a script that starts none.", flag="--serve"
     )
+    prepare: Prepare = setting(Prepare(), "What each host does once before its tasks start: a command, or a mapping as here.")
     preload: tuple[str, ...] | None = setting(
         None,
         "Modules that each host imports once, for its tasks to be forked from; [] turns that off.",

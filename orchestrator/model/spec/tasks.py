@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from worker.contract import DATA_SERVICE, DeviceSettings
+from worker.contract import DATA_SERVICE, PREPARE, DeviceSettings
 from worker.declare import setting
 from worker.input_settings import InputSettings
 from worker.records import dataclass
@@ -21,8 +21,8 @@ MAX_TASKS = 100_000
 
 
 def trains(task_type: str) -> bool:
-    """Whether such tasks are in the training cluster: neither the evaluator nor a server of the tf.data service is."""
-    return task_type not in ("evaluator", *DATA_SERVICE)
+    """Whether such tasks are in the training cluster: neither the evaluator nor a server of the tf.data service nor a preparation is."""
+    return task_type not in ("evaluator", PREPARE, *DATA_SERVICE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,156 @@
+"""`prepare:`, as a document, as a plan and as histories: what the command of a host means for the tasks that wait for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import DEADLINE, SpecError
+from orchestrator.model import deadlines, formation, plan
+from orchestrator.model import events as ev
+from orchestrator.model import lifecycle as lc
+from orchestrator.model.cluster import Outcome, Phase, Policy, TaskState
+from orchestrator.model.plan import HostFacts
+from orchestrator.model.spec import ClusterSpec, Restart
+from orchestrator.model.spec import document as documents
+from orchestrator.model.spec.parse import parse, to_document
+from tests.model.test_lifecycle import WORKERS, History
+
+PREPARED = {**WORKERS, "prepare-0": "a", "prepare-1": "b"}
+POLICY = Policy("multi_worker_mirrored", start_s=50.0, hang_s=20.0, prepare_s=30.0)
+
+
+def spec_of(prepare: Any, **more: Any) -> ClusterSpec:
+    return parse(documents.from_data({"script": "train.py", "prepare": prepare, **more}, "orch.yaml"), workdir="/w")
+
+
+def prepared(history: History, *names: str, at: float = 110.0) -> None:
+    for name in names:
+        history.happen(ev.TaskStarted(name, 1, 7, 101.0), ev.TaskExited(name, 1, 0, stopped=False, at=at), ev.TaskSwept(name, 1, at))
+
+
+# --- the key ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("written", "run"),
+    [
+        ("python fetch.py && echo done", ("/bin/sh", "-c", "python fetch.py && echo done")),
+        ({"run": "a: b"}, ("/bin/sh", "-c", "a: b")),
+        ({"run": ["./fetch.sh", "a b", 1], "once_for": ["urls.txt"]}, ("./fetch.sh", "a b", "1")),
+    ],
+)
+def test_a_command_is_a_text_for_the_shell_or_a_list(written: Any, run: tuple[str, ...]) -> None:
+    spec = spec_of(written)
+    assert spec.prepare.run == run
+    assert parse(documents.from_data(to_document(spec), "spec.yaml"), workdir="/w") == spec
+
+
+@pytest.mark.parametrize(
+    ("written", "complaint"),
+    [
+        ("", "prepare: must not be empty"),
+        (["./fetch.sh"], "prepare: must be a mapping, not a list (write prepare: ./fetch.sh data, or prepare: {run: [./fetch.sh, data]})"),
+        ({"run": []}, "prepare.run: must begin with a program (write [./fetch.sh, data], or a text for the shell)"),
+        ({"once_for": ["x"]}, "prepare: once_for without a command (write prepare: {run: ./fetch.sh})"),
+        ({"run": "x", "hosts": "one"}, "prepare.hosts: 'one' is not known (the choices: all and first)"),
+        ({"run": "x", "once": []}, "prepare: unknown key 'once' (did you mean 'once_for'?)"),
+    ],
+)
+def test_what_is_wrong_with_it_is_said(written: Any, complaint: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        spec_of(written)
+    assert complaint in str(caught.value)
+
+
+# --- the plan -----------------------------------------------------------------------------------
+
+
+def plan_of(spec: ClusterSpec) -> plan.Plan:
+    hosts = {"a": None, "b": None, "c": None}
+    facts = [HostFacts(name, name, 2) for name in hosts]
+    return plan.make("run", spec, plan.place(spec, hosts), facts)
+
+
+def test_each_host_that_has_tasks_is_prepared_once_in_their_directory_and_environment() -> None:
+    spec = spec_of("fetch", tasks={"worker": 2}, defaults={"env": {"DATA": "/d"}})
+    planned = plan_of(spec)
+    last = planned.tasks[-2:]
+    assert [(str(task.id), task.host) for task in last] == [("prepare-0", "a"), ("prepare-1", "b")]
+    assert [str(task.id) for task in planned.members] == ["worker-0", "worker-1"]
+    assert (last[0].order.cwd, last[0].order.port, last[0].order.cluster) == ("/w", None, None)
+    start = planned.orders("a", names=("prepare-0",))
+    assert [order.task for order in start.orders] == ["prepare-0"]
+    assert start.env["DATA"] == "/d"
+    assert planned.orders("a").env_defaults == plan_of(spec_of("fetch", tasks={"worker": 2})).orders("a").env_defaults
+    assert [task.host for task in plan_of(spec_of({"run": "fetch", "hosts": "first"}, tasks={"worker": 3})).tasks[3:]] == ["a"]
+
+
+# --- histories ----------------------------------------------------------------------------------
+
+
+def test_the_tasks_start_when_every_host_is_prepared_and_nothing_of_that_is_left() -> None:
+    history = History(POLICY, PREPARED)
+    assert history.did == [ev.StartAttempt(1, ("prepare-0", "prepare-1"))]
+    assert history.cluster.phase is Phase.PREPARING
+    prepared(history, "prepare-0")
+    assert "waiting for prepare-1" in formation.describe_formation(history.cluster)
+    history.happen(ev.TaskExited("prepare-1", 1, 0, stopped=False, at=120.0))
+    assert len(history.did) == 1
+    assert history.happen(ev.TaskSwept("prepare-1", 1, 125.0)) == [ev.StartAttempt(1, tuple(WORKERS))]
+    assert (history.cluster.phase, history.cluster.attempt_at) == (Phase.STARTING, 125.0)
+    assert "(0 of 3 up)" in formation.describe_formation(history.cluster)
+    for name in WORKERS:
+        history.happen(ev.TaskStarted(name, 1, 1, 126.0), ev.TaskUp(name, 1, 127.0))
+    assert history.cluster.phase is Phase.RUNNING
+    for name in WORKERS:
+        history.end(name)
+    assert history.sweep_all().outcome is Outcome.SUCCEEDED
+
+
+def test_only_its_own_time_limit_holds_while_a_host_is_prepared() -> None:
+    history = History(POLICY, PREPARED)
+    assert deadlines.next_deadline(history.cluster) == 130.0
+    prepared(history, "prepare-0", "prepare-1")
+    assert deadlines.next_deadline(history.cluster) == 160.0  # the start's, from the end of the preparation on
+    late = History(POLICY, PREPARED)
+    prepared(late, "prepare-0")
+    late.happen(ev.TaskStarted("prepare-1", 1, 9, 101.0))
+    actions = late.happen(ev.Tick(130.0))
+    assert ev.Stop(("prepare-1",), 5.0) in actions
+    late.happen(ev.TaskExited("prepare-1", 1, 143, stopped=True, at=131.0), ev.TaskSwept("prepare-1", 1, 131.0))
+    verdict = late.cluster.verdict
+    assert verdict is not None
+    assert (verdict.outcome, verdict.exit_code) == (Outcome.TIMED_OUT, DEADLINE)
+    assert verdict.cause is not None
+    assert verdict.cause.what == "prepare-1 has not ended 30 s after the start (--prepare-timeout)"
+
+
+def test_its_failure_is_the_first_cause_and_no_task_is_waited_for() -> None:
+    history = History(POLICY, PREPARED)
+    history.happen(ev.TaskStarted("prepare-0", 1, 7, 101.0), ev.TaskStarted("prepare-1", 1, 8, 101.0))
+    assert history.happen(ev.TaskExited("prepare-1", 1, 6, stopped=False, at=110.0)) == [ev.Stop(("prepare-0",), 5.0)]
+    history.happen(ev.TaskSwept("prepare-1", 1, 110.0), ev.TaskExited("prepare-0", 1, 143, stopped=True, at=111.0))
+    history.happen(ev.TaskSwept("prepare-0", 1, 111.0))
+    verdict = history.cluster.verdict
+    assert verdict is not None
+    assert (verdict.outcome, verdict.exit_code) == (Outcome.FAILED, 6)
+    assert verdict.cause is not None
+    assert (verdict.cause.task, verdict.cause.host) == ("prepare-1", "b")
+    assert history.cluster.tasks["worker-0"].state is TaskState.STOPPED
+
+
+def test_a_restart_does_not_prepare_again_what_is_prepared() -> None:
+    history = History(Policy("multi_worker_mirrored", restart=Restart(max=3, backoff_s=0.0)), PREPARED)
+    prepared(history, "prepare-0")
+    history.happen(ev.TaskStarted("prepare-1", 1, 8, 101.0), ev.TaskExited("prepare-1", 1, 1, stopped=False, at=110.0))
+    history.happen(ev.TaskSwept("prepare-1", 1, 110.0))
+    assert history.happen(ev.Tick(111.0)) == [ev.StartAttempt(2, ("prepare-1",))]
+    again: list[ev.Event] = [ev.TaskExited("prepare-1", 2, 0, stopped=False, at=112.0), ev.TaskSwept("prepare-1", 2, 112.0)]
+    assert history.happen(*again) == [ev.StartAttempt(2, tuple(WORKERS))]
+    history.happen(*(ev.TaskStarted(name, 2, 1, 113.0) for name in WORKERS), ev.TaskExited("worker-0", 2, 1, stopped=False, at=114.0))
+    for name in WORKERS:
+        history.happen(ev.TaskExited(name, 2, 143, stopped=True, at=115.0), ev.TaskSwept(name, 2, 115.0))
+    assert history.happen(ev.Tick(120.0)) == [ev.StartAttempt(3, tuple(WORKERS))]
+    assert lc.running_tasks(history.cluster) == tuple(WORKERS)

@@ -1,0 +1,72 @@
+"""What has prepared this host before: a stamp for each command and directory, kept in the user's cache on this host.
+
+A stamp holds how the files of `once_for` were when the command had succeeded. As long as they are so, the command is not run again.
+The stamp is taken after the success, so that the files that the command makes are treated like those that it reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import hashlib
+import json
+import os
+import time
+
+from ..contract import TaskOrder
+from .arrive import cache_directory
+
+
+class NotThereError(Exception):
+    """A name or pattern of `once_for` fits no file."""
+
+
+def find(order: TaskOrder) -> str:
+    """When the task of this order succeeded here, with its files as they are now, in words; empty: it has to run."""
+    path = _path(order)
+    try:
+        with open(path, encoding="ascii") as file:
+            kept = json.load(file)
+        if kept["files"] == _look_at(order):
+            return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(os.stat(path).st_mtime))
+    except (OSError, ValueError, KeyError, TypeError, NotThereError):
+        pass
+    return ""
+
+
+def keep(order: TaskOrder) -> str:
+    """Note that the task has succeeded. Returns why that cannot be noted; empty: it is."""
+    path = _path(order)
+    try:
+        text = json.dumps({"files": _look_at(order)})
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        aside = f"{path}.{os.uname().nodename}.{os.getpid()}"
+        with open(aside, "w", encoding="ascii") as file:
+            file.write(text)
+        os.replace(aside, path)
+    except NotThereError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        return f"prepare.once_for names {error}, which is not there though the command has succeeded; the next run runs it again"
+    except OSError as error:
+        return f"that the command of prepare has succeeded cannot be noted ({error.strerror or error}); the next run runs it again"
+    return ""
+
+
+def _path(order: TaskOrder) -> str:
+    words = [os.uname().nodename, os.path.realpath(order.cwd), order.program.target, *order.program.args, *(order.once_for or ())]
+    digest = hashlib.sha256(json.dumps(words).encode("ascii")).hexdigest()
+    return os.path.join(cache_directory() or os.devnull, "prepared", digest)
+
+
+def _look_at(order: TaskOrder) -> list[list[str | int]]:
+    """Name, size and time of change (ns) of every file. Raises `NotThereError`, `OSError`."""
+    found: list[list[str | int]] = []
+    for pattern in order.once_for or ():
+        path = os.path.join(glob.escape(order.cwd), pattern)
+        names = sorted(glob.glob(path, recursive=True)) or [name for name in (os.path.join(order.cwd, pattern),) if os.path.exists(name)]
+        if not names:
+            raise NotThereError(repr(pattern))
+        stats = [(name, os.stat(name)) for name in names]
+        found += [[json.dumps(name), stat.st_size, stat.st_mtime_ns] for name, stat in stats]
+    return found
