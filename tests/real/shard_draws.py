@@ -1,0 +1,162 @@
+"""Draws of datasets and of ways to distribute them, what the planner says of each, and the program that asks TensorFlow.
+
+A draw is JSON: the fields of `Sharding`, and `files`, numbers of files of the pool. Such a file has `number % 8` lines, each its own.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from orchestrator.model.sharding import FOR_EVER, File, Policy, Sharding, batches, read_by, steps, tally
+
+POOL = 40
+LOOKED_AT = 6
+"""Steps that are compared of a dataset without end."""
+
+Draw = dict[str, Any]
+Batches = list[list[list[str]]]
+"""Steps -> replicas -> elements."""
+
+
+def write_pool(directory: Path) -> None:
+    for number in range(POOL):
+        (directory / f"{number}.txt").write_text("".join(f"{number}.{line}\n" for line in range(number % 8)))
+
+
+def draw(random: random.Random, *, workers: int, replicas: int, all_have_files: bool) -> Draw:
+    """`all_have_files`: no worker is left without a file, which TensorFlow refuses in some workers and not in others."""
+    has_reader = random.random() < 0.8
+    policy: Policy = random.choice(["auto", "auto", "file", "data", "hint", "off"])
+    if not has_reader and policy in ("file", "hint"):
+        policy = "data"
+    files = [random.randrange(POOL) for _ in range(random.randrange(workers if all_have_files else 1, 3 * workers + 2))]
+    repeat = random.choice([1, 1, 1, 2, 3])
+    fewest = max(1, repeat * sum(number % 8 for number in files) // 8)  # not many more steps than are needed to see something
+    sharding = Sharding(
+        policy,
+        workers,
+        replicas,
+        batch=random.randint(fewest, fewest + 2 * workers * replicas),
+        drop_remainder=random.random() < 0.3,
+        repeat=repeat,
+        has_reader=has_reader,
+    )
+    return {**asdict(sharding), "files": files}
+
+
+def sharding_of(draw: Draw) -> Sharding:
+    return Sharding(**{key: value for key, value in draw.items() if key != "files"})
+
+
+def _files(draw: Draw) -> list[File]:
+    return [File(str(number), 0, number % 8) for number in draw["files"]]
+
+
+def _seen(draw: Draw, worker: int) -> list[str]:
+    sharding = sharding_of(draw)
+    own = [number for place, number in enumerate(draw["files"]) if sharding.takes_file(place, worker)]
+    return [f"{number}.{line}" for number in own for line in range(number % 8)]
+
+
+def _elements(step: tuple[range, ...], pool: list[str]) -> list[list[str]]:
+    return [[pool[place % len(pool)] for place in part] for part in step]
+
+
+def expected_of_worker(draw: Draw, worker: int) -> Batches | str:
+    """What the planner says of one worker by itself, or that TensorFlow refuses there."""
+    sharding, found = sharding_of(draw), tally(_files(draw), draw["workers"])
+    if sharding.applied == "file" and worker < found.files < sharding.workers:
+        return "error"
+    own = islice(batches(sharding, read_by(sharding, found, worker), worker), LOOKED_AT if sharding.repeat == FOR_EVER else None)
+    pool = _seen(draw, worker)
+    return [_elements(step, pool) for step in own]
+
+
+def expected_of_all(draw: Draw) -> list[Batches]:
+    """What the planner says of an epoch: for each worker, to the end of the longest."""
+    sharding, found = sharding_of(draw), tally(_files(draw), draw["workers"])
+    pools = [_seen(draw, worker) for worker in range(sharding.workers)]
+    rows = list(islice(steps(sharding, found), LOOKED_AT if sharding.repeat == FOR_EVER else None))
+    return [[_elements(row[worker], pool) for row in rows] for worker, pool in enumerate(pools)]
+
+
+PROGRAM = f"""
+import json, os, sys, itertools, time
+import tensorflow as tf
+import worker
+from tensorflow.python.distribute import input_lib, input_util
+
+POLICIES = tf.data.experimental.AutoShardPolicy
+mode, place = sys.argv[1:]
+names = [f"{{number}}.txt" for number in range({POOL})]
+
+def dataset(draw):
+    chosen = [names[number] for number in draw["files"]]
+    if not draw["has_reader"]:
+        lines = [f"{{number}}.{{line}}" for number in draw["files"] for line in range(number % 8)]
+        made = tf.data.Dataset.from_tensor_slices(tf.constant(lines, tf.string))
+    elif draw["policy"] == "hint":
+        made = tf.data.Dataset.from_tensor_slices(chosen).shard(tf.data.experimental.SHARD_HINT, 0).flat_map(tf.data.TextLineDataset)
+    else:
+        made = tf.data.TextLineDataset(chosen)
+    if draw["repeat"] != 1:
+        made = made.repeat(draw["repeat"] or None)
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = POLICIES[draw["policy"].upper()]
+    return made.batch(draw["batch"], drop_remainder=draw["drop_remainder"]).with_options(options)
+
+def texts(batch):
+    return [text.decode() for text in batch.numpy().tolist()]
+
+def inside(draw, mirrored={{}}):
+    '''All workers and replicas in this process: what TensorFlow makes for each worker, and, once it is asked to, its epoch.'''
+    workers, replicas = draw["workers"], draw["replicas"]
+    devices = [f"/device:CPU:{{number}}" for number in range(workers * replicas)]
+    if len(devices) not in mirrored:
+        mirrored[len(devices)] = tf.distribute.MirroredStrategy(devices)
+    strategy = mirrored[len(devices)]
+    pairs = [(devices[0], tuple(devices[number * replicas:][:replicas])) for number in range(workers)]
+    made = input_util.get_distributed_dataset(dataset(draw), input_lib.InputWorkers(pairs), strategy, workers * replicas)
+    if draw["one_program"]:
+        rows = [[texts(one) for one in strategy.experimental_local_results(step)] for step in made]
+        return [[row[number * replicas:][:replicas] for row in rows] for number in range(workers)]
+    found = []
+    for own in made._cloned_datasets:
+        try:
+            parts = [texts(batch) for batch in itertools.islice(own, replicas * {LOOKED_AT} if not draw["repeat"] else None)]
+        except tf.errors.InvalidArgumentError as error:
+            assert "FILE based sharding" in str(error), error
+            found.append("error")
+            continue
+        steps = [parts[number:][:replicas] for number in range(0, len(parts), replicas)]
+        found.append([step + [[]] * (replicas - len(step)) for step in steps])
+    return found
+
+if mode == "cluster":
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    def ask(draw):
+        made = strategy.experimental_distribute_dataset(dataset(draw))
+        rows = itertools.islice(made, {LOOKED_AT} if not draw["repeat"] else None)
+        return [[texts(one) for one in strategy.experimental_local_results(step)] for step in rows]
+else:
+    ask = inside
+
+with open(place) as draws, open(f"{{os.environ['ORCH_TASK']}}.answers", "w") as answers:
+    for line in draws:
+        answers.write(json.dumps(ask(json.loads(line))) + chr(10))
+"""
+
+
+def write_draws(path: Path, draws: list[Draw]) -> None:
+    path.write_text("".join(json.dumps(one) + "\n" for one in draws))
+
+
+def read_answers(directory: Path, task: str) -> Iterator[Any]:
+    with open(directory / f"{task}.answers") as file:
+        yield from map(json.loads, file)
