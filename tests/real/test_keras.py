@@ -81,14 +81,16 @@ def test_every_case_has_its_row_in_the_docs() -> None:
 
 
 @pytest.mark.usefixtures("warm_tensorflow")
-def test_fit_reports_to_whoever_asks(orch: Orch, script: Any) -> None:
+@pytest.mark.parametrize(("mode", "reports"), [("v3", True), ("legacy", True), ("v3", False)])
+def test_fit_reports_to_whoever_asks(orch: Orch, script: Any, mode: str, reports: bool) -> None:
     script("""
-        import numpy as np, keras
-        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        import numpy as np, tensorflow as tf
+        model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1)])
         model.compile("sgd", "mse", metrics=["mae"])
-        model.fit(np.zeros((8, 4)), np.zeros((8, 1)), epochs=2, verbose=0)
+        model.fit(np.zeros((8, 4)), np.zeros((8, 1)), batch_size=2, epochs=2, verbose=0)
     """)
-    orch("up", "script.py", "--strategy", "none", check=0)
+    orch("up", "script.py", "--strategy", "none", "--keras", mode, "--set", f"keras.report={str(reports).lower()}", check=0)
     (task,) = json.loads(orch("ps", "--json", check=0).out)["tasks"]
-    assert task["report"]["epoch"] == 2
-    assert {"loss", "mae"} <= set(task["report"])
+    found = task.get("report") or {}
+    assert [found.get("epoch"), found.get("step")] == ([2, 4] if reports else [None, None])
+    assert {"steps_per_s", "loss", "mae"}.isdisjoint(found) != reports

@@ -1,4 +1,4 @@
-"""What orch does for programs that train with Keras 3: `fit` works with several workers, and says how far it is.
+"""What orch does for programs that train with Keras: `fit` of Keras 3 works with several workers, and `fit` says how far it is.
 
 Everything here waits until the program has imported Keras, and takes effect in Keras's own functions, so that a script needs no change
 and a program without Keras pays nothing. docs/keras.md says what works under which strategy.
@@ -13,6 +13,7 @@ from .. import imports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
     from typing import Any
 
@@ -20,15 +21,29 @@ if TYPE_CHECKING:
 def apply_soon(settings: dict[str, Any]) -> None:
     """Apply settings, the JSON of a `KerasSettings`, as soon as Keras is imported; at once in a fork of what has imported it."""
 
-    def apply(keras: ModuleType) -> None:
-        try:
-            _apply(reports=settings.get("report", True))
-        except Exception as error:  # a Keras that is made otherwise must still work as it does by hand
-            version = getattr(keras, "__version__", "of unknown version")
-            print(f"orch: Keras {version} is left as it is: {type(error).__name__}: {error}", file=sys.stderr)
+    reports = settings.get("report", True)
+    if settings.get("mode") == "off":
+        return
+    imports.after("keras", lambda keras: _try(keras, lambda: _apply(reports=reports)))
+    if reports:
+        imports.after("tf_keras", lambda keras: _try(keras, _report_keras_2))
 
-    if settings.get("mode") != "off":
-        imports.after("keras", apply)
+
+def _try(keras: ModuleType, change: Callable[[], None]) -> None:
+    try:
+        change()
+    except Exception as error:  # a Keras that is made otherwise must still work as it does by hand
+        version = getattr(keras, "__version__", "of unknown version")
+        print(f"orch: Keras {version} is left as it is: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+def _report_keras_2() -> None:
+    from tf_keras.src import callbacks as keras_callbacks
+    from tf_keras.src.engine import training
+
+    from . import callbacks
+
+    callbacks.report_keras_2(keras_callbacks, training)
 
 
 def _apply(*, reports: bool) -> None:

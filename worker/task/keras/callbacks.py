@@ -45,6 +45,11 @@ def mend(callbacks: Any, trainer: Any, is_wanted: Wanted | None, *, reports: boo
     _add_to_fit(callbacks.CallbackList, trainer.TensorFlowTrainer, first, last)
 
 
+def report_keras_2(callbacks: Any, training: Any) -> None:
+    """Let `fit` of Keras 2 say how far it is, too. `callbacks`, `training`: its modules."""
+    _add_to_fit(callbacks.CallbackList, training.Model, [], [_progress(callbacks.Callback)])
+
+
 def _add_to_fit(callback_list: Any, trainer: Any, first: list[Any], last: list[Any]) -> None:
     """Let each `fit` have these callbacks before and behind its own. A list that a program makes for a loop of its own stays as it is."""
     real_fit, real_init = trainer.fit, callback_list.__init__
@@ -175,29 +180,42 @@ def _agreement(base: Any, is_wanted: Wanted) -> Any:
 
 def _progress(base: Any) -> Any:
     class Progress(base):  # type: ignore[misc]
-        """Reports epoch, step, steps a second, and what `fit` shows, to whoever asks orch."""
+        """Reports epoch, step, steps a second, and what `fit` shows, to whoever asks orch.
+
+        Under ParameterServerStrategy a step is over when it is scheduled, and what it gave is not known before the epoch's end.
+        """
 
         def __init__(self) -> None:
             super().__init__()
-            self._epoch = 0
-            self._since = self._told = time.monotonic()
+            self._supports_tf_logs = True  # Keras 2: nothing is fetched for a step that is not reported
+            self._epoch = self._step = 0
+            self._since = self._until = self._told = time.monotonic()
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            self._epoch, self._since = epoch + 1, time.monotonic()
+            self._epoch, self._step, self._since = epoch + 1, 0, time.monotonic()
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            if time.monotonic() - self._told >= REPORT_S:
-                self._report(logs, steps_per_s=round((batch + 1) / (time.monotonic() - self._since), 2), step=batch + 1)
+            self._step, self._until = batch + 1, time.monotonic()
+            if not isinstance(logs, dict):
+                self._until = 0.0
+            elif self._until - self._told >= REPORT_S:
+                self._report(logs)
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self._until = self._until or time.monotonic()
             self._report(logs)
 
-        def _report(self, logs: Any, **more: float) -> None:
+        def _report(self, logs: Any) -> None:
             from .. import reports
 
             self._told = time.monotonic()
-            values = {name: value for name, value in (logs or {}).items() if name not in ("at", "epoch", *more)}
+            ours: dict[str, float] = {"epoch": self._epoch}
+            if self._step:
+                ours |= {"step": self._step, "steps_per_s": round(self._step / max(self._until - self._since, 1e-6), 2)}
+            values = {name: value for name, value in (logs or {}).items() if name not in ("at", *ours)}
             with contextlib.suppress(TypeError, ValueError):  # a metric that is no number is the program's own affair
-                reports.report({"epoch": self._epoch, **more, **values})
+                reports.report({**ours, **values})
 
+    # Keras 2 warns of slow callbacks as soon as there is one whose class has another name than its own ones (`CallbackList._check_timing`).
+    Progress.__name__ = "LambdaCallback"
     return Progress
