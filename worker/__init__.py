@@ -4,6 +4,7 @@
 
     strategy = worker.strategy()             # the cluster's strategy, built the right way
     if worker.context().is_chief: ...        # who am I
+    batches = worker.distribute(dataset)     # shared out as the spec says
     worker.report(step=step, loss=loss)      # progress, for `orch ps`
 
 Importing this module imports nothing but the standard library; TensorFlow is imported when it is needed.
@@ -15,7 +16,7 @@ from typing import Any, NoReturn
 
 from .task.context import Context, context
 
-__all__ = ["Context", "context", "report", "serve", "strategy"]
+__all__ = ["Context", "context", "distribute", "report", "serve", "strategy"]
 
 
 def strategy() -> Any:
@@ -36,6 +37,30 @@ def strategy() -> Any:
     from .task import strategies
 
     return strategies.current()
+
+
+def distribute(
+    dataset: Any, *, batch: int | bool | None = None, strategy: Any = None, options: Any = None, data_service: bool = True
+) -> Any:
+    """Share a dataset out among the replicas of all workers, as the spec's ``input:`` says: call it alike in every task.
+
+    `dataset`: a `tf.data.Dataset`, or a function that is given a `tf.distribute.InputContext` and returns one. A dataset is cut into
+    batches of the spec's ``global_batch_size``, if it does not come in batches yet (``batch=64``: of 64, whatever the spec says;
+    ``batch=False``: its elements are batches already, such as those of a generator), and each replica gets an equal part of each batch.
+    What a function returns is left as it is: it makes batches of ``context.get_per_replica_batch_size(...)`` and shares them out itself.
+
+    Returns what the strategy gives to iterate over: a `tf.distribute.DistributedDataset`; without a strategy a `tf.data.Dataset`; under
+    ParameterServerStrategy what `ClusterCoordinator.create_per_worker_dataset` gives, whose iterator is passed to `schedule`.
+
+    `strategy`: by default that of the scope around the call, or else `worker.strategy()`. `options`: `tf.distribute.InputOptions` in place
+    of the spec's. Where the spec has data workers, they make the batches of a dataset, unless `data_service` is False.
+
+    Raises TypeError for anything else than a dataset or a function, and ValueError for a global batch of fewer elements than replicas.
+    docs/input.md says what takes effect under which strategy.
+    """
+    from .task import distribute as module
+
+    return module.distribute(dataset, batch=batch, strategy=strategy, options=options, data_service=data_service)
 
 
 def serve() -> NoReturn:

@@ -56,7 +56,7 @@ class InputSettings:
         "How many batches are brought to each replica's device ahead.",
         example="2",
         words=f"1 ({_AS_TENSORFLOW})",
-        least=1,
+        least=0,
         most=1_000_000,
     )
     replication_mode: Literal["per_worker", "per_replica"] | None = setting(

@@ -205,7 +205,7 @@ def make(run_id: str, spec: ClusterSpec, assignment: Assignment, hosts: Sequence
         "MASTER_PORT": str(ports.get(first.id, 0)),
         **data_service.environment(addresses),
     }
-    notes = (*_describe_threads(spec, assignment, facts), *shares.notes)
+    notes = (*_describe_threads(spec, assignment, facts), *shares.notes, *_describe_input(spec))
     return Plan(run_id, spec, tuple(planned), tf_config.clusters(strategy, addresses), env, tuple(hosts), notes, shares.claims)
 
 
@@ -314,6 +314,14 @@ def _describe_threads(spec: ClusterSpec, assignment: Assignment, facts: Mapping[
     beside = ", the dispatcher not counted" if spec.data_workers else ""
     beside += ", tied to cores of its own" if all(found.affinity for found in _all_devices(spec)) else ""
     yield f"threads that compute: {' or '.join(parts[:3])}{' or …' * (len(parts) > 3)}{beside}, where nothing else is set"
+
+
+def _describe_input(spec: ClusterSpec) -> Iterator[str]:
+    """A line for a policy that this strategy does not know."""
+    policies = dict.fromkeys(tasks.input.auto_shard for tasks in spec.tasks if trains(tasks.type))
+    said = [policy for policy in policies if policy not in (None, "off")]
+    if said and not named(spec.strategy).shares_input:
+        yield f"input.auto_shard: {said[0]} has no effect under strategy {spec.strategy}: each worker reads the whole dataset"
 
 
 def _all_devices(spec: ClusterSpec) -> Iterator[TaskDevices]:

@@ -72,6 +72,8 @@ class Strategy:
     """The keys of the spec that are for this strategy."""
     rules: tuple[Callable[[Counts], Complaint | None], ...] = ()
     """What else must hold of the counts of its tasks."""
+    shares_input: bool = True
+    """TensorFlow shares a dataset out among its workers, by a policy."""
     fit_problem: str = ""
     """Why `Model.fit` of Keras 3 does not work with several tasks, if it does not: the rest of a sentence."""
     fewest_inter_op_threads: Callable[[Counts], int | None] = field(default=lambda counts: None)
@@ -167,6 +169,7 @@ STRATEGIES: dict[str, Strategy] = {
             implied_by="ps",
             sections=("serve",),
             rules=(_has_servers, _has_a_chief),
+            shares_input=False,
             fit_problem="cannot work under ParameterServerStrategy",
             # TensorFlow's guide to ParameterServerStrategy asks for more threads than there are workers ("Workers need some inter_ops
             # threads to work properly"). Four: with two, steps that read a dataset on a worker were seen to stall for up to a minute.

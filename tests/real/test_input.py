@@ -1,0 +1,189 @@
+"""The section `input:` and `worker.distribute`, under each strategy: what each worker is given."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import ROOT, Orch
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600), pytest.mark.usefixtures("warm_tensorflow")]
+
+PROGRAM = ROOT / "tests" / "programs" / "input_api.py"
+SHARED = ([[0, 1], [4, 5], [8, 9]], [[2, 3], [6, 7], [10, 11]])
+"""What the mission's document gives for DATA with two workers and global batches of 4: each reads all, and keeps its share."""
+BY_FILE = ([[0, 1], [2, 3], [4, 5]], [[6, 7], [8, 9], [10, 11]])
+"""The document has ``[4] [5]`` and ``[10] [11]`` at the end: TensorFlow 2.21 makes full batches of what is left of a file."""
+ALL = [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11]]
+FIT = round(sum(number * number for number in range(12)) / 12, 3)
+GIVEN: dict[str, tuple[Any, Any]] = {
+    "an_unchanged_script": SHARED,
+    "a_script_with_a_policy_of_its_own": BY_FILE,
+    "one_file": SHARED,
+    "worker_distribute": SHARED,
+    "worker_distribute_in_batches_of_its_own": ([[0, 1, 2], [6, 7, 8]], [[3, 4, 5], [9, 10, 11]]),
+    "batched_already": ([[100, 101, 102], [106, 107, 108]], [[103, 104, 105], [109, 110, 111]]),
+    "elements_that_are_batches": ([[0, 1], [4, 5]], [[2, 3], [6, 7]]),
+    "policy_file": BY_FILE,
+    "policy_off": (ALL, ALL),
+    "policy_hint": ([[0, 2], [4, 6], [8, 10]], [[1, 3], [5, 7], [9, 11]]),
+    "no_policy": ([[0, 1], [4, 5]], [[2, 3], [6, 7]]),
+    "drop_remainder": ([[0, 1], [4, 5]], [[2, 3], [6, 7]]),
+    "a_function": ([[0, 2], [4, 6], [8, 10]], [[1, 3], [5, 7], [9, 11]]),
+    "input_options": (
+        [False, 2, True, "_PrefetchDataset", [[0, 1], [4, 5]]],
+        [False, 2, True, "_PrefetchDataset", [[2, 3], [6, 7]]],
+    ),
+    "fewer_elements_than_replicas": (
+        "worker.distribute: a global batch of 1 for 2 replicas: some of them would never get an element; make it 2 or more "
+        "(input.global_batch_size, --global-batch-size)",
+    )
+    * 2,
+    "no_dataset": (
+        "worker.distribute takes a tf.data.Dataset or a function of an InputContext, and not list; "
+        "tf.data.Dataset.from_tensor_slices makes a dataset of arrays",
+    )
+    * 2,
+    "keras_3_fit": (FIT, FIT),
+    "keras_2_fit": (FIT, FIT),
+}
+"""What worker-0 and worker-1 are given, by case."""
+SAID = (
+    "input: auto_shard data (experimental_distribute_dataset at {program}:",
+    "input: auto_shard stays file, which the program has set, and not data (experimental_distribute_dataset at {program}:",
+    "input: datasets of this program are shared out in different ways: data at {program}:",
+    "input: batches of 4 for 2 replicas, auto_shard data (worker.distribute at {program}:",
+    "input: auto_shard data; the dataset comes in batches of 6, and is not batched by 4, the global_batch_size (worker.distribute at",
+    "input: auto_shard is not for the datasets of a function, which shares them out itself (worker.distribute at",
+)
+
+
+def test_two_workers(orch: Orch, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, runpy, sys\n"
+        f"sys.argv[1:] = [f'{tmp_path}/' + os.environ['ORCH_TASK'] + '.json']\n"
+        f"runpy.run_path({str(PROGRAM)!r}, run_name='__main__')\n"
+    )
+    words = ("--auto-shard", "data", "--global-batch-size", "4", "--set", "input.shuffle_seed=4")
+    done = orch("up", script, "-n", "2", *words, "--timeout", "400", timeout=500, check=0)
+    first, second = (json.loads((tmp_path / f"worker-{index}.json").read_text()) for index in (0, 1))
+    orders = first.pop("the_order_of_files"), second.pop("the_order_of_files")
+    assert orders[0] == orders[1] != sorted(orders[0])
+    assert {name: (first[name], second[name]) for name in first} == GIVEN
+    assert [said for said in SAID if f"worker-0 | orch: {said.format(program=PROGRAM)}" not in done.out + done.err] == []
+    assert "worker-1 | orch: input" not in done.out + done.err
+
+
+# --- one process -----------------------------------------------------------------------------------
+
+MIRRORED = """
+import sys, worker, tensorflow as tf
+strategy = worker.strategy()
+
+def given(distributed):
+    batches = [strategy.experimental_local_results(batch) for batch in distributed]
+    return [[[int(number) for number in part] for part in parts] for parts in batches]
+
+numbers = tf.data.Dataset.range(9)
+print("dataset", given(worker.distribute(numbers, data_service=False)))
+print("service", sorted(number for parts in given(worker.distribute(numbers)) for part in parts for number in part))
+worker.distribute(numbers.batch(3), data_service=False)
+worker.distribute(numbers.batch(1), data_service=False)
+print("function", given(worker.distribute(lambda context: numbers.batch(context.get_per_replica_batch_size(4)))))
+"""
+SAID_OF_PARTS = (
+    "fetch_to_device false, batches of 4 for 2 replicas; replication_mode per_replica is only for functions, under tf.distribute.Mirrored",
+    "the data workers of the tf.data service make the batches, which go to whichever worker asks first",
+    "a batch of 3 for 2 replicas cannot be divided evenly: their batches differ in size by one",
+    "a batch of 1 for 2 replicas: 1 of them get empty batches in every step",
+    "fetch_to_device false, replication_mode per_replica (worker.distribute at script.py",
+)
+TWICE = [[[number, number + 1]] * 2 for number in range(0, 8, 2)] + [[[8]] * 2]
+"""In the mode `per_replica` the function is called for each replica."""
+PARTS = "[[[0, 1], [2, 3]], [[4, 5], [6, 7]], [[8], []]]"
+
+
+def test_mirrored_with_a_data_service(orch: Orch, script: Callable[..., Path]) -> None:
+    script(MIRRORED)
+    mode = "input={global_batch_size: 4, replication_mode: per_replica, fetch_to_device: false}"
+    words = ("--strategy", "mirrored", "--cpus", "2", "--data-workers", "1", "--set", mode)
+    done = orch("up", "script.py", *words, "--timeout", "200", timeout=300, check=0)
+    assert f"dataset {PARTS}" in done.out
+    assert f"service {list(range(9))}" in done.out
+    assert f"function {TWICE}" in done.out
+    assert [said for said in SAID_OF_PARTS if f"orch: input: {said}" not in done.out + done.err] == []
+    assert "the program's own InputOptions" not in done.out + done.err
+
+
+PARAMETER_SERVER = """
+import worker, tensorflow as tf
+strategy = worker.strategy()
+coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+
+@tf.function
+def take(iterator):
+    return next(iterator)
+
+def given(distributed, steps):
+    iterator = iter(distributed)
+    return [coordinator.schedule(take, args=(iterator,)).fetch().tolist() for _ in range(steps)]
+
+numbers = tf.data.Dataset.range(9)
+print("dataset", given(worker.distribute(numbers), 2))
+def make(context):
+    return tf.data.Dataset.range(9).batch(context.get_per_replica_batch_size(3))
+
+print("function", given(worker.distribute(make), 2))
+"""
+
+
+def test_parameter_server(orch: Orch, script: Callable[..., Path]) -> None:
+    script(PARAMETER_SERVER)
+    words = ("--ps", "1", "-n", "1", "--global-batch-size", "4", "--set", "input.prefetch=2", "--auto-shard", "data")
+    done = orch("up", "script.py", *words, "--timeout", "200", timeout=300, check=0)
+    said = done.out + done.err
+    assert "dataset [[0, 1, 2, 3], [4, 5, 6, 7]]" in said
+    assert "function [[0, 1, 2], [3, 4, 5]]" in said
+    assert "input.auto_shard: data has no effect under strategy parameter_server: each worker reads the whole dataset" in said
+    assert "input: under ParameterServerStrategy nothing is shared out: each worker reads the whole dataset" in said
+
+
+UNTOUCHED = """
+import sys, tensorflow as tf
+strategy = tf.distribute.MirroredStrategy()
+print("methods", type(strategy).experimental_distribute_dataset.__code__.co_filename.endswith("distribute_lib.py"))
+print("modules", [name for name in sys.modules if "task.input" in name or "task.distribute" in name])
+"""
+
+
+@pytest.mark.parametrize("words", [(), ("--set", "input={auto_shard: data, apply: false}"), ("--set", "input.files=[a.csv]")])
+def test_nothing_is_touched_where_nothing_is_said(orch: Orch, script: Callable[..., Path], words: tuple[str, ...]) -> None:
+    script(UNTOUCHED)
+    out = orch("up", "script.py", "--strategy", "mirrored", *words, check=0).out
+    assert "methods True" in out
+    assert ("modules []" in out) is (not words)
+
+
+BY_HAND = """
+import worker, tensorflow as tf
+strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+numbers = tf.data.Dataset.range(4)
+print([batch.numpy().tolist() for batch in worker.distribute(numbers, batch=3)])
+with strategy.scope():
+    print([batch.numpy().tolist() for batch in worker.distribute(numbers.batch(3))])
+print([number.numpy().tolist() for number in worker.distribute(numbers)])
+"""
+
+
+def test_by_hand(script: Callable[..., Path]) -> None:
+    env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run([sys.executable, script(BY_HAND)], env=env, capture_output=True, text=True, timeout=200)
+    assert done.stdout.splitlines() == ["[[0, 1, 2], [3]]", "[[0, 1, 2], [3]]", "[0, 1, 2, 3]"], done.stderr
