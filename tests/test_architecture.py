@@ -173,7 +173,7 @@ TENSORFLOW_PARTS = ("worker", "worker.task")
 MODULE_BUDGET, MODULE_LIMIT = 250, 500
 FUNCTION_BUDGET, FUNCTION_LIMIT = 40, 80
 
-HEAVY = ("tensorflow", "keras", "numpy", "yaml", "rich", "psutil", "asyncio")
+HEAVY = ("tensorflow", "keras", "numpy", "yaml", "psutil", "asyncio")
 
 
 # --- the checker -------------------------------------------------------------------------------

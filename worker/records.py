@@ -1,8 +1,8 @@
 """`dataclass`, for classes that are made more quickly.
 
 Python compiles six methods for each frozen dataclass, one by one, and more than a hundred of them stand between ``orch up`` and its
-first task, in the controller and again in the agent: half of their imports. Here only ``__init__`` is compiled; what all of them can
-share is shared. That a frozen one stays as it is, is left to the type checker, which sees the one of the standard library.
+first task, in the controller and again in the agent: half of their imports. Here only ``__init__`` is compiled, and all classes share the
+other methods.
 """
 
 from __future__ import annotations
@@ -32,7 +32,19 @@ def _make(cls: type) -> type:
     if not all(one.compare and one.repr and one.hash is None for one in dataclasses.fields(made)):
         raise TypeError(f"{cls.__name__} compares or shows some of its fields only: take dataclasses.dataclass")
     made.__eq__, made.__hash__, made.__repr__ = _equals, _hash, _describe
+    made.__setattr__, made.__delattr__ = _set_once, _refuse_to_delete
     return made  # type: ignore[no-any-return]
+
+
+def _set_once(self: Any, name: str, value: object) -> None:
+    """A field is set by ``__init__``, and not again."""
+    if hasattr(self, name):
+        raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+    object.__setattr__(self, name, value)
+
+
+def _refuse_to_delete(self: Any, name: str) -> None:
+    raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
 
 
 def _values(record: Any) -> tuple[Any, ...]:

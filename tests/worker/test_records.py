@@ -1,4 +1,4 @@
-"""Our frozen dataclasses behave as those of the standard library do, but that assigning to one is for the type checker to refuse."""
+"""Our frozen dataclasses behave as those of the standard library do."""
 
 from __future__ import annotations
 
@@ -39,6 +39,16 @@ def test_it_is_a_dataclass() -> None:
     assert quick.more is not Quick(1).more
     with pytest.raises(TypeError, match="unexpected keyword"):
         Quick(1, colour="red")  # type: ignore[call-arg]
+
+
+def test_it_stays_as_it_is() -> None:
+    quick: Any = Quick(1)
+    for name in ("number", "words", "colour"):
+        with pytest.raises((dataclasses.FrozenInstanceError, AttributeError)):
+            setattr(quick, name, 2)
+    with pytest.raises(dataclasses.FrozenInstanceError, match="cannot delete field 'number'"):
+        del quick.number
+    assert quick == Quick(1)
 
 
 def test_equal_ones_are_of_one_class_and_have_equal_values() -> None:
