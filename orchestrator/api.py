@@ -68,9 +68,14 @@ def launch(
     given = dict(locals())  # the keywords, which are listed for whoever reads and types them
     named = {name: value for name, value in given.items() if name not in ("program", "home", "settings")}
     spec = read_spec(program, {**settings, **named})
-    run = create(Path(os.path.abspath(home or os.environ.get("ORCH_HOME") or ".orch")), spec)
+    return start(spec, home or os.environ.get("ORCH_HOME") or ".orch")
+
+
+def start(spec: ClusterSpec, home: str | os.PathLike[str], env: Mapping[str, str] | None = None) -> Run:
+    """`launch` for a spec. `env`: what the controller and its agents find, in place of this process's environment. Raises `OrchError`."""
+    run = create(Path(os.path.abspath(home)), spec)
     try:
-        return Run(run, start_controller(run, tied=True))
+        return Run(run, start_controller(run, tied=True, env=env))
     except OrchError:
         discard(run)
         raise

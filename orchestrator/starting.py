@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from .backends import load_checked
@@ -60,11 +61,12 @@ def cannot_keep(run: RunDir, error: OSError) -> OrchError:
     return OrchError(f"cannot keep a run in {run.path}: {reason}; make room, or name another directory with --run-dir or ORCH_HOME")
 
 
-def start_controller(run: RunDir, *, tied: bool = False) -> subprocess.Popen[bytes]:
+def start_controller(run: RunDir, *, tied: bool = False, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
     """Start the controller of a run that `create` has made, in a session of its own, and hand the lock over to it.
 
     Nothing of the spec is in its arguments, which every user of the machine can read. What it says goes to `controller.log`. `tied`: it
-    ends the run when this process ends, in whatever way, and its stdin takes requests (see `requests`). Raises `OrchError`.
+    ends the run when this process ends, in whatever way, and its stdin takes requests (see `requests`). `env`: in place of our own
+    environment. Raises `OrchError`.
     """
     words = ["--lock", str(run.lock.fileno())]
     if tied:
@@ -80,6 +82,7 @@ def start_controller(run: RunDir, *, tied: bool = False) -> subprocess.Popen[byt
             stdin=subprocess.PIPE if tied else subprocess.DEVNULL,
             stdout=log,
             stderr=log,
+            env=env,
             pass_fds=(run.lock.fileno(),),
             start_new_session=True,
         )

@@ -54,6 +54,12 @@ ARROWS: dict[str, tuple[str, ...]] = {
         *PLACES,
     ),
     "orchestrator.api": ("orchestrator.handle", "orchestrator.sources", "orchestrator.starting", *PLACES),
+    "orchestrator.testing": (
+        *("orchestrator.api", "orchestrator.handle", "worker.cores", "worker.task_files"),
+        "worker.host.environment",
+        "worker.task.calls",
+        *PLACES,
+    ),
     "orchestrator.handle": ("worker.task_files", *PLACES),
     "orchestrator.sources": MODEL,
     "orchestrator.starting": ("orchestrator.signals", *PLACES),

@@ -39,6 +39,10 @@ def run(order: dict[str, Any], loaded: frozenset[str]) -> None:
     `loaded`: names of the modules that the interpreter had before our own code came. An exception of the
     user's leaves this function as it would leave the user's script, so it must be the last thing in `__main__`.
     """
+    if "ORCH_CALLS" in os.environ:
+        from .calls import resident
+
+        order = resident.fork_for_calls(order)  # returns in a fork, which is a process of this task like any other
     _show_stacks_on_signal(order["log_dir"])
     if order["tf_config"] is not None:
         os.environ["TF_CONFIG"] = order["tf_config"]

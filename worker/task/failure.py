@@ -31,7 +31,7 @@ def record(error: BaseException, log_dir: str) -> None:
     temporary = f"{path}.{os.getpid()}"
     try:
         try:
-            data = json.dumps(_describe(error, at)).encode("ascii")
+            data = json.dumps(describe(error, at)).encode("ascii")
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             with open(fd, "wb") as file:
                 file.write(data)
@@ -42,7 +42,8 @@ def record(error: BaseException, log_dir: str) -> None:
         pass
 
 
-def _describe(error: BaseException, at: float) -> dict[str, Any]:
+def describe(error: BaseException, at: float) -> dict[str, Any]:
+    """A `contract.Failure` as JSON data."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
     return {"type": name, "message": shorten(_message(error)), "traceback": shorten(_render(error)), "at": at}

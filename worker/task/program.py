@@ -58,16 +58,29 @@ def _prepare_data_server(target: str, args: list[str]) -> Callable[[], None]:
     return run
 
 
+def _prepare_calls(target: str, args: list[str]) -> Callable[[], None]:
+    """Functions of a test, in a fork of a resident task, which has set `sys.path`."""
+    _present(["orch-calls"], [])
+
+    def run() -> None:
+        from .calls import serve
+
+        serve(*args)
+
+    return run
+
+
 _PREPARATIONS = {
     "script": _prepare_script,
     "module": _prepare_module,
     "serve": _prepare_server,
     "data_service": _prepare_data_server,
+    "calls": _prepare_calls,
 }
 
 
 def prepare(kind: str, target: str, args: list[str]) -> Callable[[], None]:
-    """Make `sys.argv` and `sys.path` what the program is to find; returns what runs it. `kind`: see `contract.Program`."""
+    """Make `sys.argv` and `sys.path` what the program is to find; returns what runs it. `kind`: see `contract.Program`; or `resident`."""
     return _PREPARATIONS[kind](target, args)
 
 

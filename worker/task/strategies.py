@@ -24,6 +24,11 @@ def current() -> Any:
         return _current
 
 
+def only_serves(task: Context) -> bool:
+    """Whether the task is a `tf.distribute.Server` for others, under its strategy, and has none itself."""
+    return task.strategy == "parameter_server" and task.type in ("worker", "ps")
+
+
 def _build(task: Context) -> Any:
     build = BUILDERS.get(task.strategy)
     if build is None:
@@ -57,7 +62,7 @@ def _communication(settings: CollectiveSettings) -> Any:
 def _parameter_server(task: Context) -> Any:
     import tensorflow as tf
 
-    if task.type in ("worker", "ps"):
+    if only_serves(task):
         from .serve import serve
 
         serve()

@@ -28,6 +28,9 @@ def _serve(fd: int, idle_s: float, preload: list[str]) -> dict[str, object] | No
         _report(fd, {"error": "another one is being started at this moment"})
         os._exit(1)
     processes.name_process("orch-warm")
+    if lifeline := os.environ.pop("ORCH_WARM_LIFELINE", ""):  # it ends with whoever has the other end, and not by itself
+        processes.hold_lifeline(int(lifeline))
+        os.close(int(lifeline))
     processes.follow_parent(signal.SIGKILL)  # an import that hangs is given up with the command that waits for it
     faulthandler.register(signal.SIGQUIT, file=fd)
     try:

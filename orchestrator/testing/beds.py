@@ -1,0 +1,165 @@
+"""Runs whose tasks stay and fork (`worker/task/calls`), kept between tests: one for each cluster that is there at the same time.
+
+A bed is a run of `orchestrator.launch` like any other: a controller, an agent that holds the ports, a task each. What a test calls a
+cluster is one process forked by each of its tasks, with the TF_CONFIG, the ports and the devices of that task.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from worker.contract import TaskId
+from worker.host import environment
+from worker.task.calls import resident
+
+from ..api import read_spec, start
+from ..handle import Run
+from ..model.spec import ClusterSpec
+from ..model.spec.parse import to_document
+from .failures import ClusterLost
+from .session import Line, Session
+
+MOST_IDLE = 4
+"""How many beds are kept that no test uses; the one that was used longest ago goes first."""
+START_S = 120.0
+_PER_TEST = ("PYTEST_CURRENT_TEST",)
+"""Changes with every test, and is sent with every fork."""
+
+
+class Bed:
+    """One run. `key`: what its processes have in common; `names`: its tasks, in TensorFlow's order."""
+
+    def __init__(self, session: Session, key: str, spec: ClusterSpec, env: Mapping[str, str]) -> None:
+        self.session, self.key, self.spec = session, key, spec
+        self.base = dict(env)
+        self.names = tuple(str(TaskId(tasks.type, index)) for tasks in spec.tasks for index in range(tasks.count))
+        self.own_variables = frozenset(spec.env).union(*(tasks.env for tasks in spec.tasks))
+        told = {"XDG_RUNTIME_DIR": str(session.runtime_dir), resident.VARIABLE: session.address, resident.PRELOAD: " ".join(_preload())}
+        self.run: Run = start(spec, session.path / "runs", {**env, **told})
+        self.doors: dict[str, Line] = {}
+        """The way to each task's resident."""
+        self.residents: dict[str, int] = {}
+        """Their pids."""
+        self.numbers = 0
+        self.is_used = True
+        self.parked: Any = None
+        """The cluster that has been left with `reuse`, with its processes."""
+
+    def await_residents(self) -> None:
+        """Until all tasks are there. Raises `ClusterLost`."""
+        until = time.monotonic() + START_S
+        while len(self.doors) < len(self.names):
+            self.session.pump(0.05)
+            for name in self.names:
+                door = self.session.greetings.pop((self.run.run_id, name, 0), None)
+                if door is not None:
+                    self.doors[name] = door
+                    self.residents[name] = self.session.pids.pop((self.run.run_id, name, 0))
+            if not self.run.is_running:
+                raise ClusterLost(f"the cluster could not be started\n{self.run.wait().report}")
+            if time.monotonic() > until:
+                raise ClusterLost(f"the cluster has not started after {START_S:g} s: {self.run.stop(now=True).report}")
+
+    @property
+    def is_whole(self) -> bool:
+        return self.run.is_running and len(self.doors) == len(self.names) and all(door.is_open for door in self.doors.values())
+
+    def stop(self) -> None:
+        for door in self.doors.values():
+            self.session.hang_up(door)
+        self.run.stop(now=True)
+
+
+class Beds:
+    """All of a session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._beds: list[Bed] = []
+        session.on_end.append(self.stop)
+
+    def take(self, keywords: Mapping[str, Any], env: Mapping[str, str], *, reuse: bool) -> Bed:
+        """A bed that nobody uses, and that fits; if there is none, a new one. `env`: the environment of the test's process."""
+        spec = _spec(keywords, str(self._session.path))
+        key = _key(spec, env)
+        with self._session.mutex:
+            for bed in list(self._beds):
+                if not bed.is_used and not bed.is_whole:
+                    self._discard(bed)
+            idle = [bed for bed in reversed(self._beds) if bed.key == key and not bed.is_used]
+            idle.sort(key=lambda bed: (bed.parked is not None) != reuse)
+            if idle:
+                bed = idle[0]
+                bed.is_used = True
+                self._beds.remove(bed)
+                self._beds.append(bed)
+                return bed
+            self._session.warm_up({**env, **spec.env})
+            self._session.await_warm()
+            bed = Bed(self._session, key, spec, env)
+            self._beds.append(bed)
+        try:
+            bed.await_residents()
+        except BaseException:
+            self._discard(bed)
+            raise
+        return bed
+
+    def give_back(self, bed: Bed) -> None:
+        """It is used no longer."""
+        bed.is_used = False
+        with self._session.mutex:
+            idle = [bed for bed in self._beds if not bed.is_used]
+            for old in idle[: max(0, len(idle) - MOST_IDLE)]:
+                self._discard(old)
+
+    def _discard(self, bed: Bed) -> None:
+        self._beds.remove(bed)
+        bed.stop()
+
+    def stop(self) -> None:
+        for bed in self._beds:
+            for door in bed.doors.values():
+                self._session.hang_up(door)
+        while self._beds:
+            self._discard(self._beds[0])
+
+
+_BEDS: dict[int, Beds] = {}
+
+
+def beds_of(session: Session) -> Beds:
+    """The beds of a session."""
+    found = _BEDS.get(id(session))
+    if found is None or found._session is not session:
+        found = _BEDS[id(session)] = Beds(session)
+    return found
+
+
+def _preload() -> list[str]:
+    """What each process would have to import: TensorFlow, where no template can be forked, and what carries functions and asserts."""
+    return [
+        "tensorflow",
+        "pickle",
+        "inspect",
+        "cloudpickle",
+        *(("_pytest.assertion.rewrite", "pytest") if "_pytest" in sys.modules else ()),
+    ]
+
+
+def _spec(keywords: Mapping[str, Any], workdir: str) -> ClusterSpec:
+    given = dict(keywords)
+    env = {"TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"), **(given.pop("env", None) or {})}
+    script = os.path.abspath(resident.__file__)
+    ours = {"env": env, "python": sys.executable, "script": script, "workdir": workdir}  # each fork goes to the test's own directory
+    return read_spec(None, {"preload": ["tensorflow"], "name": "test", **given, **ours})
+
+
+def _key(spec: ClusterSpec, env: Mapping[str, str]) -> str:
+    frozen = sorted(environment.frozen({**env, **spec.env}, ("tensorflow",)))
+    return json.dumps([to_document(spec), frozen])

@@ -1,0 +1,453 @@
+"""The cluster of a test: real processes of a real cluster, which run functions."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from worker import task_files
+
+from ..errors import UsageError
+from ..model.strategies import named
+from .beds import Bed, beds_of
+from .failures import ClusterLost, TimedOut
+from .jobs import LOOK_S, Job, describe_exit, refuse_busy
+from .parcels import pack
+from .session import Line, Session
+
+TIMEOUT_S = 120.0
+GRACE_S = 2.0
+DYING_S = 10.0
+"""How long a killed process may take to end."""
+STACKS_S = 2.0
+"""How long a task may take to say where it is."""
+
+
+def cluster(
+    *,
+    workers: int | None = None,
+    ps: int | None = None,
+    chief: int | bool | None = None,
+    evaluator: int | bool | None = None,
+    strategy: str | None = None,
+    devices: Mapping[str, Any] | None = None,
+    cpus: int | None = None,
+    env: Mapping[str, str | int | float] | None = None,
+    timeout: float = TIMEOUT_S,
+    grace: float = GRACE_S,
+    reuse: bool = False,
+    **settings: Any,
+) -> Cluster:
+    """A real cluster on this machine, for a ``with`` statement.
+
+    The keywords say what `orchestrator.launch` would be told, and `settings` are any others of its keywords (``gpus``, ``keras``,
+    ``collectives``, …). `timeout`: seconds that a function may take in its tasks. `grace`: how long, in seconds, a function may go on
+    in other tasks after it has failed in one. `reuse`: leave the processes running for the next cluster with the same settings, with
+    all that their functions have left behind; without, each cluster has fresh processes.
+
+    Raises `SpecError` for settings that are wrong, at once; entering it raises `ClusterLost` if it cannot be started.
+    """
+    keywords = {
+        **settings,
+        "workers": workers,
+        "ps": ps,
+        "chief": chief,
+        "evaluator": evaluator,
+        "strategy": strategy,
+        "devices": devices,
+        "cpus": cpus,
+        "env": env,
+    }
+    return Cluster({name: value for name, value in keywords.items() if value is not None}, timeout, grace, reuse)
+
+
+class Task:
+    """One task of a cluster, as ``c["worker-1"]``: a process, which functions run in."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self._cluster, self.name = cluster, name
+        self.pid: int | None = None
+        """Its process; None once that has ended."""
+        self.exit: int | None = None
+        """How its last process ended: an exit code, or -n for signal n; None: none has ended."""
+        self.job: Job | None = None
+        """What runs in it."""
+        self.directories: list[Path] = []
+        """What its processes have left behind: ``output.log``, ``reports.jsonl``, ``stacks.txt``; the newest last."""
+        self.line: Line | None = None
+        self.number = 0
+        self._is_doomed = ""
+        self._shown = 0
+
+    def __repr__(self) -> str:
+        state = f"process {self.pid}" if self.pid else "no process" if self.exit is None else describe_exit(self.exit)
+        return f"<Task {self.name}: {state}>"
+
+    @property
+    def is_alive(self) -> bool:
+        self._cluster.look()
+        return self.pid is not None
+
+    @property
+    def logs(self) -> str:
+        """What it has written in this cluster, stdout and stderr, in the order in which it was written."""
+        self._cluster.look()
+        return "".join(_read(directory / "output.log") for directory in self.directories)
+
+    @property
+    def reports(self) -> list[dict[str, Any]]:
+        """The values that it gave to `worker.report`, oldest first."""
+        lines = "".join(_read(directory / task_files.REPORTS) for directory in self.directories).splitlines()
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to its processes. Raises `UsageError` if it has none."""
+        if not self.is_alive:
+            raise UsageError(f"{self.name} has no process: {'it has not been started' if self.exit is None else describe_exit(self.exit)}")
+        self._cluster.bed.doors[self.name].send({"do": "signal", "number": int(number)})
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """End it with a signal, SIGKILL as a rule, which is waited for. A function that runs in it counts as killed."""
+        self._is_doomed = "killed"
+        self.send_signal(number)
+        if number == signal.SIGKILL:
+            self.await_end()
+
+    def pause(self) -> None:
+        """Stop it (SIGSTOP): the others wait for it, and hear nothing."""
+        self.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on (SIGCONT)."""
+        self.send_signal(signal.SIGCONT)
+
+    def restart(self) -> None:
+        """A new process in its place, at the same address."""
+        if self.is_alive:
+            self.kill()
+        self._cluster.fork([self.name])
+
+    def stop(self) -> None:
+        """`kill`, for a reason of ours."""
+        self._is_doomed = "stopped"
+        if self.pid is not None:
+            self._cluster.bed.doors[self.name].send({"do": "signal", "number": int(signal.SIGKILL)})
+
+    def await_end(self) -> None:
+        until = time.monotonic() + DYING_S
+        while self.pid is not None:
+            if time.monotonic() > until:
+                raise ClusterLost(f"{self.name}, process {self.pid}, has not ended {DYING_S:g} s after SIGKILL")
+            self._cluster.look(LOOK_S)
+
+    # --- what is heard of it ---------------------------------------------------------------------
+
+    def begin(self, number: int, directory: Path) -> None:
+        self.number, self.exit, self._is_doomed, self._shown = number, None, "", 0
+        self.directories.append(directory)
+
+    def meet(self, line: Line, pid: int) -> None:
+        """Its process has come up."""
+        self.line, self.pid = line, pid
+        line.hear = self._hear
+
+    def _hear(self, message: dict[str, Any] | None) -> None:
+        if message is not None and self.job is not None and "call" in message:
+            job, self.job = self.job, None
+            job.hear(self.name, message)
+
+    def end(self, pid: int, code: int) -> None:
+        """Its process has ended."""
+        self.pid, self.exit = None, code
+        if self.line is not None:
+            for message in self.line.read() if self.line.is_open else ():  # what it said last
+                self._hear(message)
+            self._cluster.session.hang_up(self.line)
+            self.line = None
+        if self.job is not None:
+            job, self.job = self.job, None
+            job.lose(self.name, self._is_doomed or "died", code)
+
+    def show(self) -> None:
+        """Print the lines that it has written since, with its name before them, where the test prints."""
+        if not self.directories:
+            return
+        path = self.directories[-1] / "output.log"
+        try:
+            with path.open("rb") as file:
+                file.seek(self._shown)
+                data = file.read()
+        except OSError:
+            return
+        if self.pid is not None:
+            data = data[: data.rfind(b"\n") + 1]
+        self._shown += len(data)
+        for line in data.decode(errors="replace").splitlines():
+            sys.stdout.write(f"[{self.name}] {line}\n")
+
+
+class Cluster:
+    """What `cluster` gives. `session`, `bed`: what it stands on."""
+
+    def __init__(self, keywords: Mapping[str, Any], timeout_s: float, grace_s: float, reuse: bool) -> None:
+        self.session = Session.get()
+        self._keywords, self._reuse = keywords, reuse
+        self.timeout_s, self.grace_s = timeout_s, grace_s
+        self.tasks: dict[str, Task] = {}
+        """By name, in TensorFlow's order: ``chief-0``, ``worker-0``, ``worker-1``, …"""
+        self._bed: Bed | None = None
+
+    def __repr__(self) -> str:
+        return f"<Cluster {', '.join(map(repr, self.tasks.values())) or 'not started'}>"
+
+    @property
+    def bed(self) -> Bed:
+        if self._bed is None:
+            raise UsageError("the cluster does not run: it does inside `with cluster(…) as c:`")
+        return self._bed
+
+    def __enter__(self) -> Cluster:
+        self.start_up()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start_up(self) -> None:
+        """What entering the ``with`` block does."""
+        if self._bed is not None:
+            raise UsageError("this cluster runs already")
+        self._bed = beds_of(self.session).take(self._keywords, os.environ, reuse=self._reuse)
+        try:
+            parked, self._bed.parked = self._bed.parked, None
+            if self._reuse and parked is not None and all(task.pid for task in parked.values()):
+                self._adopt(parked)
+                return
+            self.tasks = parked or {name: Task(self, name) for name in self._bed.names}
+            self._adopt(self.tasks)
+            self._end_processes()
+            for task in self.tasks.values():
+                task.directories.clear()
+            self.fork(self.tasks)
+        except BaseException:
+            self._reuse = False
+            self.close()
+            raise
+
+    def _adopt(self, tasks: dict[str, Task]) -> None:
+        self.tasks = tasks
+        for name, task in tasks.items():
+            task._cluster = self
+            self.bed.doors[name].hear = lambda message, task=task: self._hear_resident(task, message)  # type: ignore[misc]
+
+    def close(self) -> None:
+        """What leaving the ``with`` block does: its processes end, or wait for the next test with `reuse`."""
+        if self._bed is None:
+            return
+        self.look()
+        bed = self._bed
+        if self._reuse and all(task.pid and task.job is None for task in self.tasks.values()):
+            bed.parked = self.tasks
+        else:
+            self._end_processes()
+        for task in self.tasks.values():
+            task.show()
+        self._bed = None
+        beds_of(self.session).give_back(bed)
+
+    def _end_processes(self) -> None:
+        for task in self.tasks.values():
+            task.stop()
+        for task in self.tasks.values():
+            if self.bed.doors[task.name].is_open:
+                task.await_end()
+
+    def fork(self, names: Iterable[str]) -> None:
+        """Fresh processes for these tasks. Raises `ClusterLost` if one does not come up."""
+        bed, names = self.bed, list(names)
+        bed.numbers += 1
+        number = bed.numbers
+        env, unset = _changes(bed)
+        for name in names:
+            directory = self.session.path / "clusters" / f"{bed.run.run_id}-{number}" / name
+            self.tasks[name].begin(number, directory)
+            told = {"directory": str(directory), "number": number, "cwd": os.getcwd(), "env": env, "unset": unset, "path": sys.path}
+            bed.doors[name].send({"do": "fork", **told})
+        until = time.monotonic() + self.timeout_s
+        waiting = list(names)
+        while waiting:
+            for name in list(waiting):
+                who = (bed.run.run_id, name, number)
+                line = self.session.greetings.pop(who, None)
+                task = self.tasks[name]
+                if line is not None:
+                    task.meet(line, self.session.pids.pop(who))
+                    waiting.remove(name)
+                elif task.exit is not None or not bed.doors[name].is_open:
+                    raise ClusterLost(f"{name} could not be started: {describe_exit(task.exit or 0)}\n{task.logs}".rstrip())
+            if waiting:
+                if time.monotonic() > until:
+                    raise ClusterLost(f"{', '.join(waiting)} did not come up within {self.timeout_s:g} s")
+                self.session.pump(LOOK_S)
+
+    def _hear_resident(self, task: Task, message: dict[str, Any] | None) -> None:
+        if message is None:
+            task.end(0, -signal.SIGKILL)
+        elif "ended" in message:
+            task.end(message["ended"], message["code"])
+
+    def look(self, wait_s: float = 0.0) -> None:
+        """Hear what the tasks say, print what they have written."""
+        if self._bed is not None:
+            self.session.pump(wait_s)
+            for task in self.tasks.values():
+                task.show()
+
+    # --- functions -------------------------------------------------------------------------------
+
+    def run(self, function: Callable[..., Any], *args: Any, on: str | Iterable[str] | None = None, **kwargs: Any) -> dict[str, Any]:
+        """Run a function in tasks, and return what it returned, by task. `start` says what is sent, and `Job.result` what is raised."""
+        return self.start(function, *args, on=on, **kwargs).result()
+
+    def start(self, function: Callable[..., Any], *args: Any, on: str | Iterable[str] | None = None, **kwargs: Any) -> Job:
+        """Start a function in tasks, and return at once.
+
+        It may be a lambda, a closure, or a function of the test's module, and may have a parameter ``strategy``, which is the cluster's
+        (`worker.strategy`). `on`: the tasks; without it all that run a user's program under this strategy: under ``parameter_server``
+        chief and evaluator, as the others are servers.
+
+        Raises `UsageError` for what cannot be sent, and for a task that is not there, or busy.
+        """
+        tasks = {name: self[name] for name in self._choose(on)}
+        self.look()
+        for name, task in tasks.items():
+            if task.job is not None:
+                raise refuse_busy(name, task.job)
+            if task.pid is None or task.line is None:
+                ended = f"its process has ended ({describe_exit(task.exit)})" if task.exit is not None else "it has no process"
+                raise UsageError(f"{name} cannot run anything: {ended}; c.restart({name!r}) gives it a new one")
+        data = pack(function, args, kwargs)
+        job = Job(self, tasks, getattr(function, "__name__", repr(function)), self.timeout_s)
+        for task in tasks.values():
+            task.job = job
+            assert task.line is not None
+            task.line.send({"do": "call", "call": id(job), "function": data})
+        return job
+
+    def _choose(self, on: str | Iterable[str] | None) -> list[str]:
+        if isinstance(on, str):
+            return [on]
+        if on is not None:
+            return list(on)
+        row = named(self.bed.spec.strategy)
+        return [name for name in self.tasks if not row.role(name.rpartition("-")[0]).serves]
+
+    # --- tasks ------------------------------------------------------------------------------------
+
+    def __getitem__(self, name: str) -> Task:
+        if name not in self.tasks:
+            known = f"the tasks are {', '.join(self.tasks)}" if self.tasks else "it has not been started"
+            raise UsageError(f"the cluster has no task {name!r}; {known}")
+        return self.tasks[name]
+
+    def kill(self, *names: str) -> None:
+        """`Task.kill` for each of these."""
+        for name in names:
+            self[name].kill()
+
+    def pause(self, *names: str) -> None:
+        """`Task.pause` for each of these."""
+        for name in names:
+            self[name].pause()
+
+    def resume(self, *names: str) -> None:
+        """`Task.resume` for each of these."""
+        for name in names:
+            self[name].resume()
+
+    def restart(self, *names: str) -> None:
+        """New processes for these tasks, or for all, at the same addresses."""
+        chosen = [self[name] for name in names or self.tasks]
+        for task in chosen:
+            if task.is_alive:
+                task.kill()
+        self.fork([task.name for task in chosen])
+
+    def logs(self, name: str) -> str:
+        """`Task.logs`."""
+        return self[name].logs
+
+    def stacks(self) -> dict[str, str]:
+        """Where each living task is, as `faulthandler` writes it; empty for one that does not answer."""
+        self.look()
+        return self.collect_stacks([name for name, task in self.tasks.items() if task.pid])
+
+    def collect_stacks(self, names: Iterable[str]) -> dict[str, str]:
+        """`stacks` of these."""
+        asked = {name: self[name].directories[-1] / task_files.STACKS for name in names}
+        before = {name: len(_read(path)) for name, path in asked.items()}
+        for name in asked:
+            self.bed.doors[name].send({"do": "signal", "number": int(signal.SIGQUIT)})
+        until, last, found = time.monotonic() + STACKS_S, None, dict.fromkeys(asked, "")
+        while time.monotonic() < until and (found != last or not all(found.values())):
+            self.session.pump(LOOK_S)
+            last, found = found, {name: _read(path)[before[name] :] for name, path in asked.items()}
+        return found
+
+    def stop_tasks(self, names: Iterable[str]) -> None:
+        """End these, for another has failed, or the time is over."""
+        chosen = [self[name] for name in names]
+        for task in chosen:
+            task.stop()
+        for task in chosen:
+            task.await_end()
+
+    def wait_for(
+        self, name: str, *, report: Mapping[str, Any] | None = None, log: str | None = None, timeout: float | None = None
+    ) -> re.Match[str] | dict[str, Any]:
+        """Wait until a task has given these values to `worker.report`, or has written a line in which the regular expression `log` is
+        found; returns the report, or the match.
+
+        Raises `TimedOut` after `timeout` seconds (those of the cluster), and at once if the task has ended without it.
+        """
+        if (report is None) == (log is None):
+            raise UsageError("wait_for needs report= or log=, and not both")
+        task, limit_s = self[name], self.timeout_s if timeout is None else timeout
+        until = time.monotonic() + limit_s
+        while True:
+            alive = task.is_alive  # asked first: what it wrote last is then there
+            found = _find_report(task, report) if report is not None else re.search(log or "", task.logs)
+            if found is not None:
+                return found
+            wanted = f"report {dict(report)}" if report is not None else f"a line like {log!r}"
+            if not alive:
+                raise TimedOut(name, f"ended ({describe_exit(task.exit or 0)}) without {wanted}", {}, {}, task.logs)
+            if time.monotonic() > until:
+                raise TimedOut(name, f"no {wanted} after {limit_s:g} s", {}, self.stacks(), task.logs)
+            self.look(LOOK_S)
+
+
+def _find_report(task: Task, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
+    return next((found for found in task.reports if all(found.get(name) == value for name, value in wanted.items())), None)
+
+
+def _changes(bed: Bed) -> tuple[dict[str, str], list[str]]:
+    """What the test has changed in its environment since the bed was started: set, and removed."""
+    env = {name: value for name, value in os.environ.items() if bed.base.get(name) != value and name not in bed.own_variables}
+    unset = [name for name in bed.base if name not in os.environ and name not in bed.own_variables]
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    return (env, [*unset, "XDG_RUNTIME_DIR"]) if runtime is None else ({**env, "XDG_RUNTIME_DIR": runtime}, unset)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_bytes().decode(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,190 @@
+"""A function that runs in tasks, and what becomes of it in each."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import field
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from worker.records import dataclass
+
+from ..errors import UsageError
+from ..record import stacks
+from .failures import TaskFailed, TimedOut
+from .parcels import unpack
+
+if TYPE_CHECKING:
+    from .clusters import Cluster, Task
+
+LOOK_S = 0.02
+"""How often files are looked at that a task writes; messages are heard at once."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a function in one task."""
+
+    task: str
+    state: str = "running"
+    """``running``, ``returned``, ``raised``, ``died`` (by itself), ``killed`` (by the test) or ``stopped`` (another task had failed)."""
+    value: Any = None
+    """What the function returned."""
+    what: str = ""
+    """``ValueError: …``, ``SIGKILL``, ``exit code 3``."""
+    traceback: str = ""
+    """Of an exception, as Python prints it in the task."""
+    where: str = ""
+    """Where the task was when its stacks were last asked for: ``in all_reduce (test_step.py:12)``."""
+    at: float = 0.0
+    """When it came to this end, by `time.monotonic`."""
+    pickled: bytes | None = field(default=None, repr=False)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state != "running"
+
+    def describe(self) -> str:
+        """In a line."""
+        words = {"returned": "had returned", "raised": f"raised {self.what}", "died": self.what, "killed": f"{self.what}, by the test"}
+        text = words.get(self.state, self.state)
+        return f"{text}, {self.where}" if self.where and self.state in ("running", "stopped") else text
+
+
+class Job:
+    """A function that was started in tasks; see `Cluster.start`."""
+
+    def __init__(self, cluster: Cluster, tasks: Mapping[str, Task], name: str, timeout_s: float) -> None:
+        self._cluster, self._tasks, self.name = cluster, tasks, name
+        self._timeout_s = timeout_s
+        self._until = time.monotonic() + timeout_s
+        self.tasks = {name: Outcome(name) for name in tasks}
+        """What has become of the function, by task."""
+        self.stacks: dict[str, str] = {}
+        """Where the tasks were that had not come to an end when a failure or the timeout was found, as `faulthandler` writes it."""
+        self.cause: TaskFailed | None = None
+        """Why `result` raised what it raised."""
+
+    def __repr__(self) -> str:
+        return f"<Job {self.name}: {', '.join(f'{name} {outcome.state}' for name, outcome in self.tasks.items())}>"
+
+    @property
+    def is_done(self) -> bool:
+        """The function has come to an end, whichever, in all tasks."""
+        self._cluster.look()
+        return all(outcome.has_ended for outcome in self.tasks.values())
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait until the function has come to an end in all tasks, whichever end that is. False: not after `timeout` seconds, or not
+        within the time of the call."""
+        until = self._until if timeout is None else time.monotonic() + timeout
+        while not self.is_done:
+            left = until - time.monotonic()
+            if left <= 0:
+                return False
+            self._cluster.look(min(left, LOOK_S))
+        return True
+
+    def result(self, timeout: float | None = None) -> dict[str, Any]:
+        """What the function has returned, by task, once it has in all of them.
+
+        Raises what the function has raised in the task that failed first, from a `TaskFailed` with that task's traceback and the state
+        of the others; `TaskFailed` itself if a task was killed or died, or if the exception cannot be carried here; `TimedOut`, with all
+        stacks, after `timeout` seconds or at the end of the call's own time. Tasks in which the function still runs then are killed.
+        """
+        until = self._until if timeout is None else time.monotonic() + timeout
+        while not self.is_done:
+            now = time.monotonic()
+            failed_at = min((outcome.at for outcome in self._failed()), default=None)
+            if failed_at is not None and now >= failed_at + self._cluster.grace_s:
+                self._give_up()
+                break
+            if now >= until:
+                self._time_out(timeout)
+            self._cluster.look(min(LOOK_S, until - now))
+        first = min(self._failed(), key=lambda outcome: outcome.at, default=None)
+        if first is not None:
+            self._raise(first)
+        return {name: outcome.value for name, outcome in self.tasks.items()}
+
+    def _failed(self) -> list[Outcome]:
+        return [outcome for outcome in self.tasks.values() if outcome.state in ("raised", "died", "killed")]
+
+    def _give_up(self) -> None:
+        """Where a function still runs after another task has failed, it waits for what never comes."""
+        self.stacks = self._cluster.collect_stacks(self._running())
+        for name in self._running():
+            self.tasks[name].where = stacks.place(stacks.parse(self.stacks.get(name, ""))) if self.stacks.get(name) else "no answer"
+        self._cluster.stop_tasks(self._running())
+
+    def _running(self) -> list[str]:
+        return [name for name, outcome in self.tasks.items() if not outcome.has_ended]
+
+    def _time_out(self, timeout: float | None) -> NoReturn:
+        limit_s = self._timeout_s if timeout is None else timeout
+        running = self._running()
+        self.stacks = self._cluster.collect_stacks(running)
+        for name in running:
+            self.tasks[name].where = stacks.place(stacks.parse(self.stacks.get(name, ""))) if self.stacks.get(name) else "no answer"
+        what = f"{self.name} was not over after {limit_s:g} s"
+        text = "\n\n".join(f"--- {name}\n{stack.rstrip()}" for name, stack in self.stacks.items())
+        self.cause = TimedOut("", what, {name: Outcome(**_fields(outcome)) for name, outcome in self.tasks.items()}, self.stacks, text)
+        self._cluster.stop_tasks(running)
+        raise self.cause
+
+    def _raise(self, first: Outcome) -> NoReturn:
+        self.cause = TaskFailed(first.task, first.what, self.tasks, self.stacks, first.traceback)
+        if first.pickled is not None:
+            try:
+                error = unpack(first.pickled)
+            except Exception:
+                error = None
+            if isinstance(error, BaseException):
+                if not isinstance(error, Exception):  # SystemExit, KeyboardInterrupt: they would end the tests
+                    raise self.cause
+                raise error from self.cause
+        raise self.cause
+
+    # --- what is heard --------------------------------------------------------------------------
+
+    def hear(self, task: str, message: Mapping[str, Any]) -> None:
+        """A task has answered."""
+        outcome = self.tasks[task]
+        outcome.at = time.monotonic()
+        error = message.get("error")
+        if error is None:
+            try:
+                outcome.value = unpack(message["value"])
+            except Exception as problem:
+                outcome.state = "raised"
+                outcome.what = f"{type(problem).__name__}: what {self.name} has returned cannot be read in the test's process: {problem}"
+                return
+            outcome.state = "returned"
+            return
+        outcome.state, outcome.traceback, outcome.pickled = "raised", error["traceback"], error["pickled"]
+        outcome.what = f"{error['type']}: {error['message']}" if error["message"] else error["type"]
+
+    def lose(self, task: str, state: str, code: int) -> None:
+        """The process of a task has ended; `code` negative for a signal."""
+        outcome = self.tasks[task]
+        if not outcome.has_ended:
+            outcome.state, outcome.what, outcome.at = state, describe_exit(code), time.monotonic()
+
+
+def describe_exit(code: int) -> str:
+    """``SIGKILL``, ``exit code 3``."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
+def refuse_busy(name: str, job: Job) -> UsageError:
+    return UsageError(f"{name} still runs {job.name}; wait for that job first, or leave {name} out with on=")
+
+
+def _fields(outcome: Outcome) -> dict[str, Any]:
+    return {name: getattr(outcome, name) for name in Outcome.__dataclass_fields__}

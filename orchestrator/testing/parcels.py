@@ -1,0 +1,86 @@
+"""How a function and its arguments reach a task: by value, where the task could not import them.
+
+What pytest has rewritten (test modules, `conftest.py`) goes by value, with its rewritten code: a task could not import it, and would not
+rewrite it. So do lambdas, functions in functions, and what comes from `__main__`. Anything else is imported in the task by its name;
+`sys.path` is that of the test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+from ..errors import UsageError
+
+
+def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+    """The bytes of a call. Raises `UsageError` that names what cannot be sent."""
+    cloudpickle = _cloudpickle()
+    with _by_value(cloudpickle):
+        try:
+            data: bytes = cloudpickle.dumps((function, args, dict(kwargs)))
+        except Exception as error:
+            raise UsageError(f"{_find_culprit(cloudpickle, function, args, kwargs)} cannot be sent to a task: {error}") from error
+    return data
+
+
+def unpack(data: bytes) -> Any:
+    """A value that a task has sent."""
+    return pickle.loads(data)
+
+
+def _cloudpickle() -> Any:
+    try:
+        import cloudpickle
+    except ImportError:
+        raise UsageError(
+            "functions are sent to the tasks with cloudpickle, which is not installed: pip install 'orch-tf[testing]'"
+        ) from None
+    return cloudpickle
+
+
+@contextlib.contextmanager
+def _by_value(cloudpickle: Any) -> Iterator[None]:
+    """For as long as something is packed: what belongs to the tests goes by value."""
+    wanted = [module for module in list(sys.modules.values()) if _is_rewritten(module)]
+    known = cloudpickle.list_registry_pickle_by_value()
+    added = [module for module in wanted if module.__name__ not in known and sys.modules.get(module.__name__) is module]
+    for module in added:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in added:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _is_rewritten(module: ModuleType) -> bool:
+    loader = getattr(getattr(module, "__spec__", None), "loader", None)
+    return type(loader).__name__ == "AssertionRewritingHook" and not _is_installed(module)
+
+
+def _is_installed(module: ModuleType) -> bool:
+    """Packages that pip has installed are there in the tasks, too; pytest rewrites its own plugins among them."""
+    file = getattr(module, "__file__", None) or ""
+    return "site-packages" in file or "dist-packages" in file or file.startswith(sys.base_prefix + "/lib")
+
+
+def _find_culprit(cloudpickle: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """Which of the values it is."""
+    named = {f"argument {number}": value for number, value in enumerate(args, 1)} | {f"argument {name}": kwargs[name] for name in kwargs}
+    code = getattr(function, "__code__", None)
+    if code is not None:
+        cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=False))
+        used = {name: cell.cell_contents for name, cell in cells.items()}
+        used |= {name: function.__globals__[name] for name in code.co_names if name in function.__globals__}
+        named |= {f"{name}, which {function.__name__} uses,": value for name, value in used.items()}
+    for name, value in named.items():
+        try:
+            cloudpickle.dumps(value)
+        except Exception:
+            return f"{name} (a {type(value).__name__})"
+    return getattr(function, "__qualname__", repr(function))

@@ -1,0 +1,217 @@
+"""What the tests of one process share: a directory, a process that has imported TensorFlow, and the way to the tasks.
+
+All of it is made when the first cluster is wanted, and ends with the process, however that ends: the warm process hangs on a pipe of ours,
+and so does the controller of each run.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import json
+import os
+import selectors
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import worker.contract
+from worker.cores import count_cores
+from worker.task.calls import resident
+from worker.task_environment import default_environment
+
+from .failures import ClusterLost
+
+IMPORT_S = 250.0
+"""How long the import of TensorFlow may take."""
+_ROOM = 256
+"""As `worker.host.warm.place.ROOM`: bytes that the fork of a warm process has for the name of its run."""
+_PREFIX = "orch-testing-"
+_START = Path(worker.contract.__file__).parent / "host" / "warm" / "start.py"
+
+
+class Line:
+    """A connection to a task's resident, or to a process that it has forked."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self._data = bytearray()
+        self.is_open = True
+        self.hear: Callable[[dict[str, Any] | None], None] = lambda message: None
+        """Gets each message, and None when the connection has closed."""
+
+    def send(self, message: dict[str, Any]) -> None:
+        """To one that is gone: nothing."""
+        with contextlib.suppress(OSError):
+            resident.send(self.sock, message)
+
+    def read(self) -> list[dict[str, Any]]:
+        """What has come."""
+        found = []
+        try:
+            data = self.sock.recv(1 << 20)
+        except OSError:
+            data = b""
+        self.is_open = bool(data)
+        self._data += data
+        while message := resident.take(self._data):
+            found.append(message)
+        return found
+
+
+class Session:
+    """See the module. `get` gives the one of this process."""
+
+    _current: Session | None = None
+
+    def __init__(self) -> None:
+        _sweep()
+        self._owner = os.getpid()
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self.keeps = False
+        """Leave the directory, with the runs and all output, when the process ends."""
+        self.on_end: list[Callable[[], None]] = []
+        self.mutex = threading.RLock()
+        self.greetings: dict[tuple[str, str, int], Line] = {}
+        """Who has connected: run, task, and the number of the process, 0 for the resident itself."""
+        self.pids: dict[tuple[str, str, int], int] = {}
+        self._selector = selectors.DefaultSelector()
+        self.address = str(self.path / "calls")
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(self.address)
+        self._listener.listen(512)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._warm: subprocess.Popen[bytes] | None = None
+        self._lifeline = -1
+        self._report = -1
+
+    @classmethod
+    def get(cls) -> Session:
+        """The one of this process. One that this process has inherited by a fork is its parent's."""
+        if cls._current is None or cls._current._owner != os.getpid():
+            cls._current = Session()
+            atexit.register(cls._current.end)
+        return cls._current
+
+    # --- the import --------------------------------------------------------------------------------
+
+    @property
+    def runtime_dir(self) -> Path:
+        """The XDG_RUNTIME_DIR of the runs: where their agents find the warm process."""
+        return self.path / "run"
+
+    def warm_up(self, env: Mapping[str, str]) -> None:
+        """Start the process that imports TensorFlow, unless one was started. It is not waited for. `env`: what the tasks will have."""
+        if self._warm is not None:
+            return
+        self.runtime_dir.mkdir(mode=0o700)
+        self._report, report = os.pipe()
+        lifeline, self._lifeline = os.pipe()
+        # The room that `worker/host/warm` needs for the names of a run and a task, in what others see of its environment.
+        told = {"ORCH_RUN_ID": "-" * _ROOM, "ORCH_TASK": "-" * 64, "ORCH_WARM_LIFELINE": str(lifeline)}
+        with open(self.path / "warm.log", "wb") as log:
+            self._warm = subprocess.Popen(
+                [sys.executable, str(_START), str(report), "1e6", "tensorflow"],
+                env={**default_environment(count_cores(), 1), **env, **told, "XDG_RUNTIME_DIR": str(self.runtime_dir)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[report, lifeline],
+                start_new_session=True,
+            )
+        os.close(report)
+        os.close(lifeline)
+
+    def await_warm(self) -> None:
+        """Until it has imported. Raises `ClusterLost` with what the import said."""
+        if self._report < 0:
+            return
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._report, selectors.EVENT_READ)
+            if not selector.select(IMPORT_S):
+                raise ClusterLost(f"importing tensorflow has not ended after {IMPORT_S:g} s")
+        with os.fdopen(self._report) as file:
+            said = file.read()
+        self._report = -1
+        report = json.loads(said) if said else {"error": "the process that imports tensorflow has died"}
+        if "error" in report:
+            text = (self.path / "warm.log").read_text(errors="replace").strip()
+            raise ClusterLost(f"{report['error']}\n{text}".strip())
+
+    # --- what the tasks say ------------------------------------------------------------------------
+
+    def pump(self, timeout_s: float) -> None:
+        """Wait so long for something that a task says, and hand on what has come. From any thread."""
+        with self.mutex:
+            for key, _ in self._selector.select(max(0.0, timeout_s)):
+                if key.fileobj is self._listener:
+                    sock, _ = self._listener.accept()
+                    line = Line(sock)
+                    line.hear = lambda message, line=line: self._greet(line, message)  # type: ignore[misc]
+                    self._selector.register(sock, selectors.EVENT_READ, line)
+                    continue
+                line = key.data
+                for message in line.read():
+                    line.hear(message)
+                if not line.is_open:
+                    self.hang_up(line)
+                    line.hear(None)
+
+    def hang_up(self, line: Line) -> None:
+        """Close a connection."""
+        with self.mutex, contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(line.sock)
+        line.sock.close()
+        line.is_open = False
+
+    def _greet(self, line: Line, message: dict[str, Any] | None) -> None:
+        if message is not None:
+            who = (message["run"], message["task"], message.get("number", 0))
+            self.greetings[who], self.pids[who] = line, message["pid"]
+            line.hear = lambda message: None
+
+    # --- the end -----------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """End everything that the tests of this process have shared. What is wanted afterwards is made anew."""
+        if self._owner != os.getpid():
+            return
+        for end in self.on_end:
+            end()
+        Session._current = None
+        atexit.unregister(self.end)
+        for key in list(self._selector.get_map().values()):
+            if key.data is not None:
+                self.hang_up(key.data)
+        self._selector.close()
+        self._listener.close()
+        if self._report >= 0:
+            os.close(self._report)
+        if self._warm is not None:
+            os.close(self._lifeline)
+            self._warm.kill()
+            self._warm.wait()
+        if not self.keeps:
+            shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def _sweep() -> None:
+    """Remove the directories of processes that were killed: nobody holds their lock."""
+    for lock in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/lock"):
+        with contextlib.suppress(OSError):
+            if lock.stat().st_uid != os.geteuid() or time.time() - lock.stat().st_mtime < 60:
+                continue
+            with lock.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(lock.parent, ignore_errors=True)

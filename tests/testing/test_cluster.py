@@ -1,0 +1,154 @@
+"""A cluster of `orchestrator.testing`: functions in real tasks of real TensorFlow."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import SpecError, UsageError
+from orchestrator.testing import TaskFailed, TimedOut, cluster
+
+pytestmark = pytest.mark.tensorflow
+
+OFFSET = 10.0
+
+
+class OddError(Exception):
+    """An exception that only this module has."""
+
+
+def add_up(strategy: Any, value: float) -> float:
+    import tensorflow as tf
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def step() -> Any:
+        return strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("sum", tf.constant(value)))
+
+    return float(step()) + OFFSET
+
+
+def test_functions_run_in_all_tasks_of_a_cluster() -> None:
+    has_imported = "tensorflow" in sys.modules
+    with cluster(workers=2) as c:
+        assert list(c.tasks) == ["worker-0", "worker-1"]
+        assert c.run(add_up, 2.0) == {"worker-0": 14.0, "worker-1": 14.0}
+        pids = c.run(os.getpid)
+        assert pids == {name: c[name].pid for name in c.tasks}
+        assert c.run(lambda: os.getpid(), on="worker-1") == {"worker-1": pids["worker-1"]}
+    with cluster(workers=2) as c:
+        assert set(c.run(os.getpid).values()).isdisjoint(pids.values())
+        assert c.run(add_up, value=1.0) == {"worker-0": 12.0, "worker-1": 12.0}
+    assert ("tensorflow" in sys.modules) == has_imported
+
+
+def test_an_exception_comes_with_its_type_and_the_traceback_of_the_task() -> None:
+    def fail() -> None:
+        import worker
+
+        if worker.context().task == "worker-1":
+            raise OddError("the odd one")
+
+    with cluster(workers=2) as c:
+        with pytest.raises(OddError, match="the odd one") as caught:
+            c.run(fail)
+        cause = caught.value.__cause__
+        assert isinstance(cause, TaskFailed)
+        assert cause.task == "worker-1"
+        assert 'raise OddError("the odd one")' in str(cause)
+        assert "worker-0: had returned" in str(cause)
+        assert c.run(len, "abc") == {"worker-0": 3, "worker-1": 3}  # nothing of it is left
+
+
+def test_an_assert_is_explained_as_pytest_explains_it() -> None:
+    def check(numbers: list[int]) -> None:
+        assert sum(numbers) == 7
+
+    with cluster(workers=1) as c, pytest.raises(AssertionError, match=r"assert 6 == 7\n.*where 6 = sum\(\[1, 2, 3\]\)"):
+        c.run(check, [1, 2, 3])
+
+
+def test_a_killed_task_is_a_failure_that_names_the_signal() -> None:
+    with cluster(workers=2, grace=0.5) as c:
+        job = c.start(lambda: time.sleep(100))
+        c.kill("worker-1")
+        with pytest.raises(
+            TaskFailed, match=r"^worker-1: SIGKILL\n(.*\n)*.*worker-0: stopped, in <lambda> \(test_cluster.py:\d+\)"
+        ) as caught:
+            job.result()
+        assert caught.value.tasks["worker-1"].state == "killed"
+        with pytest.raises(UsageError, match=r"worker-0 cannot run anything: its process has ended \(SIGKILL\); c\.restart\('worker-0'\)"):
+            c.run(os.getpid)
+        c.restart()
+        assert c.run(add_up, 1.0) == {"worker-0": 12.0, "worker-1": 12.0}
+
+
+def test_a_hang_ends_in_time_with_the_stacks_of_all_tasks() -> None:
+    def hang_in_here() -> None:
+        time.sleep(100)
+
+    with cluster(workers=2, timeout=20) as c:
+        job = c.start(hang_in_here)
+        with pytest.raises(TimedOut, match=r"hang_in_here was not over after 0\.5 s") as caught:
+            job.result(timeout=0.5)
+        assert caught.value.stacks.keys() == {"worker-0", "worker-1"}
+        assert str(caught.value).count("in hang_in_here") >= 2
+        assert c["worker-0"].exit == -9
+
+
+def test_what_cannot_be_sent_is_named() -> None:
+    lock = threading.Lock()
+    with cluster(workers=1) as c:
+        with pytest.raises(UsageError, match=r"lock, which <lambda> uses, \(a lock\) cannot be sent to a task"):
+            c.run(lambda: lock)
+        with pytest.raises(TypeError, match=r"the function's value cannot be sent to the test: .*; return numbers, texts or arrays"):
+            c.run(threading.Lock)
+
+
+def test_what_is_wrong_is_said_before_anything_starts() -> None:
+    with pytest.raises(SpecError, match="must be at least 1, not 0"), cluster(workers=0):
+        pass
+    with cluster(workers=1) as c, pytest.raises(UsageError, match="no task 'worker-7'; the tasks are worker-0"):
+        c.kill("worker-7")
+
+
+def test_reused_processes_keep_what_they_had() -> None:
+    def remember(value: int | None = None) -> int:
+        import builtins
+
+        if value is not None:
+            builtins.kept = value  # type: ignore[attr-defined]
+        kept: int = builtins.kept  # type: ignore[attr-defined]
+        return kept
+
+    with cluster(workers=2, reuse=True) as c:
+        c.run(remember, 5)
+        pids = c.run(os.getpid)
+    with cluster(workers=2, reuse=True) as c:
+        assert c.run(os.getpid) == pids
+        assert c.run(remember) == {"worker-0": 5, "worker-1": 5}
+    with cluster(workers=2) as c, pytest.raises(AttributeError):  # fresh processes are other ones
+        c.run(remember)
+
+
+def test_output_comes_with_the_task_s_name(capsys: pytest.CaptureFixture[str]) -> None:
+    with cluster(workers=2) as c:
+        c.run(lambda: print("half a", "line", flush=True))
+        assert c.logs("worker-1") == "half a line\n"
+    assert sorted(capsys.readouterr().out.splitlines()) == ["[worker-0] half a line", "[worker-1] half a line"]
+
+
+def test_the_test_s_own_environment_reaches_its_tasks(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    with cluster(workers=1):
+        pass
+    monkeypatch.setenv("COLOUR", "red")
+    monkeypatch.chdir(tmp_path)
+    with cluster(workers=1) as c:
+        assert c.run(lambda: (os.environ["COLOUR"], os.getcwd())) == {"worker-0": ("red", str(tmp_path))}
+    monkeypatch.delenv("COLOUR")
+    with cluster(workers=1) as c:
+        assert c.run(os.environ.get, "COLOUR") == {"worker-0": None}

@@ -1,0 +1,134 @@
+"""The program of a process that a resident task has forked: it runs the functions that a test sends, one after the other.
+
+``{"do": "call", "call": N, "function": BYTES}`` is answered by ``{"call": N, "value": BYTES}`` or ``{"call": N, "error": {…}}``. The
+bytes are what `pickle` makes of a function, its arguments and its value; cloudpickle, which the test's process needs as well, carries
+functions by value, with the code as pytest has rewritten it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import time
+
+from .. import failure, strategies
+from ..context import context
+from ..serve import start_server
+from . import resident
+
+FILLED = "strategy"
+"""The parameter of a function that gets the cluster's strategy."""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+    from typing import Any
+
+
+def serve(address: str, number: str) -> None:
+    """Run what comes, until nothing more can. `number`: which of the resident's processes this is."""
+    door = resident.connect(address)
+    task, run = os.environ["ORCH_TASK"], os.environ["ORCH_RUN_ID"]
+    resident.send(door, {"who": "process", "task": task, "run": run, "number": int(number), "pid": os.getpid()})
+    server = start_server() if strategies.only_serves(context()) else None
+    while True:
+        told = resident.receive(door)
+        if told is None:
+            del server
+            return
+        _answer(door, told)
+
+
+def _answer(door: socket.socket, told: dict[str, Any]) -> None:
+    try:
+        import pickle
+
+        function, args, kwargs = pickle.loads(told["function"])
+        args = _fill(function, args, kwargs)
+        value = function(*args, **kwargs)
+        answer = {"call": told["call"], "value": _pack(value)}
+    except BaseException as error:  # also SystemExit: the process belongs to the test, and a function does not end it
+        answer = {"call": told["call"], "error": _describe(error)}
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    resident.send(door, answer)
+
+
+def _fill(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """`args`, and among them the strategy of the cluster, if the function has a parameter of this name that `kwargs` does not give."""
+    import inspect
+
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return args
+    if FILLED not in parameters or FILLED in kwargs:
+        return args
+    position = list(parameters).index(FILLED)
+    if parameters[FILLED].kind is inspect.Parameter.KEYWORD_ONLY or position > len(args):
+        kwargs[FILLED] = _strategy()
+        return args
+    return (*args[:position], _strategy(), *args[position:])
+
+
+def _strategy() -> Any:
+    """As `worker.strategy()`: the same object, if the function calls that too. A module `worker` of the user's own is another one."""
+    if strategies.only_serves(context()):
+        raise ValueError(f"{context().task} is a server, which has no strategy; run functions that need the strategy in the chief")
+    try:
+        from importlib import import_module
+
+        return import_module("worker").strategy()  # not the copy of it that we are part of
+    except (ImportError, AttributeError):
+        return strategies.current()
+
+
+# --- values --------------------------------------------------------------------------------------
+
+
+def _pack(value: Any) -> bytes:
+    import cloudpickle
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        def reducer_override(self, item: Any) -> Any:
+            plain = _plain(item)
+            if plain is not item:
+                import copy
+
+                return copy.copy, (plain,)
+            return super().reducer_override(item)
+
+    file = io.BytesIO()
+    try:
+        Pickler(file).dump(value)
+    except Exception as error:
+        shown = repr(type(value)) if not isinstance(value, (dict, list, tuple)) else f"{value!r:.200}"
+        raise TypeError(f"the function's value cannot be sent to the test: {shown}: {error}; return numbers, texts or arrays") from error
+    return file.getvalue()
+
+
+def _plain(item: Any) -> Any:
+    """What the test's process gets, which may not have TensorFlow: arrays for tensors and variables, a tuple for values of replicas."""
+    tf = sys.modules.get("tensorflow")
+    if tf is None or not type(item).__module__.startswith("tensorflow"):
+        return item
+    if isinstance(item, (tf.Tensor, tf.Variable)) and hasattr(item, "numpy"):
+        return item.numpy()
+    if isinstance(item, tf.distribute.DistributedValues):
+        return tuple(item.values)
+    return item
+
+
+def _describe(error: BaseException) -> dict[str, Any]:
+    kind = type(error)
+    found = {**failure.describe(error, time.time()), "pickled": None}
+    try:
+        import cloudpickle
+
+        found["pickled"] = cloudpickle.dumps(error)
+    except Exception:
+        found["pickled"] = None
+    return {**found, "type": kind.__qualname__}

@@ -1,0 +1,197 @@
+"""A task that stays and forks processes which run a test's functions (`orchestrator.testing`).
+
+Such a task has ``ORCH_CALLS`` in its environment: the path of a Unix socket on which the test's process listens. The task connects, says
+who it is, and then does what it is told. It has imported what its template has imported, TensorFlow as a rule, and never computes: so
+each fork of it is a fresh process of that task, in some milliseconds. The fork goes on as any task does (`bootstrap.run`: devices,
+collectives, Keras), with a directory of its own for what it leaves behind, and then runs functions (`calls`).
+
+A message is eight bytes, its length, and a dictionary as `pickle` has it. To the task: ``{"do": "fork", …}``, ``{"do": "signal",
+"number": …}``; from it: ``{"ended": PID, "code": …}``, negative for a signal. When the connection closes, the task ends with 0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from typing import Any
+
+VARIABLE = "ORCH_CALLS"
+PRELOAD = "ORCH_CALLS_PRELOAD"
+"""What the forks are to find imported, besides what the template has: names with spaces between."""
+_LENGTH = 8
+_PR_SET_PDEATHSIG = 1
+_OWN_FROM = 200
+"""Our descriptors stay out of the way of the program's."""
+_LOOK_MS = 20
+"""How often we look for the end of our child where the kernel has no pidfd."""
+
+
+def fork_for_calls(order: dict[str, Any]) -> dict[str, Any]:
+    """Serve the test's process. Returns in a fork only, with the order of that fork."""
+    address = os.environ.pop(VARIABLE)
+    _import(os.environ.pop(PRELOAD, "").split())
+    door = connect(address)
+    send(door, {"who": "resident", "task": order["task"], "run": os.environ["ORCH_RUN_ID"], "pid": os.getpid()})
+    child = 0
+    while True:
+        if child and not _wait_for_message(door, child):
+            send(door, {"ended": child, "code": _reap(child)})
+            child = 0
+            continue
+        told = receive(door)
+        if told is None:
+            os._exit(0)
+        if told["do"] == "signal" and child:
+            _signal(child, told["number"])
+        elif told["do"] == "fork":
+            child = os.fork()
+            if child == 0:
+                door.close()
+                return _become(order, told, address)
+            _lead_group(child)  # here as well as in the child: whichever comes first
+
+
+def _import(names: list[str]) -> None:
+    """What is not there, each process imports when it wants it, and gets the error if there is one."""
+    import gc
+    import importlib
+
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except Exception:
+            continue
+    gc.freeze()
+
+
+def connect(address: str) -> socket.socket:
+    """A connection to the test's process."""
+    import fcntl
+    import socket
+
+    door = socket.socket(socket.AF_UNIX)
+    door.connect(address)
+    try:
+        away = fcntl.fcntl(door.fileno(), fcntl.F_DUPFD_CLOEXEC, _OWN_FROM)
+    except OSError:  # the limit of open files is lower than that
+        return door
+    door.close()
+    return socket.socket(fileno=away)
+
+
+def send(door: socket.socket, message: dict[str, Any]) -> None:
+    """Raises OSError if nobody is there any more."""
+    import pickle
+
+    data = pickle.dumps(message)
+    door.sendall(len(data).to_bytes(_LENGTH, "big") + data)
+
+
+def receive(door: socket.socket) -> dict[str, Any] | None:
+    """The next message; None: the other side has gone."""
+    data = bytearray()
+    while (message := take(data)) is None:
+        wanted = int.from_bytes(data[:_LENGTH], "big") + _LENGTH if len(data) >= _LENGTH else _LENGTH
+        try:
+            part = door.recv(min(wanted - len(data), 1 << 20))
+        except ConnectionError:
+            return None
+        if not part:
+            return None
+        data += part
+    return message
+
+
+def take(data: bytearray) -> dict[str, Any] | None:
+    """The first message in `data`, which is taken out of it; None: it has not all come."""
+    import pickle
+
+    end = int.from_bytes(data[:_LENGTH], "big") + _LENGTH
+    if len(data) < end:
+        return None
+    message: dict[str, Any] = pickle.loads(data[_LENGTH:end])
+    del data[:end]
+    return message
+
+
+# --- the child, seen from its parent -----------------------------------------------------------
+
+
+def _wait_for_message(door: socket.socket, child: int) -> bool:
+    """True: there is a message; False: the child has ended."""
+    import select
+
+    poll = select.poll()
+    poll.register(door, select.POLLIN)
+    try:
+        pidfd = os.pidfd_open(child)
+    except (AttributeError, OSError):
+        while not poll.poll(_LOOK_MS):
+            if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                return False
+        return True
+    try:
+        poll.register(pidfd, select.POLLIN)
+        ready = {fd for fd, _ in poll.poll()}
+        return pidfd not in ready  # its end first: what is asked of it then is too late
+    finally:
+        os.close(pidfd)
+
+
+def _reap(child: int) -> int:
+    _signal(child, signal.SIGKILL)  # what it has started goes with it
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def _signal(child: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child, number)
+
+
+def _lead_group(pid: int) -> None:
+    with contextlib.suppress(OSError):
+        os.setpgid(pid, pid)
+
+
+# --- the child itself --------------------------------------------------------------------------
+
+
+def _become(order: dict[str, Any], told: dict[str, Any], address: str) -> dict[str, Any]:
+    """Be a process of this task of its own: group, output, directory, environment, import path."""
+    _lead_group(0)
+    _die_with_parent()
+    directory = told["directory"]
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    output = os.open(os.path.join(directory, "output.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for number in (1, 2):
+        os.dup2(output, number)
+    os.close(output)
+    os.chdir(told["cwd"])
+    for name in told["unset"]:
+        os.environ.pop(name, None)
+    os.environ.update(told["env"])
+    os.environ["ORCH_LOG_DIR"] = directory
+    sys.path[:] = told["path"]
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed()  # Python reseeds `random` by itself
+    return {**order, "log_dir": directory, "program": {"kind": "calls", "args": [address, str(told["number"])]}}
+
+
+def _die_with_parent() -> None:
+    """A group of our own is not reached by the signal with which the kernel ends our parent's (see docs/how-it-works.md)."""
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(127)
