@@ -25,8 +25,51 @@ F = TypeVar("F", bound=Callable[..., Any])
 OPTIONS = options()
 
 
+GROUPS = {
+    "What runs": ("script", "module", "command", "python", "workdir", "defaults.env", "prepare", "keras", "serve", "name"),
+    "The cluster": ("strategy", "tasks", "tpu"),
+    "Devices": ("defaults.devices",),
+    "Input": ("input",),
+    "Limits and restarts": ("timeouts", "restart"),
+    "Where the tasks run": ("backend", "ports"),
+    "Output": ("defaults.log_level",),
+}
+"""The headings of the settings in a help text, each with the keys of orch.yaml that stand below it. A setting without a heading of its own
+stands below `OTHER_SETTINGS`."""
+OTHER_SETTINGS = "Other settings"
+HELPERS = {
+    "file": "What runs",
+    "no_python": "What runs",
+    "variables": "What runs",
+    "assignments": "What runs",
+    "hostfile": "Where the tasks run",
+    **dict.fromkeys(("home", "only", "quiet", "verbose", "timestamps", "color", "everything", "as_json"), "Output"),
+}
+"""Options that are no settings of their own, and the headings that they belong to. All others are about the command itself."""
+
+
+def _heading(parameter: str) -> str:
+    """The heading that an option stands below; empty for one that is about the command itself and not about the run."""
+    if parameter in HELPERS:
+        return HELPERS[parameter]
+    path = next((option.path for option in OPTIONS if option.parameter == parameter), "")
+    found = (heading for heading, keys in GROUPS.items() for key in keys if f"{path}.".startswith(f"{key}."))
+    return next(found, OTHER_SETTINGS if path else "")
+
+
 class ScriptCommand(click.Command):
-    """A command whose words after ``--`` are the script's and are not looked at."""
+    """A command whose words after ``--`` are the script's and are not looked at. Its help text has the options in groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (*GROUPS, OTHER_SETTINGS, "")}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
+            if record is not None:
+                groups[_heading(parameter.name or "")].append(record)
+        for heading, rows in groups.items():
+            if rows:
+                with formatter.section(heading or "This command"):
+                    formatter.write_dl(rows)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta["orch.script_args"] = None

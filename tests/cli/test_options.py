@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import click
 import pytest
 
 from orchestrator import cli
-from orchestrator.cli.options import OPTIONS
+from orchestrator.cli.options import GROUPS, OPTIONS
 from orchestrator.model import plan
 from orchestrator.model.plan import HostFacts
 from orchestrator.model.spec.document import read
@@ -48,3 +49,17 @@ def test_what_a_task_is_told_is_no_option_of_an_orch_in_it(wanted: str) -> None:
     told |= compose_for_template(TemplateOrder(("tensorflow",), 1), {}, "run").keys()
     assert {"ORCH_RUN_ID", "ORCH_TASK", "ORCH_RUN_STRATEGY", "ORCH_LOG_DIR"} <= told
     assert told & {*variables_of(cli.orch), *(option.variable for option in OPTIONS)} == set()
+
+
+def test_each_option_of_up_stands_below_the_heading_of_its_subject() -> None:
+    command = cli.orch.get_command(click.Context(cli.orch), "up")
+    assert command is not None
+    parts = command.get_help(click.Context(command, info_name="up")).split("\n\n")
+    below = {part.partition(":")[0]: re.findall(r"^  (?:-\w, )?(--[\w-]+)", part, re.MULTILINE) for part in parts if "\n  -" in part}
+    assert list(below) == [*GROUPS, "This command"]  # and none below OTHER_SETTINGS: a new section is given a heading
+    everywhere = [name for names in below.values() for name in names]
+    assert sorted(everywhere) == sorted(
+        {name for parameter in command.params if isinstance(parameter, click.Option) for name in parameter.opts[-1:]} | {"--help"}
+    )
+    assert {"--script", "--module", "--prepare"} & set(below["What runs"]) == {"--module", "--prepare"}
+    assert below["Limits and restarts"][-1] == "--max-restarts"
