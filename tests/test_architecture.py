@@ -80,6 +80,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "worker.disclosure": (),
     "worker.excerpts": (),
     "worker.task_files": (),
+    "worker.tfrecords": (),
     "worker.directory": (),
     "worker.collective_settings": (),
     "worker.reachability": ("worker.codec",),
@@ -102,7 +103,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "worker.cores": (),
     "worker.task": (
         *("worker.codec", "worker.collective_settings", "worker.excerpts"),
-        *("worker.task_files", "worker.missing_devices", "worker.settings"),
+        *("worker.task_files", "worker.missing_devices", "worker.settings", "worker.tfrecords"),
     ),
     "worker.host": (
         *("worker.contract", "worker.channel", "worker.clock", "worker.cores", "worker.directory", "worker.task_files", "worker.task"),

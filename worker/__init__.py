@@ -4,6 +4,7 @@
 
     strategy = worker.strategy()             # the cluster's strategy, built the right way
     if worker.context().is_chief: ...        # who am I
+    dataset = worker.files("data/*.tfrecord", decode)  # this task's share of some files
     batches = worker.distribute(dataset)     # shared out as the spec says
     worker.report(step=step, loss=loss)      # progress, for `orch ps`
 
@@ -12,11 +13,15 @@ Importing this module imports nothing but the standard library; TensorFlow is im
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .task.context import Context, context
 
-__all__ = ["Context", "context", "distribute", "report", "serve", "strategy"]
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Sequence
+
+__all__ = ["Context", "context", "distribute", "files", "report", "serve", "strategy"]
 
 
 def strategy() -> Any:
@@ -61,6 +66,52 @@ def distribute(
     from .task import distribute as module
 
     return module.distribute(dataset, batch=batch, strategy=strategy, options=options, data_service=data_service)
+
+
+def files(
+    pattern: str | os.PathLike[str] | Sequence[str] | None = None,
+    decode: Callable[..., Any] | None = None,
+    *,
+    reader: str | Callable[[Any], Any] = "tfrecord",
+    compression: str = "",
+    batch: int | None = None,
+    repeat: int | None = 1,
+    shuffle: int = 0,
+    seed: int | None = None,
+    start: int = 0,
+    shard: str | None = None,
+    drop_remainder: bool | None = None,
+    deterministic: bool | None = None,
+    prefetch: int | None = None,
+    cycle_length: int = 8,
+    count: bool | None = None,
+    input_context: Any = None,
+) -> Any:
+    """This task's share of some files as a `tf.data.Dataset`, for `strategy.experimental_distribute_dataset` or Keras's `fit`.
+
+    The files are listed in the same order everywhere, shared out, repeated, shuffled, read `cycle_length` at a time, decoded, batched and
+    read ahead, in this order. TensorFlow does not share the dataset out a second time (its `AutoShardPolicy` is OFF).
+
+    `pattern`: one or several, such as ``"data/*.tfrecord"``; a relative one starts at the working directory. `decode`: maps an element.
+    `reader`: ``"tfrecord"``, ``"lines"``, or a function that makes a dataset of a file's name. `compression`: ``"GZIP"`` or ``"ZLIB"``.
+    `batch`: the global batch size, of all replicas of all workers together. `repeat`: how many epochs; None: for ever.
+    `shuffle`: so many elements wait to be drawn from; the files are then taken in a new order in each epoch, too. 0: neither.
+    `start`: how many batches (global steps) the training has done before; the dataset goes on behind them. With a shuffle this needs a
+    `seed`. `shard`: ``"file"`` (each worker reads its own files), ``"data"`` (each reads all and keeps its share), ``"off"`` (each gets
+    everything), or ``"auto"``: by file if there are as many files as workers, else by data. `count`: look through the files first, which
+    finds damaged ones and makes all workers' epochs equally long; None: if they are on this host, not compressed, and have 1 GiB at most.
+    `input_context`: for a function of `strategy.distribute_datasets_from_function`; the batches are then those of one replica.
+
+    Without the keyword, `pattern`, `batch`, `seed`, `shard`, `drop_remainder`, `deterministic` and `prefetch` are what the section
+    `input` of the spec says. docs/input.md has more.
+
+    Raises FileNotFoundError if no file fits; ValueError for a batch that is smaller than the replicas, fewer files than workers under
+    ``"file"``, a damaged TFRecord file (with the byte), and for arguments that do not fit together.
+    """
+    from .task import file_dataset
+
+    given = {name: value for name, value in locals().items() if name not in ("pattern", "decode", "input_context", "file_dataset")}
+    return file_dataset.dataset(pattern, decode, input_context, **given)
 
 
 def serve() -> NoReturn:

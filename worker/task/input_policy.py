@@ -27,6 +27,8 @@ _DATASETS = "tensorflow.python.data.ops.dataset_ops"
 _FOR_DATASETS = ("auto_shard", "deterministic", "prefetch")
 OPTIONS = ("fetch_to_device", "per_replica_buffer_size", "replication_mode")
 """The settings that are fields of `tf.distribute.InputOptions`."""
+SHARED = "_orch_shared"
+"""An attribute of a dataset of `worker.files`, which has put the policy into effect itself."""
 
 _DONE = "_orch_has_shaped"
 """An attribute of `StrategyBase` that is there while `worker.distribute` is at work, which has put the section into effect itself.
@@ -118,7 +120,7 @@ def shape(dataset: Any, settings: Said, changes: Changes) -> Any:
 
     options, found = tf.data.Options(), _options_of(dataset)
     is_changed = False
-    if "auto_shard" in settings:
+    if "auto_shard" in settings and not getattr(dataset, SHARED, False):
         wanted, current = settings["auto_shard"], found.experimental_distribute.auto_shard_policy.name.lower()
         if current == "auto" != wanted:
             options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy[wanted.upper()]

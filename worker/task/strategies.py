@@ -99,6 +99,15 @@ def _local_devices() -> list[str]:
     return [device.name for device in found]
 
 
+def input_pipelines(task: Context) -> tuple[int, int]:
+    """How many tasks read an input that is shared out among them, and which one of these this task is, from 0 on.
+
+    Under MultiWorkerMirroredStrategy each worker makes its own part. Under ParameterServerStrategy nothing is shared out.
+    """
+    shares = task.strategy == "multi_worker_mirrored" and task.type != "evaluator"
+    return (task.world_size, task.rank) if shares else (1, 0)
+
+
 def of_cluster(cluster: Mapping[str, tuple[str, ...]]) -> str:
     """The strategy that a TF_CONFIG is for which somebody has pasted by hand."""
     workers = len(cluster.get("chief", ())) + len(cluster.get("worker", ()))

@@ -1,0 +1,243 @@
+"""`worker.files`: files as a dataset, with each step of the pipeline where it belongs.
+
+TensorFlow's guide to distributed input lists what goes wrong: workers that list the files in different orders, a shuffle before the
+sharding, a policy that does not fit the number of files, workers whose input ends before that of the others. Here the order is: list,
+shard, repeat, shuffle, interleave, take, decode, batch, prefetch. Each epoch is a dataset that is made of the epoch's number. So its order
+depends on the seed and the number alone, and a training that goes on (`start`) begins in the right epoch without reading those before it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from .. import tfrecords
+from . import input_policy, strategies
+from .context import context
+
+MOST_COUNTED = 1 << 30
+"""So many bytes of files, in all, are looked through before the training, if nobody says otherwise."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Share:
+    """What this task reads. `by`: ``file`` (`files` are its own), ``data`` (it keeps one of `workers` elements) or ``off`` (all).
+
+    `elements`: how many it gives in an epoch; None: as many as there are, for nobody has counted them.
+    """
+
+    files: tuple[str, ...]
+    by: str
+    workers: int
+    index: int
+    elements: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wishes:
+    """The arguments of `worker.files`, completed by the section `input`."""
+
+    reader: str | Callable[[Any], Any]
+    compression: str
+    batch: int | None
+    repeat: int | None
+    shuffle: int
+    seed: int | None
+    start: int
+    shard: str | None
+    drop_remainder: bool
+    deterministic: bool | None
+    prefetch: int | None
+    cycle_length: int
+    count: bool | None
+
+
+def dataset(pattern: Any, decode: Callable[..., Any] | None, input_context: Any, **given: Any) -> Any:
+    """See `worker.files`."""
+    import tensorflow as tf
+
+    said = context().settings.input
+    defaults: dict[str, Any] = {"batch": said.global_batch_size, "seed": said.shuffle_seed, "shard": said.auto_shard}
+    defaults |= {"prefetch": said.prefetch, "deterministic": said.deterministic, "drop_remainder": bool(said.drop_remainder)}
+    completed: dict[str, Any] = {name: defaults.get(name) if value is None else value for name, value in given.items()}
+    wishes = Wishes(**completed)
+    names = list_files(said.files if pattern is None else pattern)
+    workers, index = strategies.input_pipelines(context())
+    if input_context is not None:
+        workers, index = input_context.num_input_pipelines, input_context.input_pipeline_id
+    _check(wishes, workers, input_context)
+    of_step = (wishes.batch or workers) // workers
+    share = _share(names, wishes, workers, index, of_step)
+    first, skipped = divmod(wishes.start * of_step, share.elements) if share.elements else (0, wishes.start * of_step)
+    # All workers, where each keeps some of all elements, must have the files in one order.
+    seed = 0 if wishes.seed is None and share.by == "data" else wishes.seed
+    epoch = _epochs(share, wishes, int.from_bytes(os.urandom(4), "little") if seed is None else seed)
+
+    if wishes.repeat is None:
+        found = tf.data.Dataset.counter(first).flat_map(epoch)
+        found = found.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+    else:
+        found = tf.data.Dataset.range(first, max(first, wishes.repeat)).flat_map(epoch)
+        if share.elements is not None and (workers == 1 or input_context is not None):
+            # Else TensorFlow cuts each batch for all workers, and Keras takes the number of batches for that of the steps.
+            found = found.apply(tf.data.experimental.assert_cardinality(max(0, wishes.repeat - first) * share.elements))
+    found = found.skip(skipped) if skipped else found
+    if decode is not None:
+        found = found.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=wishes.deterministic)
+    if wishes.batch is not None:
+        size = wishes.batch if input_context is None else input_context.get_per_replica_batch_size(wishes.batch)
+        # Of several workers each has cut its share to whole steps already, and a whole batch is the work of several steps.
+        is_cut = share.elements is not None and workers > 1 and input_context is None and wishes.repeat is not None
+        found = found.batch(size, drop_remainder=wishes.drop_remainder and not is_cut)
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    if wishes.shuffle:
+        # The shuffle of an epoch has a seed. TensorFlow counts it as stateful all the same (DummySeedGenerator): it saves no such iterator.
+        options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
+    found = found.with_options(options).prefetch(tf.data.AUTOTUNE if wishes.prefetch is None else wishes.prefetch)
+    setattr(found, input_policy.SHARED, True)
+    return found
+
+
+def _epochs(share: Share, wishes: Wishes, seed: int) -> Callable[[Any], Any]:
+    """A function from the number of an epoch to its elements, as they are read."""
+    import tensorflow as tf
+
+    def epoch(number: Any) -> Any:
+        files = tf.constant(share.files)
+        if wishes.shuffle:
+            files = tf.random.experimental.stateless_shuffle(files, tf.stack([tf.constant(seed, tf.int64), number]))
+        elements = tf.data.Dataset.from_tensor_slices(files).interleave(
+            _reader(wishes),
+            cycle_length=min(wishes.cycle_length, len(share.files)),
+            num_parallel_calls=tf.data.AUTOTUNE,
+            deterministic=wishes.deterministic is not False or share.by == "data",
+        )
+        if share.by == "data":
+            elements = elements.shard(share.workers, share.index)
+        if wishes.shuffle:
+            elements = elements.shuffle(wishes.shuffle, seed=seed + number, reshuffle_each_iteration=False)
+        return elements if share.elements is None else elements.take(share.elements)
+
+    return epoch
+
+
+def _reader(wishes: Wishes) -> Callable[[Any], Any]:
+    import tensorflow as tf
+
+    if callable(wishes.reader):
+        return wishes.reader
+    kind = tf.data.TFRecordDataset if wishes.reader == "tfrecord" else tf.data.TextLineDataset
+    return lambda name: kind(name, compression_type=wishes.compression)
+
+
+# --- what is read ------------------------------------------------------------------------------------
+
+
+def list_files(patterns: Any) -> list[str]:
+    """The files that fit these patterns, sorted, each once. Raises `FileNotFoundError`, `ValueError`."""
+    import tensorflow as tf
+
+    patterns = [patterns] if isinstance(patterns, (str, os.PathLike)) else list(patterns)
+    if not patterns:
+        raise ValueError("worker.files: which files? name a pattern, or set input.files in the spec")
+    found: set[str] = set()
+    for pattern in map(os.fspath, patterns):
+        if "://" in pattern:
+            names = tf.io.gfile.glob(pattern)
+        else:
+            names = [name for name in (pattern, *glob.glob(pattern, recursive=True)) if os.path.isfile(name)]
+        if not names:
+            raise FileNotFoundError(f"worker.files: no file fits {pattern!r} (the working directory is {os.getcwd()})")
+        found.update(names)
+    return sorted(found)
+
+
+def _check(wishes: Wishes, workers: int, input_context: Any) -> None:
+    import tensorflow as tf
+
+    if wishes.reader not in ("tfrecord", "lines") and not callable(wishes.reader):
+        raise ValueError(f"worker.files: reader is 'tfrecord', 'lines' or a function of a file's name, and not {wishes.reader!r}")
+    if wishes.shard == "hint":
+        raise ValueError("worker.files shares the files out itself: shard (input.auto_shard) is auto, file, data or off here, and not hint")
+    replicas = input_context.num_replicas_in_sync if input_context is not None else workers
+    if input_context is None and tf.distribute.has_strategy():
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    if wishes.batch is not None and wishes.batch < replicas:
+        raise ValueError(f"worker.files: a global batch of {wishes.batch} for {replicas} replicas: make it {replicas} or more")
+    if wishes.start and (wishes.batch is None or wishes.batch % workers):
+        raise ValueError(f"worker.files: start={wishes.start} counts batches: say batch=, a multiple of {workers}, the number of workers")
+    if wishes.start and (wishes.deterministic is False or (wishes.shuffle and wishes.seed is None)):
+        raise ValueError(
+            f"worker.files: start={wishes.start} needs an order that comes again: "
+            "say seed= (input.shuffle_seed), and not deterministic=False"
+        )
+
+
+def _share(names: Sequence[str], wishes: Wishes, workers: int, index: int, of_step: int) -> Share:
+    """What this task reads of the files."""
+    by = wishes.shard or "auto"
+    if by == "file" and len(names) < workers:
+        raise ValueError(
+            f"worker.files: {len(names)} file{'s' * (len(names) > 1)} for {workers} workers, and shard is file: "
+            f"worker {len(names)} would get nothing; say data, or make {workers} files or more"
+        )
+    if by == "auto":
+        by = "file" if len(names) >= workers else "data"
+    counts = _counts(names, wishes)
+    if by == "file":
+        share = Share(tuple(names[index::workers]), by, workers, index)
+        held = counts and [sum(counts[other::workers]) for other in range(workers)]
+    else:
+        share = Share(tuple(names), by, workers, index)
+        held = counts and [sum(counts) // (workers if by == "data" else 1)]
+    _say(names, counts, share, held)
+    if not held:
+        return share
+    elements = min(held) // of_step * of_step if wishes.drop_remainder else min(held)
+    if not elements:
+        raise ValueError(
+            f"worker.files: worker {held.index(min(held))} would get {min(held)} elements of {sum(counts or ())} in an epoch, "
+            f"{'less than its part of a batch' if min(held) else 'none'}: say shard='data', or a smaller batch"
+        )
+    return dataclasses.replace(share, elements=elements)
+
+
+def _counts(names: Sequence[str], wishes: Wishes) -> list[int] | None:
+    """The elements of each file; None where nobody counts them. Raises `tfrecords.DamagedFileError`."""
+    known = not callable(wishes.reader) and not wishes.compression and not any("://" in name for name in names)
+    if wishes.count is False or not known or (wishes.count is None and sum(map(os.path.getsize, names)) > MOST_COUNTED):
+        if wishes.count:
+            raise ValueError("worker.files: count=True is for files of this host that are not compressed: TFRecords, or lines of text")
+        return None
+    return [tfrecords.count(name) if wishes.reader == "tfrecord" else sum(_lines(name)) for name in names]
+
+
+def _lines(name: str) -> Iterator[int]:
+    last = b"\n"
+    with open(name, "rb") as file:
+        while block := file.read(1 << 20):
+            last = block[-1:]
+            yield block.count(b"\n")
+    yield last != b"\n"
+
+
+def _say(names: Sequence[str], counts: Sequence[int] | None, share: Share, held: Sequence[int] | None) -> None:
+    """One line on what was done."""
+    what = f"{len(names):,} file{'s' * (len(names) > 1)}" + (f" with {sum(counts):,} elements" if counts else "")
+    how = ""
+    if share.workers > 1 and share.by == "off":
+        how = f", all of them for each of {share.workers} workers"
+    elif share.workers > 1 and share.by == "data":
+        how = f"; each of {share.workers} workers reads all of them and keeps one element of {share.workers}"
+    elif share.workers > 1:
+        how = f"; each of {share.workers} workers reads its own share of them"
+        if held and min(held) < max(held):
+            each = f"of which each epoch takes {min(held):,}: so all end together"
+            how += f"; the shares have {min(held):,} to {max(held):,} elements, {each}"
+    if not counts and share.workers > 1:
+        how += "; nobody has counted the elements, so one worker may end before the others"
+    input_policy.say_once(f"input: worker.files: {what}{how}")
