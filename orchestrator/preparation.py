@@ -26,7 +26,7 @@ from .errors import OrchError, Problem, SpecError
 from .model import plan, slots, versions
 from .model.plan import HostFacts, Plan
 from .model.slots import Assignment
-from .model.spec import DEFAULT_PRELOAD, ClusterSpec
+from .model.spec import ClusterSpec
 from .model.strategies import named
 from .record.rundir import RunDir
 
@@ -189,7 +189,7 @@ class Preparation:
 
     def _hello(self, host: Host) -> contract.Hello:
         spec = self._spec
-        preload = DEFAULT_PRELOAD if spec.preload is None else spec.preload
+        preload = spec.imported_ahead
         sharing = slots.count_computing(self._assignment[host.name])
         template = contract.TemplateOrder(preload, sharing, spec.env, always=spec.preload is not None)
         return contract.Hello(

@@ -104,7 +104,7 @@ def test_its_spec_is_checked(extended: Callable[..., Completed], words: tuple[st
 
 
 def test_the_texts_name_it(extended: Callable[..., Completed]) -> None:
-    assert "mirrored, one_device, none, solo or relay" in " ".join(extended("up", "--help", check=0).out.split())
+    assert "mirrored, one_device, tpu, none, solo or relay" in " ".join(extended("up", "--help", check=0).out.split())
 
 
 # --- with a section of its own, which no test can add from outside: in a copy of the code ---------

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # A module belongs to the longest name that fits it; the name must be listed.
 MODEL = (
     *("orchestrator.model", "orchestrator.errors", "worker.contract", "worker.input_settings", "worker.keras_settings"),
-    *("worker.partition", "worker.task_environment"),
+    *("worker.partition", "worker.task_environment", "worker.tpu_settings"),
 )
 PLACES = ("orchestrator.backends", "orchestrator.record", "worker.clock", *MODEL)
 # What judges and counts, of the room that asks questions; its other modules read files and start processes.
@@ -92,7 +92,11 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "worker.input_settings": (),
     "worker.keras_settings": (),
     "worker.partition": (),
-    "worker.settings": ("worker.collective_settings", "worker.equipment", "worker.input_settings", "worker.keras_settings"),
+    "worker.tpu_host": (),
+    "worker.tpu_settings": (),
+    "worker.settings": (
+        *("worker.collective_settings", "worker.equipment", "worker.input_settings", "worker.keras_settings", "worker.tpu_settings"),
+    ),
     "worker.contract": (
         *("worker.codec", "worker.collective_settings", "worker.equipment", "worker.manifest", "worker.naming", "worker.questions"),
         *("worker.reachability", "worker.settings"),
@@ -104,6 +108,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "worker.task": (
         *("worker.codec", "worker.collective_settings", "worker.excerpts"),
         *("worker.task_files", "worker.missing_devices", "worker.settings", "worker.tfrecords"),
+        *("worker.partition", "worker.tpu_host", "worker.tpu_settings"),
     ),
     "worker.host": (
         *("worker.contract", "worker.channel", "worker.clock", "worker.cores", "worker.directory", "worker.task_files", "worker.task"),
@@ -328,7 +333,9 @@ def test_nothing_has_grown_out_of_its_limit() -> None:
 
 
 STRATEGY_TABLES = ("orchestrator.model.strategies", "worker.task.strategies")
-_STRATEGY = re.compile(rf"(?<![/\w])(?:{'|'.join(name for name in STRATEGIES if name != 'none')})(?![/.\w])")
+WORDS = ("none", "tpu")
+"""Names of strategies that also are words: nothing, and the key of the spec and the command that are about TPUs."""
+_STRATEGY = re.compile(rf"(?<![/\w])(?:{'|'.join(name for name in STRATEGIES if name not in WORDS)})(?![/.\w])")
 
 
 def strategy_names(module: str, source: str) -> Iterator[str]:
@@ -364,7 +371,8 @@ def test_a_strategy_that_is_named_elsewhere_is_found(source: str, times: int) ->
     assert len(list(strategy_names("orchestrator.model.plan", source))) == times
 
 
-PLACE_TABLES = ("orchestrator.model.spec.backend", "orchestrator.backends", *backends.MODULES.values())
+# In worker.tpu_settings "local" is TensorFlow's word for a TPU.
+PLACE_TABLES = ("orchestrator.model.spec.backend", "orchestrator.backends", "worker.tpu_settings", *backends.MODULES.values())
 SETTINGS = {field.name for section in BACKENDS.values() for field in fields(section)} - {"type"}
 
 

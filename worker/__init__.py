@@ -7,6 +7,7 @@
     dataset = worker.files("data/*.tfrecord", decode)  # this task's share of some files
     batches = worker.distribute(dataset)     # shared out as the spec says
     worker.report(step=step, loss=loss)      # progress, for `orch ps`
+    image = worker.split(image, [1, 2, 4, 1])  # over the devices of a TPU's replica; elsewhere the tensor stays whole
 
 Importing this module imports nothing but the standard library; TensorFlow is imported when it is needed.
 """
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Sequence
 
-__all__ = ["Context", "context", "distribute", "files", "report", "serve", "strategy"]
+__all__ = ["Context", "assign", "context", "distribute", "files", "replicate", "report", "serve", "split", "strategy"]
 
 
 def strategy() -> Any:
@@ -37,11 +38,55 @@ def strategy() -> Any:
     Run by hand, without orch: `tf.distribute.get_strategy()`, or what a pasted TF_CONFIG asks for
     (``ps`` tasks: parameter servers; several workers: multi-worker mirrored).
 
-    Raises ValueError for an invalid TF_CONFIG, and for a strategy that is not known.
+    `tpu`: finds the TPU, connects to it and initialises it; the options come from the section `tpu` of the spec.
+
+    Raises ValueError for an invalid TF_CONFIG, and for a strategy that is not known; RuntimeError where there is no TPU, or where the
+    layout of the spec does not fit on it: the message says what was looked for.
     """
     from .task import strategies
 
-    return strategies.current()
+    try:
+        return strategies.current()
+    except strategies.Unavailable as error:
+        raise error.with_traceback(None) from None  # the message says it all
+
+
+def split(tensor: Any, dims: Sequence[int] | str) -> Any:
+    """The same tensor, split over the logical devices of each replica; for the function that `strategy.run` runs on a TPU.
+
+    `dims`: into how many equal parts each dimension is split, such as ``[1, 2, 4, 1]``, or the name of one of the spec's `tpu.partition`.
+    Where a replica has one device, as on a laptop, the tensor is given back as it is, and one line on stderr says so.
+
+    TensorFlow's `experimental_split_to_logical_devices`, whose rules are checked first, on a laptop too: raises ValueError with a sentence
+    for each rule that is broken. The list has one number for each dimension of the tensor; each number divides the known size of its
+    dimension; the product of the numbers is the number of logical devices of a replica (on a laptop that of `tpu.computation_shape`).
+    """
+    from .task import logical_devices
+
+    return logical_devices.split(tensor, dims)
+
+
+def replicate(tensor: Any) -> Any:
+    """The same tensor, whole on every logical device of its replica (`experimental_replicate_to_logical_devices`). See `split`."""
+    from .task import logical_devices
+
+    return logical_devices.replicate(tensor)
+
+
+def assign(tensor: Any, device: int) -> Any:
+    """The same tensor, on one logical device of its replica, counted from 0 (`experimental_assign_to_logical_device`). See `split`.
+
+    Raises ValueError if a replica has no such device, and, as TensorFlow does, under `tpu.spmd`.
+    """
+    from .task import logical_devices
+
+    return logical_devices.assign(tensor, device)
+
+
+# These are called while a graph is traced. AutoGraph calls what has this attribute as it is, without translating it
+# (`is_autograph_artifact` in tensorflow/python/autograph/impl/api.py).
+for _function in (split, replicate, assign):
+    setattr(_function, "autograph_info__", {})  # noqa: B010
 
 
 def distribute(

@@ -7,6 +7,7 @@ from .equipment import DeviceSettings
 from .input_settings import InputSettings
 from .keras_settings import KerasSettings
 from .records import dataclass
+from .tpu_settings import TpuSettings
 
 VARIABLE = "ORCH_TASK_SETTINGS"
 """The environment variable that holds the settings of a task as JSON: the processes that a task starts inherit it."""
@@ -26,3 +27,4 @@ class TaskSettings:
     collectives: CollectiveSettings = CollectiveSettings()
     keras: KerasSettings = KerasSettings()
     input: InputSettings = InputSettings()
+    tpu: TpuSettings = TpuSettings()

@@ -44,7 +44,7 @@ def _options(command: F) -> F:
 def _read_spec(ctx: click.Context, preload: tuple[str, ...]) -> tuple[ClusterSpec, tuple[str, ...]]:
     """What `orch up` would run with the same words, and what is to be imported for it. A script need not be named."""
     spec = read_spec(ctx, needs_program=False)[0]
-    return spec, preload or (DEFAULT_PRELOAD if spec.preload is None else spec.preload)
+    return spec, preload or spec.imported_ahead
 
 
 def _ask(what: str, spec: ClusterSpec, options: dict[str, Any], more_s: float = 0.0) -> dict[str, Any]:

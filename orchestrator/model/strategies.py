@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
+from typing import Any
 
 from worker.contract import DATA_SERVICE, PREPARE, TaskSettings
 from worker.records import dataclass
@@ -67,7 +68,11 @@ class Strategy:
     opens_ports: bool = True
     """TensorFlow listens on a port in each of its tasks: such a task is up when its port is open."""
     implied_by: str = ""
-    """The type of tasks that means this strategy where the spec names none."""
+    """The type of tasks, or the section of the spec, that means this strategy where the spec names none."""
+    one_process_because: str = ""
+    """Why several tasks are no use under a strategy of one process, if there is more to say than that."""
+    imports_ahead: bool = True
+    """TensorFlow may be imported before the task is there to be forked. No: its import depends on what the task finds on its host."""
     sections: tuple[str, ...] = ()
     """The keys of the spec that are for this strategy."""
     rules: tuple[Callable[[Counts], Complaint | None], ...] = ()
@@ -101,7 +106,8 @@ class Strategy:
         """What is wrong with the counts of the tasks."""
         training = {kind: count for kind, count in counts.items() if kind not in DATA_SERVICE}
         if self.one_process and sum(training.values()) != 1:
-            yield "tasks", f"strategy {self.name} runs in one process: it takes 1 task; for several use {DEFAULT.name}", ""
+            rest = self.one_process_because or f"for several use {DEFAULT.name}"
+            yield "tasks", f"strategy {self.name} runs in one process: it takes 1 task; {rest}", ""
         strangers = [kind for kind, count in training.items() if count and kind not in self.roles]
         for kind in strangers if not self.one_process else ():
             yield f"tasks.{kind}.count", f"tasks.{kind}: {kind} tasks are for strategy {with_tasks(kind)}, not {self.name}", ""
@@ -137,9 +143,9 @@ def _has_a_chief(counts: Counts) -> Complaint | None:
 # --- the rows ------------------------------------------------------------------------------------
 
 
-def _in_one_process(name: str, summary: str) -> Strategy:
-    role = Role(count=1, cluster=None, decides=True)
-    return Strategy(name, summary, {"worker": role}, one_process=True, opens_ports=False)
+def _in_one_process(name: str, summary: str, *, uses_gpus: bool = True, **more: Any) -> Strategy:
+    role = Role(count=1, cluster=None, decides=True, uses_gpus=uses_gpus)
+    return Strategy(name, summary, {"worker": role}, one_process=True, opens_ports=False, **more)
 
 
 DEFAULT = Strategy(
@@ -177,6 +183,15 @@ STRATEGIES: dict[str, Strategy] = {
         ),
         _in_one_process("mirrored", "one task with a copy of the model on each of its devices: tf.distribute.MirroredStrategy"),
         _in_one_process("one_device", "one task on one device: tf.distribute.OneDeviceStrategy"),
+        _in_one_process(
+            "tpu",
+            "one task that trains on all hosts of a TPU: tf.distribute.TPUStrategy",
+            uses_gpus=False,
+            implied_by="tpu",
+            sections=("tpu",),
+            one_process_because="TensorFlow drives all hosts of a TPU from one process",
+            imports_ahead=False,
+        ),
         _in_one_process("none", "one task, whose script does what it likes"),
     )
 }
@@ -189,7 +204,7 @@ def named(name: str) -> Strategy:
 
 
 def implied(counts: Counts) -> Strategy:
-    """The strategy of a spec that names none, by the counts that it gives."""
+    """The strategy of a spec that names none, by the counts that it gives; a section of the spec that it has counts as 1."""
     return next((row for row in STRATEGIES.values() if counts.get(row.implied_by)), DEFAULT)
 
 

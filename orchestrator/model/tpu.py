@@ -19,8 +19,8 @@ MOST_DEVICES = 1 << 16
 """No TPU has more; a larger mesh is a typing error."""
 
 # Name -> chips in each dimension. A name counts TensorCores for v2, v3, v4 and v5p, of which a chip has two, and chips for v5e.
-# v4, v5e, v5p: docs.cloud.google.com/tpu/docs/v4, v5e, v5p ("Configurations"). v2, v3: their pages list no meshes; these are squares and
-# rectangles of 1 : 2.
+# v4, v5e, v5p: docs.cloud.google.com/tpu/docs/v4, v5e, v5p ("Configurations"). v2, v3: the host bounds in PyTorch/XLA's
+# torch_xla/_internal/tpu.py, for hosts of 2 x 2 chips.
 _V2_V3 = {8: (2, 2), 32: (4, 4), 64: (4, 8), 128: (8, 8), 256: (8, 16), 512: (16, 16), 1024: (16, 32), 2048: (32, 32)}
 _V4_V5P = {
     8: (2, 2, 1),

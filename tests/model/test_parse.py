@@ -313,8 +313,11 @@ ALONE = "runs in one process: it takes 1 task; for several use multi_worker_mirr
         ),
         ("serve: true", ["2: serve: is for strategy parameter_server, not multi_worker_mirrored"]),
         (
-            "strategy: tpu",
-            ["2: strategy: 'tpu' is not known (the strategies: multi_worker_mirrored, parameter_server, mirrored, one_device and none)"],
+            "strategy: horovod",
+            [
+                "2: strategy: 'horovod' is not known "
+                "(the strategies: multi_worker_mirrored, parameter_server, mirrored, one_device, tpu and none)"
+            ],
         ),
         (
             "strategy: MultiWorkerMirroredStrategy",
@@ -581,7 +584,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
     memory = draw(st.sampled_from([GROWTH, LIMITS] if kind != "command" else [GROWTH]))
     devices = some_of(**OUTER_DEVICES, **memory, **(INNER_DEVICES if kind != "command" else {}))
     kinds = {"worker": tasks_of(st.just(1), devices)}
-    if strategy not in ("mirrored", "one_device", "none"):
+    if strategy not in ("mirrored", "one_device", "tpu", "none"):
         kinds = {"worker": tasks_of(st.integers(1, 9999), devices), "chief": tasks_of(st.just(1), devices)}
         kinds["evaluator"] = tasks_of(st.just(1), devices)
     if strategy == "parameter_server":

@@ -55,7 +55,7 @@ def test_a_parameter_servers_evaluator_is_in_nobody_elses_cluster() -> None:
     assert set(found["chief-0"]["cluster"]) == {"chief", "worker", "ps"}
 
 
-@pytest.mark.parametrize("strategy", ["mirrored", "one_device", "none"])
+@pytest.mark.parametrize("strategy", ["mirrored", "one_device", "tpu", "none"])
 def test_a_lone_task_gets_no_tf_config_and_loses_that_of_the_shell(strategy: str) -> None:
     planned = make(spec(strategy, worker=1))
     assert configs(planned) == {"worker-0": None}

@@ -18,6 +18,7 @@ from typing import Any
 from worker.contract import BootstrapOrder, CollectiveSettings, DeviceSettings, Failure, Program, TaskId, TaskSettings, from_json, to_json
 from worker.settings import VARIABLE
 from worker.task_environment import tf_config_text
+from worker.tpu_settings import TpuSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 START = ROOT / "worker" / "task" / "start.py"
@@ -88,6 +89,7 @@ def prepare(
     tf_config: str | None = None,
     devices: DeviceSettings = DeviceSettings(),
     collectives: CollectiveSettings = CollectiveSettings(),
+    tpu: TpuSettings = TpuSettings(),
     env: Mapping[str, str] | None = None,
     log_dir: Path | None = None,
 ) -> Told:
@@ -96,7 +98,7 @@ def prepare(
         (cwd / "logs").mkdir(exist_ok=True)
         log_dir = Path(tempfile.mkdtemp(prefix=f"{task}-", dir=cwd / "logs"))
     log_dir.mkdir(exist_ok=True)
-    settings = TaskSettings(strategy, devices, collectives)
+    settings = TaskSettings(strategy, devices, collectives, tpu=tpu)
     order = BootstrapOrder(task, program, tf_config, str(log_dir), settings)
     changes = {"PYTHONUNBUFFERED": "1", "ORCH_TASK": task, VARIABLE: json.dumps(to_json(settings)), "ORCH_LOG_DIR": str(log_dir)}
     return Told(order, clean_environment({**changes, **(env or {})}), log_dir)
@@ -188,6 +190,7 @@ def start_cluster(
     servers: Program | None = None,
     devices: DeviceSettings = DeviceSettings(),
     collectives: CollectiveSettings = CollectiveSettings(),
+    tpu: TpuSettings = TpuSettings(),
     env: Mapping[str, str] | None = None,
     start: Callable[..., Any] = start_task,
 ) -> Iterator[dict[str, Any]]:

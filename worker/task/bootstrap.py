@@ -184,7 +184,16 @@ def _apply_input(settings: dict[str, Any], log_dir: str) -> None:
     input_policy.apply_soon(settings)
 
 
-SECTIONS = {"devices": _apply_devices, "collectives": _apply_collectives, "keras": _apply_keras, "input": _apply_input}
+def _apply_tpu(settings: dict[str, Any], log_dir: str) -> None:
+    from . import tpu_environment
+
+    tpu_environment.prepare(settings)
+
+
+SECTIONS = {
+    **{"tpu": _apply_tpu, "devices": _apply_devices, "collectives": _apply_collectives, "keras": _apply_keras},
+    "input": _apply_input,
+}
 """What puts a section of the task's settings into effect before the program starts: called, in this order, where it says something.
 
 Each gets the section as JSON data, and the directory of the task's logs. A section that is missing here is read by whoever needs it, as

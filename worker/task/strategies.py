@@ -11,6 +11,11 @@ from .context import Context, context
 if TYPE_CHECKING:
     from ..collective_settings import CollectiveSettings
 
+
+class Unavailable(RuntimeError):
+    """The strategy cannot be had here; the message says why, and what to do."""
+
+
 _lock = threading.Lock()
 _current: Any = None
 
@@ -27,6 +32,11 @@ def current() -> Any:
 def only_serves(task: Context) -> bool:
     """Whether the task is a `tf.distribute.Server` for others, under its strategy, and has none itself."""
     return task.strategy == "parameter_server" and task.type in ("worker", "ps")
+
+
+def built() -> Any:
+    """The strategy of this process if `current` has made it; None: it has not."""
+    return _current
 
 
 def _build(task: Context) -> Any:
@@ -81,6 +91,12 @@ def _one_device(task: Context) -> Any:
     return tf.distribute.OneDeviceStrategy(_local_devices()[0])
 
 
+def _tpu(task: Context) -> Any:
+    from . import tpu
+
+    return tpu.build(task.settings.tpu) or _own_devices(task)
+
+
 def _own_devices(task: Context) -> Any:
     return _mirrored(task) if len(_local_devices()) > 1 else _one_device(task)
 
@@ -119,5 +135,6 @@ BUILDERS: dict[str, Callable[[Context], Any]] = {
     "parameter_server": _parameter_server,
     "mirrored": _mirrored,
     "one_device": _one_device,
+    "tpu": _tpu,
     "none": _default,
 }

@@ -12,7 +12,7 @@ from worker.records import dataclass
 from ...errors import Problem
 from .. import slots, strategies
 from ..strategies import Strategy
-from . import backend, device_rules
+from . import backend, device_rules, tpu_rules
 from .backend import BackendSpec
 from .document import Node, place_of
 from .findings import Findings, listed
@@ -37,7 +37,7 @@ class Draft:
 def draft_of(document: Node, given: Mapping[str, Any]) -> Draft:
     """`given`: the values of the document, checked one by one."""
     asked = {kind: tasks.get("count", 1) for kind, tasks in given.get("tasks", {}).items()}
-    strategy = strategies.named(given["strategy"]) if given.get("strategy") else strategies.implied(asked)
+    strategy = strategies.named(given["strategy"]) if given.get("strategy") else strategies.implied(dict.fromkeys(given, 1) | asked)
     place = backend.read(given.get("backend", {}))
     counts = strategy.default_counts | ({"dispatcher": 1} if asked.get("data_worker") else {}) | asked
     if "count" not in given.get("tasks", {}).get("worker", {}) and not strategy.one_process:
@@ -154,6 +154,8 @@ def complaints(draft: Draft, findings: Findings) -> Iterator[Problem]:
     kinds = (kind for kind in draft.counts if kind not in DATA_SERVICE and findings.sound([f"tasks.{kind}.count"]))
     counts = {kind: draft.counts[kind] for kind in kinds}
     for path, message, hint in device_rules.complaints(draft.given, counts, "command" in draft.given):
+        yield Problem(draft.place(path), message, hint)
+    for path, message, hint in tpu_rules.complaints(draft.given.get("tpu", {}), findings.sound):
         yield Problem(draft.place(path), message, hint)
 
 

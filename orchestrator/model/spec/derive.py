@@ -15,12 +15,16 @@ from worker.declare import Setting, settings_of
 
 from .gpus import Growth, Sizes
 from .kinds import ARGS, ENV, MAX_NUMBER, Flag, Integer, Key, Kind, Number, OneOf, Struct, Text
+from .tpu_kinds import ComputationShape, Partitions, Topology
 
 S = TypeVar("S")
 
 NAMED: dict[str, Callable[[Setting], Kind]] = {
     "growth": lambda declared: Growth(),
     "sizes": lambda declared: Sizes(int(_most(declared))),
+    "topology": lambda declared: Topology(),
+    "computation_shape": lambda declared: ComputationShape(),
+    "partition": lambda declared: Partitions(),
 }
 """The kinds that declarations in worker/ call by a name."""
 _BY_TYPE: dict[Any, Kind] = {bool: Flag(), str: Text(), tuple[str, ...]: ARGS, Mapping[str, str]: ENV}

@@ -31,7 +31,7 @@ class GpuWish:
         return self.count is None and not self.ids
 
 
-def _parts(node: Node) -> list[Node]:
+def parts_of(node: Node) -> list[Node]:
     """A list that a flag or a variable gives as a text: ``0,2``, ``0,``, ``[0]``."""
     return [scalar(part.strip(), node.place) for part in node.text.strip("[] ").rstrip(",").split(",")]
 
@@ -49,7 +49,7 @@ class Gpus:
         if isinstance(node.value, list):
             return self._list(node.value, path, findings)
         if isinstance(node.value, str) and node.value.strip():
-            return self._list(_parts(node), path, findings)
+            return self._list(parts_of(node), path, findings)
         findings.add(node, path, f"must be auto, a number of GPUs, or a list of GPUs, not {shown(node)}", "write auto, 2 or [0, 2]")
         return None
 
@@ -133,7 +133,7 @@ class Sizes:
         if isinstance(node.value, list):
             items = node.value
         elif isinstance(node.value, str):
-            items = _parts(node)
+            items = parts_of(node)
         else:
             items = [node]
         found = [size.check(item, path, findings) for item in items]

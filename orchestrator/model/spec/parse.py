@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
 from worker.contract import DATA_SERVICE, Program
 from worker.input_settings import InputSettings
 from worker.keras_settings import LEGACY
+from worker.tpu_settings import AUTO, TpuSettings
 
 from ...errors import Problem, SpecError
 from . import cluster_rules
@@ -67,7 +69,15 @@ def _spec(draft: Draft, workdir: str) -> ClusterSpec:
         workdir=str(PurePosixPath(workdir, given.get("workdir", ""))),
         env=env,
         backend=draft.backend,
+        tpu=_tpu(draft),
     )
+
+
+def _tpu(draft: Draft) -> TpuSettings:
+    """Of a strategy that takes a TPU, never the section at its default: what the bootstrap does for it comes with the section."""
+    tpu = make(TpuSettings, draft.given.get("tpu", {}))
+    takes_one = not draft.strategy.refuses("tpu") and "command" not in draft.given
+    return replace(tpu, tpu=AUTO) if takes_one and not tpu.tpu else tpu
 
 
 def _shipped_path(draft: Draft, kind: str, workdir: str) -> str:

@@ -10,8 +10,9 @@ from worker.declare import setting
 from worker.input_settings import InputSettings
 from worker.keras_settings import KerasSettings
 from worker.records import dataclass
+from worker.tpu_settings import TpuSettings
 
-from ..strategies import DEFAULT, STRATEGIES, implied, with_section
+from ..strategies import DEFAULT, STRATEGIES, implied, named, with_section
 from .backend import BackendSpec, LocalSettings
 from .derive import struct_of
 from .kinds import NAME, WORKDIR, OneOf, PortRange
@@ -120,6 +121,7 @@ class ClusterSpec:
         ("devices", "unknown key 'devices'; write it as defaults: {devices: {cpus: 2}}"),
         ("auto_shard", "unknown key 'auto_shard'; write it as input: {auto_shard: data}"),
         ("global_batch_size", "unknown key 'global_batch_size'; write it as input: {global_batch_size: 256}"),
+        ("topology", "unknown key 'topology'; write it as tpu: {topology: v3-8}"),
         ("log_level", "unknown key 'log_level'; write it as defaults: {log_level: info}"),
     )
 
@@ -191,6 +193,9 @@ class ClusterSpec:
     input: InputSettings = setting(
         InputSettings(), "How the tasks share their input out, and what TensorFlow does with it: a policy, or a mapping as here."
     )
+    tpu: TpuSettings = setting(
+        TpuSettings(), f"The TPU of strategy {with_section('tpu')}, and its layout: local, a name or an address, or a mapping as here."
+    )
     restart: Restart = setting(Restart(), "What is started again after a failure: a number of restarts, or a mapping as here.")
     backend: BackendSpec = setting(LocalSettings(), "Where the tasks run.", kind="backend")
 
@@ -203,6 +208,13 @@ class ClusterSpec:
     def size(self) -> int:
         """How many tasks there are in all."""
         return sum(tasks.count for tasks in self.tasks)
+
+    @property
+    def imported_ahead(self) -> tuple[str, ...]:
+        """The modules that each host imports once, for its tasks to be forked from."""
+        if self.preload is not None:
+            return self.preload
+        return DEFAULT_PRELOAD if named(self.strategy).imports_ahead else ()
 
     @property
     def data_workers(self) -> int:
