@@ -84,7 +84,7 @@ print(json.dumps([
     list(xla_sharding.get_sharding_tile_shape(split)),
     metadata.get_attr("num_cores_per_replica"),
     bool(metadata.get_attr("use_spmd_for_xla_partitioning")),
-    [strategy.extended._device_assignment.coordinates(0, core) for core in range(8)],
+    strategy.extended._device_assignment.core_assignment[0].tolist(),
 ]))
 """
 

@@ -191,7 +191,10 @@ def _apply_tpu(settings: dict[str, Any], log_dir: str) -> None:
 
 
 SECTIONS = {
-    **{"tpu": _apply_tpu, "devices": _apply_devices, "collectives": _apply_collectives, "keras": _apply_keras},
+    "tpu": _apply_tpu,
+    "devices": _apply_devices,
+    "collectives": _apply_collectives,
+    "keras": _apply_keras,
     "input": _apply_input,
 }
 """What puts a section of the task's settings into effect before the program starts: called, in this order, where it says something.
