@@ -22,6 +22,7 @@ from ..handle import Run
 from ..model.spec import ClusterSpec
 from ..model.spec.parse import to_document
 from .failures import ClusterLost
+from .measuring import measured
 from .session import Line, Session
 
 MOST_IDLE = 4
@@ -39,8 +40,8 @@ class Bed:
         self.base = dict(env)
         self.names = tuple(str(TaskId(tasks.type, index)) for tasks in spec.tasks for index in range(tasks.count))
         self.own_variables = frozenset(spec.env).union(*(tasks.env for tasks in spec.tasks))
-        told = {"XDG_RUNTIME_DIR": str(session.runtime_dir), resident.VARIABLE: session.address, resident.PRELOAD: " ".join(_preload())}
-        self.run: Run = start(spec, session.path / "runs", {**env, **told})
+        told = {"XDG_RUNTIME_DIR": str(session.runtime_dir), resident.VARIABLE: session.address, resident.PRELOAD: " ".join(_preload(spec))}
+        self.run: Run = start(spec, session.path / "runs", {**env, **told, **measured()})
         self.doors: dict[str, Line] = {}
         """The way to each task's resident."""
         self.residents: dict[str, int] = {}
@@ -49,6 +50,8 @@ class Bed:
         self.is_used = True
         self.parked: Any = None
         """The cluster that has been left with `reuse`, with its processes."""
+        self.parked_for: bool | str = False
+        """Its `reuse`."""
 
     def await_residents(self) -> None:
         """Until all tasks are there. Raises `ClusterLost`."""
@@ -83,7 +86,7 @@ class Beds:
         self._beds: list[Bed] = []
         session.on_end.append(self.stop)
 
-    def take(self, keywords: Mapping[str, Any], env: Mapping[str, str], *, reuse: bool) -> Bed:
+    def take(self, keywords: Mapping[str, Any], env: Mapping[str, str], *, reuse: bool | str) -> Bed:
         """A bed that nobody uses, and that fits; if there is none, a new one. `env`: the environment of the test's process."""
         spec = _spec(keywords, str(self._session.path))
         key = _key(spec, env)
@@ -92,15 +95,14 @@ class Beds:
                 if not bed.is_used and not bed.is_whole:
                     self._discard(bed)
             idle = [bed for bed in reversed(self._beds) if bed.key == key and not bed.is_used]
-            idle.sort(key=lambda bed: (bed.parked is not None) != reuse)
+            idle.sort(key=lambda bed: bed.parked_for != reuse)
             if idle:
                 bed = idle[0]
                 bed.is_used = True
                 self._beds.remove(bed)
                 self._beds.append(bed)
                 return bed
-            self._session.warm_up({**env, **spec.env})
-            self._session.await_warm()
+            self._session.import_for(spec, env)
             bed = Bed(self._session, key, spec, env)
             self._beds.append(bed)
         try:
@@ -141,10 +143,10 @@ def beds_of(session: Session) -> Beds:
     return found
 
 
-def _preload() -> list[str]:
+def _preload(spec: ClusterSpec) -> list[str]:
     """What each process would have to import: TensorFlow, where no template can be forked, and what carries functions and asserts."""
     return [
-        "tensorflow",
+        *(spec.preload or ()),
         "pickle",
         "inspect",
         "cloudpickle",

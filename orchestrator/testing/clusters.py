@@ -19,6 +19,7 @@ from ..model.strategies import named
 from .beds import Bed, beds_of
 from .failures import ClusterLost, TimedOut
 from .jobs import LOOK_S, Job, describe_exit, refuse_busy
+from .measuring import unmeasured
 from .parcels import pack
 from .session import Line, Session
 
@@ -42,7 +43,7 @@ def cluster(
     env: Mapping[str, str | int | float] | None = None,
     timeout: float = TIMEOUT_S,
     grace: float = GRACE_S,
-    reuse: bool = False,
+    reuse: bool | str = False,
     **settings: Any,
 ) -> Cluster:
     """A real cluster on this machine, for a ``with`` statement.
@@ -85,6 +86,8 @@ class Task:
         self.number = 0
         self._is_doomed = ""
         self._shown = 0
+        self._forgotten = (0, 0)
+        """How much of its logs, and how many of its reports, are an earlier cluster's."""
 
     def __repr__(self) -> str:
         state = f"process {self.pid}" if self.pid else "no process" if self.exit is None else describe_exit(self.exit)
@@ -99,13 +102,18 @@ class Task:
     def logs(self) -> str:
         """What it has written in this cluster, stdout and stderr, in the order in which it was written."""
         self._cluster.look()
-        return "".join(_read(directory / "output.log") for directory in self.directories)
+        return "".join(_read(directory / "output.log") for directory in self.directories)[self._forgotten[0] :]
 
     @property
     def reports(self) -> list[dict[str, Any]]:
         """The values that it gave to `worker.report`, oldest first."""
         lines = "".join(_read(directory / task_files.REPORTS) for directory in self.directories).splitlines()
-        return [json.loads(line) for line in lines if line.endswith("}")]
+        return [json.loads(line) for line in lines if line.endswith("}")][self._forgotten[1] :]
+
+    def forget(self) -> None:
+        """What it has written until now was another test's."""
+        self._forgotten = (0, 0)
+        self._forgotten = (len(self.logs), len(self.reports))
 
     def send_signal(self, number: int) -> None:
         """Send a signal to its processes. Raises `UsageError` if it has none."""
@@ -196,7 +204,7 @@ class Task:
 class Cluster:
     """What `cluster` gives. `session`, `bed`: what it stands on."""
 
-    def __init__(self, keywords: Mapping[str, Any], timeout_s: float, grace_s: float, reuse: bool) -> None:
+    def __init__(self, keywords: Mapping[str, Any], timeout_s: float, grace_s: float, reuse: bool | str) -> None:
         self.session = Session.get()
         self._keywords, self._reuse = keywords, reuse
         self.timeout_s, self.grace_s = timeout_s, grace_s
@@ -224,17 +232,22 @@ class Cluster:
         """What entering the ``with`` block does."""
         if self._bed is not None:
             raise UsageError("this cluster runs already")
-        self._bed = beds_of(self.session).take(self._keywords, os.environ, reuse=self._reuse)
+        self.session.recent.append(self)
+        self._bed = beds_of(self.session).take(self._keywords, unmeasured(os.environ), reuse=self._reuse)
         try:
             parked, self._bed.parked = self._bed.parked, None
-            if self._reuse and parked is not None and all(task.pid for task in parked.values()):
+            parked_for, self._bed.parked_for = self._bed.parked_for, False
+            if parked is not None and self._reuse and self._reuse == parked_for and all(task.pid for task in parked.values()):
                 self._adopt(parked)
+                for task in parked.values():
+                    task.forget()
                 return
             self.tasks = parked or {name: Task(self, name) for name in self._bed.names}
             self._adopt(self.tasks)
             self._end_processes()
             for task in self.tasks.values():
                 task.directories.clear()
+                task.forget()
             self.fork(self.tasks)
         except BaseException:
             self._reuse = False
@@ -254,7 +267,7 @@ class Cluster:
         self.look()
         bed = self._bed
         if self._reuse and all(task.pid and task.job is None for task in self.tasks.values()):
-            bed.parked = self.tasks
+            bed.parked, bed.parked_for = self.tasks, self._reuse
         else:
             self._end_processes()
         for task in self.tasks.values():
@@ -314,6 +327,7 @@ class Cluster:
 
     def run(self, function: Callable[..., Any], *args: Any, on: str | Iterable[str] | None = None, **kwargs: Any) -> dict[str, Any]:
         """Run a function in tasks, and return what it returned, by task. `start` says what is sent, and `Job.result` what is raised."""
+        __tracebackhide__ = True  # pytest shows where the test called
         return self.start(function, *args, on=on, **kwargs).result()
 
     def start(self, function: Callable[..., Any], *args: Any, on: str | Iterable[str] | None = None, **kwargs: Any) -> Job:

@@ -93,6 +93,7 @@ class Job:
         of the others; `TaskFailed` itself if a task was killed or died, or if the exception cannot be carried here; `TimedOut`, with all
         stacks, after `timeout` seconds or at the end of the call's own time. Tasks in which the function still runs then are killed.
         """
+        __tracebackhide__ = True
         until = self._until if timeout is None else time.monotonic() + timeout
         while not self.is_done:
             now = time.monotonic()
@@ -122,6 +123,7 @@ class Job:
         return [name for name, outcome in self.tasks.items() if not outcome.has_ended]
 
     def _time_out(self, timeout: float | None) -> NoReturn:
+        __tracebackhide__ = True
         limit_s = self._timeout_s if timeout is None else timeout
         running = self._running()
         self.stacks = self._cluster.collect_stacks(running)
@@ -134,6 +136,7 @@ class Job:
         raise self.cause
 
     def _raise(self, first: Outcome) -> NoReturn:
+        __tracebackhide__ = True
         self.cause = TaskFailed(first.task, first.what, self.tasks, self.stacks, first.traceback)
         if first.pickled is not None:
             try:
@@ -141,7 +144,7 @@ class Job:
             except Exception:
                 error = None
             if isinstance(error, BaseException):
-                if not isinstance(error, Exception):  # SystemExit, KeyboardInterrupt: they would end the tests
+                if isinstance(error, SystemExit | KeyboardInterrupt | GeneratorExit):  # they would end the tests
                     raise self.cause
                 raise error from self.cause
         raise self.cause

@@ -19,9 +19,10 @@ import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import worker.contract
 from worker.cores import count_cores
@@ -29,6 +30,10 @@ from worker.task.calls import resident
 from worker.task_environment import default_environment
 
 from .failures import ClusterLost
+
+if TYPE_CHECKING:
+    from ..model.spec import ClusterSpec
+    from .clusters import Cluster
 
 IMPORT_S = 250.0
 """How long the import of TensorFlow may take."""
@@ -81,6 +86,8 @@ class Session:
         self.keeps = False
         """Leave the directory, with the runs and all output, when the process ends."""
         self.on_end: list[Callable[[], None]] = []
+        self.recent: deque[Cluster] = deque(maxlen=16)
+        """The clusters that were entered last; a report of pytest says what became of their tasks."""
         self.mutex = threading.RLock()
         self.greetings: dict[tuple[str, str, int], Line] = {}
         """Who has connected: run, task, and the number of the process, 0 for the resident itself."""
@@ -102,6 +109,11 @@ class Session:
             cls._current = Session()
             atexit.register(cls._current.end)
         return cls._current
+
+    @classmethod
+    def current(cls) -> Session | None:
+        """The one of this process; None as long as nothing has wanted one."""
+        return cls._current if cls._current is not None and cls._current._owner == os.getpid() else None
 
     # --- the import --------------------------------------------------------------------------------
 
@@ -131,6 +143,12 @@ class Session:
             )
         os.close(report)
         os.close(lifeline)
+
+    def import_for(self, spec: ClusterSpec, env: Mapping[str, str]) -> None:
+        """Have the import ready that a run of this spec, started in `env`, forks its tasks from. Raises `ClusterLost`."""
+        if spec.preload:
+            self.warm_up({**env, **spec.env})
+            self.await_warm()
 
     def await_warm(self) -> None:
         """Until it has imported. Raises `ClusterLost` with what the import said."""

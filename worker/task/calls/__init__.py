@@ -15,7 +15,7 @@ import time
 from .. import failure, strategies
 from ..context import context
 from ..serve import start_server
-from . import resident
+from . import measuring, resident
 
 FILLED = "strategy"
 """The parameter of a function that gets the cluster's strategy."""
@@ -32,16 +32,17 @@ def serve(address: str, number: str) -> None:
     door = resident.connect(address)
     task, run = os.environ["ORCH_TASK"], os.environ["ORCH_RUN_ID"]
     resident.send(door, {"who": "process", "task": task, "run": run, "number": int(number), "pid": os.getpid()})
+    save = measuring.start()
     server = start_server() if strategies.only_serves(context()) else None
     while True:
         told = resident.receive(door)
         if told is None:
             del server
             return
-        _answer(door, told)
+        _answer(door, told, save)
 
 
-def _answer(door: socket.socket, told: dict[str, Any]) -> None:
+def _answer(door: socket.socket, told: dict[str, Any], save: Callable[[], object]) -> None:
     try:
         import pickle
 
@@ -54,6 +55,7 @@ def _answer(door: socket.socket, told: dict[str, Any]) -> None:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
+    save()  # before the test hears of it, and ends us
     resident.send(door, answer)
 
 

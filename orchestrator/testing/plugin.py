@@ -1,0 +1,224 @@
+"""The pytest plugin: the fixtures `orch_cluster` and `orch_run`, the markers `orch` and `orch_everywhere` (docs/testing.md).
+
+pytest imports this module wherever orch is installed (entry point ``pytest11``), also in suites that do not use it. So it imports
+nothing of orch until a test does.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import os
+import sys
+import unittest
+from collections.abc import Callable, Generator, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from .clusters import Cluster
+    from .scripts import ScriptRun
+    from .session import Session
+
+TASKS = ("workers", "ps", "chief", "evaluator")
+"""Options of the markers that say how many tasks there are."""
+LISTS = (*TASKS, "cpus", "strategy")
+"""Options of the markers that may be a list: the test then runs once with each."""
+FILLED = "strategy"
+"""The parameter of a test's body that gets the cluster's strategy in each task; see `worker.task.calls`."""
+CLUSTER, EVERYWHERE = "orch", "orch_everywhere"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("orch", "TensorFlow clusters of orch")
+    group.addoption(
+        "--orch-timeout",
+        type=float,
+        metavar="SECONDS",
+        help="how long a function may take in the tasks of a cluster, and a run of orch_run, where the test does not say (default: 120)",
+    )
+    group.addoption(
+        "--orch-reuse",
+        choices=("never", "module", "session"),
+        help="never: fresh processes also where a test says reuse=True; module, session: the same processes for all tests of a module, or "
+        "of the session, that want the same cluster and do not say reuse=False",
+    )
+    group.addoption("--orch-logs", action="store_true", help="add what each task has written to the report of every test (-rA shows it)")
+    group.addoption("--orch-keep", action="store_true", help="leave the directories with the output of all tasks, and say where they are")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for name, what in (
+        (
+            CLUSTER,
+            "the cluster that orch_cluster is, or what is the default for those that it makes: orch(workers=[1, 2], ps=1, timeout=30)",
+        ),
+        (EVERYWHERE, "the body of this test runs in every task of such a cluster: orch_everywhere(workers=2)"),
+    ):
+        config.addinivalue_line(
+            "markers", f"{name}(workers, ps, chief, evaluator, strategy, cpus, devices, env, timeout, reuse, ...): {what}"
+        )
+
+
+# --- markers -------------------------------------------------------------------------------------
+
+
+def _marked(node: pytest.Item | pytest.Function) -> dict[str, Any]:
+    """What the markers of a test say together; the nearest counts most."""
+    found: dict[str, Any] = {}
+    for name in (CLUSTER, EVERYWHERE):
+        for marker in reversed(list(node.iter_markers(name))):
+            if marker.args:
+                raise pytest.UsageError(f"{node.nodeid}: @pytest.mark.{name} takes keywords, as in @pytest.mark.{name}(workers=2)")
+            found.update(marker.kwargs)
+    return found
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    is_everywhere = metafunc.definition.get_closest_marker(EVERYWHERE) is not None
+    if is_everywhere and "orch_cluster" not in metafunc.fixturenames:
+        metafunc.fixturenames.append("orch_cluster")
+    if "orch_cluster" not in metafunc.fixturenames:
+        return
+    lists = {name: value for name, value in _marked(metafunc.definition).items() if name in LISTS and isinstance(value, list | tuple)}
+    if lists:
+        chosen = [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
+        ids = ["-".join(f"{name}={value}" for name, value in one.items()) for one in chosen]
+        metafunc.parametrize("orch_cluster", chosen, ids=ids, indirect=True)
+
+
+# --- fixtures ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def orch_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster | ClusterMaker]:
+    """The cluster of the marker, @pytest.mark.orch(workers=2). Without one it makes them: with orch_cluster(workers=2, ps=1) as c."""
+    options = {**_marked(request.node), **getattr(request, "param", {})}
+    if any(name in options for name in TASKS):
+        with _make(request.node, options) as c:
+            yield c
+    else:
+        yield ClusterMaker(request.node, options)
+
+
+class ClusterMaker:
+    """What `orch_cluster` is where no marker says which tasks there are. What a marker says besides is the default for each cluster."""
+
+    def __init__(self, item: pytest.Item, options: Mapping[str, Any]) -> None:
+        self._item, self._options = item, options
+
+    def __call__(self, **options: Any) -> Cluster:
+        """See `orchestrator.testing.cluster`."""
+        return _make(self._item, {**self._options, **options})
+
+    def __getattr__(self, name: str) -> Any:
+        __tracebackhide__ = True
+        raise AttributeError(
+            f"orch_cluster has no {name!r}, for this test has no cluster yet: mark it with @pytest.mark.orch(workers=2), "
+            "or write `with orch_cluster(workers=2) as c:`"
+        )
+
+
+def _make(item: pytest.Item, options: dict[str, Any]) -> Cluster:
+    from .clusters import cluster
+    from .session import Session
+
+    said = item.config.option
+    if said.orch_timeout is not None:
+        options = {"timeout": said.orch_timeout, **options}
+    if said.orch_reuse == "never":
+        options = {**options, "reuse": False}
+    elif said.orch_reuse is not None:
+        options = {"reuse": item.nodeid.partition("::")[0] if said.orch_reuse == "module" else True, **options}
+    Session.get().keeps = said.orch_keep
+    return cluster(**options)
+
+
+@pytest.fixture
+def orch_run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., ScriptRun]:
+    """orch_run("train.py", "--epochs", 1, workers=2) runs a script as `orch up` does, in this test's tmp_path, and says how that ended."""
+    from .scripts import run_script
+
+    options = {name: value for name, value in _marked(request.node).items() if name not in ("reuse", "grace")}
+    if request.config.option.orch_timeout is not None:
+        options.setdefault("timeout", request.config.option.orch_timeout)
+
+    def run(script: str | os.PathLike[str], *args: str | int | float, **settings: Any) -> ScriptRun:
+        """Settings as for `orchestrator.launch`. The script is looked for where pytest was started, and beside the test's file."""
+        places = (Path.cwd(), request.path.parent, request.config.rootpath)
+        found = next((place / script for place in places if (place / script).exists()), script)
+        return run_script(found, *args, home=tmp_path / ".orch", **{"workdir": tmp_path, **options, **settings})
+
+    return run
+
+
+# --- the test's body in the tasks ------------------------------------------------------------------
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """`strategy` is filled in in the tasks, where the tests have no fixture of this name."""
+    if session := _session():
+        session.recent.clear()
+    if not isinstance(item, pytest.Function) or item.get_closest_marker(EVERYWHERE) is None:
+        return
+    if item.cls is not None and issubclass(item.cls, unittest.TestCase):
+        pytest.fail(f"@pytest.mark.{EVERYWHERE} is for functions and classes of pytest, not for a unittest.TestCase", pytrace=False)
+    if FILLED in item.fixturenames and not item.session._fixturemanager.getfixturedefs(FILLED, item):
+        item.funcargs.setdefault(FILLED, _IN_THE_TASK)
+
+
+_IN_THE_TASK = object()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    __tracebackhide__ = True
+    if pyfuncitem.get_closest_marker(EVERYWHERE) is None:
+        return None
+    names = [name for name in inspect.signature(pyfuncitem.obj).parameters if name in pyfuncitem.funcargs]
+    if "orch_cluster" in names:
+        pytest.fail(
+            "the body of this test runs in the tasks, where orch_cluster is not; worker.context() says which task it is", pytrace=False
+        )
+    given = {name: pyfuncitem.funcargs[name] for name in names if pyfuncitem.funcargs[name] is not _IN_THE_TASK}
+    c: Any = pyfuncitem.funcargs["orch_cluster"]
+    from .failures import TaskFailed
+
+    try:
+        c.run(pyfuncitem.obj, **given)
+    except TaskFailed as failure:  # an exception of pytest's own cannot be sent here
+        kind, _, reason = failure.what.partition(": ")
+        if kind == "Skipped":
+            pytest.skip(f"{failure.task}: {reason}")
+        if kind == "XFailed":
+            pytest.xfail(f"{failure.task}: {reason}")
+        raise
+    return True
+
+
+# --- what a report says, and the end ----------------------------------------------------------------
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if session := _session():
+        from .reporting import sections
+
+        error = call.excinfo.value if call.excinfo is not None else None
+        report.sections += sections(session, report, error, item.config.option)
+    return report
+
+
+def pytest_unconfigure() -> None:
+    if session := _session():
+        session.end()
+
+
+def _session() -> Session | None:
+    """What the clusters of this process share, if there have been any."""
+    module = sys.modules.get("orchestrator.testing.session")
+    return module.Session.current() if module is not None else None

@@ -1,0 +1,56 @@
+"""A script in a test: run as `orch up` runs it, to its verdict."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any
+
+from worker.records import dataclass
+
+from ..api import read_spec, start
+from ..handle import Result
+from .measuring import unmeasured
+from .session import Session
+
+TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class ScriptRun(Result):
+    """How a run of a script ended: what `orchestrator.Result` has (`exit_code`, `cause`, `reports`, `report`, `run_dir`, …), and more."""
+
+    logs: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What each task has written, by its name: its stdout, then its stderr."""
+    events: tuple[dict[str, Any], ...] = field(default=(), repr=False)
+    """The objects of `events.jsonl`, oldest first."""
+
+
+def run_script(
+    script: str | os.PathLike[str],
+    /,
+    *args: str | int | float,
+    home: str | os.PathLike[str],
+    timeout: float = TIMEOUT_S,
+    env: Mapping[str, str | int | float] | None = None,
+    **settings: Any,
+) -> ScriptRun:
+    """Run a script with these arguments to the end of the run, and print what its tasks write, with their names before it.
+
+    `home`: where the run's directory is made. `timeout`: after so many seconds the run ends with exit code 124, and its report says where
+    each task was. `settings`: the other keywords of `orchestrator.launch`. TensorFlow is imported once for all runs and clusters of this
+    process. Raises `SpecError` for settings that are wrong; how the run ended is a result, never an exception.
+    """
+    session = Session.get()
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"), **(env or {})}
+    spec = read_spec(os.fspath(script), {"timeout": timeout, "preload": ["tensorflow"], **settings, "args": list(args), "env": quiet})
+    surroundings = unmeasured(os.environ)
+    session.import_for(spec, surroundings)
+    with start(spec, home, {**surroundings, "XDG_RUNTIME_DIR": str(session.runtime_dir)}) as run:
+        for line in run.lines():
+            print(f"[{line.task}] {line.text}")
+        result = run.wait()
+        events = tuple(run.events)
+        logs = {name: run.logs(name) for name in result.tasks}
+    return ScriptRun(**{name: getattr(result, name) for name in Result.__dataclass_fields__}, logs=logs, events=events)
