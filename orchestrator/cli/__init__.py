@@ -27,6 +27,7 @@ COMMANDS = {
     "logs": ("logs", "Show what the tasks of a run wrote."),
     "stacks": ("stacks", "Show where in their Python code the tasks of a run are."),
     "placement": ("placement", "Show which operations of a run ran on which device."),
+    "shards": ("shards", "Show which files, bytes and batches each worker will get of a dataset."),
     "wait": ("runs", "Wait for a run to end; exit as it did."),
     "restart": ("runs", "Start the cluster of a run anew."),
     "down": ("runs", "End a run."),

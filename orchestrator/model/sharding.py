@@ -189,6 +189,12 @@ def steps(sharding: Sharding, found: Tally) -> Iterator[tuple[tuple[range, ...],
     yield from zip(*of_workers, strict=False) if sharding.ends_with_the_first else zip_longest(*of_workers, fillvalue=nothing)
 
 
+def whole_batch(sharding: Sharding) -> list[int]:
+    """The sizes of all replicas' batches in the first step of a dataset that has enough."""
+    one = replace(sharding, drop_remainder=False, repeat=FOR_EVER)
+    return [len(part) for worker in range(sharding.workers) for part in next(batches(one, sharding.batch, worker))]
+
+
 # --- the sums ----------------------------------------------------------------------------------
 
 

@@ -81,6 +81,10 @@ class Strategy:
     """TensorFlow shares a dataset out among its workers, by a policy."""
     fit_problem: str = ""
     """Why `Model.fit` of Keras 3 does not work with several tasks, if it does not: the rest of a sentence."""
+    no_sharding: str = ""
+    """Why TensorFlow does not share a dataset out among its workers, if it does not: a sentence."""
+    replicates_on_cpus: bool = False
+    """Where there is no GPU, each logical CPU device has a replica (`devices: {cpus: 4}`), and not the first alone."""
     fewest_inter_op_threads: Callable[[Counts], int | None] = field(default=lambda counts: None)
     """How many inter-op threads each task needs at least; None: as many as TensorFlow itself makes."""
 
@@ -177,11 +181,14 @@ STRATEGIES: dict[str, Strategy] = {
             rules=(_has_servers, _has_a_chief),
             shares_input=False,
             fit_problem="cannot work under ParameterServerStrategy",
+            no_sharding="ParameterServerStrategy has no auto-sharding: every worker is given the whole dataset, whatever auto_shard says",
             # TensorFlow's guide to ParameterServerStrategy asks for more threads than there are workers ("Workers need some inter_ops
             # threads to work properly"). Four: with two, steps that read a dataset on a worker were seen to stall for up to a minute.
             fewest_inter_op_threads=lambda counts: max(4, counts.get("worker", 0) + 1),
         ),
-        _in_one_process("mirrored", "one task with a copy of the model on each of its devices: tf.distribute.MirroredStrategy"),
+        _in_one_process(
+            "mirrored", "one task with a copy of the model on each of its devices: tf.distribute.MirroredStrategy", replicates_on_cpus=True
+        ),
         _in_one_process("one_device", "one task on one device: tf.distribute.OneDeviceStrategy"),
         _in_one_process(
             "tpu",

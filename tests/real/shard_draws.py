@@ -140,12 +140,36 @@ def inside(draw, mirrored={{}}):
 
 if mode == "cluster":
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    listed = tf.data.Dataset.list_files([f"{{number}}.txt" for number in range(1, 8)], shuffle=True)
+    shuffled = strategy.experimental_distribute_dataset(listed.interleave(tf.data.TextLineDataset).batch(9))
+    with open(f"{{os.environ['ORCH_TASK']}}.shuffled", "w") as file:
+        json.dump([text for step in shuffled for one in strategy.experimental_local_results(step) for text in texts(one)], file)
     def ask(draw):
         made = strategy.experimental_distribute_dataset(dataset(draw))
         rows = itertools.islice(made, {LOOKED_AT} if not draw["repeat"] else None)
         return [[texts(one) for one in strategy.experimental_local_results(step)] for step in rows]
 else:
     ask = inside
+
+if os.environ["ORCH_TASK"] == "worker-0" and mode == "inside":
+    # For the counter of elements: what TensorFlow itself writes and reads, and what it says of a file that was cut short.
+    for compression in ("", "GZIP", "ZLIB"):
+        for count in (0, 1, 900):
+            with tf.io.TFRecordWriter(f"{{compression}}{{count}}.tfrecord", compression) as file:
+                for number in range(count):
+                    file.write(os.urandom(number % 300))
+    text = b"a" + bytes([10, 13, 10]) + b"b"
+    open("lines.text", "wb").write(text)
+    lines = sum(1 for _ in tf.data.TextLineDataset("lines.text"))
+    own = sum(1 for _ in tf.data.TFRecordDataset("own.records"))
+    try:
+        list(tf.data.TFRecordDataset("cut.records"))
+        cut = ""
+    except tf.errors.DataLossError as error:
+        cut = str(error)
+    listed = [name.decode() for name in tf.data.Dataset.list_files("*.txt", shuffle=False).as_numpy_iterator()]
+    with open("told.json", "w") as file:
+        json.dump({{"lines": lines, "own": own, "cut": cut, "listed": listed}}, file)
 
 with open(place) as draws, open(f"{{os.environ['ORCH_TASK']}}.answers", "w") as answers:
     for line in draws:

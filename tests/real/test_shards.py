@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import asdict
 from pathlib import Path
@@ -9,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from orchestrator.insight import inputs
 from orchestrator.model.sharding import FOR_EVER
+from tests import tfrecords
 from tests.model.test_sharding import VECTORS
 from tests.real.shard_draws import (
     PROGRAM,
@@ -56,6 +59,9 @@ def test_every_worker_of_a_cluster_gets_what_the_planner_says(orch: Any, tmp_pat
         for worker in range(3):
             assert answers[worker][number] == expected[worker], f"worker-{worker}: {ways(one)}"
     assert len({len(of) for of in answers} | {len(draws)}) == 1
+    # `list_files` without a seed: each worker shuffles its own share of the sorted list.
+    shuffled = [json.loads((tmp_path / f"worker-{worker}.shuffled").read_text()) for worker in range(3)]
+    assert [sorted({line[0] for line in of}) for of in shuffled] == [["1", "4", "7"], ["2", "5"], ["3", "6"]]
 
 
 @pytest.mark.soak
@@ -64,14 +70,42 @@ def test_every_replica_gets_what_the_planner_says(orch: Any, tmp_path: Path, soa
     """Any number of workers and replicas, in one process: the datasets that TensorFlow makes for the workers of a cluster."""
     dice = random.Random(41)
     draws = [
-        draw(dice, workers=dice.randint(1, 4), replicas=dice.randint(1, 3), all_have_files=False) for _ in range(3000 if soaks else 100)
+        draw(dice, workers=dice.randint(1, 4), replicas=dice.randint(1, 3), all_have_files=False) for _ in range(3000 if soaks else 80)
     ]
     # Of these, whole epochs: one program feeds all workers, as under TPUStrategy.
     draws += [{**one, "one_program": True} for one in draws if not isinstance(expected_of_worker(one, 0), str)][: 200 if soaks else 10]
     draws += [{**draws[0], "policy": policy, "repeat": FOR_EVER, "files": [7, 15, 2, 3]} for policy in ("file", "data", "off")]
     draws += of_the_guide()
+    tfrecords.write(tmp_path / "own.records", [b"x" * size for size in range(50)])
+    (tmp_path / "cut.records").write_bytes((tmp_path / "own.records").read_bytes()[:-3])
     ask(orch, tmp_path, draws, "inside", "--strategy", "mirrored", "--cpus", "12", timeout=2500)
     compare_inside(draws, tmp_path)
+    look_at_files(orch, tmp_path)
+
+
+def look_at_files(orch: Any, tmp_path: Path) -> None:
+    """What TensorFlow writes is counted; what the tests write, it reads; names are in its order; and it refuses what we refuse."""
+    told = json.loads((tmp_path / "told.json").read_text())
+    for compression in ("", "GZIP", "ZLIB"):
+        for count in (0, 1, 900):
+            assert [one.file.elements for one in inputs.look([str(tmp_path / f"{compression}{count}.tfrecord")])] == [count]
+    assert [one.file.elements for one in inputs.look([str(tmp_path / "lines.text")])] == [told["lines"]]
+    assert told["own"] == 50
+    assert "truncated record at" in told["cut"]
+    assert inputs.find(["*.txt"], str(tmp_path)) == [str(tmp_path / name) for name in told["listed"]]
+    (cut,) = inputs.look([str(tmp_path / "cut.records")])
+    assert "at byte 2,022: the file ends inside record 49" in cut.problem
+
+
+def test_files_with_a_scheme_are_asked_of_tensorflow(orch: Any, tmp_path: Path) -> None:
+    """``file://`` goes the way of ``gs://``: through TensorFlow's file systems, in a process of its own."""
+    for number in range(3):
+        tfrecords.write(tmp_path / f"{number}.tfrecord", [b"x"] * 10 * (number + 1), "GZIP" if number else "")
+    told = json.loads(orch("shards", f"file://{tmp_path}/*.tfrecord", "-n", "3", "-b", "6", "--json", check=0).out)
+    assert [one["elements"] for one in told["shares"]] == [10, 20, 30]
+    (tmp_path / "3.tfrecord").write_bytes(b"x" * 50)
+    done = orch("shards", f"file://{tmp_path}/*.tfrecord", check=2)
+    assert "3.tfrecord: at byte 0: this is no TFRecord file" in done.err
 
 
 def of_the_guide() -> list[Draw]:

@@ -1,0 +1,157 @@
+"""``orch shards``: which files, bytes and batches each worker and replica will get."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from worker.elements import KINDS, WITH_READER
+
+from ..errors import UsageError
+from ..insight import inputs, shards
+from ..insight.inputs import Found
+from ..insight.shards import Planned
+from ..model.inputs import SpecInput, input_of
+from ..model.sharding import Sharding, Tally
+from ..model.sharding_advice import size_of
+from ..model.spec import ClusterSpec
+from ..record.lines import clean
+from ..sources import read_file
+from .options import home_option
+from .settings import says
+
+MOST_NAMED = 5
+"""So many unreadable files are named."""
+
+
+@click.command("shards")
+@click.argument("files", nargs=-1)
+@click.option("-n", "--workers", type=click.IntRange(1, 100_000), metavar="N", help="How many workers; default: the spec's, or 1.")
+@click.option(
+    "-r", "--replicas-per-worker", "replicas", type=click.IntRange(1, 1024), metavar="R", help="Replicas of each, such as GPUs; default: 1."
+)
+@click.option("-b", "--batch", type=click.IntRange(1), metavar="B", help="The global batch size, of all replicas.")
+@click.option("-p", "--policy", type=click.Choice(["auto", "file", "data", "hint", "off"]), help="The AutoShardPolicy; default: auto.")
+@click.option("--drop-remainder", is_flag=True, default=None, help="Leave out a last batch that is not full.")
+@click.option("--repeat", type=click.IntRange(0), default=1, metavar="N", help="The dataset goes over its files N times; 0: for ever.")
+@click.option("--format", "kind", type=click.Choice(KINDS), help="What the files are; default: by their names and first bytes.")
+@click.option("--elements-per-file", "elements", type=click.IntRange(0), metavar="N", help="Each file has N elements; count nothing.")
+@click.option("-f", "--file", "spec_file", metavar="FILE", help="Take what is not said here from this spec; without FILES, from orch.yaml.")
+@click.option("--run", "run_id", metavar="RUN", help="Take it from the spec of this run.")
+@click.option("--list", "list_files", is_flag=True, help="List each file, with the worker that reads it.")
+@click.option("--batches", "list_batches", is_flag=True, help="List each step, with the size of every replica's batch.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@home_option
+def shards_command(files: Sequence[str], home: Path, **given: Any) -> int:
+    """Show how tf.distribute will share FILES out among workers and replicas, before anything runs.
+
+    \b
+    orch shards 'data/*.tfrecord' --workers 8 --batch 1024
+    orch shards data/*.csv --format text -n 4 -r 2 -b 256 --policy data
+    orch shards 'gs://bucket/train-*' -n 16 -b 4096
+    orch shards                  what orch.yaml says: input.files, tasks, sizes
+
+    Elements are counted without decoding them: TFRecords by their headers, lines, NumPy and Parquet files by their headers. Each worker's
+    files, bytes, elements and steps are shown; then what goes wrong or wastes time, with what to do about it. A file that is damaged or cut
+    short is named, with the byte. Needs no TensorFlow, except for files with a scheme such as gs://.
+
+    Exits with 0; with 1 if TensorFlow would fail or hang with this input; with 2 if files are missing or damaged.
+    """
+    spec = _spec(home, given["spec_file"], given["run_id"], is_needed=not files)
+    known = input_of(spec) if spec is not None else SpecInput()
+    patterns, directory = (files, "") if files or spec is None else (known.files, spec.workdir)
+    if not patterns:
+        raise UsageError("there are no files to look at: name some, or write input: {files: [data/*.tfrecord]} in orch.yaml")
+    names = tuple(f"worker-{worker}" for worker in range(given["workers"])) if given["workers"] else known.names
+    replicas, batch = given["replicas"] or known.replicas, given["batch"] or known.batch
+    sharding = Sharding(
+        given["policy"] or known.policy,
+        len(names),
+        replicas,
+        batch or replicas * len(names),
+        given["drop_remainder"] or known.drop_remainder,
+        given["repeat"],
+    )
+    planned = _plan(_look(patterns, directory, given), sharding, names, has_batch=batch is not None, ignored=known.ignored, given=given)
+    _show(planned, given)
+    return 1 if any(one.severity == "error" for one in planned.advice()) else 0
+
+
+def _spec(home: Path, file: str | None, run: str | None, *, is_needed: bool) -> ClusterSpec | None:
+    """The spec that is named; without FILES also an orch.yaml that lies here. Raises `OrchError`."""
+    if file is not None and run is not None:
+        raise UsageError("both -f and --run name a spec; give one of them")
+    if run is not None:
+        from ..controller import read_spec  # a help text needs no event loop
+        from ..record.home import find_run
+
+        return read_spec(find_run(home, run))
+    if file is None and not is_needed:
+        return None
+    from ..model.spec import PROGRAM_KINDS
+    from ..model.spec.document import Node, overlay
+    from ..model.spec.parse import parse
+
+    document, base = read_file(file)
+    if not says(document, *PROGRAM_KINDS):  # it is not run
+        document = overlay(document, ("script",), Node("any.py", "orch shards", "any.py"))
+    return parse(document, workdir=base)
+
+
+def _look(patterns: Sequence[str], directory: str, given: dict[str, Any]) -> Iterator[Found]:
+    kind, elements = given["kind"] or "", given["elements"]
+    if any(map(inputs.is_remote, patterns)):
+        return inputs.ask_tensorflow(patterns, kind, elements)
+    return inputs.look(inputs.find(patterns, directory), kind, elements)
+
+
+def _plan(
+    looked_at: Iterator[Found], sharding: Sharding, names: tuple[str, ...], *, has_batch: bool, ignored: str, given: dict[str, Any]
+) -> Planned:
+    """Go through the files once, and keep none of them. Raises `UsageError` for those that cannot be read, all at once."""
+    found, kinds, problems = Tally(len(names)), set[str](), list[str]()
+    for one in looked_at:
+        if one.problem:
+            problems.append(one.problem)
+            continue
+        kinds.add(one.kind)
+        if given["list_files"] and not given["as_json"]:
+            sharding = replace(sharding, has_reader=kinds <= set(WITH_READER))
+            click.echo(_file_line(one, found.files, sharding, names))
+        found.add(one.file)
+    if problems:
+        more = [f"and {len(problems) - MOST_NAMED:,} more files"] if len(problems) > MOST_NAMED else []
+        raise UsageError("\n".join([*problems[:MOST_NAMED], *more]))
+    sharding = replace(sharding, has_reader=kinds <= set(WITH_READER))
+    uncounted = inputs.explain_uncounted(kinds) if found.uncounted else ""
+    return Planned(sharding, found, tuple(sorted(kinds)), names, has_batch, ignored, uncounted)
+
+
+def _file_line(one: Found, index: int, sharding: Sharding, names: tuple[str, ...]) -> str:
+    reader = names[index % sharding.workers] if sharding.applied == "file" and sharding.workers > 1 else "all"
+    elements = "" if one.file.elements is None else f"  {one.file.elements:,} elements"
+    return f"{reader}  {clean(one.file.name)}  {size_of(one.file.size)}{elements}"
+
+
+def _show(planned: Planned, given: dict[str, Any]) -> None:
+    if given["as_json"]:
+        click.echo(json.dumps(shards.to_json(planned)))
+        return
+    if given["list_batches"]:
+        if not planned.has_steps:
+            raise UsageError("--batches: the steps are not known without --batch, the numbers of elements, and enough files")
+        for line in shards.batch_lines(planned):
+            click.echo(line)
+    if given["list_files"] or given["list_batches"]:
+        click.echo()
+    width = shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() or os.environ.get("COLUMNS") else 100
+    for line in shards.to_text(planned, max(60, min(width, 140))):
+        click.echo(line)

@@ -1,0 +1,215 @@
+"""`orch shards` as a user meets it: the picture, the numbers, the advice, what it refuses. tests/real/test_shards.py asks TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests import tfrecords
+from tests.conftest import Orch
+
+SIZE = 20
+"""Bytes of a record whose data are four."""
+
+
+@pytest.fixture(autouse=True)
+def data(tmp_path: Path) -> Path:
+    """Six files of uneven length: 40, 4, 4, 40, 4, 4 elements."""
+    place = tmp_path / "data"
+    place.mkdir()
+    for number in range(6):
+        tfrecords.write(place / f"part-{number}.tfrecord", [b"data"] * (4 if number % 3 else 40))
+    return place
+
+
+def shards(orch: Orch, *words: str, check: int = 0, env: Mapping[str, str] | None = None) -> Any:
+    return json.loads(orch.in_process("shards", *words, "--json", check=check, env=env).out)
+
+
+def topics(told: Any) -> list[str]:
+    return [one["topic"] for one in told["advice"]]
+
+
+def test_what_each_worker_reads_and_how_far_it_gets(orch: Orch) -> None:
+    told = shards(orch, "data/*", "-n", "3", "-b", "12")
+    assert (told["files"], told["bytes"], told["elements"], told["applied"]) == (6, 96 * SIZE, 96, "file")
+    assert [(one["task"], one["files"], one["bytes"], one["elements"], one["steps"]) for one in told["shares"]] == [
+        ("worker-0", 2, 80 * SIZE, 80, 20),
+        ("worker-1", 2, 8 * SIZE, 8, 2),
+        ("worker-2", 2, 8 * SIZE, 8, 2),
+    ]
+    assert (told["steps"], told["full"]) == (20, 2)
+    (uneven,) = told["advice"]
+    assert (uneven["topic"], uneven["gain"]) == ("uneven", 0.6)
+    assert "worker-1 gets 8 elements, worker-0 80; of 20 steps it has nothing to do in 18" in uneven["what"]
+    assert uneven["remedy"].startswith("write 48 files of even size: an epoch then has 8 steps instead of 20; or set auto_shard: data: 8")
+
+
+def test_the_picture(orch: Orch) -> None:
+    out = orch.in_process("shards", "data/*", "-n", "3", "-b", "12", env={"COLUMNS": "72"}, check=0).out
+    assert max(map(len, out.splitlines())) <= 72
+    assert "worker-0      2  1.6 kB        80     20  " + "#" * 28 in out
+    assert "worker-1      2   160 B         8      2  ###" + "." * 25 in out
+    assert "The data ends for worker-1..2 after step 2." in " ".join(out.split())
+    assert "\x1b" not in out
+
+
+def test_every_worker_reads_every_byte_under_data(orch: Orch) -> None:
+    told = shards(orch, "data/*", "-n", "3", "-b", "12", "--policy", "data")
+    assert {one["bytes"] for one in told["shares"]} == {96 * SIZE}
+    assert sum(one["elements"] for one in told["shares"]) == 96
+    (reads,) = told["advice"]
+    assert "DATA reads every byte 3 times, once on each worker: 5.8 kB instead of 1.9 kB" in reads["what"]
+    assert "an epoch then has 20 steps instead of 8" in reads["remedy"]
+
+
+def test_fewer_files_than_workers_is_an_error_that_names_both_remedies(orch: Orch) -> None:
+    told = shards(orch, "data/part-[01]*", "-n", "4", "-b", "8", check=1)
+    assert told["steps"] is None
+    (few,) = [one for one in told["advice"] if one["severity"] == "error"]
+    assert few["what"].startswith("2 files for 4 workers: worker-0..1 fail with 'Could not apply FILE based sharding', and worker-2..3")
+    assert few["remedy"] == "set auto_shard: data, or write 4 files or more"
+    assert shards(orch, "data/part-[01]*", "-n", "4", "-b", "8", "-p", "data")["steps"] == 6
+
+
+def test_files_without_a_reader(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("1,2\n" * 10)
+    told = shards(orch, "a.csv", "-n", "2", "-b", "4")
+    assert (told["applied"], told["elements"], topics(told)) == ("data", 10, ["reads all", "small end", "csv"])
+    assert topics(shards(orch, "a.csv", "-n", "2", "-b", "4", "--policy", "file", check=1))[0] == "no reader"
+    assert topics(shards(orch, "a.csv", "-n", "2", "-b", "4", "--format", "text", check=1))[0] == "few files"
+
+
+@pytest.mark.parametrize(
+    ("words", "topic", "what"),
+    [
+        (("-n", "1", "-r", "5", "-b", "4"), "small batch", "in every step 1 replica gets an empty batch; the mean over"),
+        (("-n", "2", "-r", "2", "-b", "6", "-p", "data"), "small batch", "in every step 1 replica gets an empty batch"),
+        (("-n", "2", "-b", "7", "-p", "data"), "odd batch", "they get 4 to 3"),
+        (("-n", "2", "-b", "10", "-p", "off"), "all see all", "one epoch goes 2 times over the data"),
+        (("-n", "2", "-b", "10", "-p", "hint"), "hint", "tf.data.experimental.SHARD_HINT"),
+        (("-n", "2", "-b", "7", "--drop-remainder"), "dropped", "leaves out 12 elements, 12.5%: each worker batches its own files by 7"),
+        (("-n", "3", "-b", "9", "--drop-remainder"), "dropped", "worker-1..2 have less than one batch, and so nothing"),
+        (("-n", "1", "-b", "10"), "small end", "the last step gives less than the global batch of 10"),
+        (("-n", "1", "-b", "10", "--repeat", "0"), "no end", "a dataset that is repeated for ever has no end"),
+    ],
+)
+def test_advice(orch: Orch, words: tuple[str, ...], topic: str, what: str) -> None:
+    found = {one["topic"]: one["what"] for one in shards(orch, "data/*", *words)["advice"]}
+    assert what in found[topic]
+
+
+def test_a_worker_without_elements_in_a_dataset_without_end_hangs_the_others(orch: Orch, data: Path) -> None:
+    for path in (data / "part-1.tfrecord", data / "part-4.tfrecord"):
+        path.write_bytes(b"")
+    told = shards(orch, "data/*", "-n", "3", "-b", "6", "--repeat", "0", check=1)
+    assert topics(told)[0] == "hangs"
+    assert "empty files" in topics(told)
+    assert "empty files" in topics(shards(orch, "data/*", "-n", "3", "-b", "6"))
+
+
+def test_errors_come_first_and_then_what_gains_most(orch: Orch) -> None:
+    told = shards(orch, "data/*", "-n", "3", "-r", "4", "-b", "9")
+    assert [(one["severity"], one["topic"]) for one in told["advice"]] == [("warning", "uneven"), ("warning", "small batch")]
+    assert told["advice"][0]["gain"] > told["advice"][1]["gain"]
+
+
+def test_damaged_and_unreadable_files_are_all_named_with_the_byte(orch: Orch, data: Path) -> None:
+    whole = (data / "part-0.tfrecord").read_bytes()
+    (data / "part-1.tfrecord").write_bytes(whole[:55])
+    (data / "part-2.tfrecord").write_bytes(whole[:40] + b"\1" + whole[41:])
+    (data / "sub").mkdir()
+    done = orch.in_process("shards", "data/*", "-n", "2", check=2)
+    assert "Error: data/part-1.tfrecord: at byte 55: the file ends inside record 2, which begins at byte 40" in done.err
+    assert "data/part-2.tfrecord: at byte 40: the header of record 2 is damaged" in done.err
+    assert "data/sub: is a directory; name its files: 'data/sub/*'" in done.err
+    assert done.out == ""
+
+
+def test_patterns_that_nothing_fits_and_no_files_at_all(orch: Orch, tmp_path: Path) -> None:
+    assert "no file fits 'dta/*' (looked in dta)" in orch.in_process("shards", "dta/*", check=2).err
+    assert "no file fits 'x.tfrecord'" in orch.in_process("shards", "x.tfrecord", check=2).err
+    assert "there are no files to look at" in orch.in_process("shards", check=2).err
+    (tmp_path / "odd[1].txt").write_text("1\n")
+    assert shards(orch, "odd[1].txt")["elements"] == 1
+
+
+def test_files_of_an_unknown_kind_are_shared_out_by_size(orch: Orch, tmp_path: Path) -> None:
+    for number in range(2):
+        (tmp_path / f"{number}.bin").write_bytes(bytes(1000))
+    told = shards(orch, "*.bin", "-n", "2", "-b", "4")
+    assert (told["elements"], told["steps"], told["bytes"], topics(told)) == (None, None, 2000, ["reads all", "not counted"])
+    assert "elements" not in told["shares"][0]
+    assert shards(orch, "*.bin", "-n", "2", "-b", "4", "--elements-per-file", "10")["steps"] == 5
+    tfrecords.write(tmp_path / "train-00000-of-00002", [b"x"] * 3)
+    assert shards(orch, "train-*")["kinds"] == ["tfrecord"]
+
+
+def test_each_file_and_each_step_is_listed(orch: Orch) -> None:
+    out = orch.in_process("shards", "data/*", "-n", "2", "-r", "2", "-b", "20", "--list", "--batches", check=0).out
+    assert "worker-1  data/part-3.tfrecord  800 B  40 elements\n" in out
+    assert "step 1: worker-0 5+5, worker-1 5+5\n" in out
+    assert "step 5: worker-0 5+3, worker-1 5+3\n" in out
+
+
+SPEC = """
+script: train.py
+tasks: {{chief: 1, worker: 2}}
+input: {{files: ["data/*"], auto_shard: data, global_batch_size: 12, drop_remainder: true}}
+{more}
+"""
+
+
+def test_what_a_spec_says_and_what_a_flag_says_over_it(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "orch.yaml").write_text(SPEC.format(more=""))
+    told = shards(orch)
+    assert [one["task"] for one in told["shares"]] == ["chief-0", "worker-0", "worker-1"]
+    assert (told["policy"], told["batch"], told["drop_remainder"], told["files"]) == ("data", 12, True, 6)
+    told = shards(orch, "-f", "orch.yaml", "-n", "2", "-b", "8", "--policy", "file")
+    assert ([one["task"] for one in told["shares"]], told["policy"], told["batch"]) == (["worker-0", "worker-1"], "file", 8)
+    (tmp_path / "gpus.yaml").write_text(SPEC.format(more="defaults: {devices: {gpus: 4}}"))
+    assert shards(orch, "-f", "gpus.yaml")["replicas"] == 4
+
+
+def test_a_strategy_that_shards_nothing_says_so(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "ps.yaml").write_text(SPEC.format(more="").replace("tasks: {", "tasks: {ps: 1, "))
+    told = shards(orch, "-f", "ps.yaml")
+    assert topics(told) == ["not sharded"]
+    assert "ParameterServerStrategy has no auto-sharding" in told["advice"][0]["what"]
+    assert {one["bytes"] for one in told["shares"]} == {96 * SIZE}
+    (tmp_path / "one.yaml").write_text("script: a.py\nstrategy: mirrored\ndefaults: {devices: {cpus: 3}}\ninput: {files: ['data/*']}\n")
+    assert shards(orch, "-f", "one.yaml", "-b", "6")["replicas"] == 3
+
+
+def test_a_run_is_asked_for_its_spec(orch: Orch, tmp_path: Path, script: Any) -> None:
+    script("print('hello')", "train.py")
+    (tmp_path / "orch.yaml").write_text(SPEC.format(more=""))
+    orch("up", check=0)
+    (tmp_path / "orch.yaml").unlink()
+    assert shards(orch, "--run", os.listdir(tmp_path / ".orch/runs")[0])["files"] == 6
+    assert "give one of them" in orch.in_process("shards", "--run", "x", "-f", "y", check=2).err
+
+
+def test_parquet_footers_are_read_if_pyarrow_is_there(orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A double in the place of pyarrow, which is a large package for one number."""
+    from orchestrator.insight import inputs
+
+    (tmp_path / "a.parquet").write_bytes(b"PAR1....PAR1")
+    inputs._parquet.cache_clear()
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    told = shards(orch, "a.parquet")
+    assert (told["elements"], told["advice"][-1]["remedy"][:15]) == (None, "install pyarrow")
+    double = SimpleNamespace(ParquetFile=lambda file: SimpleNamespace(metadata=SimpleNamespace(num_rows=len(file.read()))))
+    inputs._parquet.cache_clear()
+    monkeypatch.setitem(sys.modules, "pyarrow", SimpleNamespace(parquet=double))
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", double)
+    assert shards(orch, "a.parquet")["elements"] == 12
+    inputs._parquet.cache_clear()

@@ -1,0 +1,130 @@
+"""Counting the elements of files: every format, and each way in which a file can be damaged, with the byte."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import tfrecords
+from worker.elements import Damaged, count, kind_by_name
+
+
+def counted(path: Path, kind: str) -> int | None:
+    with open(path, "rb", buffering=0) as file:
+        return count(file, path.stat().st_size, kind)
+
+
+def counted_bytes(data: bytes, kind: str = "tfrecord") -> int | None:
+    return count(io.BytesIO(data), len(data), kind)
+
+
+def damage_of(data: bytes, kind: str = "tfrecord") -> Damaged:
+    with pytest.raises(Damaged) as raised:
+        counted_bytes(data, kind)
+    return raised.value
+
+
+@pytest.mark.parametrize("compression", ["", "GZIP", "ZLIB"])
+@pytest.mark.parametrize("sizes", [[], [0], [5] * 700, [3, 40_000, 0, 200_000, 20_000, 7]], ids=["none", "empty", "short", "long"])
+def test_records_are_counted_by_their_headers(tmp_path: Path, compression: str, sizes: list[int]) -> None:
+    """Short records are read in blocks, long ones are jumped over, and compressed data comes in pieces that end anywhere."""
+    path = tfrecords.write(tmp_path / "a", (b"x" * size for size in sizes), compression)
+    assert counted(path, "tfrecord") == len(sizes)
+
+
+RECORDS = [b"a" * 100, b"b" * 30_000, b"c" * 7]
+WHOLE = b"".join(map(tfrecords.record, RECORDS))
+STARTS = [0, 116, 30_132]
+
+
+@given(st.integers(1, len(WHOLE) - 1))
+def test_a_file_that_was_cut_short_is_found_wherever_that_was(length: int) -> None:
+    if length in STARTS:
+        assert counted_bytes(WHOLE[:length]) == STARTS.index(length)
+        return
+    number = max(place for place, start in enumerate(STARTS) if start < length)
+    damage = damage_of(WHOLE[:length])
+    assert damage.at == length
+    assert f"record {number}, which begins at byte {STARTS[number]:,}" in damage.what
+
+
+def test_a_damaged_header_is_named_with_its_byte() -> None:
+    broken = bytearray(WHOLE)
+    broken[STARTS[1] + 2] ^= 1
+    assert str(damage_of(bytes(broken))) == "at byte 116: the header of record 1 is damaged (the checksum of its length is wrong)"
+    assert "no TFRecord file" in damage_of(b"label,value\n1,2\n3,4\n").what
+
+
+def test_data_inside_a_record_is_not_looked_at() -> None:
+    broken = bytearray(WHOLE)
+    broken[50] ^= 1
+    assert counted_bytes(bytes(broken)) == 3
+
+
+def test_damaged_compressed_files() -> None:
+    packed = gzip.compress(WHOLE)
+    assert "ends inside its compressed data" in damage_of(packed[:-20]).what
+    assert "compressed data is damaged" in damage_of(packed[:40] + b"\0" * 40 + packed[80:]).what
+    cut = damage_of(gzip.compress(WHOLE[:-10]))
+    assert (cut.at, "ends inside record 2" in cut.what) == (len(WHOLE) - 10, True)
+    assert counted_bytes(packed + packed) == 6
+
+
+TEXTS = {b"": 0, b"\n": 1, b"a": 1, b"a\nb": 2, b"a\r\nb\r\n": 2, b"a\n" * 700_000: 700_000}
+
+
+@pytest.mark.parametrize(("text", "lines"), TEXTS.items(), ids=map(str, TEXTS.values()))
+def test_lines_are_those_of_textlinedataset(text: bytes, lines: int) -> None:
+    assert counted_bytes(text, "text") == counted_bytes(gzip.compress(text, 1), "csv") == lines
+
+
+def array(header: str, data: bytes = b"") -> bytes:
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + data
+
+
+SHAPE = "{'descr': '<f4', 'fortran_order': False, 'shape': %s, }"
+
+
+def test_arrays_have_the_length_that_their_headers_name() -> None:
+    assert counted_bytes(array(SHAPE % "(12, 2)", bytes(96)), "npy") == 12
+    assert counted_bytes(array(SHAPE % "()", bytes(4)), "npy") is None
+    assert "should end at byte" in damage_of(array(SHAPE % "(12, 2)", bytes(95)), "npy").what
+    assert "header of the array" in damage_of(array("__import__('os').abort()"), "npy").what
+    assert "no .npy file" in damage_of(b"nonsense", "npy").what
+
+
+def archive(**lengths: int) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name, length in lengths.items():
+            packed.writestr(f"{name}.npy", array(SHAPE % f"({length},)", bytes(4 * length)))
+    return file.getvalue()
+
+
+def test_archives_of_arrays() -> None:
+    assert counted_bytes(archive(x=9, y=9), "npz") == 9
+    assert counted_bytes(archive(x=9, y=8), "npz") is None
+    assert "no whole .npz file" in damage_of(archive(x=9)[:-30], "npz").what
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("train.tfrecord-00000-of-00128", "tfrecord"),
+        ("a/b.TFRecords.gz", "tfrecord"),
+        ("x.csv.gz", "csv"),
+        ("x.jsonl", "text"),
+        ("x.npz", "npz"),
+        ("x.parquet", "parquet"),
+        ("cat.JPEG", "image"),
+        ("tfrecord/train-00000-of-01024", ""),
+    ],
+)
+def test_kinds_by_name(name: str, kind: str) -> None:
+    assert kind_by_name(name) == kind

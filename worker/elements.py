@@ -1,0 +1,245 @@
+"""How many elements a file holds, without decoding any: TFRecords by their headers, lines, NumPy arrays. Standard library only.
+
+A TFRecord file is records of: length (8 bytes, little endian), the masked CRC-32C of these 8 bytes (4), the data, the data's CRC (4)
+(tensorflow/core/lib/io/record_writer.h). Here a record's data is not read but passed over; that its length is what was written is known
+from the first CRC. So a file that was cut short, or is none, is found, and the byte is named; a flipped bit inside the data is not.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import BinaryIO
+
+KINDS = ("tfrecord", "text", "csv", "npy", "npz", "parquet", "image", "other")
+WITH_READER = ("tfrecord", "text")
+"""The kinds that TensorFlow's sharding by files knows: `TFRecordDataset`, `TextLineDataset` (`kReaderDatasetOps` in auto_shard.cc)."""
+
+_BY_NAME = re.compile(
+    r"(?P<tfrecord>\.(tfrecords?|tfr|tfrec)\b)|(?P<csv>\.[ct]sv\b)|(?P<text>\.(txt|text|jsonl|ndjson|lines)\b)"
+    r"|(?P<image>\.(jpe?g|png|gif|bmp|webp)$)|(?P<npy>\.npy$)|(?P<npz>\.npz$)|(?P<parquet>\.(parquet|pq)$)",
+    re.IGNORECASE,
+)
+_BLOCK = 1 << 16
+_FAR = 1 << 14
+"""Records longer than this are jumped over one by one; shorter ones are read in blocks."""
+_CHUNK = 1 << 20
+_HEADER, _FOOTER = 12, 4
+
+
+class Damaged(ValueError):
+    """A file that does not hold what it should: what is wrong, and `at`, the byte where that was seen."""
+
+    def __init__(self, at: int, what: str) -> None:
+        self.at, self.what = at, what
+        super().__init__(f"at byte {at:,}: {what}")
+
+
+def kind_by_name(name: str) -> str:
+    """One of `KINDS` by a file's name, the last part of its path; "" if the name says nothing."""
+    found = _BY_NAME.search(os.path.basename(name))
+    return (found.lastgroup or "") if found else ""
+
+
+def looks_like_tfrecord(head: bytes) -> bool:
+    """Whether a file begins as one of TFRecords does."""
+    return len(head) >= _HEADER and _is_length(head[:_HEADER])
+
+
+def count(file: BinaryIO, size: int, kind: str) -> int | None:
+    """The elements of a file of `size` bytes that is open at its beginning; None: unknown. Raises `Damaged`, OSError."""
+    if kind == "tfrecord":
+        return count_records(file, size)
+    if kind in ("text", "csv"):
+        return _count_lines(file)
+    if kind == "image":
+        return 1
+    if kind == "npy":
+        return _length_of_array(file, size)
+    return _length_of_arrays(file) if kind == "npz" else None
+
+
+# --- TFRecord ----------------------------------------------------------------------------------
+
+
+def count_records(file: BinaryIO, size: int) -> int:
+    """The records of a TFRecord file, plain or compressed with GZIP or ZLIB."""
+    head = _read(file, _HEADER)
+    if head and not looks_like_tfrecord(head) and _is_compressed(head):
+        return _count_compressed(file)
+    return _count_plain(file, size)
+
+
+def _count_plain(file: BinaryIO, size: int) -> int:
+    at, counted, length = 0, 0, 0
+    block, begin = b"", 0
+    while at < size:
+        offset = at - begin
+        header = block[offset : offset + _HEADER]
+        if len(header) < _HEADER:
+            file.seek(at)
+            block, begin = _read(file, _BLOCK if length < _FAR else _HEADER), at
+            header = block[:_HEADER]
+        _check_header(header, at, counted)
+        length = int.from_bytes(header[:8], "little")
+        end = at + _HEADER + length + _FOOTER
+        if end > size:
+            raise Damaged(size, f"the file ends inside record {counted:,}, which begins at byte {at:,} and should end at byte {end:,}")
+        at = end
+        counted += 1
+    return counted
+
+
+def _count_compressed(file: BinaryIO) -> int:
+    """Positions are those in the data as it is once decompressed."""
+    counted = at = missing = 0
+    rest = b""
+    for chunk in _inflate(file):
+        rest += chunk
+        offset = missing
+        while len(rest) - offset >= _HEADER:
+            header = rest[offset : offset + _HEADER]
+            _check_header(header, at + offset, counted)
+            offset += _HEADER + int.from_bytes(header[:8], "little") + _FOOTER
+            counted += 1
+        used = min(offset, len(rest))
+        at, missing, rest = at + used, offset - used, rest[used:]
+    if missing or rest:
+        raise Damaged(at + len(rest), f"the decompressed data ends inside record {counted - bool(missing):,}")
+    return counted
+
+
+def _check_header(header: bytes, at: int, number: int) -> None:
+    if len(header) < _HEADER:
+        raise Damaged(at + len(header), f"the file ends inside the header of record {number:,}, which begins at byte {at:,}")
+    if not _is_length(header):
+        what = "this is no TFRecord file" if not number else f"the header of record {number:,} is damaged"
+        raise Damaged(at, f"{what} (the checksum of its length is wrong)")
+
+
+@functools.lru_cache(4096)  # records are often of few lengths
+def _is_length(header: bytes) -> bool:
+    crc = _crc32c(header)
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF == int.from_bytes(header[8:12], "little")
+
+
+@functools.cache
+def _tables() -> tuple[list[int], ...]:
+    """For CRC-32C, eight bytes at once: table n holds what a byte comes to after n more."""
+    first = []
+    for value in range(256):
+        for _ in range(8):
+            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+        first.append(value)
+    tables = [first]
+    for _ in range(7):
+        tables.append([value >> 8 ^ first[value & 255] for value in tables[-1]])
+    return tuple(tables)
+
+
+def _crc32c(data: bytes) -> int:
+    """CRC-32C of the first eight bytes."""
+    t0, t1, t2, t3, t4, t5, t6, t7 = _tables()
+    low, high = struct.unpack_from("<II", data)
+    low ^= 0xFFFFFFFF
+    crc: int = t7[low & 255] ^ t6[low >> 8 & 255] ^ t5[low >> 16 & 255] ^ t4[low >> 24]
+    crc ^= t3[high & 255] ^ t2[high >> 8 & 255] ^ t1[high >> 16 & 255] ^ t0[high >> 24]
+    return crc ^ 0xFFFFFFFF
+
+
+# --- compressed data ---------------------------------------------------------------------------
+
+
+def _is_compressed(head: bytes) -> bool:
+    """GZIP by its magic number, ZLIB by its header (RFC 1950: method 8, divisible by 31)."""
+    return head[:2] == b"\x1f\x8b" or (len(head) > 1 and head[0] & 15 == 8 and int.from_bytes(head[:2], "big") % 31 == 0)
+
+
+def _inflate(file: BinaryIO) -> Iterator[bytes]:
+    """The data of a compressed file, at most a megabyte at once. It may be several compressed files, one after the other."""
+    file.seek(0)
+    at, stream = 0, None
+    while data := _read(file, _BLOCK):
+        chunk = b""
+        while data or len(chunk) == _CHUNK:
+            stream = stream or zlib.decompressobj(47)  # whichever of the two it is
+            try:
+                chunk = stream.decompress(data, _CHUNK)
+            except zlib.error:
+                raise Damaged(at, "the compressed data is damaged here, or in the 64 KiB that follow") from None
+            yield chunk
+            data = stream.unconsumed_tail
+            if stream.eof:
+                data, stream, chunk = stream.unused_data, None, b""
+        at = file.tell()
+    if stream is not None:
+        raise Damaged(at, "the file ends inside its compressed data")
+
+
+# --- lines and arrays --------------------------------------------------------------------------
+
+
+def _count_lines(file: BinaryIO) -> int:
+    """As `TextLineDataset`: what follows the last line feed is a line too. Compressed or not."""
+    head = _read(file, _HEADER)
+    file.seek(0)
+    lines, last = 0, b"\n"
+    for chunk in _inflate(file) if head[:2] == b"\x1f\x8b" else iter(functools.partial(_read, file, _CHUNK), b""):
+        lines += chunk.count(b"\n")
+        last = chunk[-1:] or last
+    return lines + (last != b"\n")
+
+
+_NPY = b"\x93NUMPY"
+
+
+def _length_of_array(file: BinaryIO, size: int) -> int | None:
+    """The first dimension that the header names (numpy/lib/format.py); None for a single number."""
+    import ast
+
+    head = _read(file, 10)
+    if head[:6] != _NPY or len(head) < 10:
+        raise Damaged(0, "this is no .npy file")
+    rest = b"" if head[6] == 1 else _read(file, 2)
+    header = _read(file, int.from_bytes(head[8:10] + rest, "little"))
+    begin = len(head) + len(rest) + len(header)
+    try:
+        told = ast.literal_eval(header.decode("latin-1"))
+        shape, kind = told["shape"], told["descr"]
+        if not all(isinstance(length, int) and length >= 0 for length in shape):
+            raise ValueError(shape)
+    except (ValueError, SyntaxError, KeyError, TypeError):
+        raise Damaged(10, "the header of the array cannot be read") from None
+    item = re.fullmatch(r"[<>|=]?[biufc](\d+)", kind) if isinstance(kind, str) else None
+    needed = functools.reduce(int.__mul__, shape, int(item[1]) if item else 0)
+    if begin + needed > size:
+        raise Damaged(size, f"the file ends inside its array, which should end at byte {begin + needed:,}")
+    return shape[0] if shape else None
+
+
+def _length_of_arrays(file: BinaryIO) -> int | None:
+    """The first dimension that all arrays of the archive have in common; None if they have none."""
+    import zipfile
+
+    file.seek(0)
+    try:
+        with zipfile.ZipFile(file) as archive:
+            lengths = set()
+            for member in archive.infolist():
+                with archive.open(member) as array:
+                    lengths.add(_length_of_array(array, member.file_size))  # type: ignore[arg-type]
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+        raise Damaged(0, f"this is no whole .npz file ({error})") from None
+    return lengths.pop() if len(lengths) == 1 else None
+
+
+def _read(file: BinaryIO, size: int) -> bytes:
+    """So many bytes; fewer only at the end of the file, though one call may give fewer before."""
+    data = file.read(size) or b""
+    while len(data) < size and (more := file.read(size - len(data))):
+        data += more
+    return data
