@@ -32,7 +32,8 @@ MODEL = (
 PLACES = ("orchestrator.backends", "orchestrator.record", "worker.clock", *MODEL)
 # What judges and counts, of the room that asks questions; its other modules read files and start processes.
 INSIGHT = tuple(
-    f"orchestrator.insight.{name}" for name in ("devices", "doctor", "facts", "finding", "judge", "placement", "reads", "tensorflow_rules")
+    f"orchestrator.insight.{name}"
+    for name in ("devices", "doctor", "facts", "finding", "judge", "placement", "reads", "tensorflow_rules", "tpu")
 )
 ARROWS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(INSIGHT, (*INSIGHT, "worker.disclosure", "worker.missing_devices", *MODEL)),

@@ -50,6 +50,8 @@ class TpuSettings:
         "The topology that the TPU is expected to have: the shapes here are checked against it before the start.",
         example="v3-8  # or 2x2x1x2",
         words="nothing is checked before the TPU has told its own",
+        flag="--topology",
+        metavar="NAME|XxYxZxC",
         kind="topology",
     )
     # DeviceAssignment.build
@@ -58,9 +60,13 @@ class TpuSettings:
         "The devices of one replica: a block of the topology, in x, y, z and core.",
         example="[2, 2, 1, 2]",
         words="[1, 1, 1, 1], one device for each replica",
+        flag="--computation-shape",
+        metavar="X,Y,Z,C",
         kind="computation_shape",
     )
-    num_replicas: int | None = setting(None, "How many replicas there are.", example="1", words="as many as fit", least=1, most=1 << 16)
+    num_replicas: int | None = setting(
+        None, "How many replicas there are.", example="1", words="as many as fit", least=1, most=1 << 16, flag="--num-replicas"
+    )
     spmd: bool = setting(
         False, "Let XLA partition the program as a whole (SPMD), which TensorFlow suggests where tensors are split.", example="true"
     )

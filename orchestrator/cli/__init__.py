@@ -32,6 +32,7 @@ COMMANDS = {
     "restart": ("runs", "Start the cluster of a run anew."),
     "down": ("runs", "End a run."),
     "doctor": ("doctor", "Say whether this machine can run a cluster, and what to do if not."),
+    "tpu": ("tpu", "Show how replicas and tensors lie on a TPU, without one."),
     "warm": ("warm", "Keep a process that has imported TensorFlow between runs."),
     "init": ("init", "Write a commented orch.yaml."),
 }

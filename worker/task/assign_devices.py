@@ -1,0 +1,37 @@
+"""TensorFlow's own device assignment, for ``orch tpu``: a request as JSON on stdin, an answer as JSON on stdout.
+
+    python assign_devices.py < {"mesh": [2, 2, 1, 2], "coordinates": [...], "shape": [1, 1, 1, 2], "replicas": 4}
+
+The answer has `assignment` (by replica, by logical device: x, y, z, core), `devices` (the names) and `version`; or `missing`, without
+TensorFlow; or `problem`, the words of TensorFlow's refusal. A file by itself, for whatever interpreter the tasks have.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Imports TensorFlow."""
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        return {"missing": str(error)}
+    try:
+        topology = tf.tpu.experimental.Topology(mesh_shape=request["mesh"], device_coordinates=request["coordinates"])
+        found = tf.tpu.experimental.DeviceAssignment.build(topology, computation_shape=request["shape"], num_replicas=request["replicas"])
+        cores = found.num_cores_per_replica
+        names = [[found.tpu_device(replica, core) for core in range(cores)] for replica in range(found.num_replicas)]
+        return {"assignment": found.core_assignment.tolist(), "devices": names, "version": tf.__version__}
+    except (ValueError, AssertionError) as error:
+        return {"problem": str(error) or type(error).__name__}
+
+
+if __name__ == "__main__":
+    out = os.dup(1)
+    os.dup2(2, 1)  # what an import prints is not our answer
+    sys.path[:1] = []  # this file's directory, whose modules must not stand in for others
+    os.write(out, json.dumps(answer(json.load(sys.stdin))).encode())
