@@ -7,29 +7,25 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from worker.elements import KINDS, WITH_READER
+from worker.elements import KINDS
 
 from ..errors import UsageError
 from ..insight import inputs, shards
 from ..insight.inputs import Found
 from ..insight.shards import Planned
 from ..model.inputs import SpecInput, input_of
-from ..model.sharding import Sharding, Tally
+from ..model.sharding import Sharding
 from ..model.sharding_advice import size_of
 from ..model.spec import ClusterSpec
 from ..record.lines import clean
 from ..sources import read_file
 from .options import home_option
 from .settings import says
-
-MOST_NAMED = 5
-"""So many unreadable files are named."""
 
 
 @click.command("shards")
@@ -80,7 +76,15 @@ def shards_command(files: Sequence[str], home: Path, **given: Any) -> int:
         given["drop_remainder"] or known.drop_remainder,
         given["repeat"],
     )
-    planned = _plan(_look(patterns, directory, given), sharding, names, has_batch=batch is not None, ignored=known.ignored, given=given)
+    lists = given["list_files"] and not given["as_json"]
+    planned = shards.plan(
+        _look(patterns, directory, given),
+        sharding,
+        names,
+        has_batch=batch is not None,
+        ignored=known.ignored,
+        each=lambda one, index, sharding: _list(one, index, sharding, names) if lists else None,
+    )
     _show(planned, given)
     return 1 if any(one.severity == "error" for one in planned.advice()) else 0
 
@@ -113,32 +117,10 @@ def _look(patterns: Sequence[str], directory: str, given: dict[str, Any]) -> Ite
     return inputs.look(inputs.find(patterns, directory), kind, elements)
 
 
-def _plan(
-    looked_at: Iterator[Found], sharding: Sharding, names: tuple[str, ...], *, has_batch: bool, ignored: str, given: dict[str, Any]
-) -> Planned:
-    """Go through the files once, and keep none of them. Raises `UsageError` for those that cannot be read, all at once."""
-    found, kinds, problems = Tally(len(names)), set[str](), list[str]()
-    for one in looked_at:
-        if one.problem:
-            problems.append(one.problem)
-            continue
-        kinds.add(one.kind)
-        if given["list_files"] and not given["as_json"]:
-            sharding = replace(sharding, has_reader=kinds <= set(WITH_READER))
-            click.echo(_file_line(one, found.files, sharding, names))
-        found.add(one.file)
-    if problems:
-        more = [f"and {len(problems) - MOST_NAMED:,} more files"] if len(problems) > MOST_NAMED else []
-        raise UsageError("\n".join([*problems[:MOST_NAMED], *more]))
-    sharding = replace(sharding, has_reader=kinds <= set(WITH_READER))
-    uncounted = inputs.explain_uncounted(kinds) if found.uncounted else ""
-    return Planned(sharding, found, tuple(sorted(kinds)), names, has_batch, ignored, uncounted)
-
-
-def _file_line(one: Found, index: int, sharding: Sharding, names: tuple[str, ...]) -> str:
+def _list(one: Found, index: int, sharding: Sharding, names: tuple[str, ...]) -> None:
     reader = names[index % sharding.workers] if sharding.applied == "file" and sharding.workers > 1 else "all"
     elements = "" if one.file.elements is None else f"  {one.file.elements:,} elements"
-    return f"{reader}  {clean(one.file.name)}  {size_of(one.file.size)}{elements}"
+    click.echo(f"{reader}  {clean(one.file.name)}  {size_of(one.file.size)}{elements}")
 
 
 def _show(planned: Planned, given: dict[str, Any]) -> None:

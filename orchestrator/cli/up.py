@@ -37,6 +37,10 @@ def up_command(ctx: click.Context, /, home: Path, detached: bool, dry_run: bool,
 
         print_dry_run(spec, as_json=as_json)
         return 0
+    if any(tasks.input.files for tasks in spec.tasks):
+        from .preflight import check_input
+
+        check_input(spec)
     from .running import start  # only now: a help text needs no event loop
 
     return start(home, spec, ctx.params, detached=detached, as_json=as_json)

@@ -57,19 +57,20 @@ def is_remote(pattern: str) -> bool:
     return "://" in pattern
 
 
-def look(names: Iterable[str], kind: str = "", elements: int | None = None) -> Iterator[Found]:
+def look(names: Iterable[str], kind: str = "", elements: int | None = None, *, counts: bool = True) -> Iterator[Found]:
     """Each file with its size and its number of elements, one after the other.
 
     `kind`: what all of them are, instead of what their names and first bytes say. `elements`: how many each has, so that none is counted.
+    `counts` False: none is counted either.
     """
     for name in names:
         try:
-            yield _look(name, kind, elements)
+            yield _look(name, kind, elements, counts=counts)
         except OSError as error:
             yield Found(File(name, 0), kind or "other", f"{name}: {error.strerror or error}")
 
 
-def _look(name: str, kind: str, elements: int | None) -> Found:
+def _look(name: str, kind: str, elements: int | None, *, counts: bool) -> Found:
     if os.path.isdir(name):
         return Found(File(name, 0), "other", f"{name}: is a directory; name its files: {os.path.join(name, '*')!r}")
     kind = kind or worker.elements.kind_by_name(name)
@@ -78,7 +79,7 @@ def _look(name: str, kind: str, elements: int | None) -> Found:
         if not kind:
             kind = "tfrecord" if worker.elements.looks_like_tfrecord(file.read(16)) else "other"
             file.seek(0)
-        if elements is None:
+        if elements is None and counts:
             try:
                 elements = _rows(file) if kind == "parquet" else worker.elements.count(file, size, kind)
             except Damaged as damage:

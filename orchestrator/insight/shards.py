@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, fields, replace
 from typing import Any
 
+from worker.elements import WITH_READER
 from worker.records import dataclass
 
+from ..errors import UsageError
 from ..model.formation import group_tasks
 from ..model.sharding import Epoch, Sharding, Share, Tally, epoch, steps, whole_batch
 from ..model.sharding_advice import Advice, advise, size_of
 from ..record.columns import aligned
 from ..record.lines import clean
+from .inputs import Found, explain_uncounted
 
 MOST_ROWS = 32
 """Workers that the picture has a row for; of more, only so many."""
 MOST_ENDS = 4
+MOST_NAMED = 5
+"""So many files that cannot be read are named."""
 _NAMES = {
     "tfrecord": "TFRecords",
     "text": "lines of text",
@@ -65,6 +70,34 @@ class Planned:
         if not self.is_counted:
             said.append(Advice("note", "not counted", "it is not known how many elements these files hold", self.uncounted))
         return said
+
+
+def plan(
+    looked_at: Iterable[Found],
+    sharding: Sharding,
+    names: tuple[str, ...],
+    *,
+    has_batch: bool = True,
+    ignored: str = "",
+    each: Callable[[Found, int, Sharding], None] = lambda one, index, sharding: None,
+) -> Planned:
+    """Go through the files once, and keep none of them. Raises `UsageError` for those that cannot be read, all at once.
+
+    `each`: is told of every file, with its place in the list.
+    """
+    found, kinds, problems = Tally(len(names)), set[str](), list[str]()
+    for one in looked_at:
+        if one.problem:
+            problems.append(one.problem)
+            continue
+        kinds.add(one.kind)
+        sharding = replace(sharding, has_reader=kinds <= set(WITH_READER))
+        each(one, found.files, sharding)
+        found.add(one.file)
+    if problems:
+        more = [f"and {len(problems) - MOST_NAMED:,} more files"] if len(problems) > MOST_NAMED else []
+        raise UsageError("\n".join([*problems[:MOST_NAMED], *more]))
+    return Planned(sharding, found, tuple(sorted(kinds)), names, has_batch, ignored, explain_uncounted(kinds) if found.uncounted else "")
 
 
 _CSV = "CSV files are shown as CsvDataset and make_csv_dataset read them, which TensorFlow cannot shard by file"
@@ -237,8 +270,3 @@ def _steps_to_json(planned: Planned, summed: Epoch) -> dict[str, Any]:
     if not planned.has_steps:
         return {"steps": None, "full": None, "dropped": None, "idle": None}
     return {"steps": summed.steps, "full": summed.full, "dropped": summed.dropped, "idle": round(summed.idle, 4)}
-
-
-def one_line(advice: Iterable[Advice]) -> Sequence[str]:
-    """A line for each piece of advice: for `orch up`."""
-    return [f"input: {one.what}; {one.remedy}" if one.remedy else f"input: {one.what}" for one in advice]

@@ -213,3 +213,40 @@ def test_parquet_footers_are_read_if_pyarrow_is_there(orch: Orch, tmp_path: Path
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", double)
     assert shards(orch, "a.parquet")["elements"] == 12
     inputs._parquet.cache_clear()
+
+
+# --- before `orch up` ----------------------------------------------------------------------------
+
+
+def up(orch: Orch, tmp_path: Path, section: str, *words: str, check: int = 0) -> Any:
+    (tmp_path / "train.py").write_text("print('trained')\n")
+    (tmp_path / "orch.yaml").write_text(f"script: train.py\nkeras: off\ninput: {section}\n")
+    return orch("up", *words, check=check)
+
+
+def test_warnings_are_said_in_a_line_each_before_the_start(orch: Orch, tmp_path: Path) -> None:
+    done = up(orch, tmp_path, "{files: ['data/*'], global_batch_size: 12}", "-n", "3")
+    (line,) = [line for line in done.err.splitlines() if "input:" in line]
+    assert line.startswith("orch: input: the files are uneven: worker-1 gets 8 elements, worker-0 80; of 20 steps it has nothing to do")
+    assert done.out.count("trained") == 3
+
+
+def test_few_files_are_refused_under_file_and_said_where_the_script_may_have_its_own_policy(orch: Orch, tmp_path: Path) -> None:
+    few = "{files: ['data/part-[01]*'], auto_shard: file}"
+    done = up(orch, tmp_path, few, "-n", "3", check=2)
+    assert "Error: input: 2 files for 3 workers" in done.err
+    assert "set auto_shard: data, or write 3 files or more" in done.err
+    assert "trained" not in done.out
+    assert not (tmp_path / ".orch").exists()
+    done = up(orch, tmp_path, "{files: ['data/part-[01]*']}", "-n", "3")
+    assert "orch: input: 2 files for 3 workers" in done.err
+    assert "input" not in up(orch, tmp_path, few, "-n", "2").err
+
+
+def test_files_that_are_missing_or_damaged_are_refused_unless_they_may_be_made_yet(orch: Orch, tmp_path: Path, data: Path) -> None:
+    done = up(orch, tmp_path, "{files: ['dta/*']}", check=2)
+    assert f"Error: input.files: no file fits 'dta/*' (looked in {tmp_path}/dta)" in done.err
+    assert up(orch, tmp_path, "{files: ['dta/*']}", "--prepare", "mkdir dta").out.count("trained") == 1
+    (data / "part-3.tfrecord").write_bytes(b"nonsense of some length")
+    done = up(orch, tmp_path, "{files: ['data/*']}", check=2)
+    assert "part-3.tfrecord: at byte 0: this is no TFRecord file" in done.err

@@ -1,0 +1,69 @@
+"""What `orch up` says of the files that its spec names (`input.files`), before anything starts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+
+import click
+
+from ..backends import load
+from ..errors import UsageError
+from ..insight import inputs, shards
+from ..insight.inputs import Found
+from ..insight.shards import Planned
+from ..model.inputs import SpecInput, input_of
+from ..model.sharding import Sharding
+from ..model.sharding_advice import Advice
+from ..model.spec import ClusterSpec
+
+MOST_BYTES, MOST_FILES = 1_000_000_000, 5_000
+"""Of more than this the elements are not counted before a start, only files and bytes."""
+
+
+def check_input(spec: ClusterSpec) -> None:
+    """Say a line for each warning, on stderr. Raises `UsageError` for an input that cannot work.
+
+    Looks at this machine. Files that are not here may be on the hosts, or made by `prepare`: nothing is said of those, and nothing of
+    files with a scheme, for which TensorFlow would have to be imported.
+    """
+    known = input_of(spec)
+    patterns = [pattern for pattern in known.files if not inputs.is_remote(pattern)]
+    if not patterns or len(patterns) < len(known.files):
+        return
+    try:
+        names = inputs.find(patterns, spec.workdir)
+    except UsageError as error:
+        if spec.prepare.run or not all(host.is_here for host in load(spec).hosts(spec)):
+            return
+        raise UsageError(f"input.files: {error}") from None
+    planned = _plan(known, names)
+    advice = planned.advice()
+    if refused := [one for one in advice if one.severity == "error" and _is_certain(one, spec, known)]:
+        raise UsageError("\n".join(f"input: {line}" for line in _lines(refused)))
+    for line in _lines(one for one in advice if one.severity != "note"):
+        click.echo(f"orch: input: {line}", err=True)
+
+
+def _is_certain(one: Advice, spec: ClusterSpec, known: SpecInput) -> bool:
+    """Whether it goes wrong whatever the script does: with a policy that is not set here, the script may have its own."""
+    return one.topic == "no elements" or (one.topic == "few files" and known.policy == "file" and spec.input.apply)
+
+
+def _lines(advice: Iterable[Advice]) -> Iterator[str]:
+    for one in advice:
+        yield f"{one.what}; {one.remedy}" if one.remedy else one.what
+
+
+def _plan(known: SpecInput, names: Sequence[str]) -> Planned:
+    batch = known.batch or known.replicas * len(known.names)
+    sharding = Sharding(known.policy, len(known.names), known.replicas, batch, known.drop_remainder)
+    try:
+        return shards.plan(_look(names), sharding, known.names, has_batch=known.batch is not None, ignored=known.ignored)
+    except UsageError as error:
+        raise UsageError("\n".join(f"input.files: {line}" for line in str(error).splitlines())) from None
+
+
+def _look(names: Sequence[str]) -> Iterator[Found]:
+    is_small = len(names) <= MOST_FILES and sum(os.path.getsize(name) for name in names if os.path.exists(name)) <= MOST_BYTES
+    return inputs.look(names, counts=is_small)
