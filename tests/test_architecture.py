@@ -82,7 +82,6 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "worker.excerpts": (),
     "worker.elements": (),
     "worker.task_files": (),
-    "worker.tfrecords": (),
     "worker.directory": (),
     "worker.collective_settings": (),
     "worker.reachability": ("worker.codec",),
@@ -109,7 +108,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "worker.cores": (),
     "worker.task": (
         *("worker.codec", "worker.collective_settings", "worker.elements", "worker.excerpts"),
-        *("worker.task_files", "worker.missing_devices", "worker.settings", "worker.tfrecords"),
+        *("worker.task_files", "worker.missing_devices", "worker.settings"),
         *("worker.partition", "worker.tpu_host", "worker.tpu_settings"),
     ),
     "worker.host": (

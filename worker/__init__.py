@@ -144,7 +144,7 @@ def files(
     `start`: how many batches (global steps) the training has done before; the dataset goes on behind them. With a shuffle this needs a
     `seed`. `shard`: ``"file"`` (each worker reads its own files), ``"data"`` (each reads all and keeps its share), ``"off"`` (each gets
     everything), or ``"auto"``: by file if there are as many files as workers, else by data. `count`: look through the files first, which
-    finds damaged ones and makes all workers' epochs equally long; None: if they are on this host, not compressed, and have 1 GiB at most.
+    finds damaged ones and makes all workers' epochs equally long; None: if they are on this host, and have 1 GiB at most.
     `input_context`: for a function of `strategy.distribute_datasets_from_function`; the batches are then those of one replica.
 
     Without the keyword, `pattern`, `batch`, `seed`, `shard`, `drop_remainder`, `deterministic` and `prefetch` are what the section

@@ -211,3 +211,138 @@ GUIDES: Mapping[str, Guide] = {
     ),
     "none": Guide(_script(_NONE, _EXAMPLES, _KERAS, _END), options=("--strategy", "none"), lone=True),
 }
+
+# --- the calls of the guide to distributed input, with the values that it has --------------------------
+
+_TWO_REPLICAS = """
+    import tensorflow as tf
+
+    tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 5)
+
+    def of(replicas):
+        return tf.distribute.MirroredStrategy([f"CPU:{number}" for number in range(replicas)])
+
+    def values(strategy, result):
+        return [value.numpy().tolist() for value in strategy.experimental_local_results(result)]
+
+    def batches(elements, size, replicas):
+        strategy = of(replicas)
+        return [values(strategy, x) for x in strategy.experimental_distribute_dataset(tf.data.Dataset.range(elements).batch(size))]
+
+    # A batch is cut into as many as there are replicas.
+    assert batches(6, 4, 2) == [[[0, 1], [2, 3]], [[4], [5]]]
+    assert batches(4, 4, 5) == [[[0], [1], [2], [3], []]]
+    assert batches(8, 4, 3) == [[[0, 1], [2, 3], []], [[4, 5], [6, 7], []]]
+
+    # iter, next and get_next; get_next_as_optional, at whose end nothing is raised.
+    strategy = of(2)
+    NINE = [[[0, 1], [2, 3]], [[4, 5], [6, 7]], [[8], []]]
+    dataset = strategy.experimental_distribute_dataset(tf.data.Dataset.range(9).batch(4))
+    iterator = iter(dataset)
+    assert values(strategy, next(iterator)) == NINE[0]
+    assert values(strategy, iterator.get_next()) == NINE[1]
+    found, iterator = [], iter(dataset)
+    while bool((optional := iterator.get_next_as_optional()).has_value()):
+        found.append(values(strategy, optional.get_value()))
+    assert found == NINE
+
+    # Several steps in one tf.function: OutOfRange in its middle, or an optional that says so beforehand.
+    @tf.function
+    def two_steps(iterator):
+        for _ in tf.range(2):
+            strategy.run(lambda x: 2 * x, args=(next(iterator),))
+
+    iterator = iter(dataset)
+    two_steps(iterator)
+    try:
+        two_steps(iterator)
+        raise AssertionError("the dataset has not ended")
+    except tf.errors.OutOfRangeError:
+        pass
+
+    @tf.function
+    def all_steps(iterator):
+        steps = 0
+        for _ in tf.range(5):
+            optional = iterator.get_next_as_optional()
+            if not optional.has_value():
+                break
+            strategy.run(lambda x: 2 * x, args=(optional.get_value(),))
+            steps += 1
+        return steps
+
+    assert int(all_steps(iter(dataset))) == 3
+
+    # element_spec as the signature of a tf.function.
+    @tf.function(input_signature=[dataset.element_spec])
+    def doubled(x):
+        return strategy.run(lambda x: 2 * x, args=(x,))
+
+    assert [values(strategy, doubled(x)) for x in dataset] == [[[0, 2], [4, 6]], [[8, 10], [12, 14]], [[16], []]]
+    assert two_steps.experimental_get_tracing_count() == doubled.experimental_get_tracing_count() == 1
+
+    # Predictions in order: numbered, gathered, sorted.
+    predicted = []
+    for number, x in strategy.experimental_distribute_dataset(tf.data.Dataset.range(24).enumerate().batch(6)):
+        predicted += zip(*(strategy.gather(part, axis=0).numpy().tolist() for part in (number, strategy.run(lambda x: 2 * x, args=(x,)))))
+    assert [value for _, value in sorted(predicted)] == list(range(0, 48, 2))
+
+    # Values that are no dataset; and a generator.
+    made = strategy.experimental_distribute_values_from_function(lambda context: tf.constant(context.replica_id_in_sync_group))
+    assert values(strategy, strategy.run(lambda x: x + 1, args=(made,))) == [1, 2]
+    numbers = tf.data.Dataset.from_generator(lambda: iter(range(4)), output_signature=tf.TensorSpec((), tf.int32))
+    assert [values(strategy, x) for x in strategy.experimental_distribute_dataset(numbers.batch(2))] == [[[0], [1]], [[2], [3]]]
+
+    # Datasets from a function.
+    def make(context):
+        assert (context.num_input_pipelines, context.input_pipeline_id, context.num_replicas_in_sync) == (1, 0, 2)
+        return tf.data.Dataset.range(8).batch(context.get_per_replica_batch_size(4))
+
+    assert [values(strategy, x) for x in strategy.distribute_datasets_from_function(make)] == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
+"""
+
+_TWO_WORKERS = """
+    import os
+    import tempfile
+    import tensorflow as tf
+
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    mine = strategy.cluster_resolver.task_id
+    directory = tempfile.mkdtemp()
+
+    def write(name, numbers):
+        path = os.path.join(directory, name)
+        with tf.io.TFRecordWriter(path) as writer:
+            for number in numbers:
+                writer.write(str(number).encode())
+        return path
+
+    def taken(files, policy):
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy[policy]
+        dataset = tf.data.TFRecordDataset(files).map(lambda record: tf.strings.to_number(record, tf.int64)).batch(4).with_options(options)
+        dataset = strategy.experimental_distribute_dataset(dataset)
+        return [strategy.experimental_local_results(x)[0].numpy().tolist() for x in dataset]
+
+    halves = [write("a", range(6)), write("b", range(6, 12))]
+    all_in_one = write("all", range(12))
+    # The guide has the last two elements of each worker one by one; TensorFlow 2.21 gives them together.
+    assert taken(halves, "FILE") == [[[0, 1], [2, 3], [4, 5]], [[6, 7], [8, 9], [10, 11]]][mine]
+    assert taken([all_in_one], "DATA") == [[[0, 1], [4, 5], [8, 9]], [[2, 3], [6, 7], [10, 11]]][mine]
+    assert taken([all_in_one], "OFF") == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11]]
+
+    # Datasets from a function: each worker's pipeline has a number of its own.
+    def make(context):
+        assert (context.num_input_pipelines, context.input_pipeline_id) == (2, mine)
+        numbers = tf.data.Dataset.range(12).shard(context.num_input_pipelines, context.input_pipeline_id)
+        return numbers.batch(context.get_per_replica_batch_size(4))
+
+    found = [strategy.experimental_local_results(x)[0].numpy().tolist() for x in strategy.distribute_datasets_from_function(make)]
+    assert found == [[[0, 2], [4, 6], [8, 10]], [[1, 3], [5, 7], [9, 11]]][mine]
+"""
+
+SAMPLES: Mapping[str, Guide] = {
+    "replicas of one process": Guide(_script(_TWO_REPLICAS, _END), options=("--strategy", "none"), lone=True),
+    "two workers": Guide(_script(_TWO_WORKERS, _END)),
+}
+"""What the guide to distributed input shows: each of its calls, in scripts that know nothing of orch and check their values themselves."""

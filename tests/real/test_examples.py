@@ -87,6 +87,26 @@ def test_two_workers_learn_from_what_two_data_workers_make(orch: Any, settings: 
     assert {line.split("|")[0].strip() for line in done.out.splitlines() if "test accuracy" in line} == {"worker-0", "worker-1"}
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("warm_tensorflow")
+def test_two_workers_learn_from_files_that_were_prepared(orch: Any, settings: dict[str, str]) -> None:
+    program = str(EXAMPLES / "digits_files.py")
+    done = orch("up", program, "-n", "2", "--prepare", f"python {program} --write", timeout=250, check=0, env=settings)
+    assert "prepare-0 | 1,437 images in 8 files" in done.out
+    assert "8 files with 1,437 elements; each of 2 workers reads its own share of them" in done.err
+    assert {line.split("|")[0].strip() for line in done.out.splitlines() if "test accuracy" in line} == {"worker-0", "worker-1"}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("warm_tensorflow")
+def test_two_workers_use_the_forms_of_the_guide(orch: Any, settings: dict[str, str]) -> None:
+    done = orch("up", str(EXAMPLES / "input_forms.py"), "-n", "2", timeout=250, check=0, env=settings)
+    lines = [line.partition("| ")[2] for line in done.out.splitlines()]
+    assert lines[0] == "images counted: 360"
+    assert lines[1].endswith(", traced 1 time")
+    assert lines[2:] == [f"doubled: {list(range(0, 48, 2))}", "seeds, summed: 10", "squares, summed: 140"]
+
+
 def test_four_processes_write_the_digits_at_once(tmp_path: Path) -> None:
     env = clean_environment({"ORCH_EXAMPLES_DATA": str(tmp_path / "new" / "data")})
     argv = [sys.executable, str(EXAMPLES / "digits.py")]

@@ -11,10 +11,10 @@ from __future__ import annotations
 import dataclasses
 import glob
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from .. import tfrecords
+from .. import elements
 from . import input_policy, strategies
 from .context import context
 
@@ -110,17 +110,17 @@ def _epochs(share: Share, wishes: Wishes, seed: int) -> Callable[[Any], Any]:
         files = tf.constant(share.files)
         if wishes.shuffle:
             files = tf.random.experimental.stateless_shuffle(files, tf.stack([tf.constant(seed, tf.int64), number]))
-        elements = tf.data.Dataset.from_tensor_slices(files).interleave(
+        read = tf.data.Dataset.from_tensor_slices(files).interleave(
             _reader(wishes),
             cycle_length=min(wishes.cycle_length, len(share.files)),
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=wishes.deterministic is not False or share.by == "data",
         )
         if share.by == "data":
-            elements = elements.shard(share.workers, share.index)
+            read = read.shard(share.workers, share.index)
         if wishes.shuffle:
-            elements = elements.shuffle(wishes.shuffle, seed=seed + number, reshuffle_each_iteration=False)
-        return elements if share.elements is None else elements.take(share.elements)
+            read = read.shuffle(wishes.shuffle, seed=seed + number, reshuffle_each_iteration=False)
+        return read if share.elements is None else read.take(share.elements)
 
     return epoch
 
@@ -194,35 +194,38 @@ def _share(names: Sequence[str], wishes: Wishes, workers: int, index: int, of_st
     else:
         share = Share(tuple(names), by, workers, index)
         held = counts and [sum(counts) // (workers if by == "data" else 1)]
-    _say(names, counts, share, held)
     if not held:
+        _say(names, counts, share, None)
         return share
-    elements = min(held) // of_step * of_step if wishes.drop_remainder else min(held)
-    if not elements:
+    taken = min(held) // of_step * of_step if wishes.drop_remainder else min(held)
+    if not taken:
         raise ValueError(
             f"worker.files: worker {held.index(min(held))} would get {min(held)} elements of {sum(counts or ())} in an epoch, "
             f"{'less than its part of a batch' if min(held) else 'none'}: say shard='data', or a smaller batch"
         )
-    return dataclasses.replace(share, elements=elements)
+    share = dataclasses.replace(share, elements=taken)
+    _say(names, counts, share, held)
+    return share
 
 
 def _counts(names: Sequence[str], wishes: Wishes) -> list[int] | None:
-    """The elements of each file; None where nobody counts them. Raises `tfrecords.DamagedFileError`."""
-    known = not callable(wishes.reader) and not wishes.compression and not any("://" in name for name in names)
+    """The elements of each file; None where nobody counts them. Raises ValueError for a damaged file."""
+    # Lines that are compressed with ZLIB look like text to `elements`.
+    known = wishes.reader == "tfrecord" or (wishes.reader == "lines" and wishes.compression != "ZLIB")
+    known = known and not any("://" in name for name in names)
     if wishes.count is False or not known or (wishes.count is None and sum(map(os.path.getsize, names)) > MOST_COUNTED):
         if wishes.count:
-            raise ValueError("worker.files: count=True is for files of this host that are not compressed: TFRecords, or lines of text")
+            raise ValueError("worker.files: count=True is for files of this host: TFRecords, or lines of text")
         return None
-    return [tfrecords.count(name) if wishes.reader == "tfrecord" else sum(_lines(name)) for name in names]
+    return [_count(name, "tfrecord" if wishes.reader == "tfrecord" else "text") for name in names]
 
 
-def _lines(name: str) -> Iterator[int]:
-    last = b"\n"
+def _count(name: str, kind: str) -> int:
     with open(name, "rb") as file:
-        while block := file.read(1 << 20):
-            last = block[-1:]
-            yield block.count(b"\n")
-    yield last != b"\n"
+        try:
+            return elements.count(file, os.fstat(file.fileno()).st_size, kind) or 0
+        except elements.Damaged as error:
+            raise ValueError(f"worker.files: {name}: {error}") from None
 
 
 def _say(names: Sequence[str], counts: Sequence[int] | None, share: Share, held: Sequence[int] | None) -> None:
@@ -235,8 +238,8 @@ def _say(names: Sequence[str], counts: Sequence[int] | None, share: Share, held:
         how = f"; each of {share.workers} workers reads all of them and keeps one element of {share.workers}"
     elif share.workers > 1:
         how = f"; each of {share.workers} workers reads its own share of them"
-        if held and min(held) < max(held):
-            each = f"of which each epoch takes {min(held):,}: so all end together"
+        if held and share.elements != max(held):
+            each = f"of which each epoch takes {share.elements:,}: so all end together"
             how += f"; the shares have {min(held):,} to {max(held):,} elements, {each}"
     if not counts and share.workers > 1:
         how += "; nobody has counted the elements, so one worker may end before the others"
