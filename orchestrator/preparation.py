@@ -205,6 +205,7 @@ class Preparation:
             compare=self._likeness if host.workdir.way == "shared" else "",
             word=self._network.words[host.name],
             search_envs=plan.search_envs(spec),
+            no_fit_under=named(spec.strategy).no_fit_under,
         )
 
     def _refuse_problems(self) -> None:

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # A module belongs to the longest name that fits it; the name must be listed.
 MODEL = (
     *("orchestrator.model", "orchestrator.errors", "worker.contract", "worker.input_settings", "worker.keras_settings"),
-    *("worker.partition", "worker.task_environment", "worker.tpu_settings"),
+    *("worker.keras_2", "worker.partition", "worker.task_environment", "worker.tpu_settings"),
 )
 PLACES = ("orchestrator.backends", "orchestrator.record", "worker.clock", *MODEL)
 # What judges and counts, of the room that asks questions; its other modules read files and start processes.
@@ -91,6 +91,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "worker.naming": ("worker.codec", "worker.task_files"),
     "worker.equipment": ("worker.codec",),
     "worker.input_settings": (),
+    "worker.keras_2": (),
     "worker.keras_settings": (),
     "worker.partition": (),
     "worker.tpu_host": (),
@@ -114,7 +115,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "worker.host": (
         *("worker.contract", "worker.channel", "worker.clock", "worker.cores", "worker.directory", "worker.task_files", "worker.task"),
         *("worker.disclosure", "worker.excerpts", "worker.task_environment"),
-        "worker.keras_settings",
+        *("worker.keras_2", "worker.keras_settings"),
     ),
     "worker": ("worker.contract", "worker.channel", "worker.task"),
 }
@@ -128,7 +129,7 @@ EXACT = ("orchestrator", "worker")
 PURE = (
     *("orchestrator.model", "orchestrator.errors", *INSIGHT),
     *("worker.codec", "worker.collective_settings", "worker.contract", "worker.declare", "worker.disclosure", "worker.equipment"),
-    *("worker.input_settings", "worker.keras_settings"),
+    *("worker.input_settings", "worker.keras_2", "worker.keras_settings"),
     *(
         "worker.manifest",
         "worker.missing_devices",

@@ -149,6 +149,8 @@ class Hello:
     """What to say to other hosts that try the first of the ports, until tasks start; empty: nobody will."""
     search_envs: tuple[Mapping[OsText, OsText], ...] = ({},)
     """What of the spec's variables decides where a task looks for programs, and its Python for modules; each set of them once."""
+    no_fit_under: str = ""
+    """The class of the run's strategy, if `Model.fit` of Keras 3 cannot work under it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ def _keras(found: TensorFlow, facts: HostReport, wanted: Wanted) -> Iterator[Fin
             yield warning("keras", "tf.keras cannot be imported", why, "pip install --upgrade keras, unless the script uses no Keras")
     elif not found.keras.startswith("2."):
         rows = [named(wanted.strategy)] if wanted.strategy else STRATEGIES.values()
-        why = "; ".join(row.fit_problem for row in rows if row.fit_problem)
+        why = "; ".join(f"cannot work under {row.no_fit_under}" for row in rows if row.no_fit_under)
         if not why or (wanted.strategy and wanted.tasks < 2):
             return
         kind = warning if wanted.strategy else note

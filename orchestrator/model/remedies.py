@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from worker.contract import DATA_SERVICE, Evidence
+from worker.keras_2 import GONE
 from worker.keras_settings import install_keras_2
 from worker.records import dataclass
 
@@ -32,7 +33,7 @@ class Remedy:
 
 _MISSING_NAME = "AttributeError|ImportError|ModuleNotFoundError"
 _REFUSED_ARGUMENT = "TypeError|ValueError"
-_USE_KERAS_2 = "or use Keras 2: {keras_2}, and --keras legacy"
+_USE_KERAS_2 = "or use Keras 2: {keras_2}, and --keras legacy (that is for tf.keras; in place of keras import tf_keras)"
 
 # Some of the 351 names that tf.compat.v1 has and tf has not, those with which scripts begin; and the same for tf.train and others.
 _TENSORFLOW_1 = (
@@ -74,53 +75,26 @@ REMEDIES = (
         "(without --no-deps pip may replace tensorflow-cpu by the build for CUDA); where that variable is not set, pip install keras",
     ),
     Remedy("ModuleNotFoundError", r"No module named 'tf_keras'", "tf-keras (Keras 2) is not installed in {python}: {keras_2}"),
-    Remedy(
-        _MISSING_NAME,
-        r"module 'keras[\w.]*' has no attribute 'experimental'|No module named '(?:tensorflow\.)?keras\.\w+\.experimental",
-        "this is a name of Keras 2's: Keras 3 has the same things without `experimental` (tf.keras.callbacks.BackupAndRestore, "
-        f"tf.keras.layers.Rescaling, tf.keras.optimizers.SGD, …); {_USE_KERAS_2}",
-    ),
-    Remedy(
-        _MISSING_NAME,
-        r"`keras\.optimizers\.legacy` is not supported|No module named '(?:tensorflow\.)?keras\.optimizers\.legacy",
-        f"this is a name of Keras 2's: Keras 3 has the same optimizers without `legacy` (tf.keras.optimizers.SGD, …); {_USE_KERAS_2}",
+    *(
+        Remedy(f"{_MISSING_NAME}|{_REFUSED_ARGUMENT}", gone.error, f"this is written for Keras 2: {gone.instead}; {_USE_KERAS_2}")
+        for gone in GONE
     ),
     Remedy(
         "AttributeError",
-        r"object has no attribute 'reset_states'",
-        f"this is Keras 2's name: a metric of Keras 3 has reset_state(); {_USE_KERAS_2}",
-    ),
-    Remedy(
-        "AttributeError",
-        r"'(?:SGD|Adam|AdamW|RMSprop|Adagrad|Adadelta|Adamax|Nadam|Ftrl|Lion|Adafactor)' object has no attribute '(?P<name>\w+)'",
-        "an optimizer of Keras 3 has no {name}: it has learning_rate for lr, apply_gradients(zip(gradients, variables)) with a "
-        f"tf.GradientTape for minimize, and variables for get_weights; {_USE_KERAS_2}",
-    ),
-    Remedy(
-        "AttributeError",
-        r"object has no attribute '(?:fit_generator|evaluate_generator|predict_generator|predict_classes|predict_proba)'",
-        "this is a method of Keras 2's: fit, evaluate and predict of Keras 3 take generators, "
-        "and tf.argmax(predictions, -1) gives the classes",
+        r"object has no attribute 'predict_(?:classes|proba)'",
+        "these methods are gone since TensorFlow 2.6: tf.argmax(model.predict(x), -1) gives the classes",
     ),
     Remedy(
         "ValueError",
-        r"must end in `(?P<ending>\.[\w.]+)`",
-        "Keras 3 writes only files whose names end in {ending} here, where Keras 2 took any name: "
-        f"add {{ending}} to the name; {_USE_KERAS_2}",
-    ),
-    Remedy(
-        "ValueError",
-        r"Invalid filepath extension for saving|`save_format` argument is deprecated in Keras 3|File format not supported: filepath=",
-        "Keras 3 saves and loads .keras (a model), .weights.h5 (its weights) and .h5 files; Keras 2 took any name and made a SavedModel: "
-        f"change the name, or use model.export(path) for a SavedModel; {_USE_KERAS_2}",
+        r"A KerasTensor cannot be used as input to a TensorFlow function|`add_loss\(\)` can only be called from inside",
+        "this is written for Keras 2: Keras 3 has keras.ops for functions of TensorFlow on a model's inputs, and a layer of one's own for "
+        f"the rest; {_USE_KERAS_2}",
     ),
     Remedy(
         _REFUSED_ARGUMENT,
-        r"Argument\(s\) not recognized: \{|Unrecognized keyword arguments passed to \w+: \{|Invalid value for argument `reduction`"
-        r"|(?:Trainer|Optimizer|ModelCheckpoint|TensorBoard)\.\w+\(\) got an unexpected keyword argument"
-        r"|A KerasTensor cannot be used as input to a TensorFlow function",
-        "Keras 3 does not take this; where Keras 2 did, leave the argument out or use what Keras 3 has in its place (learning_rate for lr, "
-        f"https://keras.io/guides/migrating_to_keras_3); {_USE_KERAS_2}",
+        r"Argument\(s\) not recognized: \{",
+        "Keras 3 does not take this argument (https://keras.io/guides/migrating_to_keras_3); where Keras 2 does, leave it out, "
+        f"{_USE_KERAS_2}",
     ),
     Remedy(
         _MISSING_NAME,

@@ -79,8 +79,8 @@ class Strategy:
     """What else must hold of the counts of its tasks."""
     shares_input: bool = True
     """TensorFlow shares a dataset out among its workers, by a policy."""
-    fit_problem: str = ""
-    """Why `Model.fit` of Keras 3 does not work with several tasks, if it does not: the rest of a sentence."""
+    no_fit_under: str = ""
+    """Its class in tf.distribute, if `Model.fit` of Keras 3 cannot work under it."""
     no_sharding: str = ""
     """Why TensorFlow does not share a dataset out among its workers, if it does not: a sentence."""
     replicates_on_cpus: bool = False
@@ -180,7 +180,7 @@ STRATEGIES: dict[str, Strategy] = {
             sections=("serve",),
             rules=(_has_servers, _has_a_chief),
             shares_input=False,
-            fit_problem="cannot work under ParameterServerStrategy",
+            no_fit_under="ParameterServerStrategy",
             no_sharding="ParameterServerStrategy has no auto-sharding: every worker is given the whole dataset, whatever auto_shard says",
             # TensorFlow's guide to ParameterServerStrategy asks for more threads than there are workers ("Workers need some inter_ops
             # threads to work properly"). Four: with two, steps that read a dataset on a worker were seen to stall for up to a minute.

@@ -12,22 +12,70 @@ import pytest
 
 from tests.conftest import Orch
 from worker.host import keras_use
+from worker.host.keras_source import Source
+
+
+def first_use(source: str) -> str:
+    """Where Keras 3 lacks what, and which remedy is named."""
+    found = keras_use.find_keras_2("train.py", Source(ast.parse(source)), lambda itself: "ITSELF" if itself else "LEGACY")
+    return found and f"{': '.join(found.split(': ')[:2])} ({found.rpartition('; ')[2]})"
 
 
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
-        ("import tensorflow as tf\ntf.keras.optimizers.legacy.Adam()", (2, "tf.keras.optimizers.legacy")),
-        ("from keras.optimizers import legacy", (1, "tf.keras.optimizers.legacy")),
-        ("import tensorflow as tf\n\ntf.keras.callbacks.experimental.BackupAndRestore('b')", (3, "tf.keras.callbacks.experimental")),
-        ("import keras\nmodel.fit_generator(g)", (2, "fit_generator()")),
-        ("import keras\nkeras.optimizers.Adam()", None),
-        ("import other\nother.optimizers.legacy", None),
+        ("import tensorflow as tf\ntf.keras.optimizers.legacy.Adam()", "train.py:2: Keras 3 has no tf.keras.optimizers.legacy (LEGACY)"),
+        ("from keras.optimizers import legacy", "train.py:1: Keras 3 has no keras.optimizers.legacy (ITSELF)"),
+        (
+            "from tensorflow import keras as k\n\nk.callbacks.experimental.X()",
+            "train.py:3: Keras 3 has no tf.keras.callbacks.experimental (LEGACY)",
+        ),
+        ("import keras\nmodel.fit_generator(g)", "train.py:2: Keras 3 has no fit_generator (ITSELF)"),
+        (
+            "import tensorflow as tf\nk = tf.keras\nk.optimizers.Adam(lr=1)",
+            "train.py:3: Keras 3 has no tf.keras.optimizers.Adam(lr=) (LEGACY)",
+        ),
+        (
+            "import tensorflow as tf\nclass A:\n  def f(self):\n    self.m = tf.keras.metrics.Mean()\n    self.m.reset_states()",
+            "train.py:5: Keras 3 has no reset_states of tf.keras.metrics.Mean (LEGACY)",
+        ),
+        ("import keras\nkeras.optimizers.Adam()", ""),
+        ("import other\nother.optimizers.legacy", ""),
+        ("import keras, other\nm = other.Metric()\nm.reset_states()", ""),
+        ("import keras\ndef f(m):\n  m.reset_states()\nm = keras.metrics.Mean()", ""),
+        ("import keras\nimport tf_keras\ntf_keras.optimizers.legacy.SGD()", ""),
+        ("import keras, torch\nnet.save('x')\ntorch.save(net, 'x')", ""),
     ],
 )
-def test_names_of_keras_2_are_found(source: str, expected: tuple[int, str] | None) -> None:
-    found = list(keras_use.find_keras_2([("train.py", ast.parse(source))]))
-    assert found == ([("train.py", *expected)] if expected else [])
+def test_what_only_keras_2_has_is_found(source: str, expected: str) -> None:
+    assert first_use(source) == expected
+
+
+SCOPE = "import tensorflow as tf\nstrategy = tf.distribute.ParameterServerStrategy(r)\n"
+BUILT = f"{SCOPE}with strategy.scope():\n    model = tf.keras.Sequential()\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "is_certain"),
+    [
+        (f"{BUILT}model.fit(d)", 5, True),
+        (f"{BUILT}    model.evaluate(d)", 5, True),
+        (f"{SCOPE}def build():\n  m = tf.keras.Sequential()\n  return m\nwith strategy.scope():\n  n = build()\nh = n.fit(d)", 8, True),
+        (f"{SCOPE}class M(tf.keras.Model): ...\ndef f():\n with strategy.scope(): m = M()\n m.fit(d)\nf()", 6, True),
+        (f"{BUILT}if __name__ == '__main__':\n    model.fit(d)", 6, True),
+        (f"{BUILT}if x:\n    model.fit(d)", 6, False),
+        (f"{BUILT}if x:\n    sys.exit()\nmodel.fit(d)", 7, False),
+        (f"{BUILT}def train():\n    model.fit(d)", 6, False),
+        (f"{BUILT}model = other()\nmodel.fit(d, epochs=2)", 6, False),
+        ("import tensorflow as tf\nmodel = tf.keras.Sequential()\nmodel.fit(d)", 3, False),
+        ("import tensorflow as tf\nget_model().fit(d, epochs=2)", 2, False),
+        (f"{SCOPE}from sklearn.svm import SVC\nmodel = SVC()\nmodel.fit(d, e)\nmodel.predict(d)", 0, False),
+        ("import other\nmodel.fit(d, epochs=2)", 0, False),
+    ],
+)
+def test_fit_under_parameter_servers_is_refused_where_it_is_certain(source: str, line: int, is_certain: bool) -> None:
+    said, found = keras_use.find_loops("a.py", Source(ast.parse(source)), "ParameterServerStrategy", lambda itself: "REMEDY")
+    assert (said.partition(": ")[0], found) == (f"a.py:{line}" if line else "", is_certain)
 
 
 @pytest.fixture
@@ -56,5 +104,30 @@ def test_a_run_that_wants_keras_2_needs_tf_keras(
 @pytest.mark.tensorflow
 def test_a_script_that_needs_keras_2_is_named_before_the_start(orch: Orch, script: Callable[..., Path]) -> None:
     script("import tensorflow as tf\nif False:\n    tf.keras.optimizers.legacy.Adam()\n")
-    said = "script.py:3: only Keras 2 has tf.keras.optimizers.legacy; --keras legacy runs with Keras 2 (tf-keras)"
-    assert said in orch("up", "script.py", "--strategy", "none", check=0).err
+    said = orch("up", "script.py", "--strategy", "none", check=0).err
+    assert "script.py:3: Keras 3 has no tf.keras.optimizers.legacy: Keras 3 has the same optimizers without `legacy`" in said
+    assert "; --keras legacy runs with Keras 2 (tf-keras)\n" in said
+
+
+@pytest.mark.tensorflow
+def test_fit_of_keras_3_with_parameter_servers_is_refused(orch: Orch, script: Callable[..., Path], python_without_keras_2: Path) -> None:
+    script(f"{BUILT}model.fit(d)")
+    problem = "script.py:5: fit() of Keras 3 cannot work under ParameterServerStrategy: --keras legacy runs with Keras 2 (tf-keras)"
+    assert f"{problem}; or write" in orch("up", "script.py", "--ps", "1", check=2).err
+    install = f", after {python_without_keras_2} -m pip install --no-deps 'tf-keras~="
+    assert f"{problem}{install}" in orch("up", "script.py", "--ps", "1", "--python", python_without_keras_2, check=2).err
+
+
+@pytest.mark.tensorflow
+def test_a_script_that_takes_keras_2_by_itself_gets_all_of_it(orch: Orch, script: Callable[..., Path]) -> None:
+    """Forked from what had imported TensorFlow with Keras 3, it got `tf.keras` from the one and `tensorflow.keras` from the other."""
+    script("""
+        import os
+        os.environ["TF_USE_LEGACY_KERAS"] = "1"
+        import tensorflow as tf
+        from tensorflow.keras import layers
+        print("modules", tf.keras.layers.Dense.__module__, layers.Dense.__module__)
+    """)
+    done = orch("up", "script.py", "--strategy", "none", check=0)
+    assert "modules tf_keras.src.layers.core.dense tf_keras.src.layers.core.dense\n" in done.out
+    assert "script.py sets TF_USE_LEGACY_KERAS, so each task" in done.err

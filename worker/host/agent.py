@@ -153,12 +153,14 @@ class Agent:
         if hello.compare and not problems:
             problems, differences = compare(hello.compare, hello.cwd)
             notes += differences
+        sets_keras = False
         if is_wanted and not problems:
-            notes += programs.find_keras_2(hello.programs, hello.cwd, hello.search_envs)
+            problems, likely, sets_keras = programs.look_at_keras(hello.programs, hello.cwd, hello.search_envs, hello.no_fit_under)
+            notes += likely
         tensorflow = look.find_tensorflow(hello.search_envs, hello.cwd) if hello.word or hello.lost_after_s is not None else None
         if tensorflow == "" and is_wanted:
             problems.append(f"there is no TensorFlow for {sys.executable}: pip install it there, or choose another Python with python:")
-        warms_up = is_wanted and not (trouble or problems)
+        warms_up = is_wanted and not (trouble or problems or sets_keras)
         facts = contract.Facts(
             pid=os.getpid(),
             python=sys.executable,

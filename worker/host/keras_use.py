@@ -5,24 +5,14 @@ Source is read by syntax and never run, so that only what is sure is said: names
 
 from __future__ import annotations
 
-import ast
+import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 from ..keras_settings import LEGACY, install_keras_2, is_legacy
 from . import look
 from .import_path import import_path
-
-_GONE = {
-    "optimizers.legacy": "tf.keras.optimizers.legacy",
-    "callbacks.experimental": "tf.keras.callbacks.experimental",
-    "preprocessing.text": "tf.keras.preprocessing.text",
-    "wrappers.scikit_learn": "tf.keras.wrappers.scikit_learn",
-    "backend.set_session": "tf.keras.backend.set_session",
-    "estimator.model_to_estimator": "tf.keras.estimator",
-}
-"""The ends of names that only Keras 2 has, and the names as users know them."""
-_METHODS = ("fit_generator", "evaluate_generator", "predict_generator")
+from .keras_source import UNKNOWN, Source
 
 
 def find_problem(env: Mapping[str, str], cwd: str) -> str | None:
@@ -39,40 +29,55 @@ def find_problem(env: Mapping[str, str], cwd: str) -> str | None:
     return f"Keras 2 is asked for ({LEGACY}={env[LEGACY]}), and tf-keras is not installed for {sys.executable}: {install}"
 
 
-def find_keras_2(sources: Iterable[tuple[str, ast.AST]]) -> Iterator[tuple[str, int, str]]:
-    """What only Keras 2 has, the first of it in each of these files: the path, the line and the name."""
-    for path, tree in sources:
-        found = sorted(_uses(tree)) if imports_keras(tree) else []
-        if found:
-            yield path, *found[0]
+def find_keras_2(path: str, source: Source, remedy: Callable[[bool], str]) -> str:
+    """What only Keras 2 has, the first of it in this file: a sentence; empty: nothing."""
+    from ..keras_2 import GONE
+
+    patterns = [(re.compile(gone.use), gone) for gone in GONE]
+    found = sorted(
+        (line, use, gone.instead)
+        for line, use in set(source.uses() if source.imports_keras else ())
+        for gone in [next((gone for pattern, gone in patterns if pattern.fullmatch(use)), None)]
+        if gone is not None
+    )
+    if not found:
+        return ""
+    line, use, instead = found[0]
+    more = f" (and so on: {len(lines)} lines)" if len(lines := {line for line, _, _ in found}) > 1 else ""
+    return f"{path}:{line}: Keras 3 has no {_show(use)}{more}: {instead}; {remedy(use.startswith('keras.') or _is_unknown(source, use))}"
 
 
-def imports_keras(tree: ast.AST) -> bool:
-    """Whether a file imports Keras, or TensorFlow, which brings it."""
-    for node in ast.walk(tree):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        if any(name.partition(".")[0] in ("keras", "tensorflow") for name in names):
-            return True
-    return False
+def _is_unknown(source: Source, use: str) -> bool:
+    return use.startswith(UNKNOWN) and source.imports_keras_itself
 
 
-def _uses(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute):
-            name = _dotted(node)
-            for end, shown in _GONE.items():
-                if name.endswith(f".{end}"):
-                    yield node.lineno, shown
-            if node.attr in _METHODS:
-                yield node.lineno, f"{node.attr}()"
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            for end, shown in _GONE.items():
-                if any(f"{node.module}.{alias.name}".endswith(end) and "keras" in node.module for alias in node.names):
-                    yield node.lineno, shown
+def _show(use: str) -> str:
+    """A use as its user knows it."""
+    owner, of, what = use.rpartition("().")
+    return f"{what} of {owner}" if of else what.removeprefix(f"{UNKNOWN}.")
 
 
-def _dotted(node: ast.AST) -> str:
-    if isinstance(node, ast.Attribute):
-        return f"{_dotted(node.value)}.{node.attr}"
-    return node.id if isinstance(node, ast.Name) else ""
+def describe_keras_2(env: Mapping[str, str], cwd: str) -> Callable[[bool], str]:
+    """How to run with Keras 2, for a sentence; asked with whether the file imports ``keras`` itself, which stays Keras 3."""
+    is_there = import_path(env, cwd).find("tf_keras", cwd) is not None
+    after = "" if is_there else f", after {install_keras_2(sys.executable, look.find_tensorflow([env], cwd) or '')}"
+
+    def describe(itself: bool) -> str:
+        how = "import tf_keras in place of keras, which" if itself else "--keras legacy"
+        return f"{how} runs with Keras 2 (tf-keras){after}"
+
+    return describe
+
+
+def find_loops(path: str, source: Source, strategy: str, remedy: Callable[[bool], str]) -> tuple[str, bool]:
+    """Where a model is trained by what Keras 3 cannot do under this strategy: a sentence, and whether that is certain; empty: nowhere."""
+    certain = source.certain_loop(strategy)
+    found = certain or min(source.loops(), default=None)
+    if found is None:
+        return "", False
+    line, name = found
+    how = remedy(source.imports_keras_itself)
+    return (
+        f"{path}:{line}: {name}() of Keras 3 cannot work under {strategy}: {how}; or write the training loop yourself",
+        certain is not None,
+    )

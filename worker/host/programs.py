@@ -16,6 +16,7 @@ from ..contract import Program, TemplateOrder
 from ..keras_settings import is_legacy
 from . import keras_use, look
 from .import_path import import_path, python_path
+from .keras_source import Source
 
 MAX_CHECKED = 16 * 1024 * 1024
 """A script of this length or more is not looked into, only run."""
@@ -27,7 +28,7 @@ def find_problems(programs: Sequence[Program], cwd: str, envs: Sequence[Mapping[
         return [f"the working directory {cwd!r} does not exist"]
     found = [_find_problem(program, cwd, envs) for program in programs]
     missing = [keras_use.find_problem(env, cwd) for env in envs]
-    if all(missing) and any(keras_use.imports_keras(tree) for program in programs for _, tree in _sources(program, cwd, envs[0])):
+    if all(missing) and any(Source(tree).imports_keras for program in programs for _, tree in _sources(program, cwd, envs[0])):
         found += missing
     return list(dict.fromkeys(problem for problem in found if problem))
 
@@ -50,16 +51,34 @@ _OWN_CLUSTER = re.compile(
 )
 
 
-def find_keras_2(programs: Iterable[Program], cwd: str, envs: Sequence[Mapping[str, str]]) -> list[str]:
-    """What only Keras 2 has in these programs, where a task takes Keras 3: a sentence for each file."""
-    if all(is_legacy({**os.environ, **env}) for env in envs):
-        return []
-    sources = [source for program in programs for source in _sources(program, cwd, envs[0])]
-    found = [
-        f"{os.path.relpath(path, cwd)}:{line}: only Keras 2 has {name}; --keras legacy runs with Keras 2 (tf-keras)"
-        for path, line, name in keras_use.find_keras_2(sources)
-    ]
-    return list(dict.fromkeys(found))
+def look_at_keras(
+    programs: Iterable[Program], cwd: str, envs: Sequence[Mapping[str, str]], no_fit_under: str
+) -> tuple[list[str], list[str], bool]:
+    """What will be wrong with Keras for sure, what likely, a sentence each, and whether a program sets the variable that chooses Keras.
+
+    `no_fit_under`: the class of the run's strategy, if `fit` of Keras 3 cannot work under it.
+    """
+    full = [{**os.environ, **env} for env in envs]
+    if all(map(is_legacy, full)):
+        return [], [], False
+    sources = [(os.path.relpath(path, cwd), Source(tree)) for one in programs for path, tree in _sources(one, cwd, envs[0])]
+    own = next((path for path, source in sources if source.sets_keras), "")
+    if own:
+        return (
+            [],
+            [f"{own} sets TF_USE_LEGACY_KERAS, so each task imports TensorFlow by itself; with --keras legacy they start faster"],
+            True,
+        )
+    certain: list[str] = []
+    likely: list[str] = []
+    remedy = keras_use.describe_keras_2(envs[0], cwd)
+    for path, source in sources:
+        if source.imports_keras_2:
+            continue
+        fits, is_certain = keras_use.find_loops(path, source, no_fit_under, remedy) if no_fit_under else ("", False)
+        (certain if is_certain and not any(map(is_legacy, full)) else likely).append(fits)
+        likely.append(keras_use.find_keras_2(path, source, remedy))
+    return [*filter(None, dict.fromkeys(certain))], [*filter(None, dict.fromkeys(likely))], False
 
 
 def needs_template(template: TemplateOrder, programs: Iterable[Program], cwd: str) -> bool:

@@ -1,0 +1,193 @@
+"""The table of what only Keras 2 has, held against both: each example fails with Keras 3 and works with Keras 2, and both are foreseen.
+
+Also the bars of both, which the console shows once.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.model import remedies
+from orchestrator.model.cluster import TaskStatus
+from orchestrator.record.logs import LogView
+from worker.contract import Evidence, Failure, from_json
+from worker.host import keras_use
+from worker.host.keras_source import Source
+from worker.keras_2 import GONE, Gone
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600)]
+
+MODEL = "import numpy as np; x, y = np.ones((2, 2)), np.ones((2, 1)); m = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(2,))])"
+COMPILED = f"{MODEL}; m.compile('sgd', 'mse'); m"
+EXAMPLES = (
+    "tf.keras.optimizers.legacy.SGD(0.1)",
+    "from tensorflow.keras.optimizers import legacy; legacy.Adam()",
+    "import keras.optimizers; keras.optimizers.legacy.Adam(0.1)",
+    "tf.keras.utils.experimental.DatasetCreator(lambda context: None)",
+    "tf.keras.utils.SidecarEvaluator",
+    "tf.keras.callbacks.experimental.BackupAndRestore(backup_dir='x')",
+    "tf.keras.layers.experimental.preprocessing.Rescaling(1 / 255)",
+    "from tensorflow.keras.layers.experimental import preprocessing",
+    "tf.keras.optimizers.experimental.Adam(0.1)",
+    "tf.keras.experimental.LinearModel()",
+    "tf.keras.experimental.CosineDecay(0.1, 10)",
+    "tf.keras.losses.mean_squared_error([1.], [1.])",
+    "tf.keras.metrics.kl_divergence",
+    "from tensorflow.keras import backend as K; K.learning_phase()",
+    "tf.keras.backend.function",
+    "tf.compat.v1.keras.backend.set_session",
+    "import keras.backend as K; K.mean",
+    "from keras.preprocessing.text import Tokenizer",
+    "import keras; keras.preprocessing.image.ImageDataGenerator()",
+    "import keras; keras.losses.Reduction",
+    "tf.keras.layers.DenseFeatures([tf.feature_column.numeric_column('a')])",
+    "tf.keras.layers.LocallyConnected1D(2, 2)",
+    "tf.keras.metrics.MeanTensor()",
+    "tf.keras.models.model_from_config",
+    "tf.keras.applications.RegNetX002",
+    "tf.keras.applications.ResNetRS50",
+    "tf.keras.utils.OrderedEnqueuer",
+    "tf.keras.constraints.RadialConstraint()",
+    "tf.keras.callbacks.BaseLogger()",
+    "loss = tf.keras.metrics.Mean(); loss.reset_states()",
+    f"{MODEL}; m.reset_states()",
+    "optimizer = tf.keras.optimizers.Adam(0.1); optimizer.lr",
+    "optimizer = tf.keras.optimizers.SGD(0.1); v = tf.Variable(1.0); optimizer.minimize(lambda: v * v, [v])",
+    f"{COMPILED}.optimizer.lr",
+    f"{COMPILED}.fit_generator(iter([(x, y)] * 2), steps_per_epoch=1)",
+    f"{COMPILED}.evaluate_generator(iter([(x, y)] * 2), steps=1)",
+    f"{COMPILED}.predict_generator(iter([x] * 2), steps=1)",
+    "o = tf.keras.mixed_precision.LossScaleOptimizer(tf.keras.optimizers.SGD(0.1)); o.get_scaled_loss(tf.constant(1.0))",
+    "tf.keras.optimizers.Adam(lr=0.1)",
+    f"{MODEL}; m.compile('sgd', 'mse', sample_weight_mode=None)",
+    f"{MODEL}; m.compile('sgd', 'mse', experimental_run_tf_function=False)",
+    f"{MODEL}; m.compile('sgd', 'mse', experimental_steps_per_execution=5)",
+    f"{COMPILED}.fit(x, y, workers=2)",
+    f"{COMPILED}.evaluate(x, y, use_multiprocessing=False)",
+    f"{COMPILED}.predict(x, max_queue_size=5)",
+    f"{COMPILED}.train_on_batch(x, y, reset_metrics=True)",
+    "tf.keras.callbacks.ModelCheckpoint('w.keras', period=2)",
+    "tf.keras.callbacks.TensorBoard('logs', write_grads=True)",
+    "tf.keras.layers.Dense(2, batch_input_shape=(None, 2))",
+    "tf.keras.layers.BatchNormalization(fused=False)",
+    "tf.keras.layers.LSTM(2, time_major=True)",
+    "tf.keras.losses.MeanSquaredError(reduction='auto')",
+    f"{MODEL}; m.save_weights('weights')",
+    f"{MODEL}; m.save_weights(os.path.join('d', 'weights.h5'))",
+    "tf.keras.callbacks.ModelCheckpoint('ck-{epoch}', save_weights_only=True)",
+    "tf.keras.callbacks.ModelCheckpoint(filepath='a' + 'ck-{epoch}')",
+    f"{MODEL}; m.save('directory')",
+    f"{COMPILED}.save('directory', save_format='tf')",
+    f"{MODEL}; m.save_weights('w.weights.h5', save_format='h5')",
+    f"{MODEL}; tf.keras.models.save_model(m, 'directory')",
+    f"{MODEL}; name = 'd/m'; legacy and m.save(name); m.load_weights('d/m')",
+)
+FINE = (
+    "import numpy as np; np.save('x', np.ones(2))",
+    "tf.train.Checkpoint().save('x')",
+    "tf.keras.layers.LSTM(2, stateful=True).reset_states",
+    "tf.keras.preprocessing.text.Tokenizer()",
+    "tf.keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)",
+    "tf.keras.callbacks.ModelCheckpoint('ck-{epoch}.weights.h5', save_weights_only=True)",
+    "tf.keras.callbacks.ModelCheckpoint('ck-{epoch}' + '.keras', save_weights_only=False)",
+    f"{COMPILED}.save('m.keras'); m.save_weights('m.weights.h5'); m.load_weights('m.weights.h5'); tf.keras.models.load_model('m.keras')",
+    f"{COMPILED}.fit(x, y, epochs=1, batch_size=2)",
+)
+# Each example in a fork of one import, so that what one of them leaves behind does not reach the next.
+RUN = """
+import json, os, sys
+import tensorflow as tf
+from worker.task import failure
+legacy = os.environ["TF_USE_LEGACY_KERAS"] == "1"
+top = os.getcwd()
+for number, example in enumerate(json.load(open("../examples.json"))):
+    os.mkdir(str(number))
+    if os.fork() == 0:
+        os.chdir(str(number))
+        os.mkdir("d")
+        out = os.open("out", os.O_WRONLY | os.O_CREAT)
+        os.dup2(out, 1)
+        if legacy:
+            example = example.replace("import keras; ", "import tf_keras as keras; ").replace("from keras.", "from tf_keras.")
+            example = example.replace("import keras.optimizers;", "import tf_keras as keras;").replace("import keras.", "import tf_keras.")
+        try:
+            exec(example, {"tf": tf, "os": os, "legacy": legacy})
+        except BaseException as error:
+            failure.record(error, os.path.join(top, str(number)))
+        sys.stdout.flush()
+        os._exit(0)
+    os.wait()
+"""
+BARS = f"{COMPILED}.fit(x, y, epochs=2, batch_size=1); m.fit(x, y, epochs=2, verbose=2); m.evaluate(x, y); m.predict(x); print('mine')"
+ALL = (*EXAMPLES, *FINE, BARS)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """What Keras 3 and Keras 2 made of all examples, both at once."""
+    top = tmp_path_factory.mktemp("keras")
+    (top / "examples.json").write_text(json.dumps(ALL))
+    running = {}
+    for name, legacy in (("3", "0"), ("2", "1")):
+        (top / name).mkdir()
+        root = str(Path(__file__).parents[2])
+        env = {**os.environ, "PYTHONPATH": root, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": legacy, "PYTHONUTF8": "1"}
+        running[name] = subprocess.Popen([sys.executable, "-c", RUN], cwd=top / name, env=env, stderr=subprocess.DEVNULL)
+    assert [process.wait(timeout=500) for process in running.values()] == [0, 0]
+    return {name: top / name for name in running}
+
+
+def failure_of(directory: Path, example: str) -> Failure | None:
+    path = directory / str(ALL.index(example)) / "error.json"
+    return from_json(Failure, json.loads(path.read_text())) if path.exists() else None
+
+
+def said_before(example: str) -> str:
+    source = Source(ast.parse(f"import tensorflow as tf, os\n{example}"))
+    return keras_use.find_keras_2("train.py", source, lambda itself: "REMEDY")
+
+
+def rows_of(text: str) -> set[Gone]:
+    return {gone for gone in GONE if gone.instead in text}
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_what_is_only_keras_2s_is_named_before_the_start_and_after_the_failure(runs: dict[str, Path], example: str) -> None:
+    assert failure_of(runs["2"], example) is None
+    failure = failure_of(runs["3"], example)
+    assert failure is not None
+    before = said_before(example)
+    task = TaskStatus("worker-0", "a", code=1, failure=failure, evidence=Evidence(python="/py", tensorflow="2.21.0"))
+    after = remedies.find(task)
+    assert before.startswith("train.py:2: Keras 3 has no ")
+    assert rows_of(before) & rows_of(after), (before, after, failure.message)
+    assert "or use Keras 2: /py -m pip install --no-deps 'tf-keras~=2.21.0', and --keras legacy" in after
+
+
+@pytest.mark.parametrize("example", FINE)
+def test_what_keras_3_has_is_not_named(runs: dict[str, Path], example: str) -> None:
+    assert failure_of(runs["3"], example) is None
+    assert said_before(example) == ""
+
+
+def test_each_row_has_an_example() -> None:
+    named = {gone for example in EXAMPLES for gone in rows_of(said_before(example))}
+    assert [gone.use for gone in GONE if gone not in named] == []
+
+
+@pytest.mark.parametrize("keras", ["2", "3"])
+def test_real_bars_are_shown_once(runs: dict[str, Path], keras: str) -> None:
+    written = (runs[keras] / str(ALL.index(BARS)) / "out").read_bytes()
+    shown = LogView(["worker-0", "worker-1"], behind=["worker-1"]).render("worker-1", "stdout", written)
+    assert shown == "worker-1 | mine\n"
+    chief = LogView(["worker-0"]).render("worker-0", "stdout", written)
+    assert len(re.findall(r"\| Epoch \d/2\n", chief)) == 4
+    assert len(re.findall(r"/step", chief)) == 6

@@ -1,0 +1,216 @@
+"""How a file of Python uses Keras, by its syntax alone: nothing is imported or run, and what is not sure is not said.
+
+A use is a text: a full name (``tf.keras.layers.Dense``), in which ``tf.keras.Sequential()`` stands for an object that was seen to be made
+by that, and ``?`` for one of which nothing is known; and what it is called with, ``tf.keras.optimizers.Adam(lr=)``, a text as it is
+(``?.save_weights('name')``).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+UNKNOWN = "?"
+MODEL = "tf.keras.Model()"
+_MODELS = frozenset(
+    f"{root}.{name}()" for root in ("tf.keras", "keras") for name in ("Sequential", "Model", "models.Sequential", "models.Model")
+)
+_TELLING = {"epochs", "steps_per_epoch", "validation_data", "validation_steps", "callbacks"}
+"""Arguments of Keras's `fit` that those of other libraries do not have."""
+_LOOPS = ("fit", "evaluate", "predict")
+_ENDS = {"exit", "_exit", "quit", "abort"}
+
+
+class Source:
+    """One file."""
+
+    def __init__(self, tree: ast.AST) -> None:
+        self._tree = tree
+        self._scopes: dict[ast.AST, ast.AST | None] = dict(_scopes(tree, None))
+        """The function that each node is in."""
+        self._names: dict[tuple[ast.AST | None, str], str] = {}
+        """What is imported, and what is made of that: by the function, and the name or the text of an attribute such as ``self.loss``."""
+        self._functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        self._made: dict[str, str] = {}
+        """What the functions and classes of this file make."""
+        self.imports_keras = self.imports_keras_itself = self.imports_keras_2 = self.sets_keras = False
+        for node in ast.walk(tree):
+            self._take_import(node)
+            if isinstance(node, ast.Constant) and node.value == "TF_USE_LEGACY_KERAS":
+                self.sets_keras = True
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and any(f"{self.text(base)}()" in _MODELS for base in node.bases):
+                self._made[node.name] = MODEL
+        self._imported = dict(self._names)
+        for _ in range(2):  # what is made of what is made
+            self._take_assignments()
+
+    def _take_import(self, node: ast.AST) -> None:
+        if isinstance(node, ast.Import):
+            found = {alias.asname or alias.name.partition(".")[0]: alias.name if alias.asname else "" for alias in node.names}
+            found = {name: whole or name for name, whole in found.items()}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found = {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+        else:
+            return
+        for name, whole in found.items():
+            top, _, rest = whole.partition(".")
+            self.imports_keras |= top in ("keras", "tensorflow")
+            self.imports_keras_itself |= top == "keras"
+            self.imports_keras_2 |= top == "tf_keras"
+            self._names[None, name] = ".".join(filter(None, ("tf" if top == "tensorflow" else top, rest)))
+
+    def _take_assignments(self) -> None:
+        made: dict[tuple[ast.AST | None, str], set[str]] = {(None, name): {whole} for (_, name), whole in self._imported.items()}
+        for node in ast.walk(self._tree):
+            for target, value in _bindings(node):
+                made.setdefault(self._key(target), set()).add(UNKNOWN if value is None else self.text(value))
+        self._names = {key: _only(texts) for key, texts in made.items()}
+        for name, function in self._functions.items():
+            values = [node.value for node in ast.walk(function) if isinstance(node, ast.Return) and node.value is not None]
+            self._made[name] = _only({self.text(value) for value in values})
+
+    def _key(self, target: ast.AST) -> tuple[ast.AST | None, str]:
+        name = target.arg if isinstance(target, ast.arg) else ast.unparse(target)
+        return None if "." in name else self._scopes.get(target), name
+
+    def text(self, node: ast.AST) -> str:
+        """What an expression stands for."""
+        if isinstance(node, ast.Name):
+            scope, name = self._key(node)
+            return self._names.get((scope, name)) or self._names.get((None, name), UNKNOWN)
+        if isinstance(node, ast.Attribute):
+            known = self._names.get(self._key(node), UNKNOWN) if isinstance(node.value, ast.Name) else UNKNOWN
+            return f"{self.text(node.value)}.{node.attr}" if known == UNKNOWN else known
+        if isinstance(node, ast.Call):
+            made = self._made.get(node.func.id) if isinstance(node.func, ast.Name) else None
+            return made or f"{self.text(node.func)}()"
+        return UNKNOWN
+
+    def uses(self) -> Iterator[tuple[int, str]]:
+        """Everything that may be Keras's: the line and the use."""
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.Attribute):
+                yield node.lineno, self.text(node)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                module = f"tf{node.module[len('tensorflow') :]}" if node.module.partition(".")[0] == "tensorflow" else node.module
+                for alias in node.names:
+                    yield node.lineno, f"{module}.{alias.name}"
+            elif isinstance(node, ast.Call):
+                yield from ((node.lineno, f"{self.text(node.func)}({argument})") for argument in _arguments(node))
+
+    # --- fit ---------------------------------------------------------------------------------------
+
+    def loops(self) -> Iterator[tuple[int, str]]:
+        """Each call of `fit`, `evaluate` or `predict` of a Keras model: the line, and which it is."""
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.Call) and (name := self._loop(node)):
+                yield node.lineno, name
+
+    def _loop(self, call: ast.Call) -> str:
+        if not isinstance(call.func, ast.Attribute) or call.func.attr not in _LOOPS:
+            return ""
+        is_telling = self.imports_keras and not _TELLING.isdisjoint(word.arg or "" for word in call.keywords)
+        return call.func.attr if is_telling or self.text(call.func.value) in _MODELS else ""
+
+    def certain_loop(self, strategy: str) -> tuple[int, str] | None:
+        """The first such call that is made for sure, of a model for sure, which is made in the scope of the strategy with this class.
+
+        For sure: on the way through the program that no condition, loop or function that may not be called has a part in.
+        """
+        in_scope: set[str] = set()
+        for node, scope in self._way(getattr(self._tree, "body", []), UNKNOWN, set()):
+            if isinstance(node, ast.Assign) and scope.endswith(f".{strategy}()") and self.text(node.value) in _MODELS:
+                in_scope |= {ast.unparse(target) for target in node.targets}
+            value = node.value if isinstance(node, (ast.Assign, ast.Expr)) else None
+            if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+                owner = value.func.value
+                if value.func.attr in _LOOPS and ast.unparse(owner) in in_scope and self.text(owner) in _MODELS:
+                    return value.lineno, value.func.attr
+        return None
+
+    def _way(self, body: list[ast.stmt], scope: str, inside: set[str]) -> Iterator[tuple[ast.stmt, str]]:
+        """The statements that are surely run, each with what is known of the strategy in whose scope that is."""
+        for node in body:
+            if isinstance(node, ast.With):
+                within = next((self.text(item.context_expr) for item in node.items), UNKNOWN)
+                yield from self._way(node.body, within.removesuffix(".scope()") if within.endswith(".scope()") else scope, inside)
+            elif isinstance(node, ast.If) and not node.orelse and ast.unparse(node.test) == "__name__ == '__main__'":
+                yield from self._way(node.body, scope, inside)
+            elif isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)):
+                continue
+            elif isinstance(node, (ast.Assign, ast.Expr, ast.AnnAssign, ast.AugAssign)):
+                yield node, scope
+                if _may_end(node):
+                    return
+                name = node.value.func.id if isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name) else ""
+                if name in self._functions and name not in inside:
+                    yield from self._way(self._functions[name].body, scope, inside | {name})
+            elif _may_end(node):
+                return
+
+
+def _scopes(node: ast.AST, function: ast.AST | None) -> Iterator[tuple[ast.AST, ast.AST | None]]:
+    for child in ast.iter_child_nodes(node):
+        yield child, function
+        yield from _scopes(child, child if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) else function)
+
+
+def _bindings(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST | None]]:
+    """What a node binds, and to what; None: to something that is not looked into."""
+    if isinstance(node, ast.Assign):
+        yield from ((target, node.value) for target in node.targets if not isinstance(target, (ast.Tuple, ast.List)))
+        yield from ((part, None) for target in node.targets if isinstance(target, (ast.Tuple, ast.List)) for part in target.elts)
+    elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
+        yield node.target, node.value
+    elif isinstance(node, (ast.For, ast.comprehension, ast.AugAssign)):
+        yield node.target, None
+    elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+        yield node.optional_vars, None
+    elif isinstance(node, ast.arg):
+        yield node, None
+
+
+def _only(texts: set[str]) -> str:
+    return next(iter(texts)) if len(texts) == 1 else UNKNOWN
+
+
+def _may_end(node: ast.stmt) -> bool:
+    """Whether the way may end here: a return, a raise or an exit."""
+    for part in ast.walk(node):
+        if isinstance(part, (ast.Return, ast.Raise)):
+            return True
+        if isinstance(part, ast.Call) and (getattr(part.func, "attr", "") or getattr(part.func, "id", "")) in _ENDS:
+            return True
+    return False
+
+
+def _arguments(call: ast.Call) -> Iterator[str]:
+    """What a call is given, as far as it matters: names, short texts, and the end of what seems to be the name of a file."""
+    given = {word.arg: word.value for word in call.keywords}
+    weights = getattr(given.get("save_weights_only"), "value", False if "save_weights_only" not in given else None)
+    for word in call.keywords:
+        if word.arg == "filepath":
+            yield from _file(word.value, weights)
+        elif word.arg:
+            yield f"{word.arg}={_quoted(word.value)}" if word.arg in ("reduction", "save_format") else f"{word.arg}="
+    for value in call.args[:2]:
+        yield from _file(value, weights)
+
+
+def _quoted(node: ast.AST) -> str:
+    return repr(node.value) if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def _file(node: ast.AST, weights: object) -> Iterator[str]:
+    """A file's name, as far as its end is written there. `weights`: whether only weights are saved; None: that is not known."""
+    if weights is None:
+        return
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Div)):
+        yield from _file(node.right, weights)
+    elif isinstance(node, ast.JoinedStr) and node.values:
+        yield from _file(node.values[-1], weights)
+    elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("path.join") and node.args:
+        yield from _file(node.args[-1], weights)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isprintable():
+        yield f"'{node.value}'" + (", save_weights_only=True" if weights else "")
