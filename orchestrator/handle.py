@@ -203,7 +203,8 @@ class Run:
             with contextlib.suppress(ValueError):
                 values: dict[str, Any] = json.loads(line)
                 values.pop("at", None)
-                return values
+                if task_files.INPUT not in values:
+                    return values
         return status.report
 
     @property

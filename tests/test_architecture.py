@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # A module belongs to the longest name that fits it; the name must be listed.
 MODEL = (
     *("orchestrator.model", "orchestrator.errors", "worker.contract", "worker.input_settings", "worker.keras_settings"),
-    *("worker.keras_2", "worker.partition", "worker.task_environment", "worker.tpu_settings"),
+    *("worker.keras_2", "worker.partition", "worker.task_environment", "worker.task_files", "worker.tpu_settings"),
 )
 PLACES = ("orchestrator.backends", "orchestrator.record", "worker.clock", *MODEL)
 # What judges and counts, of the room that asks questions; its other modules read files and start processes.

@@ -14,9 +14,11 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Any, Literal, get_args
 
-from .codec import Between, Count, Moment, OsText, Port, Positive, Seconds, Size
+from .codec import Between, Count, Moment, OsText, Port, Positive
 from .codec import ContractError as ContractError
 from .codec import ExitCode as ExitCode
+from .codec import Seconds as Seconds
+from .codec import Size as Size
 from .codec import from_json as from_json
 from .codec import to_json as to_json
 from .collective_settings import CollectiveSettings as CollectiveSettings

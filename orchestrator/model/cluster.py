@@ -17,7 +17,7 @@ from dataclasses import field
 from enum import Enum
 from typing import Any
 
-from worker.contract import PREPARE, Evidence, Failure
+from worker.contract import PREPARE, Evidence, Failure, Seconds, Size
 from worker.records import dataclass
 
 from .spec import Restart, trains
@@ -35,6 +35,8 @@ class TaskState(str, Enum):
     LOST = "lost"
 
 
+INPUT_WATCHED_S = 5.0
+"""So many seconds must have been watched before a share of them says anything: the first steps wait for buffers to fill."""
 ENDED = frozenset({TaskState.SUCCEEDED, TaskState.FAILED, TaskState.STOPPED, TaskState.LOST})
 
 
@@ -60,6 +62,33 @@ class Outcome(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class InputCounts:
+    """What one task was given of its distributed datasets, in its attempt. The tuples have a place for each of its replicas.
+
+    `steps`: how often it was given a batch for each replica, empty ones included; `batches`: those that were not empty. `bytes`: as the
+    tensors lie in memory; texts are left out. `seconds`: of the time in which there were steps, as far as it was watched;
+    `waiting_s`: what the task waited for input in them.
+    """
+
+    steps: Size
+    batches: tuple[Size, ...]
+    elements: tuple[Size, ...]
+    bytes: tuple[Size, ...]
+    seconds: Seconds = 0.0
+    waiting_s: Seconds = 0.0
+
+    @property
+    def waiting(self) -> float:
+        """The share of the time that the task waited for input."""
+        return min(1.0, self.waiting_s / self.seconds) if self.seconds else 0.0
+
+    @property
+    def can_tell_waiting(self) -> bool:
+        """Whether `waiting` was watched for long enough to say anything."""
+        return self.seconds >= INPUT_WATCHED_S
+
+
+@dataclass(frozen=True, slots=True)
 class TaskStatus:
     """One task, in its latest attempt. Times are seconds since the epoch.
 
@@ -81,6 +110,7 @@ class TaskStatus:
     waiting: str = ""
     report: Mapping[str, Any] = field(default_factory=dict)
     reported_at: float | None = None
+    input: InputCounts | None = None
     failure: Failure | None = None
     restart_at: float | None = None
     step_before: float | None = None
@@ -175,7 +205,8 @@ class PastAttempt:
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The end of a run. `attempt`: its last. `past`: the failures before; `gave_up`: why this one was not followed by another start;
-    `remains`: processes that are still there, because not even SIGKILL has ended them, in words; `warning`: what is odd about a success."""
+    `remains`: processes that are still there, because not even SIGKILL has ended them, in words; `warning`: what is odd about a success.
+    `input`: what the training tasks have read, by name; `remarks`: what is odd about that, a line each."""
 
     outcome: Outcome
     exit_code: int
@@ -187,6 +218,8 @@ class Verdict:
     gave_up: str = ""
     remains: tuple[str, ...] = ()
     warning: str = ""
+    input: Mapping[str, InputCounts] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

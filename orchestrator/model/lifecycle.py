@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from worker.task_files import INPUT
+
 from ..errors import BROKEN, DEADLINE
-from . import blame, counts, deadlines, formation, restarts
+from . import blame, counts, deadlines, formation, input_counts, restarts
 from .cluster import Cause, Cluster, Outcome, Phase, Policy, TaskState, TaskStatus, Verdict
 from .events import (
     Action,
@@ -118,9 +120,11 @@ def _is_stale(cluster: Cluster, event: Event) -> bool:
 
 
 def _on_report(cluster: Cluster, event: TaskReported) -> Cluster:
-    cluster = counts.update(cluster, event.task, report=event.values, reported_at=event.at)
+    values = dict(event.values)
+    found = input_counts.read(values.pop(INPUT)) if INPUT in values else cluster.tasks[event.task].input
+    cluster = counts.update(cluster, event.task, report=values, reported_at=event.at, input=found)
     reached = cluster.reached
-    step = event.values.get("step")
+    step = values.get("step")
     # A bool is a number in Python, and NaN compares with nothing.
     if isinstance(step, (int, float)) and not isinstance(step, bool) and step == step:
         reached = step if reached is None else max(reached, step)
@@ -292,6 +296,8 @@ def _finish_if_empty(cluster: Cluster, at: float) -> tuple[Cluster, tuple[Action
         return replace(cluster, phase=Phase.RESTARTING, resume_at=at + pause, past=past), ()
     gave_up = restarts.explain_end(cluster.policy.restart, restarts.relevant(past)) if cluster.again else ""
     verdict = replace(ending, ended_at=max(at, cluster.started_at), past=cluster.past, gave_up=gave_up, remains=cluster.remains)
+    read = {task.name: task.input for task in cluster.tasks.values() if task.trains and task.input is not None}
+    verdict = replace(verdict, input=read, remarks=input_counts.judge(read))
     if verdict.outcome is Outcome.SUCCEEDED and cluster.policy.opens_ports:
         verdict = replace(verdict, warning=formation.describe_unformed(cluster))
     return replace(cluster, phase=Phase.DONE, verdict=verdict), (Finish(verdict),)

@@ -103,6 +103,17 @@ REMEDIES = (
         f"Keras 3 has no such name; if it is one of Keras 2's, take what Keras 3 has in its place, {_USE_KERAS_2}",
     ),
     Remedy(
+        "InvalidArgumentError",
+        r"Could not apply FILE based sharding: the dataset only has (?P<files>\d+) file\(s\).* required (?P<workers>\d+) shards",
+        "there are fewer files ({files}) than workers ({workers}): --auto-shard data, with which each worker reads all files and keeps its "
+        "share, or at least {workers} files",
+    ),
+    Remedy(
+        "NotFoundError",
+        "Found an unshardable source dataset",
+        "this dataset reads no files that could be shared out: --auto-shard data, or leave the policy out",
+    ),
+    Remedy(
         "ModuleNotFoundError",
         r"No module named '(?P<name>tensorflow\.[^']+)'",
         "the TensorFlow in {python} has no {name}: the script is written for another release, or a file of yours is called tensorflow.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..model import input_counts
 from ..model.cluster import Cluster, TaskStatus
 from ..model.endings import describe_code
 from .columns import aligned
@@ -14,7 +15,8 @@ def table(cluster: Cluster, now: float) -> str:
     rows = [("TASK", "HOST", "STATE", "PID", "SINCE", "NOTE")]
     rows += [_row(task, now) for task in cluster.tasks.values()]
     rows = [(*row[:5], clean(" ".join(row[5].split()))) for row in rows]  # the note is what a task or an error says
-    return "\n".join(aligned(rows))
+    remarks = input_counts.judge({task.name: task.input for task in cluster.tasks.values() if task.trains and task.input})
+    return "\n".join([*aligned(rows), *(f"input: {line}" for line in remarks)])
 
 
 def _row(task: TaskStatus, now: float) -> tuple[str, str, str, str, str, str]:
@@ -24,8 +26,9 @@ def _row(task: TaskStatus, now: float) -> tuple[str, str, str, str, str, str]:
         note = describe_code(task.code, task.killed)
         if task.restart_at is not None:
             note += f"; started again in {describe_seconds(max(0.0, task.restart_at - now))}"
-    elif task.report:
+    elif task.report or task.input:
         note = " ".join(f"{key}={_short(value)}" for key, value in task.report.items())
+        note += f"  {input_counts.describe(task.input)}" if task.input else ""
     elif task.waiting and not task.has_ended:
         note = task.waiting
     age = describe_seconds(max(0.0, now - since)) if since else ""

@@ -108,7 +108,8 @@ class Task:
     def reports(self) -> list[dict[str, Any]]:
         """The values that it gave to `worker.report`, oldest first."""
         lines = "".join(_read(directory / task_files.REPORTS) for directory in self.directories).splitlines()
-        return [json.loads(line) for line in lines if line.endswith("}")][self._forgotten[1] :]
+        found = [json.loads(line) for line in lines if line.endswith("}")]
+        return [values for values in found if task_files.INPUT not in values][self._forgotten[1] :]
 
     def forget(self) -> None:
         """What it has written until now was another test's."""

@@ -312,6 +312,7 @@ EVENTS = st.one_of(
     st.builds(ev.TaskUp, NAMES, ATTEMPTS, TIMES),
     st.builds(ev.TaskWaiting, NAMES, ATTEMPTS, st.just("refused"), TIMES),
     st.builds(ev.TaskReported, NAMES, ATTEMPTS, st.just({"step": 1}), TIMES),
+    st.builds(ev.TaskReported, NAMES, ATTEMPTS, st.just({"orch_input": {"steps": 1, "batches": [1], "elements": [4], "bytes": [8]}}), TIMES),
     st.builds(ev.TaskExited, NAMES, ATTEMPTS, CODES, st.booleans(), TIMES, st.none() | st.builds(raised, TIMES)),
     st.builds(ev.TaskSwept, NAMES, ATTEMPTS, TIMES),
     st.builds(ev.HostLost, st.sampled_from(["a", "b", "c"]), st.just("gone"), TIMES),

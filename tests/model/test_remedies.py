@@ -52,6 +52,18 @@ FAILURES = [
         "likely the GPU's memory is used up",
     ),
     ("MemoryError", "", "the host's memory did not suffice"),
+    (
+        f"{TF}InvalidArgumentError",
+        "{{function_node __wrapped__IteratorGetNextAsOptional}} Could not apply FILE based sharding: the dataset only has 1 file(s), "
+        "which is not enough for the required 2 shards/workers. If you are using datasets with distribution strategy, consider [...]",
+        "there are fewer files (1) than workers (2): --auto-shard data, with which each worker reads all files and keeps its share, or at "
+        "least 2 files",
+    ),
+    (
+        f"{TF}NotFoundError",
+        "Found an unshardable source dataset: name: \"RangeDataset/_3\"",
+        "this dataset reads no files that could be shared out: --auto-shard data",
+    ),
     ("numpy._core._exceptions._ArrayMemoryError", "Unable to allocate 8.00 PiB for an array", "the host's memory did not suffice"),
     ("PermissionError", "[Errno 13] Permission denied: '/root/x'", "this user may not do that"),
     (f"{TF}UnknownError", "Could not start gRPC server", "a port was taken"),

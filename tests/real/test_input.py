@@ -160,7 +160,7 @@ UNTOUCHED = """
 import sys, tensorflow as tf
 strategy = tf.distribute.MirroredStrategy()
 print("methods", type(strategy).experimental_distribute_dataset.__code__.co_filename.endswith("distribute_lib.py"))
-print("modules", [name for name in sys.modules if "task.input" in name or "task.distribute" in name])
+print("modules", [name for name in sys.modules if "task.input_policy" in name or "task.distribute" in name])
 """
 
 
@@ -187,3 +187,88 @@ def test_by_hand(script: Callable[..., Path]) -> None:
     env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run([sys.executable, script(BY_HAND)], env=env, capture_output=True, text=True, timeout=200)
     assert done.stdout.splitlines() == ["[[0, 1, 2], [3]]", "[[0, 1, 2], [3]]", "[0, 1, 2, 3]"], done.stderr
+
+
+# --- what was read ---------------------------------------------------------------------------------
+
+SLOW = """
+import time
+import numpy as np, tensorflow as tf, worker
+strategy = worker.strategy()
+
+def slow(number):
+    time.sleep(0.12)
+    return number
+
+def make(context):
+    count = 120 if context.input_pipeline_id == 0 else 0
+    numbers = tf.data.Dataset.range(count).batch(2)
+    return numbers.map(lambda batch: tf.ensure_shape(tf.py_function(slow, [batch], tf.int64), [None]))
+
+worker.report(step=1)
+batches = iter(worker.distribute(make))
+
+@tf.function
+def step(iterator):
+    return strategy.reduce("SUM", strategy.run(tf.reduce_sum, args=(next(iterator),)), axis=None)
+
+total = sum(int(step(batches)) for _ in range(30))  # inside a tf.function
+for batch in batches:  # and in Python
+    total += int(strategy.reduce("SUM", strategy.run(tf.reduce_sum, args=(batch,)), axis=None))
+print("total", total)
+"""
+
+
+def test_a_worker_that_reads_nothing_and_a_run_that_waits_for_input_are_said(orch: Orch, script: Callable[..., Path]) -> None:
+    script(SLOW)
+    done = orch("up", "script.py", "-n", "2", "--timeout", "200", timeout=300, check=0)
+    assert f"total {sum(range(120))}" in done.out
+    said = done.out + done.err
+    assert "  input: worker-1 got 0 of 60 batches: only 1 of 2 tasks had anything to read, as with 1 file for 2 workers" in said
+    assert "% of the step is waiting for input (worker-" in said
+    tasks = json.loads(orch("ps", "--json", check=0).out)["tasks"]
+    busy, idle = (task["input"] for task in tasks)
+    assert (busy["steps"], busy["batches"], busy["elements"], busy["bytes"]) == (60, [60], [120], [960])
+    assert (idle["steps"], idle["batches"], idle["elements"], idle["bytes"]) == (60, [0], [0], [0])
+    assert busy["seconds"] >= busy["waiting_s"] > 0.5 * busy["seconds"]
+    assert [task["report"] for task in tasks] == [{"step": 1}, {"step": 1}]
+    result = json.loads(orch("wait", "--json", check=0).out)
+    assert result["input"]["worker-0"]["batches"] == [60]
+    assert len(result["remarks"]) == 2
+    assert "input: 60 batches, 120 elements, " in orch("ps", check=0).out
+
+
+FIT_ON_TWO = """
+import sys
+import numpy as np, tensorflow as tf
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+for name in ("keras", "tf_keras"):
+    keras = __import__(name)
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    model.fit(np.zeros((40, 4), "float32"), np.zeros((40, 1), "float32"), batch_size=4, epochs=2, verbose=0)
+model = None
+endless = tf.data.Dataset.from_tensors((tf.zeros([2, 4]), tf.zeros([2, 1]))).repeat()
+import keras
+
+class Stop(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        sys.exit(0)
+
+model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(endless, verbose=0, callbacks=[Stop()])
+"""
+
+
+def test_fit_of_both_kerases_is_counted_without_a_section(orch: Orch, script: Callable[..., Path]) -> None:
+    script(FIT_ON_TWO)
+    done = orch("up", "script.py", "--strategy", "mirrored", "--cpus", "2", check=0)
+    (task,) = json.loads(orch("ps", "--json", check=0).out)["tasks"]
+    found = task["input"]
+    assert found["steps"] in range(40, 44)  # Keras takes a batch to build a model
+    assert found["batches"] == [found["steps"]] * 2
+    assert found["elements"] == [2 * found["steps"]] * 2
+    assert found["bytes"] == [2 * found["steps"] * 5 * 4] * 2
+    assert "orch: input: fit() is given a dataset that repeats for ever, and no steps_per_epoch" in done.out + done.err

@@ -26,6 +26,7 @@ _IN_Q_OVERFLOW = 0x4000
 _EVENT = struct.Struct("iIII")
 _CHUNK = 256 * 1024
 _REPORTS_CHUNK = 1024 * 1024
+_INPUT = task_files.INPUT.encode()
 
 
 @dataclass(slots=True)
@@ -38,6 +39,8 @@ class TaskOutput:
     log_dir: str
     told: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STREAMS, 0))
     reports_read: int = 0
+    reported: dict[bool, dict[str, Any]] = field(default_factory=dict)
+    """The newest counts of the input (True), and the newest report of the program (False)."""
     awaits_begin: bool = False
     """Its program is Python, and has not come to its first line yet, as far as we know."""
     was_shorter: bool = False
@@ -91,7 +94,7 @@ class TaskOutput:
         return at
 
     def last_report(self) -> dict[str, Any] | None:
-        """The newest whole line that the task has reported since the last call."""
+        """The newest whole line that the task has reported, with its newest counts of the input; None if neither is new."""
         try:
             with open(os.path.join(self.directory, task_files.REPORTS), "rb", buffering=0) as file:
                 end = file.seek(0, os.SEEK_END)
@@ -102,14 +105,26 @@ class TaskOutput:
             return None
         whole = data[: data.rfind(b"\n") + 1]
         self.reports_read = start + len(whole)
+        found: dict[bool, dict[str, Any]] = {}
         for line in reversed(whole.splitlines()):
+            is_input = _INPUT in line
+            if is_input in found:
+                continue
             try:
-                found = json.loads(line)
+                values = json.loads(line)
             except (ValueError, RecursionError):
                 continue
-            if isinstance(found, dict):
-                return found
-        return None
+            if isinstance(values, dict):
+                found[is_input] = values
+        if not found:
+            return None
+        self.reported |= found
+        return {**self.reported.get(True, {}), **self.reported.get(False, {}), "at": max(found.values(), key=_moment).get("at")}
+
+
+def _moment(values: dict[str, Any]) -> float:
+    at = values.get("at")
+    return at if isinstance(at, float) else 0.0
 
 
 class Watch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from . import input_policy
+from . import input_counts, input_policy
 from .context import Context, context
 from .input_policy import Changes, say_once
 
@@ -26,6 +26,8 @@ def distribute(source: Any, *, batch: int | bool | None, strategy: Any, options:
     strategy = strategy if strategy is not None else _current()
     settings = _said(task)
     options = input_policy.input_options(settings, options, strategy, changes, is_function=is_function)
+    if not _is_coordinated(strategy):
+        input_counts.begin()
     if is_function:
         return _hand_over_function(source, settings, strategy, options, changes, task)
     dataset = _batched(source, batch, strategy, task, changes)

@@ -66,7 +66,10 @@ def _complete(module: Any, settings: Said) -> None:
     base = module.StrategyBase
     real_dataset, real_function = base.experimental_distribute_dataset, base.distribute_datasets_from_function
 
+    from . import input_counts
+
     def experimental_distribute_dataset(self: Any, dataset: Any, options: Any = None) -> Any:
+        input_counts.begin()
         if not hasattr(base, _DONE) and _is_dataset(dataset) and _is_eager():
             changes = Changes("experimental_distribute_dataset")
             dataset = shape(dataset, settings, changes)
@@ -75,6 +78,7 @@ def _complete(module: Any, settings: Said) -> None:
         return real_dataset(self, dataset, options)
 
     def distribute_datasets_from_function(self: Any, dataset_fn: Any, options: Any = None) -> Any:
+        input_counts.begin()
         if not hasattr(base, _DONE):
             changes = Changes("distribute_datasets_from_function")
             dataset_fn = shaped(dataset_fn, settings, changes)

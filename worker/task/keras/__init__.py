@@ -41,9 +41,11 @@ def _report_keras_2() -> None:
     from tf_keras.src import callbacks as keras_callbacks
     from tf_keras.src.engine import training
 
+    from .. import input_counts
     from . import callbacks
 
     callbacks.report_keras_2(keras_callbacks, training)
+    input_counts.follow(training.Model)
 
 
 def _apply(*, reports: bool) -> None:
@@ -54,6 +56,7 @@ def _apply(*, reports: bool) -> None:
     from keras.src.saving import saving_api
     from keras.src.utils import file_utils
 
+    from .. import input_counts
     from . import callbacks, fit, saving
 
     is_wanted = None
@@ -61,6 +64,8 @@ def _apply(*, reports: bool) -> None:
         is_wanted = fit.mend(trainer)
         saving.mend(saving_api, file_utils, is_wanted)
     callbacks.mend(keras_callbacks, trainer, is_wanted, reports=reports)
+    if reports:
+        input_counts.follow(trainer.TensorFlowTrainer)
     _let_variables_be_numbers()
 
 

@@ -1,0 +1,28 @@
+"""What an agent finds in the file of a task's reports: the program's own, and beside them what was counted of its input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from worker.directory import Directory
+from worker.host.output import TaskOutput
+from worker.task_files import INPUT, REPORTS
+
+
+def test_the_newest_of_each_kind_are_told_together(tmp_path: Path) -> None:
+    output = TaskOutput("worker-0", 1, Directory(str(tmp_path)), "log")
+    file = tmp_path / "log" / REPORTS
+    file.parent.mkdir()
+
+    def add(at: float, **values: Any) -> dict[str, Any] | None:
+        with file.open("a") as end:
+            end.write(json.dumps({"at": at, **values}) + "\n")
+        return output.last_report()
+
+    assert output.last_report() is None
+    assert add(1.0, step=1) == {"at": 1.0, "step": 1}
+    assert add(2.0, **{INPUT: {"steps": 5}}) == {"at": 2.0, "step": 1, INPUT: {"steps": 5}}
+    assert output.last_report() is None
+    assert add(3.0, step=2) == {"at": 3.0, "step": 2, INPUT: {"steps": 5}}
