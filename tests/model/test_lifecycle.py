@@ -13,6 +13,7 @@ from orchestrator.model import lifecycle as lc
 from orchestrator.model.cluster import Outcome, Phase, Policy, TaskState, Verdict
 from orchestrator.model.spec import Restart
 from worker.contract import Failure
+from worker.task_files import INPUT
 
 MIRRORED = Policy("multi_worker_mirrored", grace_s=5.0)
 SERVED = Policy("parameter_server", grace_s=5.0)
@@ -312,7 +313,7 @@ EVENTS = st.one_of(
     st.builds(ev.TaskUp, NAMES, ATTEMPTS, TIMES),
     st.builds(ev.TaskWaiting, NAMES, ATTEMPTS, st.just("refused"), TIMES),
     st.builds(ev.TaskReported, NAMES, ATTEMPTS, st.just({"step": 1}), TIMES),
-    st.builds(ev.TaskReported, NAMES, ATTEMPTS, st.just({"orch_input": {"steps": 1, "batches": [1], "elements": [4], "bytes": [8]}}), TIMES),
+    st.builds(ev.TaskReported, NAMES, ATTEMPTS, st.just({INPUT: {"steps": 1, "batches": [1], "elements": [4], "bytes": [8]}}), TIMES),
     st.builds(ev.TaskExited, NAMES, ATTEMPTS, CODES, st.booleans(), TIMES, st.none() | st.builds(raised, TIMES)),
     st.builds(ev.TaskSwept, NAMES, ATTEMPTS, TIMES),
     st.builds(ev.HostLost, st.sampled_from(["a", "b", "c"]), st.just("gone"), TIMES),

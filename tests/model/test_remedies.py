@@ -61,7 +61,7 @@ FAILURES = [
     ),
     (
         f"{TF}NotFoundError",
-        "Found an unshardable source dataset: name: \"RangeDataset/_3\"",
+        'Found an unshardable source dataset: name: "RangeDataset/_3"',
         "this dataset reads no files that could be shared out: --auto-shard data",
     ),
     ("numpy._core._exceptions._ArrayMemoryError", "Unable to allocate 8.00 PiB for an array", "the host's memory did not suffice"),
