@@ -57,8 +57,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "orchestrator.api": ("orchestrator.handle", "orchestrator.sources", "orchestrator.starting", *PLACES),
     "orchestrator.testing": (
         *("orchestrator.api", "orchestrator.handle", "worker.cores", "worker.task_files"),
-        "worker.host.environment",
-        "worker.task.calls",
+        *("worker.host.environment", "worker.task.calls", "worker.task.context", "worker.task.strategies"),
         *PLACES,
     ),
     "orchestrator.handle": ("worker.task_files", *PLACES),

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .barriers import barrier as barrier
     from .clusters import Cluster as Cluster
     from .clusters import Task as Task
     from .clusters import cluster as cluster
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from .jobs import Outcome as Outcome
 
 _HOMES = {
+    "barrier": "barriers",
     **dict.fromkeys(("Cluster", "Task", "cluster"), "clusters"),
     **dict.fromkeys(("Job", "Outcome"), "jobs"),
     **dict.fromkeys(("TaskFailed", "TimedOut"), "failures"),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from worker import task_files
+from worker.task.calls import debugger
 
 from ..errors import UsageError
 from ..model.strategies import named
@@ -44,6 +45,7 @@ def cluster(
     timeout: float = TIMEOUT_S,
     grace: float = GRACE_S,
     reuse: bool | str = False,
+    in_process: str | None = None,
     **settings: Any,
 ) -> Cluster:
     """A real cluster on this machine, for a ``with`` statement.
@@ -51,7 +53,8 @@ def cluster(
     The keywords say what `orchestrator.launch` would be told, and `settings` are any others of its keywords (``gpus``, ``keras``,
     ``collectives``, …). `timeout`: seconds that a function may take in its tasks. `grace`: how long, in seconds, a function may go on
     in other tasks after it has failed in one. `reuse`: leave the processes running for the next cluster with the same settings, with
-    all that their functions have left behind; without, each cluster has fresh processes.
+    all that their functions have left behind; without, each cluster has fresh processes. `in_process`: the task, such as ``"chief"`` or
+    ``"worker-0"``, that is the test's own process: what is started there runs when the job is waited for, where any debugger works.
 
     Raises `SpecError` for settings that are wrong, at once; entering it raises `ClusterLost` if it cannot be started.
     """
@@ -66,7 +69,7 @@ def cluster(
         "cpus": cpus,
         "env": env,
     }
-    return Cluster({name: value for name, value in keywords.items() if value is not None}, timeout, grace, reuse)
+    return Cluster({name: value for name, value in keywords.items() if value is not None}, timeout, grace, reuse, in_process or "")
 
 
 class Task:
@@ -118,6 +121,8 @@ class Task:
 
     def send_signal(self, number: int) -> None:
         """Send a signal to its processes. Raises `UsageError` if it has none."""
+        if self.pid == os.getpid():
+            raise UsageError(f"{self.name} is the test's own process (in_process)")
         if not self.is_alive:
             raise UsageError(f"{self.name} has no process: {'it has not been started' if self.exit is None else describe_exit(self.exit)}")
         self._cluster.bed.doors[self.name].send({"do": "signal", "number": int(number)})
@@ -146,7 +151,7 @@ class Task:
     def stop(self) -> None:
         """`kill`, for a reason of ours."""
         self._is_doomed = "stopped"
-        if self.pid is not None:
+        if self.pid is not None and self.pid != os.getpid():
             self._cluster.bed.doors[self.name].send({"do": "signal", "number": int(signal.SIGKILL)})
 
     def await_end(self) -> None:
@@ -205,12 +210,16 @@ class Task:
 class Cluster:
     """What `cluster` gives. `session`, `bed`: what it stands on."""
 
-    def __init__(self, keywords: Mapping[str, Any], timeout_s: float, grace_s: float, reuse: bool | str) -> None:
+    def __init__(self, keywords: Mapping[str, Any], timeout_s: float, grace_s: float, reuse: bool | str, in_process: str = "") -> None:
         self.session = Session.get()
         self._keywords, self._reuse = keywords, reuse
         self.timeout_s, self.grace_s = timeout_s, grace_s
         self.tasks: dict[str, Task] = {}
         """By name, in TensorFlow's order: ``chief-0``, ``worker-0``, ``worker-1``, …"""
+        self.in_process = f"{in_process}-0" if in_process in ("chief", "evaluator") else in_process
+        """The task that is the test's own process; empty: none is."""
+        self._own_env: dict[str, str] = {}
+        self._calls = 0
         self._bed: Bed | None = None
 
     def __repr__(self) -> str:
@@ -249,7 +258,9 @@ class Cluster:
             for task in self.tasks.values():
                 task.directories.clear()
                 task.forget()
-            self.fork(self.tasks)
+            if self.in_process:
+                self._be_task(self[self.in_process])
+            self.fork(name for name in self.tasks if name != self.in_process)
         except BaseException:
             self._reuse = False
             self.close()
@@ -261,12 +272,44 @@ class Cluster:
             task._cluster = self
             self.bed.doors[name].hear = lambda message, task=task: self._hear_resident(task, message)  # type: ignore[misc]
 
+    def _be_task(self, task: Task) -> None:
+        """Be this task, as far as a process can that was not started as it."""
+        from . import here
+
+        told = self._ask(task, "tell")["environment"]
+        self._own_env = {name: value for name, value in told.items() if self.bed.base.get(name) != value and name != "XDG_RUNTIME_DIR"}
+        self._own_env["ORCH_LOG_DIR"] = str(self.session.path)
+        here.check(task.name, self._own_env)
+        task.pid = os.getpid()
+
+    def _ask(self, task: Task, what: str) -> dict[str, Any]:
+        """What the resident of a task answers."""
+        door = self.bed.doors[task.name]
+        answers: list[dict[str, Any] | None] = []
+        usual, door.hear = door.hear, answers.append
+        door.send({"do": what})
+        until = time.monotonic() + DYING_S
+        while not answers:
+            if time.monotonic() > until:
+                raise ClusterLost(f"{task.name} does not answer")
+            self.session.pump(LOOK_S)
+        door.hear = usual
+        answer = answers[0]
+        if answer is None:
+            raise ClusterLost(f"{task.name} has ended")
+        return answer
+
     def close(self) -> None:
         """What leaving the ``with`` block does: its processes end, or wait for the next test with `reuse`."""
         if self._bed is None:
             return
         self.look()
         bed = self._bed
+        if self._own_env:
+            from . import here
+
+            here.forget()
+            self[self.in_process].pid = None
         if self._reuse and all(task.pid and task.job is None for task in self.tasks.values()):
             bed.parked, bed.parked_for = self.tasks, self._reuse
         else:
@@ -345,15 +388,23 @@ class Cluster:
         for name, task in tasks.items():
             if task.job is not None:
                 raise refuse_busy(name, task.job)
-            if task.pid is None or task.line is None:
+            if name != self.in_process and (task.pid is None or task.line is None):
                 ended = f"its process has ended ({describe_exit(task.exit)})" if task.exit is not None else "it has no process"
                 raise UsageError(f"{name} cannot run anything: {ended}; c.restart({name!r}) gives it a new one")
-        data = pack(function, args, kwargs)
+        remote = {name: task for name, task in tasks.items() if name != self.in_process}
+        data = pack(function, args, kwargs) if remote else b""
+        self._calls += 1
+        directory, parties = str(self.session.path / "meetings" / f"{self.bed.run.run_id}-{self._calls}"), tuple(tasks)
         job = Job(self, tasks, getattr(function, "__name__", repr(function)), self.timeout_s)
-        for task in tasks.values():
+        if self.in_process in tasks:
+            from . import here
+
+            job.here = lambda: here.call(self._own_env, directory, parties, function, args, kwargs)
+        for task in remote.values():
             task.job = job
             assert task.line is not None
-            task.line.send({"do": "call", "call": id(job), "function": data})
+            told = {"do": "call", "call": self._calls, "directory": directory, "parties": parties, "verbosity": _verbosity()}
+            task.line.send({**told, "function": data})
         return job
 
     def _choose(self, on: str | Iterable[str] | None) -> list[str]:
@@ -394,6 +445,16 @@ class Cluster:
             if task.is_alive:
                 task.kill()
         self.fork([task.name for task in chosen])
+
+    def debug(self, name: str) -> None:
+        """Stop a task at its next line of Python, and sit at Python's debugger there, at the terminal, until that line goes on.
+
+        A `breakpoint()` in a function does the same by itself, when the job is waited for.
+        """
+        self[name].send_signal(debugger.SIGNAL)
+        began, sat_s = time.monotonic(), self.session.debugged_s
+        while self.session.debugged_s == sat_s and time.monotonic() - began < DYING_S:
+            self.look(LOOK_S)
 
     def logs(self, name: str) -> str:
         """`Task.logs`."""
@@ -459,6 +520,12 @@ def _changes(bed: Bed) -> tuple[dict[str, str], list[str]]:
     unset = [name for name in bed.base if name not in os.environ and name not in bed.own_variables]
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     return (env, [*unset, "XDG_RUNTIME_DIR"]) if runtime is None else ({**env, "XDG_RUNTIME_DIR": runtime}, unset)
+
+
+def _verbosity() -> int | None:
+    """How much pytest says of a failed comparison; None: no test of pytest's is running."""
+    config = getattr(sys.modules.get("_pytest.assertion.util"), "_config", None)
+    return None if config is None else int(config.get_verbosity("assertions"))
 
 
 def _read(path: Path) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
-from collections.abc import Mapping
+import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -40,6 +42,7 @@ class Outcome:
     at: float = 0.0
     """When it came to this end, by `time.monotonic`."""
     pickled: bytes | None = field(default=None, repr=False)
+    error: BaseException | None = field(default=None, repr=False)
 
     @property
     def has_ended(self) -> bool:
@@ -58,7 +61,9 @@ class Job:
     def __init__(self, cluster: Cluster, tasks: Mapping[str, Task], name: str, timeout_s: float) -> None:
         self._cluster, self._tasks, self.name = cluster, tasks, name
         self._timeout_s = timeout_s
-        self._until = time.monotonic() + timeout_s
+        self._began_at = time.monotonic() - cluster.session.debugged_s
+        self.here: Callable[[], Any] | None = None
+        """What runs in the test's own process, once the job is waited for."""
         self.tasks = {name: Outcome(name) for name in tasks}
         """What has become of the function, by task."""
         self.stacks: dict[str, str] = {}
@@ -78,13 +83,20 @@ class Job:
     def join(self, timeout: float | None = None) -> bool:
         """Wait until the function has come to an end in all tasks, whichever end that is. False: not after `timeout` seconds, or not
         within the time of the call."""
-        until = self._until if timeout is None else time.monotonic() + timeout
+        self._run_here()
+        began = time.monotonic()
         while not self.is_done:
-            left = until - time.monotonic()
+            left = self._left(timeout, began)
             if left <= 0:
                 return False
             self._cluster.look(min(left, LOOK_S))
         return True
+
+    def _left(self, timeout: float | None, began: float) -> float:
+        """Seconds until the time is over: that of the wait which began then, or that of the call, without what was spent in a debugger."""
+        if timeout is not None:
+            return began + timeout - time.monotonic()
+        return self._began_at + self._cluster.session.debugged_s + self._timeout_s - time.monotonic()
 
     def result(self, timeout: float | None = None) -> dict[str, Any]:
         """What the function has returned, by task, once it has in all of them.
@@ -94,20 +106,35 @@ class Job:
         stacks, after `timeout` seconds or at the end of the call's own time. Tasks in which the function still runs then are killed.
         """
         __tracebackhide__ = True
-        until = self._until if timeout is None else time.monotonic() + timeout
+        self._run_here()
+        began = time.monotonic()
         while not self.is_done:
-            now = time.monotonic()
             failed_at = min((outcome.at for outcome in self._failed()), default=None)
-            if failed_at is not None and now >= failed_at + self._cluster.grace_s:
+            if failed_at is not None and time.monotonic() >= failed_at + self._cluster.grace_s:
                 self._give_up()
                 break
-            if now >= until:
+            if (left := self._left(timeout, began)) <= 0:
                 self._time_out(timeout)
-            self._cluster.look(min(LOOK_S, until - now))
+            self._cluster.look(min(LOOK_S, left))
         first = min(self._failed(), key=lambda outcome: outcome.at, default=None)
         if first is not None:
             self._raise(first)
         return {name: outcome.value for name, outcome in self.tasks.items()}
+
+    def _run_here(self) -> None:
+        """The part of the job that is the test's own process's: its first wait is when that runs."""
+        function, self.here = self.here, None
+        if function is None:
+            return
+        outcome = self.tasks[self._cluster.in_process]
+        try:
+            outcome.value = function()
+            outcome.state = "returned"
+        except Exception as error:
+            outcome.state, outcome.error = "raised", error
+            outcome.what = f"{type(error).__name__}: {error}"
+            outcome.traceback = "".join(traceback.format_exception(error))
+        outcome.at = time.monotonic()
 
     def _failed(self) -> list[Outcome]:
         return [outcome for outcome in self.tasks.values() if outcome.state in ("raised", "died", "killed")]
@@ -138,15 +165,12 @@ class Job:
     def _raise(self, first: Outcome) -> NoReturn:
         __tracebackhide__ = True
         self.cause = TaskFailed(first.task, first.what, self.tasks, self.stacks, first.traceback)
+        error: BaseException | None = first.error
         if first.pickled is not None:
-            try:
+            with contextlib.suppress(Exception):
                 error = unpack(first.pickled)
-            except Exception:
-                error = None
-            if isinstance(error, BaseException):
-                if isinstance(error, SystemExit | KeyboardInterrupt | GeneratorExit):  # they would end the tests
-                    raise self.cause
-                raise error from self.cause
+        if error is not None and not isinstance(error, SystemExit | KeyboardInterrupt | GeneratorExit):  # those would end the tests
+            raise error from self.cause
         raise self.cause
 
     # --- what is heard --------------------------------------------------------------------------

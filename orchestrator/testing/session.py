@@ -29,6 +29,7 @@ from worker.cores import count_cores
 from worker.task.calls import resident
 from worker.task_environment import default_environment
 
+from . import terminal as terminals
 from .failures import ClusterLost
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Line:
         self.sock = sock
         self._data = bytearray()
         self.is_open = True
+        self.is_debugger = False
         self.hear: Callable[[dict[str, Any] | None], None] = lambda message: None
         """Gets each message, and None when the connection has closed."""
 
@@ -91,6 +93,8 @@ class Session:
         self.mutex = threading.RLock()
         self.greetings: dict[tuple[str, str, int], Line] = {}
         """Who has connected: run, task, and the number of the process, 0 for the resident itself."""
+        self.debugged_s = 0.0
+        """How long somebody has sat at a debugger, which is nobody's delay."""
         self.pids: dict[tuple[str, str, int], int] = {}
         self._selector = selectors.DefaultSelector()
         self.address = str(self.path / "calls")
@@ -179,6 +183,9 @@ class Session:
                     self._selector.register(sock, selectors.EVENT_READ, line)
                     continue
                 line = key.data
+                if line.is_debugger:
+                    self._attend(line)
+                    continue
                 for message in line.read():
                     line.hear(message)
                 if not line.is_open:
@@ -192,8 +199,24 @@ class Session:
         line.sock.close()
         line.is_open = False
 
+    def _attend(self, line: Line, first: bytes = b"") -> None:
+        """A task has stopped in its debugger: whoever waits for that task sits at the terminal meanwhile."""
+        began, terminal = time.monotonic(), terminals.find()
+        try:
+            if terminal is not None:
+                line.sock.sendall(first)
+            if terminal is None or not terminals.attend(terminal, line.sock):
+                self.hang_up(line)
+        finally:
+            if terminal is not None:
+                os.close(terminal)
+            self.debugged_s += time.monotonic() - began
+
     def _greet(self, line: Line, message: dict[str, Any] | None) -> None:
-        if message is not None:
+        if message is not None and message["who"] == "debugger":
+            line.is_debugger = True
+            self._attend(line, b"+")
+        elif message is not None:
             who = (message["run"], message["task"], message.get("number", 0))
             self.greetings[who], self.pids[who] = line, message["pid"]
             line.hear = lambda message: None

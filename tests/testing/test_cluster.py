@@ -6,12 +6,13 @@ import os
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.errors import SpecError, UsageError
-from orchestrator.testing import TaskFailed, TimedOut, cluster
+from orchestrator.testing import TaskFailed, TimedOut, barrier, cluster
 
 pytestmark = pytest.mark.tensorflow
 
@@ -152,3 +153,94 @@ def test_the_test_s_own_environment_reaches_its_tasks(monkeypatch: pytest.Monkey
     monkeypatch.delenv("COLOUR")
     with cluster(workers=1) as c:
         assert c.run(os.environ.get, "COLOUR") == {"worker-0": None}
+
+
+def test_a_comparison_is_explained_line_by_line() -> None:
+    def check(numbers: list[int]) -> None:
+        assert numbers == [1, 2, 4]
+
+    with cluster(workers=1) as c, pytest.raises(AssertionError, match=r"assert \[1, 2, 3\] == \[1, 2, 4\]\n\s*At index 2 diff: 3 != 4"):
+        c.run(check, [1, 2, 3])
+
+
+def arrive(path: str) -> bool:
+    import worker
+
+    if worker.context().task == "worker-1":
+        time.sleep(0.3)
+        Path(path).touch()
+    barrier(timeout=60)
+    return os.path.exists(path)
+
+
+def test_tasks_wait_for_each_other_at_a_barrier(tmp_path: Path) -> None:
+    with cluster(workers=2) as c:
+        assert c.run(arrive, str(tmp_path / "there")) == {"worker-0": True, "worker-1": True}
+        with pytest.raises(TimeoutError, match=r"barrier: worker-1 did not come within 0\.1 s"):
+            c.run(lambda: barrier(timeout=0.1) if os.environ["ORCH_TASK"] == "worker-0" else None)
+        assert c.run(lambda: barrier(), on="worker-0") == {"worker-0": None}  # those that run the function
+    with pytest.raises(RuntimeError, match="for functions that a cluster runs"):
+        barrier()
+
+
+def coordinate(strategy: Any, steps: int) -> float:
+    import tensorflow as tf
+
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    with strategy.scope():
+        total = tf.Variable(0.0)
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def add() -> None:
+        total.assign_add(1.0)
+
+    for _ in range(steps):
+        coordinator.schedule(add)
+    coordinator.join()
+    return float(total)
+
+
+def test_a_parameter_server_s_cluster_goes_on_with_a_new_worker() -> None:
+    with cluster(workers=2, ps=1) as c:
+        assert c.run(coordinate, 5) == {"chief-0": 5.0}
+        c["worker-1"].restart()
+        assert c.run(coordinate, 20) == {"chief-0": 20.0}
+        assert c.run(lambda: os.environ["ORCH_TASK"], on=["worker-1", "ps-0"]) == {"worker-1": "worker-1", "ps-0": "ps-0"}
+        with pytest.raises(ValueError, match="ps-0 is a server, which has no strategy"):
+            c.run(coordinate, 1, on="ps-0")
+
+
+def test_virtual_devices_are_the_cluster_s_own() -> None:
+    def count(strategy: Any) -> tuple[int, int]:
+        import tensorflow as tf
+
+        return len(tf.config.list_logical_devices("CPU")), strategy.num_replicas_in_sync
+
+    with cluster(workers=1, cpus=3, strategy="mirrored") as c:
+        assert c.run(count) == {"worker-0": (3, 3)}
+
+
+def test_a_paused_task_goes_on() -> None:
+    def count() -> None:
+        import worker
+
+        for step in range(1_000_000):
+            worker.report(step=step)
+            print("step", step, flush=True)
+            time.sleep(0.01)
+
+    with cluster(workers=1) as c:
+        c.start(count)
+        assert c.wait_for("worker-0", log=r"step (\d+)")
+        c.pause("worker-0")
+        before = c.logs("worker-0")
+        time.sleep(0.2)
+        assert len(c.logs("worker-0")) - len(before) <= len("step 0000\n")
+        c.resume("worker-0")
+        step = int(before.split()[-1]) + 30
+        c.wait_for("worker-0", log=rf"step {step}\b")
+        assert c.wait_for("worker-0", report={"step": 0}) == {"step": 0, "at": pytest.approx(time.time(), abs=1000)}
+        with pytest.raises(TimedOut, match=r"no report \{'step': -1\} after 0\.1 s"):
+            c.wait_for("worker-0", report={"step": -1}, timeout=0.1)
+        with pytest.raises(UsageError, match="worker-0 still runs count; wait for that job first"):
+            c.run(os.getpid)

@@ -29,6 +29,12 @@ def current() -> Any:
         return _current
 
 
+def forget() -> None:
+    """Build it anew when it is next wanted: this process is a task of another cluster then (`orchestrator.testing`)."""
+    global _current
+    _current = None
+
+
 def only_serves(task: Context) -> bool:
     """Whether the task is a `tf.distribute.Server` for others, under its strategy, and has none itself."""
     return task.strategy == "parameter_server" and task.type in ("worker", "ps")

@@ -1,6 +1,6 @@
 """The program of a process that a resident task has forked: it runs the functions that a test sends, one after the other.
 
-``{"do": "call", "call": N, "function": BYTES}`` is answered by ``{"call": N, "value": BYTES}`` or ``{"call": N, "error": {…}}``. The
+``{"do": "call", "call": N, "function": BYTES, …}`` is answered by ``{"call": N, "value": BYTES}`` or ``{"call": N, "error": {…}}``. The
 bytes are what `pickle` makes of a function, its arguments and its value; cloudpickle, which the test's process needs as well, carries
 functions by value, with the code as pytest has rewritten it.
 """
@@ -15,7 +15,7 @@ import time
 from .. import failure, reports, strategies
 from ..context import context
 from ..serve import start_server
-from . import measuring, resident
+from . import asserts, debugger, measuring, meeting, resident
 
 FILLED = "strategy"
 """The parameter of a function that gets the cluster's strategy."""
@@ -34,6 +34,7 @@ def serve(address: str, number: str) -> None:
     resident.send(door, {"who": "process", "task": task, "run": run, "number": int(number), "pid": os.getpid()})
     save = measuring.start()
     os.environ[reports.EVERY] = "1"  # a test may wait for any one of them
+    debugger.prepare(address)
     server = start_server() if strategies.only_serves(context()) else None
     while True:
         told = resident.receive(door)
@@ -47,12 +48,17 @@ def _answer(door: socket.socket, told: dict[str, Any], save: Callable[[], object
     try:
         import pickle
 
+        meeting.begin(told["directory"], os.environ["ORCH_TASK"], told["parties"])
+        if told["verbosity"] is not None:
+            asserts.explain(told["verbosity"])
         function, args, kwargs = pickle.loads(told["function"])
-        args = _fill(function, args, kwargs)
+        args = fill(function, args, kwargs)
+        debugger.enter()
         value = function(*args, **kwargs)
         answer = {"call": told["call"], "value": _pack(value)}
     except BaseException as error:  # also SystemExit: the process belongs to the test, and a function does not end it
         answer = {"call": told["call"], "error": _describe(error)}
+    debugger.leave()
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
@@ -60,7 +66,7 @@ def _answer(door: socket.socket, told: dict[str, Any], save: Callable[[], object
     resident.send(door, answer)
 
 
-def _fill(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+def fill(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """`args`, and among them the strategy of the cluster, if the function has a parameter of this name that `kwargs` does not give."""
     import inspect
 

@@ -1,0 +1,51 @@
+"""One task of a cluster in the test's own process (`cluster(in_process=…)`), where a debugger can be used as in any test."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from worker.task import calls, strategies
+from worker.task.calls import meeting
+from worker.task.context import context
+
+from ..errors import UsageError
+
+
+def check(name: str, env: Mapping[str, str]) -> None:
+    """Raises `UsageError` for a task that only serves."""
+    with as_task(env):
+        if strategies.only_serves(context()):
+            raise UsageError(f"in_process={name!r}: {name} is a server under this strategy and runs no functions; name the chief")
+
+
+@contextlib.contextmanager
+def as_task(env: Mapping[str, str]) -> Iterator[None]:
+    """Have this process's environment be that of the task."""
+    before = {name: os.environ.get(name) for name in env}
+    os.environ.update(env)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def call(
+    env: Mapping[str, str], directory: str, parties: tuple[str, ...], function: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
+) -> Any:
+    """Run a function as the task would, and return what it returns."""
+    with as_task(env):
+        meeting.begin(directory, env["ORCH_TASK"], parties)
+        given = dict(kwargs)
+        return function(*calls.fill(function, args, given), **given)
+
+
+def forget() -> None:
+    """The strategy of a cluster that has ended is nobody's any more."""
+    strategies.forget()

@@ -1,0 +1,160 @@
+"""What becomes of clusters when the process of the tests ends, and of several such processes at once; and of a debugger at its terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.tensorflow
+
+DEADLINE_S = 120.0
+
+ALL_REDUCE = """
+import os, sys, time
+from orchestrator.testing import barrier, cluster
+
+def step(strategy):
+    import tensorflow as tf
+    return float(strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("sum", tf.constant(1.0))))
+"""
+
+HANGS = f"""{ALL_REDUCE}
+with cluster(workers=2) as c, cluster(workers=1, reuse=True) as other:
+    c.run(step)
+    print("there", flush=True)
+    c.run(lambda: time.sleep(1000))
+"""
+
+
+def left_of(session: Path) -> list[str]:
+    """Processes that have to do with a directory of a session."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            text = " ".join([*process.cmdline(), *process.environ().values()])
+        except psutil.Error:
+            continue
+        if str(session) in text and process.status() != psutil.STATUS_ZOMBIE:
+            found.append(f"{process.pid} {process.cmdline()}")
+    return found
+
+
+def assert_nothing_is_left_of(session: Path) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while left := left_of(session):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
+
+
+def test_nothing_survives_when_the_process_of_the_tests_is_killed(script: Callable[..., Path], tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    env = {**os.environ, "TMPDIR": str(tmp_path / "t")}
+    with subprocess.Popen([sys.executable, script(HANGS)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env) as process:
+        try:
+            assert process.stdout is not None
+            assert any(line.startswith(b"there") for line in process.stdout)
+            (session,) = (tmp_path / "t").glob("orch-testing-*")
+            assert len(left_of(session)) > 5
+        finally:
+            process.kill()
+    assert_nothing_is_left_of(session)
+
+
+TWO = f"""{ALL_REDUCE}
+from concurrent.futures import ThreadPoolExecutor
+
+def one(_):
+    with cluster(workers=2) as c:
+        return c.run(step)
+
+with ThreadPoolExecutor(2) as threads:
+    assert list(threads.map(one, range(4))) == [{{"worker-0": 2.0, "worker-1": 2.0}}] * 4
+with cluster(workers=2, in_process="worker-0") as c:
+    def check(strategy):
+        barrier(30)
+        return strategy.num_replicas_in_sync, os.getpid()
+
+    assert c.run(check) == {{"worker-0": (2, os.getpid()), "worker-1": (2, c["worker-1"].pid)}}
+    assert c.run(lambda: breakpoint() or 5, on="worker-1") == {{"worker-1": 5}}
+    assert c.logs("worker-1").endswith("a breakpoint is passed over: the test has no terminal\\n")
+print("fine")
+"""
+
+
+def test_clusters_of_several_threads_and_processes_do_not_meet_and_one_may_be_half_in_the_test(script: Callable[..., Path]) -> None:
+    command = [sys.executable, str(script(TWO))]
+    started = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True) for _ in range(2)
+    ]
+    for process in started:
+        out, err = process.communicate(timeout=DEADLINE_S * 2)
+        assert process.returncode == 0, err
+        assert out.splitlines()[-1] == "fine"
+
+
+STOPS = f"""{ALL_REDUCE}
+def look():
+    answer = 40
+    breakpoint()
+    return answer
+
+def turn():
+    print("turns", flush=True)
+    while True:
+        time.sleep(0.01)
+
+with cluster(workers=2, timeout=60) as c:
+    print("returned", c.run(look, on="worker-1"), flush=True)
+    job = c.start(turn, on="worker-0")
+    c.wait_for("worker-0", log="turns")
+    c.debug("worker-0")
+    print("goes on", flush=True)
+    job.result()
+"""
+
+
+def test_a_breakpoint_in_a_task_is_at_the_terminal_of_the_test_and_ctrl_c_ends_all(script: Callable[..., Path], tmp_path: Path) -> None:
+    path = script(STOPS)
+    (tmp_path / "t").mkdir()
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ["TMPDIR"] = str(tmp_path / "t")
+        os.execv(sys.executable, [sys.executable, str(path)])
+    said = b""
+
+    def hear(text: str) -> None:
+        nonlocal said
+        deadline = time.monotonic() + DEADLINE_S
+        while not re.search(text.encode(), said):
+            assert time.monotonic() < deadline, said
+            if select.select([terminal], [], [], 1)[0]:
+                said += os.read(terminal, 65536)
+
+    try:
+        hear(r"\(worker-1\) $")
+        assert b"return answer" in said
+        os.write(terminal, b"answer = 42\n")
+        hear(r"answer = 42\r\n\(worker-1\) $")
+        os.write(terminal, b"c\n")
+        hear(r"returned \{'worker-1': 42\}")
+        hear(r"turn\(\)(.*\n)*\(worker-0\) $")
+        os.write(terminal, b"c\n")
+        hear("goes on")
+        (session,) = (tmp_path / "t").glob("orch-testing-*")
+        os.write(terminal, b"\x03")
+        hear("KeyboardInterrupt\\r\\n$")
+        os.waitpid(pid, 0)
+    finally:
+        os.close(terminal)  # which ends whoever is still there
+    assert_nothing_is_left_of(session)
+    assert not session.exists()

@@ -1,0 +1,63 @@
+"""How a failed comparison is explained in a task: as pytest explains it in the test.
+
+The code of an `assert` that pytest has rewritten asks `_pytest.assertion.util._reprcompare` (rewrite.py, `_call_reprcompare`), which pytest
+sets for each test in its own process alone (`pytest_runtest_protocol` in _pytest/assertion/__init__.py). Where pytest keeps these things
+elsewhere, the explanation has one line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+MOST_LINES = 8
+"""As pytest cuts explanations short without ``-vv`` (_pytest/assertion/truncate.py)."""
+
+
+def explain(verbosity: int) -> None:
+    """Explain comparisons from now on, as ``-v`` so many times does."""
+    with contextlib.suppress(ImportError):
+        from _pytest import assertion
+        from _pytest.assertion import util
+
+        config = _Config(verbosity)
+
+        def compare(op: str, left: object, right: object) -> str | None:
+            try:
+                lines = assertion.pytest_assertrepr_compare(config=config, op=op, left=left, right=right)  # type: ignore[arg-type]
+            except Exception:
+                return None
+            if not lines:
+                return None
+            lines = [line.replace("\n", "\\n") for line in lines]
+            if verbosity < 2 and len(lines) > MOST_LINES + 2:
+                lines = [*lines[:MOST_LINES], f"...Full output truncated ({len(lines) - MOST_LINES} lines hidden), use '-vv' to show"]
+            return "\n~".join(lines).replace("%", "%%")
+
+        util._reprcompare = compare
+
+
+class _Config:
+    """As much of `pytest.Config` as a comparison asks for."""
+
+    def __init__(self, verbosity: int) -> None:
+        self._verbosity = verbosity
+        self.pluginmanager = self
+
+    def has_plugin(self, name: str) -> bool:
+        return False
+
+    def get_verbosity(self, kind: str | None = None) -> int:
+        return self._verbosity
+
+    def getini(self, name: str) -> Any:
+        return {"assertion_text_diff_style": "ndiff"}.get(name)
+
+    def get_terminal_writer(self) -> _Config:
+        return self
+
+    def _highlight(self, source: str, lexer: str = "python") -> str:
+        return source

@@ -1,0 +1,82 @@
+"""`breakpoint()` in a task: Python's own debugger, at the terminal of the test.
+
+What it prints goes to the test's process (`orchestrator/testing/terminal.py`), which sends what is typed. A zero byte says that the
+program goes on and that nothing is read for now.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from . import resident
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Any
+
+SIGNAL = signal.SIGTRAP
+"""Stops the program at its next line of Python (`Cluster.debug`)."""
+GOES_ON = "\0"
+_current: Any = None
+
+
+_is_busy = False
+
+
+def prepare(address: str) -> None:
+    """Have `breakpoint` and the signal lead to the test's process, which listens at `address`."""
+
+    def stop(frame: FrameType | None) -> None:
+        global _current
+        if not _is_busy:
+            return  # nothing of the user's runs
+        if _current is None:
+            _current = _connect(address)
+        if _current is not None:
+            _current.set_trace(frame)
+
+    if sys.breakpointhook is sys.__breakpointhook__:
+        sys.breakpointhook = lambda *_, **__: stop(sys._getframe(1))
+    signal.signal(SIGNAL, lambda _, frame: stop(frame))
+
+
+def enter() -> None:
+    """A function begins."""
+    global _is_busy
+    _is_busy = True
+
+
+def leave() -> None:
+    """It has ended: nothing is traced any more."""
+    global _is_busy
+    _is_busy = False
+    if _current is not None:
+        sys.settrace(None)
+        _current.go_on()
+
+
+def _connect(address: str) -> Any:
+    """A debugger there; None: the test has no terminal."""
+    door = resident.connect(address)
+    resident.send(door, {"who": "debugger", "task": os.environ["ORCH_TASK"], "run": os.environ["ORCH_RUN_ID"], "pid": os.getpid()})
+    if not door.recv(1):
+        print("a breakpoint is passed over: the test has no terminal", file=sys.stderr)
+        return None
+    import pdb
+
+    class Debugger(pdb.Pdb):
+        def go_on(self) -> None:
+            print(GOES_ON, end="", file=self.stdout, flush=True)
+
+        def set_continue(self) -> None:
+            super().set_continue()
+            self.go_on()
+
+    stream = door.makefile("rw", encoding="utf-8", errors="replace", newline="\n")
+    found = Debugger(stdin=stream, stdout=stream, nosigint=True)
+    found.use_rawinput = False
+    found.prompt = f"({os.environ['ORCH_TASK']}) "
+    return found
