@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import re
@@ -152,7 +153,9 @@ def test_a_breakpoint_in_a_task_is_at_the_terminal_of_the_test_and_ctrl_c_ends_a
         hear("goes on")
         (session,) = (tmp_path / "t").glob("orch-testing-*")
         os.write(terminal, b"\x03")
-        hear("KeyboardInterrupt\\r\\n$")
+        with contextlib.suppress(OSError):  # Linux says so where others say nothing more comes
+            hear("a line that never comes")
+        assert b"KeyboardInterrupt" in said
         os.waitpid(pid, 0)
     finally:
         os.close(terminal)  # which ends whoever is still there
