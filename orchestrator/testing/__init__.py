@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .barriers import barrier as barrier
     from .clusters import Cluster as Cluster
-    from .clusters import Task as Task
     from .clusters import cluster as cluster
     from .failures import TaskFailed as TaskFailed
     from .failures import TimedOut as TimedOut
     from .jobs import Job as Job
     from .jobs import Outcome as Outcome
+    from .tasks import Task as Task
 
 _HOMES = {
     "barrier": "barriers",
-    **dict.fromkeys(("Cluster", "Task", "cluster"), "clusters"),
+    "Task": "tasks",
+    **dict.fromkeys(("Cluster", "cluster"), "clusters"),
     **dict.fromkeys(("Job", "Outcome"), "jobs"),
     **dict.fromkeys(("TaskFailed", "TimedOut"), "failures"),
 }

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from worker import task_files
 from worker.task.calls import debugger
@@ -22,12 +20,14 @@ from .failures import ClusterLost, TimedOut
 from .jobs import LOOK_S, Job, describe_exit, refuse_busy
 from .measuring import unmeasured
 from .parcels import pack
-from .session import Line, Session
+from .session import Session
+from .tasks import DYING_S, Task, read
+
+if TYPE_CHECKING:
+    from .scripts import ScriptRun
 
 TIMEOUT_S = 120.0
 GRACE_S = 2.0
-DYING_S = 10.0
-"""How long a killed process may take to end."""
 STACKS_S = 2.0
 """How long a task may take to say where it is."""
 
@@ -70,141 +70,6 @@ def cluster(
         "env": env,
     }
     return Cluster({name: value for name, value in keywords.items() if value is not None}, timeout, grace, reuse, in_process or "")
-
-
-class Task:
-    """One task of a cluster, as ``c["worker-1"]``: a process, which functions run in."""
-
-    def __init__(self, cluster: Cluster, name: str) -> None:
-        self._cluster, self.name = cluster, name
-        self.pid: int | None = None
-        """Its process; None once that has ended."""
-        self.exit: int | None = None
-        """How its last process ended: an exit code, or -n for signal n; None: none has ended."""
-        self.job: Job | None = None
-        """What runs in it."""
-        self.directories: list[Path] = []
-        """What its processes have left behind: ``output.log``, ``reports.jsonl``, ``stacks.txt``; the newest last."""
-        self.line: Line | None = None
-        self.number = 0
-        self._is_doomed = ""
-        self._shown = 0
-        self._forgotten = (0, 0)
-        """How much of its logs, and how many of its reports, are an earlier cluster's."""
-
-    def __repr__(self) -> str:
-        state = f"process {self.pid}" if self.pid else "no process" if self.exit is None else describe_exit(self.exit)
-        return f"<Task {self.name}: {state}>"
-
-    @property
-    def is_alive(self) -> bool:
-        self._cluster.look()
-        return self.pid is not None
-
-    @property
-    def logs(self) -> str:
-        """What it has written in this cluster, stdout and stderr, in the order in which it was written."""
-        self._cluster.look()
-        return "".join(_read(directory / "output.log") for directory in self.directories)[self._forgotten[0] :]
-
-    @property
-    def reports(self) -> list[dict[str, Any]]:
-        """The values that it gave to `worker.report`, oldest first."""
-        lines = "".join(_read(directory / task_files.REPORTS) for directory in self.directories).splitlines()
-        found = [json.loads(line) for line in lines if line.endswith("}")]
-        return [values for values in found if task_files.INPUT not in values][self._forgotten[1] :]
-
-    def forget(self) -> None:
-        """What it has written until now was another test's."""
-        self._forgotten = (0, 0)
-        self._forgotten = (len(self.logs), len(self.reports))
-
-    def send_signal(self, number: int) -> None:
-        """Send a signal to its processes. Raises `UsageError` if it has none."""
-        if self.pid == os.getpid():
-            raise UsageError(f"{self.name} is the test's own process (in_process)")
-        if not self.is_alive:
-            raise UsageError(f"{self.name} has no process: {'it has not been started' if self.exit is None else describe_exit(self.exit)}")
-        self._cluster.bed.doors[self.name].send({"do": "signal", "number": int(number)})
-
-    def kill(self, number: int = signal.SIGKILL) -> None:
-        """End it with a signal, SIGKILL as a rule, which is waited for. A function that runs in it counts as killed."""
-        self._is_doomed = "killed"
-        self.send_signal(number)
-        if number == signal.SIGKILL:
-            self.await_end()
-
-    def pause(self) -> None:
-        """Stop it (SIGSTOP): the others wait for it, and hear nothing."""
-        self.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Let it go on (SIGCONT)."""
-        self.send_signal(signal.SIGCONT)
-
-    def restart(self) -> None:
-        """A new process in its place, at the same address."""
-        if self.is_alive:
-            self.kill()
-        self._cluster.fork([self.name])
-
-    def stop(self) -> None:
-        """`kill`, for a reason of ours."""
-        self._is_doomed = "stopped"
-        if self.pid is not None and self.pid != os.getpid():
-            self._cluster.bed.doors[self.name].send({"do": "signal", "number": int(signal.SIGKILL)})
-
-    def await_end(self) -> None:
-        until = time.monotonic() + DYING_S
-        while self.pid is not None:
-            if time.monotonic() > until:
-                raise ClusterLost(f"{self.name}, process {self.pid}, has not ended {DYING_S:g} s after SIGKILL")
-            self._cluster.look(LOOK_S)
-
-    # --- what is heard of it ---------------------------------------------------------------------
-
-    def begin(self, number: int, directory: Path) -> None:
-        self.number, self.exit, self._is_doomed, self._shown = number, None, "", 0
-        self.directories.append(directory)
-
-    def meet(self, line: Line, pid: int) -> None:
-        """Its process has come up."""
-        self.line, self.pid = line, pid
-        line.hear = self._hear
-
-    def _hear(self, message: dict[str, Any] | None) -> None:
-        if message is not None and self.job is not None and "call" in message:
-            job, self.job = self.job, None
-            job.hear(self.name, message)
-
-    def end(self, pid: int, code: int) -> None:
-        """Its process has ended."""
-        self.pid, self.exit = None, code
-        if self.line is not None:
-            for message in self.line.read() if self.line.is_open else ():  # what it said last
-                self._hear(message)
-            self._cluster.session.hang_up(self.line)
-            self.line = None
-        if self.job is not None:
-            job, self.job = self.job, None
-            job.lose(self.name, self._is_doomed or "died", code)
-
-    def show(self) -> None:
-        """Print the lines that it has written since, with its name before them, where the test prints."""
-        if not self.directories:
-            return
-        path = self.directories[-1] / "output.log"
-        try:
-            with path.open("rb") as file:
-                file.seek(self._shown)
-                data = file.read()
-        except OSError:
-            return
-        if self.pid is not None:
-            data = data[: data.rfind(b"\n") + 1]
-        self._shown += len(data)
-        for line in data.decode(errors="replace").splitlines():
-            sys.stdout.write(f"[{self.name}] {line}\n")
 
 
 class Cluster:
@@ -446,6 +311,16 @@ class Cluster:
                 task.kill()
         self.fork([task.name for task in chosen])
 
+    def run_script(self, script: str | os.PathLike[str], /, *args: str | int | float, **settings: Any) -> ScriptRun:
+        """Run a script to its end as `orch up` does, beside this cluster and in one like it. `settings`: those of `scripts.run_script`.
+
+        How the run ended is the result: `exit_code`, `cause`, `logs`, `events`.
+        """
+        from .scripts import run_script
+
+        home = self.session.path / "scripts"
+        return run_script(script, *args, **{"timeout": self.timeout_s, "home": home, **self._keywords, **settings})
+
     def debug(self, name: str) -> None:
         """Stop a task at its next line of Python, and sit at Python's debugger there, at the terminal, until that line goes on.
 
@@ -468,13 +343,13 @@ class Cluster:
     def collect_stacks(self, names: Iterable[str]) -> dict[str, str]:
         """`stacks` of these."""
         asked = {name: self[name].directories[-1] / task_files.STACKS for name in names}
-        before = {name: len(_read(path)) for name, path in asked.items()}
+        before = {name: len(read(path)) for name, path in asked.items()}
         for name in asked:
             self.bed.doors[name].send({"do": "signal", "number": int(signal.SIGQUIT)})
         until, last, found = time.monotonic() + STACKS_S, None, dict.fromkeys(asked, "")
         while time.monotonic() < until and (found != last or not all(found.values())):
             self.session.pump(LOOK_S)
-            last, found = found, {name: _read(path)[before[name] :] for name, path in asked.items()}
+            last, found = found, {name: read(path)[before[name] :] for name, path in asked.items()}
         return found
 
     def stop_tasks(self, names: Iterable[str]) -> None:
@@ -526,10 +401,3 @@ def _verbosity() -> int | None:
     """How much pytest says of a failed comparison; None: no test of pytest's is running."""
     config = getattr(sys.modules.get("_pytest.assertion.util"), "_config", None)
     return None if config is None else int(config.get_verbosity("assertions"))
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_bytes().decode(errors="replace")
-    except OSError:
-        return ""

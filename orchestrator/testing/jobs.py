@@ -18,7 +18,8 @@ from .failures import TaskFailed, TimedOut
 from .parcels import unpack
 
 if TYPE_CHECKING:
-    from .clusters import Cluster, Task
+    from .clusters import Cluster
+    from .tasks import Task
 
 LOOK_S = 0.02
 """How often files are looked at that a task writes; messages are heard at once."""

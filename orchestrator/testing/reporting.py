@@ -10,8 +10,8 @@ from .jobs import describe_exit
 if TYPE_CHECKING:
     import pytest
 
-    from .clusters import Task
     from .session import Session
+    from .tasks import Task
 
 
 def sections(session: Session, report: pytest.TestReport, error: BaseException | None, options: Any) -> list[tuple[str, str]]:

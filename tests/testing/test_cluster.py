@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -244,3 +245,13 @@ def test_a_paused_task_goes_on() -> None:
             c.wait_for("worker-0", report={"step": -1}, timeout=0.1)
         with pytest.raises(UsageError, match="worker-0 still runs count; wait for that job first"):
             c.run(os.getpid)
+
+
+def test_a_script_runs_as_orch_up_runs_it(script: Callable[..., Path]) -> None:
+    path = script("import sys, worker; print(worker.context().task, *sys.argv[1:]); sys.exit(int(sys.argv[1]))", "train.py")
+    with cluster(workers=2, env={"A": "b"}) as c:
+        ended = c.run_script(path, 0)
+        assert (ended.exit_code, ended.logs["worker-1"]) == (0, "worker-1 0\n")
+        ended = c.run_script(path, 3, workers=1)
+        assert (ended.exit_code, list(ended.logs)) == (3, ["worker-0"])
+        assert {"run_begun", "task_exited"} <= {event["event"] for event in ended.events}
