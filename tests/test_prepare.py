@@ -60,7 +60,7 @@ def test_workers_that_load_at_once_read_half_a_file_unless_it_is_prepared(orch: 
 def test_its_failure_is_the_first_cause_and_its_end_leaves_nothing(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, "tell('a task has started')")
     (tmp_path / "fetch.py").write_text(write_script(tmp_path, "leave_behind('ready(); sleep()', own_session=True)\nsleep()").read_text())
-    done = orch("up", "script.py", "-n", "2", "--prepare", "echo no such bucket: digits >&2; exit 9", "--max-restarts", "0")
+    done = orch("up", "script.py", "-n", "2", "--prepare", "echo no such bucket: digits >&2; exit 9")
     assert done.code == 9
     assert "first failure: prepare-0 on local: exit code 9" in done.err
     assert "orch:     no such bucket: digits\n" in done.err
@@ -81,7 +81,16 @@ def test_its_failure_is_the_first_cause_and_its_end_leaves_nothing(orch: Orch, t
 
 
 def test_restarts_do_not_prepare_again_and_once_for_skips_what_has_succeeded(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
-    write_script(tmp_path, "sys.exit(not Path('failed').exists() and (tell('failed') or 1))")
+    write_script(
+        tmp_path,
+        """
+        if not Path('failed').exists():
+            tell('failed')
+            sys.exit(1)
+        if Path('hold').exists():
+            wait_for('go')
+        """,
+    )
     (tmp_path / "urls.txt").write_text("a")
     count = {"run": "echo x >> made.txt; echo $ORCH_TASK", "once_for": ["urls.txt", "made*"]}
     asked = ("up", "script.py", "-n", "1", "--set", f"prepare={json.dumps(count)}")
@@ -92,8 +101,11 @@ def test_restarts_do_not_prepare_again_and_once_for_skips_what_has_succeeded(orc
     first = orch(*asked, "--max-restarts", "1", "--set", "restart.backoff_s=0", check=0)
     assert first.out.count("prepare-0 | prepare-0") == 1
     assert made() == 1
-    skipped = orch(*asked, check=0)
+    (tmp_path / "hold").touch()
+    skipped = orch(*asked, "-d", check=0)  # which returns when the tasks have started, though no preparation has
     assert "prepare-0 is not run: it succeeded at " in skipped.err
+    (tmp_path / "go").touch()
+    orch("wait", check=0)
     assert made() == 1
     assert orch("logs", "prepare", check=0).out == ""
     (tmp_path / "urls.txt").write_text("ab")

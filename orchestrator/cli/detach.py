@@ -67,7 +67,7 @@ def _follow(run: RunDir, process: subprocess.Popen[bytes], *, quiet: bool) -> No
 
 
 def _are_started(cluster: Cluster) -> bool:
-    return all(task.pid is not None for task in cluster.tasks.values())
+    return all(task.pid is not None for task in cluster.members)
 
 
 def _look_at_end(run: RunDir, code: int) -> None:

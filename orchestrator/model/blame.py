@@ -118,8 +118,8 @@ def _end(cluster: Cluster, task: TaskStatus) -> End | None:
 
 
 def _loss(task: TaskStatus) -> Loss | None:
-    """Whom a task has lost, by what it said last. A download that loses its connection has lost no task."""
-    return None if task.prepares else losses.read(task.failure, task.evidence.last_words, task.name)
+    """Whom a task has lost, by what it said last."""
+    return losses.read(task.failure, task.evidence.last_words, task.name)
 
 
 def serves(cluster: Cluster, task: TaskStatus) -> bool:
