@@ -114,7 +114,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "worker.host": (
         *("worker.contract", "worker.channel", "worker.clock", "worker.cores", "worker.directory", "worker.task_files", "worker.task"),
         *("worker.disclosure", "worker.excerpts", "worker.task_environment"),
-        *("worker.keras_2", "worker.keras_settings"),
+        *("worker.keras_2", "worker.keras_settings", "worker.tpu_host"),
     ),
     "worker": ("worker.contract", "worker.channel", "worker.task"),
 }

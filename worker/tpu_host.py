@@ -1,9 +1,8 @@
-"""What a machine shows of a TPU before TensorFlow is asked: its chips, and whether Google's metadata server answers."""
+"""What a machine shows of a TPU before TensorFlow is asked: its chips, and what Google's metadata server tells of it."""
 
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Mapping
 
 # As jax/_src/hardware_utils.py looks: Google's vendor id on the PCI bus, and those of its devices that are TPUs.
@@ -41,12 +40,18 @@ def metadata_server(env: Mapping[str, str]) -> str:
     return env.get("GCE_METADATA_HOST") or env.get("GCE_METADATA_IP") or METADATA_HOST
 
 
-def has_metadata_server(env: Mapping[str, str]) -> bool:
-    """Whether somebody listens there, as on every machine of Google's. Takes a second at most, but for the look-up of another name."""
+def is_tpu_vm(env: Mapping[str, str]) -> bool:
+    """Whether the metadata server tells of a TPU what libtpu asks it for, as on a TPU VM. Takes a second or two at most, but for the look-up
+    of a name that a variable gives. Other clouds have a server at the same address, which refuses."""
+    from http.client import HTTPConnection, HTTPException  # only a machine with libtpu gets here
+
     host, _, port = metadata_server(env).partition(":")
     try:
-        port_number = int(port or 80)
-        with socket.create_connection((_METADATA_ADDRESS if host == METADATA_HOST else host, port_number), timeout=_ANSWER_S):
-            return True
-    except (OSError, ValueError, OverflowError):
+        asked = HTTPConnection(_METADATA_ADDRESS if host == METADATA_HOST else host, int(port or 80), timeout=_ANSWER_S)
+        try:
+            asked.request("GET", "/computeMetadata/v1/instance/attributes/tpu-env", headers={"Metadata-Flavor": "Google"})
+            return asked.getresponse().status == 200
+        finally:
+            asked.close()
+    except (OSError, HTTPException, ValueError, OverflowError):
         return False

@@ -58,7 +58,8 @@ def doctor_command(ctx: click.Context, /, home: Path, import_timeout: float, str
     pythons = [backend.python_for(spec, host) for host in hosts_asked]
     if said := _announcement(hosts_asked, pythons, wanted.needs_tensorflow, import_timeout):
         click.echo(f"orch: {said}", err=True)
-    inquiry = Inquiry(run_dir=str(home), ports=wanted.ports, env=wanted.env, import_s=import_timeout)
+    env = {**({"TPU_SKIP_MDS_QUERY": "1"} if wanted.tpu else {}), **wanted.env}  # or libtpu holds the import up for minutes
+    inquiry = Inquiry(run_dir=str(home), ports=wanted.ports, env=env, import_s=import_timeout)
     hosts = [_facts(answers, import_timeout) for answers in inquire(spec, inquiry)]
     findings = judge(hosts, wanted)
     code = doctor.exit_code(findings, strict=strict)
@@ -73,7 +74,7 @@ def doctor_command(ctx: click.Context, /, home: Path, import_timeout: float, str
 def _spec(ctx: click.Context) -> tuple[ClusterSpec, str]:
     """What is to be run, as far as it is said, and its strategy; "" if nothing says one."""
     spec, document = read_spec(ctx, needs_program=False)
-    return spec, spec.strategy if says(document, "strategy", "tasks", *PROGRAM_KINDS) else ""
+    return spec, spec.strategy if says(document, "strategy", "tasks", "tpu", *PROGRAM_KINDS) else ""
 
 
 def _announcement(hosts: Sequence[Host], pythons: Sequence[str], needs_tensorflow: bool, import_s: float) -> str:
@@ -119,4 +120,6 @@ def _wanted(spec: ClusterSpec, strategy: str, hosts: Sequence[Host]) -> Wanted:
         needs_tensorflow=needs_tensorflow,
         data_service=has_service,
         env=env,
+        tpu=spec.tpu.tpu if strategy else "",
+        falls_back=spec.tpu.fallback != "none",
     )

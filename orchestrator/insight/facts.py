@@ -95,6 +95,7 @@ class Machine:
     limits: Mapping[str, Limit] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     is_root: bool = False
+    tpu_chips: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,9 @@ class Python:
     version: str
     implementation: str = "CPython"
     prefix: str = ""
+    tensorflow_tpu: str = ""
+    libtpu: str = ""
+    """The versions of these two packages there; empty: it is not installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +123,8 @@ class TensorFlow:
     build: Mapping[str, str] = field(default_factory=dict)
     is_cuda_build: bool = False
     gpus: tuple[str, ...] = ()
+    has_tpu: bool = False
+    """It is built with support for TPUs."""
     keras: str = ""
     keras_problem: str = ""
     tf_keras: str = ""

@@ -61,6 +61,10 @@ class Wanted:
     needs_tensorflow: bool = True
     data_service: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
+    tpu: str = ""
+    """The TPU of the spec; empty: it takes none."""
+    falls_back: bool = False
+    """It trains on the CPU where there is no TPU."""
 
     def share_of(self, host: str) -> int:
         """How many tasks a host gets; spread evenly unless told."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from worker.keras_settings import LEGACY, install_keras_2, is_legacy
+from worker.tpu_settings import AUTO, LOCAL
 
 from ..model.strategies import STRATEGIES, named
 from .facts import HostReport, Machine, Python, TensorFlow
@@ -13,6 +14,7 @@ from .finding import Finding, Wanted, error, note, warning
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 13)
 OLDEST_TENSORFLOW = (2, 16)
 SLOW_IMPORT_S = 30.0
+_LIBTPU, _SKIP = "0.0.14", "TPU_SKIP_MDS_QUERY"
 _CHOOSE = "set python: or --python to an interpreter that has TensorFlow"
 
 
@@ -22,6 +24,8 @@ def judge(facts: HostReport, wanted: Wanted) -> Iterator[Finding]:
         yield error("python", f"{facts.program!r} is of no use as the tasks' interpreter", facts.python_problem, _CHOOSE)
         return
     yield from _python(facts.python)
+    if wanted.tpu:
+        yield from _tpu(facts.python, facts, wanted)
     severe = error if wanted.needs_tensorflow else note
     found = facts.tensorflow
     if found is None:
@@ -101,6 +105,27 @@ def _keras(found: TensorFlow, facts: HostReport, wanted: Wanted) -> Iterator[Fin
             "custom training loops work, with Keras models too",
             f"for fit, Keras 2: {install}, and --keras legacy",
         )
+
+
+def _tpu(python: Python, facts: HostReport, wanted: Wanted) -> Iterator[Finding]:
+    """What a run with a TPU needs of the packages and of the host. docs/tpu.md has the versions."""
+    is_local = wanted.tpu in (AUTO, LOCAL)
+    kind = note if wanted.falls_back else error
+    install = f"{python.executable} -m pip install tensorflow-tpu==2.20.0 libtpu==0.0.14"
+    found = facts.tensorflow
+    if python.tensorflow_tpu.startswith("2.20.") and python.libtpu not in ("", _LIBTPU):
+        what = f"libtpu {python.libtpu} does not fit tensorflow-tpu {python.tensorflow_tpu}"
+        why = "with a libtpu newer than 0.0.14, importing TensorFlow was seen to end with SIGABRT; pip takes the newest"
+        yield error("tpu", what, why, f"{python.executable} -m pip install libtpu=={_LIBTPU}")
+    elif found is not None and found.version and is_local and not found.has_tpu:
+        why = "TPUs take the package tensorflow-tpu, whose last release is 2.20"
+        yield kind("tpu", f"TensorFlow {found.version} is built without TPU support", why, install)
+    if facts.machine is not None and is_local and not facts.machine.tpu_chips and wanted.tpu == LOCAL:
+        why = "a local TPU shows itself as a PCI device of Google's"
+        yield kind("tpu", "this host shows no TPU chip", why, "run on a TPU VM (-H), name another TPU (--tpu), or take --fallback cpu")
+    if python.libtpu and facts.machine is not None and not facts.machine.tpu_chips and not facts.machine.environment.get(_SKIP):
+        why = "where Google's metadata server tells of no TPU, libtpu asks it for 200 s while TensorFlow is imported"
+        yield note("tpu", f"{_SKIP} is not set", why, f"nothing under orch, which sets it then; by hand: export {_SKIP}=1")
 
 
 def _gpus(found: TensorFlow, machine: Machine, facts: HostReport, wanted: Wanted) -> Iterator[Finding]:

@@ -53,7 +53,28 @@ def test_a_sound_host_has_nothing_wrong() -> None:
     assert found(SOUND, Wanted()) == []
 
 
+TPU = Wanted("tpu", tpu="local")
+ON_TPU = replace(
+    machine(tpu_chips=4),
+    python=replace(Python("/usr/bin/python3", "3.11.7"), tensorflow_tpu="2.20.0", libtpu="0.0.14"),
+    tensorflow=replace(TENSORFLOW, version="2.20.0", has_tpu=True),
+)
+NEWER = Python("/usr/bin/python3", "3.11.7", tensorflow_tpu="2.20.0", libtpu="0.0.52")
+
+
+def test_a_tpu_vm_has_nothing_wrong_and_other_strategies_ask_for_no_tpu() -> None:
+    assert found(ON_TPU, TPU) == []
+    assert found(replace(ON_TPU, python=NEWER), MIRRORED) == []
+    assert found(SOUND, Wanted("tpu", tpu="my-tpu")) == []
+
+
 ROWS = [
+    # TPUs
+    (tensorflow(), Wanted("tpu", tpu="auto"), "error tpu", "TensorFlow 2.21.0 is built without TPU support"),
+    (replace(ON_TPU, machine=MACHINE), TPU, "error tpu", "this host shows no TPU chip"),
+    (replace(ON_TPU, python=NEWER), TPU, "error tpu", "pip install libtpu==0.0.14"),
+    (replace(ON_TPU, machine=MACHINE), Wanted("tpu", tpu="my-tpu"), "note tpu", "export TPU_SKIP_MDS_QUERY=1"),
+    (tensorflow(), Wanted("tpu", tpu="auto", falls_back=True), "note tpu", "tensorflow-tpu, whose last release is 2.20"),
     # the interpreter
     (replace(SOUND, python=None, tensorflow=None, python_problem="it cannot be run"), MIRRORED, "error python", "is of no use"),
     (replace(SOUND, python=Python("/usr/bin/python3", "3.8.10")), MIRRORED, "error python", "orch's part inside the tasks needs 3.10"),

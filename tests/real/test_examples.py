@@ -15,6 +15,7 @@ import pytest
 from tests.worker.agent_double import ROOT, Outcome, clean_environment, run_plainly, start_cluster
 from tests.worker.template_double import ForkedTask
 from worker.contract import DeviceSettings, Program
+from worker.tpu_settings import TpuSettings
 
 EXAMPLES = ROOT / "examples"
 Fork = Callable[..., ForkedTask]
@@ -50,6 +51,19 @@ def test_by_hand_it_learns_the_digits(settings: dict[str, str], tmp_path: Path) 
 @pytest.mark.parametrize("name", ["mwms_custom_loop", "parameter_server", "mirrored_cpus", "data_service"])
 def test_alone_it_learns_the_digits(settings: dict[str, str], tmp_path: Path, fork_task: Fork, name: str) -> None:
     check_accuracy(fork_task(Program("script", str(EXAMPLES / f"{name}.py")), tmp_path, env=settings).wait())
+
+
+@pytest.mark.slow
+def test_where_there_is_no_tpu_the_cpu_learns_the_digits_only_if_it_is_asked_to(
+    settings: dict[str, str], tmp_path: Path, fork_task: Fork
+) -> None:
+    program = Program("script", str(EXAMPLES / "tpu_digits.py"))
+    done = fork_task(program, tmp_path, env=settings, strategy="tpu", tpu=TpuSettings("local", fallback="cpu")).wait()
+    check_accuracy(done)
+    assert "orch: fallback: cpu: the task trains without a TPU" in done.err
+    done = fork_task(program, tmp_path, env=settings, strategy="tpu", tpu=TpuSettings("local")).wait()
+    assert done.code == 1
+    assert "worker.NoTpu: no TPU was found on this machine" in done.err
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ from typing import Any
 
 from ..cores import count_cores
 from ..disclosure import disclose
+from ..tpu_host import count_chips
 from . import driver
 
 COMPLAINT_S = 20.0
@@ -54,6 +55,7 @@ def look(run_dir: str, ports: tuple[int, int] | None) -> dict[str, Any]:
         "ports": _ports(ports),
         "nvidia": _nvidia(),
         "is_root": os.geteuid() == 0,
+        "tpu_chips": count_chips(),
     }
 
 

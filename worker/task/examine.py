@@ -26,6 +26,9 @@ def describe_python() -> dict[str, Any]:
         "version": platform.python_version(),
         "implementation": platform.python_implementation(),
         "prefix": sys.prefix,
+        # Before the import, which a libtpu that does not fit ends with SIGABRT.
+        "tensorflow_tpu": _version_of("tensorflow-tpu"),
+        "libtpu": _version_of("libtpu"),
     }
 
 
@@ -52,6 +55,9 @@ def describe_tensorflow() -> dict[str, Any]:
         build = dict(tf.sysconfig.get_build_info())
         found["build"] = {str(key): str(value) for key, value in build.items()}
         found["is_cuda_build"] = bool(tf.test.is_built_with_cuda())
+        from tensorflow.python.framework import kernels
+
+        found["has_tpu"] = bool(kernels.get_registered_kernels_for_op("_ConfigureDistributedTPU").kernel)
         found["gpus"] = [device.name for device in tf.config.list_physical_devices("GPU")]
     except Exception as error:  # a build that is not whole
         found["problem"] = _last_words(error)

@@ -141,7 +141,7 @@ def _words(error: Exception) -> str:
     kept = [
         line for line in lines if line and not line.startswith((":", "{", "[[", "<stack", "Detected at", "Additional GRPC", "Graph exec"))
     ]
-    return f"{type(error).__name__}: {' '.join(kept)[:600]}"
+    return f"{type(error).__name__}: {' '.join(kept)[:300]}"
 
 
 def _describe_lookup(error: Exception, where: str) -> str:

@@ -18,13 +18,13 @@ def prepare(settings: dict[str, Any]) -> None:
 
     A TPU that is not the machine's own is driven by the runtime of its hosts, and libtpu must not take a local one from it
     (TPU_LOAD_LIBRARY=0, as Google's guide to TensorFlow on pods has it; xla/stream_executor/tpu/tpu_initializer_framework_helper.cc).
-    For the machine's own, libtpu asks the metadata server for the TPU's layout, 30 times for each of five values: where there is no such
-    server, that was seen to take 200 s (libtpu 0.0.14), and TPU_SKIP_MDS_QUERY leaves it out.
+    For the machine's own, libtpu asks the metadata server for the TPU's layout, 30 times for each of five values: where the server has none
+    to tell, that was seen to take 200 s (libtpu 0.0.14), and TPU_SKIP_MDS_QUERY leaves it out.
     """
-    from ..tpu_host import has_metadata_server
+    from ..tpu_host import is_tpu_vm
     from ..tpu_settings import LOCAL, TpuSettings, target
 
     if target(TpuSettings(tpu=settings.get("tpu", "")), os.environ)[0] != LOCAL:
         os.environ.setdefault(LOAD_LIBRARY, "0")
-    elif SKIP_QUERY not in os.environ and importlib.util.find_spec("libtpu") is not None and not has_metadata_server(os.environ):
+    elif SKIP_QUERY not in os.environ and importlib.util.find_spec("libtpu") is not None and not is_tpu_vm(os.environ):
         os.environ[SKIP_QUERY] = "1"
