@@ -41,8 +41,10 @@ def metadata_server(env: Mapping[str, str]) -> str:
 
 
 def is_tpu_vm(env: Mapping[str, str]) -> bool:
-    """Whether the metadata server tells of a TPU what libtpu asks it for, as on a TPU VM. Takes a second or two at most, but for the look-up
-    of a name that a variable gives. Other clouds have a server at the same address, which refuses."""
+    """Whether the metadata server tells what libtpu asks it for, as on a TPU VM; other clouds have a server at that address, which refuses.
+
+    Takes a second or two at most, but for the look-up of a name that a variable gives.
+    """
     from http.client import HTTPConnection, HTTPException  # only a machine with libtpu gets here
 
     host, _, port = metadata_server(env).partition(":")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from orchestrator.model import tpu
+from tests.conftest import Orch
 from tests.worker.agent_double import ROOT
 from tests.worker.template_double import ForkedTask
 from worker.contract import Program
@@ -245,6 +247,24 @@ def test_an_address_that_does_not_answer_ends_with_the_stacks(tmp_path: Path, fo
     assert 's.py", line 2 in <module>' in done.err
     kept = json.loads((done.log_dir / "error.json").read_text())
     assert kept["message"].startswith("connecting to the TPU")
+
+
+PYTHON_WITH_TPU = "ORCH_TENSORFLOW_TPU_PYTHON"
+
+
+@pytest.mark.tensorflow_tpu
+@pytest.mark.skipif(
+    PYTHON_WITH_TPU not in os.environ, reason=f"NOT TESTED: tensorflow-tpu without a TPU: {PYTHON_WITH_TPU} names no Python"
+)
+def test_tensorflow_for_tpus_without_a_tpu(orch: Orch, script: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A download of 400 MB: pip install tensorflow-tpu==2.20.0 libtpu==0.0.14. Its import does not wait for the metadata server."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{taken.getsockname()[1]}")
+    script(f"import os\nprint(os.environ['TPU_SKIP_MDS_QUERY'])\n{BUILD}", "s.py")
+    done = orch("up", "s.py", "--tpu", "local", "--python", os.environ[PYTHON_WITH_TPU], timeout=250, check=1)
+    assert "worker.NoTpu: no TPU was found on this machine: it shows no TPU chip" in done.err
+    assert "TensorFlow says: InternalError: RET_CHECK failure" in done.err
+    assert "TPU support" not in done.err
 
 
 class _Metadata(http.server.BaseHTTPRequestHandler):
