@@ -82,7 +82,7 @@ class Session:
     def __init__(self) -> None:
         _sweep()
         self._owner = os.getpid()
-        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_place()))
         self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self.keeps = False
@@ -247,9 +247,15 @@ class Session:
         os.close(self._lock)
 
 
+def _place() -> str:
+    """Where the directories of sessions are. The path of a socket in them has room for 104 bytes on macOS, 108 on Linux."""
+    usual = tempfile.gettempdir()
+    return usual if len(os.fsencode(usual)) < 75 else "/tmp"
+
+
 def _sweep() -> None:
     """Remove the directories of processes that were killed: nobody holds their lock."""
-    for lock in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/lock"):
+    for lock in Path(_place()).glob(f"{_PREFIX}*/lock"):
         with contextlib.suppress(OSError):
             if lock.stat().st_uid != os.geteuid() or time.time() - lock.stat().st_mtime < 60:
                 continue

@@ -11,6 +11,7 @@ import ctypes
 import logging
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.testing import Cluster, TaskFailed, TimedOut, cluster
+from orchestrator.testing import Cluster, TaskFailed, TimedOut, barrier, cluster
 
 pytestmark = pytest.mark.tensorflow
 
@@ -209,6 +210,21 @@ def test_a_segmentation_fault_is_an_error() -> None:
         with pytest.raises(TaskFailed, match="chief-0: SIGSEGV"):
             c.run(faults)
         assert "Segmentation fault" in c.logs("chief-0")
+
+
+def test_a_barrier(pool: Cluster) -> None:
+    """test_barrier, test_barrier_called_in_main_process"""
+
+    def meets(directory: str) -> int:
+        task, index = own_task()
+        open(os.path.join(directory, f"{task}-{index}"), "w").close()
+        barrier()
+        return len(os.listdir(directory))
+
+    with tempfile.TemporaryDirectory() as directory:
+        assert set(pool.run(meets, directory).values()) == {3}
+    with pytest.raises(RuntimeError, match="barrier"):
+        barrier()
 
 
 # --- collective_all_reduce_strategy_test ---------------------------------------------------------

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.conftest import ROOT
@@ -269,3 +272,123 @@ def test_the_report_says_what_the_tasks_wrote_and_where_they_were(run: PytestRun
 def test_code_that_runs_in_tasks_alone_is_covered(run: PytestRun) -> None:
     """`count_cpus` and `twice` are called in tasks only, which are killed when their test is over."""
     assert re.search(r"^step.py +6 +0 +100%", run.out, re.MULTILINE), run
+
+
+# --- what users do to pytest -------------------------------------------------------------------
+
+QUICK = """
+    import os, signal, sys, time
+    import pytest
+
+    pytestmark = pytest.mark.orch(preload=[])  # nothing here needs TensorFlow
+
+
+    @pytest.mark.orch(workers=1, reuse=True)
+    @pytest.mark.parametrize("number", [1, 2])
+    def test_reuse(orch_cluster, number):
+        orch_cluster.run(print, f"in test {number}")
+        print("PID", *orch_cluster.run(os.getpid).values())
+        assert orch_cluster.logs("worker-0") == f"in test {number}\\n"
+
+
+    @pytest.mark.orch(workers=1)
+    def test_default(orch_cluster):
+        print("TIMEOUT", orch_cluster.timeout_s, "PID", *orch_cluster.run(os.getpid).values())
+"""
+BUSY = """
+    import os, pathlib, time
+    import pytest
+
+
+    @pytest.mark.orch(workers=2, preload=[])
+    def test_waits(orch_cluster):
+        job = orch_cluster.start(time.sleep, 1000)
+        pids = [task.pid for task in orch_cluster.tasks.values()]
+        pathlib.Path("part").write_text(" ".join(map(str, pids)))
+        pathlib.Path("part").rename("pids")
+        job.result()
+
+
+    def test_never_comes():
+        pass
+"""
+
+
+@pytest.fixture
+def quick(tmp_path: Path) -> Path:
+    write(tmp_path, test_quick=QUICK)
+    return tmp_path
+
+
+def test_options(quick: Path) -> None:
+    """-s streams, --orch-timeout and --orch-reuse hold where a test says nothing, --orch-keep keeps."""
+    shown = run_pytest(quick, "-s", "--orch-timeout", "33", "--orch-reuse", "module", "--orch-keep", "--basetemp=base")
+    assert shown.code == 0, shown
+    assert "[worker-0] in test 1\n" in shown.out
+    assert "TIMEOUT 33.0" in shown.out
+    pids = re.findall(r"PID (\d+)", shown.out)
+    assert (len(pids), len(set(pids[:2]))) == (3, 1), shown
+    fresh = run_pytest(quick, "-rA", "--orch-reuse", "never", "--orch-logs")
+    pids = re.findall(r"PID (\d+)", fresh.out)
+    assert (len(pids), len(set(pids))) == (3, 3), fresh
+    assert re.search(r"^-+ orch: worker-0 -+\nin test 2$", fresh.out, re.MULTILINE), fresh
+
+
+def test_the_debugger_of_pytest_stops_in_a_task_that_is_in_its_own_process(tmp_path: Path) -> None:
+    text = """
+        import json, os
+        import pytest
+
+        @pytest.mark.orch(chief=True, workers=1, preload=[], in_process="chief")
+        def test_fails(orch_cluster):
+            def compares():
+                secret = json.loads(os.environ["TF_CONFIG"])["task"]["type"]
+                assert secret == "worker"
+
+            orch_cluster.run(compares)
+    """
+    write(tmp_path, test_pdb=text)
+    done = run_pytest(tmp_path, "--pdb", stdin="p 'SECRET ' + secret\nquit\n")
+    assert "SECRET chief" in done.out, done
+
+
+def test_in_parallel_workers_of_xdist(quick: Path) -> None:
+    long = quick / ("long" * 30)
+    long.mkdir()
+    done = run_pytest(quick, "-n", "2", "-rA", env={"TMPDIR": str(long)})
+    assert done.code == 0, done
+    assert set(done.outcomes.values()) == {"passed"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_outlives_pytest(tmp_path: Path, number: signal.Signals) -> None:
+    """Ctrl-C, and a crash, in the middle of a function."""
+    write(tmp_path, test_busy=BUSY)
+    own = tmp_path / "temporary"
+    own.mkdir()
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(own)}
+    with (tmp_path / "out").open("wb") as out:
+        running = subprocess.Popen(command(), cwd=tmp_path, env=env, stdout=out, stderr=out)
+    try:
+        wait_until((tmp_path / "pids").exists, running, tmp_path)
+        pids = [int(word) for word in (tmp_path / "pids").read_text().split()]
+        family = psutil.Process(running.pid).children(recursive=True) + [psutil.Process(pid) for pid in pids]
+        running.send_signal(number)
+        code = running.wait(60)
+    finally:
+        running.kill()
+        running.wait()
+    _, alive = psutil.wait_procs(family, timeout=60)
+    assert not alive
+    if number == signal.SIGINT:
+        assert code == pytest.ExitCode.INTERRUPTED
+        assert "KeyboardInterrupt" in (tmp_path / "out").read_text()
+        assert list(own.glob("orch*")) == []
+
+
+def wait_until(happens: Callable[[], bool], running: subprocess.Popen[bytes], directory: Path) -> None:
+    until = time.monotonic() + 120
+    while not happens():
+        assert running.poll() is None, (directory / "out").read_text()
+        assert time.monotonic() < until, (directory / "out").read_text()
+        time.sleep(0.02)
