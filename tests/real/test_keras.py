@@ -84,12 +84,15 @@ def test_every_case_has_its_row_in_the_docs() -> None:
 @pytest.mark.parametrize(("mode", "reports"), [("v3", True), ("legacy", True), ("v3", False)])
 def test_fit_reports_to_whoever_asks(orch: Orch, script: Any, mode: str, reports: bool) -> None:
     script("""
+        import sys
+        print("imported ahead:", *{"keras", "tf_keras"} & set(sys.modules))
         import numpy as np, tensorflow as tf
         model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1)])
         model.compile("sgd", "mse", metrics=["mae"])
         model.fit(np.zeros((8, 4)), np.zeros((8, 1)), batch_size=2, epochs=2, verbose=0)
     """)
-    orch("up", "script.py", "--strategy", "none", "--keras", mode, "--set", f"keras.report={str(reports).lower()}", check=0)
+    done = orch("up", "script.py", "--strategy", "none", "--keras", mode, "--set", f"keras.report={str(reports).lower()}", check=0)
+    assert f"imported ahead: {'tf_keras' if mode == 'legacy' else 'keras'}\n" in done.out
     (task,) = json.loads(orch("ps", "--json", check=0).out)["tasks"]
     found = task.get("report") or {}
     assert [found.get("epoch"), found.get("step")] == ([2, 4] if reports else [None, None])

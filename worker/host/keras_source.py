@@ -26,19 +26,20 @@ class Source:
 
     def __init__(self, tree: ast.AST) -> None:
         self._tree = tree
-        self._scopes: dict[ast.AST, ast.AST | None] = dict(_scopes(tree, None))
+        self._scopes: dict[ast.AST, ast.AST | None] = dict(_scopes(tree))
         """The function that each node is in."""
+        self._nodes = list(self._scopes)
         self._names: dict[tuple[ast.AST | None, str], str] = {}
         """What is imported, and what is made of that: by the function, and the name or the text of an attribute such as ``self.loss``."""
-        self._functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        self._functions = {node.name: node for node in self._nodes if isinstance(node, ast.FunctionDef)}
         self._made: dict[str, str] = {}
         """What the functions and classes of this file make."""
         self.imports_keras = self.imports_keras_itself = self.imports_keras_2 = self.sets_keras = False
-        for node in ast.walk(tree):
+        for node in self._nodes:
             self._take_import(node)
             if isinstance(node, ast.Constant) and node.value == "TF_USE_LEGACY_KERAS":
                 self.sets_keras = True
-        for node in ast.walk(tree):
+        for node in self._nodes:
             if isinstance(node, ast.ClassDef) and any(f"{self.text(base)}()" in _MODELS for base in node.bases):
                 self._made[node.name] = MODEL
         self._imported = dict(self._names)
@@ -62,7 +63,7 @@ class Source:
 
     def _take_assignments(self) -> None:
         made: dict[tuple[ast.AST | None, str], set[str]] = {(None, name): {whole} for (_, name), whole in self._imported.items()}
-        for node in ast.walk(self._tree):
+        for node in self._nodes:
             for target, value in _bindings(node):
                 made.setdefault(self._key(target), set()).add(UNKNOWN if value is None else self.text(value))
         self._names = {key: _only(texts) for key, texts in made.items()}
@@ -71,7 +72,7 @@ class Source:
             self._made[name] = _only({self.text(value) for value in values})
 
     def _key(self, target: ast.AST) -> tuple[ast.AST | None, str]:
-        name = target.arg if isinstance(target, ast.arg) else ast.unparse(target)
+        name = _spelled(target)
         return None if "." in name else self._scopes.get(target), name
 
     def text(self, node: ast.AST) -> str:
@@ -89,7 +90,7 @@ class Source:
 
     def uses(self) -> Iterator[tuple[int, str]]:
         """Everything that may be Keras's: the line and the use."""
-        for node in ast.walk(self._tree):
+        for node in self._nodes:
             if isinstance(node, ast.Attribute):
                 yield node.lineno, self.text(node)
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -103,7 +104,7 @@ class Source:
 
     def loops(self) -> Iterator[tuple[int, str]]:
         """Each call of `fit`, `evaluate` or `predict` of a Keras model: the line, and which it is."""
-        for node in ast.walk(self._tree):
+        for node in self._nodes:
             if isinstance(node, ast.Call) and (name := self._loop(node)):
                 yield node.lineno, name
 
@@ -121,11 +122,11 @@ class Source:
         in_scope: set[str] = set()
         for node, scope in self._way(getattr(self._tree, "body", []), UNKNOWN, set()):
             if isinstance(node, ast.Assign) and scope.endswith(f".{strategy}()") and self.text(node.value) in _MODELS:
-                in_scope |= {ast.unparse(target) for target in node.targets}
+                in_scope |= {_spelled(target) for target in node.targets} - {""}
             value = node.value if isinstance(node, (ast.Assign, ast.Expr)) else None
             if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
                 owner = value.func.value
-                if value.func.attr in _LOOPS and ast.unparse(owner) in in_scope and self.text(owner) in _MODELS:
+                if value.func.attr in _LOOPS and _spelled(owner) in in_scope and self.text(owner) in _MODELS:
                     return value.lineno, value.func.attr
         return None
 
@@ -150,10 +151,14 @@ class Source:
                 return
 
 
-def _scopes(node: ast.AST, function: ast.AST | None) -> Iterator[tuple[ast.AST, ast.AST | None]]:
-    for child in ast.iter_child_nodes(node):
-        yield child, function
-        yield from _scopes(child, child if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) else function)
+def _scopes(tree: ast.AST) -> Iterator[tuple[ast.AST, ast.AST | None]]:
+    """Each node, and the innermost function that it is in."""
+    waiting: list[tuple[ast.AST, ast.AST | None]] = [(tree, None)]
+    while waiting:
+        node, function = waiting.pop()
+        yield node, function
+        inside = node if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) else function
+        waiting += [(child, inside) for child in ast.iter_child_nodes(node)]
 
 
 def _bindings(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST | None]]:
@@ -169,6 +174,13 @@ def _bindings(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST | None]]:
         yield node.optional_vars, None
     elif isinstance(node, ast.arg):
         yield node, None
+
+
+def _spelled(node: ast.AST) -> str:
+    """A name as it stands there; what is longer than ``self.model`` is none."""
+    if isinstance(node, ast.Attribute):
+        return f"{node.value.id}.{node.attr}" if isinstance(node.value, ast.Name) else ""
+    return node.id if isinstance(node, ast.Name) else node.arg if isinstance(node, ast.arg) else ""
 
 
 def _only(texts: set[str]) -> str:
