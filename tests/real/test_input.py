@@ -167,6 +167,7 @@ print("modules", [name for name in sys.modules if "task.input_policy" in name or
 @pytest.mark.parametrize("words", [(), ("--set", "input={auto_shard: data, apply: false}"), ("--set", "input.files=[a.csv]")])
 def test_nothing_is_touched_where_nothing_is_said(orch: Orch, script: Callable[..., Path], words: tuple[str, ...]) -> None:
     script(UNTOUCHED)
+    script("1,2\n", "a.csv")
     out = orch("up", "script.py", "--strategy", "mirrored", *words, check=0).out
     assert "methods True" in out
     assert ("modules []" in out) is (not words)

@@ -22,6 +22,7 @@ from .. import task_files
 from .imports import named_like
 
 LOOK_S = 1.0
+_HOST = "/device:CPU:0"
 _STATE = "_orch_counter"
 """The attribute of TensorFlow's module that holds the counter: this module may be loaded twice in a task, also under our private name."""
 
@@ -112,10 +113,12 @@ class Counter:
         if not _counts_in_graph(strategy):
             return give()
         tf = self._tf
-        begun = tf.timestamp()
+        with tf.device(_HOST):
+            begun = tf.timestamp()
         with tf.control_dependencies([begun]):
             value = give()
-        with tf.control_dependencies([part for part in tf.nest.flatten(value, expand_composites=True) if tf.is_tensor(part)]):
+        given = [part for part in tf.nest.flatten(value, expand_composites=True) if tf.is_tensor(part)]
+        with tf.device(_HOST), tf.control_dependencies(given):
             tf.raw_ops.AssignAddVariableOp(resource=self._handle(0, []), value=tf.timestamp() - begun)
         return value
 
@@ -134,17 +137,19 @@ class Counter:
                     sums[1] += int(elements)
                     sums[2] += int(size)
         elif _counts_in_graph(strategy):
-            measured = [tf.constant(1.0, tf.float64)]
-            for value in values:
-                elements, size = (tf.cast(number, tf.float64) for number in _measure(tf, value))
-                measured += [tf.minimum(elements, tf.ones([], tf.float64)), elements, size]
-            handle = self._handle(len(values), [0.0] * len(measured))
-            tf.raw_ops.AssignAddVariableOp(resource=handle, value=tf.stack(measured))
+            measured = [_measure(tf, value) for value in values]  # where the batch is: only its shape leaves a GPU
+            handle = self._handle(len(values), [0.0] * (1 + 3 * len(values)))
+            with tf.device(_HOST):
+                sums = [tf.constant(1.0, tf.float64)]
+                for elements, size in measured:
+                    count = tf.cast(elements, tf.float64)
+                    sums += [tf.minimum(count, tf.ones([], tf.float64)), count, tf.cast(size, tf.float64)]
+                tf.raw_ops.AssignAddVariableOp(resource=handle, value=tf.stack(sums))
 
     def _handle(self, key: int, zeros: list[float]) -> Any:
         if key not in self._handles:
             tf = self._tf
-            with tf.init_scope(), tf.device("/device:CPU:0"):
+            with tf.init_scope(), tf.device(_HOST):
                 value = tf.constant(zeros or 0.0, tf.float64)
                 name = f"orch_input_{key}_{id(self)}"
                 handle = tf.raw_ops.VarHandleOp(dtype=tf.float64, shape=value.shape, shared_name=name, container="")
