@@ -170,7 +170,7 @@ class Job:
         if first.pickled is not None:
             with contextlib.suppress(Exception):
                 error = unpack(first.pickled)
-        if error is not None and not isinstance(error, SystemExit | KeyboardInterrupt | GeneratorExit):  # those would end the tests
+        if error is not None:
             raise error from self.cause
         raise self.cause
 

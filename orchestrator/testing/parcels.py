@@ -8,6 +8,7 @@ rewrite it. So do lambdas, functions in functions, and what comes from `__main__
 from __future__ import annotations
 
 import contextlib
+import io
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +16,9 @@ from types import ModuleType
 from typing import Any
 
 from ..errors import UsageError
+
+HEAVY = ("tensorflow", "keras", "tf_keras")
+"""A test that never imports these shall not wait for that, nor have its process changed by it."""
 
 
 def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
@@ -29,8 +33,18 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[st
 
 
 def unpack(data: bytes) -> Any:
-    """A value that a task has sent."""
-    return pickle.loads(data)
+    """A value that a task has sent. Raises `UsageError` for one of a class for which this process would have to import TensorFlow."""
+    return _Unpickler(io.BytesIO(data)).load()
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        root = module.partition(".")[0]
+        if root in HEAVY and root not in sys.modules:
+            raise UsageError(
+                f"{module}.{name} is known only where {root} is imported, which this test has not done; return numbers or arrays"
+            )
+        return super().find_class(module, name)
 
 
 def _cloudpickle() -> Any:

@@ -61,9 +61,34 @@ def test_an_exception_comes_with_its_type_and_the_traceback_of_the_task() -> Non
         cause = caught.value.__cause__
         assert isinstance(cause, TaskFailed)
         assert cause.task == "worker-1"
+        assert [entry.frame.code.name for entry in caught.traceback][-1] == "fail"  # with its source, for pytest's report
         assert 'raise OddError("the odd one")' in str(cause)
         assert "worker-0: had returned" in str(cause)
         assert c.run(len, "abc") == {"worker-0": 3, "worker-1": 3}  # nothing of it is left
+
+
+def test_what_only_tensorflow_knows_does_not_make_the_test_import_it() -> None:
+    def compute(shape: int) -> Any:
+        import tensorflow as tf
+
+        return {"sum": tf.ones(2) + tf.ones(shape)}
+
+    def describe() -> Any:
+        import tensorflow as tf
+
+        return tf.TensorSpec([1])
+
+    with cluster(workers=1) as c:
+        assert c.run(compute, 2)["worker-0"]["sum"].tolist() == [2.0, 2.0]
+        has_imported = "tensorflow" in sys.modules  # then some other test of this process has
+        with pytest.raises(Exception, match="Incompatible shapes") as caught:
+            c.run(compute, 3)
+        assert isinstance(caught.value, TaskFailed) or has_imported
+        if not has_imported:
+            assert 'return {"sum": tf.ones(2) + tf.ones(shape)}' in str(caught.value)
+            with pytest.raises(TaskFailed, match="known only where tensorflow is imported, which this test has not done"):
+                c.run(describe)
+        assert ("tensorflow" in sys.modules) == has_imported
 
 
 def test_an_assert_is_explained_as_pytest_explains_it() -> None:

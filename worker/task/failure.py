@@ -88,7 +88,7 @@ def _render(error: BaseException) -> str:
     whole = error.__traceback__
     sys.stderr = paper
     try:
-        trace = error.__traceback__ = _strip(whole)
+        trace = error.__traceback__ = strip(whole)
         sys.__excepthook__(type(error), error, trace)
     finally:
         sys.stderr = real
@@ -96,7 +96,7 @@ def _render(error: BaseException) -> str:
     return "".join(paper.parts)
 
 
-def _strip(trace: TracebackType | None) -> TracebackType | None:
+def strip(trace: TracebackType | None) -> TracebackType | None:
     """A traceback without the frames of ours that it starts with."""
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
         trace = trace.tb_next
@@ -112,7 +112,7 @@ def hide_our_frames() -> None:
             sys.excepthook = hook
         else:
             del sys.excepthook
-        trace = error.__traceback__ = sys.last_traceback = _strip(trace)
+        trace = error.__traceback__ = sys.last_traceback = strip(trace)
         _call(hook, kind, error, trace)
 
     sys.excepthook = show
@@ -130,7 +130,7 @@ def _call(hook: Any, kind: type[BaseException], error: BaseException, trace: Tra
     except SystemExit:
         raise
     except BaseException as second:
-        second.__traceback__ = _strip(second.__traceback__)
+        second.__traceback__ = strip(second.__traceback__)
         sys.stderr.write("Error in sys.excepthook:\n")
         sys.__excepthook__(type(second), second, second.__traceback__)
         sys.stderr.write("\nOriginal exception was:\n")

@@ -7,6 +7,7 @@ functions by value, with the code as pytest has rewritten it.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
@@ -134,9 +135,16 @@ def _plain(item: Any) -> Any:
 def _describe(error: BaseException) -> dict[str, Any]:
     kind = type(error)
     found = {**failure.describe(error, time.time()), "pickled": None}
+    if not isinstance(error, Exception):  # the test is not to be interrupted or skipped by a task
+        return {**found, "type": kind.__qualname__}
     try:
         import cloudpickle
 
+        with contextlib.suppress(ImportError):
+            from tblib import pickling_support
+
+            pickling_support.install(error)  # so that it comes with its traceback, whose source pytest shows
+        error.__traceback__ = failure.strip(error.__traceback__)
         found["pickled"] = cloudpickle.dumps(error)
     except Exception:
         found["pickled"] = None
