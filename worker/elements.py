@@ -68,15 +68,15 @@ def count(file: BinaryIO, size: int, kind: str) -> int | None:
 
 def count_records(file: BinaryIO, size: int) -> int:
     """The records of a TFRecord file, plain or compressed with GZIP or ZLIB."""
-    head = _read(file, _HEADER)
+    head = _read(file, min(size, _BLOCK))
     if head and not looks_like_tfrecord(head) and _is_compressed(head):
         return _count_compressed(file)
-    return _count_plain(file, size)
+    return _count_plain(file, size, head)
 
 
-def _count_plain(file: BinaryIO, size: int) -> int:
-    at, counted, length = 0, 0, 0
-    block, begin = b"", 0
+def _count_plain(file: BinaryIO, size: int, block: bytes) -> int:
+    """`block`: the beginning of the file."""
+    at = begin = counted = length = 0
     while at < size:
         offset = at - begin
         header = block[offset : offset + _HEADER]

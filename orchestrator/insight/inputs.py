@@ -66,13 +66,13 @@ def look(names: Iterable[str], kind: str = "", elements: int | None = None, *, c
     for name in names:
         try:
             yield _look(name, kind, elements, counts=counts)
+        except IsADirectoryError:
+            yield Found(File(name, 0), "other", f"{name}: is a directory; name its files: {os.path.join(name, '*')!r}")
         except OSError as error:
             yield Found(File(name, 0), kind or "other", f"{name}: {error.strerror or error}")
 
 
 def _look(name: str, kind: str, elements: int | None, *, counts: bool) -> Found:
-    if os.path.isdir(name):
-        return Found(File(name, 0), "other", f"{name}: is a directory; name its files: {os.path.join(name, '*')!r}")
     kind = kind or worker.elements.kind_by_name(name)
     with open(name, "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
