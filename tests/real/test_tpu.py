@@ -7,8 +7,6 @@ import json
 import os
 import shutil
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,9 +16,12 @@ import pytest
 
 from orchestrator.model import tpu
 from tests.conftest import Orch
+from tests.live import wait_for_file
 from tests.worker.agent_double import ROOT
 from tests.worker.template_double import ForkedTask
-from worker.contract import Program
+from worker.contract import Program, TaskSettings, to_json
+from worker.input_settings import InputSettings
+from worker.settings import VARIABLE
 from worker.tpu_settings import Partition, TpuSettings
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
@@ -40,13 +41,14 @@ import worker
 def on_tpu(tmp_path: Path, fork_task: Fork) -> Callable[..., list[Any]]:
     """``on_tpu(code, topology, computation_shape=…)``: what the code prints last, as JSON, in a task of a TPU that is doubled."""
 
-    def run(code: str, topology: str = "v2-8", expect: int = 0, **settings: Any) -> list[Any]:
+    def run(code: str, topology: str = "v2-8", expect: int = 0, input: InputSettings | None = None, **settings: Any) -> list[Any]:
         (tmp_path / "s.py").write_text(DOUBLE + code)
         shutil.copy(ROOT / "tests/real/tpu_double.py", tmp_path)
         mesh = tpu.parse(topology)
         program = Program("script", "s.py", (json.dumps([mesh.shape, mesh.coordinates()]),))
         asked = TpuSettings(tpu="local", **settings)
-        done = fork_task(program, tmp_path, strategy="tpu", tpu=asked).wait()
+        env = {VARIABLE: json.dumps(to_json(TaskSettings("tpu", tpu=asked, input=input)))} if input else None
+        done = fork_task(program, tmp_path, strategy="tpu", tpu=asked, env=env).wait()
         assert done.code == expect, done.err
         return list(json.loads(done.out.splitlines()[-1])) if done.out else [done.err]
 
@@ -153,6 +155,20 @@ def test_a_layout_that_does_not_fit_the_tpu_says_so(on_tpu: Callable[..., list[A
     assert "device_assignment.py" not in said
 
 
+DISTRIBUTED = """
+strategy = worker.strategy()
+batches = worker.distribute(tf.data.Dataset.range(20))
+parts = [[part.numpy().tolist() for part in strategy.experimental_local_results(batch)] for batch in batches]
+print(json.dumps(parts))
+"""
+
+
+def test_the_settings_of_input_hold_under_it(on_tpu: Callable[..., list[Any]]) -> None:
+    settings = InputSettings(global_batch_size=8, drop_remainder=True, auto_shard="data")
+    parts = on_tpu(DISTRIBUTED, input=settings, computation_shape=(1, 1, 1, 2))
+    assert parts == [[[0, 1], [2, 3], [4, 5], [6, 7]], [[8, 9], [10, 11], [12, 13], [14, 15]]]
+
+
 # --- no TPU --------------------------------------------------------------------------------------
 
 BUILD = "import worker\nprint(worker.strategy())"
@@ -206,32 +222,29 @@ except ValueError as error:
 
 
 SERVER = """
-import sys
+import os, time
 import tensorflow as tf
 server = tf.distribute.Server.create_local_server()
-print(server.target, flush=True)
-sys.stdin.read()
+with open("address.new", "w") as file:
+    file.write(server.target)
+os.rename("address.new", "address")
+time.sleep(600)
 """
 
 
-@pytest.fixture(scope="module")
-def server(_clean_environment: None) -> Iterator[str]:
+@pytest.fixture
+def server(tmp_path: Path, fork_task: Fork) -> Iterator[str]:
     """The address of a `tf.distribute.Server`, which is no TPU's."""
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
-    with subprocess.Popen([sys.executable, "-c", SERVER], **pipes) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        yield process.stdout.readline().strip()
-        process.stdin.close()
+    (tmp_path / "server.py").write_text(SERVER)
+    task = fork_task(Program("script", "server.py"), tmp_path)
+    yield wait_for_file(tmp_path / "address")
+    task.kill()
 
 
 def test_an_address_behind_which_there_is_no_tpu(tmp_path: Path, fork_task: Fork, server: str) -> None:
     said = refusal(tmp_path, fork_task, TpuSettings(tpu=server))
     assert said.startswith(f"worker.NoTpu: there is no TPU at the TPU '{server}' (the spec): ")
     assert "was reached, and is no TPU's runtime, or its TPU does not start" in said
-
-
-def test_an_address_in_the_environment_is_named_with_its_variable(tmp_path: Path, fork_task: Fork, server: str) -> None:
     said = refusal(tmp_path, fork_task, TpuSettings(tpu="auto"), {"TPU_NAME": server})
     assert said.startswith(f"worker.NoTpu: there is no TPU at the TPU '{server}' (TPU_NAME): ")
 
@@ -249,19 +262,18 @@ def test_an_address_that_does_not_answer_ends_with_the_stacks(tmp_path: Path, fo
     assert kept["message"].startswith("connecting to the TPU")
 
 
-PYTHON_WITH_TPU = "ORCH_TENSORFLOW_TPU_PYTHON"
+NAMED_BY = "ORCH_TENSORFLOW_TPU_PYTHON"
+PYTHON_WITH_TPU = os.environ.get(NAMED_BY, "")
 
 
 @pytest.mark.tensorflow_tpu
-@pytest.mark.skipif(
-    PYTHON_WITH_TPU not in os.environ, reason=f"NOT TESTED: tensorflow-tpu without a TPU: {PYTHON_WITH_TPU} names no Python"
-)
+@pytest.mark.skipif(not PYTHON_WITH_TPU, reason=f"NOT TESTED: tensorflow-tpu without a TPU: {NAMED_BY} names no Python that has it")
 def test_tensorflow_for_tpus_without_a_tpu(orch: Orch, script: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """A download of 400 MB: pip install tensorflow-tpu==2.20.0 libtpu==0.0.14. Its import does not wait for the metadata server."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{taken.getsockname()[1]}")
     script(f"import os\nprint(os.environ['TPU_SKIP_MDS_QUERY'])\n{BUILD}", "s.py")
-    done = orch("up", "s.py", "--tpu", "local", "--python", os.environ[PYTHON_WITH_TPU], timeout=250, check=1)
+    done = orch("up", "s.py", "--tpu", "local", "--python", PYTHON_WITH_TPU, timeout=250, check=1)
     assert "worker.NoTpu: no TPU was found on this machine: it shows no TPU chip" in done.err
     assert "TensorFlow says: InternalError: RET_CHECK failure" in done.err
     assert "TPU support" not in done.err
