@@ -124,13 +124,19 @@ with cluster(workers=2, timeout=60) as c:
 """
 
 
+OWN_TERMINAL = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.executable, [sys.executable, sys.argv[1]])"
+)
+
+
 def test_a_breakpoint_in_a_task_is_at_the_terminal_of_the_test_and_ctrl_c_ends_all(script: Callable[..., Path], tmp_path: Path) -> None:
     path = script(STOPS)
     (tmp_path / "t").mkdir()
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.environ["TMPDIR"] = str(tmp_path / "t")
-        os.execv(sys.executable, [sys.executable, str(path)])
+    terminal, theirs = pty.openpty()
+    command = [sys.executable, "-c", OWN_TERMINAL, str(path)]  # pty.fork would fork this process, which may have threads
+    env = {**os.environ, "TMPDIR": str(tmp_path / "t")}
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, env=env)
+    os.close(theirs)
     said = b""
 
     def hear(text: str) -> None:
@@ -156,8 +162,8 @@ def test_a_breakpoint_in_a_task_is_at_the_terminal_of_the_test_and_ctrl_c_ends_a
         with contextlib.suppress(OSError):  # Linux says so where others say nothing more comes
             hear("a line that never comes")
         assert b"KeyboardInterrupt" in said
-        os.waitpid(pid, 0)
     finally:
         os.close(terminal)  # which ends whoever is still there
+        process.wait(DEADLINE_S)
     assert_nothing_is_left_of(session)
     assert not session.exists()
