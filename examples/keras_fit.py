@@ -1,6 +1,7 @@
-"""`model.fit` as TensorFlow's tutorial for several workers writes it: nothing here knows of orch.
+"""`model.fit` as TensorFlow's tutorial for several workers writes it: nothing here knows of orch, nor of which Keras it is.
 
-orch up examples/keras_fit.py --workers 2
+orch up examples/keras_fit.py --workers 2                   with Keras 3
+orch up examples/keras_fit.py --workers 2 --keras legacy    with Keras 2 (tf-keras)
 """
 
 import json
@@ -8,12 +9,11 @@ import os
 import sys
 
 import digits
-import keras
 import tensorflow as tf
 
 tf_config = json.loads(os.environ.get("TF_CONFIG", "{}"))
 workers = len(tf_config.get("cluster", {}).get("worker", ["this one"]))
-GLOBAL_BATCH = 32 * workers
+GLOBAL_BATCH = 32 * workers  # one batch of 32 for each worker
 
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 
@@ -24,10 +24,10 @@ def dataset(part):
 
 
 with strategy.scope():
-    model = keras.Sequential([keras.Input([64]), keras.layers.Dense(64, "relu"), keras.layers.Dense(10)])
+    model = tf.keras.Sequential([tf.keras.layers.Input([64]), tf.keras.layers.Dense(64, "relu"), tf.keras.layers.Dense(10)])
     model.compile(
-        optimizer=keras.optimizers.Adam(0.003),
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        optimizer=tf.keras.optimizers.Adam(0.003),
+        loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )
 

@@ -1,5 +1,7 @@
 """Keras's API, case by case: ``python keras_api.py RESULTS [CASE...]`` writes what each case gave to RESULTS, one JSON object.
 
+With ``TF_USE_LEGACY_KERAS=1`` it is Keras 2's.
+
 The same program runs alone and as a task of a cluster. A case trains a small model on the same global batches from the same first weights,
 so that its losses, metrics and weights are to be equal, wherever it runs.
 """
@@ -7,6 +9,7 @@ so that its losses, metrics and weights are to be equal, wherever it runs.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import sys
@@ -20,7 +23,8 @@ import tensorflow as tf
 
 strategy = tf.distribute.MultiWorkerMirroredStrategy() if "TF_CONFIG" in os.environ else tf.distribute.get_strategy()
 
-import keras  # noqa: E402 - a strategy is made before anything else
+is_keras_2 = os.environ.get("TF_USE_LEGACY_KERAS") == "1"
+keras: Any = importlib.import_module("tf_keras" if is_keras_2 else "keras")  # a strategy is made before anything else
 
 BATCH = 16
 CASES: dict[str, Callable[[], dict[str, Any]]] = {}
@@ -104,6 +108,42 @@ def class_weights() -> dict[str, Any]:
     return trained(compiled(), class_weight={0: 1.0, 1: 2.0})
 
 
+@case
+def py_datasets() -> dict[str, Any]:
+    class Batches(keras.utils.PyDataset):
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> Any:
+            part = slice(index * BATCH, (index + 1) * BATCH)
+            return FEATURES[part], LABELS[part]
+
+    return trained(compiled(), x=Batches(), shuffle=False)
+
+
+@case
+def distributed_datasets() -> dict[str, Any]:
+    """Made by the script for each worker, without an end."""
+
+    def make(context: Any) -> Any:
+        whole = tf.data.Dataset.from_tensor_slices((FEATURES, LABELS))
+        return whole.shard(context.num_input_pipelines, context.input_pipeline_id).repeat().batch(context.get_per_replica_batch_size(BATCH))
+
+    data = strategy.distribute_datasets_from_function(make) if strategy.num_replicas_in_sync > 1 else batches().repeat()
+    return trained(compiled(), x=data, steps_per_epoch=4)
+
+
+@case
+def uneven_data() -> dict[str, Any]:
+    """One worker has more batches than the others, which go on with empty ones: all of them decide alike what follows."""
+    count = 20 if os.environ.get("ORCH_TASK") == "worker-1" else 60
+    own = tf.data.Dataset.from_tensor_slices((FEATURES[:count], LABELS[:count])).batch(8)
+    data = strategy.distribute_datasets_from_function(lambda context: own) if strategy.num_replicas_in_sync > 1 else own
+    stop = keras.callbacks.EarlyStopping("val_loss", patience=0, min_delta=10, restore_best_weights=True)
+    found = trained(compiled(), epochs=5, callbacks=[stop], x=data, validation_data=(FEATURES[:count], LABELS[:count]))
+    return {"of_the_workers": {**found, "epochs": len(found["loss"])}}
+
+
 # --- models --------------------------------------------------------------------------------------
 
 
@@ -137,6 +177,41 @@ def subclassed_models() -> dict[str, Any]:
         model = Model()
         model.compile("adam", loss=entropy(), metrics=["accuracy"])
     return trained(model)
+
+
+@case
+def own_training_steps() -> dict[str, Any]:
+    class Model(keras.Sequential):
+        def train_step(self, data: Any) -> dict[str, Any]:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(x, y, self(x, training=True))
+            variables = self.trainable_variables
+            self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+            return {"loss": loss}
+
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        model = Model([keras.layers.Input((8,)), keras.layers.Dense(2)])
+        model.compile("sgd", loss=entropy())
+    model.fit(batches(), epochs=2, verbose=0)
+    return told(model)
+
+
+@case
+def regularizers() -> dict[str, Any]:
+    return trained(compiled(keras.layers.Dense(4, kernel_regularizer="l2")))
+
+
+@case
+def metrics() -> dict[str, Any]:
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(1, "sigmoid")])
+        own = [keras.metrics.AUC(name="auc"), keras.metrics.Precision(name="precision")]
+        model.compile("sgd", "binary_crossentropy", metrics=own, weighted_metrics=["accuracy"])
+    weights = np.linspace(0, 1, 64).astype("float32")
+    return trained(model, x=FEATURES, y=LABELS.astype("float32"), sample_weight=weights, batch_size=BATCH, shuffle=False)
 
 
 @case
@@ -248,7 +323,7 @@ def backup_and_restore() -> dict[str, Any]:
     if strategy.num_replicas_in_sync > 1:  # the others wait for the chief's backup, as they would after a restart
         strategy.reduce("SUM", tf.constant(1.0), axis=None)
     found = trained(compiled(), epochs=3, callbacks=[keras.callbacks.BackupAndRestore(directory)])
-    return {**found, "epochs": len(found["loss"]), "is_left": os.path.exists(directory)}
+    return {**found, "epochs": len(found["loss"]), "is_left": any(Path(directory).rglob("*.*"))}
 
 
 @case
@@ -281,6 +356,15 @@ def save_to_one_path() -> dict[str, Any]:
         model.save_weights(SHARED / "model.weights.h5")
         model.load_weights(SHARED / "model.weights.h5")
     return told(again)
+
+
+@case
+def export() -> dict[str, Any]:
+    model = compiled()
+    path = str(SHARED / f"exported-{os.environ.get('ORCH_TASK', '')}")
+    model.export(path, verbose=False)
+    served = tf.saved_model.load(path)
+    return {"served": float(tf.reduce_sum(served.serve(FEATURES[:4])))}
 
 
 def main() -> None:

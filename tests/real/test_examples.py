@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from tests.worker.template_double import ForkedTask
 from worker.contract import DeviceSettings, Program
 from worker.tpu_settings import TpuSettings
 
+needs_keras_2 = pytest.mark.skipif(importlib.util.find_spec("tf_keras") is None, reason="NOT TESTED: tf-keras is not installed here")
 EXAMPLES = ROOT / "examples"
 Fork = Callable[..., ForkedTask]
 
@@ -119,6 +121,30 @@ def test_two_workers_use_the_forms_of_the_guide(orch: Any, settings: dict[str, s
     assert lines[0] == "images counted: 360"
     assert lines[1].endswith(", traced 1 time")
     assert lines[2:] == [f"doubled: {list(range(0, 48, 2))}", "seeds, summed: 10", "squares, summed: 140"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("warm_tensorflow")
+@pytest.mark.parametrize(
+    ("example", "options", "tasks"),
+    [
+        ("keras_fit", ("-n", "2"), ["worker-0", "worker-1"]),
+        ("keras_fit", ("-n", "4"), ["worker-0", "worker-1", "worker-2", "worker-3"]),
+        pytest.param("keras_fit", ("-n", "2", "--keras", "legacy"), ["worker-0", "worker-1"], marks=needs_keras_2),
+        pytest.param(
+            "keras_parameter_server",
+            ("--strategy", "parameter_server", "-n", "2", "--ps", "1", "--keras", "legacy"),
+            ["chief-0"],
+            marks=needs_keras_2,
+        ),
+    ],
+)
+def test_fit_learns_the_digits(orch: Any, settings: dict[str, str], example: str, options: tuple[str, ...], tasks: list[str]) -> None:
+    done = orch("up", str(EXAMPLES / f"{example}.py"), *options, timeout=250, check=0, env=settings)
+    found = dict(re.findall(r"^(\S+) +\| test accuracy ([\d.]+)$", done.out, re.MULTILINE))
+    assert sorted(found) == tasks
+    assert len(set(found.values())) == 1  # the workers have one model
+    assert float(found[tasks[0]]) > 0.9
 
 
 def test_four_processes_write_the_digits_at_once(tmp_path: Path) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
+import importlib.util
 import itertools
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,15 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(2 * DEADLINE_S), pytes
 
 PROGRAM = ROOT / "tests" / "programs" / "keras_api.py"
 TABLE = ROOT / "docs" / "keras.md"
+WORKERS = "| of Keras's API, under MultiWorkerMirroredStrategy | Keras 3 | Keras 2 | case |\n"
+SERVERS = "| of Keras 2's API, under ParameterServerStrategy | | case |\n"
+"""The headers of its two tables."""
 Cases = dict[str, dict[str, Any]]
+
+needs_keras_2 = pytest.mark.skipif(
+    importlib.util.find_spec("tf_keras") is None,
+    reason="NOT TESTED: tf-keras is not installed here (pip install --no-deps tf-keras, of TensorFlow's version)",
+)
 
 
 def cases() -> list[str]:
@@ -32,25 +43,33 @@ def cases() -> list[str]:
     return [after.split()[1].partition("(")[0] for line, after in itertools.pairwise(lines) if line == "@case"]
 
 
-def run_alone(directory: Path) -> Cases:
-    """What each case gives in one process without a strategy."""
-    results = directory / "alone.json"
-    env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
-    subprocess.run([sys.executable, str(PROGRAM), str(results)], check=True, timeout=DEADLINE_S, env=env)
+@pytest.fixture(scope="session")
+def alone(_clean_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Cases:
+    """What each case gives in one process without a strategy. The first of pytest's processes that wants it makes it for all of them."""
+    base = tmp_path_factory.getbasetemp()
+    results = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "keras" / "alone.json"
+    results.parent.mkdir(exist_ok=True)
+    with (results.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not results.exists():
+            env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+            subprocess.run([sys.executable, str(PROGRAM), str(results)], check=True, timeout=DEADLINE_S, env=env)
     found: Cases = json.loads(results.read_text())
     return found
 
 
-def run_together(orch: Orch, directory: Path) -> dict[str, Cases]:
-    """What each case gives in each of two workers, by the worker's name."""
+def run_together(orch: Orch, directory: Path, *options: str, head: str = "", only: Iterable[str] = ()) -> tuple[Cases, Cases]:
+    """What each case gives in each of two workers. `head`: Python that runs before the program."""
     script = directory / "train.py"
     script.write_text(
+        f"{head}\n"
         "import os, runpy, sys\n"
-        f"sys.argv[1:] = [f'{directory}/' + os.environ['ORCH_TASK'] + '.json']\n"
+        f"sys.argv[1:] = [f'{directory}/' + os.environ['ORCH_TASK'] + '.json', *{list(only)!r}]\n"
         f"runpy.run_path({str(PROGRAM)!r}, run_name='__main__')\n"
     )
-    orch("up", script, "--workers", "2", timeout=DEADLINE_S, check=0)
-    return {name: json.loads((directory / f"{name}.json").read_text()) for name in ("worker-0", "worker-1")}
+    orch("up", script, "--workers", "2", *options, timeout=DEADLINE_S, check=0)
+    first, second = (json.loads((directory / f"worker-{index}.json").read_text()) for index in range(2))
+    return first, second
 
 
 def differences(alone: dict[str, Any], first: dict[str, Any], second: dict[str, Any]) -> Iterator[str]:
@@ -67,17 +86,102 @@ def differences(alone: dict[str, Any], first: dict[str, Any], second: dict[str, 
             yield f"{key}: {first[key]} in two workers, {value} in one process"
 
 
+def check(alone: Cases, together: tuple[Cases, Cases], wanted: Iterable[str]) -> None:
+    first, second = together
+    assert set(first) == set(second) == set(wanted)
+    assert {name: found for name in wanted if (found := list(differences(alone[name], first[name], second[name])))} == {}
+
+
 # One test, so that only one process of pytest-xdist runs all of the cases.
-def test_two_workers_give_what_one_process_gives(orch: Orch, tmp_path: Path) -> None:
-    alone, together = run_alone(tmp_path), run_together(orch, tmp_path)
-    first, second = together["worker-0"], together["worker-1"]
-    assert set(alone) == set(first) == set(second) == set(cases())
-    assert {name: found for name in cases() if (found := list(differences(alone[name], first[name], second[name])))} == {}
+def test_two_workers_give_what_one_process_gives(orch: Orch, tmp_path: Path, alone: Cases) -> None:
+    assert set(alone) == set(cases())
+    check(alone, run_together(orch, tmp_path), cases())
+
+
+SEVERAL_REPLICAS = """
+import tensorflow as tf
+from tensorflow.python.distribute import collective_all_reduce_strategy
+# Without GPUs, TensorFlow makes one replica of a worker, however many CPU devices there are.
+collective_all_reduce_strategy.CollectiveAllReduceExtended._initialize_local_devices = lambda self, resolver, worker: (
+    tuple(f"{worker}/device:CPU:{index}" for index in range(2)), "CPU"
+)
+"""
+
+
+@pytest.mark.usefixtures("warm_tensorflow")
+def test_workers_of_two_replicas_give_what_one_process_gives(orch: Orch, tmp_path: Path, alone: Cases) -> None:
+    wanted = ("datasets", "a_last_batch_that_is_smaller", "predict", "batch_normalization", "early_stopping_and_plateaus")
+    check(alone, run_together(orch, tmp_path, "--cpus", "2", head=SEVERAL_REPLICAS, only=wanted), wanted)
+
+
+@needs_keras_2
+def test_two_workers_give_with_keras_2_what_one_process_gives(orch: Orch, tmp_path: Path, alone: Cases) -> None:
+    """That is what Keras 3 gives in one process, too."""
+    wanted = [name for name, said in rows(WORKERS).items() if said == "yes"]
+    check(alone, run_together(orch, tmp_path, "--keras", "legacy", only=wanted), wanted)
+
+
+TWO_EPOCHS = {"steps": 40, "epochs": 2}
+
+
+@needs_keras_2
+@pytest.mark.usefixtures("warm_tensorflow")
+def test_keras_2_trains_with_parameter_servers(orch: Orch, tmp_path: Path) -> None:
+    options = ("--strategy", "parameter_server", "--workers", "2", "--ps", "1", "--keras", "legacy", "--max-restarts", "1")
+    done = orch("up", ROOT / "tests/programs/keras_servers.py", *options, "--", tmp_path, timeout=DEADLINE_S, check=0)
+    assert "in attempt 2" in done.err
+    found = {name: json.loads((tmp_path / f"{name}.json").read_text()) for name in rows(SERVERS)}
+    learnt = [name for name in found if found[name].pop("accuracy", 0) > 0.8]
+    assert found == {
+        **dict.fromkeys(("dataset_creator", "datasets_and_validation", "numpy_arrays", "steps_per_execution"), TWO_EPOCHS),
+        "early_stopping_and_plateaus": TWO_EPOCHS,
+        "evaluate": {"is_exact": True, "values": 2},
+        "predict": {"shape": [64, 2], "in_order": True},
+        "files": {**TWO_EPOCHS, "is_the_same": True, "checkpoints": ["1.keras", "2.keras"]},
+        "backup_and_restore": {"steps": 60, "epochs": 2},  # the epochs of the second attempt; the steps of both
+    }
+    assert set(found) - set(learnt) == {"evaluate", "predict"}
+
+
+@pytest.mark.parametrize("version", ["3.10.0", "3.11.3", "3.12.4"])
+def test_two_workers_give_with_an_older_keras_what_one_process_gives(orch: Orch, tmp_path: Path, alone: Cases, version: str) -> None:
+    """One release for each form of what is replaced; the installed one is the newest. Their dependencies are installed."""
+    target = str(tmp_path / "packages")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target", target, f"keras=={version}"]
+    done = subprocess.run(pip, capture_output=True, text=True, timeout=DEADLINE_S)
+    if done.returncode:
+        pytest.skip(f"NOT TESTED: pip cannot install Keras {version}: {done.stderr.strip()}")
+    head = f"import keras; assert keras.__version__ == {version!r}"
+    path = f"PYTHONPATH={target}{os.pathsep}{os.environ['PYTHONPATH']}"
+    wanted = ("datasets", "functional_models_with_dicts", "steps_per_execution", "backup_and_restore")
+    check(alone, run_together(orch, tmp_path, "--env", path, head=head, only=wanted), wanted)
+
+
+def test_a_keras_that_orch_does_not_know_is_left_as_it_is(orch: Orch, tmp_path: Path) -> None:
+    (place,) = importlib.util.find_spec("keras").submodule_search_locations  # type: ignore[union-attr]
+    shutil.copytree(place, tmp_path / "packages" / "keras", ignore=shutil.ignore_patterns("__pycache__", "*_test.py"))
+    trainer = tmp_path / "packages/keras/src/backend/tensorflow/trainer.py"
+    before = trainer.read_text()
+    trainer.write_text(before.replace("    def _reduce(v):\n", "    def _reduce(v):  # otherwise\n"))
+    assert trainer.read_text() != before
+    path = f"PYTHONPATH={tmp_path / 'packages'}{os.pathsep}{os.environ['PYTHONPATH']}"
+    first, second = run_together(orch, tmp_path, "--env", path, only=["datasets"])
+    assert "error" in first["datasets"]
+    assert "error" in second["datasets"]
+    for name in ("worker-0", "worker-1"):
+        logged = orch("logs", name, check=0)
+        said = re.findall(r"orch: fit\(\) of Keras [\d.]+ is left as it is, .*orch knows Keras 3.10 to 3.15", logged.out + logged.err)
+        assert len(said) == 1
+
+
+def rows(header: str) -> dict[str, str]:
+    """The rows of the table in the docs that has this header: what the last column but one says, by the case in the last."""
+    text = TABLE.read_text().partition(header)[2].partition("\n\n")[0]
+    return {name: said for said, name in re.findall(r"\| ([^|]*) \| `(\w+)` \|$", text, re.MULTILINE)}
 
 
 def test_every_case_has_its_row_in_the_docs() -> None:
-    text = TABLE.read_text().partition("Each row with a name")[0]
-    assert set(re.findall(r"`(\w+)` \|$", text, re.MULTILINE)) == set(cases())
+    assert set(rows(WORKERS)) == set(cases())
 
 
 @pytest.mark.usefixtures("warm_tensorflow")

@@ -6,6 +6,7 @@ What fails, in keras/src/backend/tensorflow/trainer.py (keras#20585; every Keras
 * `reduce_per_replica` reduces scalars along an axis that scalars do not have.
 * Several steps for each execution (`steps_per_execution`) put a distributed iterator into a loop of the graph, which TensorFlow
   refuses; and XLA (`jit_compile=True`) cannot compile what the workers say to each other.
+* Each worker counts the batches of its own data, so that the one with fewer of them leaves an epoch in which the others go on.
 
 The mends take effect for this strategy alone: under every other one, and with one worker, Keras's own functions run. A Keras whose
 functions are not those that orch knows stays as it is, and a line on stderr says so.
@@ -24,14 +25,15 @@ if TYPE_CHECKING:
 
 KNOWN = {
     "TensorFlowTrainer._maybe_symbolic_build": (
-        "",  # 3.3 and 3.4 have no such function
-        "4dd200dba9d4",  # 3.5 and 3.6
-        "181752273e37",  # 3.7 to 3.10
+        "181752273e37",  # 3.10
         "92a504f5eba9",  # 3.11 to 3.15
     ),
-    "reduce_per_replica": ("2e7d54b1e6ed",),  # 3.3 to 3.15
+    "reduce_per_replica": ("2e7d54b1e6ed",),  # 3.10 to 3.15
+    "metrics_module.Metric.add_variable": ("3bc628b9d872",),  # 3.10 to 3.15
 }
-"""The functions that are replaced, and the first digits of the SHA-256 of their source in the versions of Keras that were tested."""
+"""What is replaced, and the first digits of the SHA-256 of its source in the versions of Keras that were tested. The last function is
+not replaced: it tells the older versions, which are wrong under every strategy with replicas. Keras 3.3 to 3.7 add up the replicas'
+gradients, and until 3.9 a loss or metric is that of some replicas only."""
 
 
 class Known:
@@ -50,8 +52,8 @@ class Known:
             if not self._is_known:
                 version = getattr(sys.modules.get("keras"), "__version__", "")
                 print(
-                    f"orch: fit() of Keras {version} is left as it is, which may fail with several workers: orch knows Keras 3.3 to 3.15; "
-                    "with another one, --keras legacy (tf-keras) or a training loop of your own works",
+                    f"orch: fit() of Keras {version} is left as it is, which may fail with several workers: orch knows Keras 3.10 to 3.15; "
+                    "install one of them, or take --keras legacy (tf-keras) or a training loop of your own",
                     file=sys.stderr,
                 )
         return self._is_known
@@ -65,6 +67,7 @@ def mend(trainer: Any) -> Known:
     is_wanted = Known(trainer)
     _mend_build(trainer, is_wanted)
     _mend_reduce(trainer, is_wanted)
+    _mend_count(trainer.TFEpochIterator, is_wanted)
     for kind in ("train", "test"):
         _mend_steps(trainer, kind, is_wanted)
     return is_wanted
@@ -128,6 +131,30 @@ def _mend_reduce(trainer: Any, is_wanted: Known) -> None:
         return real(values, strategy, reduction)
 
     trainer.reduce_per_replica = named_like(real, reduce_per_replica)
+
+
+def _mend_count(iterator: Any, is_wanted: Known) -> None:
+    """Let an epoch be as long as that of the worker with the most batches: TensorFlow gives the others empty ones until it ends
+    (tensorflow/python/distribute/input_lib.py, `DistributedIteratorBase.get_next`).
+    """
+    real_init, real_reset = iterator.__init__, iterator.reset
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        import tensorflow as tf
+
+        real_init(self, *args, **kwargs)
+        strategy = self._distribute_strategy
+        if is_wanted(strategy):
+            own = -1 if self._num_batches is None else int(self._num_batches)
+            counts = strategy.gather(tf.constant([own], tf.int64), axis=0).numpy()
+            self._orch_num_batches = int(counts.max()) if counts.min() >= 0 else None
+            self._num_batches = self._orch_num_batches
+
+    def reset(self: Any) -> None:
+        real_reset(self)
+        self._num_batches = getattr(self, "_orch_num_batches", self._num_batches)
+
+    iterator.__init__, iterator.reset = named_like(real_init, __init__), named_like(real_reset, reset)
 
 
 def _mend_steps(trainer: Any, kind: str, is_wanted: Known) -> None:
