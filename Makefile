@@ -74,7 +74,7 @@ format: $(READY)
 	@$(BIN)/python -m ruff format .
 
 bench: $(BENCH_READY)
-	@for name in help_cpu relay verdict plan placement shards startup restart steptime keras input ssh; do \
+	@for name in help_cpu relay verdict plan placement shards startup restart steptime keras testing input ssh; do \
 		echo "== $$name"; $(BIN)/python -m benchmarks.$$name $(BENCH_ARGS) || exit; done
 
 chaos: $(READY)
