@@ -57,6 +57,8 @@ RESULT_KEYS = {
     "remains",
     "durations",
     "warning",
+    "input",
+    "remarks",
 }
 
 
