@@ -19,8 +19,8 @@ MOST_DEVICES = 1 << 16
 """No TPU has more; a larger mesh is a typing error."""
 
 # Name -> chips in each dimension. A name counts TensorCores for v2, v3, v4 and v5p, of which a chip has two, and chips for v5e.
-# v4, v5e, v5p: docs.cloud.google.com/tpu/docs/v4, v5e, v5p ("Configurations"). v2, v3: the host bounds in PyTorch/XLA's
-# torch_xla/_internal/tpu.py, for hosts of 2 x 2 chips.
+# v4, v5p: MaxText/accelerator_to_spec_map.py (AI-Hypercomputer/maxtext). v5e: "Configurations" in cloud.google.com/tpu/docs/v5e. v2, v3:
+# the host bounds in PyTorch/XLA's torch_xla/_internal/tpu.py, for hosts of 2 x 2 chips.
 _V2_V3 = {8: (2, 2), 32: (4, 4), 64: (4, 8), 128: (8, 8), 256: (8, 16), 512: (16, 16), 1024: (16, 32), 2048: (32, 32)}
 _V4_V5P = {
     8: (2, 2, 1),
@@ -50,7 +50,7 @@ class Generation:
 GENERATIONS = {
     "v2": Generation(2, {size: chips for size, chips in _V2_V3.items() if size not in (64, 1024, 2048)}),
     "v3": Generation(2, _V2_V3),
-    # The two cores of a chip work as one device ("megacore").
+    # The two cores of a chip work as one device ("megacore"), as that table of MaxText has it. TensorFlow was not asked.
     "v4": Generation(1, _V4_V5P),
     "v5p": Generation(1, _V4_V5P),
     "v5e": Generation(1, _V5E),
