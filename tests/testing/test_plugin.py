@@ -220,16 +220,19 @@ TRAIN = """
 """
 
 
-@pytest.fixture(scope="module")
-def run(_shared_processes: None, tmp_path_factory: pytest.TempPathFactory) -> PytestRun:
-    directory = tmp_path_factory.mktemp("project")
+def test_a_project(tmp_path: Path) -> None:
+    """One run of one project; several tests of ours, in several processes, would run it several times."""
+    directory = tmp_path
     write(directory, step=STEP, test_them=TESTS, train=TRAIN)
     done = run_pytest(directory, "-rA", "--cov=step", "--cov-report=term-missing")
     assert not (directory / ".orch").exists()
-    return done
+    check_what_passes_and_what_fails(done)
+    check_that_a_failing_assertion_in_a_task_is_explained(done)
+    check_what_the_report_says_of_the_tasks(done)
+    check_that_code_that_runs_in_tasks_alone_is_covered(done)
 
 
-def test_what_passes_and_what_fails(run: PytestRun) -> None:
+def check_what_passes_and_what_fails(run: PytestRun) -> None:
     """Markers with sizes, the fixture called, bodies in the tasks, virtual devices, TestCase and IsolatedAsyncioTestCase, scripts."""
     failing = {
         "test_without_a_marker_it_says_what_is_missing",
@@ -247,7 +250,7 @@ def test_what_passes_and_what_fails(run: PytestRun) -> None:
     assert re.search(r"^SKIPPED .*worker-\d: not on this machine", run.out, re.MULTILINE), run
 
 
-def test_a_failing_assertion_in_a_task_is_explained(run: PytestRun) -> None:
+def check_that_a_failing_assertion_in_a_task_is_explained(run: PytestRun) -> None:
     report = run.report("test_everywhere_fails_in_one")
     assert "assert (1 + 3) == 3" in report
     assert ">   assert worker.context().index + len(numbers) == 3" in report.replace(">       ", ">   ")
@@ -256,7 +259,7 @@ def test_a_failing_assertion_in_a_task_is_explained(run: PytestRun) -> None:
     assert "[worker-0] before the assertion" in report
 
 
-def test_the_report_says_what_the_tasks_wrote_and_where_they_were(run: PytestRun) -> None:
+def check_what_the_report_says_of_the_tasks(run: PytestRun) -> None:
     assert "[worker-0] a line of a task\n" in run.report("test_prints_and_fails")
     assert "a line that is read" not in run.report("test_prints_and_passes")
     hang = run.report("test_hangs")
@@ -269,7 +272,7 @@ def test_the_report_says_what_the_tasks_wrote_and_where_they_were(run: PytestRun
     assert "[worker-1] Fatal Python error: Segmentation fault" in death
 
 
-def test_code_that_runs_in_tasks_alone_is_covered(run: PytestRun) -> None:
+def check_that_code_that_runs_in_tasks_alone_is_covered(run: PytestRun) -> None:
     """`count_cpus` and `twice` are called in tasks only, which are killed when their test is over."""
     assert re.search(r"^step.py +6 +0 +100%", run.out, re.MULTILINE), run
 
