@@ -146,8 +146,6 @@ def _cut(sharding: Sharding, worker: int, elements: int | None) -> Iterator[rang
             return
         stop = start + size if elements is None else min(start + size, elements)
         yield range(start, stop)
-        if stop - start < size:  # it has seen the end, and gives no empty batch after that
-            return
         start = stop
 
 

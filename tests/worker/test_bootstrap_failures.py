@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import pytest
 from tests.worker.agent_double import Outcome, run_plainly, run_task
 from tests.worker.template_double import TemplateProcess, template
 from worker.contract import Failure, Program
+from worker.task import failure
 
 FAILURES: dict[str, tuple[Any, str | None, str | None]] = {
     "plain": ("def f(x):\n    return 1 / x\nf(0)\n", "ZeroDivisionError", "division by zero"),
@@ -240,3 +241,39 @@ def test_error_json_is_plain_ascii_json(tmp_path: Path) -> None:
     data = (task.log_dir / "error.json").read_bytes()
     assert data.isascii()
     assert json.loads(data)["message"] == "\udcff \x1b[31m \u2028 \0"
+
+
+# --- frames of ours ----------------------------------------------------------------------------
+
+
+def _frames(error: BaseException) -> list[str]:
+    found, trace = [], failure.strip(error.__traceback__)
+    while trace is not None:
+        found.append(trace.tb_frame.f_code.co_name)
+        trace = trace.tb_next
+    return found
+
+
+def test_frames_of_ours_between_those_of_others_are_left_out_and_those_at_the_end_stay() -> None:
+    """Such as those of functions that stand in Keras's place."""
+    ours: dict[str, Any] = {}
+    source = "def around(f): f()\ndef start(f): around(f)\ndef refuse(): raise ValueError\ndef check(): refuse()"
+    exec(compile(source, os.path.join(os.path.dirname(failure.__file__), "made_up.py"), "exec"), ours)
+
+    def fit() -> None:
+        ours["around"](step)
+
+    def step() -> None:
+        raise KeyError("x")
+
+    def refused() -> None:
+        ours["check"]()
+
+    def caught(call: Callable[[], None]) -> BaseException:
+        with pytest.raises((KeyError, ValueError)) as found:
+            call()
+        return found.value.with_traceback(found.tb.tb_next)  # but for `caught` itself
+
+    assert _frames(caught(lambda: ours["start"](fit))) == ["<lambda>", "fit", "step"]
+    assert _frames(caught(refused)) == ["refused", "check", "refuse"]
+    assert _frames(caught(ours["check"])) == []

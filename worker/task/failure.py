@@ -89,6 +89,7 @@ def _render(error: BaseException) -> str:
     sys.stderr = paper
     try:
         trace = error.__traceback__ = strip(whole)
+        _strip_earlier(error)
         sys.__excepthook__(type(error), error, trace)
     finally:
         sys.stderr = real
@@ -97,10 +98,32 @@ def _render(error: BaseException) -> str:
 
 
 def strip(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback without the frames of ours that it starts with."""
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+    """A traceback without the frames of ours that others follow: of what has started the program, and of what stands in TensorFlow's or
+    Keras's place. None if all frames are ours. Frames of ours at the end stay, for there the exception was raised."""
+    parts = []
+    while trace is not None:
+        parts.append(trace)
         trace = trace.tb_next
-    return trace
+    kept: TracebackType | None = None
+    is_followed = False
+    for part in reversed(parts):
+        is_ours = part.tb_frame.f_code.co_filename.startswith(_PACKAGE)
+        is_followed = is_followed or not is_ours
+        if not (is_ours and is_followed):
+            kept = type(part)(kept, part.tb_frame, part.tb_lasti, part.tb_lineno)
+    return kept if is_followed else None
+
+
+def _strip_earlier(error: BaseException) -> None:
+    """The same for the exceptions that this one came from."""
+    done = {id(error)}
+    pending = [error.__cause__, error.__context__]
+    while pending:
+        earlier = pending.pop()
+        if earlier is not None and id(earlier) not in done:
+            done.add(id(earlier))
+            earlier.__traceback__ = strip(earlier.__traceback__)
+            pending += [earlier.__cause__, earlier.__context__]
 
 
 def hide_our_frames() -> None:
@@ -113,6 +136,7 @@ def hide_our_frames() -> None:
         else:
             del sys.excepthook
         trace = error.__traceback__ = sys.last_traceback = strip(trace)
+        _strip_earlier(error)
         _call(hook, kind, error, trace)
 
     sys.excepthook = show
