@@ -139,8 +139,9 @@ def files(
 
     `pattern`: one or several, such as ``"data/*.tfrecord"``; a relative one starts at the working directory. `decode`: maps an element.
     `reader`: ``"tfrecord"``, ``"lines"``, or a function that makes a dataset of a file's name. `compression`: ``"GZIP"`` or ``"ZLIB"``.
-    `batch`: the global batch size, of all replicas of all workers together. `repeat`: how many epochs; None: for ever.
-    `shuffle`: so many elements wait to be drawn from; the files are then taken in a new order in each epoch, too. 0: neither.
+    `batch`: the global batch size, of all replicas of all workers together. `repeat`: how many epochs; None or -1: for ever.
+    `shuffle`: so many elements wait to be drawn from; the files are then taken in a new order in each epoch, too. 0: neither. `seed`:
+    the same order in each run; without one it is another in each run under ``"file"`` and ``"off"``, and that of seed 0 under ``"data"``.
     `start`: how many batches (global steps) the training has done before; the dataset goes on behind them. With a shuffle this needs a
     `seed`. `shard`: ``"file"`` (each worker reads its own files), ``"data"`` (each reads all and keeps its share), ``"off"`` (each gets
     everything), or ``"auto"``: by file if there are as many files as workers, else by data. `count`: look through the files first, which
@@ -151,12 +152,28 @@ def files(
     `input` of the spec says. docs/input.md has more.
 
     Raises FileNotFoundError if no file fits; ValueError for a batch that is smaller than the replicas, fewer files than workers under
-    ``"file"``, a damaged TFRecord file (with the byte), and for arguments that do not fit together.
+    ``"file"``, files without elements, a damaged TFRecord file (with the byte), and for arguments that do not fit together.
     """
     from .task import file_dataset
 
-    given = {name: value for name, value in locals().items() if name not in ("pattern", "decode", "input_context", "file_dataset")}
-    return file_dataset.dataset(pattern, decode, input_context, **given)
+    return file_dataset.dataset(
+        pattern,
+        decode,
+        input_context,
+        reader=reader,
+        compression=compression,
+        batch=batch,
+        repeat=repeat,
+        shuffle=shuffle,
+        seed=seed,
+        start=start,
+        shard=shard,
+        drop_remainder=drop_remainder,
+        deterministic=deterministic,
+        prefetch=prefetch,
+        cycle_length=cycle_length,
+        count=count,
+    )
 
 
 def serve() -> NoReturn:

@@ -105,6 +105,13 @@ def cases() -> dict[str, Any]:
         "cut off": refusal(pattern=str(broken)),
         "start": refusal(pattern=even, batch=4, start=1, shuffle=4),
         "hint": refusal(pattern=even, shard="hint"),
+        "unknown word": refusal(pattern=even, shard="files"),
+        "for ever, as in tf.data": taken(worker.files(even, decode, batch=4, repeat=-1).take(9)),
+        "epochs": refusal(pattern=even, repeat=-2),
+        "batches": refusal(pattern=even, batch=4, start=-1),
+        "empty files": refusal(pattern=write("empty", 0, 0), batch=4),
+        "an empty file": refusal(pattern=write("half", 0, 4), batch=4),
+        "few elements": refusal(pattern=write("few", 1, 0), batch=4),
     }
 
 

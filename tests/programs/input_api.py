@@ -92,6 +92,12 @@ def batched_already() -> Any:
 
 
 @case
+def chosen_from_batches() -> Any:
+    chosen = DATA.choose_from_datasets([DATA.range(6).batch(6), DATA.range(6, 12).batch(6)], DATA.range(2))
+    return given(worker.distribute(chosen))
+
+
+@case
 def elements_that_are_batches() -> Any:
     return given(worker.distribute(DATA.from_tensor_slices([[0, 1, 2, 3], [4, 5, 6, 7]]), batch=False))
 

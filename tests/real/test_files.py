@@ -38,6 +38,7 @@ def check_shares(first: dict[str, Any], second: dict[str, Any]) -> None:
     assert first["off"] == second["off"] == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11], [12]]
     assert sorted(flat(first["from function"]) + flat(second["from function"])) == [*range(16)]
     assert len(first["for ever"]) == len(second["for ever"]) == 18
+    assert first["for ever, as in tf.data"] == first["for ever"]
     assert first["lines"] == second["lines"] == [1, 2, 3]
     assert sorted(flat(first["reader"])) == [0, 0, 1, 1, 2, 2]
     # Four steps that see every element once: each weight's step is the mean of its elements.
@@ -55,6 +56,12 @@ def check_refusals(found: dict[str, str], directory: Path) -> None:
     assert cut in found["cut off"]
     assert "start=1 needs an order that comes again: say seed=" in found["start"]
     assert "is auto, file, data or off here, and not hint" in found["hint"]
+    assert "is auto, file, data or off here, and not files" in found["unknown word"]
+    assert found["epochs"] == "ValueError: worker.files: repeat=-2: it is the number of epochs; None (or -1): for ever"
+    assert found["batches"] == "ValueError: worker.files: start=-1: it is the number of batches that were trained, 0 or more"
+    assert f"there is no element in these files: {directory}/empty/" in found["empty files"]
+    assert found["an empty file"].endswith("worker 0 would get 0 elements of 4 in an epoch, none: say shard='data'")
+    assert found["few elements"].endswith("would get 0 elements of 1 in an epoch, none: write more elements, or take fewer workers")
 
 
 def check_positions(directory: Path) -> None:

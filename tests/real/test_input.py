@@ -30,6 +30,7 @@ GIVEN: dict[str, tuple[Any, Any]] = {
     "worker_distribute": SHARED,
     "worker_distribute_in_batches_of_its_own": ([[0, 1, 2], [6, 7, 8]], [[3, 4, 5], [9, 10, 11]]),
     "batched_already": ([[100, 101, 102], [106, 107, 108]], [[103, 104, 105], [109, 110, 111]]),
+    "chosen_from_batches": ([[0, 1, 2], [6, 7, 8]], [[3, 4, 5], [9, 10, 11]]),
     "elements_that_are_batches": ([[0, 1], [4, 5]], [[2, 3], [6, 7]]),
     "policy_file": BY_FILE,
     "policy_off": (ALL, ALL),
@@ -181,13 +182,22 @@ print([batch.numpy().tolist() for batch in worker.distribute(numbers, batch=3)])
 with strategy.scope():
     print([batch.numpy().tolist() for batch in worker.distribute(numbers.batch(3))])
 print([number.numpy().tolist() for number in worker.distribute(numbers)])
+one = tf.distribute.OneDeviceStrategy("CPU:0")
+print([batch.numpy().tolist() for batch in worker.distribute(numbers, batch=3, strategy=one)])
+
+def make(context):
+    worker.distribute(numbers)  # a call inside of a call
+    return numbers.batch(context.get_per_replica_batch_size(2))
+
+print([batch.numpy().tolist() for batch in worker.distribute(make, strategy=one)])
 """
 
 
 def test_by_hand(script: Callable[..., Path]) -> None:
     env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run([sys.executable, script(BY_HAND)], env=env, capture_output=True, text=True, timeout=200)
-    assert done.stdout.splitlines() == ["[[0, 1, 2], [3]]", "[[0, 1, 2], [3]]", "[0, 1, 2, 3]"], done.stderr
+    of_three = "[[0, 1, 2], [3]]"
+    assert done.stdout.splitlines() == [of_three, of_three, "[0, 1, 2, 3]", of_three, "[[0, 1], [2, 3]]"], done.stderr
 
 
 # --- what was read ---------------------------------------------------------------------------------
@@ -273,3 +283,50 @@ def test_fit_of_both_kerases_is_counted_without_a_section(orch: Orch, script: Ca
     assert found["elements"] == [2 * found["steps"]] * 2
     assert found["bytes"] == [2 * found["steps"] * 5 * 4] * 2
     assert "orch: input: fit() is given a dataset that repeats for ever, and no steps_per_epoch" in done.out + done.err
+
+
+UNCOUNTED = """
+import os, sys, tensorflow as tf
+TASK = os.environ["ORCH_TASK"]
+if TASK == "worker-0":
+    tf.compat.v1.disable_v2_behavior()
+strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+numbers = tf.data.Dataset.range(4).batch(2)
+batches = strategy.experimental_distribute_dataset(numbers)
+
+@tf.function
+def step(iterator):
+    return next(iterator)
+
+if TASK == "worker-0":  # TensorFlow 1
+    iterator = batches.make_initializable_iterator()
+    total = tf.reduce_sum(strategy.experimental_local_results(iterator.get_next())[0])
+    with tf.compat.v1.Session() as session:
+        session.run(iterator.initializer)
+        print("sums", [int(session.run(total)) for _ in range(2)])
+elif TASK == "worker-1":  # a graph that is still open at the end
+    print("sum", int(tf.reduce_sum(step(iter(batches)))))
+    tf.Graph().as_default().__enter__()
+else:  # our counting fails, and then the program
+    from tensorflow.python.distribute import input_lib
+    sys.modules[type(input_lib._orch_counter).__module__]._measure = None
+    os.environ["ORCH_TASK"] = "worker-0"  # whose lines are said
+    print("sums", int(tf.reduce_sum(step(iter(batches)))), [int(tf.reduce_sum(batch)) for batch in batches])
+    odd = numbers.map(lambda number: tf.debugging.check_numerics(1.0 / tf.cast(2 - number, tf.float32), "the program's own"))
+    try:
+        [step(iterator) for iterator in [iter(strategy.experimental_distribute_dataset(odd))] for _ in range(2)]
+    except tf.errors.InvalidArgumentError as error:
+        print("its own error:", "the program's own" in str(error))
+"""
+
+
+def test_counting_costs_no_program_its_life(orch: Orch, script: Callable[..., Path]) -> None:
+    script(UNCOUNTED)
+    done = orch("up", "script.py", "-n", "3", "--set", "input.prefetch=2", timeout=300, check=0)
+    lines = done.out + done.err
+    assert "worker-0 | sums [1, 5]" in lines
+    assert "worker-1 | sum 1" in lines
+    assert "worker-2 | sums 1 [1, 5]" in lines
+    assert "worker-2 | its own error: True" in lines
+    assert "worker-2 | orch: input: what is read is not counted any more, for orch's counting failed: TypeError: " in lines
+    assert "atexit" not in lines

@@ -115,8 +115,9 @@ def _batched(dataset: Any, batch: int | bool | None, strategy: Any, task: Contex
     if size is None:
         return dataset
     if size < replicas:
+        held = f"{replicas} replica{'s' * (replicas > 1)}"
         raise ValueError(
-            f"worker.distribute: a global batch of {size} for {replicas} replicas: some of them would never get an element; "
+            f"worker.distribute: a global batch of {size} for {held}: some of them would never get an element; "
             f"make it {replicas} or more (input.global_batch_size, --global-batch-size)"
         )
     _say_sizes(size, replicas)
@@ -136,6 +137,9 @@ def _batch_size(dataset: Any) -> int | None:
         if "Batch" in name or "GroupByWindow" in name:
             return int(getattr(dataset, "_batch_size", 0))
         inputs = dataset._inputs()
+        if "DirectedInterleave" in name:  # sample_from_datasets, choose_from_datasets: a selector, then datasets of elements of one shape
+            sizes = {_batch_size(one) for one in inputs[1:]} - {None}
+            return sizes.pop() if len(sizes) == 1 else 0 if sizes else None
         if not inputs or "FlatMap" in name or "Interleave" in name:  # its elements are those of datasets that a function makes
             return None
         dataset = inputs[0]

@@ -63,6 +63,8 @@ def dataset(pattern: Any, decode: Callable[..., Any] | None, input_context: Any,
     defaults: dict[str, Any] = {"batch": said.global_batch_size, "seed": said.shuffle_seed, "shard": said.auto_shard}
     defaults |= {"prefetch": said.prefetch, "deterministic": said.deterministic, "drop_remainder": bool(said.drop_remainder)}
     completed: dict[str, Any] = {name: defaults.get(name) if value is None else value for name, value in given.items()}
+    if completed["repeat"] == -1:  # tf.data's own word for it
+        completed["repeat"] = None
     wishes = Wishes(**completed)
     names = list_files(said.files if pattern is None else pattern)
     workers, index = strategies.input_pipelines(context())
@@ -161,13 +163,20 @@ def _check(wishes: Wishes, workers: int, input_context: Any) -> None:
 
     if wishes.reader not in ("tfrecord", "lines") and not callable(wishes.reader):
         raise ValueError(f"worker.files: reader is 'tfrecord', 'lines' or a function of a file's name, and not {wishes.reader!r}")
-    if wishes.shard == "hint":
-        raise ValueError("worker.files shares the files out itself: shard (input.auto_shard) is auto, file, data or off here, and not hint")
+    if wishes.shard not in (None, "auto", "file", "data", "off"):
+        said = f"shard (input.auto_shard) is auto, file, data or off here, and not {wishes.shard}"
+        raise ValueError(f"worker.files shares the files out itself: {said}")
+    if wishes.repeat is not None and wishes.repeat < 0:
+        raise ValueError(f"worker.files: repeat={wishes.repeat}: it is the number of epochs; None (or -1): for ever")
+    if wishes.start < 0:
+        raise ValueError(f"worker.files: start={wishes.start}: it is the number of batches that were trained, 0 or more")
     replicas = input_context.num_replicas_in_sync if input_context is not None else workers
     if input_context is None and tf.distribute.has_strategy():
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
     if wishes.batch is not None and wishes.batch < replicas:
-        raise ValueError(f"worker.files: a global batch of {wishes.batch} for {replicas} replicas: make it {replicas} or more")
+        raise ValueError(
+            f"worker.files: a global batch of {wishes.batch} for {replicas} replica{'s' * (replicas > 1)}: make it {replicas} or more"
+        )
     if wishes.start and (wishes.batch is None or wishes.batch % workers):
         raise ValueError(f"worker.files: start={wishes.start} counts batches: say batch=, a multiple of {workers}, the number of workers")
     if wishes.start and (wishes.deterministic is False or (wishes.shuffle and wishes.seed is None)):
@@ -199,13 +208,22 @@ def _share(names: Sequence[str], wishes: Wishes, workers: int, index: int, of_st
         return share
     taken = min(held) // of_step * of_step if wishes.drop_remainder else min(held)
     if not taken:
-        raise ValueError(
-            f"worker.files: worker {held.index(min(held))} would get {min(held)} elements of {sum(counts or ())} in an epoch, "
-            f"{'less than its part of a batch' if min(held) else 'none'}: say shard='data', or a smaller batch"
-        )
+        raise ValueError(f"worker.files: {_nothing(sum(counts or ()), held, share, of_step if wishes.drop_remainder else 1)}")
     share = dataclasses.replace(share, elements=taken)
     _say(names, counts, share, held)
     return share
+
+
+def _nothing(total: int, held: Sequence[int], share: Share, least: int) -> str:
+    """Why a worker would get nothing of `total` elements, and what helps. `least`: what each worker needs for one step."""
+    if not total:
+        return "there is no element in these files: " + ", ".join(share.files[:3]) + ", …" * (len(share.files) > 3)
+    ways = ["say shard='data'"] if share.by == "file" and total // share.workers >= least else []
+    if min(held):
+        ways.append(f"say a batch of {min(held) * share.workers} or less, or drop_remainder=False")
+    why = "less than its part of a batch" if min(held) else "none"
+    what = f"worker {held.index(min(held))} would get {min(held)} element{'s' * (min(held) != 1)} of {total} in an epoch, {why}"
+    return f"{what}: {', or '.join(ways) or 'write more elements, or take fewer workers'}"
 
 
 def _counts(names: Sequence[str], wishes: Wishes) -> list[int] | None:

@@ -5,7 +5,8 @@ tensorflow/python/distribute/input_lib.py), which is called for each step where 
 where a `tf.function` does, as Keras's `fit` has it. Here a few numbers are added up in the first case; in the second, operations that do
 the same become a part of the graph. A thread looks at the sums once a second and, where they have moved, adds a line to the task's reports.
 
-What is counted is everything that this process takes from distributed datasets, training and validation together.
+What is counted is everything that this process takes from distributed datasets, training and validation together. Where a program has
+turned TensorFlow 1's behaviour on, nothing is: its graphs run in sessions, of which we know nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 import os
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from .. import task_files
@@ -32,10 +34,10 @@ def begin() -> None:
     directory = os.environ.get("ORCH_LOG_DIR")
     if not directory:
         return
-    from tensorflow.python.distribute import input_lib
+    with contextlib.suppress(ImportError, AttributeError):
+        from tensorflow.python.distribute import input_lib
 
-    if not hasattr(input_lib, _STATE):
-        with contextlib.suppress(AttributeError):
+        if not hasattr(input_lib, _STATE):
             _install(input_lib, Counter(os.path.join(directory, task_files.REPORTS)))
 
 
@@ -54,7 +56,8 @@ def follow(model: Any) -> None:
 def _look_for_an_end(data: Any, options: dict[str, Any]) -> None:
     import tensorflow as tf
 
-    is_endless = isinstance(data, tf.data.Dataset) and data.cardinality() == tf.data.INFINITE_CARDINALITY
+    is_known = tf.executing_eagerly() and isinstance(data, tf.data.Dataset)
+    is_endless = is_known and data.cardinality() == tf.data.INFINITE_CARDINALITY
     if is_endless and options.get("steps_per_epoch") is None:
         from .input_policy import say_once
 
@@ -91,6 +94,8 @@ class Counter:
         self._path, self._pid = path, os.getpid()
         self._lock = threading.Lock()
         self._is_watched = False
+        self._is_off = False
+        """Counting has failed, and was given up."""
         self._waited, self._steps = 0.0, 0
         self._replicas: list[list[int]] = []
         """For each replica: batches that are not empty, elements, bytes."""
@@ -104,26 +109,37 @@ class Counter:
     # --- while the program iterates ----------------------------------------------------------------
 
     def time(self, strategy: Any, give: Any) -> Any:
-        """What `give` gives; the time that it takes is counted."""
+        """What `give` gives; the time that it takes is counted. What `give` raises passes."""
+        if self._is_off:
+            return give()
         if self._tf.executing_eagerly():
             begun = time.perf_counter()
             value = give()
             self._waited += time.perf_counter() - begun
             return value
-        if not _counts_in_graph(strategy):
-            return give()
         tf = self._tf
-        with tf.device(_HOST):
-            begun = tf.timestamp()
-        with tf.control_dependencies([begun]):
+        since: list[Any] = []
+        with self._giving_up():
+            if _counts_in_graph(tf, strategy):
+                with tf.device(_HOST):
+                    since.append(tf.timestamp())
+        if not since:
+            return give()
+        with tf.control_dependencies(since):
             value = give()
-        given = [part for part in tf.nest.flatten(value, expand_composites=True) if tf.is_tensor(part)]
-        with tf.device(_HOST), tf.control_dependencies(given):
-            tf.raw_ops.AssignAddVariableOp(resource=self._handle(0, []), value=tf.timestamp() - begun)
+        with self._giving_up():
+            given = [part for part in tf.nest.flatten(value, expand_composites=True) if tf.is_tensor(part)]
+            with tf.device(_HOST), tf.control_dependencies(given):
+                tf.raw_ops.AssignAddVariableOp(resource=self._handle(0, []), value=tf.timestamp() - since[0])
         return value
 
     def count(self, strategy: Any, values: list[Any]) -> None:
         """Count the batches of one step, one for each replica of this process."""
+        if not self._is_off:
+            with self._giving_up():
+                self._count(strategy, values)
+
+    def _count(self, strategy: Any, values: list[Any]) -> None:
         tf = self._tf
         if tf.executing_eagerly():
             self._watch()
@@ -136,7 +152,7 @@ class Counter:
                     sums[0] += 1
                     sums[1] += int(elements)
                     sums[2] += int(size)
-        elif _counts_in_graph(strategy):
+        elif _counts_in_graph(tf, strategy):
             measured = [_measure(tf, value) for value in values]  # where the batch is: only its shape leaves a GPU
             handle = self._handle(len(values), [0.0] * (1 + 3 * len(values)))
             with tf.device(_HOST):
@@ -145,6 +161,17 @@ class Counter:
                     count = tf.cast(elements, tf.float64)
                     sums += [tf.minimum(count, tf.ones([], tf.float64)), count, tf.cast(size, tf.float64)]
                 tf.raw_ops.AssignAddVariableOp(resource=handle, value=tf.stack(sums))
+
+    @contextlib.contextmanager
+    def _giving_up(self) -> Iterator[None]:
+        """What fails in here is ours, and no matter of the program's: from then on nothing is counted, and a line says so."""
+        try:
+            yield
+        except Exception as error:
+            from .input_policy import say_once
+
+            self._is_off = True
+            say_once(f"input: what is read is not counted any more, for orch's counting failed: {type(error).__name__}: {error}")
 
     def _handle(self, key: int, zeros: list[float]) -> Any:
         if key not in self._handles:
@@ -164,17 +191,20 @@ class Counter:
         if not self._is_watched:
             self._is_watched = True
             threading.Thread(target=self._look_again, name="orch-input", daemon=True).start()
-            atexit.register(self.look)
+            atexit.register(self._look_quietly)
 
     def _look_again(self) -> None:
         while True:
             time.sleep(LOOK_S)
-            with contextlib.suppress(Exception):  # TensorFlow may be on its way down
-                self.look()
+            self._look_quietly()
+
+    def _look_quietly(self) -> None:
+        with contextlib.suppress(Exception):  # TensorFlow may be on its way down, or the program have left a graph open
+            self.look()
 
     def look(self) -> None:
         """Add a line to the reports if anything was read since the last look."""
-        if os.getpid() != self._pid:  # a child that the program has forked
+        if self._is_off or os.getpid() != self._pid:  # a child that the program has forked
             return
         with self._lock:
             waited, steps, replicas = self._sums()
@@ -209,8 +239,13 @@ class Counter:
             os.close(fd)
 
 
-def _counts_in_graph(strategy: Any) -> bool:
-    """Whether operations can be added to a graph that iterates: its steps must run in this process, on devices that take all operations."""
+def _counts_in_graph(tf: Any, strategy: Any) -> bool:
+    """Whether operations can be added to a graph that iterates: its steps must run in this process, on devices that take all operations.
+
+    The graph must be that of a `tf.function`: what runs in a session of TensorFlow 1's would have to initialise our variables.
+    """
+    if not tf.compat.v1.executing_eagerly_outside_functions():
+        return False
     return not getattr(strategy, "_should_use_with_coordinator", False) and not type(strategy).__name__.startswith("TPU")
 
 

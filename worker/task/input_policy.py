@@ -31,7 +31,8 @@ SHARED = "_orch_shared"
 """An attribute of a dataset of `worker.files`, which has put the policy into effect itself."""
 
 _DONE = "_orch_has_shaped"
-"""An attribute of `StrategyBase` that is there while `worker.distribute` is at work, which has put the section into effect itself.
+"""An attribute of `StrategyBase`: how many calls of `worker.distribute` are at work, which has put the section into effect itself.
+A function that it is given may call it again.
 
 There, and not here: in a task this module is loaded twice, under our private name before the program starts, and by the program."""
 
@@ -40,10 +41,11 @@ class done:
     """While this is entered, the methods of `StrategyBase` leave datasets as they are."""
 
     def __enter__(self) -> None:
-        _base()._orch_has_shaped = True
+        base = _base()
+        base._orch_has_shaped = getattr(base, _DONE, 0) + 1
 
     def __exit__(self, *_: object) -> None:
-        del _base()._orch_has_shaped
+        _base()._orch_has_shaped -= 1
 
 
 def _base() -> Any:
@@ -70,7 +72,7 @@ def _complete(module: Any, settings: Said) -> None:
 
     def experimental_distribute_dataset(self: Any, dataset: Any, options: Any = None) -> Any:
         input_counts.begin()
-        if not hasattr(base, _DONE) and _is_dataset(dataset) and _is_eager():
+        if not getattr(base, _DONE, 0) and _is_dataset(dataset) and _is_eager():
             changes = Changes("experimental_distribute_dataset")
             dataset = shape(dataset, settings, changes)
             options = input_options(settings, options, self, changes, is_function=False)
@@ -79,7 +81,7 @@ def _complete(module: Any, settings: Said) -> None:
 
     def distribute_datasets_from_function(self: Any, dataset_fn: Any, options: Any = None) -> Any:
         input_counts.begin()
-        if not hasattr(base, _DONE):
+        if not getattr(base, _DONE, 0):
             changes = Changes("distribute_datasets_from_function")
             dataset_fn = shaped(dataset_fn, settings, changes)
             options = input_options(settings, options, self, changes, is_function=True)
