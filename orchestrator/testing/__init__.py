@@ -4,6 +4,19 @@
         got = c.run(train_step, 3)              # {"worker-0": …, "worker-1": …}
         c["worker-1"].kill()
 
+Which process is called what in this package::
+
+    the test's process          one `Session`: a directory, and the socket that all others connect to
+      warm process              has imported TensorFlow; each resident is forked from it
+      a bed                     one run of `orchestrator.launch`, kept between tests (`Beds`)
+        controller, agent       as in any run
+        resident of worker-0    the task that the agent started; it runs no function, it forks
+          process of worker-0   `Task`: what the test sees; it runs the functions, and dies with the cluster
+        resident of worker-1    …
+
+A `Line` is a connection from the test's process to one of the others; the line to a resident is called a door. What a process says
+first is its greeting: which run and task it belongs to. A bed whose cluster was left with ``reuse`` keeps that cluster's tasks `parked`.
+
 Importing this costs nothing; what it gives is imported when it is first used.
 """
 

@@ -132,15 +132,12 @@ class Beds:
             self._discard(self._beds[0])
 
 
-_BEDS: dict[int, Beds] = {}
-
-
 def beds_of(session: Session) -> Beds:
     """The beds of a session."""
-    found = _BEDS.get(id(session))
-    if found is None or found._session is not session:
-        found = _BEDS[id(session)] = Beds(session)
-    return found
+    with session.mutex:
+        if session.beds is None:
+            session.beds = Beds(session)
+        return session.beds
 
 
 def _preload(spec: ClusterSpec) -> list[str]:

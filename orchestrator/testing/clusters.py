@@ -246,7 +246,8 @@ class Cluster:
         (`worker.strategy`). `on`: the tasks; without it all that run a user's program under this strategy: under ``parameter_server``
         chief and evaluator, as the others are servers.
 
-        Raises `UsageError` for what cannot be sent, and for a task that is not there, or busy.
+        Raises `UsageError` for what cannot be sent, for an empty `on`, and for a task that is not there, or busy; `TimedOut` for a task
+        that does not take what is sent, such as a large argument while it is paused.
         """
         tasks = {name: self[name] for name in self._choose(on)}
         self.look()
@@ -265,18 +266,25 @@ class Cluster:
             from . import here
 
             job.here = lambda: here.call(self._own_env, directory, parties, function, args, kwargs)
+        told = {"do": "call", "call": self._calls, "directory": directory, "parties": parties, "verbosity": _verbosity()}
+        lines = [task.line for task in remote.values() if task.line is not None]
         for task in remote.values():
-            task.job = job
-            assert task.line is not None
-            told = {"do": "call", "call": self._calls, "directory": directory, "parties": parties, "verbosity": _verbosity()}
-            task.line.send({**told, "function": data})
+            task.take(job)
+        until = time.monotonic() + self.timeout_s
+        for line in lines:
+            try:
+                line.send({**told, "function": data}, max(0.01, until - time.monotonic()))
+            except TimeoutError:
+                job.time_out()
         return job
 
     def _choose(self, on: str | Iterable[str] | None) -> list[str]:
         if isinstance(on, str):
             return [on]
         if on is not None:
-            return list(on)
+            if not (names := list(on)):
+                raise UsageError("on= names no task, so the function would run nowhere; leave on= out for all tasks")
+            return names
         row = named(self.bed.spec.strategy)
         return [name for name in self.tasks if not row.role(name.rpartition("-")[0]).serves]
 
@@ -318,8 +326,9 @@ class Cluster:
         """
         from .scripts import run_script
 
-        home = self.session.path / "scripts"
-        return run_script(script, *args, **{"timeout": self.timeout_s, "home": home, **self._keywords, **settings})
+        ours = {"timeout": self.timeout_s, "home": self.session.path / "scripts", **self._keywords}
+        env = {**(self._keywords.get("env") or {}), **(settings.get("env") or {})}
+        return run_script(script, *args, **{**ours, **settings, "env": env})
 
     def debug(self, name: str) -> None:
         """Stop a task at its next line of Python, and sit at Python's debugger there, at the terminal, until that line goes on.

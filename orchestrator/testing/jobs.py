@@ -31,7 +31,8 @@ class Outcome:
 
     task: str
     state: str = "running"
-    """``running``, ``returned``, ``raised``, ``died`` (by itself), ``killed`` (by the test) or ``stopped`` (another task had failed)."""
+    """``running``, ``returned``, ``raised``, ``died`` (by itself), ``killed`` (by the test) or ``stopped`` (by orch: another task had
+    failed, the time was over, or the cluster was left)."""
     value: Any = None
     """What the function returned."""
     what: str = ""
@@ -103,8 +104,9 @@ class Job:
         """What the function has returned, by task, once it has in all of them.
 
         Raises what the function has raised in the task that failed first, from a `TaskFailed` with that task's traceback and the state
-        of the others; `TaskFailed` itself if a task was killed or died, or if the exception cannot be carried here; `TimedOut`, with all
-        stacks, after `timeout` seconds or at the end of the call's own time. Tasks in which the function still runs then are killed.
+        of the others; `TaskFailed` itself if a task was killed or died, if the exception cannot be carried here, or if the cluster was
+        left before the function was over; `TimedOut`, with all stacks, after `timeout` seconds or at the end of the call's own time.
+        Tasks in which the function still runs then are killed.
         """
         __tracebackhide__ = True
         self._run_here()
@@ -115,11 +117,16 @@ class Job:
                 self._give_up()
                 break
             if (left := self._left(timeout, began)) <= 0:
-                self._time_out(timeout)
+                self.time_out(timeout)
             self._cluster.look(min(LOOK_S, left))
+        if isinstance(self.cause, TimedOut):  # said before
+            raise self.cause
         first = min(self._failed(), key=lambda outcome: outcome.at, default=None)
         if first is not None:
             self._raise(first)
+        if stopped := [name for name, outcome in self.tasks.items() if outcome.state != "returned"]:
+            self.cause = TaskFailed(stopped[0], f"stopped: the cluster was left before {self.name} was over", self.tasks, self.stacks)
+            raise self.cause
         return {name: outcome.value for name, outcome in self.tasks.items()}
 
     def _run_here(self) -> None:
@@ -142,21 +149,23 @@ class Job:
 
     def _give_up(self) -> None:
         """Where a function still runs after another task has failed, it waits for what never comes."""
-        self.stacks = self._cluster.collect_stacks(self._running())
-        for name in self._running():
-            self.tasks[name].where = stacks.place(stacks.parse(self.stacks.get(name, ""))) if self.stacks.get(name) else "no answer"
+        self._locate(self._running())
         self._cluster.stop_tasks(self._running())
 
     def _running(self) -> list[str]:
         return [name for name, outcome in self.tasks.items() if not outcome.has_ended]
 
-    def _time_out(self, timeout: float | None) -> NoReturn:
+    def _locate(self, names: list[str]) -> None:
+        self.stacks = self._cluster.collect_stacks(names)
+        for name, stack in self.stacks.items():
+            self.tasks[name].where = stacks.place(stacks.parse(stack)) if stack else "no answer"
+
+    def time_out(self, timeout: float | None = None) -> NoReturn:
+        """Raise `TimedOut` after so many seconds, by default those of the call, and kill the tasks in which the function still runs."""
         __tracebackhide__ = True
         limit_s = self._timeout_s if timeout is None else timeout
         running = self._running()
-        self.stacks = self._cluster.collect_stacks(running)
-        for name in running:
-            self.tasks[name].where = stacks.place(stacks.parse(self.stacks.get(name, ""))) if self.stacks.get(name) else "no answer"
+        self._locate(running)
         what = f"{self.name} was not over after {limit_s:g} s"
         text = "\n\n".join(f"--- {name}\n{stack.rstrip()}" for name, stack in self.stacks.items())
         self.cause = TimedOut("", what, {name: Outcome(**_fields(outcome)) for name, outcome in self.tasks.items()}, self.stacks, text)

@@ -88,8 +88,10 @@ def _find_culprit(cloudpickle: Any, function: Callable[..., Any], args: tuple[An
     named = {f"argument {number}": value for number, value in enumerate(args, 1)} | {f"argument {name}": kwargs[name] for name in kwargs}
     code = getattr(function, "__code__", None)
     if code is not None:
-        cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=False))
-        used = {name: cell.cell_contents for name, cell in cells.items()}
+        used = {}
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+            with contextlib.suppress(ValueError):  # a variable that has no value yet
+                used[name] = cell.cell_contents
         used |= {name: function.__globals__[name] for name in code.co_names if name in function.__globals__}
         named |= {f"{name}, which {function.__name__} uses,": value for name, value in used.items()}
     for name, value in named.items():

@@ -77,16 +77,21 @@ def _marked(node: pytest.Item | pytest.Function) -> dict[str, Any]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    is_everywhere = metafunc.definition.get_closest_marker(EVERYWHERE) is not None
-    if is_everywhere and "orch_cluster" not in metafunc.fixturenames:
-        metafunc.fixturenames.append("orch_cluster")
-    if "orch_cluster" not in metafunc.fixturenames:
+    _want_cluster(metafunc.definition)
+    chooses = [name for name in ("orch_cluster", "orch_run") if name in metafunc.fixturenames]
+    if not chooses:
         return
     lists = {name: value for name, value in _marked(metafunc.definition).items() if name in LISTS and isinstance(value, list | tuple)}
     if lists:
         chosen = [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
         ids = ["-".join(f"{name}={value}" for name, value in one.items()) for one in chosen]
-        metafunc.parametrize("orch_cluster", chosen, ids=ids, indirect=True)
+        metafunc.parametrize(chooses, [(one,) * len(chooses) for one in chosen], ids=ids, indirect=True)
+
+
+def _want_cluster(item: pytest.Function) -> None:
+    """Where the body of a test runs in the tasks, the test has a cluster without a parameter for it."""
+    if item.get_closest_marker(EVERYWHERE) is not None and "orch_cluster" not in item.fixturenames:
+        item.fixturenames.append("orch_cluster")
 
 
 # --- fixtures ------------------------------------------------------------------------------------
@@ -141,7 +146,8 @@ def orch_run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Sc
     """orch_run("train.py", "--epochs", 1, workers=2) runs a script as `orch up` does, in this test's tmp_path, and says how that ended."""
     from .scripts import run_script
 
-    options = {name: value for name, value in _marked(request.node).items() if name not in ("reuse", "grace")}
+    marked = {**_marked(request.node), **getattr(request, "param", {})}
+    options = {name: value for name, value in marked.items() if name not in ("reuse", "grace", "in_process")}
     if request.config.option.orch_timeout is not None:
         options.setdefault("timeout", request.config.option.orch_timeout)
 
@@ -166,6 +172,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         return
     if item.cls is not None and issubclass(item.cls, unittest.TestCase):
         pytest.fail(f"@pytest.mark.{EVERYWHERE} is for functions and classes of pytest, not for a unittest.TestCase", pytrace=False)
+    if inspect.iscoroutinefunction(item.obj) or inspect.isasyncgenfunction(item.obj):
+        pytest.fail(
+            f"@pytest.mark.{EVERYWHERE} is not for an async test, as no event loop runs in the tasks: "
+            "write `def`, and call asyncio.run(…) in the test",
+            pytrace=False,
+        )
+    _want_cluster(item)  # again: pytest finds out anew what a parametrized test wants
     if FILLED in item.fixturenames and not item.session._fixturemanager.getfixturedefs(FILLED, item):
         item.funcargs.setdefault(FILLED, _IN_THE_TASK)
 

@@ -34,6 +34,7 @@ from .failures import ClusterLost
 
 if TYPE_CHECKING:
     from ..model.spec import ClusterSpec
+    from .beds import Beds
     from .clusters import Cluster
 
 IMPORT_S = 250.0
@@ -55,10 +56,19 @@ class Line:
         self.hear: Callable[[dict[str, Any] | None], None] = lambda message: None
         """Gets each message, and None when the connection has closed."""
 
-    def send(self, message: dict[str, Any]) -> None:
-        """To one that is gone: nothing."""
-        with contextlib.suppress(OSError):
+    def send(self, message: dict[str, Any], limit_s: float | None = None) -> None:
+        """To one that is gone: nothing. Raises TimeoutError if it has not taken all after `limit_s` seconds.
+
+        It has got a part of the message then, and can get nothing more.
+        """
+        try:
+            self.sock.settimeout(limit_s)
             resident.send(self.sock, message)
+            self.sock.settimeout(None)
+        except TimeoutError:
+            raise
+        except OSError:
+            pass
 
     def read(self) -> list[dict[str, Any]]:
         """What has come."""
@@ -90,6 +100,8 @@ class Session:
         self.on_end: list[Callable[[], None]] = []
         self.recent: deque[Cluster] = deque(maxlen=16)
         """The clusters that were entered last; a report of pytest says what became of their tasks."""
+        self.beds: Beds | None = None
+        """See `beds.beds_of`."""
         self.mutex = threading.RLock()
         self.greetings: dict[tuple[str, str, int], Line] = {}
         """Who has connected: run, task, and the number of the process, 0 for the resident itself."""

@@ -113,6 +113,10 @@ class Task:
                 raise ClusterLost(f"{self.name}, process {self.pid}, has not ended {DYING_S:g} s after SIGKILL")
             self._cluster.look(LOOK_S)
 
+    def take(self, job: Job) -> None:
+        """Run this job's function. A signal that the task has survived is no reason for what comes."""
+        self.job, self._is_doomed = job, ""
+
     # --- what is heard of it ---------------------------------------------------------------------
 
     def begin(self, number: int, directory: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -125,6 +126,35 @@ def test_a_hang_ends_in_time_with_the_stacks_of_all_tasks() -> None:
         assert caught.value.stacks.keys() == {"worker-0", "worker-1"}
         assert str(caught.value).count("in hang_in_here") >= 2
         assert c["worker-0"].exit == -9
+        with pytest.raises(TimedOut, match=r"hang_in_here was not over after 0\.5 s"):  # asked again, the same answer
+            job.result()
+        c.restart()
+        job = c.start(hang_in_here)
+    with pytest.raises(TaskFailed, match="worker-0: stopped: the cluster was left before hang_in_here was over"):
+        job.result()
+
+
+def test_a_task_that_takes_nothing_is_not_waited_for_without_end() -> None:
+    with cluster(workers=2, timeout=2) as c:
+        c.pause("worker-0")
+        with pytest.raises(TimedOut, match=r"len was not over after 2 s") as caught:
+            c.run(len, b" " * 4_000_000)
+        assert caught.value.tasks["worker-0"].where == "no answer"
+        assert {task.exit for task in c.tasks.values()} == {-9}
+
+
+def test_a_signal_that_a_task_has_survived_does_not_explain_its_end() -> None:
+    def ignore() -> None:
+        import signal
+
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+
+    with cluster(workers=1) as c:
+        c.run(ignore)
+        c["worker-0"].kill(signal.SIGUSR1)
+        with pytest.raises(TaskFailed, match="worker-0: exit code 7") as caught:
+            c.run(lambda: os._exit(7))
+        assert caught.value.tasks["worker-0"].state == "died"
 
 
 def test_what_cannot_be_sent_is_named() -> None:
@@ -132,6 +162,9 @@ def test_what_cannot_be_sent_is_named() -> None:
     with cluster(workers=1) as c:
         with pytest.raises(UsageError, match=r"lock, which <lambda> uses, \(a lock\) cannot be sent to a task"):
             c.run(lambda: lock)
+        with pytest.raises(UsageError, match=r"argument 1 \(a lock\) cannot be sent to a task"):
+            c.run(lambda _: later, lock)  # `later` has no value yet
+        later = 1
         with pytest.raises(TypeError, match=r"the function's value cannot be sent to the test: .*; return numbers, texts or arrays"):
             c.run(threading.Lock)
 
@@ -139,8 +172,11 @@ def test_what_cannot_be_sent_is_named() -> None:
 def test_what_is_wrong_is_said_before_anything_starts() -> None:
     with pytest.raises(SpecError, match="must be at least 1, not 0"), cluster(workers=0):
         pass
-    with cluster(workers=1) as c, pytest.raises(UsageError, match="no task 'worker-7'; the tasks are worker-0"):
-        c.kill("worker-7")
+    with cluster(workers=1) as c:
+        with pytest.raises(UsageError, match="no task 'worker-7'; the tasks are worker-0"):
+            c.kill("worker-7")
+        with pytest.raises(UsageError, match="on= names no task, so the function would run nowhere"):
+            c.run(os.getpid, on=[])
 
 
 def test_reused_processes_keep_what_they_had() -> None:
@@ -273,10 +309,12 @@ def test_a_paused_task_goes_on() -> None:
 
 
 def test_a_script_runs_as_orch_up_runs_it(script: Callable[..., Path]) -> None:
-    path = script("import sys, worker; print(worker.context().task, *sys.argv[1:]); sys.exit(int(sys.argv[1]))", "train.py")
+    shown = "os.environ['A'] + os.environ.get('B', '')"
+    text = f"import os, sys, worker; print(worker.context().task, {shown}, *sys.argv[1:]); sys.exit(int(sys.argv[1]))"
+    path = script(text, "train.py")
     with cluster(workers=2, env={"A": "b"}) as c:
         ended = c.run_script(path, 0)
-        assert (ended.exit_code, ended.logs["worker-1"]) == (0, "worker-1 0\n")
-        ended = c.run_script(path, 3, workers=1)
-        assert (ended.exit_code, list(ended.logs)) == (3, ["worker-0"])
+        assert (ended.exit_code, ended.logs["worker-1"]) == (0, "worker-1 b 0\n")
+        ended = c.run_script(path, 3, workers=1, env={"B": 2})
+        assert (ended.exit_code, dict(ended.logs)) == (3, {"worker-0": "worker-0 b2 3\n"})
         assert {"run_begun", "task_exited"} <= {event["event"] for event in ended.events}

@@ -126,6 +126,23 @@ TESTS = """
         assert "TF_CONFIG" in os.environ
 
 
+    @pytest.mark.orch_everywhere(workers=[1, 2])
+    @pytest.mark.parametrize("value", [3])
+    def test_everywhere_with_values(value, doubled):
+        assert (value, doubled) == (3, 6)
+        assert "TF_CONFIG" in os.environ
+
+
+    @pytest.fixture(params=[6])
+    def doubled(request):
+        return request.param
+
+
+    @pytest.mark.orch_everywhere(workers=2)
+    async def test_everywhere_async():
+        pass
+
+
     @pytest.mark.orch_everywhere(workers=2)
     def test_everywhere_fails_in_one():
         import worker
@@ -203,6 +220,12 @@ TESTS = """
         assert (tmp_path / "here").exists()
 
 
+    @pytest.mark.orch(workers=[1, 2], in_process="worker-0")
+    def test_script_of_sizes(orch_run, request):
+        run = orch_run("train.py")
+        assert len(run.tasks) == request.node.callspec.params["orch_run"]["workers"]
+
+
     def test_script_fails(orch_run):
         run = orch_run("train.py", "--fail", workers=2)
         assert (run.exit_code, run.cause.task) == (1, "worker-1")
@@ -244,9 +267,13 @@ def check_what_passes_and_what_fails(run: PytestRun) -> None:
     passing = {
         *("test_sizes[workers=1]", "test_sizes[workers=2]", "test_called", "test_everywhere", "test_of_a_class", "test_prints_and_passes"),
         *("test_devices[cpus=1]", "test_devices[cpus=3]", "test_in_a_case", "test_beside_a_loop", "test_script", "test_script_fails"),
+        *("test_everywhere_with_values[6-workers=1-3]", "test_everywhere_with_values[6-workers=2-3]"),
+        *("test_script_of_sizes[workers=1]", "test_script_of_sizes[workers=2]"),
     }
     assert {name for name, outcome in run.outcomes.items() if outcome == "failed"} == failing, run
     assert {name for name, outcome in run.outcomes.items() if outcome == "passed"} == passing, run
+    assert run.outcomes["test_everywhere_async"] == "error"
+    assert "@pytest.mark.orch_everywhere is not for an async test, as no event loop runs in the tasks: write `def`" in run.out
     assert re.search(r"^SKIPPED .*worker-\d: not on this machine", run.out, re.MULTILINE), run
 
 

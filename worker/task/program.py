@@ -80,7 +80,7 @@ _PREPARATIONS = {
 
 
 def prepare(kind: str, target: str, args: list[str]) -> Callable[[], None]:
-    """Make `sys.argv` and `sys.path` what the program is to find; returns what runs it. `kind`: see `contract.Program`; or `resident`."""
+    """Make `sys.argv` and `sys.path` what the program is to find; returns what runs it. `kind`: see `contract.Program`; or `calls`."""
     return _PREPARATIONS[kind](target, args)
 
 
