@@ -335,7 +335,8 @@ def test_nothing_has_grown_out_of_its_limit() -> None:
 
 STRATEGY_TABLES = ("orchestrator.model.strategies", "worker.task.strategies")
 WORDS = ("none", "tpu")
-"""Names of strategies that also are words: nothing, and the key of the spec and the command that are about TPUs."""
+"""Names of strategies that also are words, which texts may say therefore: nothing, and the section and the command that are about TPUs.
+A comparison of a strategy with one of them is found all the same."""
 _STRATEGY = re.compile(rf"(?<![/\w])(?:{'|'.join(name for name in STRATEGIES if name not in WORDS)})(?![/.\w])")
 
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import sys
 from pathlib import Path
+
+import pytest
 
 from tests.conftest import Orch
 from tests.live import LiveRun, wait_until_gone, wait_until_ready, write_script
+from worker.contract import Program, TaskOrder
+from worker.host import stamps
 
 LOAD = """
 def write():
@@ -38,7 +44,14 @@ else:
 """
 
 
-def test_workers_that_load_at_once_read_half_a_file_unless_it_is_prepared(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
+def test_workers_that_load_at_once_read_half_a_file_unless_it_is_prepared(
+    orch: Orch, tmp_path: Path, run: LiveRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "another" / "python"  # which is before the tasks' Python on PATH
+    other.parent.mkdir()
+    other.write_text("#!/bin/sh\nexit 7\n")
+    other.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{other.parent}:{os.path.dirname(sys.executable)}:{os.environ['PATH']}")
     write_script(tmp_path, LOAD)
     raced = orch("up", "script.py", "-n", "3")
     assert raced.code == 1
@@ -111,8 +124,18 @@ def test_restarts_do_not_prepare_again_and_once_for_skips_what_has_succeeded(orc
     (tmp_path / "urls.txt").write_text("ab")
     orch(*asked, check=0)
     assert made() == 2
+    for _ in range(2):  # another variable counts as another command
+        orch(*asked, "--env", "WHAT=digits", check=0)
+        assert made() == 3
     lost = {**count, "once_for": ["nowhere.txt"]}
     for _ in range(2):
         done = orch("up", "script.py", "-n", "1", "--set", f"prepare={json.dumps(lost)}", check=0)
         assert "prepare.once_for names 'nowhere.txt', which is not there though the command has succeeded" in done.err
-    assert made() == 4
+    assert made() == 5
+
+
+def test_a_user_without_a_cache_is_told_why_nothing_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
+    order = TaskOrder("prepare-0", 1, Program("command", "true"), str(tmp_path), "logs", once_for=())
+    assert stamps.find(order) == ""
+    assert "cannot be noted (there is no directory for the user's cache that is the user's alone)" in stamps.keep(order)

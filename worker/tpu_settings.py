@@ -80,7 +80,7 @@ class TpuSettings:
     )
     fallback: Literal["none", "cpu"] = setting(
         "none",
-        "What the task does where there is no TPU. none: it fails; cpu: it trains on the CPU.",
+        "What the task does where no TPU is named and this machine has none. none: it fails; cpu: it trains on the CPU.",
         example="cpu",
         flag="--fallback",
         metavar="none|cpu",

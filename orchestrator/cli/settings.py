@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -28,15 +29,16 @@ _NOTHING_TO_RUN = (
 )
 
 
-def read_spec(ctx: click.Context, *, needs_program: bool = True) -> tuple[ClusterSpec, Node]:
+def read_spec(ctx: click.Context, *, needs_program: bool = True, only: Sequence[str] = ()) -> tuple[ClusterSpec, Node]:
     """What the command line means, and the document that says it. Raises `SpecError`, `UsageError`.
 
-    Without `needs_program` a script of no meaning stands in where none is named.
+    Without `needs_program` a script of no meaning stands in where none is named. `only`: the keys that are taken from a spec that is not
+    named with -f; empty: all.
     """
     from ..model.spec import document as documents
     from ..model.spec.parse import parse
 
-    document, base = _read_document(ctx)
+    document, base = _read_document(ctx, only)
     complete = document
     if not says(document, *PROGRAM_KINDS):
         if needs_program and not document.place:
@@ -46,12 +48,14 @@ def read_spec(ctx: click.Context, *, needs_program: bool = True) -> tuple[Cluste
     return parse(complete, workdir=base), document
 
 
-def _read_document(ctx: click.Context) -> tuple[Node, str]:
+def _read_document(ctx: click.Context, only: Sequence[str]) -> tuple[Node, str]:
     """The document that the command line means, and the directory that its paths start from."""
     from ..model.spec import document as documents
 
     given = ctx.params
     document, base = read_file(given["file"])
+    if only and not given["file"] and isinstance(document.value, dict):
+        document = replace(document, value={key: node for key, node in document.value.items() if key in only})
     assignments = [documents.parse_assignment(text, "--set") for text in given["assignments"]]
     environment, flags = _option_overlays(ctx)
     for path, value in [*environment, *assignments, *flags, *_variables(given["variables"])]:

@@ -24,6 +24,9 @@ from .options import ScriptCommand, spec_options
 from .settings import read_spec
 from .views import color_option
 
+_READ = ("tpu", "python")
+"""What is read of the orch.yaml that happens to be there: the rest may be a spec of tasks that need no TPU."""
+
 
 @click.command("tpu", cls=ScriptCommand)
 @spec_options
@@ -40,13 +43,14 @@ def tpu_command(
     """Show how replicas and tensors lie on a TPU, without one: the layout of --topology, or of the section tpu of a spec.
 
     Replicas, the devices of each, the core assignment that TensorFlow makes of them, as a table and a picture, and the shapes that fit.
+    Of an orch.yaml that is not named with -f only the sections tpu and python count.
     Without a topology: the topologies that have a name. Exits with 1 if a tensor cannot be split so.
 
         orch tpu --topology 2x2x1x2 --computation-shape 1,1,1,2
 
         orch tpu --topology v4-16 --computation-shape 2,2,2,1 --partition 1,2,4,1 --shape 128,224,224,3
     """
-    spec = read_spec(ctx, needs_program=False)[0]
+    spec = read_spec(ctx, needs_program=False, only=_READ)[0]
     partitions = [*spec.tpu.partition, *_partition(dims, shape, dtype)]
     if not spec.tpu.topology:
         if partitions or spec.tpu.computation_shape:

@@ -256,7 +256,7 @@ def _preparations(spec: ClusterSpec, assignment: Assignment) -> list[PlannedTask
             program=_preparation(spec),
             cwd=spec.workdir,
             log_dir=log_dir(1, task),
-            env={"ORCH_TASK": str(task)},
+            env={**spec.env, "ORCH_TASK": str(task)},  # a stamp of once_for names the variables of the order
             unset=("TF_CONFIG",),
             settings=TaskSettings(strategy=spec.strategy),
             once_for=spec.prepare.once_for,

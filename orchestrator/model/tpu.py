@@ -154,8 +154,9 @@ def fit_problem(mesh: Mesh, shape: Sequence[int], replicas: int | None = None) -
             return ShapeError(message, _instead(mesh, math.prod(shape)))
     most = count_replicas(mesh, shape)
     if replicas is not None and replicas > most:
+        devices = math.prod(shape)
         message = (
-            f"{replicas} replicas of {math.prod(shape)} logical devices are asked for, and {most} of the shape {list(shape)} "
+            f"{replicas} replicas of {devices} logical device{'s' * (devices > 1)} are asked for, and {most} of the shape {list(shape)} "
             f"fit{'s' if most == 1 else ''} in the topology {list(mesh.shape)}, which has {mesh.devices} devices"
         )
         return ShapeError(message, f"num_replicas: {most}, or a smaller computation shape")

@@ -88,6 +88,14 @@ def test_names(orch: Orch) -> None:
     assert ["v3-32", "4x4x1x2", "32", "4"] in [line.split() for line in out]
 
 
+def test_a_spec_of_other_tasks_that_happens_to_be_there_is_no_obstacle(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "orch.yaml").write_text("script: train.py\nstrategy: multi_worker_mirrored\ntasks: {worker: 2}\n")
+    assert "  8 replicas\n" in orch("tpu", FAST, "--topology", "v3-8", check=0).out
+    assert "runs in one process" in orch("tpu", FAST, "--topology", "v3-8", "-f", "orch.yaml", "--strategy", "tpu", check=2).err
+    (tmp_path / "orch.yaml").write_text("tasks: {worker: 2}\ntpu: {topology: v3-8, computation_shape: [1, 1, 1, 2]}\n")
+    assert "  4 replicas\n" in orch("tpu", FAST, check=0).out
+
+
 def test_without_tensorflow_there_are_the_sizes_alone(orch: Orch, script: Callable[..., Path]) -> None:
     python = script(f'#!/bin/sh\nexec "{sys.executable}" -I -S "$@"\n', "bare-python")
     python.chmod(0o755)
@@ -112,7 +120,7 @@ def test_colour_is_one_for_each_replica() -> None:
             "[2, 2, 1, 2]: 2 is more than the mesh's size in z, 1 (shapes with 8 logical devices that fit: [2, 2, 1, 2])",
         ),
         (("--topology", "v3-9"), "Error: --topology: tpu.topology: there is no v3-9 (there are v3-8, v3-32"),
-        (("--topology", "v3-8", "--num-replicas", "9"), "Error: --num-replicas: tpu.num_replicas: 9 replicas of 1 logical device"),
+        (("--topology", "v3-8", "--num-replicas", "9"), "Error: --num-replicas: tpu.num_replicas: 9 replicas of 1 logical device are"),
         (("--computation-shape", "1,1,1,2"), "Error: name a topology: --topology v3-8"),
         (("--topology", "v3-8", "--shape", "1"), "Error: --shape is the shape of the tensor that --partition splits"),
         (("--topology", "v3-8", "--partition", "a,b"), "Error: --partition: must be a whole number, not 'a'"),

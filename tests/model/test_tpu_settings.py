@@ -75,7 +75,7 @@ def test_the_strategy_alone_takes_the_tpu_of_the_environment_and_imports_nothing
             "tpu: {topology: v2-8, computation_shape: [1, 1, 1, 2], num_replicas: 5}",
             "tpu.num_replicas: 5 replicas of 2 logical devices are asked for, and 4 of the shape [1, 1, 1, 2] fit",
         ),
-        ("tpu: {topology: v2-8, num_replicas: 9}", "tpu.num_replicas: 9 replicas of 1 logical devices"),
+        ("tpu: {topology: v2-8, num_replicas: 9}", "tpu.num_replicas: 9 replicas of 1 logical device are asked for"),
         (
             "tpu: {computation_shape: [1, 1, 1, 2], partition: {x: {dims: [2, 1], shape: [3, 4]}}}",
             "tpu.partition.x: dimension 0 has the size 3, which cannot be divided into 2 equal parts",

@@ -194,10 +194,20 @@ def test_no_tpu_on_this_host(tmp_path: Path, fork_task: Fork) -> None:
     assert said.endswith("; to try the script on the CPU: --fallback cpu")
 
 
-def test_the_cpu_only_if_it_is_asked_for_and_split_leaves_tensors_whole(tmp_path: Path, fork_task: Fork) -> None:
+NOT_USED = " does not go on without it: fallback: cpu is for a machine without a TPU where no other is named"
+
+
+def test_the_cpu_only_if_it_is_asked_for_and_there_is_no_tpu_and_split_leaves_tensors_whole(tmp_path: Path, fork_task: Fork) -> None:
     (tmp_path / "s.py").write_text("""
 import tensorflow as tf
 import worker
+from worker import tpu_host
+count_chips, tpu_host.count_chips = tpu_host.count_chips, lambda: 1
+try:
+    worker.strategy()
+except Exception as error:
+    print(str(error).partition("; the task")[2])
+tpu_host.count_chips = count_chips
 strategy = worker.strategy()
 @tf.function
 def step():
@@ -214,7 +224,7 @@ except ValueError as error:
     asked = TpuSettings(tpu="local", computation_shape=(1, 1, 1, 2), fallback="cpu")
     done = fork_task(SCRIPT, tmp_path, strategy="tpu", tpu=asked).wait().check()
     said = "worker.split: [1, 3] makes 3 parts, and a replica has 2 logical devices: the product of the numbers must be 2"
-    assert done.out.splitlines() == ["OneDeviceStrategy 48.0", said]
+    assert done.out.splitlines() == [NOT_USED, "OneDeviceStrategy 48.0", said]
     assert "orch: no TPU was found on this machine" in done.err
     assert "orch: fallback: cpu: the task trains without a TPU" in done.err
     assert done.err.count("orch: worker.split: each replica has one device here, so tensors stay whole") == 1
@@ -315,8 +325,10 @@ def test_a_name_is_looked_up_by_tensorflow_itself(tmp_path: Path, fork_task: For
 
 def test_nobody_is_asked_what_the_spec_says(tmp_path: Path, fork_task: Fork, metadata: http.server.HTTPServer) -> None:
     env = {"GCE_METADATA_HOST": f"127.0.0.1:{metadata.server_port}"}
-    said = refusal(tmp_path, fork_task, TpuSettings(tpu="my-tpu", zone="z", project="p"), env)
+    said = refusal(tmp_path, fork_task, TpuSettings(tpu="my-tpu", zone="z", project="p", fallback="cpu"), env)
     assert "cannot be looked up by its name" in said
+    assert said.endswith(NOT_USED)  # the name may be wrong: that is no reason for the CPU
+    assert "--fallback" not in said
     assert metadata.asked == []  # type: ignore[attr-defined]
 
 

@@ -158,9 +158,8 @@ def prepare(host_env: dict[str, str], start: contract.StartTasks, order: contrac
     """All that a task is told. Raises KeyError for a cluster that was not sent."""
     tf_config = tf_config_of(start, order)
     env = compose(host_env, start, order, output.directory, tf_config)
-    own = os.path.dirname(sys.executable)
-    if contract.TaskId.parse(order.task).type == contract.PREPARE and own not in env.get("PATH", "").split(os.pathsep):
-        env["PATH"] = f"{own}{os.pathsep}{env.get('PATH', os.defpath)}"  # `python` is then the one of the tasks
+    if contract.TaskId.parse(order.task).type == contract.PREPARE:  # `python` is the one of the tasks, even if PATH names another first
+        env["PATH"] = f"{os.path.dirname(sys.executable)}{os.pathsep}{env.get('PATH', os.defpath)}"
     told = contract.BootstrapOrder(
         task=order.task, program=order.program, tf_config=tf_config, log_dir=output.directory, settings=order.settings
     )

@@ -1,6 +1,7 @@
 """What has prepared this host before: a stamp for each command and directory, kept in the user's cache on this host.
 
 A stamp holds how the files of `once_for` were when the command had succeeded. As long as they are so, the command is not run again.
+Another command, another working directory and other variables of the spec have stamps of their own.
 The stamp is taken after the success, so that the files that the command makes are treated like those that it reads.
 """
 
@@ -23,8 +24,8 @@ class NotThereError(Exception):
 
 def find(order: TaskOrder) -> str:
     """When the task of this order succeeded here, with its files as they are now, in words; empty: it has to run."""
-    path = _path(order)
     try:
+        path = _path(order)
         with open(path, encoding="ascii") as file:
             kept = json.load(file)
         if kept["files"] == _look_at(order):
@@ -36,8 +37,9 @@ def find(order: TaskOrder) -> str:
 
 def keep(order: TaskOrder) -> str:
     """Note that the task has succeeded. Returns why that cannot be noted; empty: it is."""
-    path = _path(order)
+    path = ""
     try:
+        path = _path(order)
         text = json.dumps({"files": _look_at(order)})
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         aside = f"{path}.{os.uname().nodename}.{os.getpid()}"
@@ -54,9 +56,13 @@ def keep(order: TaskOrder) -> str:
 
 
 def _path(order: TaskOrder) -> str:
+    """Where the order's stamp is kept. Raises `OSError` if this user has no cache here."""
+    if (cache := cache_directory()) is None:
+        raise OSError("there is no directory for the user's cache that is the user's alone")
     words = [os.uname().nodename, os.path.realpath(order.cwd), order.program.target, *order.program.args, *(order.once_for or ())]
-    digest = hashlib.sha256(json.dumps(words).encode("ascii")).hexdigest()
-    return os.path.join(cache_directory() or os.devnull, "prepared", digest)
+    variables = sorted(item for item in order.env.items() if item[0] != "ORCH_TASK")  # the number of a host may be another in each run
+    digest = hashlib.sha256(json.dumps([words, variables]).encode("ascii")).hexdigest()
+    return os.path.join(cache, "prepared", digest)
 
 
 def _look_at(order: TaskOrder) -> list[list[str | int]]:

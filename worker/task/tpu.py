@@ -51,15 +51,22 @@ class NoTpu(TpuError):
 
 
 def build(settings: TpuSettings) -> Any:
-    """The strategy on the TPU of these settings; None: there is no TPU, and the settings fall back. Raises `TpuError`."""
+    """The strategy on the TPU of these settings; None: no TPU is named, this machine has none, and the settings fall back.
+
+    Raises `TpuError`.
+    """
     import tensorflow as tf
 
     name, said_by = target(settings, os.environ)
     try:
         resolver, topology = _start(name, said_by, settings)
     except NoTpu as error:
+        is_without = name == LOCAL and not tpu_host.count_chips()
         if settings.fallback == "none":
-            raise
+            raise NoTpu(f"{error}{'; to try the script on the CPU: --fallback cpu' * is_without}") from None
+        if not is_without:  # a wrong name, or a TPU that does not start, would train on the CPU for hours
+            unused = f"fallback: {settings.fallback} is for a machine without a TPU where no other is named"
+            raise NoTpu(f"{error}; the task does not go on without it: {unused}") from None
         print(f"orch: {error}\norch: fallback: {settings.fallback}: the task trains without a TPU", file=sys.stderr, flush=True)
         return None
     options: dict[str, Any] = {"experimental_spmd_xla_partitioning": settings.spmd}
@@ -178,8 +185,7 @@ def _describe_absence(where: str, hosts: Sequence[str], said: str) -> str:
             f"{sys.executable} -m pip install {INSTALL}"
         )
     )
-    advice = "" if found else "; to try the script on the CPU: --fallback cpu"
-    return f"no TPU was found on this machine: it shows {chips} ({tpu_host.LOOKED}){support}. TensorFlow says: {said}{advice}"
+    return f"no TPU was found on this machine: it shows {chips} ({tpu_host.LOOKED}){support}. TensorFlow says: {said}"
 
 
 def has_tpu_support() -> bool:
