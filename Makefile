@@ -8,8 +8,8 @@ TENSORFLOW ?= $(if $(filter Darwin,$(shell uname -s)),tensorflow,tensorflow-cpu)
 PYTEST_ARGS ?=
 # Up to three failures are tried once more, each alone, and said to be flaky if they pass then.
 TEST_ARGS := --durations=10 -p tests.again
-# Most tests wait for processes; a cluster of TensorFlow takes a gigabyte or two.
-PARALLEL ?= -n logical --maxprocesses 4 --maxschedchunk 2
+# Most tests wait for processes, so one more of them runs than there are cores; a cluster of TensorFlow takes a gigabyte or two, so at most 4.
+PARALLEL ?= -n $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); echo $$((cores < 3 ? cores + 1 : 4))) --maxschedchunk 2
 BENCH_ARGS ?= --quick
 CHAOS_ARGS ?= --trials 60 --seed 1
 

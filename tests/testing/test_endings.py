@@ -42,11 +42,11 @@ def left_of(session: Path) -> list[str]:
     found = []
     for process in psutil.process_iter():
         try:
-            text = " ".join([*process.cmdline(), *process.environ().values()])
-        except psutil.Error:
+            command = process.cmdline()
+            if str(session) in " ".join([*command, *process.environ().values()]) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(f"{process.pid} {command}")
+        except psutil.Error:  # it has ended meanwhile
             continue
-        if str(session) in text and process.status() != psutil.STATUS_ZOMBIE:
-            found.append(f"{process.pid} {process.cmdline()}")
     return found
 
 

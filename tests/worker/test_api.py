@@ -205,7 +205,8 @@ def test_importing_it_needs_the_standard_library_only(tmp_path: Path) -> None:
     env = clean_environment({"PYTHONPATH": str(ROOT)})
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
     assert {name.partition(".")[0] for name in done.stdout.split()} <= {*sys.stdlib_module_names, "worker"}
-    assert set(worker.__all__) == {"Context", "context", "distribute", "files", "report", "serve", "strategy"}
+    names = {"Context", "assign", "context", "distribute", "files", "replicate", "report", "serve", "split", "strategy"}
+    assert set(worker.__all__) == names
 
 
 # --- report ------------------------------------------------------------------------------------
