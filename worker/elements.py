@@ -232,8 +232,10 @@ def _length_of_arrays(file: BinaryIO) -> int | None:
             for member in archive.infolist():
                 with archive.open(member) as array:
                     lengths.add(_length_of_array(array, member.file_size))  # type: ignore[arg-type]
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
-        raise Damaged(0, f"this is no whole .npz file ({error})") from None
+    except Damaged:
+        raise
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError, OSError) as error:  # RuntimeError: it is encrypted
+        raise Damaged(0, f"this is no whole .npz file ({error or type(error).__name__})") from None
     return lengths.pop() if len(lengths) == 1 else None
 
 

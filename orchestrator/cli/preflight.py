@@ -37,22 +37,18 @@ def check_input(spec: ClusterSpec) -> None:
         if spec.prepare.run or not all(host.is_here for host in load(spec).hosts(spec)):
             return
         raise UsageError(f"input.files: {error}") from None
-    planned = _plan(known, names)
-    advice = planned.advice()
-    if refused := [one for one in advice if one.severity == "error" and _is_certain(one, spec, known)]:
+    said = _plan(known, names).advice()
+    if refused := [one for one in said if one.topic == "no elements"]:
         raise UsageError("\n".join(f"input: {line}" for line in _lines(refused)))
-    for line in _lines(one for one in advice if one.severity != "note"):
+    for line in _lines(one for one in said if one.severity != "note"):
         click.echo(f"orch: input: {line}", err=True)
 
 
-def _is_certain(one: Advice, spec: ClusterSpec, known: SpecInput) -> bool:
-    """Whether it goes wrong whatever the script does: with a policy that is not set here, the script may have its own."""
-    return one.topic == "no elements" or (one.topic == "few files" and known.policy == "file" and spec.input.apply)
-
-
 def _lines(advice: Iterable[Advice]) -> Iterator[str]:
+    """What is said. How many files each worker needs depends on the script: `worker.files` and `Dataset.shard` have their own ways."""
     for one in advice:
-        yield f"{one.what}; {one.remedy}" if one.remedy else one.what
+        unless = ", unless the script shares them out itself" if one.topic in ("few files", "no reader") else ""
+        yield f"{one.what}{unless}" + (f"; {one.remedy}" if one.remedy else "")
 
 
 def _plan(known: SpecInput, names: Sequence[str]) -> Planned:

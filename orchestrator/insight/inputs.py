@@ -10,6 +10,7 @@ import glob
 import importlib
 import json
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,6 +19,7 @@ from typing import Any
 
 import worker.elements
 from worker.elements import Damaged
+from worker.listing import matching
 from worker.records import dataclass
 
 from ..errors import UsageError
@@ -34,20 +36,20 @@ class Found:
 
 
 def find(patterns: Sequence[str], directory: str = "") -> list[str]:
-    """The files that patterns name, all in sorted order, as `tf.data.Dataset.list_files(…, shuffle=False)` has them.
+    """The files that patterns name, each once, all in sorted order: those that `worker.files` reads.
 
-    `directory`: where they start. Raises `UsageError` for a pattern that nothing fits.
+    `directory`: where they start. A directory only if it is named itself. Raises `UsageError` for a pattern that nothing fits.
     """
-    names: list[str] = []
+    names: set[str] = set()
     for pattern in patterns:
-        path = os.path.join(directory, pattern)
-        # A shell has found this one, whatever characters are in its name.
-        names += [path] if os.path.lexists(path) else _fitting(pattern, path)
+        names.update(_fitting(pattern, directory))
     return sorted(names, key=os.fsencode)
 
 
-def _fitting(pattern: str, path: str) -> list[str]:
-    if not (fitting := glob.glob(path)):
+def _fitting(pattern: str, directory: str) -> list[str]:
+    path = os.path.join(directory, pattern)
+    fitting = [name for name in matching(pattern, directory) if name == path or not os.path.isdir(name)]
+    if not fitting:
         hint = "" if glob.has_magic(pattern) else "; a pattern such as 'data/*.tfrecord' names several"
         raise UsageError(f"no file fits {pattern!r} (looked in {os.path.dirname(path) or os.getcwd()}){hint}")
     return fitting
@@ -74,6 +76,9 @@ def look(names: Iterable[str], kind: str = "", elements: int | None = None, *, c
 
 def _look(name: str, kind: str, elements: int | None, *, counts: bool) -> Found:
     kind = kind or worker.elements.kind_by_name(name)
+    mode = os.stat(name).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # a pipe would be waited for
+        return Found(File(name, 0), kind or "other", f"{name}: is no regular file, so it cannot be read twice; write the data to a file")
     with open(name, "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         if not kind:

@@ -12,7 +12,7 @@ from worker.records import dataclass
 
 from ..errors import UsageError
 from ..model.formation import group_tasks
-from ..model.sharding import Epoch, Sharding, Share, Tally, epoch, steps, whole_batch
+from ..model.sharding import FOR_EVER, Epoch, Sharding, Share, Tally, epoch, steps, whole_batch
 from ..model.sharding_advice import Advice, advise, size_of
 from ..record.columns import aligned
 from ..record.lines import clean
@@ -181,23 +181,26 @@ def _picture(planned: Planned, summed: Epoch, width: int) -> Iterator[str]:
         amounts = [share.elements if planned.is_counted else share.bytes for share in left]
         least, most = (f"{amount:,} elements" if planned.is_counted else size_of(amount) for amount in (min(amounts), max(amounts)))
         yield f"and {len(left)} more, {least} to {most}; --json has all"
-    if planned.has_steps and any(share.steps < summed.steps for share in shown):
+    if planned.has_steps and planned.sharding.repeat != FOR_EVER and any(share.steps < summed.steps for share in shown):
         yield "# steps with data   . steps with batches of size 0, while others go on"
 
 
 def _bar(planned: Planned, summed: Epoch, share: Share, space: int) -> str:
     if planned.has_steps:
         done = -(-space * share.steps // max(summed.steps, 1))
-        return "#" * done + "." * (space - done)
+        return "#" * done + "." * (space - done) * (planned.sharding.repeat != FOR_EVER)
     amounts = [other.elements if planned.is_counted else other.bytes for other in summed.shares]
     own = amounts[share.worker]
     return "#" * (-(-space * own // max(*amounts, 1)) if len(amounts) > 1 else space * bool(own))
 
 
 def _end(planned: Planned, summed: Epoch) -> str:
-    what = "One pass over the files" if planned.sharding.repeat != 1 else "An epoch"
+    if planned.sharding.repeat == FOR_EVER:
+        least = min(share.steps for share in summed.shares)
+        passes = f"{least:,} to {summed.steps:,} steps" if least < summed.steps else f"{summed.steps:,} steps"
+        return f"A worker's pass over its files has {passes}; then the worker begins the next pass."
     passes = f", {planned.sharding.repeat} times over the files," if planned.sharding.repeat > 1 else ""
-    text = f"{'An epoch' if passes else what}{passes} has {summed.steps:,} steps"
+    text = f"An epoch{passes} has {summed.steps:,} steps"
     if summed.full == summed.steps:
         text += ", each with a whole global batch"
     else:
@@ -248,6 +251,8 @@ def to_json(planned: Planned) -> dict[str, Any]:
     own = {field.name for field in fields(Share)} - ({"elements"} if not planned.is_counted else set())
     if not planned.has_steps:
         own -= {"steps", "full", "empty", "partial"}
+    elif sharding.repeat == FOR_EVER:
+        own -= {"full", "empty", "partial"}
     return {
         **asdict(sharding),
         "applied": sharding.applied,
@@ -269,4 +274,6 @@ def to_json(planned: Planned) -> dict[str, Any]:
 def _steps_to_json(planned: Planned, summed: Epoch) -> dict[str, Any]:
     if not planned.has_steps:
         return {"steps": None, "full": None, "dropped": None, "idle": None}
+    if planned.sharding.repeat == FOR_EVER:
+        return {"steps": summed.steps, "full": None, "dropped": None, "idle": None}
     return {"steps": summed.steps, "full": summed.full, "dropped": summed.dropped, "idle": round(summed.idle, 4)}

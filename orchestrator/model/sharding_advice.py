@@ -130,6 +130,8 @@ class _Adviser:
         sharding, found = self._sharding, self._found
         if found.uncounted or not found.elements:
             return ""
+        if sharding.repeat == FOR_EVER:
+            return ""
         by_file, own = epoch(replace(sharding, policy="file"), found).steps, epoch(sharding, found).steps
         return f"; an epoch then has {by_file:,} steps instead of {own:,}" if by_file != own else ""
 
@@ -139,15 +141,18 @@ class _Adviser:
 
     def _idle(self, summed: Epoch) -> Iterator[Advice]:
         sharding, found = self._sharding, self._found
-        if sharding.applied != "file" or summed.idle < IDLE or sharding.workers == 1:
+        if sharding.applied != "file" or sharding.workers == 1:
             return
         least = min(summed.shares, key=lambda share: share.steps)
-        most = max(summed.shares, key=lambda share: share.steps)
-        ideal = -(-found.elements * max(sharding.repeat, 1) // sharding.batch)
-        if not least.elements and sharding.repeat == FOR_EVER:
-            what = f"{self._names[least.worker]} gets no element, so its dataset ends at once, and the others wait for it for ever"
-            yield Advice("error", "hangs", what, "set auto_shard: data, or write files of even size")
+        if sharding.repeat == FOR_EVER:  # a worker with fewer elements begins again sooner
+            if not least.elements:
+                what = f"{self._names[least.worker]} gets no element, so its dataset ends at once, and the others wait for it for ever"
+                yield Advice("error", "hangs", what, "set auto_shard: data, or write files of even size")
             return
+        if summed.idle < IDLE:
+            return
+        most = max(summed.shares, key=lambda share: share.steps)
+        ideal = -(-found.elements * sharding.repeat // sharding.batch)
         what = (
             f"the files are uneven: {self._names[least.worker]} gets {least.elements:,} elements, {self._names[most.worker]} "
             f"{most.elements:,}; of {summed.steps:,} steps it has nothing to do in {summed.steps - least.steps:,}"

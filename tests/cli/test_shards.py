@@ -115,6 +115,18 @@ def test_a_worker_without_elements_in_a_dataset_without_end_hangs_the_others(orc
     assert "empty files" in topics(shards(orch, "data/*", "-n", "3", "-b", "6"))
 
 
+def test_a_dataset_without_end_has_no_early_ends(orch: Orch) -> None:
+    words = ("data/*", "-n", "3", "-b", "12", "--repeat", "0")
+    told = shards(orch, *words)
+    assert (topics(told), told["steps"], told["idle"]) == (["no end"], 20, None)
+    assert told["shares"][1] == {"task": "worker-1", "worker": 1, "files": 2, "bytes": 8 * SIZE, "elements": 8, "steps": 2}
+    out = orch.in_process("shards", *words, check=0).out
+    assert "A worker's pass over its files has 2 to 20 steps; then the worker begins the next pass." in " ".join(out.split())
+    assert "size 0" not in out
+    assert "ends for" not in out
+    assert "###." not in out
+
+
 def test_errors_come_first_and_then_what_gains_most(orch: Orch) -> None:
     told = shards(orch, "data/*", "-n", "3", "-r", "4", "-b", "9")
     assert [(one["severity"], one["topic"]) for one in told["advice"]] == [("warning", "uneven"), ("warning", "small batch")]
@@ -126,11 +138,20 @@ def test_damaged_and_unreadable_files_are_all_named_with_the_byte(orch: Orch, da
     (data / "part-1.tfrecord").write_bytes(whole[:55])
     (data / "part-2.tfrecord").write_bytes(whole[:40] + b"\1" + whole[41:])
     (data / "sub").mkdir()
-    done = orch.in_process("shards", "data/*", "-n", "2", check=2)
+    os.mkfifo(data / "pipe")
+    done = orch.in_process("shards", "data/*", "data/sub", "-n", "2", check=2)
     assert "Error: data/part-1.tfrecord: at byte 55: the file ends inside record 2, which begins at byte 40" in done.err
     assert "data/part-2.tfrecord: at byte 40: the header of record 2 is damaged" in done.err
     assert "data/sub: is a directory; name its files: 'data/sub/*'" in done.err
+    assert "data/pipe: is no regular file" in done.err
     assert done.out == ""
+
+
+def test_a_pattern_names_what_it_names_to_worker_files(orch: Orch, data: Path) -> None:
+    (data / "deep/er").mkdir(parents=True)
+    tfrecords.write(data / "deep/er/part.tfrecord", [b"data"])
+    assert shards(orch, "data/**/*.tfrecord")["files"] == 7
+    assert shards(orch, "data/**", "data/part-0.tfrecord", "data/*")["files"] == 7
 
 
 def test_patterns_that_nothing_fits_and_no_files_at_all(orch: Orch, tmp_path: Path) -> None:
@@ -231,16 +252,21 @@ def test_warnings_are_said_in_a_line_each_before_the_start(orch: Orch, tmp_path:
     assert done.out.count("trained") == 3
 
 
-def test_few_files_are_refused_under_file_and_said_where_the_script_may_have_its_own_policy(orch: Orch, tmp_path: Path) -> None:
+def test_few_files_are_a_warning_since_the_script_may_share_them_out_itself(orch: Orch, tmp_path: Path) -> None:
     few = "{files: ['data/part-[01]*'], auto_shard: file}"
-    done = up(orch, tmp_path, few, "-n", "3", check=2)
-    assert "Error: input: 2 files for 3 workers" in done.err
-    assert "set auto_shard: data, or write 3 files or more" in done.err
+    done = up(orch, tmp_path, few, "-n", "3")
+    assert "orch: input: 2 files for 3 workers" in done.err
+    assert "only empty batches, unless the script shares them out itself; set auto_shard: data, or write 3 files or more" in done.err
+    assert done.out.count("trained") == 3
+    assert "input" not in up(orch, tmp_path, few, "-n", "2").err
+
+
+def test_files_without_an_element_are_refused(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "none.tfrecord").write_bytes(b"")
+    done = up(orch, tmp_path, "{files: [none.tfrecord]}", check=2)
+    assert "Error: input: the files hold no element" in done.err
     assert "trained" not in done.out
     assert not (tmp_path / ".orch").exists()
-    done = up(orch, tmp_path, "{files: ['data/part-[01]*']}", "-n", "3")
-    assert "orch: input: 2 files for 3 workers" in done.err
-    assert "input" not in up(orch, tmp_path, few, "-n", "2").err
 
 
 def test_files_that_are_missing_or_damaged_are_refused_unless_they_may_be_made_yet(orch: Orch, tmp_path: Path, data: Path) -> None:

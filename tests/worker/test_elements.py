@@ -113,6 +113,24 @@ def test_archives_of_arrays() -> None:
     assert "no whole .npz file" in damage_of(archive(x=9)[:-30], "npz").what
 
 
+def test_damaged_archives_of_arrays() -> None:
+    """Each makes `zipfile` raise another exception."""
+    whole = archive(x=9)
+    encrypted = bytearray(whole)
+    encrypted[6] |= 1  # the flag of the member's own header
+    encrypted[whole.index(b"PK\x01\x02") + 8] |= 1
+    assert "encrypted" in damage_of(bytes(encrypted), "npz").what
+    directory = whole.rindex(b"PK\x05\x06") + 16
+    before = whole[:directory] + (1 << 20).to_bytes(4, "little") + whole[directory + 4 :]
+    assert "no whole .npz file" in damage_of(before, "npz").what
+    short = whole[: whole.index(b"PK\x01\x02") - 1].ljust(0)
+    assert "no whole .npz file" in damage_of(short, "npz").what
+    inner = io.BytesIO()
+    with zipfile.ZipFile(inner, "w") as packed:
+        packed.writestr("x.npy", b"nonsense")
+    assert damage_of(inner.getvalue(), "npz").what == "this is no .npy file"
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
     [

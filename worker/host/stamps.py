@@ -8,13 +8,13 @@ The stamp is taken after the success, so that the files that the command makes a
 from __future__ import annotations
 
 import contextlib
-import glob
 import hashlib
 import json
 import os
 import time
 
 from ..contract import TaskOrder
+from ..listing import matching
 from .arrive import cache_directory
 
 
@@ -69,8 +69,7 @@ def _look_at(order: TaskOrder) -> list[list[str | int]]:
     """Name, size and time of change (ns) of every file. Raises `NotThereError`, `OSError`."""
     found: list[list[str | int]] = []
     for pattern in order.once_for or ():
-        path = os.path.join(glob.escape(order.cwd), pattern)
-        names = sorted(glob.glob(path, recursive=True)) or [name for name in (os.path.join(order.cwd, pattern),) if os.path.exists(name)]
+        names = matching(pattern, order.cwd)
         if not names:
             raise NotThereError(repr(pattern))
         stats = [(name, os.stat(name)) for name in names]

@@ -9,12 +9,11 @@ depends on the seed and the number alone, and a training that goes on (`start`) 
 from __future__ import annotations
 
 import dataclasses
-import glob
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .. import elements
+from .. import elements, listing
 from . import input_policy, strategies
 from .context import context
 
@@ -148,14 +147,11 @@ def list_files(patterns: Any) -> list[str]:
         raise ValueError("worker.files: which files? name a pattern, or set input.files in the spec")
     found: set[str] = set()
     for pattern in map(os.fspath, patterns):
-        if "://" in pattern:
-            names = tf.io.gfile.glob(pattern)
-        else:
-            names = [name for name in (pattern, *glob.glob(pattern, recursive=True)) if os.path.isfile(name)]
+        names = tf.io.gfile.glob(pattern) if "://" in pattern else [name for name in listing.matching(pattern) if os.path.isfile(name)]
         if not names:
             raise FileNotFoundError(f"worker.files: no file fits {pattern!r} (the working directory is {os.getcwd()})")
         found.update(names)
-    return sorted(found)
+    return sorted(found, key=os.fsencode)
 
 
 def _check(wishes: Wishes, workers: int, input_context: Any) -> None:
