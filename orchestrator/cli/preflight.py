@@ -53,7 +53,7 @@ def _lines(advice: Iterable[Advice]) -> Iterator[str]:
 
 def _plan(known: SpecInput, names: Sequence[str]) -> Planned:
     batch = known.batch or known.replicas * len(known.names)
-    sharding = Sharding(known.policy, len(known.names), known.replicas, batch, known.drop_remainder)
+    sharding = Sharding(known.policy, len(known.names), known.replicas, batch, known.drop_remainder, one_program=known.one_program)
     try:
         return shards.plan(_look(names), sharding, known.names, has_batch=known.batch is not None, ignored=known.ignored)
     except UsageError as error:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import heapq
 import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,16 +76,20 @@ def shards_command(files: Sequence[str], home: Path, **given: Any) -> int:
         batch or replicas * len(names),
         given["drop_remainder"] or known.drop_remainder,
         given["repeat"],
+        one_program=known.one_program,
     )
+    listed: list[Found] = []
+    looked_at = _look(patterns, directory, given)
     lists = given["list_files"] and not given["as_json"]
     planned = shards.plan(
-        _look(patterns, directory, given),
+        _keep(looked_at, listed) if lists else looked_at,
         sharding,
         names,
         has_batch=batch is not None,
         ignored=known.ignored,
-        each=lambda one, index, sharding: _list(one, index, sharding, names) if lists else None,
     )
+    for index, one in enumerate(listed):  # who reads a file is known when the kinds of all are
+        _list(one, index, planned.sharding, names)
     _show(planned, given)
     return 1 if any(one.severity == "error" for one in planned.advice()) else 0
 
@@ -112,9 +117,17 @@ def _spec(home: Path, file: str | None, run: str | None, *, is_needed: bool) -> 
 
 def _look(patterns: Sequence[str], directory: str, given: dict[str, Any]) -> Iterator[Found]:
     kind, elements = given["kind"] or "", given["elements"]
-    if any(map(inputs.is_remote, patterns)):
-        return inputs.ask_tensorflow(patterns, kind, elements)
-    return inputs.look(inputs.find(patterns, directory), kind, elements)
+    remote = [pattern for pattern in patterns if inputs.is_remote(pattern)]
+    here = inputs.look(inputs.find([pattern for pattern in patterns if pattern not in remote], directory), kind, elements)
+    if not remote:
+        return here
+    return heapq.merge(here, inputs.ask_tensorflow(remote, kind, elements), key=lambda one: os.fsencode(one.file.name))
+
+
+def _keep(looked_at: Iterable[Found], listed: list[Found]) -> Iterator[Found]:
+    for one in looked_at:
+        listed.append(one)
+        yield one
 
 
 def _list(one: Found, index: int, sharding: Sharding, names: tuple[str, ...]) -> None:

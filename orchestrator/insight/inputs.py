@@ -121,7 +121,11 @@ def ask_tensorflow(patterns: Sequence[str], kind: str = "", elements: int | None
         assert asked.stdout is not None
         ended = False
         for line in asked.stdout:
-            told = json.loads(line)
+            try:
+                told = dict(json.loads(line))
+            except (ValueError, TypeError):  # a library has printed this line
+                print(line, end="", file=sys.stderr)
+                continue
             if "error" in told:
                 raise UsageError(told["error"])
             if ended := "end" in told:

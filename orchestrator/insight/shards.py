@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, fields, replace
 from typing import Any
 
@@ -79,12 +79,8 @@ def plan(
     *,
     has_batch: bool = True,
     ignored: str = "",
-    each: Callable[[Found, int, Sharding], None] = lambda one, index, sharding: None,
 ) -> Planned:
-    """Go through the files once, and keep none of them. Raises `UsageError` for those that cannot be read, all at once.
-
-    `each`: is told of every file, with its place in the list.
-    """
+    """Go through the files once, and keep none of them. Raises `UsageError` for those that cannot be read, all at once."""
     found, kinds, problems = Tally(len(names)), set[str](), list[str]()
     for one in looked_at:
         if one.problem:
@@ -92,7 +88,6 @@ def plan(
             continue
         kinds.add(one.kind)
         sharding = replace(sharding, has_reader=kinds <= set(WITH_READER))
-        each(one, found.files, sharding)
         found.add(one.file)
     if problems:
         more = [f"and {len(problems) - MOST_NAMED:,} more files"] if len(problems) > MOST_NAMED else []
@@ -100,7 +95,10 @@ def plan(
     return Planned(sharding, found, tuple(sorted(kinds)), names, has_batch, ignored, explain_uncounted(kinds) if found.uncounted else "")
 
 
-_CSV = "CSV files are shown as CsvDataset and make_csv_dataset read them, which TensorFlow cannot shard by file"
+_CSV = (
+    "TensorFlow cannot shard CsvDataset and make_csv_dataset by file. Each line of a CSV file is counted as an element: also a header, "
+    "and each line of a text in quotes"
+)
 _OF_BATCHES = ("small batch", "odd batch", "uneven", "dropped", "small end")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from worker.records import dataclass
 
+from . import tpu
 from .sharding import Policy
 from .slots import task_ids
 from .spec import ClusterSpec
@@ -22,6 +23,7 @@ class SpecInput:
     batch: int | None = None
     drop_remainder: bool = False
     ignored: str = ""
+    one_program: bool = False
 
 
 def input_of(spec: ClusterSpec) -> SpecInput:
@@ -35,12 +37,21 @@ def input_of(spec: ClusterSpec) -> SpecInput:
     return SpecInput(
         own.files,
         tuple(str(task) for task in task_ids({tasks.type: tasks.count for tasks in sharing})),
-        _replicas(sharing[-1], on_cpus=row.replicates_on_cpus),
+        _replicas_of_tpu(spec) if row.drives_all_hosts else _replicas(sharing[-1], on_cpus=row.replicates_on_cpus),
         own.auto_shard or "auto",
         own.global_batch_size,
         bool(own.drop_remainder),
         row.no_sharding,
+        row.drives_all_hosts,
     )
+
+
+def _replicas_of_tpu(spec: ClusterSpec) -> int:
+    """Of a TPU whose topology the spec does not say, as many as it asks for, or 1."""
+    said = spec.tpu
+    if said.num_replicas or not said.topology:
+        return said.num_replicas or 1
+    return tpu.count_replicas(tpu.parse(said.topology), said.computation_shape or (1,) * tpu.RANK)
 
 
 def _replicas(tasks: TaskSpec, *, on_cpus: bool) -> int:

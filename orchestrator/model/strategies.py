@@ -77,6 +77,8 @@ class Strategy:
     """The keys of the spec that are for this strategy."""
     rules: tuple[Callable[[Counts], Complaint | None], ...] = ()
     """What else must hold of the counts of its tasks."""
+    drives_all_hosts: bool = False
+    """One program feeds the replicas of all hosts of a TPU."""
     shares_input: bool = True
     """TensorFlow shares a dataset out among its workers, by a policy."""
     no_fit_under: str = ""
@@ -196,6 +198,7 @@ STRATEGIES: dict[str, Strategy] = {
             uses_gpus=False,
             implied_by="tpu",
             sections=("tpu",),
+            drives_all_hosts=True,
             one_process_because="TensorFlow drives all hosts of a TPU from one process",
             imports_ahead=False,
         ),

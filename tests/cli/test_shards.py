@@ -180,6 +180,31 @@ def test_each_file_and_each_step_is_listed(orch: Orch) -> None:
     assert "step 5: worker-0 5+3, worker-1 5+3\n" in out
 
 
+def test_the_list_knows_the_kinds_of_all_files(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "z.csv").write_text("1,2\n")
+    done = orch.in_process("shards", "data/*", "z.csv", "-n", "2", "--list", check=0)
+    assert [line.split()[0] for line in done.out.splitlines()[:7]] == ["all"] * 7
+
+
+def test_files_of_tensorflow_s_file_systems_beside_others(orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A double in the place of the Python that asks TensorFlow; tests/real/test_shards.py has the real one."""
+    told = {"name": "gs://a/1.tfrecord", "size": 7, "elements": 3, "kind": "tfrecord", "problem": ""}
+    double = tmp_path / "python"
+    lines = ["A library says hello", "12", json.dumps(told), json.dumps({"end": True})]
+    double.write_text("#!/bin/sh\ncat <<'END'\n" + "\n".join(lines) + "\nEND\n")
+    double.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(double))
+    (tmp_path / "sub").mkdir()
+    tfrecords.write(tmp_path / "sub/z.tfrecord", [b"data"] * 5)
+    (tmp_path / "sub/orch.yaml").write_text("script: a.py\ninput: {files: ['*.tfrecord', 'gs://a/*']}\n")
+    done = orch.in_process("shards", "-f", "sub/orch.yaml", "--list", check=0)
+    assert [line.split()[1:] for line in done.out.splitlines()[:2]] == [
+        [str(tmp_path / "sub/z.tfrecord"), "100", "B", "5", "elements"],
+        ["gs://a/1.tfrecord", "7", "B", "3", "elements"],
+    ]
+    assert "A library says hello" in done.err
+
+
 SPEC = """
 script: train.py
 tasks: {{chief: 1, worker: 2}}
@@ -206,6 +231,9 @@ def test_a_strategy_that_shards_nothing_says_so(orch: Orch, tmp_path: Path) -> N
     assert topics(told) == ["not sharded"]
     assert "ParameterServerStrategy has no auto-sharding" in told["advice"][0]["what"]
     assert {one["bytes"] for one in told["shares"]} == {96 * SIZE}
+    (tmp_path / "tpu.yaml").write_text("script: a.py\ntpu: {topology: v3-8}\ninput: {files: ['data/*']}\n")
+    told = shards(orch, "-f", "tpu.yaml", "-b", "16")
+    assert (told["workers"], told["replicas"], told["one_program"]) == (1, 8, True)
     (tmp_path / "one.yaml").write_text("script: a.py\nstrategy: mirrored\ndefaults: {devices: {cpus: 3}}\ninput: {files: ['data/*']}\n")
     assert shards(orch, "-f", "one.yaml", "-b", "6")["replicas"] == 3
 

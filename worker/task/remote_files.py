@@ -19,7 +19,7 @@ def main(request: str) -> None:
     except ImportError:
         _say(error="files with a scheme, such as gs://, are read by TensorFlow, which is not installed here: pip install tensorflow")
         return
-    names = []
+    names = set()
     for pattern in asked["patterns"]:
         try:
             fitting = tf.io.gfile.glob(pattern)
@@ -29,7 +29,7 @@ def main(request: str) -> None:
         if not fitting:
             _say(error=f"no file fits {pattern!r}")
             return
-        names += fitting
+        names.update(fitting)
     for name in sorted(names):
         try:
             _say(name=name, **_look(tf, name, asked["kind"] or elements.kind_by_name(name) or "other", asked["elements"]))
