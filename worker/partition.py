@@ -30,7 +30,7 @@ def complaints(dims: Sequence[int], shape: Shape | None, devices: int | None) ->
     parts = math.prod(dims)
     if shape is not None and len(dims) != len(shape):
         yield (
-            f"{list(dims)} has {_count(len(dims), 'number')}, and the tensor has {_count(len(shape), 'dimension')}, {show(shape)}: "
+            f"{list(dims)} has {count_of(len(dims), 'number')}, and the tensor has {count_of(len(shape), 'dimension')}, {show(shape)}: "
             "the list needs one number for each dimension of the tensor"
         )
     elif shape is not None:
@@ -39,7 +39,7 @@ def complaints(dims: Sequence[int], shape: Shape | None, devices: int | None) ->
                 yield f"dimension {index} has the size {size}, which cannot be divided into {number} equal parts"
     if devices is not None and parts != devices:
         yield (
-            f"{list(dims)} makes {_count(parts, 'part')}, and a replica has {_count(devices, 'logical device')}: "
+            f"{list(dims)} makes {count_of(parts, 'part')}, and a replica has {count_of(devices, 'logical device')}: "
             f"the product of the numbers must be {devices}"
         )
 
@@ -59,5 +59,6 @@ def show(shape: Shape) -> str:
     return f"[{', '.join('?' if size is None else str(size) for size in shape)}]"
 
 
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
+def count_of(number: int, word: str) -> str:
+    """``1 device``, ``2 devices``."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from worker.partition import ITEM_BYTES, complaints, count_bytes, part_of, show
+from worker.partition import ITEM_BYTES, complaints, count_bytes, count_of, part_of, show
 from worker.records import dataclass
 from worker.tpu_settings import Partition
 
@@ -107,13 +107,13 @@ def _head(layout: Layout) -> Iterator[str]:
     known = [name for name in tpu.names_of(mesh) if name != mesh.name.lower()]
     also = f" (also {', '.join(known)})" if known and "-" in mesh.name else f" ({', '.join(known)})" if known else ""
     of_each = f", {cores} devices each" if cores > 1 else ""
-    yield f"topology {mesh.name}{also}: {_count(x * y * z, 'chip')} in a mesh of {x} x {y} x {z}{of_each}"
-    yield f"  {_count(mesh.devices, 'device')} on {_count(mesh.hosts, 'host')}"
+    yield f"topology {mesh.name}{also}: {count_of(x * y * z, 'chip')} in a mesh of {x} x {y} x {z}{of_each}"
+    yield f"  {count_of(mesh.devices, 'device')} on {count_of(mesh.hosts, 'host')}"
     most = tpu.count_replicas(mesh, layout.shape)
-    yield f"computation shape {list(layout.shape)}: {_count(layout.cores, 'logical device')} for each replica"
+    yield f"computation shape {list(layout.shape)}: {count_of(layout.cores, 'logical device')} for each replica"
     used = layout.replicas * layout.cores
-    idle = f"; {_count(mesh.devices - used, 'device')} idle" if used < mesh.devices else ""
-    yield f"  {_count(layout.replicas, 'replica')}{f' of {most} that fit' if layout.replicas < most else ''}{idle}"
+    idle = f"; {count_of(mesh.devices - used, 'device')} idle" if used < mesh.devices else ""
+    yield f"  {count_of(layout.replicas, 'replica')}{f' of {most} that fit' if layout.replicas < most else ''}{idle}"
 
 
 def _table(layout: Layout, color: bool) -> Iterator[str]:
@@ -190,7 +190,7 @@ def _partition(one: Partition, cores: int) -> Iterator[str]:
     yield ""
     name = f"{one.name}: " if one.name else ""
     of = f"{one.dtype}{show(one.shape)}" if one.shape is not None else "a tensor of unknown shape"
-    yield f"{name}{of} split by {list(one.dims)} over {_count(cores, 'logical device')}"
+    yield f"{name}{of} split by {list(one.dims)} over {count_of(cores, 'logical device')}"
     broken = list(complaints(one.dims, one.shape, cores))
     yield from (f"  no: {message}" for message in broken)
     if one.shape is None and not broken:
@@ -208,10 +208,6 @@ def _bytes(shape: Sequence[int | None], dtype: str) -> str:
             return f"{size:.4g} {unit}{rest}"
         size /= 1024
     return f"{size:,.4g} GiB{rest}"
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
 def read(told: Mapping[str, Any]) -> Assignment:

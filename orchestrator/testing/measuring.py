@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
-from worker.task.calls import measuring
+from worker.task.calls import task_coverage
 
 _OF_COVERAGE = ("COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START")
 """With these (``patch = subprocess``), each Python process measures itself: the controller too, and the import of TensorFlow."""
@@ -22,4 +22,4 @@ def measured() -> dict[str, str]:
     current = coverage.Coverage.current() if coverage is not None else None
     if current is None or not hasattr(current.config, "serialize"):
         return {}
-    return {measuring.VARIABLE: current.config.serialize()}
+    return {task_coverage.VARIABLE: current.config.serialize()}

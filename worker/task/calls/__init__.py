@@ -16,7 +16,7 @@ import time
 from .. import failure, reports, strategies
 from ..context import context
 from ..serve import start_server
-from . import asserts, debugger, measuring, meeting, resident
+from . import asserts, debugger, meeting, resident, task_coverage
 
 FILLED = "strategy"
 """The parameter of a function that gets the cluster's strategy."""
@@ -33,7 +33,7 @@ def serve(address: str, number: str) -> None:
     door = resident.connect(address)
     task, run = os.environ["ORCH_TASK"], os.environ["ORCH_RUN_ID"]
     resident.send(door, {"who": "process", "task": task, "run": run, "number": int(number), "pid": os.getpid()})
-    save = measuring.start()
+    save = task_coverage.start()
     os.environ[reports.EVERY] = "1"  # a test may wait for any one of them
     debugger.prepare(address)
     server = start_server() if strategies.only_serves(context()) else None

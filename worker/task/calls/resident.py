@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 
-from . import measuring
+from . import task_coverage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def fork_for_calls(order: dict[str, Any]) -> dict[str, Any]:
     """Serve the test's process. Returns in a fork only, with the order of that fork."""
     address = os.environ.pop(VARIABLE)
     _import(os.environ.pop(PRELOAD, "").split())
-    measuring.prepare()
+    task_coverage.prepare()
     door = connect(address)
     send(door, {"who": "resident", "task": order["task"], "run": os.environ["ORCH_RUN_ID"], "pid": os.getpid()})
     child = 0
