@@ -18,7 +18,7 @@ from worker.clock import now
 from worker.contract import PREPARE, STREAMS, TASK_TYPES
 
 from ..errors import Problem, SpecError, UsageError
-from ..model.cluster import Outcome
+from ..model.cluster import Verdict
 from ..model.plan import Plan
 from ..model.slots import behind_the_chief
 from ..model.strategies import named
@@ -63,7 +63,7 @@ def logs_command(names: Sequence[str], home: Path, **given: Any) -> int:
     since = None if given["since"] is None else (_moment(given["since"]), _marks(run))
     streams = _Streams(run, [task for task in tasks if shown is None or task in shown], given, since)
     printer = (
-        _JsonPrinter(tasks, _pattern(given["grep"])) if given["as_json"] else _TextPrinter(planned, given, not wanted, _has_succeeded(run))
+        _JsonPrinter(tasks, _pattern(given["grep"])) if given["as_json"] else _TextPrinter(planned, given, not wanted, run.read_verdict())
     )
     streams.catch_up(printer)
     while given["follow"]:
@@ -112,10 +112,6 @@ def _moment(text: str) -> float:
         remedy = "write 90s, 10m, 2h30m or 1d ago, or 14:30, or 2026-11-21T14:30"
         raise SpecError(Problem("--since", f"{text!r} is no time", remedy))
     return at
-
-
-def _has_succeeded(run: RunDir) -> bool:
-    return (run.read_result() or {}).get("outcome") == Outcome.SUCCEEDED.value
 
 
 def _marks(run: RunDir) -> KeptMarks:
@@ -226,16 +222,17 @@ def _tell(follower: Follower) -> None:
 class _TextPrinter:
     """Lines for people: stdout to stdout, stderr to stderr."""
 
-    def __init__(self, planned: Plan, given: dict[str, Any], is_all: bool, succeeded: bool) -> None:
+    def __init__(self, planned: Plan, given: dict[str, Any], is_all: bool, verdict: Verdict | None) -> None:
         self._sink = Sink(encoding=sys.stdout.encoding, is_all=True)
         self._view = LogView(
             [str(task.id) for task in planned.tasks],
             color=wants_color(given["color"], sys.stdout.isatty(), os.environ),
             fold=not given["everything"],
             grep=_pattern(given["grep"]),
-            succeeded=succeeded,
             behind=behind_the_chief(planned.spec.counts, named(planned.spec.strategy)) if is_all else (),
         )
+        if verdict is not None:
+            self._view.heed_verdict(verdict)
 
     def show(self, task: str, stream: str, data: bytes) -> None:
         self._sink.write(stream, self._view.render(task, stream, data, now()))

@@ -31,7 +31,7 @@ def view_options(command: F) -> F:
 def color_options(command: F) -> F:
     """``--color --all``."""
     everything = click.option(
-        "--all", "everything", is_flag=True, help="Show TensorFlow's start-up noise too, and each task's progress bars."
+        "--all", "everything", is_flag=True, help="Show TensorFlow's own messages too, and each task's progress bars."
     )
     return color_option(everything(command))
 

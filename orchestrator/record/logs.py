@@ -17,10 +17,10 @@ from worker.excerpts import TracebackExcerpt
 
 from ..errors import OrchError
 from ..model import losses
-from ..model.cluster import Cluster, Outcome, TaskState
+from ..model.cluster import Cluster, Outcome, TaskState, Verdict
 from .keras_bars import KerasBars
 from .lines import PROGRESS_S, QUIET_S, LineSplitter
-from .noise import StartupNoise
+from .noise import Noise
 from .reading import open_file
 
 __all__ = ["Follower", "LineSplitter", "LogView", "tail_offset", "wants_color"]
@@ -59,9 +59,9 @@ class _Stream:
 
     __slots__ = ("bars", "excerpt", "fed", "noise", "splitter")
 
-    def __init__(self, color: bool, shorten: bool, bars: KerasBars | None) -> None:
+    def __init__(self, color: bool, shorten: bool, bars: KerasBars | None, noise: Noise) -> None:
         self.splitter = LineSplitter(color=color)
-        self.noise = StartupNoise()
+        self.noise = noise
         self.bars = bars
         self.excerpt = TracebackExcerpt(MESSAGE_LINES, MESSAGE_CHARACTERS) if shorten else None
         self.fed = 0.0
@@ -77,12 +77,11 @@ class LogView:
     `tasks`: the names of all tasks, in order; a name's colour is its place in this order, so it is the same in
     every view of a run. Names that come up later are taken in, and widen the column from then on.
     `color`, `timestamps` (HH:MM:SS.mmm of the time the view got the line, in the zone `tz`, by default the local one).
-    `fold`: hide TensorFlow's start-up noise and count it. `only`: show these tasks; the rest is dropped unseen.
+    `fold`: hide what `noise` describes, and count it. `only`: show these tasks; the rest is dropped unseen.
     `grep`: show the lines in which this pattern is found; it looks at the text without prefix and colours, and at
     every line, so nothing is folded. `prefix`: off for the plain text of one stream. `shorten`: leave out the middle of an exception's long
-    message (`worker.excerpts`), which `idle` and `finish` take to be over. `succeeded`: the run has, so what its tasks said of a leader
-    that had left before them is noise; see `heed`. `behind`: tasks that train in step with a chief, whose progress is theirs: with `fold`,
-    what Keras draws of it is shown of them only if they are asked for, by `only`.
+    message (`worker.excerpts`), which `idle` and `finish` take to be over. `behind`: tasks that train in step with a chief, whose progress
+    is theirs: with `fold`, what Keras draws of it is shown of them only if they are asked for, by `only`.
 
     The text never holds half a line, so views of several streams can be written to one terminal in any order.
     """
@@ -98,7 +97,6 @@ class LogView:
         grep: re.Pattern[str] | None = None,
         prefix: bool = True,
         shorten: bool = False,
-        succeeded: bool = False,
         behind: Collection[str] = (),
         tz: tzinfo | None = None,
     ) -> None:
@@ -109,7 +107,8 @@ class LogView:
         self._grep = grep
         self._prefix = prefix
         self._shorten = shorten
-        self._leader_has_left = self._succeeded = succeeded
+        self._ended: frozenset[str] = frozenset()
+        self._warnings: set[str] = set()
         self._behind = frozenset(behind if self._fold and only is None else ())
         self._tz = tz
         self._now = 0.0
@@ -124,10 +123,22 @@ class LogView:
             self._admit(task)
 
     def heed(self, cluster: Cluster) -> None:
-        """What the run has come to decides what is noise (`noise`): whether the leader has ended with success, and whether the run has."""
-        leader = cluster.tasks.get(losses.leader(cluster.tasks))
-        self._leader_has_left = leader is not None and leader.state is TaskState.SUCCEEDED
-        self._succeeded = cluster.verdict is not None and cluster.verdict.outcome is Outcome.SUCCEEDED
+        """Take note of the tasks whose end explains connections that the others have lost: see `noise`."""
+        if cluster.verdict is not None:
+            self.heed_verdict(cluster.verdict)
+            return
+        ended = {name for name, task in cluster.tasks.items() if task.state in (TaskState.FAILED, TaskState.LOST, TaskState.STOPPED)}
+        leader = losses.leader(cluster.tasks)
+        if leader and cluster.tasks[leader].state is TaskState.SUCCEEDED:
+            ended.add(leader)
+        self._ended = frozenset(ended)
+
+    def heed_verdict(self, verdict: Verdict) -> None:
+        """The same for a run that is over. The one connection that nothing explains is that of its cause."""
+        if verdict.outcome in (Outcome.SUCCEEDED, Outcome.CANCELLED):
+            self._ended = frozenset(self._colors)
+        else:
+            self._ended = frozenset({verdict.cause.task} if verdict.cause is not None else ())
 
     def render(self, task: str, stream: str, data: bytes, now: float = 0.0) -> str:
         """The lines that `data`, the next bytes of this stream, completes: text ready to be written, or "".
@@ -142,7 +153,7 @@ class LogView:
         if state is None:
             self._admit(task)
             bars = KerasBars() if stream == "stdout" and task in self._behind else None
-            state = self._streams[key] = _Stream(self._color, self._shorten, bars)
+            state = self._streams[key] = _Stream(self._color, self._shorten, bars, Noise(self._warnings))
         state.fed = now
         return self._write(key, state, state.splitter.feed(data, now))
 
@@ -155,6 +166,7 @@ class LogView:
         return [
             *self._each((key, state, state.splitter.idle(now)) for key, state in self._streams.items()),
             *self._unexplained((key, state) for key, state in self._streams.items() if state.has_no_bars(now)),
+            *self._held((key, state) for key, state in self._streams.items() if now >= state.fed + QUIET_S),
             *self._rest((key, state) for key, state in self._streams.items() if now >= state.fed + QUIET_S),
         ]
 
@@ -184,7 +196,7 @@ class LogView:
         """One line that says how many lines were hidden and how to see them; "" if none were."""
         noise, said = self._folded - self._placements, []
         if noise:
-            said.append(f"{_lines(noise)} of TensorFlow's start-up noise folded")
+            said.append(f"{_lines(noise)} of TensorFlow's own messages folded")
         if self._placements:
             said.append(f"{_lines(self._placements)} that say where operations ran folded; orch placement sums them up")
         if self._bars:
@@ -208,11 +220,16 @@ class LogView:
             if text:
                 yield key[1], text
 
-    def _held(self, ended: Iterable[tuple[tuple[str, str], _Stream]]) -> Iterator[tuple[str, str]]:
-        """What would have been noise, had the run succeeded."""
-        for key, state in ended:
+    def _explains(self, task: str) -> bool:
+        """Whether the end of another task explains a connection that this task has lost."""
+        return not self._ended <= {task}
+
+    def _held(self, quiet: Iterable[tuple[tuple[str, str], _Stream]]) -> Iterator[tuple[str, str]]:
+        """The lines about lost connections that nothing has explained."""
+        for key, state in quiet:
             held = state.noise.held
-            if held and not self._succeeded:
+            state.noise.held = []
+            if held and not self._explains(key[0]):
                 self._folded -= len(held)
                 yield key[1], self._prefixed(key, held)
 
@@ -233,7 +250,7 @@ class LogView:
     def _write(self, key: tuple[str, str], state: _Stream, lines: list[str]) -> str:
         if self._fold and lines:
             before = state.noise.placements
-            state.noise.leader_has_left = self._leader_has_left
+            state.noise.explained = self._explains(key[0])
             shown = state.noise.fold(lines)
             if shown is not lines:
                 self._placements += state.noise.placements - before

@@ -1,21 +1,18 @@
-"""TensorFlow's start-up noise: which lines of a task's output say nothing about the task.
+"""Which lines of a task's output are TensorFlow's own and say nothing about the task. A view folds these lines; the files keep them.
 
-Every TensorFlow process prints the same lines when it starts, and others when a dataset ends or a server lets go of its clients: what
-its build supports, which servers it started, which plug-ins were registered twice, which receives were cancelled. A view folds them; the
-files keep them. The lists below come from real runs of TensorFlow 2.17 to 2.21 (the samples are test data) and from its sources.
+A line is noise by its shape:
 
-The lines of `tf.debugging.set_log_device_placement(True)`, thousands of them, are folded as well, and counted apart: `orch placement`
-sums them up.
+* Every C++ line of level INFO (``I0000 … file.cc:12] …``) is noise, whoever wrote it.
+* A C++ warning or error is noise if it is on a short list (`_HARMLESS`). INFO lines of TensorFlow's Python code are noise if they are on
+  another one (`_PYTHON`).
+* A C++ warning or error about a lost connection or an aborted call (`_LOSS`) is noise once the end of another task explains it. Until this
+  is known, `Noise.held` keeps the line.
+* Lines of ``tf.debugging.set_log_device_placement(True)`` are noise, and are counted apart: `orch placement` sums them up.
+* A warning of an installed Python package is noise if a task of this run has printed the same one before.
+* A line that belongs to a noise line is noise: a node, a peer, the text of a protocol buffer.
 
-The rules. What C++ logs at level INFO is noise, whoever wrote it, unless it speaks of trouble (`_NEWS`). A warning, an error and what
-Python logs are folded only if they are on a list, with their level. Lines that belong to a folded line are folded with it: the node, the
-peer, the tasks that it names. The dump of a protocol buffer (a graph's node, ``SessionOptions``) is folded even below a line that is shown.
-All else is shown: to show too much is a nuisance, to hide a user's line is a fault.
-
-One error is noise only if all ends well: that the coordination service does not answer any more, said by a worker that leaves some seconds
-later than the leader. Once the leader has ended with success such lines are held back, and shown at the end unless the run succeeds.
-So is what a coordinator says where a dataset ends: to it, each call that is scheduled there is an error; to the program, a sign to stop.
-Pure: no I/O, no clock.
+All other lines are shown: one line too many is a nuisance, one line of the user's that is missing is a fault.
+The lists come from real runs of TensorFlow 2.17 to 2.21; the samples are in tests/record/noise. Pure: no I/O, no clock.
 """
 
 from __future__ import annotations
@@ -23,77 +20,33 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-_PREAMBLE = "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR"
-_FLAGS = re.compile(
-    r"To enable the following instructions: [\w ]+, in other operations, rebuild TensorFlow with the appropriate compiler flags\.\Z"
-)
-
-# Both shapes of a C++ log line, and absl's Python one, which looks like the first:
+# Both shapes of a C++ log line. absl's Python line looks like the first one.
 #   I0000 00:00:1795231330.190410    3957 coordination_service.cc:221] Initializing CoordinationService
 #   2026-11-21 03:37:14.963850: I external/local_xla/xla/tsl/cuda/cudart_stub.cc:32] Could not find cuda drivers ...
 _LOG_LINE = re.compile(
     r"(?:([IWE])\d{4} \d\d:\d\d:[\d.]+ +\d+ |\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: ([IWE]) )[\w./-]*\.(cc|h|py):\d+\] ",
     re.ASCII,
 )
+_PREAMBLE = re.compile(
+    r"(?:WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR"
+    r"|To enable the following instructions: [\w ]+, in other operations, rebuild TensorFlow with the appropriate compiler flags\.)\Z"
+)
+_RENDEZVOUS = "Local rendezvous is aborting with status: "
+_HARMLESS = (
+    # The end of a dataset, a cancelled receive, and a graph that was cleaned up: tensorflow/core/framework/local_rendezvous.cc
+    *(_RENDEZVOUS + status for status in ("OUT_OF_RANGE: End of sequence", "CANCELLED: ", "ABORTED: Cleanup ")),
+    "computation placer already registered. Please check linkage and avoid linking the same target more than once.",
+    "TF-TRT Warning: Could not find TensorRT",
+    "Input of GeneratorDatasetOp::Dataset will not be optimized because the dataset does not implement the AsGraphDefInternal() method",
+    # The documented behaviour of AUTO: tensorflow/core/grappler/optimizers/data/auto_shard.cc
+    "AUTO sharding policy will apply DATA sharding policy as it failed to apply FILE sharding policy",
+    *(f"Unable to register {library} factory: Attempting to register factory for plugin" for library in ("cuDNN", "cuFFT", "cuBLAS")),
+    # Code 303 means that no driver library is installed. Other codes are news.
+    "failed call to cuInit: INTERNAL: CUDA error: Failed call to cuInit: UNKNOWN ERROR (303)",
+)
+# The statuses of a call that a lost or stopping peer has ended, and all that the coordination service says at these levels.
+_LOSS = re.compile(r"\b(?:UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED): |coordination_service\w*\.(?:cc|h):")
 _PYTHON_LINE = "INFO:tensorflow:"
-# execute.cc and placer.cc; the second kind also goes to stdout, as it is, without the beginning of a log line.
-_DEVICE = r"/job:\w+/replica:\d+/task:\d+/device:[A-Z_]+:\d+\Z"
-_EXECUTED = re.compile(rf"Executing op \S+ (?:in device|on task) {_DEVICE}", re.ASCII)
-_PLACED = re.compile(rf"[\w.\\/>-]+: \(\w+\): {_DEVICE}", re.ASCII)
-_PLACED_MARK = "): /job:"
-
-# What C++ says at level INFO of trouble: a status that is not OK, or such a word.
-_NEWS = re.compile(
-    r"\b[A-Z]+(?:_[A-Z]+)*: |[Ee]rror|ERROR|[Ff]ail|[Aa]bort|[Ll]ost|[Tt]imed? ?out|[Uu]nhealthy|[Hh]eartbeat|[Pp]reempt|[Rr]estart"
-    r"|[Uu]nexpected|[Dd]isconnect|Could not satisfy|[Ff]illing up shuffle buffer"
-)
-_ABORTING = "Local rendezvous is aborting with status: "
-# tensorflow/core/framework/local_rendezvous.cc: a dataset's end, a cancelled receive and a graph that was cleaned up are no failures.
-_RENDEZVOUS = tuple(_ABORTING + status for status in ("OUT_OF_RANGE: End of sequence", "CANCELLED: ", "ABORTED: Cleanup "))
-_CPP = {
-    "I": (
-        *_RENDEZVOUS,
-        "Ignoring error status when releasing multi-device function handle UNIMPLEMENTED: Releasing a multi-device component handle",
-        # tensorflow/core/util/port.cc
-        "oneDNN custom operations are on. You may see slightly different numerical results due to floating-point round-off errors",
-        # tensorflow/core/data/service: a dispatcher that comes back, not one that is lost
-        "Attempting to restore dispatcher state from journal in ",
-        "Restored from journal in ",
-        # tensorflow/core/grappler/optimizers/data/auto_shard.cc: AUTO does as documented
-        "AUTO sharding policy will apply DATA sharding policy as it failed to apply FILE sharding policy",
-    ),
-    "W": (
-        *_RENDEZVOUS,
-        "computation placer already registered. Please check linkage and avoid linking the same target more than once.",
-        "TF-TRT Warning: Could not find TensorRT",
-        "Input of GeneratorDatasetOp::Dataset will not be optimized because the dataset does not implement the AsGraphDefInternal() method",
-        "AUTO sharding policy will apply DATA sharding policy as it failed to apply FILE sharding policy",
-    ),
-    "E": (
-        "Unable to register cuDNN factory: Attempting to register factory for plugin cuDNN when one has already been registered",
-        "Unable to register cuFFT factory: Attempting to register factory for plugin cuFFT when one has already been registered",
-        "Unable to register cuBLAS factory: Attempting to register factory for plugin cuBLAS when one has already been registered",
-        # 303 is the answer of the stand-in for a driver library that is not there. Other codes are news, and shown.
-        "failed call to cuInit: INTERNAL: CUDA error: Failed call to cuInit: UNKNOWN ERROR (303)",
-    ),
-}
-_LEADER_GONE = "UNAVAILABLE: Failed to send RPC to coordination service. Either the leader task "
-# tensorflow/python/distribute/coordinator/cluster_coordinator.py: _raise_if_error and _process_closure, with the error's own lines.
-_CLOSURE = re.compile(
-    r"(?:ERROR:tensorflow:|E\d{4} \d\d:\d\d:[\d.]+ +\d+ cluster_coordinator\.py:\d+\] )"
-    r"(?:Start cancelling closures due to error OutOfRangeError\(|Remote function on worker \S+ failed with CancelledError\("
-    r"| /job:worker/task:\d+ encountered the following error when processing closure: OutOfRangeError\()",
-    re.ASCII,
-)
-_CLOSURE_DETAIL = re.compile(
-    r"(?:Detected at node .* defined at \(most recent call last\):|<stack traces unavailable>|\d+ root error\(s\) found\."
-    r"|  File \".*\", line \d+, in .+| *End of sequence|  \(\d+\) (?:OUT_OF_RANGE|CANCELLED): .*"
-    r"|\d+ (?:successful operations|derived errors ignored)\."
-    r"|This derived error is ignored and not reported to users\.)\Z",
-    re.ASCII,
-)
-MOST_HELD = 200
-"""Lines of one stream that are held back at most, to be shown if the run fails. Of a coordinator's further ones the files have all."""
 _PYTHON = (
     # tensorflow/python/distribute: collective_all_reduce_strategy, mirrored_strategy, cross_device_ops
     "Enabled multi-worker collective ops with available devices: ",
@@ -112,104 +65,113 @@ _PYTHON = (
     "Multi-worker ParameterServerStrategy with cluster_spec = ",
     "Number of GPUs on workers: ",
 )
+# The end of a dataset, as a coordinator reports it for every closure that it had scheduled: cluster_coordinator.py.
+_CLOSURE = re.compile(
+    r"(?:ERROR:tensorflow:|E\d{4} \d\d:\d\d:[\d.]+ +\d+ cluster_coordinator\.py:\d+\] )"
+    r"(?:Start cancelling closures due to error OutOfRangeError\(|Remote function on worker \S+ failed with CancelledError\("
+    r"| /job:worker/task:\d+ encountered the following error when processing closure: OutOfRangeError\()",
+    re.ASCII,
+)
+_WARNING = re.compile(r"/.+/(?:site|dist)-packages/.+\.py:\d+: \w*Warning: ")
+
+# execute.cc and placer.cc. Lines of the second kind also go to stdout, without the beginning of a log line.
+_DEVICE = r"/job:\w+/replica:\d+/task:\d+/device:[A-Z_]+:\d+\Z"
+_EXECUTED = re.compile(rf"Executing op \S+ (?:in device|on task) {_DEVICE}", re.ASCII)
+_PLACED = re.compile(rf"[\w.\\/>-]+: \(\w+\): {_DEVICE}", re.ASCII)
+_PLACED_MARK = "): /job:"
 
 # Lines that belong to the line before them.
 _DETAIL = re.compile(
-    r"/job:\w+/replica:\d+/task:\d+\Z"  # "Example stragglers:"
-    r"|\t \[\[.*\]\](?: \[type\.googleapis\.com/[\w.]+='[^']*'\])?\Z"  # the nodes of an error
-    r"|Additional GRPC error information from remote target /job:|:UNKNOWN:Error received from peer |:\{\"created\":\"@"
+    r"(?:/job:\w+/replica:\d+/task:\d+"  # a task of a list
+    r"|\t \[\[.*\]\](?: \[type\.googleapis\.com/[\w.]+='[^']*'\])?"  # the node of an error
+    r"|Additional GRPC error information from remote target .*|:UNKNOWN:Error received from peer .*|:\{\"created\":\"@.*"
+    r"|RPC: /tensorflow\..*|The error could be from a previous operation\. Restart your program to reset\."
+    # cluster_coordinator.py
+    r"|Detected at node .* defined at \(most recent call last\):|<stack traces unavailable>|\d+ root error\(s\) found\."
+    r"|  File \".*\", line \d+, in .+| *End of sequence|  \(\d+\) (?:OUT_OF_RANGE|CANCELLED): .*"
+    r"|\d+ (?:successful operations|derived errors ignored)\.|This derived error is ignored and not reported to users\.)\Z",
+    re.ASCII,
 )
-# Protocol buffers as text: what follows, to the empty line behind it, has this shape. Outside of a block only these names count.
+_EMPTY_FOLLOWS = re.compile(r"  File |.*Graph execution error:\Z")
+# A protocol buffer as text: it begins below such a line, and an empty line is its end.
 _DUMP = re.compile(r"goo\.gle/debug\w+ *\Z")
-_OPENS = re.compile(r"(?:  )*[a-z_]+ \{\Z")
-_FIELD = re.compile(r"(?:  )+[a-z_]+: \S")
-_TOP_FIELD = re.compile(
-    r"(?:name|op|input|device): \"|(?:allow|isolate|log|inter|intra|operation|placement|share|use)_[a-z_]+: \w+\Z"
-    # The fields of tensorflow/core/protobuf/service_config.proto.
-    r"|(?:port|protocol|work_dir|fault_tolerant_mode|deployment_mode|gc_dynamic_sharding_jobs|(?:job_gc|client|worker|dispatcher|heartbeat"
-    r"|shutdown|data_transfer|snapshot|cross_trainer)_[a-z_]+): \S"
-)
+_DUMP_LINE = re.compile(r"(?:  )*(?:[a-z_]+(?: \{|: .*)|\})\Z")
 
-_FIRST = frozenset("IWET2")
-"""How a line of TensorFlow's begins: a level, WARNING, INFO, To, or the year."""
+_FIRST = frozenset("IWET2/")
+"""How a line that may be noise begins: with a level, WARNING, INFO, To, the year, or the path of a package."""
+
+MOST_HELD = 200
+"""How many lines of one stream are held at most. The next ones are shown."""
 
 
-class StartupNoise:
-    """Recognises the noise in the lines of one stream; one object per stream, fed in order.
+class Noise:
+    """Recognises the noise in the lines of one stream. Each stream has its own object; the lines are given in order.
 
-    What a line means may depend on the one before it. A line that belongs to another must have the expected shape.
+    `warnings`: the packages' warnings that tasks of this run have printed so far. All streams of a view share this set.
     """
 
-    __slots__ = ("_before", "_depth", "_empty_follows", "held", "leader_has_left", "placements")
+    __slots__ = ("_before", "_last", "_warnings", "explained", "held", "placements")
 
-    def __init__(self, leader_has_left: bool = False) -> None:
+    def __init__(self, warnings: set[str] | None = None, *, explained: bool = False) -> None:
         self.placements = 0
-        """How many of the lines that were noise said where an operation was placed."""
-        self.leader_has_left = leader_has_left
-        """The task that runs the coordination service has ended with success."""
+        """How many noise lines said where an operation was placed."""
+        self.explained = explained
+        """Another task has ended in a way that explains lost connections."""
         self.held: list[str] = []
-        """Lines that `fold` has kept back, and that are noise if the run succeeds."""
-        self._before: Literal["", "noise", "dump", "held", "closure"] = ""
-        self._empty_follows = False
-        """Below an error's first line, and below each line of its stack, there is an empty one."""
-        self._depth = 0
+        """Lines about a lost connection that nothing explains yet."""
+        self._warnings = set() if warnings is None else warnings
+        self._before: Literal["", "noise", "held", "warning", "dump"] = ""
+        """What the line before was, if lines may belong to it."""
+        self._last = ""
 
     def fold(self, lines: list[str]) -> list[str]:
-        """The lines that are not noise, in order; the same list object if none is."""
+        """The lines that are neither noise nor held, in order; the same list object if that is all of them."""
         if not self._before:
-            # Ordinary output passes here: one look at the first character of each line, and no more.
+            # Ordinary output passes here, after a look at the first character of each line.
             suspects = [line for line in lines if line[:1] in _FIRST or _PLACED_MARK in line]
-            if not any(_LOG_LINE.match(line) or _starts_noise(line) or _CLOSURE.match(line) or _says_placement(line) for line in suspects):
+            if not any(_LOG_LINE.match(line) or _is_noise(line) or _WARNING.match(line) or _says_placement(line) for line in suspects):
                 return lines
         return [line for line in lines if not self.hides(line)]
 
     def hides(self, line: str) -> bool:
-        """Whether this next line of the stream is noise, or is held back."""
-        if self._before and self._continues(line):
-            if self._before in ("held", "closure"):
-                self._hold(line)
+        """Whether this next line of the stream is noise, or is held."""
+        if self._before and self._belongs(line):
+            self._last = line
+            if self._before == "held":
+                self.held.append(line)
             return True
-        self._before = ""
+        self._before, self._last = "", line
         if _says_placement(line):
             self.placements += 1
             return True
         if line[:1] not in _FIRST:
             return False
-        if self.leader_has_left and _LEADER_GONE in line and _LOG_LINE.match(line) and len(self.held) < MOST_HELD:
-            self._hold(line)
-            self._before = "held"
-            return True
-        if _CLOSURE.match(line):
-            self._hold(line)
-            self._before, self._empty_follows = "closure", line.endswith("Graph execution error:")
-            return True
-        is_noise = _starts_noise(line)
-        if _DUMP.search(line) and _LOG_LINE.match(line):
-            self._before, self._depth = "dump", 0
-        elif is_noise:
+        is_repeated = line in self._warnings
+        if _WARNING.match(line):
+            self._warnings.add(line)
+        if is_repeated:
+            self._before = "warning"
+        elif _is_noise(line):
             self._before = "noise"
-        return is_noise
+        elif _is_loss(line) and (self.explained or len(self.held) < MOST_HELD):
+            self._before = "noise" if self.explained else "held"
+            if not self.explained:
+                self.held.append(line)
+        is_hidden = bool(self._before)
+        if _DUMP.search(line) and _LOG_LINE.match(line):
+            self._before = "dump"
+        return is_hidden
 
-    def _hold(self, line: str) -> None:
-        if len(self.held) < MOST_HELD:
-            self.held.append(line)
-
-    def _continues(self, line: str) -> bool:
-        if self._before == "closure":
-            is_expected, self._empty_follows = self._empty_follows and not line, line.startswith("  File ")
-            return is_expected or _CLOSURE_DETAIL.match(line) is not None or _DETAIL.match(line) is not None
-        if self._before != "dump":
-            return _DETAIL.match(line) is not None
-        if _OPENS.match(line):
-            self._depth += 1
-            return True
-        if line.strip(" ") == "}" and self._depth:
-            self._depth -= 1
-            return True
-        if not line and not self._depth:
-            self._before = ""  # the empty line is the dump's last one
-            return True
-        return (_FIELD if self._depth else _TOP_FIELD).match(line) is not None
+    def _belongs(self, line: str) -> bool:
+        """Whether the line belongs to the one before it."""
+        if self._before == "warning":  # the line of source below it
+            self._before = ""
+            return line.startswith("  ")
+        if self._before == "dump":
+            if not line:
+                self._before = ""
+            return not line or _DUMP_LINE.match(line) is not None
+        return _DETAIL.match(line) is not None or (not line and _EMPTY_FOLLOWS.match(self._last) is not None)
 
 
 def _says_placement(line: str) -> bool:
@@ -223,14 +185,20 @@ def _says_placement(line: str) -> bool:
     return level == "I" and found[3] == "cc" and (_EXECUTED.match(line, text) or _PLACED.match(line, text)) is not None
 
 
-def _starts_noise(line: str) -> bool:
+def _is_noise(line: str) -> bool:
     """Whether a line, by itself, is noise or the first line of some."""
     found = _LOG_LINE.match(line)
     if found is None:
         if line.startswith(_PYTHON_LINE):
             return line.startswith(_PYTHON, len(_PYTHON_LINE))
-        return line == _PREAMBLE or _FLAGS.match(line) is not None
+        return _PREAMBLE.match(line) is not None or _CLOSURE.match(line) is not None
     level, text = found[1] or found[2], found.end()
     if found[3] == "py":
-        return level == "I" and line.startswith(_PYTHON, text)
-    return line.startswith(_CPP[level], text) or (level == "I" and _NEWS.search(line, text) is None)
+        return (level == "I" and line.startswith(_PYTHON, text)) or _CLOSURE.match(line) is not None
+    return level == "I" or line.startswith(_HARMLESS, text)
+
+
+def _is_loss(line: str) -> bool:
+    """Whether a C++ warning or error is about a lost connection."""
+    found = _LOG_LINE.match(line)
+    return found is not None and found[3] != "py" and _LOSS.search(line) is not None

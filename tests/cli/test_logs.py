@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,25 @@ def test_output_that_cannot_be_written_is_an_error_with_its_reason(orch: Orch, t
         write(run, "worker-0", b"hello\n")
         done = orch.start("logs", *words, stdout=full).wait(check=125)
         assert done.err == "Error: [Errno 28] No space left on device\n"
+
+
+SAID = "E0000 00:00:1.1  9 ring_alg.cc:291] Aborting RingReduce with UNAVAILABLE: Socket closed"
+CLOSED = f"""
+import json, os, sys, time
+if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 0:
+    print({SAID!r}, file=sys.stderr, flush=True)
+    open("said", "w").close()
+    time.sleep(1000)
+while not os.path.exists("said"):
+    time.sleep(0.01)
+sys.exit(3)
+"""
+
+
+def test_what_a_peer_s_end_explains_is_folded_on_the_console_and_in_the_logs(orch: Orch, script: Callable[..., Path]) -> None:
+    script(CLOSED)
+    shown = orch("up", "script.py", "-n", "2", check=3)
+    assert SAID not in shown.err
+    assert "1 line of TensorFlow's own messages folded; --all shows it" in shown.err
+    assert SAID not in orch("logs", check=0).err
+    assert f"worker-0 | {SAID}\n" in orch("logs", "--all", check=0).err

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 import tracemalloc
-from dataclasses import replace
 from datetime import timezone
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +18,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.errors import OrchError
-from orchestrator.model.cluster import Outcome, Verdict
+from orchestrator.model.cluster import Cause, Outcome, Verdict
 from orchestrator.record import logs
 from orchestrator.record.console import Console, Sink
 from orchestrator.record.home import create_run
@@ -322,23 +321,48 @@ def test_what_was_printed_before_a_traceback_is_shown_before_it(tmp_path: Path) 
 GONE = b"E0000 00:00:1.1  9 x.cc:1] UNAVAILABLE: Failed to send RPC to coordination service. Either the leader task was lost\n"
 
 
-@pytest.mark.parametrize("succeeded", [True, False])
-def test_what_is_said_of_a_leader_that_has_left_is_noise_only_if_the_run_succeeds(succeeded: bool) -> None:
+def verdict(outcome: Outcome, cause: str = "") -> Verdict:
+    return Verdict(outcome, 0, 1, 1.0, 2.0, Cause("failed", 1.5, cause) if cause else None)
+
+
+def test_a_lost_connection_that_nothing_explains_is_shown_after_a_moment() -> None:
     view = LogView(["worker-0", "worker-1"])
-    left = cluster(exited("worker-0", 0))
-    view.heed(left)
-    assert view.render("worker-1", "stderr", GONE + b"went on\n") == "worker-1 | went on\n"
+    view.heed(cluster())
+    assert view.render("worker-1", "stderr", GONE + b"went on\n", 50.0) == "worker-1 | went on\n"
+    assert view.idle(50.9) == []
+    assert view.idle(51.0) == [("stderr", "worker-1 | " + GONE.decode())]
+    assert view.folded == 0
     assert view.idle(100.0) == []
-    view.heed(replace(left, verdict=Verdict(Outcome.SUCCEEDED if succeeded else Outcome.FAILED, 0, 1, 1.0, 2.0)))
-    assert view.finish() == ([] if succeeded else [("stderr", "worker-1 | " + GONE.decode())])
-    assert view.folded == (1 if succeeded else 0)
 
 
-def test_what_is_said_of_a_lost_leader_is_shown_at_once() -> None:
+@pytest.mark.parametrize("code", [1, 137, 0], ids=["failed", "killed", "the leader has left"])
+def test_a_lost_connection_that_another_task_s_end_explains_is_folded_whichever_is_known_first(code: int) -> None:
     view = LogView(["worker-0", "worker-1"])
-    view.heed(cluster(exited("worker-0", 137)))
-    assert view.render("worker-1", "stderr", GONE) == "worker-1 | " + GONE.decode()
-    assert LogView(["w-0"], succeeded=True).render("w-0", "stderr", GONE) == ""
+    assert view.render("worker-1", "stderr", GONE, 50.0) == ""
+    view.heed(cluster(exited("worker-0", code)))
+    assert view.render("worker-1", "stderr", GONE, 50.0) == ""
+    assert view.idle(51.0) == view.finish() == []
+    assert view.folded == 2
+
+
+def test_the_lost_connection_of_the_task_that_fails_is_shown() -> None:
+    view = LogView(["worker-0", "worker-1"])
+    assert view.render("worker-1", "stderr", GONE, 50.0) == ""
+    view.heed(cluster(exited("worker-1", 1)))
+    assert view.finish() == [("stderr", "worker-1 | " + GONE.decode())]
+    for end, shown in ((verdict(Outcome.FAILED, "worker-1"), 1), (verdict(Outcome.FAILED, "worker-0"), 0), (verdict(Outcome.SUCCEEDED), 0)):
+        later = LogView(["worker-0", "worker-1"])
+        later.heed_verdict(end)
+        assert later.render("worker-1", "stderr", GONE) == ""
+        assert len(later.finish()) == shown
+
+
+def test_a_warning_of_a_package_is_shown_once() -> None:
+    data = b"/usr/lib/python3/dist-packages/keras/a.py:74: UserWarning: `shuffle=True` was passed\n  self.adapter = adapt(\nstep 1\n"
+    view = LogView(["w-0", "w-1"], prefix=False)
+    assert view.render("w-0", "stderr", data) == data.decode()
+    assert view.render("w-1", "stderr", data) == "step 1\n"
+    assert view.folded == 2
 
 
 TRACE = b"Traceback (most recent call last):\n  File 'x'\nE: [\n" + b" [0. 0.]\n" * 40
@@ -417,7 +441,7 @@ def test_noise_is_folded_and_counted() -> None:
     assert shown == "worker-1 | ValueError: bad\n"
     count = noise.count(b"\n")
     assert view.folded == count + 1
-    assert view.folded_note == f"{count + 1} lines of TensorFlow's start-up noise folded; --all shows them"
+    assert view.folded_note == f"{count + 1} lines of TensorFlow's own messages folded; --all shows them"
 
 
 def test_all_shows_the_noise() -> None:
@@ -430,7 +454,7 @@ def test_all_shows_the_noise() -> None:
 def test_one_folded_line_is_named_in_the_singular() -> None:
     view = LogView(["w-0"])
     view.render("w-0", "stderr", b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n")
-    assert view.folded_note == "1 line of TensorFlow's start-up noise folded; --all shows it"
+    assert view.folded_note == "1 line of TensorFlow's own messages folded; --all shows it"
 
 
 def test_grep_sees_the_text_without_colours_and_prefix_and_every_line() -> None:

@@ -1,4 +1,4 @@
-"""What counts as TensorFlow's start-up noise. The files in noise/ are what real starts printed."""
+"""Which lines count as TensorFlow's noise. The files in noise/ are what real tasks printed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.record.noise import MOST_HELD, StartupNoise
+from orchestrator.record.noise import MOST_HELD, Noise
 
 SAMPLES = Path(__file__).parent / "noise"
 ONLY_NOISE = sorted(path.name for path in SAMPLES.glob("*.log") if path.name != "tf2.21-parameter-server-chief-0-info.log")
@@ -23,11 +23,11 @@ def lines_of(name: str) -> list[str]:
 def test_a_real_start_is_noise_from_end_to_end(name: str) -> None:
     lines = lines_of(name)
     assert lines
-    assert StartupNoise().fold(lines) == []
+    assert Noise().fold(lines) == []
 
 
 def test_the_coordinator_s_own_messages_are_not_start_up_noise() -> None:
-    shown = StartupNoise().fold(lines_of("tf2.21-parameter-server-chief-0-info.log"))
+    shown = Noise().fold(lines_of("tf2.21-parameter-server-chief-0-info.log"))
     # The script had set the level to INFO; what it asked for beyond the start is not ours to hide.
     assert sorted(set(shown)) == [
         "INFO:tensorflow:ClusterCoordinator destructor: stopping cluster",
@@ -42,8 +42,10 @@ def test_the_coordinator_s_own_messages_are_not_start_up_noise() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        # what C++ says at INFO of no trouble is noise, whoever wrote it
-        "I0000 00:00:1795231330.190410    3957 my_op.cc:12] 64 rows",
+        # a C++ line of level INFO is noise, whoever wrote it
+        "I0000 00:00:1795231330.190410    3957 my_op.cc:12] 64 rows failed",
+        "2024-05-01 12:00:00.1: I tensorflow/core/framework/local_rendezvous.cc:404] Local rendezvous is aborting with status: "
+        "UNAVAILABLE: Connection reset by peer",
         "I0000 00:00:1795323496.523227    3602 local_rendezvous.cc:432] Local rendezvous recv item cancelled. Key hash: 6201617395",
         "2024-10-30 15:24:48.302198: I tensorflow/core/util/port.cc:153] oneDNN custom operations are on. You may see slightly different "
         "numerical results due to floating-point round-off errors from different computation orders. To turn them off, set the "
@@ -55,7 +57,7 @@ def test_the_coordinator_s_own_messages_are_not_start_up_noise() -> None:
     ],
 )
 def test_lines_of_other_builds_and_hosts(line: str) -> None:
-    assert StartupNoise().hides(line)
+    assert Noise().hides(line)
 
 
 @pytest.mark.parametrize(
@@ -76,14 +78,6 @@ def test_lines_of_other_builds_and_hosts(line: str) -> None:
         "W0501 12:00:00.123456 140123 mirrored_strategy.py:423] Using MirroredStrategy with devices ()",
         # a user's own operation, in C++, with absl's log
         "W0000 00:00:1795231330.190410    3957 my_op.cc:12] 64 rows",
-        "I0000 00:00:1795231330.190410    3957 my_op.cc:12] 64 rows failed",
-        "I0000 00:00:1795231330.190410    3957 shuffle_dataset_op.cc:450] ShuffleDatasetV3:1: Filling up shuffle buffer: 9 of 1000",
-        # news of a cluster in trouble, from the same files as the noise
-        "I0000 00:00:1795231330.1    3957 coordination_service.cc:1472] Barrier(WaitForAllTasks::1::0) has passed with status: "
-        "DEADLINE_EXCEEDED: timed out",
-        "E0000 00:00:1795231330.1    3957 coordination_service.cc:1] /job:worker/replica:0/task:1 has been set to ERROR",
-        "2024-05-01 12:00:00.1: I tensorflow/core/framework/local_rendezvous.cc:404] Local rendezvous is aborting with status: "
-        "UNAVAILABLE: Connection reset by peer",
         "E0000 00:00:1795232163.129503    8182 cuda_platform.cc:52] failed call to cuInit: INTERNAL: CUDA error: Failed call to cuInit: "
         "CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected",
         "W0000 00:00:1795232163.129503    8182 gpu_device.cc:2342] Cannot dlopen some GPU libraries.",
@@ -91,7 +85,7 @@ def test_lines_of_other_builds_and_hosts(line: str) -> None:
     ],
 )
 def test_everything_else_is_shown(line: str) -> None:
-    assert not StartupNoise().hides(line)
+    assert not Noise().hides(line)
 
 
 PLACEMENT_SAMPLES = SAMPLES.parent.parent / "insight" / "logs"
@@ -101,7 +95,7 @@ WHERE = "/job:localhost/replica:0/task:0/device:CPU:0"
 @pytest.mark.parametrize("path", sorted(PLACEMENT_SAMPLES.iterdir()), ids=lambda path: path.name)
 def test_lines_that_say_where_operations_ran_are_folded_and_counted_apart(path: Path) -> None:
     lines = [line for line in path.read_text().splitlines() if "task:0/device:CPU" in line and "specification" not in line]
-    noise = StartupNoise()
+    noise = Noise()
     assert noise.fold(lines) == []
     assert noise.placements == len(lines) > 0
 
@@ -115,39 +109,33 @@ def test_lines_that_say_where_operations_ran_are_folded_and_counted_apart(path: 
         f"Executing op Add in device {WHERE}",
         f"W0000 00:00:1.1  1 execute.cc:1775] Executing op Add in device {WHERE}",
         f"I0501 12:00:00.123456 140123 train.py:12] Executing op Add in device {WHERE}",
-        f"I0000 00:00:1.1  1 execute.cc:1775] Could not satisfy device specification '{WHERE}'",
     ],
 )
 def test_a_line_that_only_looks_like_a_placement_is_shown(line: str) -> None:
-    noise = StartupNoise()
+    noise = Noise()
     assert not noise.hides(line)
     assert noise.fold([line]) == [line]
 
 
 @pytest.mark.parametrize("name", ONLY_NOISE)
-def test_the_same_line_with_a_level_that_is_not_on_the_list_is_shown(name: str) -> None:
-    raised = []
-    for line in lines_of(name):
-        if line.startswith("I0000 "):
-            raised.append(("E" if "rendezvous" in line else "W") + line[1:])
-        elif ": I " in line[:40]:
-            raised.append(line.replace(": I ", ": F ", 1))
-    assert StartupNoise().fold(raised) == raised
+def test_the_same_line_at_level_fatal_is_shown(name: str) -> None:
+    raised = [line.replace(": I ", ": F ", 1) if ": I " in line[:40] else "F" + line[1:] for line in lines_of(name) if is_info(line)]
+    assert Noise().fold(raised) == raised
 
 
-def test_a_dump_ends_where_its_shape_ends() -> None:
-    noise = StartupNoise()
+def is_info(line: str) -> bool:
+    return line.startswith("I0000 ") or ": I " in line[:40]
+
+
+def test_a_dump_ends_at_the_empty_line_or_where_its_shape_ends() -> None:
     start = "I0000 00:00:1795231353.262034    4843 eager_service_impl.cc:355] SessionOptions: goo.gle/debugproto  "
-    assert noise.fold([start, "device_count {", '  key: "CPU"', "loss: 0.5", "  value: 1", "}", ""]) == ["loss: 0.5", "  value: 1", "}", ""]
-    assert noise.fold([start, "device_count {", "}", "loss: 0.5", "allow_soft_placement: true"]) == [
-        "loss: 0.5",
-        "allow_soft_placement: true",
-    ]
-    assert noise.fold([start, "allow_soft_placement: true", "", "", "}"]) == ["", "}"]
+    dump = [start, "device_count {", '  key: "CPU"', "  value: 1", "}", "allow_soft_placement: true"]
+    assert Noise().fold([*dump, "", "loss: 0.5"]) == ["loss: 0.5"]
+    assert Noise().fold([*dump, "Epoch 1/3", "loss: 0.5", "}"]) == ["Epoch 1/3", "loss: 0.5", "}"]
 
 
 def test_of_a_graph_that_cannot_be_sharded_the_error_is_shown_and_the_dump_is_not() -> None:
-    shown = StartupNoise().fold(lines_of("tf2.21-auto-shard-fails.txt"))
+    shown = Noise().fold(lines_of("tf2.21-auto-shard-fails.txt"))
     assert len(lines_of("tf2.21-auto-shard-fails.txt")) == 334
     assert [line.partition("] ")[2][:70].strip() for line in shown if line[0] in "EW"] == [
         "tf_auto_shard failed: NOT_FOUND: Found an unshardable source dataset:",
@@ -159,45 +147,65 @@ def test_of_a_graph_that_cannot_be_sharded_the_error_is_shown_and_the_dump_is_no
 
 
 ABORTING = "Local rendezvous is aborting with status: NOT_FOUND: Found an unshardab"[:70]
-LEFT = ("tf2.18-leader-has-left.txt", "tf2.21-leader-has-left.txt")
+LOST = ("tf2.18-leader-has-left.txt", "tf2.21-leader-has-left.txt", "tf2.21-peer-failed.txt")
 
 
-@pytest.mark.parametrize("name", LEFT)
-def test_a_leader_that_has_left_is_held_back_and_one_that_was_lost_is_shown(name: str) -> None:
-    lines = [line for line in lines_of(name) if "coordination_service_agent.cc:2" not in line and "Started server" not in line]
-    told = [line for line in lines if "coordination service" in line or line.startswith(("Additional GRPC", ":"))]
-    assert len(told) >= 3
-    lost = StartupNoise()
-    assert [line for line in lost.fold(lines) if line in told] == told
-    left = StartupNoise(leader_has_left=True)
-    assert [line for line in left.fold(lines) if line in told] == []
-    assert left.held == told
-    assert left.fold(["Traceback (most recent call last):", told[0].replace("UNAVAILABLE", "INTERNAL")]) != []
+@pytest.mark.parametrize("name", LOST)
+def test_a_lost_connection_is_noise_once_the_end_of_another_task_explains_it_and_held_until_then(name: str) -> None:
+    lines = lines_of(name)
+    news, own = lines[: start_of_traceback(lines)], lines[start_of_traceback(lines) :]
+    told = [line for line in news if line[0] == "E" or ": E " in line or "rendezvous" in line]
+    assert told
+    noise = Noise(explained=True)
+    shown = [line for line in noise.fold(lines) if "Warning: " not in line and not line.startswith("  self.data_adapter")]
+    assert (shown, noise.held) == (own, []), "its own traceback is shown"
+    unexplained = Noise()
+    assert unexplained.fold(lines)[-len(own) :] == own
+    assert [line for line in unexplained.held if line in told] == told
+    assert set(unexplained.held) - set(told) <= {
+        line for line in news if line.startswith(("Additional GRPC", ":", "The error could", "\t [["))
+    }
+
+
+def start_of_traceback(lines: list[str]) -> int:
+    return next((at for at, line in enumerate(lines) if line.startswith("Traceback ")), len(lines))
 
 
 @pytest.mark.parametrize("name", ["tf2.21-coordinator-end-of-data.txt", "tf2.21-coordinator-end-of-data-stack.txt"])
-def test_what_a_coordinator_says_at_the_end_of_a_dataset_is_held_back_and_nothing_else(name: str) -> None:
+def test_what_a_coordinator_says_at_the_end_of_a_dataset_is_noise_and_nothing_else(name: str) -> None:
     lines = lines_of(name)
-    noise = StartupNoise()
-    assert noise.fold([*lines, "", "the next epoch"]) == ["", "the next epoch"]
-    assert noise.held == lines
-    again = StartupNoise()
-    assert again.fold(lines * 9) == []
-    assert again.held == (lines * 9)[:MOST_HELD]
+    assert Noise().fold([*lines, "", "the next epoch"]) == ["", "the next epoch"]
     other = [line.replace("OutOfRangeError", "InvalidArgumentError") for line in lines if line.startswith("ERROR")]
     told = [line for line in other if "InvalidArgument" in line]
     assert len(told) >= 2
-    assert StartupNoise().fold(told) == told
+    assert Noise().fold(told) == told
 
 
-def test_not_more_than_so_many_lines_are_held_back() -> None:
-    noise = StartupNoise(leader_has_left=True)
-    line = next(line for line in lines_of(LEFT[1]) if "Failed to send RPC" in line)
+def test_not_more_than_so_many_lines_are_held() -> None:
+    noise = Noise()
+    line = next(line for line in lines_of(LOST[1]) if "Failed to send RPC" in line)
     assert len(noise.fold([line] * (MOST_HELD + 5))) == 5
 
 
+WARNED = [
+    "/home/me/.venv/lib/python3.11/site-packages/keras/src/trainers/epoch_iterator.py:74: UserWarning: `shuffle=True` was passed",
+    "  self.data_adapter = data_adapters.get_data_adapter(",
+]
+
+
+def test_a_package_s_warning_is_shown_once_for_all_tasks_and_the_program_s_own_each_time() -> None:
+    shared: set[str] = set()
+    first, second = Noise(shared), Noise(shared)
+    assert first.fold([*WARNED, "Epoch 1"]) == [*WARNED, "Epoch 1"]
+    assert second.fold([*WARNED, "  indented", "Epoch 1"]) == ["  indented", "Epoch 1"]
+    assert second.fold([WARNED[0], "Epoch 1"]) == ["Epoch 1"]
+    assert Noise(set()).fold(WARNED) == WARNED, "another run"
+    own = ["/home/me/train.py:12: UserWarning: 3 labels are missing", "  warnings.warn('3 labels are missing')"]
+    assert first.fold(own) + second.fold(own) == own * 2
+
+
 def test_a_list_of_stragglers_ends_with_the_first_other_line() -> None:
-    noise = StartupNoise()
+    noise = Noise()
     start = "I0000 00:00:1795231330.273643    4081 coordination_service.cc:505] Example stragglers:"
     assert noise.fold([start]) == []
     assert noise.fold(["/job:worker/replica:0/task:1", "hello", "/job:worker/replica:0/task:2"]) == [
@@ -208,7 +216,7 @@ def test_a_list_of_stragglers_ends_with_the_first_other_line() -> None:
 
 def test_lines_without_noise_are_passed_through_as_they_are() -> None:
     lines = ["Epoch 1/3", "W is for weights", "step 1"]
-    assert StartupNoise().fold(lines) is lines
+    assert Noise().fold(lines) is lines
 
 
 MIXED = [line for name in ONLY_NOISE for line in lines_of(name)] + [
@@ -225,9 +233,9 @@ MIXED = [line for name in ONLY_NOISE for line in lines_of(name)] + [
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(MIXED), max_size=40), st.lists(st.integers(0, 40)))
 def test_what_is_folded_does_not_depend_on_how_the_lines_arrive(lines: list[str], cuts: list[int]) -> None:
-    whole = StartupNoise()
+    whole = Noise()
     one_by_one = [line for line in lines if not whole.hides(line)]
-    pieces = StartupNoise()
+    pieces = Noise()
     bounds = [0, *sorted(min(cut, len(lines)) for cut in cuts), len(lines)]
     assert [line for a, b in pairwise(bounds) for line in pieces.fold(lines[a:b])] == one_by_one
 
@@ -235,4 +243,4 @@ def test_what_is_folded_does_not_depend_on_how_the_lines_arrive(lines: list[str]
 @settings(deadline=None)
 @given(st.lists(st.text(st.characters(exclude_characters="\n"), max_size=30)))
 def test_a_user_s_text_is_never_folded(lines: list[str]) -> None:
-    assert StartupNoise().fold(lines) == lines
+    assert Noise().fold(lines) == lines
