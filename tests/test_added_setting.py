@@ -80,7 +80,7 @@ def test_it_is_described(run: Any, tmp_path: Path) -> None:
         "maximum": 9,
     }
     run("init")
-    assert "#  # How often an operation is tried again. Default: never.\n#  retries: 3\n" in (tmp_path / "orch.yaml").read_text()
+    assert "#  # How often an operation is tried again.\n#  # Default: never.\n#  retries: 3\n" in (tmp_path / "orch.yaml").read_text()
     assert " ".join(run("up", "--help").split()).count("--collective-retries N How often an operation is tried again.") == 1
 
 

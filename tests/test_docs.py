@@ -1,20 +1,72 @@
-"""What the documents promise and a machine can check: their specs are read, their links lead somewhere."""
+"""What the documents and the help texts promise and a machine can check: specs and commands are valid, links lead somewhere."""
 
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
+from orchestrator import cli
 from tests.conftest import ROOT, Orch
 
 DOCUMENTS = sorted(path for where in (".", "docs", "examples", "benchmarks") for path in (ROOT / where).glob("*.md"))
+INDEX = ROOT / "docs/README.md"
 SPECS = [
     pytest.param(block, id=f"{path.relative_to(ROOT)}-{number}")
     for path in DOCUMENTS
     for number, block in enumerate(re.findall(r"^```yaml\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL))
 ]
+
+
+def commands(group: click.Group = cli.orch, words: str = "orch") -> Iterator[tuple[str, click.Command]]:
+    """Every command of orch with its words, groups included: ("orch warm start", …)."""
+    yield words, group
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{words} {name}")
+        else:
+            yield f"{words} {name}", command
+
+
+COMMANDS = dict(commands())
+
+
+def check_command_line(line: str) -> None:
+    """Parse a command line of orch as Click does; fail for an unknown command, option or argument. Nothing is run."""
+    words = shlex.split(line, comments=True)
+    command: click.Command = cli.orch
+    while isinstance(command, click.Group) and len(words) > 1 and not words[1].startswith("-"):
+        words = words[1:]
+        found = command.get_command(click.Context(command), words[0])
+        assert found is not None, line
+        command = found
+    try:
+        command.make_context(words[0], words[1:])
+    except click.exceptions.Exit:  # --help
+        pass
+    except click.ClickException as error:
+        pytest.fail(f"{line}: {error.format_message()}")
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors of a document's headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def links(path: Path) -> Iterator[tuple[str, str]]:
+    """The relative links of a document: file (empty for the document itself) and anchor."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
+        if "://" not in target:
+            file, _, anchor = target.partition("#")
+            yield file, anchor
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -24,9 +76,38 @@ def test_a_spec_that_is_shown_is_one(orch: Orch, tmp_path: Path, spec: str) -> N
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_command_that_is_shown_can_be_typed(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)  # where no orch.yaml is
+    for lines in re.findall(r"^\s*\$ (.*)$", path.read_text(), re.MULTILINE):
+        for line in re.split(r" && |; ", lines):
+            if line.startswith("orch "):
+                check_command_line(line)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(path: Path) -> None:
-    targets = re.findall(r"\]\(([^)#\s]+)\)", path.read_text())
-    assert [target for target in targets if "://" not in target and not (path.parent / target).exists()] == []
+    for file, anchor in links(path):
+        target = path.parent / file if file else path
+        assert target.exists(), file
+        assert not anchor or anchor in anchors(target), f"{file}#{anchor}"
+
+
+def test_every_page_is_in_the_index() -> None:
+    listed = {(INDEX.parent / file).resolve() for file, _ in links(INDEX) if file}
+    assert sorted(path.name for path in (ROOT / "docs").glob("*.md") if path != INDEX and path not in listed) == []
+    assert (INDEX.relative_to(ROOT).as_posix(), "") in links(ROOT / "README.md")
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_the_help_of_a_command_has_an_example(words: str) -> None:
+    command = COMMANDS[words]
+    text = command.get_help(click.Context(command, info_name=words))
+    _, heading, rest = re.sub(r"\x08", "", text).partition("Example")
+    examples = re.findall(r"^\s+(orch .*?)(?:  .*)?$", rest.partition("\n\n")[0], re.MULTILINE)
+    assert heading, text
+    assert any(line.startswith(words) for line in examples), text
+    for line in examples:
+        check_command_line(line)
 
 
 @pytest.mark.parametrize("example", sorted(path.name for path in (ROOT / "examples").glob("*.py") if path.name != "digits.py"))

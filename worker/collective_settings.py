@@ -14,16 +14,16 @@ class CollectiveSettings:
 
     # `heartbeat_timeout_in_ms` of TensorFlow's coordination service
     heartbeat_s: float | None = setting(
-        None, "Seconds without a sign of life after which TensorFlow gives up a peer.", example="5", words="TensorFlow's own, 10"
+        None, "Seconds without a heartbeat after which TensorFlow counts another worker as lost.", example="5", words="TensorFlow's own, 10"
     )
     # Both: `tf.distribute.experimental.CommunicationOptions`
     timeout_s: float | None = setting(
         None,
-        "The longest that one collective operation waits for its peers. "
-        "TensorFlow then spends 2 threads on each operation, for as long as this.",
+        "The most seconds that one collective operation waits for the other workers. With such a limit, TensorFlow "
+        "starts 2 threads for each operation, which stay for this time.",
         example="30",
         words="no limit",
     )
     implementation: Literal["auto", "ring", "nccl"] | None = setting(
-        None, "What carries the operations out.", example="nccl", words="auto, TensorFlow's choice", label="the implementations"
+        None, "The implementation of collective operations.", example="nccl", words="auto, TensorFlow's choice", label="the implementations"
     )

@@ -6,8 +6,6 @@ from .codec import Count, Positive, Size
 from .declare import Setting, setting
 from .records import dataclass
 
-_SHARED_OUT = "the host's cores, shared out among its tasks"
-
 
 @dataclass(frozen=True, slots=True)
 class DeviceSettings:
@@ -17,14 +15,14 @@ class DeviceSettings:
     GROUPS = (("threads", Setting("The sizes of TensorFlow's thread pools.", flag="--threads", metavar="INTRA[,INTER]")),)
 
     cpus: int | None = setting(
-        None, "How many logical CPU devices each task sees.", example="1", words="1", flag="--cpus", least=1, most=1024
+        None, "The number of logical CPU devices in each task.", example="1", words="1", flag="--cpus", least=1, most=1024
     )
     # TF_NUM_INTRAOP_THREADS, TF_NUM_INTEROP_THREADS
     intra_op_threads: int | None = setting(
         None,
-        "Threads that one operation may use.",
+        "The number of threads that one operation may use.",
         example="2",
-        words=_SHARED_OUT,
+        words="the cores of the host, divided by its tasks",
         key="threads.intra",
         least=1,
         most=1024,
@@ -32,9 +30,9 @@ class DeviceSettings:
     )
     inter_op_threads: int | None = setting(
         None,
-        "Operations that may run at the same time.",
+        "The number of operations that may run at the same time.",
         example="2",
-        words=_SHARED_OUT,
+        words="TensorFlow's own; with parameter servers at least 4, and at least one more than there are workers",
         key="threads.inter",
         least=1,
         most=1024,
@@ -44,7 +42,7 @@ class DeviceSettings:
     """How many GPUs TensorFlow must find, because the user asked for that many. CUDA_VISIBLE_DEVICES says which ones."""
     memory_growth: bool | None = setting(
         None,
-        "Let a task take GPU memory as it needs it, and not all at once.",
+        "Let a task take GPU memory when the task needs it, not all of it at the start.",
         example="true",
         words="false (TensorFlow's own)",
         flag="--memory-growth",
@@ -53,9 +51,9 @@ class DeviceSettings:
     )
     memory_limit_mb: int | None = setting(
         None,
-        "The most of each of its GPUs' memory that a task takes.",
+        "The most memory that a task takes of each of its GPUs, in MB.",
         example="null  # or 4096, without memory_growth",
-        words="all of it",
+        words="all memory of the GPU",
         flag="--gpu-memory",
         metavar="MB",
         least=1,
@@ -63,9 +61,9 @@ class DeviceSettings:
     )
     logical_gpus: tuple[int, ...] | None = setting(
         None,
-        "Split each GPU of a task into logical ones of these sizes, in MB.",
-        example="null  # or [1024, 1024], without both above",
-        words="one, of all",
+        "Split each GPU of a task into logical GPUs of these sizes, in MB.",
+        example="null  # or [1024, 1024], without memory_growth and memory_limit_mb",
+        words="one logical GPU with all memory",
         flag="--logical-gpus",
         metavar="MB,MB",
         kind="sizes",
@@ -80,10 +78,14 @@ class DeviceSettings:
         no="Fail if a requested device does not exist.",
     )
     log_placement: bool | None = setting(
-        None, "Log the device of every operation, from the first one on.", example="false", words="false", flag="--log-placement"
+        None,
+        "Log the device of every operation. orch placement makes a table of the log.",
+        example="false",
+        words="false",
+        flag="--log-placement",
     )
     xla: bool | None = setting(
-        None, "Let XLA compile what it can (autoclustering).", example="true", words="false (TensorFlow's own)", flag="--xla"
+        None, "Let XLA compile operations where XLA can (autoclustering).", example="true", words="false (TensorFlow's own)", flag="--xla"
     )
     tf32: bool | None = setting(
         None,
@@ -95,7 +97,7 @@ class DeviceSettings:
     )
     determinism: bool | None = setting(
         None,
-        "Make every operation give the same result each time. The script must set a seed.",
+        "Make every operation give the same result in each run. The script must set a seed.",
         example="true",
         words="false (TensorFlow's own)",
         flag="--determinism",

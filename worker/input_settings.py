@@ -20,8 +20,9 @@ class InputSettings:
     # tf.data.experimental.AutoShardPolicy
     auto_shard: Literal["auto", "file", "data", "hint", "off"] | None = setting(
         None,
-        "How a dataset is shared out among the workers. file: each reads its share of the files; data: each reads all and keeps its share; "
-        "hint: where the script has marked it; off: all read all; auto: file if the dataset reads files, else data.",
+        "How a dataset is divided among the workers. file: each worker reads its share of the files; data: each worker "
+        "reads all files and keeps its share of the elements; hint: as the script says with SHARD_HINT; off: each worker "
+        "reads and keeps everything; auto: file if the dataset reads files, else data.",
         example="data",
         words="the script's own, or else auto",
         flag="--auto-shard",
@@ -30,18 +31,22 @@ class InputSettings:
     )
     global_batch_size: int | None = setting(
         None,
-        "How many elements all replicas of all workers take together in one step: worker.distribute makes batches of that size.",
+        "The number of elements that all replicas of all workers together take in one step. worker.distribute makes batches of this size.",
         example="256",
-        words="what the script batches by",
+        words="the script's own batches",
         flag="--global-batch-size",
         least=1,
     )
     drop_remainder: bool | None = setting(
-        None, "Leave out a last batch that is not full, where worker.distribute makes the batches.", example="true", words="false"
+        None,
+        "Leave out the last batch if it is not full. This holds for the batches that worker.distribute makes.",
+        example="true",
+        words="false",
     )
     prefetch: int | None = setting(
         None,
-        "How many batches each worker reads ahead, besides those that TensorFlow fetches to the devices. -1: tf.data finds the number.",
+        "The number of batches that each worker reads ahead. -1: tf.data chooses the number. Batches that TensorFlow "
+        "fetches to the devices are not counted.",
         example="-1",
         words=_AS_TENSORFLOW,
         least=-1,
@@ -49,11 +54,14 @@ class InputSettings:
     )
     # These three: tf.distribute.InputOptions
     fetch_to_device: bool | None = setting(
-        None, "Bring each batch to the replica's device before it is asked for.", example="false", words=f"true ({_AS_TENSORFLOW})"
+        None,
+        "Copy each batch to the replica's device before the replica needs the batch.",
+        example="false",
+        words=f"true ({_AS_TENSORFLOW})",
     )
     per_replica_buffer_size: int | None = setting(
         None,
-        "How many batches are brought to each replica's device ahead.",
+        "The number of batches that are copied to each replica's device ahead of time.",
         example="2",
         words=f"1 ({_AS_TENSORFLOW})",
         least=0,
@@ -68,21 +76,23 @@ class InputSettings:
     )
     shuffle_seed: int | None = setting(
         None,
-        "The seed for the order of files, so that all workers list them in the same order.",
+        "The seed for the order of files. With a seed, all workers list the files in the same order.",
         example="1",
         words="none",
     )
     # tf.data.Options.deterministic
     deterministic: bool | None = setting(
-        None, "Give the elements in the same order each time, at some cost in speed.", example="true", words=f"true ({_AS_TENSORFLOW})"
+        None, "Give the elements in the same order in each run, at some cost in speed.", example="true", words=f"true ({_AS_TENSORFLOW})"
     )
     files: tuple[str, ...] = setting(
         (),
-        "The files that the script reads, as patterns that start at the working directory; orch looks how they can be shared out.",
+        "The files that the script reads, as patterns that start at the working directory. orch checks before the start "
+        "how these files can be divided among the workers.",
         example='["data/*.tfrecord"]',
-        words="nobody has said",
+        words="none; orch checks nothing",
     )
     apply: bool = setting(
         True,
-        "Apply this to the datasets of a script that does not call worker.distribute, where the script itself has said nothing.",
+        "Apply these settings also to the datasets of a script that does not call worker.distribute. Settings that the "
+        "script itself makes stay.",
     )

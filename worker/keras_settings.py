@@ -17,14 +17,14 @@ class KerasSettings:
 
     mode: Literal["auto", "v3", "legacy", "off"] = setting(
         "auto",
-        "Which Keras the tasks use. auto: the one that TensorFlow takes; v3: Keras 3; legacy: Keras 2, the package tf-keras; "
-        "off: as auto, and orch changes nothing in Keras.",
+        "Which Keras the tasks use. auto: TensorFlow's choice; v3: Keras 3; legacy: Keras 2, the package tf-keras; off: "
+        "TensorFlow's choice, and orch changes nothing in Keras.",
         example="legacy",
         flag="--keras",
         metavar="auto|v3|legacy|off",
         label="the ways to use Keras",
     )
-    report: bool = setting(True, "Let Keras's fit report its epoch, steps a second, losses and metrics, which orch ps shows.")
+    report: bool = setting(True, "Let Keras's fit report its epoch, steps per second, losses and metrics. orch ps shows the report.")
 
 
 LEGACY = "TF_USE_LEGACY_KERAS"

@@ -36,20 +36,22 @@ class TpuSettings:
 
     tpu: str = setting(
         "",
-        "The TPU: local (the machine's own), a name, the address of its runtime, or auto: what TPU_NAME says, or else the hosts of "
-        "TPU_WORKER_HOSTNAMES, or else local.",
+        "The TPU: local (the TPU of this machine), a name, the address of its runtime, or auto. auto is the TPU of the "
+        "variable TPU_NAME, or else the hosts of TPU_WORKER_HOSTNAMES, or else local.",
         example="my-tpu",
         words="auto",
         flag="--tpu",
         metavar="local|auto|NAME|ADDRESS",
     )
-    zone: str = setting("", "The zone of a TPU that is named.", example="us-central2-b", words="the metadata server's answer")
-    project: str = setting("", "The project of a TPU that is named.", example="my-project", words="the metadata server's answer")
+    zone: str = setting("", "The zone of a TPU that is given by name.", example="us-central2-b", words="the answer of the metadata server")
+    project: str = setting(
+        "", "The project of a TPU that is given by name.", example="my-project", words="the answer of the metadata server"
+    )
     topology: str = setting(
         "",
-        "The topology that the TPU is expected to have: the shapes here are checked against it before the start.",
+        "The expected topology of the TPU. orch checks computation_shape and partition against this topology before the start.",
         example="v3-8  # or 2x2x1x2",
-        words="nothing is checked before the TPU has told its own",
+        words="unknown; TensorFlow checks the shapes when the TPU starts",
         flag="--topology",
         metavar="NAME|XxYxZxC",
         kind="topology",
@@ -57,7 +59,7 @@ class TpuSettings:
     # DeviceAssignment.build
     computation_shape: tuple[int, ...] | None = setting(
         None,
-        "The devices of one replica: a block of the topology, in x, y, z and core.",
+        "The devices of one replica: a block of the topology, as sizes in x, y, z and core.",
         example="[2, 2, 1, 2]",
         words="[1, 1, 1, 1], one device for each replica",
         flag="--computation-shape",
@@ -65,29 +67,31 @@ class TpuSettings:
         kind="computation_shape",
     )
     num_replicas: int | None = setting(
-        None, "How many replicas there are.", example="1", words="as many as fit", least=1, most=1 << 16, flag="--num-replicas"
+        None, "The number of replicas.", example="1", words="as many as fit", least=1, most=1 << 16, flag="--num-replicas"
     )
     spmd: bool = setting(
-        False, "Let XLA partition the program as a whole (SPMD), which TensorFlow suggests where tensors are split.", example="true"
+        False, "Let XLA partition the program as a whole (SPMD). TensorFlow suggests SPMD where tensors are split.", example="true"
     )
     partition: tuple[Partition, ...] = setting(
         (),
-        "How tensors are split over the devices of a replica, by a name for worker.split: a list with the number of parts of each "
-        "dimension, or a mapping with dims, shape and dtype.",
+        "How tensors are split over the devices of a replica. Each tensor has a name for worker.split, with a list of "
+        "the number of parts of each dimension, or a mapping with dims, shape and dtype.",
         example="{image: {dims: [1, 2, 4, 1], shape: [128, 224, 224, 3]}}",
         words="none",
         kind="partition",
     )
     fallback: Literal["none", "cpu"] = setting(
         "none",
-        "What the task does where no TPU is named and this machine has none. none: it fails; cpu: it trains on the CPU.",
+        "What the task does if no TPU is named and this machine has no TPU. none: the task fails; cpu: the task trains on the CPU.",
         example="cpu",
         flag="--fallback",
         metavar="none|cpu",
         label="the fallbacks",
     )
     timeout_s: float = setting(
-        300.0, "Seconds that connecting to the TPU and its initialisation may take; then the task ends and shows where each thread is."
+        300.0,
+        "The most seconds for finding the TPU, connecting and initialising. After this time, the task ends and shows the "
+        "stacks of its threads.",
     )
 
 

@@ -21,19 +21,19 @@ import_own_worker()
 from ..errors import BROKEN, OrchError  # noqa: E402
 
 COMMANDS = {
-    "up": ("up", "Start a cluster and stay attached."),
-    "plan": ("plan", "Print the tasks, hosts and each TF_CONFIG that a spec means; start nothing."),
+    "up": ("up", "Start a cluster and show its output until the run ends."),
+    "plan": ("plan", "Print the tasks, the hosts and each TF_CONFIG, and start nothing."),
     "ps": ("runs", "Show the tasks of a run, or all runs."),
-    "logs": ("logs", "Show what the tasks of a run wrote."),
-    "stacks": ("stacks", "Show where in their Python code the tasks of a run are."),
-    "placement": ("placement", "Show which operations of a run ran on which device."),
-    "shards": ("shards", "Show which files, bytes and batches each worker will get of a dataset."),
-    "wait": ("runs", "Wait for a run to end; exit as it did."),
-    "restart": ("runs", "Start the cluster of a run anew."),
+    "logs": ("logs", "Show the output of the tasks of a run."),
+    "stacks": ("stacks", "Show at which line of Python code each task of a run is."),
+    "placement": ("placement", "Show on which devices the operations of a run ran."),
+    "shards": ("shards", "Show which files and batches of a dataset each worker will read."),
+    "wait": ("runs", "Wait until a run ends, and exit with its exit code."),
+    "restart": ("runs", "Stop the tasks of a run and start them again."),
     "down": ("runs", "End a run."),
-    "doctor": ("doctor", "Say whether this machine can run a cluster, and what to do if not."),
-    "tpu": ("tpu", "Show how replicas and tensors lie on a TPU, without one."),
-    "warm": ("warm", "Keep a process that has imported TensorFlow between runs."),
+    "doctor": ("doctor", "Check whether this machine or the hosts can run a cluster."),
+    "tpu": ("tpu", "Show the layout of replicas and tensors on a TPU."),
+    "warm": ("warm", "Keep TensorFlow imported between runs, for faster starts."),
     "init": ("init", "Write a commented orch.yaml."),
 }
 SETTINGS = {
@@ -82,7 +82,14 @@ class Commands(click.Group):
 @click.group(cls=Commands, context_settings=SETTINGS)
 @click.version_option(__version__, prog_name="orch")
 def orch() -> None:
-    """Start, watch and explain TensorFlow clusters."""
+    """Start TensorFlow clusters, watch them, and explain failures.
+
+    \b
+    Examples:
+      orch up train.py --workers 2      start a cluster of two workers
+      orch ps                           show its tasks
+      orch up --help                    show the options and examples of a command
+    """
 
 
 def main(args: list[str] | None = None) -> None:

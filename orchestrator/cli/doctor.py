@@ -42,7 +42,13 @@ MOST_NAMED = 8
 @click.option("--json", "as_json", is_flag=True, help="Print facts and findings as JSON.")
 @click.pass_context
 def doctor_command(ctx: click.Context, /, home: Path, import_timeout: float, strict: bool, color: Any, as_json: bool, **_: Any) -> int:
-    """Look at this machine, or at all hosts of -H, and say what stands in the way of a run.
+    """Check whether this machine, or all hosts of -H, can run a cluster. Each problem is shown with a remedy.
+
+    \b
+    Examples:
+      orch doctor
+      orch doctor train.py --strategy parameter_server --ps 1 -n 4
+      orch doctor -H hostA:2,hostB:2 --strict
 
     That is the interpreter, TensorFlow, Keras, GPUs, ports, names, disk, limits; and between hosts, versions and clocks.
 

@@ -11,7 +11,13 @@ from ..model.spec.describe import template
 @click.command("init")
 @click.argument("file", default="orch.yaml")
 def init_command(file: str) -> int:
-    """Write a commented FILE (default: orch.yaml). A file that exists is left alone."""
+    """Write a commented settings file (default: orch.yaml). A file that exists is not changed.
+
+    \b
+    Examples:
+      orch init
+      orch init digits.yaml
+    """
     try:
         with open(file, "x", encoding="utf-8") as output:
             output.write(template())

@@ -43,16 +43,24 @@ _TASK = re.compile(rf"({'|'.join((*TASK_TYPES, PREPARE))}|master)(-\d*)?")
 @click.command("logs")
 @click.argument("names", nargs=-1, metavar="[RUN] [TASK]...")
 @home_option
-@click.option("-f", "--follow", is_flag=True, help="Go on until the run is over.")
-@click.option("--since", metavar="T", help="Begin with the lines of this time: 90s, 10m, 2h or 1d ago, 14:30, or 2026-11-21T14:30.")
+@click.option("-f", "--follow", is_flag=True, help="Show new lines until the run is over.")
+@click.option("--since", metavar="T", help="Begin at this time: 90s, 10m, 2h or 1d ago, 14:30, or 2026-11-21T14:30.")
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Begin with the last N lines of each stream.")
-@click.option("--grep", metavar="RE", help="Show only lines in which this regular expression is found.")
+@click.option("--grep", metavar="RE", help="Show only lines that match this regular expression.")
 @click.option("--stream", type=click.Choice(STREAMS), help="Show only this stream.")
-@click.option("--attempt", type=click.IntRange(1), metavar="N", help="One attempt; default: each task's last.")
+@click.option("--attempt", type=click.IntRange(1), metavar="N", help="Show this attempt. Default: the last attempt of each task.")
 @color_options
-@click.option("--json", "as_json", is_flag=True, help="Print lines as JSON objects.")
+@click.option("--json", "as_json", is_flag=True, help="Print each line as a JSON object.")
 def logs_command(names: Sequence[str], home: Path, **given: Any) -> int:
-    """Show what the tasks of RUN (default: the latest) wrote. TASK is worker-0, or worker for all workers, or prepare."""
+    """Show the output of the tasks of RUN (default: the latest run). TASK is a task such as worker-0, or a type such as worker.
+
+    \b
+    Examples:
+      orch logs                              the output of all tasks
+      orch logs -f worker-0                  one task, until the run is over
+      orch logs worker --tail 20             the last 20 lines of each worker
+      orch logs --since 10m --grep 'loss|Error'
+    """
     run, wanted = _split(home, names)
     if given["follow"]:
         _await_plan(run)

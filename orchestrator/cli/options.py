@@ -17,7 +17,7 @@ import click
 from ..errors import UsageError
 from ..model.spec.describe import options
 
-VARIABLE = "Set a variable of the tasks' environment. NAME alone copies the variable from the shell that starts orch."
+VARIABLE = "Set an environment variable of the tasks. NAME alone copies the variable from the shell that starts orch. May be repeated."
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -105,14 +105,29 @@ def spec_options(command: F) -> F:
             settings |= {"is_flag": True, "flag_value": option.says, "default": None}
         command = click.option(*filter(None, (option.short, option.name)), option.parameter, **settings)(command)
     decorators = (
-        click.option("--set", "assignments", multiple=True, metavar="KEY.PATH=VALUE", help="Set any key of orch.yaml."),
+        click.option(
+            "--set",
+            "assignments",
+            multiple=True,
+            metavar="KEY.PATH=VALUE",
+            help="Set any key of orch.yaml, for example restart.max=3. May be repeated.",
+        ),
         click.option("--env", "variables", multiple=True, metavar="NAME[=VALUE]", help=VARIABLE),
         click.option(
-            "--hostfile", "hostfile", envvar="ORCH_HOSTFILE", metavar="FILE", help="Run on the hosts of this file: HOST slots=N, or HOST:N."
+            "--hostfile",
+            "hostfile",
+            envvar="ORCH_HOSTFILE",
+            metavar="FILE",
+            help="Run on the hosts in this file. Its lines are HOST slots=N, or HOST:N.",
         ),
-        click.option("--no-python", "no_python", is_flag=True, help="SCRIPT is a program, not a Python file."),
+        click.option("--no-python", "no_python", is_flag=True, help="Run SCRIPT as a program, not as a Python file."),
         click.option(
-            "-f", "--file", "file", envvar="ORCH_FILE", metavar="FILE", help="Read this spec; default: orch.yaml, if there is one."
+            "-f",
+            "--file",
+            "file",
+            envvar="ORCH_FILE",
+            metavar="FILE",
+            help="Read the settings from this file. Default: orch.yaml, if this file exists.",
         ),
         click.argument("script", required=False),
     )
@@ -123,7 +138,7 @@ def spec_options(command: F) -> F:
 
 def home_option(command: F) -> F:
     """``--run-dir``: where runs are kept, an absolute path."""
-    text = "Keep runs here; default: .orch where orch is started, whatever --workdir or -f says."
+    text = "The directory that holds the runs. Default: .orch in the directory where orch is started, whatever --workdir or -f says."
     options: dict[str, Any] = {"envvar": "ORCH_HOME", "default": ".orch", "metavar": "DIR", "help": text}
     return click.option("--run-dir", "home", callback=_absolute, **options)(command)
 
@@ -142,7 +157,7 @@ def run_argument(command: F) -> F:
 
 def import_timeout_option(what: str) -> Callable[[F], F]:
     """``--import-timeout``: how many seconds `what` may take."""
-    text = f"Seconds that {what} may take; default: 120."
+    text = f"The most seconds that {what} may take. Default: 120."
     return click.option("--import-timeout", type=click.FloatRange(1, 86400), callback=not_nan, default=120.0, metavar="S", help=text)
 
 

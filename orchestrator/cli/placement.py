@@ -17,11 +17,13 @@ from .views import only_tasks
 
 @click.command("placement")
 @run_argument
-@click.option("--task", "tasks", multiple=True, metavar="TASK", help="Only this task, or type of task; may be repeated.")
-@click.option("--op", "ops", multiple=True, metavar="NAME", help="Only this operation: MatMul, '*Variable*'; may be repeated.")
-@click.option("--device", "devices", multiple=True, metavar="DEVICE", help="Only this device: GPU:0, GPU, /device:CPU:1; may be repeated.")
-@click.option("--attempt", type=click.IntRange(1), metavar="N", help="One attempt; default: each task's last.")
-@click.option("-a", "--all", "everything", is_flag=True, help="Show constants, arguments and the like too.")
+@click.option("--task", "tasks", multiple=True, metavar="TASK", help="Show only this task, or tasks of this type. May be repeated.")
+@click.option("--op", "ops", multiple=True, metavar="NAME", help="Show only this operation: MatMul, '*Variable*'. May be repeated.")
+@click.option(
+    "--device", "devices", multiple=True, metavar="DEVICE", help="Show only this device: GPU:0, GPU, /device:CPU:1. May be repeated."
+)
+@click.option("--attempt", type=click.IntRange(1), metavar="N", help="Show this attempt. Default: the last attempt of each task.")
+@click.option("-a", "--all", "everything", is_flag=True, help="Show also constants, arguments and the like.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def placement_command(
     run: RunDir,
@@ -32,10 +34,16 @@ def placement_command(
     everything: bool,
     as_json: bool,
 ) -> int:
-    """Show which operations of RUN (default: the latest) ran on which device.
+    """Show on which devices the operations of RUN (default: the latest run) ran.
 
-    Counts the lines that tf.debugging.set_log_device_placement(True) makes TensorFlow write, and points at operations that
-    fell back to the CPU, at variables used on another device than their own, and at devices that do not exist.
+    \b
+    Examples:
+      orch up train.py --log-placement     a run that logs its placement
+      orch placement
+      orch placement --op '*MatMul*' --task worker-0
+
+    The command counts the lines that TensorFlow logs with --log-placement. It also shows operations that fell back to the
+    CPU, variables that are used on another device than their own, and devices that do not exist.
     """
     wanted = placements.Filter(tuple(ops), tuple(_device(text) for text in devices), everything=everything or as_json)
     cluster = cluster_of(run)

@@ -33,9 +33,15 @@ SEEN_RUN_DIR = "<run directory, if this host sees it>"
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def plan_command(ctx: click.Context, /, as_json: bool, **_: Any) -> int:
-    """Print the tasks, hosts and each TF_CONFIG that a spec means. Takes what orch up takes to say what runs, and starts nothing.
+    """Print the tasks, the hosts and each TF_CONFIG of a cluster, and start nothing. Takes the same options as orch up.
 
-    The variables that the spec sets are printed as they are, secrets too.
+    \b
+    Examples:
+      orch plan                                  the cluster of orch.yaml
+      orch plan train.py --workers 2 --chief
+      orch plan train.py -H hostA:2,hostB:2 --json
+
+    The output contains the values of the variables that orch.yaml and --env set, also secrets.
     """
     spec = read_spec(ctx)[0]
     print_plan(spec, as_json=as_json)

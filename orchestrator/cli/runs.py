@@ -37,11 +37,22 @@ LOOK_S = 0.1
 @click.command("ps")
 @click.argument("run", required=False)
 @home_option
-@click.option("-a", "--all", "everything", is_flag=True, help="List all runs, newest last.")
-@click.option("--timeline", is_flag=True, help="Show when each task came how far, in seconds since the run, or its last attempt, began.")
+@click.option("-a", "--all", "everything", is_flag=True, help="List all runs, the newest last.")
+@click.option(
+    "--timeline",
+    is_flag=True,
+    help="Show when each task reached each phase of its start, in seconds since the run, or its last attempt, began.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def ps_command(run: str | None, home: Path, everything: bool, timeline: bool, as_json: bool) -> int:
-    """Show the tasks of RUN (default: the latest), or list all runs."""
+    """Show the tasks of RUN (default: the latest run), or list all runs.
+
+    \b
+    Examples:
+      orch ps                the tasks of the latest run
+      orch ps --timeline     how long each phase of the start took
+      orch ps --all          all runs
+    """
     if everything:
         runs = list_runs(home)
         if as_json:
@@ -67,11 +78,17 @@ def ps_command(run: str | None, home: Path, everything: bool, timeline: bool, as
 @click.command("wait")
 @run_argument
 @click.option(
-    "--timeout", type=click.FloatRange(0), callback=not_nan, metavar="S", help="Give up after this many seconds, with exit code 124."
+    "--timeout", type=click.FloatRange(0), callback=not_nan, metavar="S", help="Stop waiting after this many seconds, and exit with 124."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print result.json.")
+@click.option("--json", "as_json", is_flag=True, help="Print the file result.json of the run.")
 def wait_command(run: RunDir, timeout: float | None, as_json: bool) -> int:
-    """Wait until RUN (default: the latest) is over, and exit with its code."""
+    """Wait until RUN (default: the latest run) ends, and exit with its exit code.
+
+    \b
+    Examples:
+      orch wait
+      orch wait --timeout 3600     exit code 124 if the run still goes on after an hour
+    """
     if not _wait(run, timeout):
         click.echo(f"orch: {run.run_id} is still running after {timeout:g} s", err=True)
         return DEADLINE
@@ -89,7 +106,14 @@ def wait_command(run: RunDir, timeout: float | None, as_json: bool) -> int:
 @click.command("restart")
 @run_argument
 def restart_command(run: RunDir) -> int:
-    """Stop the tasks of RUN (default: the latest) and start them again, as its next attempt. Costs none of --max-restarts."""
+    """Stop the tasks of RUN (default: the latest run) and start them again, as its next attempt.
+
+    \b
+    Example:
+      orch restart
+
+    This restart does not count for --max-restarts.
+    """
     holder = run.lock.holder()
     if holder is None:
         raise UsageError(f"{run.run_id} is not running; orch up starts a new run")
@@ -110,7 +134,15 @@ def restart_command(run: RunDir) -> int:
 @click.option("--now", "at_once", is_flag=True, help="Kill the tasks at once, without the grace period.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def down_command(run: RunDir, at_once: bool, as_json: bool) -> int:
-    """End RUN (default: the latest): SIGTERM to its tasks, SIGKILL after its grace period. Returns when nothing is left."""
+    """End RUN (default: the latest run). Returns when no process of the run is left.
+
+    \b
+    Examples:
+      orch down
+      orch down --now     without the grace period
+
+    The tasks get SIGTERM, and SIGKILL after the grace period of the run (--grace of orch up).
+    """
     holder = run.lock.holder()
     if holder is not None:
         run.lock.send_signal(holder, signal.SIGTERM)

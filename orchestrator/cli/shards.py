@@ -31,36 +31,43 @@ from .settings import says
 
 @click.command("shards")
 @click.argument("files", nargs=-1)
-@click.option("-n", "--workers", type=click.IntRange(1, 100_000), metavar="N", help="How many workers; default: the spec's, or 1.")
 @click.option(
-    "-r", "--replicas-per-worker", "replicas", type=click.IntRange(1, 1024), metavar="R", help="Replicas of each, such as GPUs; default: 1."
+    "-n", "--workers", type=click.IntRange(1, 100_000), metavar="N", help="The number of workers. Default: as in orch.yaml, or 1."
 )
-@click.option("-b", "--batch", type=click.IntRange(1), metavar="B", help="The global batch size, of all replicas.")
-@click.option("-p", "--policy", type=click.Choice(["auto", "file", "data", "hint", "off"]), help="The AutoShardPolicy; default: auto.")
-@click.option("--drop-remainder", is_flag=True, default=None, help="Leave out a last batch that is not full.")
-@click.option("--repeat", type=click.IntRange(0), default=1, metavar="N", help="The dataset goes over its files N times; 0: for ever.")
-@click.option("--format", "kind", type=click.Choice(KINDS), help="What the files are; default: by their names and first bytes.")
-@click.option("--elements-per-file", "elements", type=click.IntRange(0), metavar="N", help="Each file has N elements; count nothing.")
-@click.option("-f", "--file", "spec_file", metavar="FILE", help="Take what is not said here from this spec; without FILES, from orch.yaml.")
-@click.option("--run", "run_id", metavar="RUN", help="Take it from the spec of this run.")
-@click.option("--list", "list_files", is_flag=True, help="List each file, with the worker that reads it.")
-@click.option("--batches", "list_batches", is_flag=True, help="List each step, with the size of every replica's batch.")
+@click.option(
+    "-r",
+    "--replicas-per-worker",
+    "replicas",
+    type=click.IntRange(1, 1024),
+    metavar="R",
+    help="The number of replicas (such as GPUs) in each worker. Default: 1.",
+)
+@click.option("-b", "--batch", type=click.IntRange(1), metavar="B", help="The global batch size: the elements of all replicas in one step.")
+@click.option("-p", "--policy", type=click.Choice(["auto", "file", "data", "hint", "off"]), help="The AutoShardPolicy. Default: auto.")
+@click.option("--drop-remainder", is_flag=True, default=None, help="Leave out the last batch if it is not full.")
+@click.option("--repeat", type=click.IntRange(0), default=1, metavar="N", help="Read the files N times; 0: without end.")
+@click.option("--format", "kind", type=click.Choice(KINDS), help="The format of the files. Default: from their names and first bytes.")
+@click.option("--elements-per-file", "elements", type=click.IntRange(0), metavar="N", help="Count nothing: each file has N elements.")
+@click.option("-f", "--file", "spec_file", metavar="FILE", help="Read other settings from this file. Default without FILES: orch.yaml.")
+@click.option("--run", "run_id", metavar="RUN", help="Read other settings from the spec of this run.")
+@click.option("--list", "list_files", is_flag=True, help="List each file with the worker that reads the file.")
+@click.option("--batches", "list_batches", is_flag=True, help="List each step with the batch sizes of all replicas.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @home_option
 def shards_command(files: Sequence[str], home: Path, **given: Any) -> int:
-    """Show how tf.distribute will share FILES out among workers and replicas, before anything runs.
+    """Show which of the FILES each worker and replica will read under tf.distribute, before anything runs.
 
     \b
-    orch shards 'data/*.tfrecord' --workers 8 --batch 1024
-    orch shards data/*.csv --format text -n 4 -r 2 -b 256 --policy data
-    orch shards 'gs://bucket/train-*' -n 16 -b 4096
-    orch shards                  what orch.yaml says: input.files, tasks, sizes
+    Examples:
+      orch shards 'data/*.tfrecord' --workers 8 --batch 1024
+      orch shards data/*.csv --format text -n 4 -r 2 -b 256 --policy data
+      orch shards 'gs://bucket/train-*' -n 16 -b 4096
+      orch shards     the files, tasks and sizes of orch.yaml
 
-    Elements are counted without decoding them: TFRecords by their headers, lines, NumPy and Parquet files by their headers. Each worker's
-    files, bytes, elements and steps are shown; then what goes wrong or wastes time, with what to do about it. A file that is damaged or cut
-    short is named, with the byte. Needs no TensorFlow, except for files with a scheme such as gs://.
+    The output has the files, bytes, elements and steps of each worker, and then each problem with a remedy. Elements are
+    counted but not decoded. A damaged file is named, with the byte. TensorFlow is needed only for files such as gs://.
 
-    Exits with 0; with 1 if TensorFlow would fail or hang with this input; with 2 if files are missing or damaged.
+    The exit code is 0; 1 if TensorFlow would fail or hang with this input; 2 if files are missing or damaged.
     """
     spec = _spec(home, given["spec_file"], given["run_id"], is_needed=not files)
     known = input_of(spec) if spec is not None else SpecInput()

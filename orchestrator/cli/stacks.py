@@ -25,10 +25,17 @@ NATIVE_S = 30.0
 
 @click.command("stacks")
 @run_argument
-@click.option("--full", is_flag=True, help="Print the stacks of all threads, not only where each task is.")
-@click.option("--native", is_flag=True, help="Print the stacks with their C and C++ frames, by py-spy; tasks on this machine only.")
+@click.option("--full", is_flag=True, help="Print the stacks of all threads too.")
+@click.option("--native", is_flag=True, help="Print the stacks with C and C++ frames. Needs py-spy; only for tasks on this machine.")
 def stacks_command(run: RunDir, full: bool, native: bool) -> int:
-    """Show where in their Python code the tasks of RUN (default: the latest) are, those at the same place together."""
+    """Show at which line of Python code each task of RUN (default: the latest run) is. Tasks at the same line share a row.
+
+    \b
+    Examples:
+      orch stacks
+      orch stacks --full      the stacks of all threads
+      orch stacks --native    with C and C++ frames
+    """
     holder = run.lock.holder()
     if holder is None:
         raise UsageError(f"{run.run_id} is not running")

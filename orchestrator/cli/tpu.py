@@ -30,9 +30,11 @@ _READ = ("tpu", "python")
 
 @click.command("tpu", cls=ScriptCommand)
 @spec_options
-@click.option("--partition", "dims", metavar="N,N,…", help="Split a tensor: the number of parts of each dimension.")
-@click.option("--shape", metavar="N,N,…", help="The shape of that tensor; ? for a size that is not known.")
-@click.option("--dtype", default="float32", type=click.Choice(words.DTYPES), metavar="TYPE", help="Its type; default: float32.")
+@click.option("--partition", "dims", metavar="N,N,…", help="Split a tensor: the number of parts in each dimension.")
+@click.option("--shape", metavar="N,N,…", help="The shape of this tensor, with ? for an unknown size.")
+@click.option(
+    "--dtype", default="float32", type=click.Choice(words.DTYPES), metavar="TYPE", help="The type of this tensor. Default: float32."
+)
 @click.option("--no-tensorflow", is_flag=True, help="Do not ask TensorFlow for the core assignment.")
 @color_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -40,15 +42,17 @@ _READ = ("tpu", "python")
 def tpu_command(
     ctx: click.Context, /, dims: str | None, shape: str | None, dtype: str, no_tensorflow: bool, color: Any, as_json: bool, **_: Any
 ) -> int:
-    """Show how replicas and tensors lie on a TPU, without one: the layout of --topology, or of the section tpu of a spec.
+    """Show the layout of replicas and tensors on a TPU. This command needs no TPU.
 
-    Replicas, the devices of each, the core assignment that TensorFlow makes of them, as a table and a picture, and the shapes that fit.
-    Of an orch.yaml that is not named with -f only the sections tpu and python count.
-    Without a topology: the topologies that have a name. Exits with 1 if a tensor cannot be split so.
+    \b
+    Examples:
+      orch tpu                                   the topologies that have a name
+      orch tpu --topology 2x2x1x2 --computation-shape 1,1,1,2
+      orch tpu --topology v4-16 --computation-shape 2,2,2,1 --partition 1,2,4,1 --shape 128,224,224,3
 
-        orch tpu --topology 2x2x1x2 --computation-shape 1,1,1,2
-
-        orch tpu --topology v4-16 --computation-shape 2,2,2,1 --partition 1,2,4,1 --shape 128,224,224,3
+    The output is a table and a picture of the replicas, with the devices that TensorFlow assigns to each replica, and the
+    computation shapes that fit. The section tpu of orch.yaml counts too; other sections count only for a file given with -f.
+    The exit code is 1 if the tensor cannot be split like this.
     """
     spec = read_spec(ctx, needs_program=False, only=_READ)[0]
     partitions = [*spec.tpu.partition, *_partition(dims, shape, dtype)]

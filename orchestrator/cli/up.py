@@ -15,21 +15,31 @@ from .views import view_options
 @click.command("up", cls=ScriptCommand)
 @spec_options
 @home_option
-@click.option("-d", "--detach", "detached", is_flag=True, envvar="ORCH_DETACH", help="Return as soon as the tasks are started.")
-@click.option("--dry-run", is_flag=True, help="Print what would be run, and each TF_CONFIG; start nothing.")
+@click.option(
+    "-d",
+    "--detach",
+    "detached",
+    is_flag=True,
+    envvar="ORCH_DETACH",
+    help="Return when the tasks have started; the run goes on in the background.",
+)
+@click.option("--dry-run", is_flag=True, help="Print the commands and each TF_CONFIG, and start nothing.")
 @view_options
-@click.option("--json", "as_json", is_flag=True, envvar="ORCH_JSON", help="Print events as JSON lines instead of logs.")
+@click.option("--json", "as_json", is_flag=True, envvar="ORCH_JSON", help="Print events as JSON lines in place of the logs.")
 @click.pass_context
 def up_command(ctx: click.Context, /, home: Path, detached: bool, dry_run: bool, as_json: bool, **_: Any) -> int:
-    """Start a cluster that runs SCRIPT and stay attached. The script's own arguments go after --.
+    """Start a cluster that runs SCRIPT, and show its output until the run ends. The arguments of the script go after --.
 
     \b
-    orch up train.py --workers 4 -- --epochs 5
-    orch up train.py --ps 1 --workers 2
-    orch up --no-python ./train.sh -n 4
+    Examples:
+      orch up train.py --workers 4 -- --epochs 5
+      orch up train.py --ps 1 --workers 2        with a parameter server
+      orch up train.py -H hostA:2,hostB:2 -d     on two hosts, in the background
+      orch up --no-python ./train.sh -n 4        a program that is not Python
 
-    What is not said here is read from orch.yaml, if there is one. What an option says of the cluster can also be said by a
-    variable (ORCH_START_TIMEOUT for --start-timeout) or a key of orch.yaml; a flag beats a variable, a variable beats the file.
+    Settings that are not given here come from orch.yaml, if this file exists. An option that describes the cluster is also a
+    variable (ORCH_START_TIMEOUT for --start-timeout) and a key of orch.yaml. An option wins over a variable, and a variable
+    wins over the file.
     """
     spec = read_spec(ctx)[0]
     if dry_run:

@@ -15,12 +15,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 def view_options(command: F) -> F:
     """``--only --quiet --timestamps``, and `color_options`."""
     decorators = (
-        click.option("--only", multiple=True, metavar="TASK", help="Show only this task's output; may be repeated."),
-        click.option("-q", "--quiet", envvar="ORCH_QUIET", is_flag=True, help="Show no output of the tasks, only the verdict."),
+        click.option("--only", multiple=True, metavar="TASK", help="Show only the output of this task. May be repeated."),
+        click.option("-q", "--quiet", envvar="ORCH_QUIET", is_flag=True, help="Show only the verdict, and no output of the tasks."),
         click.option(
-            "-v", "--verbose", is_flag=True, envvar="ORCH_VERBOSE", help="Say at the end which phase of the start was the slowest."
+            "-v", "--verbose", is_flag=True, envvar="ORCH_VERBOSE", help="Print at the end which phase of the start was the slowest."
         ),
-        click.option("--timestamps", envvar="ORCH_TIMESTAMPS", is_flag=True, help="Begin each line with the time."),
+        click.option("--timestamps", envvar="ORCH_TIMESTAMPS", is_flag=True, help="Print the time at the beginning of each line."),
         color_options,
     )
     for decorate in reversed(decorators):
@@ -31,7 +31,7 @@ def view_options(command: F) -> F:
 def color_options(command: F) -> F:
     """``--color --all``."""
     everything = click.option(
-        "--all", "everything", is_flag=True, help="Show TensorFlow's own messages too, and each task's progress bars."
+        "--all", "everything", is_flag=True, help="Show also TensorFlow's own messages, and the progress bars of every task."
     )
     return color_option(everything(command))
 
@@ -39,7 +39,9 @@ def color_options(command: F) -> F:
 def color_option(command: F) -> F:
     """``--color``."""
     choices = click.Choice(["auto", "always", "never"])
-    return click.option("--color", envvar="ORCH_COLOR", type=choices, default="auto", help="Colours: auto, always or never.")(command)
+    return click.option(
+        "--color", envvar="ORCH_COLOR", type=choices, default="auto", help="Use colours: auto (on a terminal), always or never."
+    )(command)
 
 
 def only_tasks(names: Sequence[str], known: Sequence[str]) -> set[str] | None:

@@ -24,6 +24,12 @@ IDLE_S = 1800.0
 def warm_command() -> None:
     """Keep a process that has imported TensorFlow between runs, so that orch up on this machine need not wait for that.
 
+    \b
+    Examples:
+      orch warm start
+      orch warm status
+      orch warm stop
+
     orch up uses it by itself and says so. It is this user's alone, ends when it has not been used for a while, and is not used
     once the interpreter, an imported file, an installed package, orch itself or the environment of the imports has changed.
     """
@@ -63,6 +69,11 @@ def start_command(
 ) -> int:
     """Start it, and return when it is ready. One that does not fit any more is replaced; runs that came from it go on.
 
+    \b
+    Examples:
+      orch warm start
+      orch warm start train.py --env TF_CPP_MIN_LOG_LEVEL=2
+
     Takes what orch up takes to say what runs, and orch.yaml: the interpreter, the environment and the preload are the run's.
     """
     if not 0 < idle_timeout < float("inf"):
@@ -87,7 +98,12 @@ def start_command(
 @warm_command.command("stop")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def stop_command(as_json: bool) -> int:
-    """End it. Runs that came from it go on."""
+    """End it. Runs that came from it go on.
+
+    \b
+    Example:
+      orch warm stop
+    """
     answer = warm.ask("stop", {})
     if as_json:
         click.echo(json.dumps(answer))
@@ -103,6 +119,10 @@ def stop_command(as_json: bool) -> int:
 @click.pass_context
 def status_command(ctx: click.Context, /, preload: tuple[str, ...], as_json: bool, **_: Any) -> int:
     """Say whether it is there, what it costs, and whether a run that was started here would use it.
+
+    \b
+    Example:
+      orch warm status train.py
 
     Takes what orch up takes to say what runs, and orch.yaml: with the same words, it says what that orch up would find.
     """

@@ -352,7 +352,7 @@ def test_without_a_word_about_it_they_are_kept_where_orch_was_started_as_its_hel
     assert seen(tmp_path / ".orch")["cwd"] == str(tmp_path / "project/src")
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob(".orch")] == [".orch"]
     said = " ".join(orch("up", "--help", check=0).out.split())
-    assert "default: .orch where orch is started, whatever --workdir or -f says." in said
+    assert "Default: .orch in the directory where orch is started, whatever --workdir or -f says." in said
 
 
 # --- what is printed ----------------------------------------------------------------------------

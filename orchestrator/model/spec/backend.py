@@ -73,26 +73,27 @@ class SshSettings(BackendSpec):
 
     hosts: tuple[HostSpec, ...] = setting(
         (),
-        "The hosts for ssh, with their slots, or with settings of their own.",
+        "The hosts for ssh, each with its number of slots (tasks), or with settings of its own.",
         kind=Hosts(),
         example="[hostA:2, hostB:2]",
         flag="-H --hosts",
         metavar="HOST:N,…",
-        help="Run on these hosts over ssh, N tasks on each. May be repeated.",
+        help="Run on these hosts over ssh, N tasks on each host. May be repeated.",
     )
     code: Literal["shared", "ship", "unchecked"] = setting(
         "shared",
-        "How hosts get at workdir: shared (it is there, and compared), ship (it is copied, without what git ignores) or unchecked.",
+        "How hosts get the working directory. shared: each host has the directory, and orch compares the files; ship: "
+        "orch copies the directory, without files that git ignores; unchecked: as shared, and orch compares nothing.",
         label="the ways",
     )
-    code_limit_mb: float = setting(100.0, "The most that is copied, in megabytes.", most=1_000_000)
+    code_limit_mb: float = setting(100.0, "The largest directory that orch copies, in megabytes.", most=1_000_000)
     setup: tuple[str, ...] = setting(
-        (), "Lines for each host's shell (bash) before Python starts.", kind=SETUP, example='["module load cuda"]'
+        (), "Lines that each host's shell (bash) runs before Python starts.", kind=SETUP, example='["module load cuda"]'
     )
     ssh: tuple[str, ...] = setting(
         ("ssh",), "The ssh program and its options.", kind=Listing(Text()), example='["ssh", "-F", "cluster.conf"]'
     )
-    lost_after_s: float = setting(20.0, "Seconds of silence after which a host is lost, and its tasks end.", most=1_000_000)
+    lost_after_s: float = setting(20.0, "Seconds without a message after which a host counts as lost and its tasks end.", most=1_000_000)
 
     @property
     def named_slots(self) -> Mapping[str, int | None]:

@@ -61,8 +61,8 @@ class SpecOption:
 
 
 def options() -> tuple[SpecOption, ...]:
-    """The options of all settings, those for the number of tasks first."""
-    return tuple(sorted(_options(root(), ""), key=lambda option: not option.path.startswith("tasks.")))
+    """The options of all settings, those for the number of tasks first, and of these the workers."""
+    return tuple(sorted(_options(root(), ""), key=lambda option: (not option.path.startswith("tasks."), option.path != "tasks.worker")))
 
 
 def _options(struct: Struct, around: str) -> Iterator[SpecOption]:
@@ -117,15 +117,19 @@ def json_schema() -> dict[str, Any]:
 
 def template() -> str:
     """A commented orch.yaml with every key, its description and its default. It is valid as it stands."""
-    head = "# orch.yaml: a cluster for `orch up`. Take away the # in front of a key to set it."
+    head = (
+        "# orch.yaml: a cluster for `orch up`. To set a key, remove the # in front of the key and of the key that contains it.\n"
+        "# `orch plan` shows what the file means."
+    )
     blocks = ["\n".join(_block(name, key)) for name, key in root().keys.items()]
     return "\n\n".join([head, *blocks]) + "\n"
 
 
 def _block(name: str, key: Key, *, inside_comment: bool = False) -> Iterator[str]:
     """The lines of one key: what it is for, and the key itself with an example, behind a # if it is not live."""
-    for line in textwrap.wrap(key.description, 100):
-        yield f"# {line}"
+    for text in (key.sentence, f"Default: {key.default}." if key.default else ""):
+        for line in textwrap.wrap(text, 100, break_on_hyphens=False):
+            yield f"# {line}"
     commented = not key.live and not inside_comment
     lines = [f"{name}: {key.example}"]
     if not key.example and isinstance(key.kind, Struct):

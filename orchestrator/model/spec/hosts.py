@@ -65,24 +65,32 @@ SETUP = Listing(Text(_line_complaint, {"minLength": 1}))
 class HostSpec:
     """A host that the user has named. What is empty or None is left to ssh's configuration, or found out."""
 
-    name: str = setting(..., "Its name, for ssh.", kind=Text(_name_complaint, {"minLength": 1}), example="hostA")
+    name: str = setting(..., "The name of the host, for ssh.", kind=Text(_name_complaint, {"minLength": 1}), example="hostA")
     slots: int | None = setting(
-        None, "How many tasks it takes.", example="2", words="1, or no limit if no host has any", least=1, most=MAX_SLOTS
+        None, "The number of tasks that the host takes.", example="2", words="1, or no limit if no host has slots", least=1, most=MAX_SLOTS
     )
     address: str = setting(
-        "", "How the other hosts reach it: a number or a name.", kind=Text(_address_complaint), example="10.0.0.5", words="found out"
+        "",
+        "The address by which the other hosts reach this host: a number or a name.",
+        kind=Text(_address_complaint),
+        example="10.0.0.5",
+        words="orch tries the addresses of the host",
     )
     interface: str = setting(
-        "", "The interface by which the other hosts reach it.", kind=Text(_interface_complaint), example="eth0", words="found out"
+        "",
+        "The network interface by which the other hosts reach this host.",
+        kind=Text(_interface_complaint),
+        example="eth0",
+        words="orch tries the addresses of the host",
     )
-    user: str = setting("", "Who logs in there.", kind=Text(_user_complaint), example="me", words="what ssh's own configuration says")
+    user: str = setting("", "The user on that host.", kind=Text(_user_complaint), example="me", words="the value in ssh's configuration")
     port: int | None = setting(
-        None, "Where its sshd listens.", example="22", words="what ssh's own configuration says", least=1, most=65535
+        None, "The port of the host's sshd.", example="22", words="the value in ssh's configuration", least=1, most=65535
     )
-    python: str = setting("", "The Python of its tasks.", example="venv/bin/python", words="python of the cluster")
+    python: str = setting("", "The Python of the tasks on this host.", example="venv/bin/python", words="python of the cluster")
     setup: tuple[str, ...] | None = setting(
         None,
-        "Lines for its shell before Python starts, in place of backend.setup.",
+        "Lines that the host's shell runs before Python starts, in place of backend.setup.",
         kind=SETUP,
         example='["module load cuda"]',
         words="backend.setup",

@@ -41,7 +41,7 @@ class Prepare:
 
     run: tuple[str, ...] = setting(
         (),
-        "A command that each host runs once, before its tasks start, such as a download: a text for the shell, or a list.",
+        "A command that each host runs once before its tasks start, for example a download: a text for the shell, or a list.",
         kind=CommandLine(),
         example="python download.py",
         words="none",
@@ -50,9 +50,9 @@ class Prepare:
     )
     once_for: tuple[str, ...] | None = setting(
         None,
-        "Do not run the command again where it has succeeded, as long as these files (names or patterns) are what they were then.",
+        "Skip the command on a host where it has succeeded before, as long as these files (names or patterns) have not changed.",
         example="[data/*.tfrecord]",
-        words="each run runs it",
+        words="every run runs the command",
     )
     hosts: Literal["all", "first"] = setting(
         "all", "Which hosts run the command: all, or first, for a directory that all hosts share.", label="the choices"

@@ -49,23 +49,22 @@ class Timeouts:
     """Limits in seconds. None: no limit."""
 
     prepare_s: float | None = setting(
-        None, "Seconds for the command of prepare.", example="600", words="no limit", flag="--prepare-timeout"
+        None, "The most seconds that the prepare command may take.", example="600", words="no limit", flag="--prepare-timeout"
     )
     start_s: float | None = setting(
         None,
-        "Seconds until all tasks must be up, which means: listen on their ports. "
-        "For a program that is not Python, orch waits for its port only if this is set.",
+        "The most seconds until all tasks listen on their ports. If a program is not Python, orch waits for the port only with this limit.",
         example="120",
         words="no limit",
         flag="--start-timeout",
     )
     hang_s: float | None = setting(
-        None, "Seconds without any output or report of any task.", example="600", words="no limit", flag="--hang-timeout"
+        None, "The most seconds in which no task writes or reports anything.", example="600", words="no limit", flag="--hang-timeout"
     )
     run_s: float | None = setting(
-        None, "Seconds for the whole run, with all its attempts.", example="3600", words="no limit", flag="--timeout"
+        None, "The most seconds for the whole run, with all its attempts.", example="3600", words="no limit", flag="--timeout"
     )
-    grace_s: float = setting(5.0, "Seconds between SIGTERM and SIGKILL, when a task is stopped.", least=0, flag="--grace")
+    grace_s: float = setting(5.0, "Seconds between SIGTERM and SIGKILL when a task is stopped.", least=0, flag="--grace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,23 +73,23 @@ class Restart:
 
     SHORTHAND = "max"
 
-    max: int = setting(
-        0, "How often to start again after a failure, in the whole run.", example="3", most=MAX_RESTARTS, flag="--max-restarts"
-    )
+    max: int = setting(0, "The number of restarts after failures, in the whole run.", example="3", most=MAX_RESTARTS, flag="--max-restarts")
     backoff_s: float = setting(
         1.0,
-        "Seconds before the second restart in a row without progress, doubled for each further one, varied by a quarter. "
-        "The first restart comes at once.",
+        "Seconds before the second restart in a row without progress. The pause doubles with each further restart and "
+        "varies by a quarter. The first restart comes at once.",
         least=0,
     )
-    backoff_max_s: float = setting(60.0, "The longest pause.", least=0)
+    backoff_max_s: float = setting(60.0, "The longest pause, in seconds.", least=0)
     without_progress: int = setting(
         3,
         "End the run after this many attempts in a row without progress, even if restarts are left. 0: never. "
         "Progress is a higher step in worker.report(step=...), or a new file in ORCH_CHECKPOINT_DIR.",
         most=MAX_RESTARTS,
     )
-    progress_s: float = setting(600.0, "An attempt that neither reports nor saves has made progress if it lasted this long.")
+    progress_s: float = setting(
+        600.0, "An attempt that neither reports nor saves counts as progress if the attempt lasts this many seconds."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +103,9 @@ class ProgramKeys:
         "", "The Python module that every task runs, as python -m does.", example="package.train", flag="-m --module", metavar="MODULE"
     )
     command: str = setting(
-        "", "The program that every task runs: a path, or a name for PATH. Its arguments stand in args.", example="./train.sh"
+        "",
+        "The program that every task runs: a path, or a name that is looked up in PATH. The key args has its arguments.",
+        example="./train.sh",
     )
     args: tuple[str, ...] = setting((), "The arguments of every task.", example='["--epochs", "5"]')
 
@@ -127,26 +128,26 @@ class ClusterSpec:
 
     name: str = setting(
         ...,
-        "The name of the cluster; the ids of its runs begin with it.",
+        "The name of the cluster. The ids of its runs begin with this name.",
         kind=NAME,
         example="train",
-        words="taken from script, module or command",
+        words="made from script, module or command",
         flag="--name",
         metavar="NAME",
     )
     strategy: str = setting(
         ...,
-        "How TensorFlow spreads the training.",
+        "TensorFlow's distribution strategy.",
         kind=OneOf(tuple(STRATEGIES), "the strategies"),
         example=DEFAULT.name,
         words=f"{implied({'ps': 1}).name} if there are ps tasks, else {DEFAULT.name}",
         flag="--strategy",
     )
     program: Program = setting(..., "", inline=ProgramKeys)
-    tasks: tuple[TaskSpec, ...] = setting(..., "How many tasks there are of each type.", kind=TASKS, live=True)
+    tasks: tuple[TaskSpec, ...] = setting(..., "The number of tasks of each type.", kind=TASKS, live=True)
     workdir: str = setting(
         ...,
-        "The directory that the tasks start in. A relative one starts at the default.",
+        "The working directory of the tasks. A relative path starts at the directory of orch.yaml.",
         kind=WORKDIR,
         example=".",
         words="the directory of orch.yaml; without one, where orch was started",
@@ -156,23 +157,23 @@ class ClusterSpec:
     """Absolute."""
     python: str = setting(
         "",
-        "The Python of the tasks: a path, or a name for PATH.",
+        "The Python of the tasks: a path, or a name that is looked up in PATH.",
         example="python3",
-        words="the one that runs orch; on hosts with code: ship or setup, python3",
+        words="the Python that runs orch; on hosts with code: ship or setup, python3",
         flag="--python",
         metavar="PATH",
     )
     """The Python of the agents as well. Where hosts have a setup or get the code, its default is a name: its path may differ there."""
     env: Mapping[str, str] = setting(
-        {}, "What holds for every task, unless its type says otherwise.", key="defaults", kind=struct_of(Defaults), words=None
+        {}, "Settings of every task. A task type can have other ones under tasks.", key="defaults", kind=struct_of(Defaults), words=None
     )
     serve: bool = setting(
-        False, "Let orch run the TensorFlow server of worker and ps tasks, for a script that starts none.", flag="--serve"
+        False, "Let orch run the TensorFlow server in worker and ps tasks. This is for a script that starts no server.", flag="--serve"
     )
-    prepare: Prepare = setting(Prepare(), "What each host does once before its tasks start: a command, or a mapping as here.")
+    prepare: Prepare = setting(Prepare(), "A command that each host runs once before its tasks start: the command, or a mapping as here.")
     preload: tuple[str, ...] | None = setting(
         None,
-        "Modules that each host imports once, for its tasks to be forked from; [] turns that off.",
+        "Modules that each host imports once. The tasks are forked from this import. [] turns that off.",
         example="[tensorflow]",
         words="tensorflow, if the program uses it",
     )
@@ -189,14 +190,14 @@ class ClusterSpec:
     collectives: CollectiveSettings = setting(
         CollectiveSettings(), f"How the workers of {with_section('collectives')} wait for each other."
     )
-    keras: KerasSettings = setting(KerasSettings(), "Which Keras the tasks use, and what orch does for it: a word, or a mapping as here.")
+    keras: KerasSettings = setting(KerasSettings(), "Which Keras the tasks use: a word, or a mapping as here.")
     input: InputSettings = setting(
-        InputSettings(), "How the tasks share their input out, and what TensorFlow does with it: a policy, or a mapping as here."
+        InputSettings(), "How the input is divided among the tasks, and how TensorFlow reads the input: a policy, or a mapping as here."
     )
     tpu: TpuSettings = setting(
         TpuSettings(), f"The TPU of strategy {with_section('tpu')}, and its layout: local, a name or an address, or a mapping as here."
     )
-    restart: Restart = setting(Restart(), "What is started again after a failure: a number of restarts, or a mapping as here.")
+    restart: Restart = setting(Restart(), "Restarts after failures: the number, or a mapping as here.")
     backend: BackendSpec = setting(LocalSettings(), "Where the tasks run.", kind="backend")
 
     @property

@@ -34,7 +34,7 @@ class TaskDevices:
     settings: DeviceSettings = setting(DeviceSettings(), "", inline=DeviceSettings)
     gpus: GpuWish = setting(
         GpuWish(),
-        "Each task's GPUs: auto, a number (0 hides them all), or which ones (0,2 or GPU:1 or UUIDs).",
+        "The GPUs of each task: auto, a number (0 hides all GPUs), or a list of GPUs (0,2 or GPU:1 or UUIDs).",
         kind=Gpus(),
         example="auto",
         words="auto: the host's GPUs, shared out evenly among the tasks that compute",
@@ -42,7 +42,7 @@ class TaskDevices:
         metavar="GPUS",
         everywhere=True,
     )
-    share_gpus: bool = setting(False, "Let tasks use GPUs that other tasks use as well.", flag="--share-gpus", everywhere=True)
+    share_gpus: bool = setting(False, "Let several tasks use the same GPU.", flag="--share-gpus", everywhere=True)
     affinity: bool = setting(
         False, "Tie each task to its share of the host's cores (Linux).", example="true", flag="--affinity", everywhere=True
     )
@@ -77,20 +77,23 @@ class TaskSpec:
     SHORTHAND = "count"
 
     type: str
-    count: int = setting(..., "How many there are.", example="2", words="1", live=True)
+    count: int = setting(..., "The number of tasks.", example="2", words="1", live=True)
     args: tuple[str, ...] | None = setting(
-        None, "Their arguments, in place of the cluster's.", example='["--epochs", "5"]', words="args of the cluster"
+        None, "Arguments of these tasks, in place of the cluster's.", example='["--epochs", "5"]', words="args of the cluster"
     )
-    env: Mapping[str, str] = setting({}, "Their environment variables, over those of defaults.env.", example="{NAME: value}")
+    env: Mapping[str, str] = setting({}, "Environment variables of these tasks. They win over defaults.env.", example="{NAME: value}")
     devices: TaskDevices = setting(
-        TaskDevices(), "Their devices, over those of defaults.devices.", example="{cpus: 1}", words="defaults.devices"
+        TaskDevices(), "Devices of these tasks. Other keys of defaults.devices stay.", example="{cpus: 1}", words="defaults.devices"
     )
     input: InputSettings = setting(
-        InputSettings(), "Their input, over that of the cluster.", example="{auto_shard: data}", words="input of the cluster"
+        InputSettings(),
+        "Input of these tasks. Other keys of the cluster's input stay.",
+        example="{auto_shard: data}",
+        words="input of the cluster",
     )
     overrides: Mapping[int, TaskDevices] = setting(
         {},
-        "What holds for single tasks, by index.",
+        "Settings of single tasks, by index.",
         kind=Overrides(_OVERRIDE, _index_complaint, "^(0|[1-9][0-9]{0,8})$"),
         example="{0: {devices: {cpus: 1}}}",
     )
@@ -123,19 +126,19 @@ TASKS = Struct(
     {
         "chief": Key(
             _tasks(0, 1),
-            "The task that leads: 0 or 1.",
+            "The task that leads the training: 0 or 1.",
             "1",
             f"1 under {which(lambda row: bool(row.default_counts['chief']))}, else 0 (worker-0 leads)",
             flag="--chief",
-            help="Add a chief.",
+            help="Add a chief: the task that leads the training.",
         ),
         "worker": Key(
             _tasks(1, MAX_TASKS),
-            "The tasks that train: a count, or a mapping as here (so for every type).",
-            default="1; on hosts, one for each slot that the other tasks leave",
+            "The tasks that train: a number, or a mapping as here. Every task type takes both forms.",
+            default="1; with hosts, one for each slot that the other tasks do not use",
             live=True,
             flag="-n --workers",
-            help="How many workers.",
+            help="The number of workers.",
         ),
         "ps": Key(_tasks(0, MAX_TASKS), f"Parameter servers, for strategy {with_tasks('ps')} only.", "1", "0", flag="--ps"),
         "evaluator": Key(
@@ -144,12 +147,14 @@ TASKS = Struct(
             "1",
             "0",
             flag="--evaluator",
-            help="Add an evaluator.",
+            help="Add an evaluator: a task that evaluates the checkpoints of the training.",
         ),
-        "dispatcher": Key(_servers(1), "Shares the work out among the data workers: 0 or 1.", "1", "1 if there are data workers"),
+        "dispatcher": Key(
+            _servers(1), "The server that divides the work among the data workers: 0 or 1.", "1", "1 if there are data workers"
+        ),
         "data_worker": Key(
             _servers(MAX_TASKS),
-            "Servers of the tf.data service: they make the input that a script distributes to them.",
+            "Servers of the tf.data service, which prepare the input of the training.",
             "2",
             "0",
             flag="--data-workers",
