@@ -39,7 +39,8 @@ class Task:
         """What its processes have left behind: ``output.log``, ``reports.jsonl``, ``stacks.txt``; the newest last."""
         self.line: Line | None = None
         self.number = 0
-        self._is_doomed = ""
+        self._signals: dict[int, str] = {}
+        """What was sent to the process since its function began, by number: ``killed`` (by the test) or ``stopped`` (by orch)."""
         self._shown = 0
         self._forgotten = (0, 0)
         """How much of its logs, and how many of its reports, are an earlier cluster's."""
@@ -77,11 +78,11 @@ class Task:
             raise UsageError(f"{self.name} is the test's own process (in_process)")
         if not self.is_alive:
             raise UsageError(f"{self.name} has no process: {'it has not been started' if self.exit is None else describe_exit(self.exit)}")
+        self._signals[int(number)] = "killed"
         self._cluster.bed.doors[self.name].send({"do": "signal", "number": int(number)})
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """End it with a signal, SIGKILL as a rule, which is waited for. A function that runs in it counts as killed."""
-        self._is_doomed = "killed"
+        """End it with a signal, SIGKILL as a rule, which is waited for. A function that ends by this signal counts as killed."""
         self.send_signal(number)
         if number == signal.SIGKILL:
             self.await_end()
@@ -102,7 +103,7 @@ class Task:
 
     def stop(self) -> None:
         """`kill`, for a reason of ours."""
-        self._is_doomed = "stopped"
+        self._signals[int(signal.SIGKILL)] = "stopped"
         if self.pid is not None and self.pid != os.getpid():
             self._cluster.bed.doors[self.name].send({"do": "signal", "number": int(signal.SIGKILL)})
 
@@ -114,13 +115,15 @@ class Task:
             self._cluster.look(LOOK_S)
 
     def take(self, job: Job) -> None:
-        """Run this job's function. A signal that the task has survived is no reason for what comes."""
-        self.job, self._is_doomed = job, ""
+        """Run this job's function. A signal that the task has survived before is no reason for what comes."""
+        self.job = job
+        self._signals.clear()
 
     # --- what is heard of it ---------------------------------------------------------------------
 
     def begin(self, number: int, directory: Path) -> None:
-        self.number, self.exit, self._is_doomed, self._shown = number, None, "", 0
+        self.number, self.exit, self._shown = number, None, 0
+        self._signals.clear()
         self.directories.append(directory)
 
     def meet(self, line: Line, pid: int) -> None:
@@ -143,7 +146,7 @@ class Task:
             self.line = None
         if self.job is not None:
             job, self.job = self.job, None
-            job.lose(self.name, self._is_doomed or "died", code)
+            job.lose(self.name, self._signals.get(-code, "died"), code)
 
     def show(self) -> None:
         """Print the lines that it has written since, with its name before them, where the test prints."""

@@ -150,12 +150,29 @@ def test_a_signal_that_a_task_has_survived_does_not_explain_its_end() -> None:
 
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
+    def survive_and_die(code: int) -> None:
+        import signal
+
+        survived: list[int] = []
+        signal.signal(signal.SIGUSR2, lambda *_: survived.append(1))
+        print("ready", flush=True)
+        while not survived:
+            time.sleep(0.01)
+        os._exit(code)
+
     with cluster(workers=1) as c:
         c.run(ignore)
         c["worker-0"].kill(signal.SIGUSR1)
         with pytest.raises(TaskFailed, match="worker-0: exit code 7") as caught:
             c.run(lambda: os._exit(7))
         assert caught.value.tasks["worker-0"].state == "died"
+        c.restart()
+        job = c.start(survive_and_die, 5)
+        c.wait_for("worker-0", log="ready")
+        c["worker-0"].kill(signal.SIGUSR2)
+        with pytest.raises(TaskFailed, match="worker-0: exit code 5"):
+            job.result()
+        assert job.tasks["worker-0"].state == "died"
 
 
 def test_what_cannot_be_sent_is_named() -> None:
