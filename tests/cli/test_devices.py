@@ -153,17 +153,14 @@ def test_hiding_all_gpus_and_determinism_are_variables(orch: Orch, tmp_path: Pat
 
 
 HOST_WITH_GPUS = """
-import dataclasses, importlib, json, os, sys, time
+import importlib, os, sys, time
 sys.argv = sys.argv[1:]
 sys.path.insert(0, os.path.dirname(sys.argv[0]))
 import start
 start.load()
-names = ("contract", "host.gpus", "host.driver", "host.agent", "host.claims")
-contract, gpus, driver, agent, claims = (importlib.import_module(f"_orch_worker.{name}") for name in names)
-found = tuple(contract.Gpu(index, f"GPU-{index}{index}", "Double", 1000, f"GPU-{index}{index}") for index in range(4))
-told = driver.Driver("550.54.15", gpus.visible(found, os.environ.get("CUDA_VISIBLE_DEVICES")))
+driver, agent, claims = (importlib.import_module(f"_orch_worker.host.{name}") for name in ("driver", "agent", "claims"))
 driver.is_there = lambda: True
-driver.command = lambda: ["echo", json.dumps(dataclasses.asdict(told))]
+driver.command = lambda: ["printf", "550.54.15, %s, 1000, Disabled, Double\\n", *(f"{index}, GPU-{index}{index}" for index in range(4))]
 os._exit(agent.main())
 """
 

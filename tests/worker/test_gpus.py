@@ -1,171 +1,108 @@
-"""How an agent finds GPUs: the calls to NVML against a library that answers as NVIDIA's does. No GPU is needed, and none is touched."""
+"""How an agent finds GPUs: `nvidia-smi` is a stand-in that prints what NVIDIA's does. No GPU is needed, and none is touched."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
+import shlex
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.worker.agent_double import ROOT
 from worker.contract import Facts, Gpu, from_json, to_json
 from worker.host import driver, gpus
 from worker.host.driver import Driver
 from worker.host.loop import Loop
 
-NOT_SUPPORTED, NOT_FOUND, GPU_IS_LOST, DRIVER_NOT_LOADED, VERSION_MISMATCH = 3, 6, 15, 9, 18
-
-
-@dataclass
-class Card:
-    """What NVML says of one GPU. `parts` None: it cannot be split; empty: it could be and is not."""
-
-    uuid: str
-    name: str = "NVIDIA H200"
-    memory: int = 143_771 << 20
-    parts: list[Card] | None = None
-    lost: bool = False
-
-
-@dataclass
-class FakeNvml:
-    """The part of libnvidia-ml.so.1 that we call. A handle is a card's place in `known`, from 1 on; arguments are ctypes' own."""
-
-    cards: list[Card]
-    init: int = 0
-    calls: list[str] = field(default_factory=list)
-    known: list[Card] = field(default_factory=list)
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        answer = getattr(FakeNvml, f"_{name}", None)
-        if answer is None:
-            raise AttributeError(name)  # as ctypes says it of a symbol that is not there
-
-        def call(*arguments: Any) -> Any:
-            self.calls.append(name)
-            return answer(self, *[getattr(argument, "_obj", argument) for argument in arguments])
-
-        return call
-
-    def _nvmlInit_v2(self) -> int:
-        return self.init
-
-    def _nvmlErrorString(self, code: int) -> bytes:
-        return {18: b"Driver/library version mismatch"}.get(code, b"Unknown Error")
-
-    def _nvmlShutdown(self) -> int:
-        return 0
-
-    def _nvmlSystemGetDriverVersion(self, buffer: Any, size: Any) -> int:
-        buffer.value = b"550.54.15"
-        return 0
-
-    def _nvmlDeviceGetCount_v2(self, count: Any) -> int:
-        count.value = len(self.cards)
-        return 0
-
-    def _hand_out(self, card: Card, handle: Any) -> int:
-        self.known.append(card)
-        handle.value = len(self.known)
-        return 0
-
-    def _nvmlDeviceGetHandleByIndex_v2(self, index: Any, handle: Any) -> int:
-        card = self.cards[index.value]
-        return GPU_IS_LOST if card.lost else self._hand_out(card, handle)
-
-    def _nvmlDeviceGetMigMode(self, handle: Any, current: Any, pending: Any) -> int:
-        parts = self.known[handle.value - 1].parts
-        current.value = pending.value = int(bool(parts))
-        return NOT_SUPPORTED if parts is None else 0
-
-    def _nvmlDeviceGetMaxMigDeviceCount(self, handle: Any, count: Any) -> int:
-        count.value = 7
-        return 0
-
-    def _nvmlDeviceGetMigDeviceHandleByIndex(self, handle: Any, index: Any, part: Any) -> int:
-        parts = self.known[handle.value - 1].parts or []
-        return self._hand_out(parts[index.value], part) if index.value < len(parts) else NOT_FOUND
-
-    def _nvmlDeviceGetUUID(self, handle: Any, buffer: Any, size: Any) -> int:
-        buffer.value = self.known[handle.value - 1].uuid.encode()
-        return 0
-
-    def _nvmlDeviceGetName(self, handle: Any, buffer: Any, size: Any) -> int:
-        buffer.value = self.known[handle.value - 1].name.encode()
-        return 0
-
-    def _nvmlDeviceGetMemoryInfo(self, handle: Any, memory: Any) -> int:
-        memory.total = self.known[handle.value - 1].memory
-        return 0 if memory.total else NOT_SUPPORTED
-
-
-def test_each_gpu_has_its_index_uuid_name_and_memory() -> None:
-    nvml = FakeNvml([Card("GPU-a"), Card("GPU-b", "Tesla T4", 15_109 << 20, parts=[]), Card("GPU-c", memory=0)])
-    assert gpus.list_all(nvml) == (
-        Gpu(0, "GPU-a", "NVIDIA H200", 143_771, "GPU-a"),
-        Gpu(1, "GPU-b", "Tesla T4", 15_109, "GPU-b"),
-        Gpu(2, "GPU-c", "NVIDIA H200", 0, "GPU-c"),
-    )
-    assert nvml.calls[-1] == "nvmlShutdown"
-    assert gpus.driver_version(nvml) == "550.54.15"
-    assert (gpus.driver_version(None), gpus.driver_version(FakeNvml([], init=DRIVER_NOT_LOADED))) == ("", "")
-
-
-def test_a_gpu_in_parts_is_its_parts() -> None:
-    nvml = FakeNvml([Card("GPU-a", parts=[Card("MIG-1", "H200 MIG 1g", 9 << 20), Card("MIG-2", "H200 MIG 1g", 9 << 20)]), Card("GPU-b")])
-    assert [(gpu.index, gpu.uuid, gpu.memory_mb, gpu.is_part) for gpu in gpus.list_all(nvml)] == [
-        (0, "MIG-1", 9, True),
-        (0, "MIG-2", 9, True),
-        (1, "GPU-b", 143_771, False),
-    ]
-
-
-def test_a_gpu_that_is_lost_is_left_out() -> None:
-    assert [gpu.index for gpu in gpus.list_all(FakeNvml([Card("GPU-a", lost=True), Card("GPU-b")]))] == [1]
-
-
-def test_a_driver_that_does_not_answer_has_no_gpus_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after an update of the driver without a restart; the host is not one without GPUs."""
-    monkeypatch.setattr(gpus, "load_nvml", lambda: FakeNvml([Card("GPU-a")], init=VERSION_MISMATCH))
-    assert gpus.find({}) == Driver(problem="nvmlInit_v2: Driver/library version mismatch, NVML error 18")
-
-
-SMI = """#!/bin/sh
-echo '0, GPU-a, NVIDIA H200, 143771'
-echo '1, GPU-b, NVIDIA GB10, [N/A]'
+QUERY = "--query-gpu=driver_version,index,uuid,memory.total,mig.mode.current,name --format=csv,noheader,nounits"
+TWO = """\
+550.54.15, 0, GPU-a, 143771, Disabled, NVIDIA H200
+550.54.15, 1, GPU-b, [N/A], [N/A], NVIDIA GB10, of the second kind
+"""
+SPLIT = """\
+550.54.15, 0, GPU-a, 81559, Enabled, NVIDIA H100 80GB HBM3
+550.54.15, 1, GPU-b, 81559, Disabled, NVIDIA H100 80GB HBM3
+550.54.15, 2, GPU-c, 81559, Enabled, NVIDIA H100 80GB HBM3
+"""
+LISTED = """\
+GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-a)
+  MIG 3g.40gb     Device  0: (UUID: MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f)
+  MIG 1g.10gb     Device  1: (UUID: MIG-GPU-a/1/0)
+GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-b)
+GPU 2: NVIDIA H100 80GB HBM3 (UUID: GPU-c)
 """
 
 
+@pytest.fixture
+def find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Driver]:
+    """``find(answer, listed)``: what an agent is told where nvidia-smi answers so; `answer` None: it is not installed."""
+
+    def ask(answer: str | None, listed: str = "exit 99", variable: str | None = None) -> Driver:
+        program = tmp_path / "nvidia-smi"
+        if answer is not None:
+            program.write_text(f'#!/bin/sh\ncase "$*" in\n{shlex.quote(QUERY)})\n{answer}\n;;\n-L)\n{listed}\n;;\n*) exit 98;;\nesac\n')
+            program.chmod(0o755)
+        monkeypatch.setattr(driver, "_FILES", (str(tmp_path),))
+        env = {"PATH": f"{tmp_path}:/usr/bin:/bin"} | ({} if variable is None else {"CUDA_VISIBLE_DEVICES": variable})
+        loop, told = Loop(), list[Driver]()
+
+        asked = driver.ask(loop, env, told.append)
+        assert not isinstance(asked, Driver)
+        loop.run(lambda: bool(told))
+        asked.end()
+        return told[0]
+
+    return ask
+
+
+def prints(text: str, code: int = 0) -> str:
+    return f"cat <<'END'\n{text}END\nexit {code}"
+
+
+def test_each_gpu_has_its_index_uuid_name_and_memory(find: Callable[..., Driver]) -> None:
+    both = (
+        Gpu(0, "GPU-a", "NVIDIA H200", 143_771, "GPU-a"),
+        Gpu(1, "GPU-b", "NVIDIA GB10, of the second kind", 0, "GPU-b"),
+    )
+    assert find(prints(TWO)) == Driver("550.54.15", both)
+    assert [gpu.uuid for gpu in find(prints(TWO), variable="1").gpus] == ["GPU-b"]
+
+
+def test_a_gpu_in_parts_is_its_parts(find: Callable[..., Driver]) -> None:
+    assert [(gpu.index, gpu.uuid, gpu.name, gpu.memory_mb, gpu.is_part) for gpu in find(prints(SPLIT), prints(LISTED)).gpus] == [
+        (0, "MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f", "NVIDIA H100 80GB HBM3 MIG 3g.40gb", 0, True),
+        (0, "MIG-GPU-a/1/0", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", 0, True),
+        (1, "GPU-b", "NVIDIA H100 80GB HBM3", 81_559, False),
+    ]
+
+
+def test_a_gpu_that_is_lost_is_left_out(find: Callable[..., Driver]) -> None:
+    lost = "550.54.15, 2, [GPU is lost], [GPU is lost], [GPU is lost], [GPU is lost]\n"
+    assert [gpu.index for gpu in find(prints("Warning: persistence mode is off\n" + TWO + lost, code=15)).gpus] == [0, 1]
+
+
 @pytest.mark.parametrize(
-    ("program", "found", "problem"),
+    ("answer", "problem"),
     [
-        (SMI, [(0, 143_771), (1, 0)], ""),
-        ("#!/bin/sh\necho No devices were found\nexit 6\n", [], ""),
-        ("#!/bin/sh\necho Failed to initialize NVML\nexit 18\n", [], "nvidia-smi: Failed to initialize NVML"),
-        ("#!/bin/sh\nexit 9\n", [], "nvidia-smi: exit code 9"),
-        ("no program", [], "nvidia-smi: Exec format error"),
-        ("#!/bin/sh\nexec sleep 1000\n", [], "nvidia-smi has not answered for 1 s"),
-        (None, [], ""),
+        ("echo No devices were found; exit 6", ""),
+        (
+            "echo Failed to initialize NVML: Driver/library version mismatch; exit 18",
+            "nvidia-smi: Failed to initialize NVML: Driver/library",
+        ),
+        ("echo no permission >&2; exit 4", "nvidia-smi: no permission"),
+        ("exit 9", "nvidia-smi: exit code 9"),
+        ("exec sleep 1000", "nvidia-smi: it has not answered for 1 s"),
+        (None, ""),
     ],
 )
-def test_without_the_library_nvidia_smi_is_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str | None, found: list[tuple[int, int]], problem: str
+def test_a_driver_that_tells_of_no_gpus_says_why(
+    find: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch, answer: str | None, problem: str
 ) -> None:
-    if program is not None:
-        (tmp_path / "nvidia-smi").write_text(program)
-        (tmp_path / "nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin" if program else str(tmp_path))
-    monkeypatch.setattr(gpus, "load_nvml", lambda: None)
+    """A host with a broken driver, as after an update without a restart, is not one without GPUs. One without nvidia-smi is."""
     if "1 s" in problem:
-        monkeypatch.setattr(gpus, "SMI_S", 1.0)
-    told = gpus.find({})
-    assert ([(gpu.index, gpu.memory_mb) for gpu in told.gpus], told.problem) == (found, problem)
+        monkeypatch.setattr(driver, "ANSWER_S", 1.0)
+    told = find(answer)
+    assert (told.gpus, told.problem[: len(problem) or None]) == ((), problem)
 
 
 FOUR = tuple(Gpu(index, f"GPU-{index}{index}aa", "", 0, f"GPU-{index}{index}aa") for index in range(4))
@@ -194,13 +131,6 @@ def test_the_callers_variable_says_which_are_left_as_it_does_to_cuda(found: tupl
     assert [gpu.index for gpu in gpus.visible(found, variable)] == left
 
 
-def test_a_program_may_use_those_of_the_driver_that_its_variable_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpus, "load_nvml", lambda: FakeNvml([Card(f"GPU-{index}") for index in range(4)]))
-    assert [gpu.uuid for gpu in gpus.find({}).gpus] == ["GPU-0", "GPU-1", "GPU-2", "GPU-3"]
-    assert [gpu.uuid for gpu in gpus.find({"CUDA_VISIBLE_DEVICES": "2,1"}).gpus] == ["GPU-2", "GPU-1"]
-    assert gpus.find({"CUDA_VISIBLE_DEVICES": ""}) == Driver("550.54.15")
-
-
 def test_what_is_left_goes_by_the_callers_names() -> None:
     assert [gpu.id for gpu in gpus.visible(FOUR, "3,GPU-0")] == ["3", "GPU-0"]
     assert [gpu.id for gpu in gpus.visible(FOUR, None)] == [gpu.uuid for gpu in FOUR]
@@ -218,10 +148,3 @@ def test_where_there_are_none_nobody_is_asked(monkeypatch: pytest.MonkeyPatch, t
 def test_facts_carry_them() -> None:
     facts = Facts(1, "python", "3.11", 4, gpus=FOUR)
     assert from_json(Facts, to_json(facts)) == facts
-
-
-def test_the_module_prints_what_this_machine_has() -> None:
-    """On a machine with a GPU this is the real NVML; without one, an empty list."""
-    argv = [sys.executable, "-m", "worker.host.gpus"]
-    found = json.loads(subprocess.run(argv, cwd=ROOT, env={**os.environ}, capture_output=True, check=True, timeout=200).stdout)
-    assert from_json(Driver, found) == gpus.find(os.environ)

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from tests.live import frozen, wait_for_file
+from tests.live import frozen, wait_for_file, wait_until
 from worker.host import driver as driver_of_host
-from worker.host import gpus, survey
+from worker.host import survey
 
 LISTS = """#!/bin/sh
 echo 'Warning: persistence mode is off'
 echo 'Warning, with, three, commas'
-echo '0, GPU-a, NVIDIA H200, 143771'
-echo '1, GPU-b, NVIDIA GB10, [N/A]'
+echo '550.54.15, 0, GPU-a, 143771, Disabled, NVIDIA H200'
+echo '550.54.15, 1, GPU-b, [N/A], [N/A], NVIDIA GB10'
 """
 COMPLAINS = "#!/bin/sh\necho the driver cannot be reached\nexit 9\n"
 
@@ -43,49 +42,31 @@ def test_the_gpus_are_those_that_orch_up_finds_also_if_they_are_hidden(nvidia: A
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     found = nvidia(LISTS, driver=True)
     assert found["problem"] == ""
-    # By nvidia-smi, or on a machine with a driver by NVML.
-    assert [tuple(gpu.values()) for gpu in found["gpus"]] == [
-        (gpu.index, gpu.name, gpu.memory_mb) for gpu in gpus.list_all(gpus.load_nvml())
-    ]
-    assert found["gpus"]
+    assert [tuple(gpu.values()) for gpu in found["gpus"]] == [(0, "NVIDIA H200", 143_771), (1, "NVIDIA GB10", 0)]
+    assert found["driver"] == "550.54.15"
 
 
 def test_without_a_driver_there_are_none_whatever_nvidia_smi_lists(nvidia: Any) -> None:
     assert nvidia(LISTS, driver=False)["gpus"] == []
 
 
-@pytest.mark.skipif(gpus.load_nvml() is not None, reason="NOT TESTED: this machine has NVIDIA's library")
 def test_where_none_are_found_nvidia_smi_says_why(nvidia: Any) -> None:
     for driver in (True, False):
         found = nvidia(COMPLAINS, driver=driver)
-        assert (found["gpus"], found["problem"]) == ([], "the driver cannot be reached")
-
-
-def test_a_driver_that_hangs_or_crashes_who_asks_is_a_problem_and_no_end(
-    nvidia: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(driver_of_host, "ANSWER_S", 0.001)
-    assert nvidia(LISTS, driver=True)["problem"] == "it has not told of its GPUs for 0.001 s"
-    monkeypatch.undo()
-    broken = tmp_path / "python"
-    broken.write_text("#!/bin/sh\nexit 7\n")
-    broken.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(broken))
-    assert "died (exit code 7)" in nvidia(LISTS, driver=True)["problem"]
+        assert (found["gpus"], found["problem"]) == ([], "nvidia-smi: the driver cannot be reached")
 
 
 @pytest.mark.root
-@pytest.mark.filterwarnings("ignore:.*Popen.__del__")  # it warns of a process that nobody has waited for: that is the point
 def test_a_driver_that_lets_no_sigkill_through_holds_up_no_survey(nvidia: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """nvidia-smi is in state D then."""
-    monkeypatch.setattr(survey, "COMPLAINT_S", 2.0)
+    monkeypatch.setattr(driver_of_host, "ANSWER_S", 2.0)
     smi = f"#!/bin/sh\ncd {shlex.quote(str(tmp_path))}; echo $$ >part; mv part pid; exec sleep 1000\n"
     with ThreadPoolExecutor() as pool:
         found = pool.submit(nvidia, smi, driver=False)
         pid = int(wait_for_file(tmp_path / "pid"))
         with frozen(pid):
             assert found.result(timeout=100)["problem"] == "nvidia-smi has not answered for 2 s"
-        os.waitpid(pid, 0)
+        wait_until(lambda: not psutil.pid_exists(pid), "end of nvidia-smi")
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -1,29 +1,41 @@
-"""NVIDIA's driver, asked by a process of its own (gpus.py): a broken one may hang or crash whoever asks."""
+"""NVIDIA's driver, asked for its GPUs by ``nvidia-smi`` in a process of its own: a broken driver may hang or crash whoever asks."""
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from ..contract import Gpu, from_json
+from ..contract import Gpu
 from ..records import dataclass
+from . import gpus
 from .loop import Loop
 
 if TYPE_CHECKING:
-    from .question import Question
+    from .question import Ending, Question
 
 ANSWER_S = 25.0
-"""How long it may take to tell of its GPUs: longer than `gpus.SMI_S`."""
+"""How long the driver may take to tell of its GPUs, in seconds. It takes several for each GPU if persistence mode is off."""
 _FILES = ("/dev/nvidiactl", "/proc/driver/nvidia/version", "/dev/dxg")
 """One of these is there if the driver is, the last one under WSL."""
+_WSL = "/usr/lib/wsl/lib"
+NO_DEVICES = 6
+"""nvidia-smi(1): "A query to find an object was unsuccessful"."""
+NOT_FOUND = 127
+"""The shell's exit code for a program that is not installed."""
+# The parts of GPUs in MIG mode are only listed by -L.
+_SCRIPT = f"""\
+found=$(nvidia-smi --query-gpu={gpus.QUERY} --format=csv,noheader,nounits)
+code=$?
+echo "$found"
+case $found in *", Enabled, "*) nvidia-smi -L || code=$?;; esac
+exit $code
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """What it has told. `problem`: why it tells of no GPUs."""
+    """`version`: such as ``550.54.15``, or empty. `gpus`: the GPUs that programs may use. `problem`: why the driver tells of none."""
 
     version: str = ""
     gpus: tuple[Gpu, ...] = ()
@@ -31,30 +43,38 @@ class Driver:
 
 
 def is_there() -> bool:
-    """Whether it works is another question."""
+    """Whether a driver is installed. Whether the driver works is another question."""
     return any(map(os.path.exists, _FILES))
 
 
 def command() -> list[str]:
-    """What asks it, and prints a `Driver`; the GPUs are those that a ``CUDA_VISIBLE_DEVICES`` in its environment leaves."""
-    return [sys.executable, "-I", os.path.join(os.path.dirname(os.path.abspath(__file__)), "start.py"), "gpus"]
+    """The program that prints the GPUs of the host."""
+    return ["/bin/sh", "-c", f"PATH=$PATH:{_WSL}\n{_SCRIPT}"]
 
 
-def read(out: str, code: int | None, reason: str = "") -> Driver:
-    """What `command` printed until it ended with this code, or None: was stopped, for the reason. What it has told counts all the same."""
-    try:
-        return from_json(Driver, json.loads(out))
-    except ValueError:
-        return Driver(problem=reason or f"what asked it for its GPUs has died (exit code {code})")
+def read(out: str, err: str, code: int | None, reason: str, variable: str | None) -> Driver:
+    """The driver, as `command` has printed it before its end.
+
+    `code`: the exit code; None if the program was stopped, for the `reason`. `variable`: the ``CUDA_VISIBLE_DEVICES`` of programs here.
+    """
+    version, found = gpus.read(out)
+    if found or code in (0, NO_DEVICES, NOT_FOUND):
+        # Without nvidia-smi there are no GPUs, as in a container that was given none on a host that has some.
+        return Driver(version, gpus.visible(found, variable))
+    return Driver(problem=reason or f"nvidia-smi: {' '.join((out + err).split())[:300] or f'exit code {code}'}")
 
 
 def ask(loop: Loop, env: Mapping[str, str], on_told: Callable[[Driver], None]) -> Question | Driver:
-    """Have it tell of the GPUs that this environment leaves. Where that is known without asking, it is returned instead."""
-    if not is_there() or env.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+    """Ask for the GPUs that programs with this environment may use. Where this is known without asking, the answer is returned instead."""
+    variable = env.get("CUDA_VISIBLE_DEVICES")
+    if not is_there() or variable in ("", "-1"):
         return Driver()
     from .question import Question  # a host without a driver need not load what starts processes
 
+    def on_ended(ending: Ending) -> None:
+        on_told(read(ending.out, ending.err, ending.code, ending.reason and f"nvidia-smi: {ending.reason}", variable))
+
     try:
-        return Question(loop, command(), env, (ANSWER_S, ANSWER_S), lambda ending: on_told(read(ending.out, ending.code, ending.reason)))
+        return Question(loop, command(), env, (ANSWER_S, ANSWER_S), on_ended)
     except OSError as error:
-        return Driver(problem=f"what asks it for its GPUs cannot be started: {error.strerror or error}")
+        return Driver(problem=f"nvidia-smi cannot be started: {error.strerror or error}")

@@ -1,5 +1,5 @@
 """How an agent starts: ``python -I .../worker/host/start.py``, orders on stdin, frames on stdout; ``start.py inquiry`` answers
-`orch doctor`; ``survey`` and ``gpus`` are asked in processes of their own, by that and by an agent.
+`orch doctor`, and asks ``start.py survey`` in a process of its own.
 
 The package is loaded under a private name, from wherever this file lies, so that nothing on the host has to be
 installed and nothing there called ``worker`` can be taken for ours.

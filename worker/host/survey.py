@@ -14,7 +14,7 @@ import os
 import platform
 import re
 import resource
-import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -27,7 +27,6 @@ from ..disclosure import disclose
 from ..tpu_host import count_chips
 from . import driver
 
-COMPLAINT_S = 20.0
 END_S = 1.0
 """How long the end of what has not answered is waited for after SIGKILL. A driver that hangs may not let it come."""
 LIMITS = {"open_files": "RLIMIT_NOFILE", "locked_memory": "RLIMIT_MEMLOCK", "processes": "RLIMIT_NPROC", "address_space": "RLIMIT_AS"}
@@ -182,56 +181,38 @@ def _open_to_all() -> Iterator[int]:
 
 
 def _nvidia() -> dict[str, Any]:
-    """The driver and all of its GPUs, as `orch up` finds them. An absent driver: none, quietly."""
+    """The driver and all of its GPUs, as `orch up` finds them, also if they are hidden from programs here."""
     version = re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", _read("/proc/driver/nvidia/version"))
-    found: dict[str, Any] = {"driver": version[1] if version else "", "gpus": [], "problem": ""}
-    if driver.is_there():
-        try:
-            told = _ask_driver()
-        except subprocess.TimeoutExpired:
-            return {**found, "problem": f"it has not told of its GPUs for {driver.ANSWER_S:g} s"}
-        found["driver"] = told.version or found["driver"]
-        found["gpus"] = [{"index": gpu.index, "name": gpu.name, "memory_mb": gpu.memory_mb} for gpu in told.gpus]
-        found["problem"] = told.problem
-    return found if found["gpus"] else {**found, "problem": _complaint() or found["problem"]}
-
-
-def _ask_driver() -> driver.Driver:
-    """All of its GPUs, also if they are hidden from programs here."""
-    env = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-    done = _run(driver.command(), env, driver.ANSWER_S)
-    return driver.read(done.stdout, done.returncode)
+    known = version[1] if version else ""
+    try:
+        done = _run(driver.command(), os.environ, driver.ANSWER_S)
+    except subprocess.TimeoutExpired:
+        return {"driver": known, "gpus": [], "problem": f"nvidia-smi has not answered for {driver.ANSWER_S:g} s"}
+    told = driver.read(done.stdout, done.stderr, done.returncode, "", None)
+    gpus = told.gpus if driver.is_there() else ()
+    return {
+        "driver": told.version or known,
+        "gpus": [{"index": gpu.index, "name": gpu.name, "memory_mb": gpu.memory_mb} for gpu in gpus],
+        "problem": told.problem,
+    }
 
 
 def _run(argv: Sequence[str], env: Mapping[str, str], limit_s: float) -> subprocess.CompletedProcess[str]:
     """Raises `subprocess.TimeoutExpired` and OSError, as `subprocess.run` does, which would wait on for what not even SIGKILL ends."""
+    pipe = subprocess.PIPE
     process = subprocess.Popen(
-        argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
+        argv, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, errors="replace", start_new_session=True
     )
     try:
         out, err = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)
         for stream in filter(None, (process.stdout, process.stderr)):
             stream.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(END_S)
         raise
     return subprocess.CompletedProcess(argv, process.returncode, out, err)
-
-
-def _complaint() -> str:
-    """What nvidia-smi says where there is no GPU to be found; empty if it finds nothing wrong, or is not there."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return ""
-    try:
-        done = _run([program], os.environ, COMPLAINT_S)
-    except subprocess.TimeoutExpired:
-        return f"nvidia-smi has not answered for {COMPLAINT_S:g} s"
-    except OSError as error:
-        return f"nvidia-smi: {error.strerror or error}"
-    return " ".join((done.stdout + done.stderr).split())[:300] if done.returncode else ""
 
 
 def main() -> int:
