@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import pickle
 from dataclasses import field
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -37,8 +37,28 @@ def test_it_is_a_dataclass() -> None:
     assert dataclasses.replace(quick, number=2) == Quick(2, ("a",))
     assert pickle.loads(pickle.dumps(quick)) == copy.deepcopy(quick) == quick
     assert quick.more is not Quick(1).more
-    with pytest.raises(TypeError, match="unexpected keyword"):
-        Quick(1, colour="red")  # type: ignore[call-arg]
+
+
+def test_wrong_arguments_are_refused() -> None:
+    make: Any = Quick
+    with pytest.raises(TypeError, match=r"Quick\(\) got an unexpected keyword argument 'colour'"):
+        make(1, colour="red")
+    with pytest.raises(TypeError, match=r"Quick\(\) got an unexpected keyword argument 'number'"):
+        make(1, number=2)
+    with pytest.raises(TypeError, match=r"Quick\(\) missing the argument 'number'"):
+        make(words=())
+    with pytest.raises(TypeError, match=r"Quick\(\) got 4 arguments; it takes number, words, more"):
+        make(1, (), {}, 4)
+
+
+def test_a_subclass_has_the_fields_of_its_base_first() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Quicker(Quick):
+        speed: float = 1.0
+
+    assert Quicker(1, speed=2.0) == Quicker(1, (), {}, 2.0)
+    assert [one.name for one in dataclasses.fields(Quicker)] == ["number", "words", "more", "speed"]
+    assert not hasattr(Quicker(1), "__dict__")
 
 
 def test_it_stays_as_it_is() -> None:
@@ -49,6 +69,9 @@ def test_it_stays_as_it_is() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError, match="cannot delete field 'number'"):
         del quick.number
     assert quick == Quick(1)
+    unmade: Any = object.__new__(Quick)
+    with pytest.raises(dataclasses.FrozenInstanceError):  # not even a field that has no value yet
+        unmade.number = 1
 
 
 def test_equal_ones_are_of_one_class_and_have_equal_values() -> None:
@@ -88,7 +111,19 @@ def test_others_are_the_standard_librarys() -> None:
     assert bare == Bare(2)
 
 
-def test_one_that_is_compared_in_its_own_way_is_refused() -> None:
+def test_what_it_cannot_make_is_refused() -> None:
+    with pytest.raises(TypeError, match="limit is no plain field"):
+
+        @dataclass(frozen=True, slots=True)
+        class Limited:
+            limit: ClassVar[int] = 1
+
+    with pytest.raises(ValueError, match=r"mutable default .* for field words"):
+
+        @dataclass(frozen=True, slots=True)
+        class Shared:
+            words: list[str] = []  # noqa: RUF012
+
     with pytest.raises(TypeError, match="some of its fields only"):
 
         @dataclass(frozen=True, slots=True)
