@@ -1,7 +1,7 @@
 """Seeing to it that nothing is left of a task: what it has left behind is swept, and what not even SIGKILL ends is told.
 
 A process in state D (uninterruptible sleep, as of one whose NFS server or GPU's driver does not answer) sees no signal until the kernel
-lets it go. Nobody can end it, and nobody may wait for it for ever.
+lets it go. Nobody can end it, and nobody may wait for it for ever: a task is given up after `OUTLIVED_S`, and its end is said once, then.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import field
 
+from ..clock import patience
 from ..records import dataclass
 from . import conditions, processes
 from .loop import Loop
@@ -21,9 +22,7 @@ GRACE_S = 1.0
 """How long what a task left behind may take to end after SIGTERM."""
 GIVE_UP_S = 5.0
 """How long after SIGKILL what a task left behind is waited for."""
-SAY_S = 5.0
-"""How long after its SIGKILL it is said that a task has not ended."""
-OUTLIVED_S = 60.0
+OUTLIVED_S = patience(60.0)
 """How long after its SIGKILL a task is given up. The kernel may take its time: hundreds of gigabytes of memory, eight GPUs."""
 
 
@@ -40,9 +39,8 @@ class _Leftovers:
 class Sweeper:
     """Ends what tasks that have ended left behind.
 
-    `tasks`: all that are not swept yet, by the pid of their first process; `templates` tells which other children of ours are none of
-    this; `note` is called with a line for the user; `forget` with the pid of a task of which nothing is left, and with what is
-    nevertheless, in words.
+    `tasks`: all that are not swept yet, by the pid of their first process. `templates()` gives the children of the agent that are no
+    task's. `forget(pid, left)` is called when nothing is left of a task; `left` names, in words, the processes that SIGKILL has not ended.
     """
 
     def __init__(
@@ -50,10 +48,9 @@ class Sweeper:
         loop: Loop,
         tasks: Mapping[int, object],
         templates: Callable[[], set[int]],
-        note: Callable[[str], None],
         forget: Callable[[int, str], None],
     ) -> None:
-        self._loop, self._tasks, self._templates, self._note, self._forget = loop, tasks, templates, note, forget
+        self._loop, self._tasks, self._templates, self._forget = loop, tasks, templates, forget
         self._killed: dict[int, object] = {}
         """The tasks that have been sent SIGKILL and have not ended, each with a mark of its own: a pid may come again."""
         self._ended: dict[int, _Leftovers] = {}
@@ -65,16 +62,11 @@ class Sweeper:
         """These are no task's, and have been killed as far as that is possible."""
         self._given_up.update(pids)
 
-    def await_end(self, pid: int, task: str) -> None:
+    def await_end(self, pid: int) -> None:
         """The task has been sent SIGKILL, and should have ended soon. Told again: the first time counts."""
         if pid not in self._killed:
             mark = self._killed[pid] = object()
-            self._loop.after(SAY_S, lambda: self._say(pid, task) if self._killed.get(pid) is mark else None)
             self._loop.after(OUTLIVED_S, lambda: self._give_up(pid) if self._killed.get(pid) is mark else None)
-
-    def _say(self, pid: int, task: str) -> None:
-        held = _describe(pid, {pid})
-        self._note(f"{task} has not ended {SAY_S:g} s after SIGKILL: {held}; it is given up after {OUTLIVED_S:g} s")
 
     def _give_up(self, pid: int) -> None:
         del self._killed[pid]

@@ -83,7 +83,7 @@ class TaskTable:
         self._oom = OomCounter()
         self._templates = Templates(loop, self._limits, self._end, self._imported, template)
         self._starter = Starter(loop, self._templates, self._limits, self._started, self._failed, self._waiting, self._note)
-        self._sweeper = Sweeper(loop, self._tasks, lambda: self._templates.pids, self._note, self._forget)
+        self._sweeper = Sweeper(loop, self._tasks, lambda: self._templates.pids, self._forget)
         self.run_id = ""
         self.root: Directory | None = None
         """What holds the output of all tasks; None until it is known."""
@@ -265,7 +265,7 @@ class TaskTable:
     def _kill(self, task: HostTask) -> None:
         processes.signal_group(task.pid, signal.SIGKILL)
         if not task.ended:
-            self._sweeper.await_end(task.pid, task.order.task)
+            self._sweeper.await_end(task.pid)
 
     def _end(self, pid: int, code: int) -> None:
         """A process of ours has ended: seen by ourselves, or by the template that forked it, or by both. `code`: -n for signal n."""
