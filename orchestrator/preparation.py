@@ -59,7 +59,7 @@ class Preparation:
         self.facts: dict[str, contract.Facts] = {}
         self._claims = GpuClaims(self.links)
         self._code: WorkingDirectory | None = None
-        self._likeness = ""
+        self._workdir: contract.WorkdirState | None = None
         self._given_up: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
 
     async def make_plan(self) -> Plan:
@@ -118,7 +118,7 @@ class Preparation:
             needed = spec.program.target if is_file else ""
             self._code = collect(spec.workdir, ways["ship"].limit_mb, runs=self._rundir.path.parent, needed=needed)
         if "shared" in ways:
-            self._likeness = likeness.describe(spec.workdir, spec.program).pack()
+            self._workdir = likeness.describe(spec.workdir, spec.program)
 
     async def _find_facts(self) -> None:
         """Reach all hosts and greet them. Raises `OrchError` with what keeps the run from starting, for all hosts at once."""
@@ -202,7 +202,7 @@ class Preparation:
             run_dir=str(self._rundir.path),
             template=template if preload else None,
             lost_after_s=host.lost_after_s,
-            compare=self._likeness if host.workdir.way == "shared" else "",
+            compare=self._workdir if host.workdir.way == "shared" else None,
             word=self._network.words[host.name],
             search_envs=plan.search_envs(spec),
             no_fit_under=named(spec.strategy).no_fit_under,

@@ -31,8 +31,7 @@ from .manifest import Code as Code
 from .manifest import CodeFile as CodeFile
 from .manifest import CodePart as CodePart
 from .manifest import CodeWanted as CodeWanted
-from .manifest import LikeHere as LikeHere
-from .manifest import Likeness as Likeness
+from .manifest import WorkdirState as WorkdirState
 from .naming import DATA_SERVICE as DATA_SERVICE
 from .naming import PREPARE as PREPARE
 from .naming import STACKS as STACKS
@@ -145,8 +144,8 @@ class Hello:
     """How long tasks may tidy up when the channel closes without a `Bye`."""
     lost_after_s: Seconds | None = None
     """Seconds of silence after which the controller counts as gone; None: its channel cannot break without a word."""
-    compare: str = ""
-    """What `cwd` must be like: a packed `Likeness`. Empty: nothing is compared."""
+    compare: WorkdirState | None = None
+    """What `cwd` must be like; None: nothing is compared."""
     word: str = ""
     """What to say to other hosts that try the first of the ports, until tasks start; empty: nobody will."""
     search_envs: tuple[Mapping[OsText, OsText], ...] = ({},)

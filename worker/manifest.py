@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import json
-import zlib
-from collections.abc import Sequence
-from dataclasses import astuple
-
-from .codec import ContractError, OsText, Size
+from .codec import OsText, Size
 from .records import dataclass
 
 
@@ -47,45 +41,17 @@ class CodeWanted:
 
 
 @dataclass(frozen=True, slots=True)
-class LikeHere:
-    """A file that a shared working directory is known by, as it is where orch runs.
+class WorkdirState:
+    """What a working directory is like on one machine."""
 
-    `path`: relative with ``/``, or absolute if it lies outside. `digest`: SHA-256 of its content in hex; empty: its size has to do.
-    A file with the same `inode`, `mtime_ns` and size is the same one on a shared disk, and need not be read.
-    `must`: a difference ends the start; otherwise it is only told.
-    """
-
-    path: str
-    size: int
-    digest: str
-    inode: int
-    mtime_ns: int
-    must: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Likeness:
-    """What a working directory must be like. `rest`: which files were left out for their number, in a sentence."""
-
-    files: tuple[LikeHere, ...] = ()
-    rest: str = ""
-
-    def pack(self) -> str:
-        """As a text, made once for all hosts: 5,000 dataclasses through `codec` would cost each of them 0.1 s here."""
-        rows = [self.rest, *(astuple(file) for file in self.files)]
-        return base64.b64encode(zlib.compress(json.dumps(rows, separators=(",", ":")).encode(), 1)).decode()
-
-    @classmethod
-    def unpack(cls, text: str) -> Likeness:
-        """Raises `ContractError` for what `pack` has not made."""
-        try:
-            rest, *rows = json.loads(zlib.decompress(base64.b64decode(text, validate=True)))
-            return cls(tuple(_like_here(row) for row in rows), rest)
-        except (TypeError, ValueError, RecursionError, zlib.error) as error:
-            raise ContractError(f"not a packed likeness: {error}") from None
-
-
-def _like_here(row: Sequence[object]) -> LikeHere:
-    if tuple(map(type, row)) != (str, int, str, int, int, bool):
-        raise ValueError(f"not a file: {row!r:.80}")
-    return LikeHere(*row)  # type: ignore[arg-type]
+    program: OsText = ""
+    """The program's file: relative to the directory, or absolute if it lies outside; empty: the program has no file there."""
+    digest: str = ""
+    """SHA-256 of that file, in hex; empty: there is none."""
+    inode: int = 0
+    mtime_ns: int = 0
+    """Of the program's file, or of the directory. Two machines that see the same of both have one disk."""
+    commit: str = ""
+    """What ``git rev-parse HEAD`` prints; empty: git does not know the directory."""
+    has_changes: bool = False
+    """Files that git tracks differ from the commit."""

@@ -147,12 +147,6 @@ def listed_by_git(root: Path) -> Iterator[str]:
             yield from (os.path.join(path, name) for name in listed_by_git(root / path))
 
 
-def tracked_by_git(root: Path) -> set[str]:
-    """Those of the files that are in git's index, or in a submodule's."""
-    argv = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--recurse-submodules"]
-    return {os.fsdecode(name) for name in subprocess.run(argv, capture_output=True, check=False).stdout.split(b"\0")}
-
-
 def _behind_link(root: Path, link: str, listed: Iterable[str]) -> Iterator[str]:
     """What a link to a directory shows. One that leads out of `root`, or to where it lies itself, shows nothing of ours."""
     target = os.path.relpath(os.path.realpath(root / link), os.path.realpath(root))

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -195,19 +194,18 @@ def test_a_shared_directory_is_compared(orch: Orch, bed: Bed, tmp_path: Path) ->
     """`bed.own` is a directory of which every host has another one."""
     for place in (bed.own, bed["hostA"].files, bed["hostB"].files):
         (place / "work").mkdir()
-        (place / "work/script.py").write_text("import helper\n")
-    (bed.own / "work/helper.py").write_text("")
-    (bed["hostA"].files / "work/helper.py").write_text("")
+        (place / "work/script.py").write_text("VALUE = 1\n")
+    (bed["hostB"].files / "work/script.py").write_text("VALUE = 2\n")
     try:
         done = up(orch, bed, "hostA,hostB", at=bed.own / "work", check=2)
-        assert f"host hostB: '{bed.own}/work' is not what it is where orch runs: helper.py is missing" in done.err
+        assert f"host hostB: '{bed.own}/work' is not what it is where orch runs: script.py is different; make it the same" in done.err
         assert "code: ship" in done.err
-        (bed["hostB"].files / "work/helper.py").write_text("VALUE = 2\n")
-        done = up(orch, bed, "hostA,hostB", at=bed.own / "work", check=2)
-        assert "helper.py is different" in done.err
+        assert "hostA" not in done.err
         up(orch, bed, "hostA,hostB", "--set", "backend.code=unchecked", at=bed.own / "work", check=0)
-        (bed["hostB"].files / "work/helper.py").write_text("")
-        up(orch, bed, "hostA,hostB", at=bed.own / "work", check=0)
+        (bed["hostB"].files / "work/script.py").write_text("VALUE = 1\n")
+        done = up(orch, bed, "hostA,hostB", at=bed.own / "work", check=0)
+        only = f"of '{bed.own}/work' only script.py could be compared with the directory where orch runs: git does not know it"
+        assert f"hosts hostA, hostB: {only}" in done.err
         done = up(orch, bed, "hostA", "--workdir", str(tmp_path / "nowhere"), check=2)
         assert "does not exist" in done.err
     finally:
@@ -215,49 +213,24 @@ def test_a_shared_directory_is_compared(orch: Orch, bed: Bed, tmp_path: Path) ->
             subprocess.run(["rm", "-rf", str(place / "work")], check=True)
 
 
-@pytest.fixture
-def everywhere(bed: Bed) -> Iterator[list[Path]]:
-    """The directory `bed.own`/work: the one here, hostA's and hostB's."""
-    places = [place / "work" for place in (bed.own, bed["hostA"].files, bed["hostB"].files)]
-    for place in places:
-        place.mkdir()
-    yield places
-    for place in places:
-        shutil.rmtree(place)
-
-
-def test_an_old_copy_of_anything_that_a_run_is_made_of_is_refused(orch: Orch, bed: Bed, everywhere: list[Path]) -> None:
-    """Not Python alone, nor the first 500 files: all of it, and for any program."""
-    for place in everywhere:
-        (place / "script.py").write_text("import z_last\nprint(z_last.WORD, open('config.yaml').read(), open('metrics.json').read())\n")
-        (place / "run.sh").write_text("#!/bin/sh\nexec cat config.yaml\n")
-        (place / "run.sh").chmod(0o755)
-        (place / "config.yaml").write_text("rate: new")
-        (place / "metrics.json").write_text("{}")
-        (place / "z_last.py").write_text("WORD = 'new'\n")
-        for number in range(507):
-            (place / f"module_{number}.py").write_text("")
-    here, old, _ = everywhere
-    (old / "z_last.py").write_text("WORD = 'old'\n")
-    (old / "config.yaml").write_text("rate: old")
-    done = up(orch, bed, "hostA,hostB", at=here, check=2)
-    assert f"host hostA: '{here}' is not what it is where orch runs: config.yaml, z_last.py are different; make it the same" in done.err
-    assert "hostB" not in done.err
-    (old / "z_last.py").write_text("WORD = 'new'\n")
-    ssh = f"backend.ssh={json.dumps(bed.ssh)}"
-    command = ("up", "--no-python", str(here / "run.sh"), "-H", "hostA,hostB", "--workdir", str(here), "--set", ssh)
-    assert "config.yaml is different" in orch(*command, check=2).err
-    (old / "config.yaml").write_text("rate: new")
-    (old / "run.sh").write_text("#!/bin/sh\nexec cat config.yaml;\n")
-    assert "run.sh is different" in orch(*command, check=2).err
-    shutil.copy(here / "run.sh", old / "run.sh")
-    # What a run may have written on one host alone stops no other run.
-    (old / "metrics.json").write_text("[]")
-    for name in ("train.log", "model.h5", "checkpoint"):
-        (here / name).write_text("from an earlier run")
-    done = up(orch, bed, "hostA,hostB", at=here, check=0)
-    assert f"host hostA: metrics.json is different in '{here}', where orch runs it is otherwise" in done.err
-    assert "compared by size" not in done.err
+def test_the_commits_of_a_shared_directory_are_compared(orch: Orch, bed: Bed) -> None:
+    old, new = (place / "work" for place in (bed["hostA"].files, bed.own))
+    git = ("git", "-c", "user.name=a", "-c", "user.email=a", "-C", str(new))
+    try:
+        new.mkdir()
+        (new / "script.py").touch()
+        for words in (("init", "-q"), ("add", "."), ("commit", "-qm", "work")):
+            subprocess.run([*git, *words], check=True)
+        shutil.copytree(new, old)
+        up(orch, bed, "hostA", at=new, check=0)
+        (new / "helper.py").touch()
+        for words in (("add", "."), ("commit", "-qm", "more")):
+            subprocess.run([*git, *words], check=True)
+        done = up(orch, bed, "hostA", at=new, check=2)
+        assert f"'{new}' is not what it is where orch runs: its commit is " in done.err
+    finally:
+        for place in (old, new):
+            shutil.rmtree(place, ignore_errors=True)
 
 
 def test_what_is_wrong_on_several_hosts_is_said_once_and_names_all_of_them(orch: Orch, bed: Bed) -> None:

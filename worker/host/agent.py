@@ -23,7 +23,6 @@ from .claims import Claims
 from .code import CodeError, CodeStore
 from .doorbell import Doorbell
 from .interfaces import find_addresses, find_arrival
-from .likeness import compare
 from .link import Link
 from .loop import Loop
 from .probe import Prober
@@ -150,7 +149,9 @@ class Agent:
         # Only a task of a cluster needs a port.
         notes = programs.find_notes(hello.programs, hello.cwd) if hello.ports else []
         problems = programs.find_problems(hello.programs, hello.cwd, hello.search_envs)
-        if hello.compare and not problems:
+        if hello.compare is not None and not problems:
+            from .likeness import compare  # most agents have nothing to compare
+
             problems, differences = compare(hello.compare, hello.cwd)
             notes += differences
         sets_keras = False

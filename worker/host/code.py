@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import shutil
 import tempfile
 import time
 
 from ..contract import Code, CodeFile
+from ..workdir import digest_of
 from .arrive import KEPT_S, cache_directory, lock, remove_unheld
 
 
@@ -137,15 +137,6 @@ class CodeStore:
             with contextlib.suppress(OSError):
                 if path != self.path and os.stat(path).st_mtime < before:
                     remove_unheld(path)
-
-
-def digest_of(path: str) -> str:
-    """SHA-256 of a file's content, in hex. Raises `OSError`."""
-    found = hashlib.sha256()
-    with open(path, "rb") as file:
-        while data := file.read(1 << 20):
-            found.update(data)
-    return found.hexdigest()
 
 
 def _private(path: str, flags: int) -> int:

@@ -1,54 +1,41 @@
-"""A working directory that should be the one where orch runs: looked at file by file, and read only where that is in doubt."""
+"""A working directory that should be the one where orch runs: what is wrong with it, in sentences."""
 
 from __future__ import annotations
 
-import os
-import time
+from ..contract import WorkdirState
+from ..workdir import look
 
-from ..contract import LikeHere, Likeness, few
-from .code import digest_of
-
-READING_S = 10.0
-"""For how long files are read; the controller hears nothing meanwhile. What is left then is compared by size."""
 REMEDY = "make it the same, or write backend: {code: ship}"
 
 
-def compare(packed: str, cwd: str) -> tuple[list[str], list[str]]:
-    """What is not as it must be in `cwd`, and what is odd there: sentences. `packed`: a `Likeness`."""
-    wanted = Likeness.unpack(packed)
-    until = time.monotonic() + READING_S
-    found: dict[str, list[LikeHere]] = {}
-    for file in wanted.files:
-        found.setdefault(_compare(file, cwd, is_late=time.monotonic() > until), []).append(file)
-    if len(found.get("same", ())) == len(wanted.files):  # one disk: the files that were left out are on it, too
+def compare(there: WorkdirState, cwd: str) -> tuple[list[str], list[str]]:
+    """Compare `cwd` with `there`, the directory where orch runs.
+
+    Returns the problems, which end the start, and the notes: each at most one sentence.
+    """
+    here = look(cwd, there.program)
+    if (here.inode, here.mtime_ns) == (there.inode, there.mtime_ns) and here.digest == there.digest:
+        return [], []  # one disk
+    what = _difference(there, here)
+    if what:
+        return [f"{cwd!r} is not what it is where orch runs: {what}; {REMEDY}"], []
+    knows = bool(here.commit and there.commit)
+    if knows and not here.has_changes:
         return [], []
-    must = {what: [file.path for file in found.get(what, ()) if file.must] for what in ("missing", "different")}
-    may = {what: [file.path for file in found.get(what, ()) if not file.must] for what in ("missing", "different")}
-    problems, notes = [], []
-    if any(must.values()):
-        problems.append(f"{cwd!r} is not what it is where orch runs: {_told(must)}; {REMEDY}")
-    if any(may.values()):
-        notes.append(f"{_told(may)} in {cwd!r}, where orch runs it is otherwise; no code, and git does not track it, so the run goes on")
-    if "of the same size" in found:
-        notes.append(f"compared by size alone in {cwd!r}: {few([file.path for file in found['of the same size']])}")
-    return problems, notes + ([wanted.rest] if wanted.rest else [])
+    why = "it has changes that are not committed" if knows else "git does not know it"
+    compared = [name for name in (there.program, "the commit" if knows else "") if name]
+    if not compared:
+        return [], [f"{cwd!r} was not compared with the directory where orch runs: {why}"]
+    return [], [f"of {cwd!r} only {' and '.join(compared)} could be compared with the directory where orch runs: {why}"]
 
 
-def _compare(file: LikeHere, cwd: str, *, is_late: bool) -> str:
-    """``same``: it is the very file; ``like``: another one with its content."""
-    path = os.path.join(cwd, file.path)
-    try:
-        found = os.stat(path)
-        if found.st_size != file.size:
-            return "different"
-        if (found.st_ino, found.st_mtime_ns) == (file.inode, file.mtime_ns):
-            return "same"
-        if is_late or not file.digest:
-            return "of the same size"
-        return "like" if digest_of(path) == file.digest else "different"
-    except OSError:
-        return "missing"
-
-
-def _told(names: dict[str, list[str]]) -> str:
-    return "; ".join(f"{few(some)} {'is' if len(some) == 1 else 'are'} {what}" for what, some in names.items() if some)
+def _difference(there: WorkdirState, here: WorkdirState) -> str:
+    if here.digest != there.digest:
+        return f"{there.program} is {'different' if here.digest else 'missing'}"
+    if not (here.commit and there.commit):
+        return ""
+    if here.commit != there.commit:
+        return f"its commit is {here.commit[:10]} and not {there.commit[:10]}"
+    if here.has_changes == there.has_changes:
+        return ""
+    return "it has changes that are not committed" if here.has_changes else "it lacks the changes that are not committed there"

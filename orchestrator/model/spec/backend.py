@@ -82,7 +82,7 @@ class SshSettings(BackendSpec):
     )
     code: Literal["shared", "ship", "unchecked"] = setting(
         "shared",
-        "How hosts get the working directory. shared: each host has the directory, and orch compares the files; ship: "
+        "How hosts get the working directory. shared: each host has the directory, and orch compares the program and the commit; ship: "
         "orch copies the directory, without files that git ignores; unchecked: as shared, and orch compares nothing.",
         label="the ways",
     )
