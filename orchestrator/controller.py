@@ -26,7 +26,6 @@ if __name__ == "__main__":
 
     controller.main()
 
-import argparse
 import asyncio
 import contextlib
 import json
@@ -39,6 +38,7 @@ from typing import NoReturn, Protocol
 from worker.clock import now
 from worker.records import dataclass
 
+from . import end_process
 from .backends import load
 from .errors import BROKEN, OrchError, UsageError
 from .model import events
@@ -187,6 +187,8 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
     """Run the run in the directory that the arguments name, and exit with its code."""
     hold_signals()
     watch_children_without_threads()
+    import argparse  # an attached `orch up` has no use for it
+
     parser = argparse.ArgumentParser(prog="python -m orchestrator.controller", description="Run the run in RUN_DIR, as its spec.yaml says.")
     parser.add_argument("run_dir", metavar="RUN_DIR")
     parser.add_argument("--lock", type=int, metavar="FD", help="a descriptor by which whoever started this holds the lock of the run")
@@ -208,7 +210,7 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
     except OrchError as error:
         _say(f"error: {error}")
         code = error.exit_code
-    sys.exit(code)
+    end_process(code)
 
 
 def _refuse_again(rundir: RunDir) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -52,7 +51,7 @@ def _draw(home: Path, name: str) -> RunDir:
 
 def _new_id(name: str) -> str:
     # A run is also found by its id in the environment of its processes, on hosts that many runs share.
-    return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
+    return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(4).hex()}"
 
 
 def cannot_keep(run: RunDir, error: OSError) -> OrchError:

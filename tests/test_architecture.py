@@ -40,7 +40,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "orchestrator.__main__": ("orchestrator.cli",),
     "orchestrator.cli": (
         "orchestrator.__version__",
-        "orchestrator.import_own_worker",
+        *("orchestrator.end_process", "orchestrator.import_own_worker"),
         "orchestrator.controller",
         "orchestrator.starting",
         "orchestrator.sources",
@@ -50,7 +50,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
         *PLACES,
     ),
     "orchestrator.controller": (
-        "orchestrator.import_own_worker",
+        *("orchestrator.end_process", "orchestrator.import_own_worker"),
         *("orchestrator.controller", "orchestrator.requests", "orchestrator.signals", "orchestrator.starting", "orchestrator.supervisor"),
         *PLACES,
     ),
@@ -419,7 +419,7 @@ import sys, json
 sys.argv[0] = "orch"
 try:
     from orchestrator.cli import main
-    main()
+    main(sys.argv[1:])
 except SystemExit as end:
     code = end.code or 0
 sys.stdout.flush()

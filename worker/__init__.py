@@ -16,13 +16,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .task.context import Context, context
-
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Sequence
 
+    from .task.context import Context as Context
+
 __all__ = ["Context", "assign", "context", "distribute", "files", "replicate", "report", "serve", "split", "strategy"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "Context":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .task.context import Context
+
+    return Context
+
+
+def context() -> Context:
+    """Who this task is. In a script run by hand: a lone chief, or what a pasted TF_CONFIG says.
+
+    Raises ValueError if TF_CONFIG, or a variable that orch sets, is not valid; the message says what is wrong.
+    """
+    from .task import context as module
+
+    return module.context()
 
 
 def strategy() -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
+import os
 from collections.abc import Mapping
 
 from worker.contract import Facts, Target, Tried, Try
@@ -19,7 +19,7 @@ class Network:
     def __init__(self, hosts: Mapping[str, Host]) -> None:
         self._hosts = hosts
         self._awaited: set[str] = set()
-        self.words = {name: secrets.token_hex(8) if len(hosts) > 1 else "" for name in hosts}
+        self.words = {name: os.urandom(8).hex() if len(hosts) > 1 else "" for name in hosts}
         """What each host says to those that try it; empty where nobody does."""
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Iterable
 
 from ..model.spec import ClusterSpec
@@ -40,6 +39,8 @@ async def _reach_one(
             else:
                 greet(link)
                 return link.host.name, None
+        import random  # wanted only now
+
         await asyncio.sleep(wait_s * random.uniform(0.5, 1.5))  # all that were refused together must not come back together
         wait_s *= 2
     raise AssertionError("the last try returns")

@@ -6,6 +6,7 @@ A subcommand's module is imported only when that subcommand is wanted, so that `
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 import signal
@@ -14,7 +15,7 @@ from typing import Any
 
 import click
 
-from .. import __version__, import_own_worker
+from .. import __version__, end_process, import_own_worker
 
 import_own_worker()
 
@@ -41,6 +42,8 @@ SETTINGS = {
     "max_content_width": 110,
     "token_normalize_func": lambda word: word.replace("_", "-"),  # --start_timeout is --start-timeout
 }
+COLLECTED_AFTER = 50_000
+"""How many new objects the garbage collector waits for. An import makes thousands, and none of them is garbage."""
 
 
 class Commands(click.Group):
@@ -58,7 +61,10 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            code = super().invoke(ctx)
+            if sys.stdout is not None:
+                sys.stdout.flush()
+            return code
         except BrokenPipeError:
             # Whoever read our output has seen enough. Python would complain once more when it closes stdout.
             sys.stdout = None
@@ -93,7 +99,11 @@ def orch() -> None:
 
 
 def main(args: list[str] | None = None) -> None:
-    """Run the command line and exit with a code of the table in docs/exit-codes.md."""
+    """Run the command line and exit with a code of the table in docs/exit-codes.md. `args`: in place of this process's own, which is then
+    nobody else's and ends at once.
+    """
+    if args is None:
+        gc.set_threshold(COLLECTED_AFTER)
     _open_missing_streams()
     try:
         code = orch.main(args, prog_name="orch", standalone_mode=False)
@@ -110,6 +120,8 @@ def main(args: list[str] | None = None) -> None:
             click.echo(f"Error: {error}", err=True)
         sys.stdout = None
         code = BROKEN
+    if args is None:
+        end_process(_as_code(code))
     sys.exit(_as_code(code))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from pathlib import Path
 
 from ..errors import OrchError, UsageError
@@ -103,6 +102,8 @@ def _remove_empty(run: RunDir) -> None:
 def discard(run: RunDir) -> None:
     """Remove the directory of a run of which nothing was started, and what was only made for it."""
     run.lock.release()
+    import shutil  # a slow import, for runs that are refused
+
     shutil.rmtree(run.path, ignore_errors=True)
     _remove_empty(run)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -18,21 +17,20 @@ from typing import TYPE_CHECKING, Any
 from .. import clock, contract
 from ..cores import count_cores
 from ..directory import Directory
-from . import driver, look, ports, processes, programs, scratch
+from . import driver, look, ports, processes, programs
 from .claims import Claims
-from .code import CodeError, CodeStore
-from .doorbell import Doorbell
-from .interfaces import find_addresses, find_arrival
 from .link import Link
 from .loop import Loop
 from .probe import Prober
 from .relay import Relay
 from .tasks import TaskTable
-from .trials import Trials
 from .warm import place
 from .warm.arrival import Arrival
 
+# Some modules are imported where they are used: a host that is reached over no network has no use for them, and would wait.
 if TYPE_CHECKING:
+    from .code import CodeStore
+    from .doorbell import Doorbell
     from .question import Question
 
 LOOK_S = 1.0
@@ -112,6 +110,8 @@ class Agent:
         elif isinstance(order, contract.Ack):
             self._relay.acknowledge(order.size)
         elif isinstance(order, contract.Try):
+            from .trials import Trials
+
             Trials(self._loop, order.targets, lambda results: self._link.send(contract.Tried(results)))
         elif isinstance(order, contract.Code):
             self._expect_code(order)
@@ -123,6 +123,8 @@ class Agent:
             self._leave(grace_s=0.0)
 
     def _expect_code(self, code: contract.Code) -> None:
+        from .code import CodeError, CodeStore
+
         self._code = CodeStore()
         try:
             self._link.send(contract.CodeWanted(self._code.expect(code)))
@@ -130,6 +132,8 @@ class Agent:
             self._link.send(contract.CodeWanted((), str(error)))
 
     def _take_code(self, part: contract.CodePart, data: bytes) -> None:
+        from .code import CodeError
+
         try:
             if self._code is not None and not self._code_trouble:
                 self._code.take(part.digest, data, last=part.last)
@@ -210,13 +214,15 @@ class Agent:
         """
         trouble = self._code_trouble
         if self._code is not None and not trouble:
+            from .code import CodeError
+
             try:
                 hello = dataclasses.replace(hello, cwd=self._code.settle())
             except CodeError as error:
                 trouble = str(error)
         try:
             self._held = ports.hold(hello.ports, hello.port_range)
-            self._root = Directory(hello.shared_dir or scratch.make())
+            self._root = Directory(hello.shared_dir or _make_directory())
         except (ports.PortsExhaustedError, OSError) as error:
             trouble = str(error)
         self._hello = hello
@@ -237,6 +243,9 @@ class Agent:
         """For a host that others have to reach."""
         if not hello.word:
             return {}
+        from .doorbell import Doorbell
+        from .interfaces import find_addresses, find_arrival
+
         if self._held:
             self._door = Doorbell(self._loop, self._held[0].getsockname()[1], hello.word)
         return {"addresses": find_addresses(), "arrived_at": find_arrival()}
@@ -284,8 +293,17 @@ class Agent:
             sock.close()
         if self._root is not None:
             if self._hello is not None and self._hello.shared_dir is None:
+                import shutil
+
                 shutil.rmtree(self._root.path, ignore_errors=True)
             self._root.close()
+
+
+def _make_directory() -> str:
+    """A directory of our own, where the run directory is not seen. Raises OSError."""
+    from . import scratch
+
+    return scratch.make()
 
 
 def main() -> int:

@@ -13,7 +13,6 @@ import fcntl
 import json
 import os
 import stat
-import tempfile
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -101,6 +100,8 @@ def _holders_of(text: bytes) -> Iterator[GpuHolder]:
 
 
 def _directory() -> str:
+    import tempfile  # wanted on hosts with GPUs only
+
     return os.path.join(tempfile.gettempdir(), f"orch-gpus-{os.geteuid()}")
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import glob
 import os
-import platform
 import re
+import sys
 from collections.abc import Iterable, Mapping
 
 from .import_path import import_path
@@ -22,7 +22,7 @@ def free_bytes(path: str) -> int | None:
 
 def python_version() -> str:
     """Such as ``3.11.7``."""
-    return platform.python_version()
+    return sys.version.split()[0]
 
 
 def find_tensorflow(envs: Iterable[Mapping[str, str]], cwd: str) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 
 
 def keep_in_memory(data: bytes) -> int:
@@ -11,6 +10,8 @@ def keep_in_memory(data: bytes) -> int:
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("orch-order")
     else:
+        import tempfile  # a slow import, for few
+
         with tempfile.TemporaryFile(prefix="orch-") as file:
             fd = os.dup(file.fileno())
     try:

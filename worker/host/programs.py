@@ -6,7 +6,6 @@ import ast
 import glob
 import os
 import re
-import shutil
 import stat
 import sys
 import zipimport
@@ -248,6 +247,8 @@ def _check_command(target: str, cwd: str, envs: Sequence[Mapping[str, str]]) -> 
             return None
         what = "is not executable" if os.path.isfile(path) else "does not exist"
         return f"the command {target!r} {what} in {cwd!r}"
+    import shutil  # wanted only now
+
     # As `os.execvpe` will look for it in the task.
     texts = [env.get("PATH", os.environ.get("PATH", os.defpath)) for env in envs]
     if any(shutil.which(os.path.join(cwd, entry, target)) for text in texts for entry in text.split(os.pathsep)):

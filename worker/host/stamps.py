@@ -8,14 +8,12 @@ The stamp is taken after the success, so that the files that the command makes a
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import time
 
 from ..contract import TaskOrder
 from ..listing import matching
-from .arrive import cache_directory
 
 
 class NotThereError(Exception):
@@ -57,6 +55,10 @@ def keep(order: TaskOrder) -> str:
 
 def _path(order: TaskOrder) -> str:
     """Where the order's stamp is kept. Raises `OSError` if this user has no cache here."""
+    import hashlib  # slow imports, for few runs
+
+    from .arrive import cache_directory
+
     if (cache := cache_directory()) is None:
         raise OSError("there is no directory for the user's cache that is the user's alone")
     words = [os.uname().nodename, os.path.realpath(order.cwd), order.program.target, *order.program.args, *(order.once_for or ())]

@@ -5,24 +5,21 @@ The package is loaded under a private name, from wherever this file lies, so tha
 installed and nothing there called ``worker`` can be taken for ours.
 """
 
+import gc
 import importlib
-import importlib.util
 import os
 import sys
 
 
 def load(name: str = "_orch_worker") -> None:
-    """Import the package around this file as `name`."""
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    spec = importlib.util.spec_from_file_location(name, os.path.join(root, "__init__.py"), submodule_search_locations=[root])
-    if spec is None or spec.loader is None:
-        raise ImportError(f"no worker package in {root}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
+    """Give the package around this file that name. Its ``__init__``, which is for the users' scripts, is not run."""
+    package = type(sys)(name)
+    package.__path__ = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
+    sys.modules[name] = package
 
 
 if __name__ == "__main__":
+    gc.set_threshold(50_000)  # an import makes thousands of objects, and none of them is garbage
     load()
     code = importlib.import_module(f"_orch_worker.host.{sys.argv[1] if len(sys.argv) > 1 else 'agent'}").main()
     sys.stderr.flush()
