@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from worker.contract import TaskId
 from worker.host import environment
@@ -23,11 +25,17 @@ from ..model.spec import ClusterSpec
 from ..model.spec.parse import to_document
 from .failures import ClusterLost
 from .measuring import measured
+from .network import Network
 from .session import Line, Session
+
+if TYPE_CHECKING:
+    from .tasks import Task
 
 MOST_IDLE = 4
 """How many beds are kept that no test uses; the one that was used longest ago goes first."""
 START_S = 120.0
+ANSWER_S = 10.0
+"""How long a resident may take to answer."""
 _PER_TEST = ("PYTEST_CURRENT_TEST",)
 """Changes with every test, and is sent with every fork."""
 
@@ -46,6 +54,11 @@ class Bed:
         """The way to each task's resident."""
         self.residents: dict[str, int] = {}
         """Their pids."""
+        self._answers: dict[str, deque[dict[str, Any] | None]] = {name: deque() for name in self.names}
+        self.tasks: dict[str, Task] = {}
+        """Those of the cluster that uses this run; they are told when their processes end."""
+        self.network: Network | None = None
+        """The network between the tasks, if it can be cut."""
         self.numbers = 0
         self.is_used = True
         self.parked: Any = None
@@ -62,11 +75,35 @@ class Bed:
                 door = self.session.greetings.pop((self.run.run_id, name, 0), None)
                 if door is not None:
                     self.doors[name] = door
+                    door.hear = lambda message, name=name: self._hear(name, message)  # type: ignore[misc]
                     self.residents[name] = self.session.pids.pop((self.run.run_id, name, 0))
             if not self.run.is_running:
                 raise ClusterLost(f"the cluster could not be started\n{self.run.wait().report}")
             if time.monotonic() > until:
                 raise ClusterLost(f"the cluster has not started after {START_S:g} s: {self.run.stop(now=True).report}")
+
+    def ask(self, name: str, what: dict[str, Any]) -> dict[str, Any]:
+        """What the resident of a task answers. Raises `ClusterLost` if it does not."""
+        self.doors[name].send(what)
+        until = time.monotonic() + ANSWER_S
+        while not self._answers[name]:
+            if time.monotonic() > until:
+                raise ClusterLost(f"{name} does not answer")
+            self.session.pump(0.05)
+        answer = self._answers[name].popleft()
+        if answer is None:
+            raise ClusterLost(f"{name} has ended")
+        return answer
+
+    def _hear(self, name: str, message: dict[str, Any] | None) -> None:
+        """A resident has said something, or (None) has ended."""
+        if message is not None and "ended" not in message:
+            self._answers[name].append(message)
+            return
+        if message is None:
+            self._answers[name].append(None)
+        if name in self.tasks:
+            self.tasks[name].end(-signal.SIGKILL if message is None else message["code"])
 
     @property
     def is_whole(self) -> bool:
@@ -84,12 +121,13 @@ class Beds:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._beds: list[Bed] = []
+        self._specs: dict[str, tuple[ClusterSpec, Any]] = {}
         session.on_end.append(self.stop)
 
-    def take(self, keywords: Mapping[str, Any], env: Mapping[str, str], *, reuse: bool | str) -> Bed:
+    def take(self, keywords: Mapping[str, Any], env: Mapping[str, str], *, reuse: bool | str, partitions: bool = False) -> Bed:
         """A bed that nobody uses, and that fits; if there is none, a new one. `env`: the environment of the test's process."""
-        spec = _spec(keywords, str(self._session.path))
-        key = _key(spec, env)
+        spec, document = self._read(keywords)
+        key = json.dumps([document, sorted(environment.frozen({**env, **spec.env}, ("tensorflow",))), partitions])
         with self._session.mutex:
             for bed in list(self._beds):
                 if not bed.is_used and not bed.is_whole:
@@ -107,10 +145,20 @@ class Beds:
             self._beds.append(bed)
         try:
             bed.await_residents()
+            bed.network = Network(bed) if partitions else None
         except BaseException:
             self._discard(bed)
             raise
         return bed
+
+    def _read(self, keywords: Mapping[str, Any]) -> tuple[ClusterSpec, Any]:
+        """The spec that the keywords mean, and the spec as data. Most tests of a suite want a cluster that another test has had."""
+        level = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")
+        given = repr((keywords, level, os.getcwd()))
+        if given not in self._specs:
+            spec = _spec(keywords, level, str(self._session.path))
+            self._specs[given] = spec, to_document(spec)
+        return self._specs[given]
 
     def give_back(self, bed: Bed) -> None:
         """It is used no longer."""
@@ -151,14 +199,9 @@ def _preload(spec: ClusterSpec) -> list[str]:
     ]
 
 
-def _spec(keywords: Mapping[str, Any], workdir: str) -> ClusterSpec:
+def _spec(keywords: Mapping[str, Any], level: str, workdir: str) -> ClusterSpec:
     given = dict(keywords)
-    env = {"TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"), **(given.pop("env", None) or {})}
+    env = {"TF_CPP_MIN_LOG_LEVEL": level, **(given.pop("env", None) or {})}
     script = os.path.abspath(resident.__file__)
     ours = {"env": env, "python": sys.executable, "script": script, "workdir": workdir}  # each fork goes to the test's own directory
     return read_spec(None, {"preload": ["tensorflow"], "name": "test", **given, **ours})
-
-
-def _key(spec: ClusterSpec, env: Mapping[str, str]) -> str:
-    frozen = sorted(environment.frozen({**env, **spec.env}, ("tensorflow",)))
-    return json.dumps([to_document(spec), frozen])

@@ -19,6 +19,7 @@ from .beds import Bed, beds_of
 from .failures import ClusterLost, TimedOut
 from .jobs import LOOK_S, Job, describe_exit, refuse_busy
 from .measuring import unmeasured
+from .network import Network
 from .parcels import pack
 from .session import Session
 from .tasks import DYING_S, Task, read
@@ -46,6 +47,7 @@ def cluster(
     grace: float = GRACE_S,
     reuse: bool | str = False,
     in_process: str | None = None,
+    partitions: bool = False,
     **settings: Any,
 ) -> Cluster:
     """A real cluster on this machine, for a ``with`` statement.
@@ -55,6 +57,8 @@ def cluster(
     in other tasks after it has failed in one. `reuse`: leave the processes running for the next cluster with the same settings, with
     all that their functions have left behind; without, each cluster has fresh processes. `in_process`: the task, such as ``"chief"`` or
     ``"worker-0"``, that is the test's own process: what is started there runs when the job is waited for, where any debugger works.
+    `partitions`: give each task a network namespace of its own, so that `Cluster.partition` can cut the network between two of them; this
+    takes Linux, iproute2 and root, and the tasks then reach each other and nothing else.
 
     Raises `SpecError` for settings that are wrong, at once; entering it raises `ClusterLost` if it cannot be started.
     """
@@ -69,15 +73,21 @@ def cluster(
         "cpus": cpus,
         "env": env,
     }
-    return Cluster({name: value for name, value in keywords.items() if value is not None}, timeout, grace, reuse, in_process or "")
+    return Cluster(
+        {name: value for name, value in keywords.items() if value is not None}, timeout, grace, reuse, in_process or "", partitions
+    )
 
 
 class Cluster:
     """What `cluster` gives. `session`, `bed`: what it stands on."""
 
-    def __init__(self, keywords: Mapping[str, Any], timeout_s: float, grace_s: float, reuse: bool | str, in_process: str = "") -> None:
+    def __init__(
+        self, keywords: Mapping[str, Any], timeout_s: float, grace_s: float, reuse: bool | str, in_process: str, partitions: bool
+    ) -> None:
+        if in_process and partitions:
+            raise UsageError("in_process= and partitions= exclude each other: the test's own process stays on the network of the machine")
         self.session = Session.get()
-        self._keywords, self._reuse = keywords, reuse
+        self._keywords, self._reuse, self._partitions = keywords, reuse, partitions
         self.timeout_s, self.grace_s = timeout_s, grace_s
         self.tasks: dict[str, Task] = {}
         """By name, in TensorFlow's order: ``chief-0``, ``worker-0``, ``worker-1``, …"""
@@ -108,7 +118,7 @@ class Cluster:
         if self._bed is not None:
             raise UsageError("this cluster runs already")
         self.session.recent.append(self)
-        self._bed = beds_of(self.session).take(self._keywords, unmeasured(os.environ), reuse=self._reuse)
+        self._bed = beds_of(self.session).take(self._keywords, unmeasured(os.environ), reuse=self._reuse, partitions=self._partitions)
         try:
             parked, self._bed.parked = self._bed.parked, None
             parked_for, self._bed.parked_for = self._bed.parked_for, False
@@ -132,37 +142,19 @@ class Cluster:
             raise
 
     def _adopt(self, tasks: dict[str, Task]) -> None:
-        self.tasks = tasks
-        for name, task in tasks.items():
+        self.tasks = self.bed.tasks = tasks
+        for task in tasks.values():
             task._cluster = self
-            self.bed.doors[name].hear = lambda message, task=task: self._hear_resident(task, message)  # type: ignore[misc]
 
     def _be_task(self, task: Task) -> None:
         """Be this task, as far as a process can that was not started as it."""
         from . import here
 
-        told = self._ask(task, "tell")["environment"]
+        told = self.bed.ask(task.name, {"do": "tell"})["environment"]
         self._own_env = {name: value for name, value in told.items() if self.bed.base.get(name) != value and name != "XDG_RUNTIME_DIR"}
         self._own_env["ORCH_LOG_DIR"] = str(self.session.path)
         here.check(task.name, self._own_env)
         task.pid = os.getpid()
-
-    def _ask(self, task: Task, what: str) -> dict[str, Any]:
-        """What the resident of a task answers."""
-        door = self.bed.doors[task.name]
-        answers: list[dict[str, Any] | None] = []
-        usual, door.hear = door.hear, answers.append
-        door.send({"do": what})
-        until = time.monotonic() + DYING_S
-        while not answers:
-            if time.monotonic() > until:
-                raise ClusterLost(f"{task.name} does not answer")
-            self.session.pump(LOOK_S)
-        door.hear = usual
-        answer = answers[0]
-        if answer is None:
-            raise ClusterLost(f"{task.name} has ended")
-        return answer
 
     def close(self) -> None:
         """What leaving the ``with`` block does: its processes end, or wait for the next test with `reuse`."""
@@ -170,6 +162,8 @@ class Cluster:
             return
         self.look()
         bed = self._bed
+        if bed.network is not None and bed.is_whole:
+            bed.network.mend()
         if self._own_env:
             from . import here
 
@@ -218,12 +212,6 @@ class Cluster:
                 if time.monotonic() > until:
                     raise ClusterLost(f"{', '.join(waiting)} did not come up within {self.timeout_s:g} s")
                 self.session.pump(LOOK_S)
-
-    def _hear_resident(self, task: Task, message: dict[str, Any] | None) -> None:
-        if message is None:
-            task.end(0, -signal.SIGKILL)
-        elif "ended" in message:
-            task.end(message["ended"], message["code"])
 
     def look(self, wait_s: float = 0.0) -> None:
         """Hear what the tasks say, print what they have written."""
@@ -318,6 +306,27 @@ class Cluster:
             if task.is_alive:
                 task.kill()
         self.fork([task.name for task in chosen])
+
+    def partition(self, one: str, other: str) -> None:
+        """Cut the network between two tasks of a cluster with ``partitions=True``: all that one sends to the other is lost.
+
+        Neither is told: connections stay open and go silent, and a new connection is waited for. The network stays cut, also for a task
+        that is restarted, until `heal` or the end of the cluster.
+        """
+        network, names = self._network(), [self[name].name for name in (one, other)]
+        if one == other:
+            raise UsageError(f"partition needs two tasks, not {one!r} twice")
+        network.cut(*names)
+
+    def heal(self, *names: str) -> None:
+        """Take back `partition` between these tasks, or between all. TCP sends again what was lost, after a pause that has grown with
+        the time of the partition: about as long as that was."""
+        self._network().mend(*[self[name].name for name in names])
+
+    def _network(self) -> Network:
+        if self.bed.network is None:
+            raise UsageError("the tasks share the network of this machine; cluster(partitions=True) gives each one of its own")
+        return self.bed.network
 
     def run_script(self, script: str | os.PathLike[str], /, *args: str | int | float, **settings: Any) -> ScriptRun:
         """Run a script to its end as `orch up` does, beside this cluster and in one like it. `settings`: those of `scripts.run_script`.

@@ -80,14 +80,15 @@ class Job:
     def is_done(self) -> bool:
         """The function has come to an end, whichever, in all tasks."""
         self._cluster.look()
-        return all(outcome.has_ended for outcome in self.tasks.values())
+        return not self._running()
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until the function has come to an end in all tasks, whichever end that is. False: not after `timeout` seconds, or not
         within the time of the call."""
         self._run_here()
         began = time.monotonic()
-        while not self.is_done:
+        self._cluster.look()
+        while self._running():
             left = self._left(timeout, began)
             if left <= 0:
                 return False
@@ -111,7 +112,8 @@ class Job:
         __tracebackhide__ = True
         self._run_here()
         began = time.monotonic()
-        while not self.is_done:
+        self._cluster.look()
+        while self._running():
             failed_at = min((outcome.at for outcome in self._failed()), default=None)
             if failed_at is not None and time.monotonic() >= failed_at + self._cluster.grace_s:
                 self._give_up()

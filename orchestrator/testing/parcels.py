@@ -20,6 +20,8 @@ from ..errors import UsageError
 HEAVY = ("tensorflow", "keras", "tf_keras")
 """A test that never imports these shall not wait for that, nor have its process changed by it."""
 
+_REWRITES = "AssertionRewritingHook"
+
 
 def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
     """The bytes of a call. Raises `UsageError` that names what cannot be sent."""
@@ -60,7 +62,7 @@ def _cloudpickle() -> Any:
 @contextlib.contextmanager
 def _by_value(cloudpickle: Any) -> Iterator[None]:
     """For as long as something is packed: what belongs to the tests goes by value."""
-    wanted = [module for module in list(sys.modules.values()) if _is_rewritten(module)]
+    wanted = _rewritten_modules()
     known = cloudpickle.list_registry_pickle_by_value()
     added = [module for module in wanted if module.__name__ not in known and sys.modules.get(module.__name__) is module]
     for module in added:
@@ -72,9 +74,16 @@ def _by_value(cloudpickle: Any) -> Iterator[None]:
             cloudpickle.unregister_pickle_by_value(module)
 
 
+def _rewritten_modules() -> list[ModuleType]:
+    """The modules of the tests whose asserts pytest has rewritten. pytest's finder of modules keeps a list of their names."""
+    names = [getattr(finder, "_rewritten_names", sys.modules) for finder in sys.meta_path if type(finder).__name__ == _REWRITES]
+    modules = [sys.modules[name] for name in {name for found in names for name in list(found)} if name in sys.modules]
+    return [module for module in modules if _is_rewritten(module)]
+
+
 def _is_rewritten(module: ModuleType) -> bool:
     loader = getattr(getattr(module, "__spec__", None), "loader", None)
-    return type(loader).__name__ == "AssertionRewritingHook" and not _is_installed(module)
+    return type(loader).__name__ == _REWRITES and not _is_installed(module)
 
 
 def _is_installed(module: ModuleType) -> bool:

@@ -58,7 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
         (EVERYWHERE, "the body of this test runs in every task of such a cluster: orch_everywhere(workers=2)"),
     ):
         config.addinivalue_line(
-            "markers", f"{name}(workers, ps, chief, evaluator, strategy, cpus, devices, env, timeout, reuse, ...): {what}"
+            "markers", f"{name}(workers, ps, chief, evaluator, strategy, cpus, devices, env, timeout, reuse, partitions, ...): {what}"
         )
 
 
@@ -147,7 +147,7 @@ def orch_run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Sc
     from .scripts import run_script
 
     marked = {**_marked(request.node), **getattr(request, "param", {})}
-    options = {name: value for name, value in marked.items() if name not in ("reuse", "grace", "in_process")}
+    options = {name: value for name, value in marked.items() if name not in ("reuse", "grace", "in_process", "partitions")}
     if request.config.option.orch_timeout is not None:
         options.setdefault("timeout", request.config.option.orch_timeout)
 

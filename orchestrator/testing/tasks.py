@@ -58,19 +58,24 @@ class Task:
     def logs(self) -> str:
         """What it has written in this cluster, stdout and stderr, in the order in which it was written."""
         self._cluster.look()
-        return "".join(read(directory / "output.log") for directory in self.directories)[self._forgotten[0] :]
+        return self._read_output()[self._forgotten[0] :]
+
+    def _read_output(self) -> str:
+        return "".join(read(directory / "output.log") for directory in self.directories)
 
     @property
     def reports(self) -> list[dict[str, Any]]:
         """The values that it gave to `worker.report`, oldest first."""
+        return self._read_reports()[self._forgotten[1] :]
+
+    def _read_reports(self) -> list[dict[str, Any]]:
         lines = "".join(read(directory / task_files.REPORTS) for directory in self.directories).splitlines()
         found = [json.loads(line) for line in lines if line.endswith("}")]
-        return [values for values in found if task_files.INPUT not in values][self._forgotten[1] :]
+        return [values for values in found if task_files.INPUT not in values]
 
     def forget(self) -> None:
         """What it has written until now was another test's."""
-        self._forgotten = (0, 0)
-        self._forgotten = (len(self.logs), len(self.reports))
+        self._forgotten = (len(self._read_output()), len(self._read_reports()))
 
     def send_signal(self, number: int) -> None:
         """Send a signal to its processes. Raises `UsageError` if it has none."""
@@ -136,8 +141,8 @@ class Task:
             job, self.job = self.job, None
             job.hear(self.name, message)
 
-    def end(self, pid: int, code: int) -> None:
-        """Its process has ended."""
+    def end(self, code: int) -> None:
+        """Its process has ended; `code` negative for a signal."""
         self.pid, self.exit = None, code
         if self.line is not None:
             for message in self.line.read() if self.line.is_open else ():  # what it said last
@@ -154,6 +159,8 @@ class Task:
             return
         path = self.directories[-1] / "output.log"
         try:
+            if os.stat(path).st_size == self._shown:
+                return
             with path.open("rb") as file:
                 file.seek(self._shown)
                 data = file.read()

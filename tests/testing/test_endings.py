@@ -30,7 +30,7 @@ def step(strategy):
 """
 
 HANGS = f"""{ALL_REDUCE}
-with cluster(workers=2) as c, cluster(workers=1, reuse=True) as other:
+with cluster(workers=2, partitions=os.geteuid() == 0) as c, cluster(workers=1, reuse=True) as other:
     c.run(step)
     print("there", flush=True)
     c.run(lambda: time.sleep(1000))
@@ -69,6 +69,7 @@ def test_nothing_survives_when_the_process_of_the_tests_is_killed(script: Callab
         finally:
             process.kill()
     assert_nothing_is_left_of(session)
+    assert not [name for name in os.listdir("/sys/class/net") if name.startswith("to-")]  # cables of `testing.network`
 
 
 TWO = f"""{ALL_REDUCE}

@@ -6,8 +6,8 @@ each fork of it is a fresh process of that task, in some milliseconds. The fork 
 collectives, Keras), with a directory of its own for what it leaves behind, and then runs functions (`calls`).
 
 A message is eight bytes, its length, and a dictionary as `pickle` has it. To the task: ``{"do": "fork", …}``, ``{"do": "signal",
-"number": …}``, ``{"do": "tell"}``; from it: ``{"ended": PID, "code": …}``, negative for a signal, and ``{"environment": …}``. When the
-connection closes, the task ends with 0.
+"number": …}``, ``{"do": "tell"}``, ``{"do": "network", …}``; from it: ``{"ended": PID, "code": …}``, negative for a signal, and the answers
+``{"environment": …}`` and ``{"problem": …}``. When the connection closes, the task ends with 0.
 """
 
 from __future__ import annotations
@@ -55,6 +55,14 @@ def fork_for_calls(order: dict[str, Any]) -> dict[str, Any]:
             _signal(child, told["number"])
         elif told["do"] == "tell":
             send(door, {"environment": dict(os.environ)})
+        elif told["do"] == "network":
+            from . import network
+
+            try:
+                order, problem = network.change(order, told), ""
+            except OSError as error:
+                problem = error.strerror or str(error)
+            send(door, {"problem": problem})
         elif told["do"] == "fork":
             child = os.fork()
             if child == 0:

@@ -1,0 +1,54 @@
+"""The network namespace of a resident and its forks, in a cluster whose network a test can cut (`orchestrator/testing/network.py`)."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_CLONE_NEWNET = 0x40000000
+"""`os.unshare` is there from Python 3.12 on."""
+
+
+def change(order: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
+    """Run the lines of ``told["lines"]`` as `ip` does, in the namespace of this process, and return the order of this task.
+
+    With ``told["addresses"]``, by task, this process enters a namespace of its own first; the order then says that each task of the cluster
+    is at its new address. Raises OSError with what is missing.
+    """
+    import subprocess
+
+    addresses = told.get("addresses")
+    if addresses is not None:
+        _leave_network()
+        order = _readdress(order, addresses)
+    lines = "".join(f"{line}\n" for line in told["lines"])
+    done = subprocess.run(["ip", "-batch", "-"], input=lines, capture_output=True, text=True)
+    if done.returncode:
+        raise OSError(f"ip: {' '.join(done.stderr.split())}")
+    return order
+
+
+def _leave_network() -> None:
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWNET):
+        number = ctypes.get_errno()
+        raise OSError(number, f"a new network namespace: {os.strerror(number)}")
+
+
+def _readdress(order: dict[str, Any], addresses: dict[str, str]) -> dict[str, Any]:
+    import json
+
+    env = os.environ
+    env["MASTER_ADDR"] = next(iter(addresses.values()))
+    env["no_grpc_proxy"] = ",".join(filter(None, [env.get("no_grpc_proxy"), *addresses.values()]))
+    if order["tf_config"] is None:
+        return order
+    config = json.loads(order["tf_config"])
+    for type_, old in config["cluster"].items():
+        config["cluster"][type_] = [f"{addresses[f'{type_}-{index}']}:{at.rpartition(':')[2]}" for index, at in enumerate(old)]
+    return {**order, "tf_config": json.dumps(config)}
