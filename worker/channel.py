@@ -11,7 +11,7 @@ One message is a header of sixteen bytes, then JSON, then raw data (only `Output
     12      4     length of the data, big endian, at most MAX_DATA
 
 The JSON is ASCII: lone surrogates travel as ``\\udcXX`` escapes. Nothing that arrives is trusted: the
-stream may carry a login banner, an older agent's frames, or noise.
+stream may carry a login banner, or what an agent's shell prints.
 """
 
 from __future__ import annotations

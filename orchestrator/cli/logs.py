@@ -68,7 +68,7 @@ def logs_command(names: Sequence[str], home: Path, **given: Any) -> int:
     tasks = [str(task.id) for task in planned.tasks]
     shown = only_tasks(wanted, tasks)
     _check_attempt(run, given["attempt"])
-    since = None if given["since"] is None else (_moment(given["since"]), _marks(run))
+    since = None if given["since"] is None else (_moment(given["since"]), KeptMarks(run))
     streams = _Streams(run, [task for task in tasks if shown is None or task in shown], given, since)
     printer = (
         _JsonPrinter(tasks, _pattern(given["grep"])) if given["as_json"] else _TextPrinter(planned, given, not wanted, run.read_verdict())
@@ -120,13 +120,6 @@ def _moment(text: str) -> float:
         remedy = "write 90s, 10m, 2h30m or 1d ago, or 14:30, or 2026-11-21T14:30"
         raise SpecError(Problem("--since", f"{text!r} is no time", remedy))
     return at
-
-
-def _marks(run: RunDir) -> KeptMarks:
-    try:
-        return KeptMarks(run)
-    except OSError:
-        raise UsageError(f"{run.run_id} was run by an orch that kept no times of the output; leave out --since") from None
 
 
 def _pattern(text: str | None) -> re.Pattern[str] | None:

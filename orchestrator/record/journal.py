@@ -1,7 +1,7 @@
 """`events.jsonl`: what happened in a run, one JSON object a line, in the order in which the controller heard of it.
 
 A line is ``{"event": NAME, …fields…}``. Most are the events of `model.events`; the others are
-kept for people and for the timeline only. Lines of a kind that is not known here are skipped: a newer orch may have written them.
+kept for people and for the timeline only. Lines that are damaged, or of another kind, are skipped.
 """
 
 from __future__ import annotations

@@ -29,7 +29,6 @@ class Marks:
         self._grown: dict[str, int] = {}
         self._every_s = EVERY_S
         self._is_torn = False
-        self._append("")
 
     def grew(self, task: str, attempt: int, stream: str, size: int) -> float | None:
         """A stream has grown. Returns in how many seconds `write` is to be called; None: that is known already."""
@@ -54,12 +53,12 @@ class Marks:
 
 
 class KeptMarks:
-    """The marks of a run as they are now. Raises OSError if an orch of before there were marks ran it."""
+    """The marks of a run as they are now. Without any, all output counts as old as the run."""
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
         self._marks: dict[str, tuple[list[float], list[int]]] = {}
-        with open_file(_path(run)) as file:
+        with contextlib.suppress(FileNotFoundError), open_file(_path(run)) as file:
             for line in file.read().decode("ascii", "replace").splitlines(keepends=True):
                 if line.endswith("\n"):  # if not, it is being written
                     with contextlib.suppress(ValueError):  # torn: the disk was full

@@ -89,9 +89,6 @@ def test_many_streams_are_marked_less_often(tmp_path: Path) -> None:
 
 def test_what_nobody_has_marked_is_shown_from_the_beginning(tmp_path: Path) -> None:
     run = create_run(tmp_path, "r")
-    with pytest.raises(OSError, match="marks"):
-        KeptMarks(run)
-    Marks(run)
     kept = KeptMarks(run)
     assert (kept.offset_since(*TASK, 5.0), kept.last_time(*TASK)) == (0, 0.0)
     (run.path / "marks").write_text("5.5 worker-0.1.stdout=7\n6.5 worker-0.1.std")
@@ -101,7 +98,6 @@ def test_what_nobody_has_marked_is_shown_from_the_beginning(tmp_path: Path) -> N
 def test_a_disk_without_room_costs_marks_and_no_more(tmp_path: Path) -> None:
     run = create_run(tmp_path, "r")
     marks = Marks(run)
-    (run.path / "marks").unlink()
     (run.path / "marks").mkdir()
     marks.grew(*TASK, 1)
     marks.write(5.0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import socket
 from collections.abc import Callable
 
@@ -14,14 +12,14 @@ from .loop import Loop
 
 FIRST_S, MOST_S = 0.05, 0.5
 _TIMEOUT_S = 0.2
-_REFUSED = os.strerror(errno.ECONNREFUSED).lower()
-"""Nobody listens. Any other reason may be that of a machine that is too busy to answer."""
 
 
 @dataclass(slots=True)
 class _Awaited:
     order: contract.TaskOrder
     refusal: str = ""
+    is_refused: bool = True
+    """Nobody listens, as far as is known. Any other refusal may be that of a machine that is too busy to answer."""
 
 
 class Prober:
@@ -45,7 +43,7 @@ class Prober:
 
     def is_closed(self, order: contract.TaskOrder) -> bool:
         """Whether a task has a port, and was refused there whenever it was asked."""
-        return any(one.order is order and (not one.refusal or one.refusal.startswith(_REFUSED)) for one in self._awaited)
+        return any(one.order is order and one.is_refused for one in self._awaited)
 
     def look(self) -> None:
         """Ask all ports that are awaited once more: their tasks may be ended next."""
@@ -58,8 +56,8 @@ class Prober:
             self._loop.after(self._wait_s, self._probe)
 
     def _is_up(self, one: _Awaited) -> bool:
-        refusal = _connect(one.order.port or 0)
-        if refusal is None:
+        refusal, one.is_refused = _connect(one.order.port or 0)
+        if not refusal:
             self._link.send(contract.Up(one.order.task, one.order.attempt, clock.now()))
             return True
         if other := self.other_tf_config(one.order):
@@ -70,12 +68,12 @@ class Prober:
         return False
 
 
-def _connect(port: int) -> str | None:
-    """None if something listens on this host's `port`; otherwise the reason in words."""
+def _connect(port: int) -> tuple[str, bool]:
+    """Why nothing can be reached at this host's `port`, in words, and whether nobody listens there; empty: something was reached."""
     try:
         socket.create_connection(("127.0.0.1", port), timeout=_TIMEOUT_S).close()
     except TimeoutError:
-        return "timed out"
+        return "timed out", False
     except OSError as error:
-        return (error.strerror or str(error)).lower()
-    return None
+        return (error.strerror or str(error)).lower(), isinstance(error, ConnectionRefusedError)
+    return "", False
