@@ -162,8 +162,8 @@ class Log:
 
     def grew(self, task: str, attempt: int, stream: str, size: int) -> None: ...
 
-    def said(self, text: str) -> None:
-        _say(text)
+    def noted(self, note: events.RunNoted) -> None:
+        _say(note.line)
 
     def happened(self, before: Cluster, after: Cluster, event: events.Event) -> None:
         text = narrate(before, after, event)

@@ -10,19 +10,19 @@ from worker import contract
 from worker.clock import now
 
 from .model.cluster import TaskStatus
+from .model.events import TaskSpoke
 from .model.spec import ClusterSpec, works
-from .record.journal import TaskSpoke
 from .record.marks import Marks
 from .record.rundir import RunDir
 
 
 class Outputs:
-    """Made for one run. `show` is told how far a file has grown, `record` of each task's first words."""
+    """Made for one run. `happen` gets an event for each task's first output; `show` gets how far a file has grown."""
 
     def __init__(
-        self, spec: ClusterSpec, rundir: RunDir, record: Callable[[TaskSpoke], None], show: Callable[[str, int, str, int], None]
+        self, spec: ClusterSpec, rundir: RunDir, happen: Callable[[TaskSpoke], None], show: Callable[[str, int, str, int], None]
     ) -> None:
-        self._spec, self._rundir, self._record, self._show = spec, rundir, record, show
+        self._spec, self._rundir, self._happen, self._show = spec, rundir, happen, show
         self._marks = Marks(rundir)
         self._spoken: set[tuple[str, int]] = set()
         self.heard_at = 0.0
@@ -38,7 +38,7 @@ class Outputs:
         """A file has grown."""
         if (task, attempt) not in self._spoken:
             self._spoken.add((task, attempt))
-            self._record(TaskSpoke(task, attempt, now()))
+            self._happen(TaskSpoke(task, attempt, now()))
         if works(contract.TaskId.parse(task).type, self._spec):
             self.heard_at = now()
         due_s = self._marks.grew(task, attempt, stream, size)

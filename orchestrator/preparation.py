@@ -1,12 +1,11 @@
-"""From hosts to a plan: every agent is reached and greeted, says what its host is like, and the plan is made of facts.
+"""From hosts to a plan, in a straight line: connect to every host, ship the code, get the facts, try the addresses, plan, hold the GPUs.
 
-Nothing of a run's tasks exists yet; whatever is wrong is said for all hosts at once, and ends it here.
+Nothing of a run's tasks exists yet; everything that is wrong is said for all hosts at once, and ends the run here.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import traceback
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
@@ -14,16 +13,17 @@ from pathlib import PurePath
 from typing import Any, TypeVar
 
 from worker import contract
-from worker.clock import patience
+from worker.clock import now, patience
 
 from .backends import Backend, Host, likeness, slots_of
-from .backends.agents import AgentLink, Lose, Receive
+from .backends.agents import AgentLink, NotReachedError, OnFrame, OnLost
 from .backends.code import WorkingDirectory, collect
 from .backends.gpu_claims import GpuClaims
 from .backends.network import Network
-from .backends.reach import reach
+from .backends.reach import AT_ONCE, reach
 from .errors import OrchError, Problem, SpecError
 from .model import plan, slots, versions
+from .model.events import Event, RunNoted
 from .model.plan import HostFacts, Plan
 from .model.slots import Assignment
 from .model.spec import ClusterSpec
@@ -46,50 +46,56 @@ class Preparation:
     """Made for one run; `links` and `facts` stay in use while it lasts. `hosts`: those that get tasks."""
 
     def __init__(
-        self, spec: ClusterSpec, backend: Backend, rundir: RunDir, receive: Receive, lose: Lose, say: Callable[[str], None]
+        self, spec: ClusterSpec, backend: Backend, rundir: RunDir, on_frame: OnFrame, on_lost: OnLost, happen: Callable[[Event], None]
     ) -> None:
         self._spec, self._backend, self._rundir = spec, backend, rundir
-        self._receive, self._lose, self._say = receive, lose, say
+        self._happen = happen
         every = {host.name: host for host in backend.hosts(spec)}
         assignment = plan.place(spec, slots_of(every.values()))
         self.hosts = {name: host for name, host in every.items() if assignment[name]}
         self._assignment: Assignment = {name: assignment[name] for name in self.hosts}
         self._network = Network(self.hosts)
-        self.links: dict[str, AgentLink] = {}
-        self.facts: dict[str, contract.Facts] = {}
+        self.links = {name: AgentLink(host, rundir.agent_log(name), on_frame, on_lost) for name, host in self.hosts.items()}
+        self.facts: dict[str, contract.HostReady] = {}
         self._claims = GpuClaims(self.links)
         self._code: WorkingDirectory | None = None
         self._workdir: contract.WorkdirState | None = None
         self._given_up: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
 
     async def make_plan(self) -> Plan:
-        """Raises `OrchError`, or what `give_up` was given."""
-        self._look_at_directory()
-        await self._unless_given_up(self._saying(self._describe_unanswered, UNANSWERED_S, self._find_facts()))
-        self._refuse_problems()
-        addresses = self._network.find_addresses(self.links, self.facts)
-        found = await self._unless_given_up(self._saying(self._describe_untried, UNTRIED_S, addresses))
-        hosts = [self._host_facts(host, found[host.name]) for host in self.hosts.values()]
-        return await self._unless_given_up(self._plan_and_claim(hosts))
+        """The plan. Raises `OrchError`, or what `give_up` was given.
 
-    async def _unless_given_up(self, step: Coroutine[Any, Any, T]) -> T:
-        """What a step comes to. A reason to give up counts more, also one that comes in the same turn of the loop as the last answer."""
-        doing = asyncio.create_task(step)
-        either: tuple[asyncio.Future[Any], ...] = doing, self._given_up
+        A reason to give up counts more than the plan, also one that comes in the same turn of the loop as the last answer.
+        """
+        making = asyncio.create_task(self._make_plan())
+        either: tuple[asyncio.Future[Any], ...] = making, self._given_up
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            doing.cancel()
-            await asyncio.gather(doing, return_exceptions=True)
+            making.cancel()
+            await asyncio.gather(making, return_exceptions=True)
         if self._given_up.done():
             raise self._given_up.result()
         try:
-            return doing.result()
+            return making.result()
         except (OrchError, OSError):
             raise
         except Exception as mistake:
             traceback.print_exc()
             raise OrchError(f"a mistake of orch's own: {mistake}; please report it") from mistake
+
+    def give_up(self, reason: Exception) -> None:
+        """There will be no cluster; the first reason counts."""
+        if not self._given_up.done():
+            self._given_up.set_result(reason)
+
+    async def _make_plan(self) -> Plan:
+        self._describe_directory()
+        await self._saying(self._describe_unanswered, UNANSWERED_S, self._start_agents())
+        self._refuse_problems()
+        trying = self._network.find_addresses(self.links, self.facts)
+        addresses = await self._saying(self._describe_untried, UNTRIED_S, trying)
+        return await self._plan_and_claim([self._host_facts(host, addresses[host.name]) for host in self.hosts.values()])
 
     async def _saying(self, describe: Callable[[], str], after_s: float, step: Coroutine[Any, Any, T]) -> T:
         """What a step comes to. Meanwhile, say what is waited for, if anything; again only when that changes."""
@@ -101,7 +107,7 @@ class Preparation:
                 text = describe()
                 if text and text != said:
                     said = text
-                    self._say(text)
+                    self._happen(RunNoted(text, now()))
                 await asyncio.sleep(1)
 
         reminding = asyncio.create_task(remind())
@@ -110,7 +116,7 @@ class Preparation:
         finally:
             reminding.cancel()
 
-    def _look_at_directory(self) -> None:
+    def _describe_directory(self) -> None:
         spec = self._spec
         ways = {host.workdir.way: host.workdir for host in self.hosts.values()}
         if "ship" in ways:
@@ -120,47 +126,41 @@ class Preparation:
         if "shared" in ways:
             self._workdir = likeness.describe(spec.workdir, spec.program)
 
-    async def _find_facts(self) -> None:
-        """Reach all hosts and greet them. Raises `OrchError` with what keeps the run from starting, for all hosts at once."""
-        for name, host in self.hosts.items():
-            self.links[name] = AgentLink(host, self._rundir.agent_log(name), self._receive, self._lose)
-        greetings: list[asyncio.Task[None]] = []
-        try:
-            failures = await reach(
-                self._backend, self._spec, self.links.values(), lambda link: greetings.append(asyncio.create_task(self._greet(link)))
-            )
-            if failures:
-                raise OrchError("\n".join(f"host {name} cannot be reached: {diagnosis.text}" for name, diagnosis in failures.items()))
-            await asyncio.gather(*greetings)
-        finally:
-            for greeting in greetings:
-                greeting.cancel()
-        if silent := [name for name in self.hosts if name not in self.facts]:
-            raise refuse_silence(silent, ANSWER_S)
+    async def _start_agents(self) -> None:
+        """Start all agents and get their facts. Raises `OrchError` with what keeps the run from starting, for all hosts at once."""
+        gate = asyncio.Semaphore(AT_ONCE)
+        ends = await asyncio.gather(*(self._start_agent(link, gate) for link in self.links.values()), return_exceptions=True)
+        failures = {name: end for name, end in zip(self.links, ends, strict=True) if end is not None}
+        for failure in failures.values():
+            if not isinstance(failure, NotReachedError | asyncio.TimeoutError):
+                raise failure
+        unreached = [
+            f"host {name} cannot be reached: {failure}" for name, failure in failures.items() if isinstance(failure, NotReachedError)
+        ]
+        if unreached:
+            raise OrchError("\n".join(unreached))
+        if failures:
+            raise refuse_silence(list(failures), ANSWER_S)
 
-    async def _greet(self, link: AgentLink) -> None:
-        """Give a host the code, if it is to have a copy, and ask for its facts."""
-        link.beat()
+    async def _start_agent(self, link: AgentLink, gate: asyncio.Semaphore) -> None:
+        """Connect to a host, give it the code if it is to have a copy, and get its facts."""
+        await reach(self._backend, self._spec, link, gate)
+        link.keep_alive()
         if self._code is not None and link.host.workdir.way == "ship":
             await self._code.send(link)
-        with contextlib.suppress(asyncio.TimeoutError):
-            answer = link.request(self._hello(link.host), contract.Facts)
-            self.facts[link.host.name] = await asyncio.wait_for(answer, ANSWER_S)
+        facts = await asyncio.wait_for(link.request(self._hello(link.host)), ANSWER_S)
+        self.facts[link.host.name] = facts
+        self._happen(facts)
 
     async def _plan_and_claim(self, hosts: list[HostFacts]) -> Plan:
         """The plan, once its GPUs are held for this run. If another run was faster, it is made anew, without those."""
         for _ in range(MOST_PLANS):
             planned = plan.make(self._rundir.run_id, self._spec, self._assignment, hosts)
-            in_the_way = await self._claims.take(planned)
+            in_the_way = await self._claims.acquire(planned)
             if not in_the_way:
                 return planned
             hosts = [replace(host, taken=in_the_way.get(host.name, host.taken)) for host in hosts]
         raise OrchError(f"other runs have taken this one's GPUs {MOST_PLANS} times while it was about to start; start it again")
-
-    def give_up(self, reason: Exception) -> None:
-        """There will be no cluster; the first reason counts."""
-        if not self._given_up.done():
-            self._given_up.set_result(reason)
 
     def notes(self) -> list[str]:
         """What is odd about the hosts, and may be right."""
@@ -220,7 +220,7 @@ class Preparation:
         if places:
             raise SpecError(*(Problem(self._place(hosts), problem, hint) for (problem, hint), hosts in places.items()))
 
-    def _hint(self, facts: contract.Facts) -> str:
+    def _hint(self, facts: contract.HostReady) -> str:
         """For who takes the working directory's key for the one that says how hosts get at it."""
         word = PurePath(self._spec.workdir).name
         return f"how hosts get at it is another key: --set backend.code={word}" if facts.lacks_workdir and word in WAYS else ""

@@ -1,14 +1,13 @@
-"""The one loop: signals and frames in, actions out.
+"""The one loop: events in, actions out.
 
-It owns a run from the first agent to the verdict. What to do is decided by `model.lifecycle`; what it looks like,
-by the `Viewer` it is given. Frames and signals become events; an event is recorded, stepped, and its actions are performed.
+It owns a run from the first agent to the verdict. `model.lifecycle` decides what to do, and the `Viewer` how it looks. An event, which
+is a frame of an agent or a request of the user, is recorded, stepped, and its actions are performed: `_happen`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
@@ -17,9 +16,8 @@ from worker import contract
 from worker.clock import now, patience
 
 from .backends import Backend
-from .backends.agents import AgentLink, Loss
+from .backends.agents import AgentLink, Loss, Unasked
 from .backends.farewell import Farewell
-from .backends.frames import HostClock, as_event, in_our_time
 from .backends.visits import Visits
 from .errors import BROKEN, DEADLINE, OrchError
 from .model import blame, deadlines, events, formation, lifecycle
@@ -30,7 +28,7 @@ from .model.restarts import PREEMPTED_CODES
 from .model.spec import ClusterSpec
 from .outputs import Outputs
 from .preparation import Preparation
-from .record.journal import REPORTS_S, HostReady, Pace, RunBegun, RunEvent, RunNoted, TaskBegan, TemplateReady
+from .record.journal import REPORTS_S, ReportLimit
 from .record.rundir import RunDir
 from .signals import hold_signals
 
@@ -45,9 +43,11 @@ class Viewer(Protocol):
 
     def grew(self, task: str, attempt: int, stream: str, size: int) -> None: ...
 
-    def happened(self, before: Cluster, after: Cluster, event: events.Event) -> None: ...
+    def happened(self, before: Cluster, after: Cluster, event: events.Event) -> None:
+        """Any event but a note, once there is a cluster."""
+        ...
 
-    def said(self, text: str) -> None: ...
+    def noted(self, note: events.RunNoted) -> None: ...
 
 
 class EndedEarlyError(Exception):
@@ -70,7 +70,6 @@ class Supervisor:
 
     def __init__(self, spec: ClusterSpec, backend: Backend, rundir: RunDir, viewer: Viewer) -> None:
         self._spec, self._backend, self._rundir, self._viewer = spec, backend, rundir, viewer
-        self._clocks: defaultdict[str, HostClock] = defaultdict(HostClock)
         self._cluster: Cluster | None = None
         self._plan: Plan | None = None
         self._visits: Visits | None = None
@@ -81,21 +80,21 @@ class Supervisor:
         self._lost: set[str] = set()
         self._since = 1
         """The attempt in which the whole cluster was last started."""
-        self._pace = Pace()
+        self._report_limit = ReportLimit()
         self._catching_up: asyncio.TimerHandle | None = None
-        self._outputs = Outputs(spec, rundir, self._record, viewer.grew)
+        self._outputs = Outputs(spec, rundir, self._happen, viewer.grew)
 
     async def run(self) -> Verdict:
         """From nothing to the verdict. Raises `OrchError` when no task could be started."""
         self._loop = asyncio.get_running_loop()
         self._finished: asyncio.Future[Verdict] = self._loop.create_future()
         self._loop.set_exception_handler(self._fail)
-        self._preparation = Preparation(self._spec, self._backend, self._rundir, self._receive, self._lose, self._note)
+        self._preparation = Preparation(self._spec, self._backend, self._rundir, self._on_frame, self._on_lost, self._happen)
         self._links = self._preparation.links
         self._farewell = Farewell(self._links, self._preparation.facts, self._note)
         began_at = now()
         try:
-            self._record(RunBegun(began_at))
+            self._happen(events.RunBegun(began_at))
             self._plan = await self._prepare()
             self._launch(self._plan, began_at)
             verdict = await self._finished
@@ -143,37 +142,23 @@ class Supervisor:
             self._note(note)
         self._happen(events.Launched(1, now(), began_at))
 
-    # --- frames and signals in -----------------------------------------------------------------
+    # --- what the agents send ------------------------------------------------------------------
 
-    def _receive(self, host: str, frame: Any, data: bytes) -> None:
-        if hasattr(frame, "at"):
-            self._clocks[host].hear(frame.at, now())
-        frame = in_our_time(frame, self._clocks[host].ahead_s)
+    def _on_frame(self, host: str, frame: Unasked, data: bytes) -> None:
         match frame:
-            case contract.Facts():
-                self._record(HostReady(host, frame.pid, frame.python, frame.python_version, frame.cores, now()))
-            case contract.Imported():
-                self._record(TemplateReady(host, frame.modules, frame.seconds, frame.at))
-            case contract.Begun():
-                self._record(TaskBegan(frame.task, frame.attempt, frame.at))
             case contract.Grew():
                 self._outputs.grow(frame.task, frame.attempt, frame.stream, frame.size)
             case contract.Output():
                 self._store(host, frame, data)
-            case contract.Trouble(kind="note"):
-                self._note(f"host {host}: {frame.message}")
-            case contract.Up() if self._visits is not None:
-                self._visits.begin(frame)
-            case contract.Tried() if self._visits is not None:
-                self._visits.hear(host, frame)
-            case contract.Tried() | contract.CodeWanted() | contract.GpusTaken() | contract.Gone():
-                pass  # the preparation has asked for it
+            case contract.TaskUp() if self._visits is not None:
+                self._visits.on_up(frame)  # and happens once the other hosts have reached the task
+            case contract.Told():
+                pass
             case _:
-                self._happen(as_event(host, frame))
+                self._happen(frame)
 
     def _note(self, text: str) -> None:
-        self._record(RunNoted(text, now()))
-        self._viewer.said(text)
+        self._happen(events.RunNoted(text, now()))
 
     def _store(self, host: str, frame: contract.Output, data: bytes) -> None:
         try:
@@ -189,7 +174,7 @@ class Supervisor:
             self._note(f"left on {contract.few(hosts)}: what of its tasks' output had not come yet")
             self._outputs.cut(task for task in self._cluster.tasks.values() if task.host in hosts)
 
-    def _lose(self, host: str, loss: Loss) -> None:
+    def _on_lost(self, host: str, loss: Loss) -> None:
         self._lost.add(host)
         if self._cluster is not None:
             self._happen(events.HostLost(host, loss.text, now(), now() - loss.overdue_s if loss.overdue_s else None))
@@ -218,7 +203,8 @@ class Supervisor:
 
     def restart(self) -> None:
         """Stop the tasks and start them again, as the next attempt."""
-        self._happen(events.RestartAsked(now()))
+        if self._cluster is not None:
+            self._happen(events.RestartAsked(now()))
 
     def show_stacks(self) -> None:
         """Have the tasks write their stacks into their `stacks.txt`."""
@@ -234,25 +220,28 @@ class Supervisor:
     # --- events, and what follows from them ----------------------------------------------------
 
     def _happen(self, event: events.Event) -> None:
-        if self._cluster is None:
-            return
-        if isinstance(event, (events.TaskExited, events.Tick)):
+        """Record an event, step the cluster with it, show it, and do what follows."""
+        if self._cluster is not None and isinstance(event, (events.TaskExited, events.Tick)):
             self._look_for_checkpoints(self._cluster, event)
-        for due in self._pace.due(event):
+        for due in self._report_limit.due(event):
             self._record(due)
-        if self._pace.holds and self._catching_up is None:
+        if self._report_limit.holds and self._catching_up is None:
             self._catching_up = self._loop.call_later(REPORTS_S, self._record_held)
-        before = self._cluster
-        self._cluster, actions = lifecycle.step(before, event)
-        self._viewer.happened(before, self._cluster, event)
-        for action in actions:
-            self._perform(action)
-        self._set_timer()
+        if isinstance(event, events.RunNoted):
+            self._viewer.noted(event)
+        elif self._cluster is not None:
+            before = self._cluster
+            self._cluster, actions = lifecycle.step(before, event)
+            self._viewer.happened(before, self._cluster, event)
+            for action in actions:
+                self._perform(action)
+            if self._cluster is not before or isinstance(event, events.Tick):
+                self._set_timer()
 
     def _record_held(self) -> None:
         """The last reports, though nothing else has happened since."""
         self._catching_up = None
-        for event in self._pace.take():
+        for event in self._report_limit.take():
             self._record(event)
 
     def _perform(self, action: events.Action) -> None:
@@ -345,7 +334,7 @@ class Supervisor:
             self._note(advice)
         self._reminder = self._loop.call_later(1.0, self._remind)
 
-    def _record(self, event: RunEvent) -> None:
+    def _record(self, event: events.Event) -> None:
         try:
             self._rundir.record(event)
         except OSError as error:
@@ -362,7 +351,7 @@ class Supervisor:
         if self._cluster is None:
             self._preparation.give_up(OrchError(f"{reason}; make room, or name another directory with --run-dir or ORCH_HOME"))
         else:
-            self._loop.call_soon(self._happen, events.HostBroken("", reason, now()))
+            self._loop.call_soon(self._happen, events.HostBroken(reason, now()))
 
 
 def verdict_of_error(error: OrchError, started_at: float) -> Verdict:

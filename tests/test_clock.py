@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.backends.frames import DRIFT, HostClock, in_our_time
+from orchestrator.backends.frames import DRIFT, HostClock
 from tests.clock import Clock
 from tests.conftest import Orch
 from tests.live import LiveRun, write_script
@@ -49,13 +49,13 @@ def test_a_clock_that_is_set_during_a_run_changes_no_deadline_and_no_blame(
 
 def test_a_hosts_clock_is_known_by_its_fastest_frame() -> None:
     clock = HostClock()
-    clock.hear(1000.0, 100.9)  # 900 ahead, and 0.9 under way
-    clock.hear(1001.0, 101.1)
+    clock.compare(1000.0, 100.9)  # 900 ahead, and 0.9 under way
+    clock.compare(1001.0, 101.1)
     assert clock.ahead_s == pytest.approx(899.9)
-    clock.hear(1002.0, 105.0)  # this host is busy
+    clock.compare(1002.0, 105.0)  # this host is busy
     assert clock.ahead_s == pytest.approx(899.9, abs=0.001)
     for second in range(100_000):  # a day in which it falls behind
-        clock.hear(1100.0 + second * (1 - DRIFT / 1.5), 200.0 + second)
+        clock.compare(1100.0 + second * (1 - DRIFT / 1.5), 200.0 + second)
     assert clock.ahead_s == pytest.approx(900 - 100_000 * DRIFT / 1.5, abs=0.1)
 
 
@@ -92,10 +92,12 @@ def test_a_host_that_is_slow_to_say_its_first_word_is_not_told_late_for_ever(orc
 
 def test_a_host_whose_clock_is_ahead_is_heard_in_our_time() -> None:
     failure = contract.Failure("E", "m", "t", 1060.0)
-    frame = contract.Exited("worker-0", 1, 1, 1060.5, False, failure)
-    heard = in_our_time(frame, 60.0)
-    assert (heard.at, heard.failure.at) == (1000.5, 1000.0)
-    assert in_our_time(contract.Gone(), 60.0) == contract.Gone()
+    clock = HostClock()
+    heard = clock.translate(contract.TaskExited("worker-0", 1, 1, False, 1060.5, failure), "far", 1000.5)
+    assert isinstance(heard, contract.TaskExited)
+    assert (heard.at, heard.failure and heard.failure.at) == (1000.5, 1000.0)
+    assert clock.translate(contract.RunNoted("text", 1061.5), "far", 1001.5) == contract.RunNoted("text", 1001.5, "far")
+    assert clock.translate(contract.Gone(), "far", 1002.0) == contract.Gone()
 
 
 @pytest.mark.parametrize("seconds", [86400, -86400])

@@ -12,9 +12,9 @@ import pytest
 
 from orchestrator import preparation
 from orchestrator.backends import Backend, Errand, Host, Transport, local
-from orchestrator.backends.agents import Loss
+from orchestrator.backends.agents import AgentLink, Loss
 from orchestrator.errors import OrchError
-from orchestrator.model import plan
+from orchestrator.model import events, plan
 from orchestrator.model.spec import ClusterSpec, GpuWish, TaskDevices, TaskSpec
 from orchestrator.preparation import Preparation
 from orchestrator.record.home import create_run
@@ -37,29 +37,17 @@ class SeveralHere(local.Local):
         return Transport(self._argv[host.name]) if host.name in self._argv else local.transport(sys.executable)
 
 
-Say = Callable[[Preparation, str], None]
-
-
-def refusal(
-    directory: Path,
-    backend: Backend,
-    size: int,
-    on_frame: Callable[[Preparation, Any], None] = lambda *_: None,
-    on_say: Say = lambda *_: None,
-) -> str:
-    """Why no plan is made. `on_frame` is told of each frame as it comes."""
+def refusal(directory: Path, backend: Backend, size: int, on_event: Callable[[Preparation, events.Event], None] = lambda *_: None) -> str:
+    """Why no plan is made. `on_event` gets each event as it happens."""
 
     async def prepare() -> None:
-        def receive(host: str, frame: Any, data: bytes) -> None:
-            on_frame(prepared, frame)
-
         def lose(host: str, loss: Loss) -> None:
             prepared.give_up(OrchError(f"{host}: {loss.text}"))
 
         program = contract.Program("command", "true")
         spec = ClusterSpec("one", "multi_worker_mirrored", program, (TaskSpec("worker", size),), str(directory), preload=())
         run = create_run(directory / "home", "one")
-        prepared = Preparation(spec, backend, run, receive, lose, lambda text: on_say(prepared, text))
+        prepared = Preparation(spec, backend, run, lambda *_: None, lose, lambda event: on_event(prepared, event))
         try:
             await asyncio.wait_for(prepared.make_plan(), PATIENCE_S)
         finally:
@@ -71,17 +59,14 @@ def refusal(
     return str(caught.value)
 
 
-def test_two_names_of_one_machine_do_not_get_the_same_gpu(tmp_path: Path) -> None:
+def test_two_names_of_one_machine_do_not_get_the_same_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second claim is refused, the plan is made again, and the first host is asked once more for what it holds already."""
     (tmp_path / "agent.txt").write_text(HOST_WITH_GPUS)
     start = Path(contract.__file__).parent / "host" / "start.py"
     agent = (sys.executable, "-I", str(tmp_path / "agent.txt"), str(start))
-    asked: list[contract.GpusTaken] = []
+    answers = answered(monkeypatch, contract.TakeGpus)
 
     async def prepare() -> plan.Plan:
-        def receive(host: str, frame: Any, data: bytes) -> None:
-            asked.extend([frame] if isinstance(frame, contract.GpusTaken) else [])
-
         def lose(host: str, loss: Loss) -> None:
             prepared.give_up(OrchError(f"{host}: {loss.text}"))
 
@@ -89,7 +74,7 @@ def test_two_names_of_one_machine_do_not_get_the_same_gpu(tmp_path: Path) -> Non
         tasks = (TaskSpec("worker", 2, devices=TaskDevices(gpus=GpuWish(count=1))),)
         spec = ClusterSpec("one", "multi_worker_mirrored", program, tasks, str(tmp_path), preload=())
         both = SeveralHere(("red", "blue"), {"red": agent, "blue": agent})
-        prepared = Preparation(spec, both, create_run(tmp_path / "home", "one"), receive, lose, lambda text: None)
+        prepared = Preparation(spec, both, create_run(tmp_path / "home", "one"), lambda *_: None, lose, lambda event: None)
         try:
             return await prepared.make_plan()
         finally:
@@ -97,7 +82,7 @@ def test_two_names_of_one_machine_do_not_get_the_same_gpu(tmp_path: Path) -> Non
 
     planned = asyncio.run(prepare())
     assert [task.order.env["CUDA_VISIBLE_DEVICES"] for task in planned.tasks] == ["GPU-00", "GPU-11"]
-    assert [[holder.uuid for holder in frame.holders] for frame in asked] == [[], ["GPU-00"], [], []]
+    assert [[holder.uuid for holder in frame.holders] for frame in answers] == [[], ["GPU-00"], [], []]
 
 
 def test_hosts_that_say_nothing_are_all_named_with_their_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,18 +99,30 @@ def test_hosts_that_say_nothing_are_all_named_with_their_logs(tmp_path: Path, mo
     assert "on each of h0, h1, h2, 3 more has" in str(preparation.refuse_silence([f"h{number}" for number in range(6)], 60.0))
 
 
-@pytest.mark.parametrize("last", [contract.Facts, contract.Tried])
-def test_what_ends_a_run_together_with_the_last_answer_is_not_lost(tmp_path: Path, last: type) -> None:
+@pytest.mark.parametrize("last", [contract.Hello, contract.Try])
+def test_what_ends_a_run_together_with_the_last_answer_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: type) -> None:
     """A Ctrl-C, or a host that is lost, in the same turn of the loop: all have answered, and the plan is not made yet."""
-    heard: list[Any] = []
+    preparations: list[Preparation] = []
+    answers = answered(monkeypatch, last, lambda: preparations[0].give_up(OrchError("interrupted")) if len(answers) == 2 else None)
+    monkeypatch.setattr(Preparation, "_describe_directory", lambda prepared: preparations.append(prepared))
+    assert refusal(tmp_path, SeveralHere(("red", "blue"), {}), 2) == "interrupted"
+    assert len(answers) == 2
 
-    def interrupt(prepared: Preparation, frame: Any) -> None:
-        heard.extend([frame] if isinstance(frame, last) else [])
-        if len(heard) == 2:
-            prepared.give_up(OrchError("interrupted"))
 
-    assert refusal(tmp_path, SeveralHere(("red", "blue"), {}), 2, interrupt) == "interrupted"
-    assert len(heard) == 2
+def answered(monkeypatch: pytest.MonkeyPatch, kind: type, then: Callable[[], None] = lambda: None) -> list[Any]:
+    """The answers to orders of a kind, as they come; `then` is called at each."""
+    found: list[Any] = []
+    request: Callable[..., Any] = AgentLink.request
+
+    async def watched(link: AgentLink, order: Any) -> Any:
+        answer = await request(link, order)
+        if isinstance(order, kind):
+            found.append(answer)
+            then()
+        return answer
+
+    monkeypatch.setattr(AgentLink, "request", watched)
+    return found
 
 
 class Mistaken(SeveralHere):
@@ -144,10 +141,10 @@ def test_a_mistake_of_our_own_while_hosts_are_reached_ends_the_run(tmp_path: Pat
 def test_it_is_said_whose_tries_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparation, "UNTRIED_S", 0.0)
 
-    def interrupt(prepared: Preparation, text: str) -> None:
-        if "(1 of 2 " in text:
-            prepared.give_up(OrchError(text))
+    def interrupt(prepared: Preparation, event: events.Event) -> None:
+        if isinstance(event, events.RunNoted) and "(1 of 2 " in event.text:
+            prepared.give_up(OrchError(event.text))
 
     silent = patched_agent("agent.Trials = lambda *_: None")
-    found = refusal(tmp_path, SeveralHere(("red", "blue"), {"blue": silent}), 2, on_say=interrupt)
+    found = refusal(tmp_path, SeveralHere(("red", "blue"), {"blue": silent}), 2, interrupt)
     assert found == "waiting for blue: the hosts try each other's addresses (1 of 2 have tried)"

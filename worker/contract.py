@@ -52,7 +52,7 @@ from .reachability import Try as Try
 from .records import dataclass
 from .settings import TaskSettings as TaskSettings
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Version of the frames below. Both ends must agree; `channel.Decoder` refuses another one."""
 
 # --- tasks -------------------------------------------------------------------------------------
@@ -205,14 +205,20 @@ class Bye:
 
 
 # --- frames: agent -> controller ---------------------------------------------------------------
+#
+# Most frames are events: the controller records them in `events.jsonl` as they are, under the names of their classes, and steps the
+# run's state with them (`orchestrator/model/lifecycle.py`). A frame does not name its host: `host` is empty on the wire, and the
+# controller's end of the connection fills it in, and moves the times to its own clock.
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """What the agent found on its host, and the ports it holds from now on."""
+class HostReady:
+    """The answer to `Hello`: the facts that the agent found on its host, and the ports that it holds from now on."""
 
     pid: Positive
+    """The agent's own."""
     python: str
+    """The path of the interpreter that runs the agent and the tasks."""
     python_version: str
     cores: Positive
     ports: tuple[Port, ...] = ()
@@ -225,33 +231,61 @@ class Facts:
     gpus: tuple[Gpu, ...] = ()
     """Those that may be used here: all, or those that the agent's own ``CUDA_VISIBLE_DEVICES`` names, in its order."""
     taken: tuple[GpuHolder, ...] = ()
-    """What other runs have of them, when the agent looked."""
+    """The GPUs that other runs held when the agent looked."""
     trouble: str | None = None
     """Why this host cannot be used at all, such as a port range that is used up."""
     at: Moment = 0.0
-    """When this was said."""
+    """When the agent sent this."""
     addresses: tuple[NetAddress, ...] = ()
     sees_run_dir: bool = False
     """`Hello.run_dir` is there, and may be written to."""
     workdir: str | None = None
     """Where the working directory lies that was sent here; None if none was."""
     tensorflow: str = ""
-    """Its version, as it is installed for this Python; empty where there is none, or where nobody has looked."""
+    """The version that is installed for this Python; empty where there is none, or where the agent has not looked."""
     arrived_at: str = ""
     """The address by which the controller has come in, if it came over a network."""
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
-    """A template is ready to fork: it has imported `modules`, in `seconds`."""
+class TemplateReady:
+    """A host has imported `modules`, in `seconds`, and can fork tasks."""
 
     modules: tuple[str, ...]
     seconds: Seconds
     at: Moment
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class HostBroken:
+    """A host can no longer do its work, such as for a full disk. Its agent still answers. The run ends."""
+
+    reason: str
+    at: Moment
+    host: str = ""
+    """Empty: the host is the controller's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunNoted:
+    """A text worth keeping that changes nothing. `host`: the host whose agent noted it; empty: the controller did."""
+
+    text: str
+    at: Moment
+    host: str = ""
+
+    @property
+    def line(self) -> str:
+        """The text for people: ``host a: …``, or the controller's own text as it is."""
+        return f"host {self.host}: {self.text}" if self.host else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStarted:
+    """The process of a task runs."""
+
     task: str
     attempt: Positive
     pid: Positive
@@ -259,7 +293,9 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class NotStarted:
+class TaskNotStarted:
+    """A task could not be started."""
+
     task: str
     attempt: Positive
     reason: str
@@ -267,7 +303,7 @@ class NotStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class TaskBegan:
     """A task's program, which is Python, has come to its first line."""
 
     task: str
@@ -276,8 +312,11 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
-class Up:
-    """The task's runtime listens on its port."""
+class TaskUp:
+    """The task's runtime listens on its port.
+
+    The agent of its own host sends this when it sees the port open. The controller records it once the other hosts have reached the port.
+    """
 
     task: str
     attempt: Positive
@@ -285,12 +324,83 @@ class Up:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """Why a task's port does not answer yet, in words; sent when it changes."""
+class TaskWaiting:
+    """Why a task's port does not answer yet, in words; sent when the reason changes."""
 
     task: str
     attempt: Positive
     reason: str
+    at: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReported:
+    """The newest of a task's `worker.report()` calls."""
+
+    task: str
+    attempt: Positive
+    values: Mapping[str, Any]
+    at: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An exception that ended a task, as `error.json` keeps it."""
+
+    type: str
+    message: str
+    traceback: str
+    at: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What an agent has seen of a task's end beyond its code. All of it is fact; what does not hold is empty."""
+
+    failed_first: bool = False
+    """The exception came before the task was told to stop, by the one clock that saw both."""
+    condition: str = ""
+    """Why the task could not act when it was told to stop, such as ``stopped (SIGSTOP)``; see host/conditions.py."""
+    out_of_memory: str = ""
+    """That the kernel killed the task for want of memory, in words; see host/oom.py."""
+    last_words: str = ""
+    """The end of the task's stderr, if the task left no exception."""
+    python: str = ""
+    """The task's interpreter, if an exception was left."""
+    tensorflow: str = ""
+    """The version of that interpreter's TensorFlow, if it can be found."""
+    alone: bool = False
+    """The task was in no cluster; see task/membership.py."""
+    tf_config: str = ""
+    """Where the program set a TF_CONFIG of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskExited:
+    """A task's process has ended."""
+
+    task: str
+    attempt: Positive
+    code: ExitCode
+    """As a shell says it: 128 + n for signal n."""
+    stopped: bool
+    """The agent had already been told to stop the task, or had lost its owner."""
+    at: Moment
+    failure: Failure | None = None
+    killed: bool = False
+    """By a signal. A program may also exit with such a code by itself, as a shell does whose command was killed."""
+    evidence: Evidence = Evidence()
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSwept:
+    """Nothing of the task is left: its process group is empty and its output will not grow any more."""
+
+    task: str
+    attempt: Positive
+    at: Moment
+    left: str = ""
+    """The processes, in words, which not even SIGKILL has ended. The task's own may be among them; then there was no `TaskExited`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,93 +424,20 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """The newest of a task's `worker.report()` calls."""
-
-    task: str
-    attempt: Positive
-    at: Moment
-    values: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """An exception that ended a task, as `error.json` keeps it."""
-
-    type: str
-    message: str
-    traceback: str
-    at: Moment
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What an agent has seen of a task's end beyond its code. All of it is fact; what does not hold is empty.
-
-    `failed_first`: the exception came before the task was told to stop, by the one clock that saw both.
-    `condition`: why it could not act when it was told to stop, such as ``stopped (SIGSTOP)``; see host/conditions.py.
-    `out_of_memory`: that the kernel killed it for want of memory, in words; see host/oom.py. `tf_config`: where it set one of its own.
-    `last_words`: the end of its stderr, if it left no exception. `alone`: that it was in no cluster (see task/membership.py).
-    `python`, `tensorflow`: the interpreter and its TensorFlow's version, if an exception was left (a version only if it can be found).
-    """
-
-    failed_first: bool = False
-    condition: str = ""
-    out_of_memory: str = ""
-    last_words: str = ""
-    python: str = ""
-    tensorflow: str = ""
-    alone: bool = False
-    tf_config: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Exited:
-    """A task's process has ended. `code` as a shell says it: 128 + n for signal n.
-
-    `stopped`: the agent had already been told to stop the task, or had lost its owner.
-    """
-
-    task: str
-    attempt: Positive
-    code: ExitCode
-    at: Moment
-    stopped: bool
-    failure: Failure | None = None
-    killed: bool = False
-    """By a signal. A program may also exit with such a code by itself, as a shell does whose command was killed."""
-    evidence: Evidence = Evidence()
-
-
-@dataclass(frozen=True, slots=True)
-class Swept:
-    """Nothing of the task is left: its process group is empty and its output will not grow any more.
-
-    `left`: but these processes, in words, which not even SIGKILL has ended. Its own may be among them; then there was no `Exited`.
-    """
-
-    task: str
-    attempt: Positive
-    left: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """Something is wrong with the host itself. `kind` ``disk_full`` ends the run; ``note`` is only said."""
-
-    kind: Literal["disk_full", "note"]
-    message: str
-    at: Moment
-
-
-@dataclass(frozen=True, slots=True)
 class Gone:
     """The agent's last frame: it holds nothing any more."""
 
 
 Order = Hello | StartTasks | StopTasks | ShowStacks | Ack | Bye | Ping | Try | Code | CodePart | Inquiry | TakeGpus | SignalTasks
-_Answer = Pong | Tried | CodeWanted | Told | GpusTaken
-Frame = Facts | Imported | Started | NotStarted | Begun | Up | Waiting | Grew | Output | Report | Exited | Swept | Trouble | Gone | _Answer
+HostEvent = TemplateReady | HostBroken | RunNoted
+"""What an agent tells of its host without having been asked."""
+TaskEvent = TaskStarted | TaskNotStarted | TaskBegan | TaskUp | TaskWaiting | TaskReported | TaskExited | TaskSwept
+"""What an agent tells of a task."""
+Answer = HostReady | Tried | CodeWanted | GpusTaken
+"""What an agent answers to an order."""
+Frame = HostEvent | TaskEvent | Grew | Output | Answer | Told | Pong | Gone
 
+ANSWERS: Mapping[type[Any], type[Any]] = {Hello: HostReady, Try: Tried, Code: CodeWanted, TakeGpus: GpusTaken}
+"""The orders that are answered, each with its answer. An agent answers orders of one kind in their order."""
 ORDERS: Mapping[int, type[Any]] = dict(enumerate(get_args(Order), start=1))
 FRAMES: Mapping[int, type[Any]] = dict(enumerate(get_args(Frame), start=64))

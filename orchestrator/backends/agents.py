@@ -1,4 +1,4 @@
-"""Our end of a channel: an agent is started, gets orders, and its frames are handed on."""
+"""The controller's end of a connection: an agent is started, gets orders and requests, and its frames arrive here and nowhere else."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ import traceback
 from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, overload
 
 from worker import contract
 from worker.channel import ChannelError, Decoder, encode
-from worker.contract import FRAMES, Bye, Ping, Pong
+from worker.clock import now
+from worker.contract import ANSWERS, FRAMES, Bye, Ping
 from worker.records import dataclass
 
 from ..errors import OrchError, UsageError
 from . import Diagnosis, Host, StartFailure, Transport
-from .frames import refuse_strangers
+from .frames import HostClock, refuse_strangers
 
 ENDING_S = 10.0
 """How long an agent may send nothing, after `Bye`, before it is killed."""
@@ -41,8 +43,6 @@ MOST_NOISE = 1024 * 1024
 
 _NO_PROGRAM = (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR)
 
-F = TypeVar("F")
-
 
 @dataclass(frozen=True, slots=True)
 class Loss:
@@ -59,9 +59,11 @@ class Loss:
         return f"{self.reason}; its tasks end by themselves" if self.is_silent else self.reason
 
 
-Receive = Callable[[str, Any, bytes], None]
-"""Gets the host's name, a frame and its data."""
-Lose = Callable[[str, Loss], None]
+Unasked = contract.HostEvent | contract.TaskEvent | contract.Grew | contract.Output | contract.Told
+"""The frames that an agent sends of its own accord."""
+OnFrame = Callable[[str, Unasked, bytes], None]
+"""Gets the host's name, a frame that nobody has requested, and its data."""
+OnLost = Callable[[str, Loss], None]
 """Gets the host's name and the reason."""
 Explain = Callable[[Host, StartFailure], Diagnosis]
 
@@ -79,19 +81,52 @@ class NotReachedError(Exception):
         self.diagnosis = diagnosis
 
 
-class AgentLink:
-    """A running agent. `receive` gets each frame with its data; `lose` gets the reason when the channel ends before `close`.
+class LostError(OrchError):
+    """The agent has gone before it answered a request."""
 
-    What is asked for with `request` is the answer there, and goes to `receive` as well.
+    def __init__(self, host: str, loss: Loss) -> None:
+        super().__init__(f"host {host} cannot be used: {loss.text}")
+        self.loss = loss
+
+
+class State(Enum):
+    """The life of a connection::
+
+        NEW --open()--> STARTED --a frame--> ANSWERING --close(), drop()--> LEAVING --the channel ends--> ENDED
+                           |                     |
+                           +---------------------+--the channel ends: `on_lost`--> ENDED
+
+    STARTED may be left by close() and drop() as well.
     """
 
-    def __init__(self, host: Host, log: Path, receive: Receive, lose: Lose) -> None:
+    NEW = "new"
+    STARTED = "started"
+    """The program of the transport runs, and no frame of an agent has come yet."""
+    ANSWERING = "answering"
+    LEAVING = "leaving"
+    """The controller has let the agent go: the end of the channel is no loss."""
+    ENDED = "ended"
+
+
+class AgentLink:
+    """The connection to an agent that this process has started::
+
+        link = AgentLink(host, log, on_frame, on_lost)
+        await link.open(transport, explain)
+        facts = await link.request(Hello(run_id, ...))
+        link.order(StartTasks(...))  # what comes of it goes to `on_frame`
+        await link.close()
+
+    An answer goes to the `request` that it belongs to, and nowhere else. `on_frame` gets all other frames. `on_lost` gets the reason when
+    the channel ends before `close`; requests that are not answered by then raise `LostError`.
+    """
+
+    def __init__(self, host: Host, log: Path, on_frame: OnFrame, on_lost: OnLost) -> None:
         self.host = host
         self._log = log
-        self._receive, self._lose = receive, lose
-        self._closing = self._heard = False
-        self._greeting = False
-        """It has been greeted and has not told its facts: it may be too busy to say anything else."""
+        self._on_frame, self._on_lost = on_frame, on_lost
+        self._state = State.NEW
+        self._clock = HostClock()
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
         self._beating: asyncio.Task[None] | None = None
@@ -102,6 +137,8 @@ class AgentLink:
         self._ordered: set[str] = set()
         """The tasks that it was told to start."""
         self._requests: defaultdict[type, deque[asyncio.Future[Any]]] = defaultdict(deque)
+        """By the kind of their answers; the oldest is answered first."""
+        self._loss: Loss | None = None
 
     async def open(self, transport: Transport, explain: Explain = explain_plainly) -> None:
         """Start the agent. Raises `UsageError` for a program that cannot run, `OrchError` if none can, `NotReachedError` without a mark."""
@@ -119,6 +156,7 @@ class AgentLink:
             self._process.stdin.write(transport.first)
             first = await self._await_mark(transport, said_before)
         self._heard_at = self._moved_at = time.monotonic()
+        self._state = State.STARTED
         self._reading = asyncio.create_task(self._read(first))
 
     async def _start(self, argv: Sequence[str], stderr: IO[bytes]) -> None:
@@ -180,11 +218,11 @@ class AgentLink:
         if self._process is not None:
             await self._process.wait()
 
-    def beat(self) -> None:
-        """Let the agent hear from us until it ends, and lose it once it has not been heard for too long."""
+    def keep_alive(self) -> None:
+        """Send signs of life until the agent ends, and lose it once it has sent nothing for too long."""
         silence_s = self.host.lost_after_s or HERE_LOST_S
         self._pause_s = 1.5 * silence_s / BEATS
-        self._beating = _listening(self._beat(silence_s))
+        self._beating = reporting_mistakes(self._beat(silence_s))
 
     @property
     def _overdue_s(self) -> float:
@@ -206,37 +244,66 @@ class AgentLink:
             asked_at = time.monotonic()
             self.order(Ping())
             await asyncio.sleep(look_s)
-            if self._greeting or self._heard_at >= began_at:
+            if self._is_looking_around or self._heard_at >= began_at:
                 return False
             silent_s += min(time.monotonic() - asked_at, 1.5 * look_s)
         await asyncio.sleep(UNREAD_S)
         return self._heard_at < began_at
 
+    @property
+    def _is_looking_around(self) -> bool:
+        """The agent has got its `Hello` and has not sent its facts: it may be too busy to send anything else."""
+        return self._state is not State.LEAVING and any(not waiting.done() for waiting in self._requests[contract.HostReady])
+
     def _abandon(self, silence_s: float) -> None:
-        overdue_s, was_closing, self._closing = self._overdue_s, self._closing, True
+        loss = Loss(f"nothing was heard of it for {silence_s:g} s", is_silent=True, overdue_s=self._overdue_s)
+        was_leaving, self._state = self._state is State.LEAVING, State.LEAVING
         self._end_process()
-        if not was_closing:
-            self._lose(self.host.name, Loss(f"nothing was heard of it for {silence_s:g} s", is_silent=True, overdue_s=overdue_s))
+        if not was_leaving:
+            self._lose(loss)
+
+    def _lose(self, loss: Loss) -> None:
+        self._loss = loss
+        self._on_lost(self.host.name, loss)
+        self._refuse_requests()
+
+    def _refuse_requests(self) -> None:
+        """Nothing answers them any more."""
+        error = LostError(self.host.name, self._loss or Loss("its agent has ended"))
+        for waiting in (one for queue in self._requests.values() for one in queue):
+            if not waiting.done():
+                waiting.set_exception(error)
+                waiting.exception()  # whoever has waited may have given up meanwhile
 
     def hurry(self) -> None:
         """The end is to come now: from here on, an agent that gives no sign of life for `HURRY_S` is lost."""
         if self.is_open and self._hurrying is None:
-            self._hurrying = _listening(self._beat(HURRY_S))
+            self._hurrying = reporting_mistakes(self._beat(HURRY_S))
 
     def order(self, message: Any, data: bytes = b"") -> None:
-        """Send an order. To an agent that is gone: nothing, `lose` tells."""
+        """Send an order. To an agent that is gone: nothing, `on_lost` tells."""
         if isinstance(message, contract.StartTasks):
             self._ordered.update(order.task for order in message.orders)
-        self._greeting = self._greeting or isinstance(message, contract.Hello)
         pipe = self._process.stdin if self._process is not None else None
         if pipe is not None and not pipe.is_closing():
             pipe.write(encode(message, data))
 
-    async def request(self, message: Any, answer: type[F], data: bytes = b"") -> F:
-        """Send an order and wait for its answer, a frame of that kind. It never comes from an agent that is gone: `lose` tells."""
-        waiting: asyncio.Future[F] = asyncio.get_running_loop().create_future()
-        self._requests[answer].append(waiting)
-        self.order(message, data)
+    @overload
+    async def request(self, order: contract.Hello) -> contract.HostReady: ...
+    @overload
+    async def request(self, order: contract.Try) -> contract.Tried: ...
+    @overload
+    async def request(self, order: contract.Code) -> contract.CodeWanted: ...
+    @overload
+    async def request(self, order: contract.TakeGpus) -> contract.GpusTaken: ...
+
+    async def request(self, order: Any) -> Any:
+        """Send an order and return its answer. Raises `LostError` if the agent ends before."""
+        waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._requests[ANSWERS[type(order)]].append(waiting)
+        self.order(order)
+        if self._state is State.ENDED or self._loss is not None:
+            self._refuse_requests()
         return await waiting
 
     async def drain(self) -> None:
@@ -247,7 +314,7 @@ class AgentLink:
 
     async def close(self) -> None:
         """Let the agent go, and see it end. One that still has output to send is waited for, and so is a link that stalls."""
-        self._closing, self._greeting = True, False
+        self._leave()
         self.order(Bye())
         self._moved_at = time.monotonic()
         while self._reading is not None and not self._reading.done():
@@ -267,8 +334,12 @@ class AgentLink:
 
     def drop(self) -> None:
         """End the agent at once; its tasks die with it, and what it has not sent yet is lost."""
-        self._closing = True
+        self._leave()
         self._end_process()
+
+    def _leave(self) -> None:
+        if self._state is not State.ENDED:
+            self._state = State.LEAVING
 
     async def kill(self) -> None:
         """`drop` it, and see it end."""
@@ -300,13 +371,7 @@ class AgentLink:
             self._heard_at = time.monotonic()
             try:
                 for frame, payload in decoder.feed(data):
-                    self._heard = True
-                    if not isinstance(frame, Pong):
-                        refuse_strangers(frame, self._ordered)
-                        self._moved_at = self._heard_at
-                        self._greeting = self._greeting and not isinstance(frame, contract.Facts)
-                        self._receive(self.host.name, frame, payload)
-                        self._answer(frame)
+                    self._receive(frame, payload)
                 data = b""
             except ChannelError as error:
                 broken = str(error)
@@ -318,24 +383,38 @@ class AgentLink:
                 self._end_process()
         code = await self._process.wait()
         self._stop_listening()
-        if not self._closing:
-            self._lose(self.host.name, Loss(self._describe_end(code, broken)))
+        before, self._state = self._state, State.ENDED
+        if before is not State.LEAVING:
+            self._lose(Loss(self._describe_end(code, broken, has_answered=before is State.ANSWERING)))
+        self._refuse_requests()
 
-    def _answer(self, frame: Any) -> None:
-        waiting = self._requests[type(frame)]
-        while waiting:
-            future = waiting.popleft()
-            if not future.done():
-                future.set_result(frame)
-                return
+    def _receive(self, frame: contract.Frame, data: bytes) -> None:
+        if self._state is State.STARTED:
+            self._state = State.ANSWERING
+        if isinstance(frame, contract.Pong):
+            return
+        self._moved_at = self._heard_at
+        refuse_strangers(frame, self._ordered)
+        frame = self._clock.translate(frame, self.host.name, now())
+        if isinstance(frame, contract.Answer):
+            self._on_answer(frame)
+        elif not isinstance(frame, contract.Gone | contract.Pong):
+            self._on_frame(self.host.name, frame, data)
 
-    def _describe_end(self, code: int, broken: str) -> str:
+    def _on_answer(self, answer: contract.Answer) -> None:
+        requests = self._requests[type(answer)]
+        if requests:  # or nobody has asked
+            waiting = requests.popleft()
+            if not waiting.done():
+                waiting.set_result(answer)
+
+    def _describe_end(self, code: int, broken: str, *, has_answered: bool) -> str:
         try:
             said = self._log.read_text(errors="replace").strip()
         except OSError:
             said = ""
         failure = StartFailure(self._transport.argv[0], code, said)
-        if self._heard or self._transport.mark:
+        if has_answered or self._transport.mark:
             return broken or failure.text
         diagnosis = self._explain(self.host, failure)
         return replace(diagnosis, cause=broken or diagnosis.cause).text
@@ -349,16 +428,16 @@ class AgentLink:
         return OrchError(f"{failure.text}; {remedy}")
 
 
-def _listening(silence: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """A task of which nobody takes the result: a mistake of ours in it must be heard all the same."""
+def reporting_mistakes(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """A task whose result nobody takes: an exception in it goes to the loop's exception handler, and so ends the run."""
 
-    def tell(task: asyncio.Task[None]) -> None:
+    def report(task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
-            task.get_loop().call_exception_handler({"message": "a host is no longer listened to", "exception": task.exception()})
+            task.get_loop().call_exception_handler({"message": "a host is no longer watched", "exception": task.exception()})
 
-    listening = asyncio.create_task(silence)
-    listening.add_done_callback(tell)
-    return listening
+    task = asyncio.create_task(work)
+    task.add_done_callback(report)
+    return task
 
 
 async def _see_off(stdin: asyncio.StreamWriter) -> None:

@@ -50,7 +50,7 @@ class WorkingDirectory:
 
     async def send(self, link: AgentLink) -> None:
         """Have a host take what it lacks of it. Raises `OrchError` with the reason why it cannot."""
-        wanted = await link.request(self.order, CodeWanted)
+        wanted = await link.request(self.order)
         if wanted.trouble:
             raise OrchError(f"host {link.host.name}: {wanted.trouble}")
         for part, data in self.parts(wanted):

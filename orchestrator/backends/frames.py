@@ -1,85 +1,62 @@
-"""What agents say: whether it may be said, when it was in our time, and as what happened. Frames in, values out."""
+"""What the controller's end of a connection does with each frame before anybody else sees it: it is checked, gets the name of its host, and
+its times are moved to the controller's clock. Frames in, frames out.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
 
 from worker import contract
 from worker.channel import ChannelError
-from worker.clock import now
-
-from ..errors import OrchError
-from ..model import events
-
-
-def refuse_strangers(frame: Any, ordered: Collection[str]) -> None:
-    """Tasks and streams become paths of the run directory: a host names those that it was given. Raises `ChannelError`."""
-    task, stream = getattr(frame, "task", None), getattr(frame, "stream", None)
-    if task is not None and task not in ordered:
-        raise ChannelError(f"it tells of {task!r}, a task that it was not told to start")
-    if stream is not None and stream not in (*contract.STREAMS, contract.STACKS):
-        raise ChannelError(f"it tells of {stream!r}, a stream that no task has")
-
 
 DRIFT = 1e-4
 """By how many seconds a second two clocks may come apart; quartz does no worse, and NTP corrects by up to five times that, for minutes."""
 
 
-class HostClock:
-    """By how much a host's clock is ahead of ours, as far as its frames tell.
+def refuse_strangers(frame: contract.Frame, ordered: Collection[str]) -> None:
+    """Tasks and streams become paths of the run directory: a host names those that it was given. Raises `ChannelError`."""
+    if isinstance(frame, contract.TaskEvent | contract.Grew | contract.Output) and frame.task not in ordered:
+        raise ChannelError(f"it tells of {frame.task!r}, a task that it was not told to start")
+    if isinstance(frame, contract.Grew | contract.Output) and frame.stream not in (*contract.STREAMS, contract.STACKS):
+        raise ChannelError(f"it tells of {frame.stream!r}, a stream that no task has")
 
-    Each frame has been under way for a while before we hear of it, so a clock is at least that far ahead as any of them says; the one
+
+class HostClock:
+    """By how much a host's clock is ahead of the controller's, as far as its frames tell.
+
+    Each frame has been under way for a while when it arrives, so a clock is at least that far ahead as any frame says; the frame
     that was fastest tells it best. A single one would put failures of two hosts in the wrong order, if one host was busy just then.
     A machine that stands still for a while, and its clock with it, is told too early from then on, as `DRIFT` is forgotten slowly.
     """
 
     def __init__(self) -> None:
         self._ahead: float | None = None
-        self._heard_at = 0.0
+        self._compared_at = 0.0
 
-    def hear(self, at: float, here: float) -> None:
-        """A frame of `at`, by the host's clock, has come `here`, by ours."""
+    def compare(self, at: float, here: float) -> None:
+        """A frame of `at`, by the host's clock, has arrived `here`, by the controller's."""
         if self._ahead is not None:
-            self._ahead = max(at - here, self._ahead - DRIFT * (here - self._heard_at))
+            self._ahead = max(at - here, self._ahead - DRIFT * (here - self._compared_at))
         else:
             self._ahead = at - here
-        self._heard_at = here
+        self._compared_at = here
 
     @property
     def ahead_s(self) -> float:
+        """Seconds; zero before the first frame."""
         return self._ahead or 0.0
 
-
-def in_our_time(frame: Any, ahead: float) -> Any:
-    """What an agent says, with its times as our clock would have told them."""
-    changes: dict[str, Any] = {}
-    if hasattr(frame, "at"):
-        changes["at"] = frame.at - ahead
-    if getattr(frame, "failure", None) is not None:
-        changes["failure"] = replace(frame.failure, at=frame.failure.at - ahead)
-    return replace(frame, **changes) if changes else frame
-
-
-def as_event(host: str, frame: Any) -> events.Event:
-    """What an agent says, as what happened."""
-    match frame:
-        case contract.Started():
-            return events.TaskStarted(frame.task, frame.attempt, frame.pid, frame.at)
-        case contract.NotStarted():
-            return events.TaskNotStarted(frame.task, frame.attempt, frame.reason, frame.at)
-        case contract.Up():
-            return events.TaskUp(frame.task, frame.attempt, frame.at)
-        case contract.Waiting():
-            return events.TaskWaiting(frame.task, frame.attempt, frame.reason, now())
-        case contract.Report():
-            return events.TaskReported(frame.task, frame.attempt, frame.values, frame.at)
-        case contract.Exited():
-            values = (frame.task, frame.attempt, frame.code, frame.stopped, frame.at, frame.failure)
-            return events.TaskExited(*values, frame.killed, frame.evidence)
-        case contract.Swept():
-            return events.TaskSwept(frame.task, frame.attempt, now(), frame.left)
-        case contract.Trouble():
-            return events.HostBroken(host, frame.message, frame.at)
-    raise OrchError(f"an agent sent {type(frame).__name__}, which nobody awaits")
+    def translate(self, frame: contract.Frame, host: str, here: float) -> contract.Frame:
+        """The frame with the name of its host, and its times as the controller's clock would have told them; it has arrived `here`."""
+        if isinstance(frame, contract.HostReady | contract.HostEvent):
+            self.compare(frame.at, here)
+            return replace(frame, host=host, at=frame.at - self.ahead_s)
+        if isinstance(frame, contract.TaskExited) and frame.failure is not None:
+            self.compare(frame.at, here)
+            failure = replace(frame.failure, at=frame.failure.at - self.ahead_s)
+            return replace(frame, failure=failure, at=frame.at - self.ahead_s)
+        if isinstance(frame, contract.TaskEvent):
+            self.compare(frame.at, here)
+            return replace(frame, at=frame.at - self.ahead_s)
+        return frame

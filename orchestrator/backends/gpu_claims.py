@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from worker.contract import GpuHolder, GpusTaken, TakeGpus
+from worker.contract import GpuHolder, TakeGpus
 
 from ..model.plan import Plan
 from .agents import AgentLink
@@ -18,7 +18,7 @@ class GpuClaims:
         self._links = links
         self._held: set[str] = set()
 
-    async def take(self, planned: Plan) -> dict[str, tuple[GpuHolder, ...]]:
+    async def acquire(self, planned: Plan) -> dict[str, tuple[GpuHolder, ...]]:
         """Hold the plan's GPUs, and no others any more. Returns who has them of hosts where other runs were faster; empty: all are held."""
         # Two runs that want all of several hosts meet at the first of them, where one wins, and do not take half of them each.
         order = sorted(planned.claims, key=lambda name: min((*planned.claims[name].alone, *planned.claims[name].shared)))
@@ -26,7 +26,7 @@ class GpuClaims:
         in_the_way: dict[str, tuple[GpuHolder, ...]] = {}
         for batch in filter(None, (given_up, order[:1], order[1:])):
             orders = [(name, planned.claims.get(name, TakeGpus())) for name in batch]
-            answers = await asyncio.gather(*(self._links[name].request(order, GpusTaken) for name, order in orders))
+            answers = await asyncio.gather(*(self._links[name].request(order) for name, order in orders))
             self._held.update(batch)
             in_the_way = {name: answer.holders for name, answer in zip(batch, answers, strict=True) if answer.holders}
             if in_the_way:

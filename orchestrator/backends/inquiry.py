@@ -15,8 +15,8 @@ from worker.records import dataclass
 
 from ..model.spec import ClusterSpec
 from . import Diagnosis, Host, load_checked
-from .agents import AgentLink, Loss
-from .reach import reach
+from .agents import AgentLink, Loss, NotReachedError
+from .reach import AT_ONCE, reach
 
 MACHINE_S, SLACK_S = 80.0, 30.0
 """What a host has for everything but the import: its own limits are shorter (worker/host/inquiry.py), so they speak first."""
@@ -55,10 +55,17 @@ async def _inquire(spec: ClusterSpec, inquiry: Inquiry) -> list[Answers]:
             for number, host in enumerate(backend.hosts(spec))
         }
         try:
-            links = [one.link for one in asked.values()]
-            failures = await reach(backend, spec, links, lambda link: asked[link.host.name].begin(), "inquiry")
-            for name, diagnosis in failures.items():
-                asked[name].fail(diagnosis)
+            gate = asyncio.Semaphore(AT_ONCE)
+
+            async def ask(one: _Conversation) -> None:
+                try:
+                    await reach(backend, spec, one.link, gate, "inquiry")
+                except NotReachedError as error:
+                    one.fail(error.diagnosis)
+                else:
+                    one.begin()
+
+            await asyncio.gather(*map(ask, asked.values()))
             await asyncio.gather(*(one.is_over.wait() for one in asked.values()))
         finally:
             await asyncio.gather(*(one.link.close() for one in asked.values()))
@@ -79,7 +86,7 @@ class _Conversation:
 
     def begin(self) -> None:
         """It has been reached."""
-        self.link.beat()
+        self.link.keep_alive()
         seconds = MACHINE_S + self._inquiry.import_s + SLACK_S
         problem = Diagnosis(
             f"it has not told all for {seconds:g} s", "look at its load and its disks, or ask for more with --import-timeout"

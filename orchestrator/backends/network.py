@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Mapping
 
-from worker.contract import Facts, Target, Tried, Try
+from worker.contract import HostReady, Target, Try
 
 from ..model import addresses
 from . import Host
@@ -27,7 +27,7 @@ class Network:
         """The hosts that have not said yet how their tries went."""
         return [name for name in self._hosts if name in self._awaited]
 
-    async def find_addresses(self, links: Mapping[str, AgentLink], facts: Mapping[str, Facts]) -> dict[str, str]:
+    async def find_addresses(self, links: Mapping[str, AgentLink], facts: Mapping[str, HostReady]) -> dict[str, str]:
         """The address of each host. Raises `OrchError`."""
         if not any(self.words.values()):
             return {name: host.address or "127.0.0.1" for name, host in self._hosts.items()}
@@ -42,7 +42,7 @@ class Network:
             # A task reaches its neighbour on the same host by the same address.
             others = [other for other in ports if other != name or len(facts[name].ports) > 1]
             targets = tuple(Target(other, ports[other], self.words[other], tuple(known[other])) for other in others)
-            for result in (await links[name].request(Try(targets), Tried)).results:
+            for result in (await links[name].request(Try(targets))).results:
                 tried.setdefault((name, result.host), {})[result.address] = result.refusal
             self._awaited.discard(name)
 

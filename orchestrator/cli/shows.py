@@ -13,8 +13,8 @@ from worker.clock import now
 
 from ..controller import Ended
 from ..errors import OrchError
-from ..model import events
 from ..model.cluster import Cluster
+from ..model.events import Event, RunNoted
 from ..model.plan import Plan
 from ..record import journal, timeline
 from ..record.console import ABANDONED_S, Console, Sink
@@ -68,17 +68,17 @@ class JsonLines:
     def planned(self, planned: Plan) -> None:
         self._lines.put(_line({"event": "planned", "run": planned.run_id, "tasks": [str(task.id) for task in planned.tasks]}))
         for note in planned.notes:
-            self.said(note)
+            self.noted(RunNoted(note, now()))
 
     def grew(self, task: str, attempt: int, stream: str, size: int) -> None: ...
 
-    def said(self, text: str) -> None:
-        self._put(journal.RunNoted(text, now()))
+    def noted(self, note: RunNoted) -> None:
+        self._put(note)
 
-    def happened(self, before: Cluster, after: Cluster, event: events.Event) -> None:
+    def happened(self, before: Cluster, after: Cluster, event: Event) -> None:
         self._put(event)
 
-    def _put(self, event: journal.RunEvent) -> None:
+    def _put(self, event: Event) -> None:
         self._lines.put(journal.to_line(event).decode("ascii"))
 
     def refuse(self, error: OrchError, given_up: Ended | None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator, Mapping, Sequence
 
-from worker.contract import Facts, few
+from worker.contract import HostReady, few
 from worker.records import dataclass
 
 from ..errors import OrchError
@@ -28,7 +28,7 @@ class Wish:
     interface: str = ""
 
 
-def candidates(host: str, wish: Wish, facts: Facts) -> tuple[str, ...]:
+def candidates(host: str, wish: Wish, facts: HostReady) -> tuple[str, ...]:
     """Addresses by which others might reach a host. Raises `OrchError` for an interface that it does not have."""
     if wish.address:
         return (wish.address,)
@@ -47,7 +47,7 @@ def candidates(host: str, wish: Wish, facts: Facts) -> tuple[str, ...]:
     return found
 
 
-def choose(known: Mapping[str, Sequence[str]], ports: Mapping[str, int], tried: Tried, facts: Mapping[str, Facts]) -> dict[str, str]:
+def choose(known: Mapping[str, Sequence[str]], ports: Mapping[str, int], tried: Tried, facts: Mapping[str, HostReady]) -> dict[str, str]:
     """The address of each host. Raises `OrchError` with a line for each pair that has none."""
     chosen: dict[str, str] = {}
     lines: list[str] = []
@@ -67,7 +67,7 @@ def choose(known: Mapping[str, Sequence[str]], ports: Mapping[str, int], tried: 
     return chosen
 
 
-def _complain(source: str, host: str, port: int, answers: Mapping[str, str], facts: Mapping[str, Facts]) -> str:
+def _complain(source: str, host: str, port: int, answers: Mapping[str, str], facts: Mapping[str, HostReady]) -> str:
     reasons = dict.fromkeys(answers.values())
     why = "; ".join(f"{reason} at {', '.join(a for a, r in answers.items() if r == reason)}" for reason in reasons)
     text = f"{source} cannot reach {host}:{port}: {why}"
@@ -80,7 +80,7 @@ def _complain(source: str, host: str, port: int, answers: Mapping[str, str], fac
     return f"{text}; set address: or interface: for {host}"
 
 
-def _apart(source: str, answers: Mapping[str, str], facts: Mapping[str, Facts]) -> Iterator[str]:
+def _apart(source: str, answers: Mapping[str, str], facts: Mapping[str, HostReady]) -> Iterator[str]:
     """Those of the addresses that are on none of the source's networks, if all are."""
     networks = [ipaddress.ip_interface(f"{one.address}/{one.prefix}").network for one in facts[source].addresses if _is_public(one.address)]
     found = [address for address in answers if _is_number(address)]
@@ -104,7 +104,7 @@ def with_port(address: str, port: object) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
-def _listed(facts: Facts) -> str:
+def _listed(facts: HostReady) -> str:
     return ", ".join(f"{one.address} ({one.interface})" for one in facts.addresses if _is_public(one.address))
 
 

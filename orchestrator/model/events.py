@@ -1,19 +1,38 @@
 """What happens to a run, and what is done about it: what goes into `lifecycle.step` and what comes out.
 
-Times are seconds since the epoch.
+Most events come from the agents, and are the frames of `worker.contract` as they are. The others are the controller's own, and are here.
+All of them are recorded in `events.jsonl`; some are kept for people and for the timeline only, and `lifecycle.step` changes nothing for
+them. Times are seconds since the epoch, by the controller's clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from worker.contract import Evidence, Failure
+from worker.contract import HostBroken as HostBroken
+from worker.contract import HostEvent as HostEvent
+from worker.contract import HostReady as HostReady
+from worker.contract import RunNoted as RunNoted
+from worker.contract import TaskBegan as TaskBegan
+from worker.contract import TaskEvent as TaskEvent
+from worker.contract import TaskExited as TaskExited
+from worker.contract import TaskNotStarted as TaskNotStarted
+from worker.contract import TaskReported as TaskReported
+from worker.contract import TaskStarted as TaskStarted
+from worker.contract import TaskSwept as TaskSwept
+from worker.contract import TaskUp as TaskUp
+from worker.contract import TaskWaiting as TaskWaiting
+from worker.contract import TemplateReady as TemplateReady
 from worker.records import dataclass
 
 from .cluster import Verdict
 
 # --- what happened -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RunBegun:
+    """The controller has begun; nothing is started yet."""
+
+    at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,91 +45,23 @@ class Launched:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskStarted:
-    task: str
-    attempt: int
-    pid: int
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
-class TaskNotStarted:
-    task: str
-    attempt: int
-    reason: str
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
-class TaskUp:
-    task: str
-    attempt: int
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
-class TaskWaiting:
-    """Why a task's port does not answer yet."""
-
-    task: str
-    attempt: int
-    reason: str
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
-class TaskReported:
-    task: str
-    attempt: int
-    values: Mapping[str, Any]
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
-class TaskExited:
-    """`stopped`: its agent had been told to stop it, or had lost its owner, before it ended."""
-
-    task: str
-    attempt: int
-    code: int
-    stopped: bool
-    at: float
-    failure: Failure | None = None
-    killed: bool = False
-    """By a signal; `code` is then 128 plus its number."""
-    evidence: Evidence = Evidence()
-
-
-@dataclass(frozen=True, slots=True)
-class TaskSwept:
-    """Nothing that the task started is left but `left`: processes, in words, which SIGKILL does not end. One may be the task itself."""
+class TaskSpoke:
+    """The controller has got a task's first output."""
 
     task: str
     attempt: int
     at: float
-    left: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class HostLost:
-    """The agent of a host is gone, and with it the host's tasks.
-
-    `overdue_at`: when its silence was first more than a pause, if it is by silence that it was lost.
-    """
+    """The agent of a host is gone, and with it the host's tasks."""
 
     host: str
     reason: str
     at: float
     overdue_at: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class HostBroken:
-    """A host can no longer do its work, such as for a full disk. Its agent still answers."""
-
-    host: str
-    reason: str
-    at: float
+    """When its silence was first more than a pause, if the host was lost by silence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,16 +105,13 @@ class Tick:
 
 
 Event = (
-    Launched
-    | TaskStarted
-    | TaskNotStarted
-    | TaskUp
-    | TaskWaiting
-    | TaskReported
-    | TaskExited
-    | TaskSwept
+    RunBegun
+    | Launched
+    | HostReady
+    | HostEvent
+    | TaskEvent
+    | TaskSpoke
     | HostLost
-    | HostBroken
     | StopAsked
     | RestartAsked
     | Heard

@@ -26,19 +26,26 @@ from .events import (
     Heard,
     HostBroken,
     HostLost,
+    HostReady,
     Hurry,
     Launched,
     RestartAsked,
+    RunBegun,
+    RunNoted,
     StartAttempt,
     Stop,
     StopAsked,
+    TaskBegan,
+    TaskEvent,
     TaskExited,
     TaskNotStarted,
     TaskReported,
+    TaskSpoke,
     TaskStarted,
     TaskSwept,
     TaskUp,
     TaskWaiting,
+    TemplateReady,
     Tick,
 )
 from .plan import Plan
@@ -107,14 +114,17 @@ def step(cluster: Cluster, event: Event) -> tuple[Cluster, tuple[Action, ...]]:
             return replace(cluster, saved_at=max(cluster.saved_at, event.at)), ()
         case Tick():
             return _on_tick(cluster, event.at)
+        case RunBegun() | RunNoted() | HostReady() | TemplateReady() | TaskBegan() | TaskSpoke():
+            return cluster, ()  # for people and for the timeline
 
 
 def _is_stale(cluster: Cluster, event: Event) -> bool:
-    name = getattr(event, "task", None)
-    if name is None:
-        return getattr(event, "attempt", cluster.attempt) != cluster.attempt
-    task = cluster.tasks.get(name)
-    if task is None or getattr(event, "attempt", task.attempt) != task.attempt:
+    if isinstance(event, Launched):
+        return event.attempt != cluster.attempt
+    if not isinstance(event, TaskEvent):
+        return False
+    task = cluster.tasks.get(event.task)
+    if task is None or event.attempt != task.attempt:
         return True
     return task.has_ended and not isinstance(event, (TaskSwept, TaskReported))
 

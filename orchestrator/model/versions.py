@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from worker.contract import Facts, few
+from worker.contract import HostReady, few
 
 
-def compare(facts: Mapping[str, Facts]) -> list[str]:
+def compare(facts: Mapping[str, HostReady]) -> list[str]:
     """A sentence for each thing that is not the same everywhere; patch releases of Python do not count."""
     found = {
         "Python": {host: ".".join(known.python_version.split(".")[:2]) for host, known in facts.items()},

@@ -108,7 +108,7 @@ class Console:
 
     def planned(self, planned: Plan) -> None:
         for line in (describe_plan(planned), *planned.notes):
-            self.said(line)
+            self._show_line(line)
 
     def grew(self, task: str, attempt: int, stream: str, size: int) -> None:
         with self._changed:
@@ -120,9 +120,12 @@ class Console:
             self._view.heed(after)
         text = narrate(before, after, event)
         if text is not None:
-            self.said(text)
+            self._show_line(text)
 
-    def said(self, text: str) -> None:
+    def noted(self, note: events.RunNoted) -> None:
+        self._show_line(note.line)
+
+    def _show_line(self, text: str) -> None:
         if not self._quiet:
             with self._changed:
                 self._notices.append(f"orch: {clean(text)}\n")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..model import events, lifecycle
+from ..model import lifecycle
 from ..model.cluster import Cluster
+from ..model.events import Event, RunNoted
 from . import journal
-from .journal import RunEvent
 from .narrate import describe_plan, narrate
 from .reading import open_file
 from .rundir import RunDir
@@ -24,16 +24,17 @@ class Progress:
         self.told: list[str] = []
         """What has happened, in the lines that the run's own console shows; whoever shows them takes them away."""
 
-    def advance(self) -> Iterator[RunEvent]:
+    def advance(self) -> Iterator[Event]:
         """The events that have been recorded since, each once it is folded into `cluster`."""
         for event in journal.from_lines(self._read_lines()):
             if self.cluster is None:
                 self._begin()
-            if self.cluster is not None and isinstance(event, events.Event):
-                before, self.cluster = self.cluster, journal.replay(self.cluster, event)
+            if isinstance(event, RunNoted):
+                self._tell(event.line)
+            elif self.cluster is not None:
+                before = self.cluster
+                self.cluster, _ = lifecycle.step(before, event)
                 self._tell(narrate(before, self.cluster, event))
-            elif isinstance(event, journal.RunNoted):
-                self._tell(event.text)
             yield event
 
     def _read_lines(self) -> list[bytes]:

@@ -37,10 +37,9 @@ from worker.directory import Directory
 from ..errors import OrchError
 from ..model import lifecycle, plan
 from ..model.cluster import Cluster, Verdict
-from ..model.events import HostLost
+from ..model.events import Event, HostLost
 from ..model.plan import Plan
 from . import journal
-from .journal import RunEvent
 from .lock import RunLock
 from .reading import open_file, read_file
 from .writing import write_all, write_whole
@@ -86,7 +85,7 @@ class RunDir:
         """The directory that is held was removed: what was recorded is lost, and nothing more can be."""
         return self._held is not None and self._held.is_gone
 
-    def record(self, event: RunEvent) -> None:
+    def record(self, event: Event) -> None:
         """Append to `events.jsonl`. Raises OSError, such as for a full disk."""
         if self._events_fd is None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -227,7 +226,7 @@ class RunDir:
         except ContractError:
             return None
 
-    def read_events(self) -> Iterator[RunEvent]:
+    def read_events(self) -> Iterator[Event]:
         try:
             with open_file(self.path / "events.jsonl") as file:
                 yield from journal.from_lines(file)
@@ -246,7 +245,7 @@ class RunDir:
         cluster = lifecycle.of_plan(planned)
         at = 0.0
         for event in self.read_events():
-            cluster, at = journal.replay(cluster, event), event.at
+            (cluster, _), at = lifecycle.step(cluster, event), event.at
         if not cluster.is_over and not lives:
             # Nobody was left to say so: with the controller went the agents, and with them the tasks.
             for host in planned.hosts:

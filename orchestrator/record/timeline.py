@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from ..model import events
 from ..model.cluster import Cluster
 from .columns import aligned
-from .journal import HostReady, RunBegun, RunEvent, TaskBegan, TaskSpoke, TemplateReady
 
 PHASES = ("agent", "template", "prepared", "fork or exec", "first line", "port bound", "formed", "first output", "first report")
 """In the order in which they come. ``formed`` is the whole cluster's; ``template`` and ``prepared`` are missing where there is none,
@@ -17,14 +16,14 @@ and ``first line``, the program's own, where that is not Python."""
 
 _OF_TASK = {
     events.TaskStarted: "fork or exec",
-    TaskBegan: "first line",
+    events.TaskBegan: "first line",
     events.TaskUp: "port bound",
-    TaskSpoke: "first output",
+    events.TaskSpoke: "first output",
     events.TaskReported: "first report",
 }
 
 
-def measure(happened: Iterable[RunEvent], cluster: Cluster) -> dict[str, dict[str, float]]:
+def measure(happened: Iterable[events.Event], cluster: Cluster) -> dict[str, dict[str, float]]:
     """For each task, seconds to the end of each phase that it has reached in its last attempt: from the beginning of the run, or of that
     attempt if it is a later one. What was there before such an attempt began, as an agent or a template, is not in it."""
     begun = asked = 0.0
@@ -35,17 +34,17 @@ def measure(happened: Iterable[RunEvent], cluster: Cluster) -> dict[str, dict[st
     prepares = {name: task.host for name, task in cluster.tasks.items() if task.prepares}
     for event in happened:
         match event:
-            case RunBegun():
+            case events.RunBegun():
                 begun = event.at
-            case HostReady():
+            case events.HostReady():
                 hosts.setdefault(event.host, {})["agent"] = event.at
-            case TemplateReady():
+            case events.TemplateReady():
                 hosts.setdefault(event.host, {}).setdefault("template", event.at)
             case events.TaskSwept() if event.task in prepares:
                 hosts.setdefault(prepares[event.task], {})["prepared"] = event.at
             case events.Tick() | events.RestartAsked():  # with one of them each attempt but the first begins
                 asked = event.at
-            case TaskBegan() | TaskSpoke() | events.TaskStarted() | events.TaskUp() | events.TaskReported():
+            case events.TaskBegan() | events.TaskSpoke() | events.TaskStarted() | events.TaskUp() | events.TaskReported():
                 task = cluster.tasks.get(event.task)
                 if task is None or event.attempt != task.attempt:
                     continue

@@ -1,4 +1,4 @@
-"""Our end of a channel, with a real agent on this machine at the other."""
+"""The controller's end of a connection, with a real agent on this machine at the other."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import psutil
 import pytest
 
 from orchestrator.backends import Diagnosis, Host, Transport, agents, local, reach
-from orchestrator.backends.agents import AgentLink, NotReachedError
+from orchestrator.backends.agents import AgentLink, LostError, NotReachedError
 from orchestrator.backends.farewell import Farewell
 from orchestrator.errors import OrchError
 from orchestrator.model.spec import ClusterSpec
@@ -48,14 +49,14 @@ def test_a_link_that_stalls_at_the_end_is_waited_for(tmp_path: Path, monkeypatch
                 stored.extend(data)
                 if ended.done():
                     link.order(contract.Ack(len(data)))
-            elif isinstance(frame, contract.Exited):
+            elif isinstance(frame, contract.TaskExited):
                 ended.set_result(None)
 
         host = Host("local", "127.0.0.1", sees_run_dir=False, lost_after_s=8.0)
         link = AgentLink(host, tmp_path / "log", receive, lambda *_: None)
         await link.open(behind_a_relay(tmp_path))
         link.order(contract.Hello("run", cwd=str(tmp_path)))
-        link.beat()
+        link.keep_alive()
         program = contract.Program("command", "sh", ("-c", f"head -c {size} /dev/zero"))
         link.order(contract.StartTasks((contract.TaskOrder("worker-0", 1, program, str(tmp_path), "worker-0"),)))
         await ended
@@ -83,7 +84,7 @@ def test_an_agent_that_still_has_output_to_send_is_waited_for(tmp_path: Path, mo
             if isinstance(frame, contract.Output):
                 stored.extend(data)
                 loop.call_later(0.6, link.order, contract.Ack(len(data)))
-            elif isinstance(frame, contract.Exited):
+            elif isinstance(frame, contract.TaskExited):
                 ended.set_result(None)
 
         link = AgentLink(Host("local", "127.0.0.1", sees_run_dir=False), tmp_path / "log", receive, lambda *_: None)
@@ -103,23 +104,16 @@ def test_a_host_is_not_lost_while_it_looks_around(tmp_path: Path) -> None:
     argv = patched_agent("programs.find_problems = lambda *_: time.sleep(4) or []")
 
     async def run() -> Any:
-        told: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         host = Host("local", "127.0.0.1", sees_run_dir=False, lost_after_s=2.0)
-
-        def receive(_: str, frame: Any, data: bytes) -> None:
-            if isinstance(frame, contract.Facts):
-                told.set_result(frame)
-
-        link = AgentLink(host, tmp_path / "log", receive, lambda _, loss: told.set_result(loss))
+        link = AgentLink(host, tmp_path / "log", lambda *_: None, lambda *_: None)
         await link.open(Transport(argv))
-        link.order(contract.Hello("run", cwd=str(tmp_path), lost_after_s=100.0))
-        link.beat()
+        link.keep_alive()
         try:
-            return await asyncio.wait_for(told, PATIENCE_S)
+            return await asyncio.wait_for(link.request(contract.Hello("run", cwd=str(tmp_path), lost_after_s=100.0)), PATIENCE_S)
         finally:
             await link.close()
 
-    assert isinstance(asyncio.run(run()), contract.Facts)
+    assert isinstance(asyncio.run(run()), contract.HostReady)
 
 
 @pytest.mark.parametrize(("asked", "speaks"), [("in time", False), ("at once", False), ("at once", True)])
@@ -136,7 +130,7 @@ def test_an_agent_on_this_machine_that_is_silent_for_good_is_lost(
         host = Host("local", "127.0.0.1", sees_run_dir=True)
         link = AgentLink(host, tmp_path / "log", lambda *_: None, lambda _, loss: lost.set_result(loss.text))
         await link.open(Transport((sys.executable, "-c", text)))
-        link.beat()
+        link.keep_alive()
         if asked == "at once":
             link.hurry()
         done, _ = await asyncio.wait([lost], timeout=8.0 if speaks else PATIENCE_S)
@@ -154,7 +148,7 @@ def test_at_an_end_that_is_due_nobody_waits_for_an_agent_that_says_nothing(tmp_p
     async def run() -> None:
         link = AgentLink(Host("local", "127.0.0.1", sees_run_dir=True), tmp_path / "log", lambda *_: None, lambda *_: None)
         await link.open(Transport((sys.executable, "-c", "import os\nwhile os.read(0, 9999): pass")))
-        link.beat()
+        link.keep_alive()
         await asyncio.sleep(3.0)  # its silence is more than a pause now
         monkeypatch.setattr(agents, "BEATS", 8)
         try:
@@ -174,20 +168,14 @@ def test_a_controller_that_stood_still_reads_what_has_come_before_it_gives_an_ag
 
     async def run() -> str | None:
         loop = asyncio.get_running_loop()
-        greeted, lost = loop.create_future(), loop.create_future()
-
-        def receive(_: str, frame: Any, data: bytes) -> None:
-            if isinstance(frame, contract.Facts):
-                greeted.set_result(frame)
-
+        lost = loop.create_future()
         here = Host("local", "127.0.0.1", sees_run_dir=True)
-        link = AgentLink(here, tmp_path / "log", receive, lambda _, loss: lost.set_result(loss.text))
+        link = AgentLink(here, tmp_path / "log", lambda *_: None, lambda _, loss: lost.set_result(loss.text))
         await link.open(local.transport(sys.executable))
-        link.order(contract.Hello("run", cwd=str(tmp_path), shared_dir=str(tmp_path)))
-        await greeted
+        await link.request(contract.Hello("run", cwd=str(tmp_path), shared_dir=str(tmp_path)))
         await asyncio.sleep(0.3)
         if limit == "HERE_LOST_S":
-            link.beat()
+            link.keep_alive()
         else:
             link.hurry()
         await asyncio.sleep(0)  # the question is on its way
@@ -204,7 +192,7 @@ STRANGE = [
     contract.Output("worker-1", 1, "stdout", 0),
     contract.Grew("../worker-0", 1, "stdout", 9),
     contract.Grew("worker-0", 1, "../stdout", 9),
-    contract.Started("worker-7", 1, 5, 1.0),
+    contract.TaskStarted("worker-7", 1, 5, 1.0),
 ]
 
 
@@ -228,6 +216,30 @@ def test_an_agent_that_tells_of_what_it_was_not_given_is_let_go(tmp_path: Path, 
     reason = asyncio.run(run())
     assert reason.startswith("it tells of '"), reason
     assert [each.stream for each in received] == ["stdout", contract.STACKS]
+
+
+def test_requests_are_answered_in_their_order_and_refused_once_the_agent_is_gone(tmp_path: Path) -> None:
+    """An answer goes to whoever has asked for it, and to nobody else."""
+    seen: list[Any] = []
+
+    async def run() -> list[Any]:
+        host = Host("local", "127.0.0.1", sees_run_dir=False)
+        link = AgentLink(host, tmp_path / "log", lambda _, frame, __: seen.append(frame), lambda *_: None)
+        await link.open(local.transport(sys.executable))
+        nobody = contract.Target("nobody", 1, "", ())
+        facts = link.request(contract.Hello("run", cwd=str(tmp_path), shared_dir=str(tmp_path)))
+        tries = [link.request(contract.Try((replace(nobody, host=name, addresses=("127.0.0.1",)),))) for name in ("one", "two")]
+        ready, answers = await asyncio.wait_for(asyncio.gather(facts, asyncio.gather(*tries)), PATIENCE_S)
+        assert (ready.host, [answer.results[0].host for answer in answers]) == ("local", ["one", "two"])
+        late = [link.request(contract.Try(())) for _ in range(2)]
+        link.drop()
+        late.append(link.request(contract.Try(())))
+        ends = await asyncio.wait_for(asyncio.gather(*late, return_exceptions=True), PATIENCE_S)
+        return [*ends, *await asyncio.gather(link.request(contract.Try(())), return_exceptions=True)]
+
+    ends = asyncio.run(run())
+    assert [type(end) for end in ends] == [LostError] * 4
+    assert seen == []
 
 
 def test_an_agent_that_a_nameless_signal_ends_is_lost(tmp_path: Path) -> None:
@@ -323,9 +335,12 @@ class Opening:
 def test_few_connections_are_made_at_a_time_and_all_are_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reach, "FIRST_WAIT_S", 0.0)
     links = [Opening(f"host{number}") for number in range(100)]
-    greeted: list[Any] = []
     spec = ClusterSpec("one", "none", contract.Program("command", "true"), (), "/")
-    failures = asyncio.run(reach.reach(local.make(), spec, links, greeted.append))  # type: ignore[arg-type]
-    assert failures == {}
-    assert {link.host.name for link in greeted} == {link.host.name for link in links}
+
+    async def run() -> None:
+        gate = asyncio.Semaphore(reach.AT_ONCE)
+        await asyncio.gather(*(reach.reach(local.make(), spec, link, gate) for link in links))  # type: ignore[arg-type]
+
+    asyncio.run(run())
+    assert [link.tries for link in links] == [2] * 100
     assert Opening.most == reach.AT_ONCE

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
 from orchestrator.backends import visits
+from orchestrator.backends.agents import Loss, LostError
 from orchestrator.backends.visits import Visits
-from orchestrator.model import events, plan
+from orchestrator.model import plan
 from orchestrator.model.plan import HostFacts, Plan
 from orchestrator.model.spec import ClusterSpec, TaskSpec
 from worker import contract
@@ -19,15 +21,16 @@ ADDRESSES = {"a": "10.0.0.1", "b": "fd00::2", "c": "10.0.0.3"}
 
 
 class Link:
-    """Keeps what it is ordered."""
+    """Keeps its requests; a test answers them."""
 
     def __init__(self) -> None:
         self.tried: list[contract.Target] = []
-        self.orders = 0
+        self.requests: list[asyncio.Future[contract.Tried]] = []
 
-    def order(self, order: contract.Try) -> None:
-        self.orders += 1
+    async def request(self, order: contract.Try) -> contract.Tried:
         self.tried += order.targets
+        self.requests.append(asyncio.get_running_loop().create_future())
+        return await self.requests[-1]
 
 
 class Scene:
@@ -41,81 +44,109 @@ class Scene:
         planned: Plan = plan.make("run", spec, placement, facts)
         self.hosts = planned.hosts_by_task
         self.links = {name: Link() for name in ADDRESSES}
-        self.told: list[events.Event] = []
+        self.happened: list[contract.TaskUp | contract.TaskWaiting] = []
         self.going_on = True
-        self.visits = Visits(planned, self.links, self.told.append, lambda task, attempt: self.going_on)  # type: ignore[arg-type]
+        self.visits = Visits(planned, self.links, self.happened.append, lambda task, attempt: self.going_on)  # type: ignore[arg-type]
 
-    def answer(self, host: str, target: contract.Target, refusal: str = "") -> None:
-        self.visits.hear(host, contract.Tried((contract.Reached(target.host, target.addresses[0], refusal),)))
+    async def answer(self, host: str, target: contract.Target, refusal: str = "") -> None:
+        results = (contract.Reached(target.host, target.addresses[0], refusal),)
+        next(request for request in self.links[host].requests if not request.done()).set_result(contract.Tried(results))
+        await settle()
+
+    async def on_up(self, *tasks: str) -> None:
+        for task in tasks:
+            self.visits.on_up(contract.TaskUp(task, 1, 7.0))
+        await settle()
 
     def up(self) -> list[str]:
-        return [event.task for event in self.told if isinstance(event, events.TaskUp)]
+        return [event.task for event in self.happened if isinstance(event, contract.TaskUp)]
 
     def reason(self) -> str:
-        return next(event.reason for event in reversed(self.told) if isinstance(event, events.TaskWaiting))
+        return next(event.reason for event in reversed(self.happened) if isinstance(event, contract.TaskWaiting))
 
 
-def test_a_task_is_up_when_all_other_hosts_have_reached_it() -> None:
+async def settle() -> None:
+    """Let everything happen that needs no more answers."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def in_a_loop(play: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @functools.wraps(play)
+    def run(*words: Any, **settings: Any) -> None:
+        asyncio.run(play(*words, **settings))
+
+    return run
+
+
+@in_a_loop
+async def test_a_task_is_up_when_all_other_hosts_have_reached_it() -> None:
     scene = Scene(worker=3)
-    scene.visits.begin(contract.Up("worker-1", 1, 7.0))
+    await scene.on_up("worker-1")
     assert scene.up() == []
     (target,) = scene.links["a"].tried
     assert (target.port, target.addresses, target.word) == (5000, ("fd00::2",), "")
     assert scene.links["b"].tried == []
-    scene.answer("a", target)
+    await scene.answer("a", target)
     assert scene.up() == []
-    scene.answer("c", target)
-    assert scene.told[-1] == events.TaskUp("worker-1", 1, 7.0)
+    await scene.answer("c", target)
+    assert scene.happened[-1] == contract.TaskUp("worker-1", 1, 7.0)
 
 
 @pytest.mark.parametrize("task", ["worker-0", "evaluator-0"])
-def test_one_whom_nobody_else_looks_for_is_up_at_once(task: str) -> None:
+@in_a_loop
+async def test_one_whom_nobody_else_looks_for_is_up_at_once(task: str) -> None:
     scene = Scene(worker=1, evaluator=1)
-    scene.visits.begin(contract.Up(task, 1, 7.0))
+    await scene.on_up(task)
     assert scene.up() == [task]
     assert not any(link.tried for link in scene.links.values())
 
 
-def test_a_host_has_one_order_at_a_time_and_what_comes_up_meanwhile_goes_together() -> None:
+@in_a_loop
+async def test_a_host_has_one_request_at_a_time_and_what_comes_up_meanwhile_goes_together() -> None:
     scene = Scene(worker=9)
-    for name in scene.hosts:
-        scene.visits.begin(contract.Up(name, 1, 7.0))
-    first = scene.links["a"].tried[0]
-    assert scene.links["a"].orders == 1
-    scene.answer("a", first)
-    assert scene.links["a"].orders == 2
-    assert len(scene.links["a"].tried) == 6  # the tasks of the two other hosts
+    first = next(name for name, host in scene.hosts.items() if host == "b")
+    await scene.on_up(first)
+    await scene.on_up(*(name for name in scene.hosts if name != first))
+    asked = scene.links["a"]
+    assert len(asked.requests) == 1
+    await scene.answer("a", asked.tried[0])
+    assert len(asked.requests) == 2
+    assert len(asked.tried) == 6  # the tasks of the two other hosts
 
 
-def in_a_loop(scene: Scene, steps: Callable[[contract.Target], Any]) -> None:
-    async def play() -> None:
-        scene.visits.begin(contract.Up("worker-1", 1, 7.0))
-        steps(scene.links["a"].tried[0])
-        await asyncio.sleep(0.05)
-
-    asyncio.run(play())
-
-
-def test_what_was_not_reached_is_named_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_a_loop
+async def test_what_was_not_reached_is_named_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(visits, "AGAIN_S", 0.0)
     scene = Scene(worker=3)
-    in_a_loop(scene, lambda target: [scene.answer("a", target, "timed out"), scene.answer("c", target)])
+    await scene.on_up("worker-1")
+    (target,) = scene.links["a"].tried
+    await scene.answer("a", target, "timed out")
+    await scene.answer("c", target)
     assert scene.reason() == "its port is open on b, but a cannot reach [fd00::2]:5000: timed out"
     assert len(scene.links["a"].tried) == 2
-    scene.answer("a", scene.links["a"].tried[1])
+    await scene.answer("a", target)
     assert scene.up() == ["worker-1"]
 
 
-def test_a_task_that_has_ended_is_tried_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_a_loop
+async def test_a_task_that_has_ended_is_tried_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(visits, "AGAIN_S", 0.0)
     scene = Scene(worker=3)
     scene.going_on = False
-    in_a_loop(scene, lambda target: scene.answer("a", target, "connection refused"))
+    await scene.on_up("worker-1")
+    await scene.answer("a", scene.links["a"].tried[0], "connection refused")
     assert len(scene.links["a"].tried) == 1
     assert scene.up() == []
 
 
-def test_a_host_that_was_not_asked_is_not_heard() -> None:
-    scene = Scene(worker=2, evaluator=1)
-    scene.answer("c", contract.Target("worker-0, attempt 1", 5000, "", ("10.0.0.1",)))
-    assert scene.told == []
+@in_a_loop
+async def test_a_host_that_is_lost_while_it_tries_is_no_mistake() -> None:
+    """Its loss is an event of its own; another host's answers still count."""
+    scene = Scene(worker=3)
+    complaints: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    await scene.on_up("worker-1")
+    scene.links["a"].requests[0].set_exception(LostError("a", Loss("its agent was killed")))
+    await scene.answer("c", scene.links["c"].tried[0])
+    assert (scene.up(), complaints) == ([], [])

@@ -7,7 +7,7 @@ import pytest
 from orchestrator.errors import OrchError
 from orchestrator.model import addresses, versions
 from orchestrator.model.addresses import Wish
-from worker.contract import Facts, NetAddress
+from worker.contract import HostReady, NetAddress
 
 NETS = (
     NetAddress("lo", "127.0.0.1", 8),
@@ -18,8 +18,8 @@ NETS = (
 )
 
 
-def facts(*found: NetAddress, arrived_at: str = "", python: str = "3.11.7", tensorflow: str = "2.21.0") -> Facts:
-    return Facts(1, "python", python, 2, addresses=found, arrived_at=arrived_at, tensorflow=tensorflow)
+def facts(*found: NetAddress, arrived_at: str = "", python: str = "3.11.7", tensorflow: str = "2.21.0") -> HostReady:
+    return HostReady(1, "python", python, 2, addresses=found, arrived_at=arrived_at, tensorflow=tensorflow)
 
 
 @pytest.mark.parametrize(

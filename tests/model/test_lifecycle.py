@@ -213,7 +213,7 @@ def test_a_task_that_cannot_be_started_is_our_failure() -> None:
 
 def test_a_full_disk_ends_the_run() -> None:
     history = History().start_all()
-    history.happen(ev.HostBroken("a", "no space left", 110.0))
+    history.happen(ev.HostBroken("no space left", 110.0, "a"))
     assert history.sweep_all().exit_code == 125
 
 
@@ -317,7 +317,7 @@ EVENTS = st.one_of(
     st.builds(ev.TaskExited, NAMES, ATTEMPTS, CODES, st.booleans(), TIMES, st.none() | st.builds(raised, TIMES)),
     st.builds(ev.TaskSwept, NAMES, ATTEMPTS, TIMES),
     st.builds(ev.HostLost, st.sampled_from(["a", "b", "c"]), st.just("gone"), TIMES),
-    st.builds(ev.HostBroken, st.sampled_from(["a", "b"]), st.just("full"), TIMES),
+    st.builds(ev.HostBroken, st.just("full"), TIMES, st.sampled_from(["a", "b"])),
     st.builds(ev.StopAsked, st.just("Ctrl-C"), st.sampled_from([130, 143]), TIMES),
     st.builds(ev.RestartAsked, TIMES),
     st.builds(ev.Heard, TIMES),

@@ -421,7 +421,7 @@ def test_asked_to_stop_while_an_attempt_is_being_ended_there_is_no_other() -> No
     [
         (ev.StopAsked("interrupted (Ctrl-C)", 130, 101.0), Outcome.CANCELLED, 130, "interrupted (Ctrl-C)"),
         (ev.HostLost("a", "gone", 101.0), Outcome.BROKEN, 125, "lost host a: gone"),
-        (ev.HostBroken("a", "its disk is full", 101.0), Outcome.BROKEN, 125, "its disk is full"),
+        (ev.HostBroken("its disk is full", 101.0, "a"), Outcome.BROKEN, 125, "its disk is full"),
     ],
 )
 def test_what_ends_a_run_that_is_being_started_anew_is_its_end(event: ev.Event, outcome: Outcome, code: int, what: str) -> None:

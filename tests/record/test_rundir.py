@@ -19,7 +19,6 @@ from orchestrator.model.plan import HostFacts
 from orchestrator.model.spec import ClusterSpec, TaskDevices, TaskSpec
 from orchestrator.record import rundir
 from orchestrator.record.home import create_run, list_runs
-from orchestrator.record.journal import RunEvent, RunNoted
 from orchestrator.record.rundir import RunDir
 from tests.conftest import Orch
 from tests.live import held_run
@@ -82,13 +81,13 @@ def test_the_verdict_has_every_field_and_the_reserve_is_given_back(tmp_path: Pat
 def test_events_are_read_back_and_an_unfinished_or_foreign_line_is_left_out(tmp_path: Path) -> None:
     run = create_run(tmp_path / "home", "one")
     assert list(run.read_events()) == []
-    run.record(RunNoted("first", 1.0))
-    run.record(RunNoted("zwei \udcff", 2.0))
+    run.record(events.RunNoted("first", 1.0))
+    run.record(events.RunNoted("zwei \udcff", 2.0))
     assert run._events_fd is not None
     os.close(run._events_fd)  # a controller keeps it open to its end
     with open(run.path / "events.jsonl", "ab") as file:
         file.write(b'{"event": "of_a_newer_orch", "x": 1}\nnoise \xff\n[1]\n' + b'{"event": "run_noted", "text": "half')
-    assert [event.text for event in run.read_events() if isinstance(event, RunNoted)] == ["first", "zwei \udcff"]
+    assert [event.text for event in run.read_events() if isinstance(event, events.RunNoted)] == ["first", "zwei \udcff"]
     assert len(list(run.read_events())) == 2
 
 
@@ -186,7 +185,7 @@ def held(tmp_path: Path) -> Iterator[tuple[RunDir, subprocess.Popen[bytes]]]:
         yield found
 
 
-def record(run: RunDir, *happened: RunEvent) -> None:
+def record(run: RunDir, *happened: events.Event) -> None:
     for event in happened:
         run.record(event)
     assert run._events_fd is not None
@@ -201,7 +200,7 @@ def test_a_run_that_ends_while_it_is_read_is_not_lost(
     record(run, events.Launched(1, 100.0), events.TaskStarted("worker-0", 1, 5, 101.0))
     read = RunDir.read_events
 
-    def read_and_end(self: RunDir) -> Iterator[RunEvent]:
+    def read_and_end(self: RunDir) -> Iterator[events.Event]:
         yield from read(self)
         holder.kill()
         self.lock.wait()

@@ -9,29 +9,28 @@ from orchestrator.model import events, lifecycle
 from orchestrator.model.cluster import Policy
 from orchestrator.model.spec import Restart
 from orchestrator.record import timeline
-from orchestrator.record.journal import HostReady, RunBegun, RunEvent, TaskBegan, TaskSpoke, TemplateReady, replay
 
 HAPPENED = (
-    RunBegun(100.0),
-    HostReady("local", 1, "python", "3.11", 2, 100.25),
-    TemplateReady("local", ("tensorflow",), 3.0, 103.5),
+    events.RunBegun(100.0),
+    events.HostReady(1, "python", "3.11", 2, at=100.25, host="local"),
+    events.TemplateReady(("tensorflow",), 3.0, 103.5, "local"),
     events.Launched(1, 103.5),
     events.TaskStarted("worker-0", 1, 10, 103.75),
     events.TaskStarted("worker-1", 1, 11, 104.0),
-    TaskBegan("worker-1", 1, 104.125),
-    TaskBegan("worker-0", 1, 103.875),
+    events.TaskBegan("worker-1", 1, 104.125),
+    events.TaskBegan("worker-0", 1, 103.875),
     events.TaskUp("worker-0", 1, 104.5),
-    TaskSpoke("worker-0", 1, 104.75),
+    events.TaskSpoke("worker-0", 1, 104.75),
     events.TaskUp("worker-1", 1, 105.0),
     events.TaskReported("worker-0", 1, {"step": 1}, 106.0),
     events.TaskReported("worker-0", 1, {"step": 2}, 109.0),
 )
 
 
-def measure(happened: Sequence[RunEvent], *more: str, strategy: str = "multi_worker_mirrored") -> dict[str, dict[str, float]]:
+def measure(happened: Sequence[events.Event], *more: str, strategy: str = "multi_worker_mirrored") -> dict[str, dict[str, float]]:
     policy = Policy(strategy, restart=Restart(max=1))
     cluster = lifecycle.new(policy, dict.fromkeys(("worker-0", "worker-1", *more), "local"))
-    return timeline.measure(happened, functools.reduce(replay, happened, cluster))
+    return timeline.measure(happened, functools.reduce(lambda state, event: lifecycle.step(state, event)[0], happened, cluster))
 
 
 def test_each_task_has_the_phases_that_it_has_reached() -> None:

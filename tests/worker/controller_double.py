@@ -71,11 +71,11 @@ class AgentProcess:
         while view:
             view = view[self.stdin.write(view) or 0 :]
 
-    def hello(self, **settings: Any) -> contract.Facts:
+    def hello(self, **settings: Any) -> contract.HostReady:
         """Greet it and wait for its answer. Unless told otherwise, it sees `directory` as the run directory."""
         settings = {"cwd": str(self.directory), "shared_dir": str(self.directory), **settings}
         self.order(contract.Hello("run", **settings))
-        return self.wait_for(contract.Facts)
+        return self.wait_for(contract.HostReady)
 
     def start(self, *scripts: str, attempt: int = 1, env: dict[str, str] | None = None, **settings: Any) -> None:
         """Start a shell task for each of the scripts: worker-0, worker-1, …"""

@@ -79,13 +79,12 @@ def test_a_broken_driver_holds_up_nobody_and_is_said(
     text = f"driver.is_there = lambda: True; driver.ANSWER_S = {limit_s}; driver.command = lambda: ['sh', '-c', {program!r}]"
     agent = start_agent(patch=text)
     agent.order(contract.Hello("run", cwd="/", lost_after_s=100.0), contract.Ping())
-    facts = agent.wait_for(contract.Facts)
+    facts = agent.wait_for(contract.HostReady)
     assert (facts.gpus, facts.trouble) == ((), None)
-    note = agent.wait_for(contract.Trouble)
-    assert note.kind == "note"
-    assert note.message.startswith("NVIDIA's driver does not tell of its GPUs, so none is given to a task: ")
-    assert said in note.message
-    assert [type(frame) for frame, _ in agent.frames if not isinstance(frame, contract.Trouble)] == [contract.Pong, contract.Facts]
+    note = agent.wait_for(contract.RunNoted)
+    assert note.text.startswith("NVIDIA's driver does not tell of its GPUs, so none is given to a task: ")
+    assert said in note.text
+    assert [type(frame) for frame, _ in agent.frames if not isinstance(frame, contract.RunNoted)] == [contract.Pong, contract.HostReady]
 
 
 def test_an_agent_that_is_let_go_leaves_nothing_of_what_asks_the_driver(start_agent: Callable[..., AgentProcess], tmp_path: Path) -> None:
@@ -111,11 +110,11 @@ def test_a_driver_that_lets_no_sigkill_through_holds_up_nobody(
     agent.order(contract.Hello("run", cwd=str(tmp_path), shared_dir=str(tmp_path)))
     pids = [int(word) for word in wait_for_file(tmp_path / "pids").split()]
     with frozen(*(pids[index] for index in stuck)):
-        facts = agent.wait_for(contract.Facts)
+        facts = agent.wait_for(contract.HostReady)
         assert (facts.gpus, facts.trouble) == ((), None)
-        assert "it has not answered for 2 s" in agent.wait_for(contract.Trouble).message
+        assert "it has not answered for 2 s" in agent.wait_for(contract.RunNoted).text
         agent.start("exit 0")
-        assert agent.wait_for(contract.Swept).left == ""
+        assert agent.wait_for(contract.TaskSwept).left == ""
         agent.order(contract.Bye())
         agent.read_to_end()
         assert agent.wait() == 0
@@ -192,20 +191,20 @@ def listen_at(port: int, directory: Path) -> str:
 def test_a_task_that_listens_is_up(agent: AgentProcess, tmp_path: Path) -> None:
     (port,) = agent.hello(ports=1).ports
     agent.start(f"while ! [ -e go ]; do sleep 0.01; done; {listen_at(port, tmp_path)}", port=port)
-    assert "refused" in agent.wait_for(contract.Waiting).reason
-    assert not agent.all(contract.Up)
+    assert "refused" in agent.wait_for(contract.TaskWaiting).reason
+    assert not agent.all(contract.TaskUp)
     (tmp_path / "go").touch()
-    assert agent.wait_for(contract.Up).task == "worker-0"
+    assert agent.wait_for(contract.TaskUp).task == "worker-0"
 
 
 def test_an_attempt_that_has_ended_does_not_come_up_with_the_next(agent: AgentProcess, tmp_path: Path) -> None:
     (port,) = agent.hello(ports=1).ports
     agent.start("exec sleep 1000", port=port)
-    agent.wait_for(contract.Waiting)
+    agent.wait_for(contract.TaskWaiting)
     agent.order(contract.StopTasks(("worker-0",), 0.0))
-    agent.wait_for(contract.Exited)
+    agent.wait_for(contract.TaskExited)
     agent.start(listen_at(port, tmp_path), attempt=2, port=port)
-    assert agent.wait_for(contract.Up).attempt == 2
+    assert agent.wait_for(contract.TaskUp).attempt == 2
 
 
 # --- tasks -------------------------------------------------------------------------------------
@@ -214,11 +213,11 @@ def test_an_attempt_that_has_ended_does_not_come_up_with_the_next(agent: AgentPr
 def test_a_tasks_life_is_told_in_order(agent: AgentProcess, tmp_path: Path) -> None:
     agent.hello()
     agent.start("echo out; echo err >&2; exit 7")
-    agent.wait_for(contract.Swept)
-    (exited,) = agent.all(contract.Exited)
+    agent.wait_for(contract.TaskSwept)
+    (exited,) = agent.all(contract.TaskExited)
     assert (exited.task, exited.code, exited.stopped, exited.failure) == ("worker-0", 7, False, None)
     kinds = [type(frame) for frame, _ in agent.frames]
-    assert kinds.index(contract.Started) < kinds.index(contract.Exited) < kinds.index(contract.Swept)
+    assert kinds.index(contract.TaskStarted) < kinds.index(contract.TaskExited) < kinds.index(contract.TaskSwept)
     assert (tmp_path / "attempt-1/worker-0/stdout.log").read_bytes() == b"out\n"
     last = {frame.stream: frame.size for frame in agent.all(contract.Grew)}
     assert last == {"stdout": 4, "stderr": 4}
@@ -229,8 +228,8 @@ def test_a_task_that_cannot_be_started_is_said_and_the_others_run(agent: AgentPr
     order = contract.TaskOrder("worker-1", 1, Program("command", "no-such-command"), str(tmp_path), "attempt-1/worker-1")
     agent.order(contract.StartTasks((order,)))
     agent.start("exit 3")
-    assert agent.wait_for(contract.NotStarted).reason == "no-such-command: No such file or directory"
-    assert agent.wait_for(contract.Exited).code == 3
+    assert agent.wait_for(contract.TaskNotStarted).reason == "no-such-command: No such file or directory"
+    assert agent.wait_for(contract.TaskExited).code == 3
 
 
 IGNORING = "trap '' TERM; : > ready; while :; do sleep 0.1; done"
@@ -240,7 +239,7 @@ def test_a_command_ignores_no_signal_that_its_agent_ignores(agent: AgentProcess)
     """As if a shell had started it; Python itself ignores SIGPIPE and SIGXFSZ, and the agent what its terminal sends."""
     agent.hello(shared_dir=None)
     agent.start("grep SigIgn /proc/self/status")
-    agent.wait_for(contract.Swept)
+    agent.wait_for(contract.TaskSwept)
     ignored = int(agent.output("worker-0").split()[1], 16)
     ours = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGHUP)
     assert [number for number in ours if ignored >> number - 1 & 1] == []
@@ -251,9 +250,9 @@ def test_stopping_is_sigterm_and_then_sigkill(agent: AgentProcess, tmp_path: Pat
     agent.start("exec sleep 1000", IGNORING, "exec sleep 1000")
     wait_for_file(tmp_path / "ready")
     agent.order(contract.StopTasks(("worker-0",), 100), contract.StopTasks(("worker-1",), 0.2))
-    codes = {name: agent.wait_for(contract.Exited, lambda frame, name=name: frame.task == name) for name in ("worker-0", "worker-1")}
+    codes = {name: agent.wait_for(contract.TaskExited, lambda frame, name=name: frame.task == name) for name in ("worker-0", "worker-1")}
     assert {name: (frame.code, frame.stopped) for name, frame in codes.items()} == {"worker-0": (143, True), "worker-1": (137, True)}
-    survivor = agent.wait_for(contract.Started, lambda frame: frame.task == "worker-2").pid
+    survivor = agent.wait_for(contract.TaskStarted, lambda frame: frame.task == "worker-2").pid
     assert is_alive(survivor)
 
 
@@ -262,7 +261,7 @@ def test_stopping_again_without_grace_is_at_once(agent: AgentProcess, tmp_path: 
     agent.start(IGNORING)
     wait_for_file(tmp_path / "ready")
     agent.order(contract.StopTasks(("worker-0",), 1000), contract.StopTasks(("worker-0",), 0), contract.StopTasks(("worker-0",), 1000))
-    assert agent.wait_for(contract.Exited).code == 137
+    assert agent.wait_for(contract.TaskExited).code == 137
 
 
 def test_swept_comes_when_nothing_is_left(agent: AgentProcess, tmp_path: Path) -> None:
@@ -272,8 +271,8 @@ def test_swept_comes_when_nothing_is_left(agent: AgentProcess, tmp_path: Path) -
         "setsid sh -c 'echo $$ > detached; exec sleep 1000' &\n"
         "while ! [ -s detached ] || ! [ -e ready ]; do sleep 0.01; done"
     )
-    agent.wait_for(contract.Swept)
-    assert agent.wait_for(contract.Exited).code == 0
+    agent.wait_for(contract.TaskSwept)
+    assert agent.wait_for(contract.TaskExited).code == 0
     assert not is_alive(int((tmp_path / "child").read_text()))
     assert not is_alive(int((tmp_path / "detached").read_text()))
 
@@ -288,8 +287,8 @@ def test_a_bye_ends_the_tasks_and_gone_is_the_last_word(agent: AgentProcess, tmp
     agent.order(contract.Bye())
     agent.read_to_end()
     assert agent.wait() == 0
-    assert [frame.code for frame in agent.all(contract.Exited)] == [137]
-    assert [type(frame) for frame, _ in agent.frames][-2:] == [contract.Swept, contract.Gone]
+    assert [frame.code for frame in agent.all(contract.TaskExited)] == [137]
+    assert [type(frame) for frame, _ in agent.frames][-2:] == [contract.TaskSwept, contract.Gone]
 
 
 def test_an_agent_hears_signals_that_were_blocked_where_it_was_started(start_agent: Callable[..., AgentProcess], tmp_path: Path) -> None:
@@ -300,7 +299,7 @@ def test_an_agent_hears_signals_that_were_blocked_where_it_was_started(start_age
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     agent.hello()
     agent.start("exit 3")
-    assert agent.wait_for(contract.Exited).code == 3
+    assert agent.wait_for(contract.TaskExited).code == 3
     agent.process.send_signal(signal.SIGTERM)
     assert agent.wait() == 1
 
@@ -311,7 +310,7 @@ def test_an_agent_without_an_owner_ends_its_tasks_and_itself(agent: AgentProcess
     agent.start("trap 'echo tidied up; exit' TERM; : > gentle; while :; do sleep 0.05; done", IGNORING)
     wait_for_file(tmp_path / "ready")
     wait_for_file(tmp_path / "gentle")
-    pids = [agent.wait_for(contract.Started, lambda frame, name=name: frame.task == name).pid for name in ("worker-0", "worker-1")]
+    pids = [agent.wait_for(contract.TaskStarted, lambda frame, name=name: frame.task == name).pid for name in ("worker-0", "worker-1")]
     if way == "end of file":
         agent.stdin.close()
     elif way == "both ends closed":
@@ -381,7 +380,7 @@ def test_nothing_is_left_of_a_task_that_is_swept_though_the_kernel_takes_its_tim
     (tmp_path / "big.py").write_text(textwrap.dedent(text))
     agent.hello()
     agent.start("exec sleep 1000", f"setsid {sys.executable} -I -S big.py & while [ ! -e told ]; do sleep 0.01; done")
-    agent.wait_for(contract.Swept, lambda frame: frame.task == "worker-1")
+    agent.wait_for(contract.TaskSwept, lambda frame: frame.task == "worker-1")
     port, child = (int(word) for word in (tmp_path / "told").read_text().split())
     socket.create_server(("127.0.0.1", port)).close()
     assert not is_alive(child)
@@ -400,7 +399,7 @@ def test_what_a_task_has_left_is_ended_though_its_main_thread_is_gone(agent: Age
     (tmp_path / "headless.py").write_text(textwrap.dedent(text))
     agent.hello()
     agent.start(f"setsid {sys.executable} -I -S headless.py & while [ ! -e told ]; do sleep 0.01; done")
-    agent.wait_for(contract.Swept)
+    agent.wait_for(contract.TaskSwept)
     socket.create_server(("127.0.0.1", int((tmp_path / "told").read_text()))).close()
 
 
@@ -426,7 +425,7 @@ def test_an_agent_that_was_too_busy_to_listen_still_has_its_owner(start_agent: C
     wait_for_file(tmp_path / "busy")
     while not select.select([agent.stdout], [], [], 0.1)[0]:
         agent.order(contract.Ping())
-    agent.wait_for(contract.Facts)
+    agent.wait_for(contract.HostReady)
     agent.order(contract.Ping(), contract.Bye())
     agent.read_to_end()
     assert agent.wait() == 0, agent.complaints

@@ -36,17 +36,17 @@ def acknowledge_to_end(agent: AgentProcess) -> None:
 def test_the_bytes_come_in_order_to_a_controller_that_does_not_see_the_files(agent: AgentProcess) -> None:
     agent.hello(shared_dir=None)
     agent.start("for i in 1 2 3; do echo out $i; echo err $i >&2; sleep 0.03; done; printf partial")
-    agent.wait_for(contract.Swept)
+    agent.wait_for(contract.TaskSwept)
     assert agent.output("worker-0") == b"out 1\nout 2\nout 3\npartial"
     assert agent.output("worker-0", "stderr") == b"err 1\nerr 2\nerr 3\n"
     kinds = [type(frame) for frame, _ in agent.frames]
-    assert max(i for i, kind in enumerate(kinds) if kind is contract.Output) < kinds.index(contract.Exited)
+    assert max(i for i, kind in enumerate(kinds) if kind is contract.Output) < kinds.index(contract.TaskExited)
 
 
 def test_a_controller_that_does_not_acknowledge_holds_up_no_task(agent: AgentProcess) -> None:
     agent.hello(shared_dir=None)
     agent.start(WRITE.format(size=8 * MEGABYTE))
-    agent.wait_for(contract.Swept)
+    agent.wait_for(contract.TaskSwept)
     assert len(agent.output("worker-0")) == relay.CREDIT
     acknowledge_to_end(agent)
     assert agent.output("worker-0") == b"x" * 8 * MEGABYTE + b"end"
@@ -90,7 +90,7 @@ def test_one_loud_task_does_not_silence_the_others_for_good(agent: AgentProcess)
 def test_a_bye_still_brings_the_rest_and_then_gone(agent: AgentProcess) -> None:
     agent.hello(shared_dir=None)
     agent.start(WRITE.format(size=3 * MEGABYTE))
-    agent.wait_for(contract.Swept)
+    agent.wait_for(contract.TaskSwept)
     agent.order(contract.Bye())
     acknowledge_to_end(agent)
     agent.read_to_end()
@@ -103,7 +103,7 @@ def test_a_controller_that_dies_after_its_bye_leaves_no_agent(agent: AgentProces
     """Output is still owed, and nobody will ever acknowledge it."""
     agent.hello(shared_dir=None)
     agent.start(WRITE.format(size=3 * MEGABYTE))
-    agent.wait_for(contract.Swept)
+    agent.wait_for(contract.TaskSwept)
     agent.order(contract.Bye())
     agent.stdin.close()
     agent.stdout.close()
@@ -116,7 +116,7 @@ def test_what_it_kept_on_its_own_disk_goes_with_it(start_agent: Callable[[], Age
         agent = start_agent()
         agent.hello(shared_dir=None)
         agent.start("exec sleep 1000")
-        agent.wait_for(contract.Started)
+        agent.wait_for(contract.TaskStarted)
         assert len(set(Path(tempfile.gettempdir()).glob("orch-agent-*")) - before) == 1
         if dies:
             agent.stdin.close()
@@ -137,9 +137,9 @@ def test_where_the_kernel_does_not_tell_it_looks(start_agent: Callable[[], Agent
             os.close(fd)
     agent.start("echo early; while ! [ -e go ]; do sleep 0.01; done; echo late")
     agent.wait_for(contract.Grew, lambda frame: frame.size == 6)
-    assert not agent.all(contract.Exited)
+    assert not agent.all(contract.TaskExited)
     (tmp_path / "go").touch()
-    agent.wait_for(contract.Swept)
+    agent.wait_for(contract.TaskSwept)
     assert [frame.size for frame in agent.all(contract.Grew)][-1] == 11
 
 
@@ -162,8 +162,8 @@ def test_a_log_directory_that_vanishes_is_no_end(agent: AgentProcess, tmp_path: 
     agent.wait_for(contract.Grew)
     shutil.rmtree(tmp_path / "attempt-1")
     (tmp_path / "go").touch()
-    assert agent.wait_for(contract.Exited).code == 3
-    agent.wait_for(contract.Swept)
+    assert agent.wait_for(contract.TaskExited).code == 3
+    agent.wait_for(contract.TaskSwept)
 
 
 def test_a_task_that_never_stops_writing_does_not_keep_the_others_waiting(agent: AgentProcess) -> None:
@@ -182,7 +182,7 @@ def test_a_task_that_never_stops_writing_does_not_keep_the_others_waiting(agent:
 def test_stacks_are_handed_on_as_well(agent: AgentProcess) -> None:
     agent.hello(shared_dir=None)
     agent.start('echo where >> "$ORCH_LOG_DIR/stacks.txt"')
-    agent.wait_for(contract.Swept)
+    agent.wait_for(contract.TaskSwept)
     assert agent.output("worker-0", contract.STACKS) == b"where\n"
 
 

@@ -99,7 +99,7 @@ def test_lengths_beyond_the_limits_are_refused_before_they_are_read() -> None:
 
 
 def test_a_long_message_is_not_held_three_times() -> None:
-    stream = encode(contract.Waiting("worker-0", 1, "x" * (channel.MAX_FRAME - 1000)))
+    stream = encode(contract.TaskWaiting("worker-0", 1, "x" * (channel.MAX_FRAME - 1000), 0.0))
     tracemalloc.start()
     try:
         assert len(decode(stream, contract.FRAMES)) == 1
@@ -109,8 +109,8 @@ def test_a_long_message_is_not_held_three_times() -> None:
     assert peak < 2.5 * len(stream)
 
 
-EXITED = contract.Exited("worker-0", 1, 0, 0.0, stopped=False)
-FACTS = contract.Facts(7, "/python", "3.11", 2)
+EXITED = contract.TaskExited("worker-0", 1, 0, False, 0.0)
+FACTS = contract.HostReady(7, "/python", "3.11", 2)
 DEEP: Any = json.loads("[" * 400 + "]" * 400)
 BAD_VALUES = {
     "an exit code that the kernel makes 0 of": dataclasses.replace(EXITED, code=256),
@@ -119,11 +119,11 @@ BAD_VALUES = {
     "a negative port": dataclasses.replace(FACTS, ports=(4000, -1)),
     "too many cores to divide": dataclasses.replace(FACTS, cores=10**300),
     "no core": dataclasses.replace(FACTS, cores=0),
-    "the pid of a group": contract.Started("worker-0", 1, -1, 0.0),
+    "the pid of a group": contract.TaskStarted("worker-0", 1, -1, 0.0),
     "a file of less than nothing": contract.Grew("worker-0", 1, "stdout", -1),
     "a piece of a file beyond all files": contract.Output("worker-0", 1, "stdout", 2**63),
     "a network of more bits than an address": dataclasses.replace(FACTS, addresses=(contract.NetAddress("eth0", "10.0.0.1", 129),)),
-    "a report deeper than a stack": contract.Report("worker-0", 1, 0.0, {"loss": DEEP}),
+    "a report deeper than a stack": contract.TaskReported("worker-0", 1, {"loss": DEEP}, 0.0),
     "more ports than there are": dataclasses.replace(HELLO, ports=1_000_000),
     "a range of ports beyond the last": dataclasses.replace(HELLO, port_range=(60_000, 70_000)),
     "NUL in a path": dataclasses.replace(HELLO, cwd="/w\0"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.contract import Facts, Gpu, from_json, to_json
+from worker.contract import Gpu, HostReady, from_json, to_json
 from worker.host import driver, gpus
 from worker.host.driver import Driver
 from worker.host.loop import Loop
@@ -146,5 +146,5 @@ def test_where_there_are_none_nobody_is_asked(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_facts_carry_them() -> None:
-    facts = Facts(1, "python", "3.11", 4, gpus=FOUR)
-    assert from_json(Facts, to_json(facts)) == facts
+    facts = HostReady(1, "python", "3.11", 4, gpus=FOUR)
+    assert from_json(HostReady, to_json(facts)) == facts

@@ -81,7 +81,7 @@ def table(empty: TaskTable, tmp_path: Path) -> TaskTable:
 def wait_for_ends(told: Frames) -> None:
     """Without taking them in."""
     for frame in told:
-        if isinstance(frame, contract.Started):
+        if isinstance(frame, contract.TaskStarted):
             os.waitid(os.P_PID, frame.pid, os.WEXITED | os.WNOWAIT)
 
 
@@ -100,7 +100,7 @@ def run_to_the_end(table: TaskTable, loop: Loop) -> None:
 def test_all_that_have_ended_are_swept_with_one_look_at_our_children(table: TaskTable, told: Frames, looks: list[int]) -> None:
     wait_for_ends(told)
     table.reap()
-    assert len([frame for frame in told if isinstance(frame, contract.Swept)]) == COUNT
+    assert len([frame for frame in told if isinstance(frame, contract.TaskSwept)]) == COUNT
     assert looks == [1]
     assert not table
 
@@ -136,10 +136,10 @@ threading.Thread(target=lambda: (time.sleep(1.8), print("thread done", flush=Tru
 """)
     start(empty, contract.Program("script", str(tmp_path / "script.py")), 1, tmp_path)
     run_to_the_end(empty, loop)
-    (exited,) = (frame for frame in told if isinstance(frame, contract.Exited))
+    (exited,) = (frame for frame in told if isinstance(frame, contract.TaskExited))
     assert (exited.code, exited.stopped, exited.killed) == (code, False, False)
-    (note,) = (frame for frame in told if isinstance(frame, contract.Trouble))
-    assert note.message == f"worker-0: its program ended ({code}), but its interpreter hangs in its teardown for 1 s; killed"
+    (note,) = (frame for frame in told if isinstance(frame, contract.RunNoted))
+    assert note.text == f"worker-0: its program ended ({code}), but its interpreter hangs in its teardown for 1 s; killed"
     # What the program had left to do, it did.
     assert (tmp_path / "worker-0" / "stdout.log").read_text() == "thread done\n"
     assert "__del__" in (tmp_path / "worker-0" / "stacks.txt").read_text()
@@ -170,7 +170,7 @@ def test_a_task_that_was_asked_for_its_stacks_is_not_ended_before_they_are_there
     empty.show_stacks(("worker-0",))
     empty.stop(100.0)
     run_to_the_end(empty, loop)
-    (exited,) = (frame for frame in told if isinstance(frame, contract.Exited))
+    (exited,) = (frame for frame in told if isinstance(frame, contract.TaskExited))
     assert (exited.code, exited.stopped) == (143, True)
     asked, *answered = shown.read_text().splitlines()
     assert asked.startswith("orch: asked at ")
@@ -196,9 +196,9 @@ def test_a_task_that_sigkill_does_not_end_is_given_up_and_said_once(empty: TaskT
         empty.stop(0.0)  # as by a second Ctrl-C
         run_to_the_end(empty, loop)
         assert not empty.is_running("worker-0", 1)
-        assert not [frame for frame in told if isinstance(frame, contract.Trouble)], "its sweep says it, once"
-        assert [frame.task for frame in told if isinstance(frame, contract.Exited)] == ["worker-1"]
-        swept = {frame.task: frame.left for frame in told if isinstance(frame, contract.Swept)}
+        assert not [frame for frame in told if isinstance(frame, contract.RunNoted)], "its sweep says it, once"
+        assert [frame.task for frame in told if isinstance(frame, contract.TaskExited)] == ["worker-1"]
+        swept = {frame.task: frame.left for frame in told if isinstance(frame, contract.TaskSwept)}
         assert swept["worker-1"] == ""
         assert re.fullmatch(HELD.format(pid=stuck), swept["worker-0"])
     os.waitpid(stuck, 0)
@@ -215,5 +215,5 @@ def test_what_a_task_has_left_that_sigkill_does_not_end_is_told_with_its_sweep(
     with frozen(child):
         (tmp_path / "go").touch()
         run_to_the_end(empty, loop)
-        (swept,) = (frame for frame in told if isinstance(frame, contract.Swept))
+        (swept,) = (frame for frame in told if isinstance(frame, contract.TaskSwept))
         assert re.fullmatch(HELD.format(pid=child), swept.left)

@@ -60,8 +60,8 @@ class Host:
     def wait(self, *names: str, attempt: int = 1) -> list[int]:
         """The exit codes of these tasks, of which nothing is left by then."""
         for name in names:
-            self.agent.wait_for(contract.Swept, lambda frame, name=name: (frame.task, frame.attempt) == (name, attempt))
-        exited = {(frame.task, frame.attempt): frame.code for frame in self.agent.all(contract.Exited)}
+            self.agent.wait_for(contract.TaskSwept, lambda frame, name=name: (frame.task, frame.attempt) == (name, attempt))
+        exited = {(frame.task, frame.attempt): frame.code for frame in self.agent.all(contract.TaskExited)}
         return [exited[name, attempt] for name in names]
 
     def run(self, *names: str, **settings: Any) -> list[str]:
@@ -71,7 +71,7 @@ class Host:
         return [self.log(name, attempt=settings.get("attempt", 1)) for name in names]
 
     def notes(self) -> list[str]:
-        return [frame.message for frame in self.agent.all(contract.Trouble)]
+        return [frame.text for frame in self.agent.all(contract.RunNoted)]
 
     def templates(self) -> list[psutil.Process]:
         """Those that live, the oldest first."""
@@ -79,7 +79,7 @@ class Host:
         return sorted((child for child in children if is_template(child)), key=lambda child: child.pid)
 
     def wait_for_template(self) -> psutil.Process:
-        self.agent.wait_for(contract.Imported)
+        self.agent.wait_for(contract.TemplateReady)
         (template,) = self.templates()
         return template
 
@@ -169,7 +169,7 @@ def test_a_fork_finds_what_an_exec_finds(tmp_path: Path, start_host: Callable[[s
         found.append(json.loads(pipes))
         assert host.log(stream="stderr") == ""
         assert host.notes() == []
-        assert len(host.agent.all(contract.Imported)) == bool(preload)
+        assert len(host.agent.all(contract.TemplateReady)) == bool(preload)
     executed, forked = found
     for name, value in executed.items():
         assert forked[name] == value, name
@@ -232,7 +232,7 @@ def test_a_fork_may_replace_itself(tmp_path: Path, start_host: Callable[[], Host
     assert host.wait("worker-0") == [7]
     assert host.log() == "before\nafter again worker-0 False\n"
     wait_for_file(host.directory / "ready")
-    (task,) = (psutil.Process(frame.pid) for frame in host.agent.all(contract.Started) if frame.task == "worker-1")
+    (task,) = (psutil.Process(frame.pid) for frame in host.agent.all(contract.TaskStarted) if frame.task == "worker-1")
     host.agent.process.kill()
     wait_until_gone([task])
 
@@ -333,7 +333,7 @@ def test_what_a_fork_leaves_behind_is_known_by_its_task(tmp_path: Path, start_ho
     assert host.wait("worker-0") == [0]
     with suppress(psutil.NoSuchProcess):
         assert not is_alive(psutil.Process(int(host.log())))
-    (other,) = (frame.pid for frame in host.agent.all(contract.Started) if frame.task == "worker-1")
+    (other,) = (frame.pid for frame in host.agent.all(contract.TaskStarted) if frame.task == "worker-1")
     assert is_alive(psutil.Process(other))
     assert psutil.Process(other).environ()["ORCH_TASK"] == "worker-1"
     assert "worker" not in host.templates()[0].environ()["ORCH_TASK"]
@@ -471,7 +471,7 @@ def test_a_task_that_cannot_start_is_told_as_after_an_exec(tmp_path: Path, start
     )
     defaults = default_environment(len(os.sched_getaffinity(0)), 2)
     host.agent.order(contract.StartTasks((order,), env={"ORCH_RUN_ID": "run"}, env_defaults=defaults))
-    assert host.agent.wait_for(contract.NotStarted).reason == f"the working directory {gone}: No such file or directory"
+    assert host.agent.wait_for(contract.TaskNotStarted).reason == f"the working directory {gone}: No such file or directory"
     assert host.run("worker-1") == [""]
 
 
@@ -482,7 +482,7 @@ def test_one_task_with_an_environment_of_its_own(tmp_path: Path, start_host: Cal
     assert host.run("worker-0", env={"TZ": "UTC", "UNSEEN": "1"}) == ["False UTC 1\n"]
     assert host.run("worker-1", env={"UNSEEN": "1"}) == ["True None 1\n"]
     assert host.notes() == ["worker-0 gets a fresh interpreter: TZ differs from what decimal has been imported under"]
-    assert len(host.agent.all(contract.Imported)) == 1
+    assert len(host.agent.all(contract.TemplateReady)) == 1
 
 
 def test_several_tasks_with_an_environment_of_their_own_share_a_template(tmp_path: Path, start_host: Callable[[], Host]) -> None:
@@ -515,7 +515,7 @@ def test_a_program_that_names_none_of_it_does_not_wait(tmp_path: Path, start_hos
     host = start_host()
     host.greet(["tensorflow"], always=False)
     assert host.run("worker-0") == [f"{host.agent.process.pid}\n"]
-    assert (host.templates(), host.notes(), host.agent.all(contract.Waiting)) == ([], [], [])
+    assert (host.templates(), host.notes(), host.agent.all(contract.TaskWaiting)) == ([], [], [])
 
 
 STUCK = "import os, time\nopen('importing', 'w').close()\nwhile True: time.sleep(1000)"
@@ -538,9 +538,9 @@ def test_a_task_that_waits_for_an_import_is_withdrawn(tmp_path: Path, start_host
     host.greet(["stuck"])
     host.order("worker-0", "worker-1")
     wait_for_file(host.directory / "importing")
-    assert host.agent.wait_for(contract.Waiting).reason == "importing stuck"
+    assert host.agent.wait_for(contract.TaskWaiting).reason == "importing stuck"
     host.agent.order(contract.StopTasks(("worker-0",), 1000))
-    assert host.agent.wait_for(contract.NotStarted).reason == "stopped before it was started"
+    assert host.agent.wait_for(contract.TaskNotStarted).reason == "stopped before it was started"
     (template,) = host.templates()
     template.kill()
     assert host.wait("worker-1") == [0]
@@ -567,10 +567,10 @@ def begin(host: Host, names: Sequence[str]) -> psutil.Process:
     host.greet(["decimal"])
     host.order(*names)
     for name in names:
-        host.agent.wait_for(contract.Started, lambda frame, name=name: frame.task == name)
+        host.agent.wait_for(contract.TaskStarted, lambda frame, name=name: frame.task == name)
         wait_until(lambda name=name: "begun" in host.log(name), "task at work")
     template = host.wait_for_template()
-    assert {psutil.Process(frame.pid).ppid() for frame in host.agent.all(contract.Started)} == {template.pid}
+    assert {psutil.Process(frame.pid).ppid() for frame in host.agent.all(contract.TaskStarted)} == {template.pid}
     return template
 
 
@@ -645,7 +645,7 @@ def test_nothing_is_left_when_the_owner_dies(tmp_path: Path, start_host: Callabl
     write(tmp_path, WAITING)
     host = start_host()
     template = begin(host, ["worker-0", "worker-1"])
-    tasks = [psutil.Process(frame.pid) for frame in host.agent.all(contract.Started)]
+    tasks = [psutil.Process(frame.pid) for frame in host.agent.all(contract.TaskStarted)]
     if whose == "agent":
         host.agent.process.kill()
     else:

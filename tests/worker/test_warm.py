@@ -214,8 +214,8 @@ def test_where_the_code_is_sent_it_is_not_used_and_a_run_that_could_have_is_told
     template = contract.TemplateOrder(("decimal",), 1, always=wanted)
     agent.hello(programs=(contract.Program("command", "sh"),), template=template)
     agent.start("exit 0")
-    agent.wait_for(contract.Swept)
-    notes = [frame.message for frame in agent.all(contract.Trouble)]
+    agent.wait_for(contract.TaskSwept)
+    notes = [frame.text for frame in agent.all(contract.RunNoted)]
     assert notes == ([f"{NOT_USED}the working directory is sent to this host (backend.code: ship)"] if wanted else [])
 
 

@@ -166,7 +166,7 @@ class Agent:
         if tensorflow == "" and is_wanted:
             problems.append(f"there is no TensorFlow for {sys.executable}: pip install it there, or choose another Python with python:")
         warms_up = is_wanted and not (trouble or problems or sets_keras)
-        facts = contract.Facts(
+        facts = contract.HostReady(
             pid=os.getpid(),
             python=sys.executable,
             python_version=look.python_version(),
@@ -189,7 +189,7 @@ class Agent:
         else:
             self._asked = asked
 
-    def _tell(self, facts: contract.Facts, found: driver.Driver, *, warms_up: bool) -> None:
+    def _tell(self, facts: contract.HostReady, found: driver.Driver, *, warms_up: bool) -> None:
         """The facts come before any other frame of this host."""
         if self._asked is not None:
             self._tasks.leave(self._asked.left)  # a driver that hangs lets no SIGKILL through
@@ -205,7 +205,7 @@ class Agent:
         self._look_around()
 
     def _say(self, note: str) -> None:
-        self._link.send(contract.Trouble("note", note, clock.now()))
+        self._link.send(contract.RunNoted(note, clock.now()))
 
     def _settle(self, hello: contract.Hello) -> tuple[contract.Hello, str]:
         """Take the working directory that was sent, the ports, and a place for the output.
@@ -269,7 +269,7 @@ class Agent:
             place = "" if is_here else f" on {socket.gethostname()}"
             remedy = "name another directory with --run-dir" if is_here else "set TMPDIR in setup:"
             text = f"no space left for the tasks' output in {directory}{place}; make room, or {remedy}"
-            self._link.send(contract.Trouble("disk_full", text, clock.now()))
+            self._link.send(contract.HostBroken(text, clock.now()))
 
     def _lose_owner(self) -> None:
         self._owner_lost = True

@@ -58,13 +58,13 @@ class Prober:
     def _is_up(self, one: _Awaited) -> bool:
         refusal, one.is_refused = _connect(one.order.port or 0)
         if not refusal:
-            self._link.send(contract.Up(one.order.task, one.order.attempt, clock.now()))
+            self._link.send(contract.TaskUp(one.order.task, one.order.attempt, clock.now()))
             return True
         if other := self.other_tf_config(one.order):
             refusal += f"; its TF_CONFIG is not the one that orch gave it: {other}"
         if refusal != one.refusal:
             one.refusal = refusal
-            self._link.send(contract.Waiting(one.order.task, one.order.attempt, refusal))
+            self._link.send(contract.TaskWaiting(one.order.task, one.order.attempt, refusal, clock.now()))
         return False
 
 

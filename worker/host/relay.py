@@ -128,7 +128,7 @@ class Relay:
         if at is not None:
             # The task has told it, which may have a clock of its own (time_namespaces(7)); ours goes by what we send.
             begun = clock.from_monotonic(at)
-            self._link.send(contract.Begun(output.task, output.attempt, begun if begun <= clock.now() else clock.now()))
+            self._link.send(contract.TaskBegan(output.task, output.attempt, begun if begun <= clock.now() else clock.now()))
 
     def _take_report(self, output: TaskOutput) -> None:
         report = output.last_report()
@@ -151,5 +151,5 @@ class Relay:
             when = clock.from_system(at) if isinstance(at, float) else clock.now()
             with contextlib.suppress(contract.ContractError):  # the program itself may have written into the file
                 words = {"task": output.task, "attempt": output.attempt, "at": when, "values": report}
-                self._link.send(contract.from_json(contract.Report, words))
+                self._link.send(contract.from_json(contract.TaskReported, words))
         self._reports.clear()

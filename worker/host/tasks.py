@@ -126,7 +126,7 @@ class TaskTable:
                 os.makedirs(output.directory, mode=0o700, exist_ok=True)
                 births.append(prepare(self._env, start, order, output))
             except (OSError, KeyError) as error:
-                self._link.send(contract.NotStarted(order.task, order.attempt, str(error), clock.now()))
+                self._link.send(contract.TaskNotStarted(order.task, order.attempt, str(error), clock.now()))
             else:
                 self._relay.add(output)
         if warning := describe_too_few_threads(start, {birth.order.task: birth.env for birth in births}):
@@ -136,8 +136,8 @@ class TaskTable:
     def _skip(self, order: contract.TaskOrder, before: str) -> None:
         """A task that has succeeded before has ended."""
         self._note(f"{order.task} is not run: it succeeded at {before}, and the files of prepare.once_for have not changed")
-        self._link.send(contract.Exited(order.task, order.attempt, 0, clock.now(), stopped=False))
-        self._link.send(contract.Swept(order.task, order.attempt))
+        self._link.send(contract.TaskExited(order.task, order.attempt, 0, stopped=False, at=clock.now()))
+        self._link.send(contract.TaskSwept(order.task, order.attempt, clock.now()))
 
     def look(self) -> None:
         """Now and then: see `OomCounter.look`; and end the interpreters that do not end by themselves."""
@@ -215,7 +215,7 @@ class TaskTable:
         order = birth.order
         task = self._tasks[pid] = HostTask(order, pid, lifeline, birth.output, Stacks(birth.output, pid))
         self._running[order.task] = pid
-        self._link.send(contract.Started(order.task, order.attempt, pid, clock.now()))
+        self._link.send(contract.TaskStarted(order.task, order.attempt, pid, clock.now()))
         if pid in self._unclaimed:
             self._end(pid, self._unclaimed.pop(pid))
         elif birth.stop_after_s is not None:
@@ -225,16 +225,16 @@ class TaskTable:
 
     def _failed(self, birth: Birth, reason: str) -> None:
         self._relay.remove(birth.output)
-        self._link.send(contract.NotStarted(birth.order.task, birth.order.attempt, reason, clock.now()))
+        self._link.send(contract.TaskNotStarted(birth.order.task, birth.order.attempt, reason, clock.now()))
 
     def _waiting(self, birth: Birth, reason: str) -> None:
-        self._link.send(contract.Waiting(birth.order.task, birth.order.attempt, reason))
+        self._link.send(contract.TaskWaiting(birth.order.task, birth.order.attempt, reason, clock.now()))
 
     def _imported(self, modules: tuple[str, ...], seconds: float) -> None:
-        self._link.send(contract.Imported(modules, seconds, clock.now()))
+        self._link.send(contract.TemplateReady(modules, seconds, clock.now()))
 
     def _note(self, text: str) -> None:
-        self._link.send(contract.Trouble("note", text, clock.now()))
+        self._link.send(contract.RunNoted(text, clock.now()))
 
     def _stop(self, task: HostTask, grace_s: float) -> None:
         if not task.stopped:
@@ -286,12 +286,12 @@ class TaskTable:
             self._before_failure()
         failure = evidence.read_failure(task.output.directory)
         found = evidence.gather(task.order, task.output, code, failure, task.stopped_at, self._oom)
-        exited = contract.Exited(
+        exited = contract.TaskExited(
             task.order.task,
             task.order.attempt,
             code if code >= 0 else 128 - code,
-            clock.now(),
             task.stopped,
+            clock.now(),
             failure,
             code < 0,
             replace(
@@ -314,7 +314,7 @@ class TaskTable:
             self._note(trouble)
         os.close(task.lifeline)
         self._relay.remove(task.output)
-        self._link.send(contract.Swept(task.order.task, task.order.attempt, left))
+        self._link.send(contract.TaskSwept(task.order.task, task.order.attempt, clock.now(), left))
         if task.output.look_whether_shorter():
             text = f"{task.order.task} cut its own log short: it opened /dev/stdout or /dev/stderr anew (use >&1, >>, or tee -a)"
             self._note(text)
