@@ -144,7 +144,7 @@ class Preparation:
 
     async def _start_agent(self, link: AgentLink, gate: asyncio.Semaphore) -> None:
         """Connect to a host, give it the code if it is to have a copy, and get its facts."""
-        await reach(self._backend, self._spec, link, gate)
+        await reach(link, self._backend.transport(self._spec, link.host), self._backend.explain, gate)
         link.keep_alive()
         if self._code is not None and link.host.workdir.way == "ship":
             await self._code.send(link)

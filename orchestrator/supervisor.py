@@ -152,8 +152,6 @@ class Supervisor:
                 self._store(host, frame, data)
             case contract.TaskUp() if self._visits is not None:
                 self._visits.on_up(frame)  # and happens once the other hosts have reached the task
-            case contract.Told():
-                pass
             case _:
                 self._happen(frame)
 

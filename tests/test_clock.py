@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.backends.frames import DRIFT, HostClock
+from orchestrator.examination import surely_ahead
 from tests.clock import Clock
 from tests.conftest import Orch
 from tests.live import LiveRun, write_script
@@ -57,6 +58,11 @@ def test_a_hosts_clock_is_known_by_its_fastest_frame() -> None:
     for second in range(100_000):  # a day in which it falls behind
         clock.compare(1100.0 + second * (1 - DRIFT / 1.5), 200.0 + second)
     assert clock.ahead_s == pytest.approx(900 - 100_000 * DRIFT / 1.5, abs=0.1)
+
+
+@pytest.mark.parametrize(("seems", "is_surely"), [(7.0, 7.0), (-3.0, 0.0), (-9.0, -4.0)])
+def test_an_answer_that_was_long_under_way_makes_no_clock_late(seems: float, is_surely: float) -> None:
+    assert surely_ahead(seems, took_s=5.0) == is_surely
 
 
 LATE_SSH = """#!{python}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator import preparation
-from orchestrator.backends import Backend, Errand, Host, Transport, local
+from orchestrator.backends import Backend, Host, Transport, interpreters, local
 from orchestrator.backends.agents import AgentLink, Loss
 from orchestrator.errors import OrchError
 from orchestrator.model import events, plan
@@ -33,8 +33,8 @@ class SeveralHere(local.Local):
     def hosts(self, spec: ClusterSpec) -> tuple[Host, ...]:
         return tuple(Host(name, "127.0.0.1", sees_run_dir=True) for name in self._names)
 
-    def transport(self, spec: ClusterSpec, host: Host, errand: Errand = "agent") -> Transport:
-        return Transport(self._argv[host.name]) if host.name in self._argv else local.transport(sys.executable)
+    def transport(self, spec: ClusterSpec, host: Host) -> Transport:
+        return Transport(self._argv[host.name]) if host.name in self._argv else interpreters.transport_here(sys.executable)
 
 
 def refusal(directory: Path, backend: Backend, size: int, on_event: Callable[[Preparation, events.Event], None] = lambda *_: None) -> str:
@@ -128,7 +128,7 @@ def answered(monkeypatch: pytest.MonkeyPatch, kind: type, then: Callable[[], Non
 class Mistaken(SeveralHere):
     """A backend with a mistake in it."""
 
-    def transport(self, spec: ClusterSpec, host: Host, errand: Errand = "agent") -> Transport:
+    def transport(self, spec: ClusterSpec, host: Host) -> Transport:
         raise ValueError("nobody has thought of this")
 
 

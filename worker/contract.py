@@ -40,8 +40,8 @@ from .naming import TASK_TYPES as TASK_TYPES
 from .naming import TaskId as TaskId
 from .naming import few as few
 from .naming import file_of as file_of
-from .questions import Inquiry as Inquiry
-from .questions import Told as Told
+from .questions import Examine as Examine
+from .questions import ProgramEnded as ProgramEnded
 from .reachability import NetAddress as NetAddress
 from .reachability import Ping as Ping
 from .reachability import Pong as Pong
@@ -428,16 +428,22 @@ class Gone:
     """The agent's last frame: it holds nothing any more."""
 
 
-Order = Hello | StartTasks | StopTasks | ShowStacks | Ack | Bye | Ping | Try | Code | CodePart | Inquiry | TakeGpus | SignalTasks
+Order = Hello | StartTasks | StopTasks | ShowStacks | Ack | Bye | Ping | Try | Code | CodePart | Examine | TakeGpus | SignalTasks
 HostEvent = TemplateReady | HostBroken | RunNoted
 """What an agent tells of its host without having been asked."""
 TaskEvent = TaskStarted | TaskNotStarted | TaskBegan | TaskUp | TaskWaiting | TaskReported | TaskExited | TaskSwept
 """What an agent tells of a task."""
-Answer = HostReady | Tried | CodeWanted | GpusTaken
+Answer = HostReady | Tried | CodeWanted | GpusTaken | ProgramEnded
 """What an agent answers to an order."""
-Frame = HostEvent | TaskEvent | Grew | Output | Answer | Told | Pong | Gone
+Frame = HostEvent | TaskEvent | Grew | Output | Answer | Pong | Gone
 
-ANSWERS: Mapping[type[Any], type[Any]] = {Hello: HostReady, Try: Tried, Code: CodeWanted, TakeGpus: GpusTaken}
+ANSWERS: Mapping[type[Any], type[Any]] = {
+    Hello: HostReady,
+    Try: Tried,
+    Code: CodeWanted,
+    TakeGpus: GpusTaken,
+    Examine: ProgramEnded,
+}
 """The orders that are answered, each with its answer. An agent answers orders of one kind in their order."""
 ORDERS: Mapping[int, type[Any]] = dict(enumerate(get_args(Order), start=1))
 FRAMES: Mapping[int, type[Any]] = dict(enumerate(get_args(Frame), start=64))

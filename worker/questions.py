@@ -1,4 +1,4 @@
-"""What `orch doctor` asks a host, and what it is told: `worker/host/inquiry.py` answers."""
+"""The order with which `orch doctor` has a host examined, and its answer; a part of `contract`."""
 
 from __future__ import annotations
 
@@ -6,35 +6,33 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Literal
 
-from .codec import Between, Moment, OsText, Port, Seconds
+from .codec import Between, OsText, Port, Seconds
 from .records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Inquiry:
-    """The order. It is answered with a `Told` for the clock at once, then one for the machine, then one for the interpreter.
+class Examine:
+    """Look at the machine (host/survey.py), or at an interpreter and its TensorFlow (task/examine.py), by a program of its own."""
 
-    `program`: the interpreter that is looked at, with `env`, and whose import of TensorFlow may take `import_s` seconds; empty: the one
-    that answers. `run_dir`: the directory whose disk is looked at; empty: the one for temporary files.
-    """
-
-    program: OsText = ""
+    what: Literal["machine", "python"]
     run_dir: OsText = ""
+    """``machine``: the directory whose disk is looked at; empty: the one for temporary files."""
     ports: tuple[Port, Port] | None = None
+    """``machine``: the range of ports that are tried, both ends included."""
+    program: OsText = ""
+    """``python``: the interpreter; empty: the one that runs the agent."""
     env: Mapping[OsText, OsText] = field(default_factory=dict)
+    """``python``: what the spec sets for every task."""
     import_s: Seconds = 120.0
+    """``python``: how long the import of TensorFlow may take."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """An answer: how a program that was asked has ended, and its `out` and `err`. `at`: the host's own clock, seconds since the epoch.
+class ProgramEnded:
+    """How a program that the agent has run has ended, and all that it wrote. The answer to `Examine`: the output is JSON then."""
 
-    `code`: -n for signal n; None: it was stopped, or could not be started, for the `reason`.
-    """
-
-    what: Literal["clock", "machine", "python"]
-    at: Moment
     out: str = ""
     err: str = ""
-    code: Annotated[int, Between(-255, 255)] | None = 0
+    code: Annotated[int, Between(-255, 255)] | None = None
+    """-n for signal n. None: the program was stopped, or could not be started, for the `reason`."""
     reason: str = ""

@@ -57,10 +57,6 @@ def slots_of(hosts: Iterable[Host]) -> dict[str, int | None]:
     return {host.name: host.slots for host in hosts}
 
 
-Errand = Literal["agent", "inquiry"]
-"""What is started on a host: a module of worker/host with a `main`, which has the channel."""
-
-
 @dataclass(frozen=True, slots=True)
 class Transport:
     """How an agent is started: a program whose stdin takes orders and whose stdout gives frames."""
@@ -131,7 +127,7 @@ class Backend(Protocol):
         """The interpreter of a host's agent and tasks: a path there, or a word for its PATH."""
         ...
 
-    def transport(self, spec: ClusterSpec, host: Host, errand: Errand = "agent") -> Transport:
+    def transport(self, spec: ClusterSpec, host: Host) -> Transport:
         """How an agent is started on a host."""
         ...
 

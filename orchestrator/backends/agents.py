@@ -59,7 +59,7 @@ class Loss:
         return f"{self.reason}; its tasks end by themselves" if self.is_silent else self.reason
 
 
-Unasked = contract.HostEvent | contract.TaskEvent | contract.Grew | contract.Output | contract.Told
+Unasked = contract.HostEvent | contract.TaskEvent | contract.Grew | contract.Output
 """The frames that an agent sends of its own accord."""
 OnFrame = Callable[[str, Unasked, bytes], None]
 """Gets the host's name, a frame that nobody has requested, and its data."""
@@ -126,7 +126,7 @@ class AgentLink:
         self._log = log
         self._on_frame, self._on_lost = on_frame, on_lost
         self._state = State.NEW
-        self._clock = HostClock()
+        self.clock = HostClock()
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
         self._beating: asyncio.Task[None] | None = None
@@ -296,6 +296,8 @@ class AgentLink:
     async def request(self, order: contract.Code) -> contract.CodeWanted: ...
     @overload
     async def request(self, order: contract.TakeGpus) -> contract.GpusTaken: ...
+    @overload
+    async def request(self, order: contract.Examine) -> contract.ProgramEnded: ...
 
     async def request(self, order: Any) -> Any:
         """Send an order and return its answer. Raises `LostError` if the agent ends before."""
@@ -395,7 +397,7 @@ class AgentLink:
             return
         self._moved_at = self._heard_at
         refuse_strangers(frame, self._ordered)
-        frame = self._clock.translate(frame, self.host.name, now())
+        frame = self.clock.translate(frame, self.host.name, now())
         if isinstance(frame, contract.Answer):
             self._on_answer(frame)
         elif not isinstance(frame, contract.Gone | contract.Pong):

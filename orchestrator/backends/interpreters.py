@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
+
+import worker
 
 from ..model.spec import ClusterSpec
-from . import load
+from . import Transport, load
 
 
 def find(spec: ClusterSpec, named: str = "", *, is_here: bool = True, has_ours: bool = True) -> str:
@@ -29,3 +31,9 @@ def of_this_machine(spec: ClusterSpec) -> str:
     backend = load(spec)
     here = next((host for host in backend.hosts(spec) if host.is_here), None)
     return backend.python_for(spec, here) if here is not None else find(spec)
+
+
+def transport_here(python: str) -> Transport:
+    """An agent on this machine, run by `python`."""
+    start = str(Path(worker.__file__).parent / "host" / "start.py")
+    return Transport((python, "-I", start))

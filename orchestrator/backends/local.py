@@ -6,15 +6,11 @@ import contextlib
 import os
 import shlex
 import signal
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-
-import worker
 
 from ..errors import Problem
 from ..model.spec import ClusterSpec
-from . import Backend, Cleanup, Diagnosis, Errand, Host, StartFailure, Transport, interpreters
+from . import Backend, Cleanup, Diagnosis, Host, StartFailure, Transport, interpreters
 
 NAME = "local"
 
@@ -31,8 +27,8 @@ class Local:
     def python_for(self, spec: ClusterSpec, host: Host) -> str:
         return interpreters.find(spec)
 
-    def transport(self, spec: ClusterSpec, host: Host, errand: Errand = "agent") -> Transport:
-        return transport(self.python_for(spec, host), errand)
+    def transport(self, spec: ClusterSpec, host: Host) -> Transport:
+        return interpreters.transport_here(self.python_for(spec, host))
 
     def explain(self, host: Host, failure: StartFailure) -> Diagnosis:
         return explain(failure)
@@ -46,12 +42,6 @@ class Local:
 
 def make() -> Backend:
     return Local()
-
-
-def transport(python: str, errand: Errand = "agent") -> Transport:
-    """An agent on this machine, run by `python`. What asks whether that is one is run by the interpreter that runs orch."""
-    start = str(Path(worker.__file__).parent / "host" / "start.py")
-    return Transport((python, "-I", start) if errand == "agent" else (sys.executable, "-I", start, errand))
 
 
 def explain(failure: StartFailure) -> Diagnosis:

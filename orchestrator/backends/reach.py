@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from ..model.spec import ClusterSpec
-from . import Backend, Errand
-from .agents import AgentLink, NotReachedError
+from . import Transport
+from .agents import AgentLink, Explain, NotReachedError
 
 AT_ONCE = 8
 """Connections that are being made at the same time. An sshd drops them at random from ten on (MaxStartups), and a jump host carries all."""
@@ -14,14 +13,13 @@ TRIES = 6
 FIRST_WAIT_S = 0.3
 
 
-async def reach(backend: Backend, spec: ClusterSpec, link: AgentLink, gate: asyncio.Semaphore, errand: Errand = "agent") -> None:
+async def reach(link: AgentLink, transport: Transport, explain: Explain, gate: asyncio.Semaphore) -> None:
     """Start the agent of a host. `gate` lets `AT_ONCE` connections be made. Raises `NotReachedError`, `UsageError`, `OrchError`."""
-    transport = backend.transport(spec, link.host, errand)
     wait_s = FIRST_WAIT_S
     for left in reversed(range(TRIES)):
         async with gate:
             try:
-                await link.open(transport, backend.explain)
+                await link.open(transport, explain)
                 return
             except NotReachedError as error:
                 if not (error.diagnosis.passing and left):

@@ -20,7 +20,7 @@ from pathlib import Path
 import worker
 
 from ..model.endings import describe_return
-from . import Diagnosis, Errand, StartFailure, Transport
+from . import Diagnosis, StartFailure, Transport
 
 # Without a quote, a dollar, a backslash or an exclamation mark: sh, csh and fish read it alike. FileIO reads no byte too many.
 BOOT = "import io;exec(io.FileIO(0,closefd=False).readline())"
@@ -50,10 +50,10 @@ def _word(python: str) -> str:
     return f"~/{shlex.quote(python[2:])}" if python.startswith("~/") else shlex.quote(python)
 
 
-def transport(command: tuple[str, ...], errand: Errand = "agent") -> Transport:
+def transport(command: tuple[str, ...]) -> Transport:
     """How `command`, a program on this machine that has `argv` or `shell_command` started on a host, becomes an agent there."""
     mark = f"\norch-agent-{secrets.token_hex(8)}\n".encode()
-    return Transport(command, _arrival(mark, errand), mark)
+    return Transport(command, _arrival(mark), mark)
 
 
 def explain(host: str, failure: StartFailure, by: str) -> Diagnosis:
@@ -79,11 +79,11 @@ def _worker() -> tuple[bytes, str, str]:
     return zlib.compress(text), files["host/arrive.py"], f"worker-{hashlib.sha256(text).hexdigest()[:16]}"
 
 
-def _arrival(mark: bytes, errand: Errand) -> bytes:
+def _arrival(mark: bytes) -> bytes:
     """What `BOOT` reads: one line of Python, that any Python understands, and what that takes from stdin."""
     payload, program, name = _worker()
     too_old = 'sys.stderr.write("orch: %s is Python %d.%d\\n" % ((sys.executable,) + tuple(sys.version_info[:2])))'
-    arguments = (len(payload), hashlib.sha256(payload).hexdigest(), name, mark, errand)
+    arguments = (len(payload), hashlib.sha256(payload).hexdigest(), name, mark)
     line = (
         f"import sys;sys.version_info<(3,10) and ({too_old},sys.exit({TOO_OLD}));"
         f"n=dict(__name__='orch_arrive');exec({program!a},n);n['arrive']{arguments!r}\n"

@@ -14,7 +14,7 @@ from worker.contract import few
 
 from ..errors import Problem
 from ..model.spec import ClusterSpec, HostSpec, SshSettings
-from . import Backend, Cleanup, Diagnosis, Errand, Host, StartFailure, Transport, Workdir, interpreters, local, remote_worker
+from . import Backend, Cleanup, Diagnosis, Host, StartFailure, Transport, Workdir, interpreters, local, remote_worker
 
 # BatchMode: ask nobody. RemoteCommand and forwardings of the user's configuration are for people who log in.
 OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "-o", "RemoteCommand=none")
@@ -43,17 +43,17 @@ class Ssh:
         is_like_here = not (settings.code == "ship" or settings.setup or named.setup)
         return interpreters.find(spec, named.python, is_here=host.is_here, has_ours=is_like_here)
 
-    def transport(self, spec: ClusterSpec, host: Host, errand: Errand = "agent") -> Transport:
+    def transport(self, spec: ClusterSpec, host: Host) -> Transport:
         if host.is_here:
-            return local.transport(self.python_for(spec, host), errand)
-        return remote_worker.transport(self._command(spec, host), errand)
+            return interpreters.transport_here(self.python_for(spec, host))
+        return remote_worker.transport(self._command(spec, host))
 
     def explain(self, host: Host, failure: StartFailure) -> Diagnosis:
         return local.explain(failure) if host.is_here else explain(host.name, failure)
 
     def request(self, spec: ClusterSpec) -> Mapping[str, str]:
         commands = {
-            host.name: local.transport(self.python_for(spec, host)).argv if host.is_here else self._command(spec, host)
+            host.name: interpreters.transport_here(self.python_for(spec, host)).argv if host.is_here else self._command(spec, host)
             for host in self.hosts(spec)
         }
         return {f"agent-{name}.txt": shlex.join(argv) + "\n" for name, argv in commands.items()}

@@ -7,17 +7,15 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from worker.contract import Inquiry
+from worker.contract import Examine
 
 from ..backends import Host, load_checked, slots_of
 from ..insight import doctor
-from ..insight.facts import HostReport
 from ..insight.finding import Wanted
-from ..insight.gather import gather
 from ..insight.judge import judge
 from ..model import plan
 from ..model.spec import PROGRAM_KINDS, ClusterSpec
@@ -25,9 +23,6 @@ from ..record.logs import wants_color
 from .options import ScriptCommand, home_option, import_timeout_option, spec_options
 from .settings import read_spec, says
 from .views import color_option
-
-if TYPE_CHECKING:
-    from ..backends.inquiry import Answers
 
 MOST_NAMED = 8
 """More hosts than this are counted in the line that says who is asked."""
@@ -55,7 +50,7 @@ def doctor_command(ctx: click.Context, /, home: Path, import_timeout: float, str
     Takes what orch up takes to say what runs, and judges for that; without a script or orch.yaml, for any. Exits with 0 if a run can
     start, with 1 if not.
     """
-    from ..backends.inquiry import inquire  # --help need not load asyncio
+    from ..examination import examine  # --help need not load asyncio
 
     spec, strategy = _spec(ctx)
     backend = load_checked(spec)
@@ -65,8 +60,7 @@ def doctor_command(ctx: click.Context, /, home: Path, import_timeout: float, str
     if said := _announcement(hosts_asked, pythons, wanted.needs_tensorflow, import_timeout):
         click.echo(f"orch: {said}", err=True)
     env = {**({"TPU_SKIP_MDS_QUERY": "1"} if wanted.tpu else {}), **wanted.env}  # or libtpu holds the import up for minutes
-    inquiry = Inquiry(run_dir=str(home), ports=wanted.ports, env=env, import_s=import_timeout)
-    hosts = [_facts(answers, import_timeout) for answers in inquire(spec, inquiry)]
+    hosts = examine(spec, Examine("machine", ports=wanted.ports, env=env, import_s=import_timeout), run_dir=str(home))
     findings = judge(hosts, wanted)
     code = doctor.exit_code(findings, strict=strict)
     if as_json:
@@ -91,20 +85,6 @@ def _announcement(hosts: Sequence[Host], pythons: Sequence[str], needs_tensorflo
         return f"importing TensorFlow with {pythons[0]} {limit}" if needs_tensorflow else ""
     asking = f"asking {', '.join(names) if len(names) <= MOST_NAMED else f'{len(names)} hosts'}"
     return f"{asking}, and importing TensorFlow there {limit}" if needs_tensorflow else asking
-
-
-def _facts(answers: Answers, import_s: float) -> HostReport:
-    failure = answers.failure
-    facts = HostReport(
-        answers.name,
-        answers.program,
-        is_here=answers.is_here,
-        unreached=failure.cause if failure else "",
-        unreached_remedy=failure.remedy if failure else "",
-        asked_at=answers.asked_at,
-        answered_at=answers.answered_at,
-    )
-    return gather(facts, answers.told, import_s)
 
 
 def _wanted(spec: ClusterSpec, strategy: str, hosts: Sequence[Host]) -> Wanted:

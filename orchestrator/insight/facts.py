@@ -152,6 +152,5 @@ class HostReport:
     is_here: bool = True
     unreached: str = ""
     unreached_remedy: str = ""
-    asked_at: float = 0.0
-    answered_at: float = 0.0
-    """These two: our clock when the host was asked for its own, and when it had told it."""
+    clock_ahead_s: float | None = None
+    """By how many seconds the host's clock is ahead of this machine's, at least; negative: behind. None: unknown."""

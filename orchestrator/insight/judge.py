@@ -236,11 +236,7 @@ def _differing(
 
 def _skewed(hosts: Iterable[HostReport]) -> Iterator[Finding]:
     for facts in hosts:
-        if facts.machine is None or not facts.answered_at:
-            continue
-        # The host looked at some time between our question and its answer: only what lies outside is skew.
-        at = facts.machine.clock.at
-        skew = at - facts.answered_at if at > facts.answered_at else min(0.0, at - facts.asked_at)
+        skew = facts.clock_ahead_s or 0.0
         if abs(skew) > MOST_SKEW_S:
             way = "ahead of" if skew > 0 else "behind"
             why = "which task failed first is decided by the hosts' clocks"

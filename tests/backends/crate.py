@@ -17,7 +17,6 @@ from orchestrator.backends import (
     Backend,
     Cleanup,
     Diagnosis,
-    Errand,
     Host,
     StartFailure,
     Submission,
@@ -64,8 +63,8 @@ class Crate:
     def python_for(self, spec: ClusterSpec, host: Host) -> str:
         return interpreters.find(spec, is_here=False)
 
-    def transport(self, spec: ClusterSpec, host: Host, errand: Errand = "agent") -> Transport:
-        return remote_worker.transport(self._command(spec, host), errand)
+    def transport(self, spec: ClusterSpec, host: Host) -> Transport:
+        return remote_worker.transport(self._command(spec, host))
 
     def explain(self, host: Host, failure: StartFailure) -> Diagnosis:
         if failure.error is not None or failure.code == 44:

@@ -17,11 +17,10 @@ from typing import Any
 import psutil
 import pytest
 
-from orchestrator.backends import Diagnosis, Host, Transport, agents, local, reach
+from orchestrator.backends import Diagnosis, Host, Transport, agents, interpreters, reach
 from orchestrator.backends.agents import AgentLink, LostError, NotReachedError
 from orchestrator.backends.farewell import Farewell
 from orchestrator.errors import OrchError
-from orchestrator.model.spec import ClusterSpec
 from tests.live import PATIENCE_S, room_for, wait_for_file, wait_until_gone
 from tests.worker.controller_double import patched_agent
 from worker import contract
@@ -30,7 +29,7 @@ from worker.channel import encode
 
 def behind_a_relay(directory: Path) -> Transport:
     """An agent that is heard only through another process, whose pid is in `relay`: to stop that is to stall the link."""
-    agent = shlex.join(local.transport(sys.executable).argv)
+    agent = shlex.join(interpreters.transport_here(sys.executable).argv)
     return Transport(("sh", "-c", f"{agent} | {{ sh -c 'echo $PPID' > relay~; mv relay~ {directory}/relay; exec cat; }}"))
 
 
@@ -88,7 +87,7 @@ def test_an_agent_that_still_has_output_to_send_is_waited_for(tmp_path: Path, mo
                 ended.set_result(None)
 
         link = AgentLink(Host("local", "127.0.0.1", sees_run_dir=False), tmp_path / "log", receive, lambda *_: None)
-        await link.open(local.transport(sys.executable))
+        await link.open(interpreters.transport_here(sys.executable))
         link.order(contract.Hello("run", cwd=str(tmp_path)))
         program = contract.Program("command", "sh", ("-c", f"head -c {size} /dev/zero"))
         link.order(contract.StartTasks((contract.TaskOrder("worker-0", 1, program, str(tmp_path), "worker-0"),)))
@@ -171,7 +170,7 @@ def test_a_controller_that_stood_still_reads_what_has_come_before_it_gives_an_ag
         lost = loop.create_future()
         here = Host("local", "127.0.0.1", sees_run_dir=True)
         link = AgentLink(here, tmp_path / "log", lambda *_: None, lambda _, loss: lost.set_result(loss.text))
-        await link.open(local.transport(sys.executable))
+        await link.open(interpreters.transport_here(sys.executable))
         await link.request(contract.Hello("run", cwd=str(tmp_path), shared_dir=str(tmp_path)))
         await asyncio.sleep(0.3)
         if limit == "HERE_LOST_S":
@@ -225,7 +224,7 @@ def test_requests_are_answered_in_their_order_and_refused_once_the_agent_is_gone
     async def run() -> list[Any]:
         host = Host("local", "127.0.0.1", sees_run_dir=False)
         link = AgentLink(host, tmp_path / "log", lambda _, frame, __: seen.append(frame), lambda *_: None)
-        await link.open(local.transport(sys.executable))
+        await link.open(interpreters.transport_here(sys.executable))
         nobody = contract.Target("nobody", 1, "", ())
         facts = link.request(contract.Hello("run", cwd=str(tmp_path), shared_dir=str(tmp_path)))
         tries = [link.request(contract.Try((replace(nobody, host=name, addresses=("127.0.0.1",)),))) for name in ("one", "two")]
@@ -335,11 +334,10 @@ class Opening:
 def test_few_connections_are_made_at_a_time_and_all_are_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reach, "FIRST_WAIT_S", 0.0)
     links = [Opening(f"host{number}") for number in range(100)]
-    spec = ClusterSpec("one", "none", contract.Program("command", "true"), (), "/")
 
     async def run() -> None:
         gate = asyncio.Semaphore(reach.AT_ONCE)
-        await asyncio.gather(*(reach.reach(local.make(), spec, link, gate) for link in links))  # type: ignore[arg-type]
+        await asyncio.gather(*(reach.reach(link, Transport(()), agents.explain_plainly, gate) for link in links))  # type: ignore[arg-type]
 
     asyncio.run(run())
     assert [link.tries for link in links] == [2] * 100

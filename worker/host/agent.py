@@ -53,6 +53,7 @@ class Agent:
         self._door: Doorbell | None = None
         self._hello: contract.Hello | None = None
         self._asked: Question | None = None
+        self._examining: Question | None = None
         self._root: Directory | None = None
         self._leaving = self._said_gone = False
         self._owner_lost = False
@@ -88,8 +89,8 @@ class Agent:
             self._say("the agent was told to end (SIGTERM)")
             self._lose_owner()
         self._check_disk()  # first: a task that a full disk has ended must not be taken for the cause
-        if self._asked is not None:
-            self._asked.look()
+        for question in filter(None, (self._asked, self._examining)):
+            question.look()
         self._tasks.reap()
 
     def _obey(self, order: Any, data: bytes) -> None:
@@ -117,6 +118,8 @@ class Agent:
             self._expect_code(order)
         elif isinstance(order, contract.CodePart):
             self._take_code(order, data)
+        elif isinstance(order, contract.Examine):
+            self._examine(order)
         elif isinstance(order, contract.Ping):
             self._link.send(contract.Pong())
         elif isinstance(order, contract.Bye):
@@ -139,6 +142,11 @@ class Agent:
                 self._code.take(part.digest, data, last=part.last)
         except CodeError as error:
             self._code_trouble = str(error)
+
+    def _examine(self, order: contract.Examine) -> None:
+        from . import examination  # only orch doctor asks for it
+
+        self._examining = examination.begin(self._loop, order, self._link.send)
 
     def _take_gpus(self, order: contract.TakeGpus) -> None:
         self._link.send(contract.GpusTaken(self._claims.take(self._tasks.run_id, order)))
@@ -281,8 +289,8 @@ class Agent:
         self._tasks.stop(grace_s)
 
     def _give_back(self) -> None:
-        if self._asked is not None:
-            self._asked.end()
+        for question in filter(None, (self._asked, self._examining)):
+            question.end()
         self._tasks.close()
         self._claims.close()
         self._relay.close()

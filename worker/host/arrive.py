@@ -25,8 +25,8 @@ KEPT_S = 14 * 86400
 BROKEN = 97
 
 
-def arrive(size: int, digest: str, name: str, mark: bytes, errand: str = "agent") -> NoReturn:
-    """Become the agent, or another module of worker/host that has a `main`.
+def arrive(size: int, digest: str, name: str, mark: bytes) -> NoReturn:
+    """Become the agent.
 
     `mark` is said on stdout first, to be told apart from what the host's shell has printed there.
     """
@@ -44,7 +44,7 @@ def arrive(size: int, digest: str, name: str, mark: bytes, errand: str = "agent"
     start = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(start)
     start.load()
-    code = importlib.import_module(f"_orch_worker.host.{errand}").main()
+    code = importlib.import_module("_orch_worker.host.agent").main()
     if is_temporary:
         shutil.rmtree(root, ignore_errors=True)
     sys.stderr.flush()

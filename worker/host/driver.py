@@ -6,13 +6,13 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from ..contract import Gpu
+from ..contract import Gpu, ProgramEnded
 from ..records import dataclass
 from . import gpus
 from .loop import Loop
 
 if TYPE_CHECKING:
-    from .question import Ending, Question
+    from .question import Question
 
 ANSWER_S = 25.0
 """How long the driver may take to tell of its GPUs, in seconds. It takes several for each GPU if persistence mode is off."""
@@ -71,7 +71,7 @@ def ask(loop: Loop, env: Mapping[str, str], on_told: Callable[[Driver], None]) -
         return Driver()
     from .question import Question  # a host without a driver need not load what starts processes
 
-    def on_ended(ending: Ending) -> None:
+    def on_ended(ending: ProgramEnded) -> None:
         on_told(read(ending.out, ending.err, ending.code, ending.reason and f"nvidia-smi: {ending.reason}", variable))
 
     try:

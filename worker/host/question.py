@@ -1,4 +1,4 @@
-"""A program that is asked something while the loop goes on."""
+"""A helper program that is asked something while the loop goes on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
-from ..records import dataclass
+from ..contract import ProgramEnded
 from . import processes
 from .loop import Loop
 
@@ -20,23 +20,13 @@ END_S = 1.0
 """How long its end is waited for after SIGKILL by who ends as well. In state D, as when a GPU's driver hangs, it will not come."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How it has ended, and its `out` and `err`. `code`: -n for signal n; None: it was stopped, for the `reason`."""
-
-    out: str
-    err: str
-    code: int | None = None
-    reason: str = ""
-
-
-Answer = Callable[[Ending], None]
-
-
 class Question:
-    """Put to a program that knows when to end. Its group is killed after the first limit of seconds, or the second once it has said a
-    line; or if it talks too much; and is not waited for then. `answer` is called once, unless it is ended. Raises OSError if it cannot
-    be started."""
+    """Runs a helper program without blocking the loop.
+
+    The program and its group are killed after `limits[0]` seconds without a first line on stdout, after `limits[1]` in all, or above
+    `MOST_BYTES` of output, and are not waited for then. `on_ended` is called once, unless `end` is called before. Raises OSError if the
+    program cannot be started.
+    """
 
     def __init__(
         self,
@@ -44,9 +34,9 @@ class Question:
         argv: Sequence[str],
         env: Mapping[str, str],
         limits: tuple[float, float],
-        answer: Answer,
+        on_ended: Callable[[ProgramEnded], None],
     ) -> None:
-        self._loop, self._answer = loop, answer
+        self._loop, self._on_ended = loop, on_ended
         self._process = subprocess.Popen(
             argv, env=dict(env), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
         )
@@ -107,7 +97,7 @@ class Question:
     def _finish(self, reason: str) -> None:
         self._is_over = True
         out, err = (bytes(self._heard[stream]).decode(errors="replace") for stream in (self._out, self._err))
-        self._answer(Ending(out, err, None if reason else self._process.returncode, reason))
+        self._on_ended(ProgramEnded(out, err, None if reason else self._process.returncode, reason))
 
     def end(self) -> None:
         """Kill what is left of it: nobody wants its answer any more."""

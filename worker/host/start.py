@@ -1,5 +1,5 @@
-"""How an agent starts: ``python -I .../worker/host/start.py``, orders on stdin, frames on stdout; ``start.py inquiry`` answers
-`orch doctor`, and asks ``start.py survey`` in a process of its own.
+"""How an agent starts: ``python -I .../worker/host/start.py``, orders on stdin, frames on stdout. For `orch doctor`
+the agent runs ``start.py survey`` in a process of its own.
 
 The package is loaded under a private name, from wherever this file lies, so that nothing on the host has to be
 installed and nothing there called ``worker`` can be taken for ours.
