@@ -26,7 +26,7 @@ used = resource.getrusage(resource.RUSAGE_SELF)
 print(json.dumps([taken, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024]), file=sys.stderr)
 """
 IMPORT = "from orchestrator.cli import shards"
-PLAN = "from orchestrator.model.sharding import File, Sharding, batches, epoch, tally"
+PLAN = "from orchestrator.model.input.sharding import File, Sharding, batches, epoch, tally"
 COMMAND = """
 from orchestrator.cli import main
 try:

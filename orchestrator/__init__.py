@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .handle import Run as Run
     from .handle import RunFailed as RunFailed
     from .handle import Task as Task
-    from .model.cluster import Cause as Cause
+    from .model.run.cluster import Cause as Cause
     from .model.spec import ClusterSpec as ClusterSpec
 
 __version__ = "0.1.0"

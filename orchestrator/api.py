@@ -15,7 +15,7 @@ from .model.spec.describe import options
 from .model.spec.document import Node
 from .model.spec.parse import parse, to_document
 from .model.spec.tree import refusal
-from .record.home import discard
+from .record.storage.run_store import discard
 from .sources import Overlay, as_seen_from, instead_of_others, read_file, tasks_directory
 from .starting import create, start_controller
 

@@ -36,22 +36,22 @@ from pathlib import Path
 from typing import NoReturn, Protocol
 
 from worker.clock import now
-from worker.records import dataclass
+from worker.fast_dataclass import dataclass
 
 from . import end_process
 from .backends import load
 from .errors import BROKEN, OrchError, UsageError
-from .model import events
-from .model.cluster import Cause, Cluster, Outcome, Verdict
-from .model.plan import Plan
+from .model.planning.plan import Plan
+from .model.run import events
+from .model.run.cluster import Cause, Cluster, Outcome, Verdict
 from .model.spec import ClusterSpec
 from .model.spec.document import from_data, read
 from .model.spec.parse import parse
-from .record import timeline
-from .record.lines import clean
-from .record.narrate import describe_plan, headline, narrate
-from .record.report import report
-from .record.rundir import RunDir
+from .record.output.lines import clean
+from .record.storage.run_directory import RunDir
+from .record.text import timeline
+from .record.text.event_messages import describe_plan, headline, narrate
+from .record.text.report import report
 from .requests import Requests
 from .signals import handle_signals, hold_signals, watch_children_without_threads
 from .starting import cannot_keep

@@ -11,17 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from worker.contract import ContractError, Examine, Hello, ProgramEnded, from_json
+from worker.protocol.messages import ContractError, Examine, Hello, ProgramEnded, from_json
 
 from .backends import Backend, Host, Transport, interpreters, load_checked
-from .backends.agents import AgentLink, LostError, NotReachedError
-from .backends.reach import AT_ONCE, reach
-from .insight.facts import HostReport, Machine, Python, TensorFlow
-from .model.endings import describe_answer
+from .backends.connection.agent_link import AgentLink, LostError, NotReachedError
+from .backends.connection.reach import AT_ONCE, reach
+from .insight.doctor.facts import HostReport, Machine, Python, TensorFlow
+from .model.cause.exit_status import describe_answer
 from .model.spec import ClusterSpec
 
 MACHINE_S, SLACK_S = 80.0, 30.0
-"""What a host has for everything but the import: its own limits are shorter (worker/host/examination.py), so they speak first."""
+"""What a host has for everything but the import: its own limits are shorter (worker/host/examination_programs.py), so they speak first."""
 MOST_FRAMES = 12
 """Lines of a stack that are kept."""
 T = TypeVar("T")

@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from worker import task_files
-from worker.contract import STREAMS
-from worker.records import dataclass
+from worker.fast_dataclass import dataclass
+from worker.protocol.messages import STREAMS
 
 from .errors import BROKEN, OrchError, UsageError
-from .model.cluster import Cause, Cluster, TaskStatus
-from .model.formation import group_tasks
-from .record import stacks
-from .record.home import NO_TASKS_YET
-from .record.logs import Follower, LogView
-from .record.progress import Progress
-from .record.report import report
-from .record.rundir import RunDir
+from .model.run.cluster import Cause, Cluster, TaskStatus
+from .model.run.readiness import group_tasks
+from .record.output.log_view import Follower, LogView
+from .record.storage.run_directory import RunDir
+from .record.storage.run_progress import Progress
+from .record.storage.run_store import NO_TASKS_YET
+from .record.text import stack_report
+from .record.text.report import report
 
 LOOK_S = 0.02
 """How often whatever is waited for is looked at."""
@@ -283,9 +283,9 @@ class Run:
         cluster, planned = self._cluster(), self._run.read_plan()
         if cluster is None or planned is None:
             return {}
-        texts = stacks.collect(self._run, planned, cluster, lambda: self._ask(ask="stacks"))
-        answers = {name: stacks.parse(text) for name, text in texts.items()}
-        return {name: stacks.place(answer) if answer else "no answer" for name, answer in answers.items()}
+        texts = stack_report.collect(self._run, planned, cluster, lambda: self._ask(ask="stacks"))
+        answers = {name: stack_report.parse(text) for name, text in texts.items()}
+        return {name: stack_report.place(answer) if answer else "no answer" for name, answer in answers.items()}
 
     def _status(self, task: str) -> TaskStatus:
         cluster = self._cluster()

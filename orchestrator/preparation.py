@@ -12,23 +12,24 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import Any, TypeVar
 
-from worker import contract
 from worker.clock import now, patience
+from worker.protocol import messages
 
-from .backends import Backend, Host, likeness, slots_of
-from .backends.agents import AgentLink, NotReachedError, OnFrame, OnLost
-from .backends.code import WorkingDirectory, collect
-from .backends.gpu_claims import GpuClaims
-from .backends.network import Network
-from .backends.reach import AT_ONCE, reach
+from .backends import Backend, Host, slots_of, workdir_compare
+from .backends.code_sync import WorkingDirectory, collect
+from .backends.connection.agent_link import AgentLink, NotReachedError, OnFrame, OnLost
+from .backends.connection.gpu_claims import GpuClaims
+from .backends.connection.network import Network
+from .backends.connection.reach import AT_ONCE, reach
 from .errors import OrchError, Problem, SpecError
-from .model import plan, slots, versions
-from .model.events import Event, RunNoted
-from .model.plan import HostFacts, Plan
-from .model.slots import Assignment
+from .model.cause import version_mismatch
+from .model.planning import plan, slots
+from .model.planning.plan import HostFacts, Plan
+from .model.planning.slots import Assignment
+from .model.run.events import Event, RunNoted
 from .model.spec import ClusterSpec
 from .model.strategies import named
-from .record.rundir import RunDir
+from .record.storage.run_directory import RunDir
 
 T = TypeVar("T")
 
@@ -56,10 +57,10 @@ class Preparation:
         self._assignment: Assignment = {name: assignment[name] for name in self.hosts}
         self._network = Network(self.hosts)
         self.links = {name: AgentLink(host, rundir.agent_log(name), on_frame, on_lost) for name, host in self.hosts.items()}
-        self.facts: dict[str, contract.HostReady] = {}
+        self.facts: dict[str, messages.HostReady] = {}
         self._claims = GpuClaims(self.links)
         self._code: WorkingDirectory | None = None
-        self._workdir: contract.WorkdirState | None = None
+        self._workdir: messages.WorkdirState | None = None
         self._given_up: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
 
     async def make_plan(self) -> Plan:
@@ -124,7 +125,7 @@ class Preparation:
             needed = spec.program.target if is_file else ""
             self._code = collect(spec.workdir, ways["ship"].limit_mb, runs=self._rundir.path.parent, needed=needed)
         if "shared" in ways:
-            self._workdir = likeness.describe(spec.workdir, spec.program)
+            self._workdir = workdir_compare.describe(spec.workdir, spec.program)
 
     async def _start_agents(self) -> None:
         """Start all agents and get their facts. Raises `OrchError` with what keeps the run from starting, for all hosts at once."""
@@ -169,7 +170,7 @@ class Preparation:
             for note in self.facts[host].notes:
                 places.setdefault(note, []).append(host)
         odd = [": ".join(filter(None, (self._place(hosts), note))) for note, hosts in places.items()]
-        return [*odd, *versions.compare({name: self.facts[name] for name in self.hosts})]
+        return [*odd, *version_mismatch.compare({name: self.facts[name] for name in self.hosts})]
 
     def describe_awaited(self) -> str:
         """Who is waited for, and for what; empty if it cannot be told."""
@@ -180,19 +181,19 @@ class Preparation:
         if not late or all(host.is_here for host in self.hosts.values()):
             return ""
         what = "the connection" if self._code is None else "the connection and the code"
-        return f"waiting for {contract.few(late)}: {what} ({len(self.facts)} of {len(self.hosts)} hosts have answered)"
+        return f"waiting for {messages.few(late)}: {what} ({len(self.facts)} of {len(self.hosts)} hosts have answered)"
 
     def _describe_untried(self) -> str:
         late = self._network.awaited
         done = f"{len(self.hosts) - len(late)} of {len(self.hosts)} have tried"
-        return f"waiting for {contract.few(late)}: the hosts try each other's addresses ({done})" if late else ""
+        return f"waiting for {messages.few(late)}: the hosts try each other's addresses ({done})" if late else ""
 
-    def _hello(self, host: Host) -> contract.Hello:
+    def _hello(self, host: Host) -> messages.Hello:
         spec = self._spec
         preload = spec.imported_ahead
         sharing = slots.count_computing(self._assignment[host.name])
-        template = contract.TemplateOrder(preload, sharing, spec.env, always=spec.preload is not None)
-        return contract.Hello(
+        template = messages.TemplateOrder(preload, sharing, spec.env, always=spec.preload is not None)
+        return messages.Hello(
             run_id=self._rundir.run_id,
             ports=slots.ports_needed(self._assignment[host.name], named(spec.strategy)),
             port_range=spec.ports,
@@ -220,7 +221,7 @@ class Preparation:
         if places:
             raise SpecError(*(Problem(self._place(hosts), problem, hint) for (problem, hint), hosts in places.items()))
 
-    def _hint(self, facts: contract.HostReady) -> str:
+    def _hint(self, facts: messages.HostReady) -> str:
         """For who takes the working directory's key for the one that says how hosts get at it."""
         word = PurePath(self._spec.workdir).name
         return f"how hosts get at it is another key: --set backend.code={word}" if facts.lacks_workdir and word in WAYS else ""
@@ -229,7 +230,7 @@ class Preparation:
         """Where something is wrong; nowhere in particular if there is one host only."""
         if len(self.hosts) == 1:
             return ""
-        return f"host {hosts[0]}" if len(hosts) == 1 else f"hosts {contract.few(hosts)}"
+        return f"host {hosts[0]}" if len(hosts) == 1 else f"hosts {messages.few(hosts)}"
 
     def _host_facts(self, host: Host, address: str) -> HostFacts:
         facts = self.facts[host.name]
@@ -250,7 +251,7 @@ class Preparation:
 
 def refuse_silence(hosts: Sequence[str], seconds: float) -> OrchError:
     """The error for agents that have started and say nothing."""
-    where, log = (hosts[0], hosts[0]) if len(hosts) == 1 else (f"each of {contract.few(hosts)}", "HOST")
+    where, log = (hosts[0], hosts[0]) if len(hosts) == 1 else (f"each of {messages.few(hosts)}", "HOST")
     return OrchError(
         f"the agent on {where} has started and has not answered for {seconds:g} s; is that machine overloaded, or its disk stuck? "
         f"what the agent complained of: agents/{log}.log in the run's directory"

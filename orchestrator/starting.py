@@ -16,8 +16,8 @@ from .backends import load_checked
 from .errors import OrchError
 from .model.spec import ClusterSpec
 from .model.spec.parse import to_document
-from .record.home import RunExists, create_run, discard
-from .record.rundir import RunDir
+from .record.storage.run_directory import RunDir
+from .record.storage.run_store import RunExists, create_run, discard
 from .signals import hold_signals
 
 DRAWS = 10

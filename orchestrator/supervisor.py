@@ -12,24 +12,25 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
-from worker import contract
 from worker.clock import now, patience
+from worker.protocol import messages
 
 from .backends import Backend
-from .backends.agents import AgentLink, Loss, Unasked
-from .backends.farewell import Farewell
-from .backends.visits import Visits
+from .backends.connection.agent_link import AgentLink, Loss, Unasked
+from .backends.connection.farewell import Farewell
+from .backends.connection.peer_checks import Visits
 from .errors import BROKEN, DEADLINE, OrchError
-from .model import blame, deadlines, events, formation, lifecycle
-from .model.cluster import Cause, Cluster, Outcome, Phase, Verdict
-from .model.events import StopAsked
-from .model.plan import Plan
-from .model.restarts import PREEMPTED_CODES
+from .log_collector import Outputs
+from .model.cause import root_cause
+from .model.planning.plan import Plan
+from .model.run import deadlines, events, lifecycle, readiness
+from .model.run.cluster import Cause, Cluster, Outcome, Phase, Verdict
+from .model.run.events import StopAsked
+from .model.run.restarts import PREEMPTED_CODES
 from .model.spec import ClusterSpec
-from .outputs import Outputs
 from .preparation import Preparation
-from .record.journal import REPORTS_S, ReportLimit
-from .record.rundir import RunDir
+from .record.storage.event_log import REPORTS_S, ReportLimit
+from .record.storage.run_directory import RunDir
 from .signals import hold_signals
 
 UNFORMED_S = patience(3.0)
@@ -146,11 +147,11 @@ class Supervisor:
 
     def _on_frame(self, host: str, frame: Unasked, data: bytes) -> None:
         match frame:
-            case contract.Grew():
+            case messages.Grew():
                 self._outputs.grow(frame.task, frame.attempt, frame.stream, frame.size)
-            case contract.Output():
+            case messages.Output():
                 self._store(host, frame, data)
-            case contract.TaskUp() if self._visits is not None:
+            case messages.TaskUp() if self._visits is not None:
                 self._visits.on_up(frame)  # and happens once the other hosts have reached the task
             case _:
                 self._happen(frame)
@@ -158,18 +159,18 @@ class Supervisor:
     def _note(self, text: str) -> None:
         self._happen(events.RunNoted(text, now()))
 
-    def _store(self, host: str, frame: contract.Output, data: bytes) -> None:
+    def _store(self, host: str, frame: messages.Output, data: bytes) -> None:
         try:
             self._outputs.store(frame, data)
         except OSError as error:
             self._fail_to_write(error)
         else:
-            self._links[host].order(contract.Ack(len(data)))
+            self._links[host].order(messages.Ack(len(data)))
 
     def _tell_of_the_rest(self, left: Sequence[str]) -> None:
         hosts = [name for name in left if not self._preparation.hosts[name].sees_run_dir]
         if hosts and self._cluster is not None:
-            self._note(f"left on {contract.few(hosts)}: what of its tasks' output had not come yet")
+            self._note(f"left on {messages.few(hosts)}: what of its tasks' output had not come yet")
             self._outputs.cut(task for task in self._cluster.tasks.values() if task.host in hosts)
 
     def _on_lost(self, host: str, loss: Loss) -> None:
@@ -213,7 +214,7 @@ class Supervisor:
         """Send a signal to the processes of a task. One that does not run gets none."""
         if self._cluster is not None and task in self._cluster.tasks and not self._cluster.is_over:
             for link, mine in self._by_host((task,)):
-                link.order(contract.SignalTasks(mine, number))
+                link.order(messages.SignalTasks(mine, number))
 
     # --- events, and what follows from them ----------------------------------------------------
 
@@ -248,10 +249,10 @@ class Supervisor:
                 self._start(action)
             case events.CollectStacks():
                 for link, mine in self._by_host(action.tasks):
-                    link.order(contract.ShowStacks(mine))
+                    link.order(messages.ShowStacks(mine))
             case events.Stop():
                 for link, mine in self._by_host(action.tasks):
-                    link.order(contract.StopTasks(mine, action.grace_s))
+                    link.order(messages.StopTasks(mine, action.grace_s))
             case events.Hurry():
                 for link in self._links.values():
                     link.hurry()
@@ -308,7 +309,7 @@ class Supervisor:
     def _look_for_checkpoints(self, cluster: Cluster, event: events.TaskExited | events.Tick) -> None:
         """What an attempt has saved is progress, where it matters whether there was any: before a failure is acted on, and only once."""
         code = event.code if isinstance(event, events.TaskExited) else None
-        if isinstance(event, events.TaskExited) and code == 0 and not blame.serves(cluster, cluster.tasks[event.task]):
+        if isinstance(event, events.TaskExited) and code == 0 and not root_cause.serves(cluster, cluster.tasks[event.task]):
             return  # a success
         matters = cluster.policy.restart.max or code in PREEMPTED_CODES
         if matters and cluster.phase in (Phase.STARTING, Phase.RUNNING):
@@ -323,11 +324,11 @@ class Supervisor:
         phases = (Phase.PREPARING, Phase.STARTING, Phase.RUNNING)
         if self._cluster is None or self._cluster.phase not in phases or not self._cluster.missing:
             return
-        text = formation.describe_formation(self._cluster)
+        text = readiness.describe_formation(self._cluster)
         if text and text != self._reminded:
             self._reminded = text
             self._note(text)
-        if not self._advised and (advice := formation.describe_long_wait(self._cluster, now())):
+        if not self._advised and (advice := readiness.describe_long_wait(self._cluster, now())):
             self._advised = True
             self._note(advice)
         self._reminder = self._loop.call_later(1.0, self._remind)

@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 
-from orchestrator.model import plan
-from orchestrator.model.plan import HostFacts
+from orchestrator.model.planning import plan
+from orchestrator.model.planning.plan import HostFacts
 from orchestrator.model.spec import ClusterSpec, TaskSpec
-from orchestrator.record.home import create_run
-from orchestrator.record.rundir import RunDir
-from worker.contract import Program
+from orchestrator.record.storage.run_directory import RunDir
+from orchestrator.record.storage.run_store import create_run
+from worker.protocol.messages import Program
 
 PATIENCE_S = 200.0
 """A deadline against hangs; nothing here is expected to come near it."""

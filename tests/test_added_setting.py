@@ -14,14 +14,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 EDITS = {
-    "worker/collective_settings.py": (
+    "worker/settings/collective_settings.py": (
         "    timeout_s: float | None = setting(",
         """    retries: int | None = setting(
         None, "How often an operation is tried again.", example="3", words="never", flag="--collective-retries", least=1, most=9
     )
 """,
     ),
-    "worker/task/collectives.py": (
+    "worker/task/strategy/collective_timeouts.py": (
         '    if "heartbeat_s" in settings:',
         """    if "retries" in settings:
         print("applied:", settings["retries"])

@@ -117,11 +117,14 @@ EDITS: dict[str, tuple[tuple[str, str], ...]] = {
             'one_process=True, opens_ports=False, sections=("pod",)),\n        _in_one_process("none",',
         ),
     ),
-    "orchestrator/model/spec/sections.py": (
+    "orchestrator/model/spec/sections/run_sections.py": (
         ("    collectives: Coll", '    pod: PodSettings = setting(PodSettings(), "Which pod.")\n    collectives: Coll'),
-        ("from worker.records import dataclass\n", "from worker.records import dataclass\nfrom worker.settings import PodSettings\n"),
+        (
+            "from worker.fast_dataclass import dataclass\n",
+            "from worker.fast_dataclass import dataclass\nfrom worker.settings.task_settings import PodSettings\n",
+        ),
     ),
-    "worker/settings.py": (
+    "worker/settings/task_settings.py": (
         (
             "@dataclass(frozen=True, slots=True)\nclass TaskSettings:",
             """from .declare import setting
@@ -138,7 +141,7 @@ class TaskSettings:
     pod: PodSettings = PodSettings()""",
         ),
     ),
-    "worker/task/strategies.py": (
+    "worker/task/strategy/strategy_builder.py": (
         (
             '    "none": _default,\n',
             '    "pod": lambda task: f"{task.settings.pod.name}: {task.settings.pod.chips}",\n    "none": _default,\n',

@@ -26,104 +26,90 @@ ROOT = Path(__file__).resolve().parent.parent
 # Part of the house -> what it may import of the house. A part may always import itself.
 # A module belongs to the longest name that fits it; the name must be listed.
 MODEL = (
-    *("orchestrator.model", "orchestrator.errors", "worker.contract", "worker.input_settings", "worker.keras_settings"),
-    *("worker.keras_2", "worker.partition", "worker.task_environment", "worker.task_files", "worker.tpu_settings"),
+    *("orchestrator.model", "orchestrator.errors", "worker.protocol", "worker.settings", "worker.tensorflow_facts"),
+    *("worker.task_environment", "worker.task_files"),
 )
 PLACES = ("orchestrator.backends", "orchestrator.record", "worker.clock", *MODEL)
-# What judges and counts, of the room that asks questions; its other modules read files and start processes.
-INSIGHT = tuple(
-    f"orchestrator.insight.{name}"
-    for name in ("devices", "doctor", "facts", "finding", "judge", "placement", "reads", "tensorflow_rules", "tpu")
+# The pure part of the room that answers questions: modules that count, judge and word. Its other modules read files and start processes.
+INSIGHT = (
+    *(f"orchestrator.insight.doctor.{name}" for name in ("doctor_report", "facts", "finding", "rules", "tensorflow_rules")),
+    *(f"orchestrator.insight.placement.{name}" for name in ("cross_device_reads", "device_text", "placement_log")),
+    "orchestrator.insight.tpu.tpu_report",
 )
 ARROWS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(INSIGHT, (*INSIGHT, "worker.disclosure", "worker.missing_devices", *MODEL)),
+    **dict.fromkeys(INSIGHT, (*INSIGHT, "worker.redact", *MODEL)),
     "orchestrator.__main__": ("orchestrator.cli",),
     "orchestrator.cli": (
-        "orchestrator.__version__",
-        *("orchestrator.end_process", "orchestrator.import_own_worker"),
-        "orchestrator.controller",
-        "orchestrator.starting",
-        "orchestrator.examination",
-        "orchestrator.sources",
-        "orchestrator.signals",
-        "orchestrator.insight",
-        *("worker.cores", "worker.elements", "worker.settings"),
+        *(
+            "orchestrator.__version__",
+            "orchestrator.end_process",
+            "orchestrator.examination",
+            "orchestrator.import_own_worker",
+            "orchestrator.controller",
+            "orchestrator.starting",
+        ),
+        *("orchestrator.sources", "orchestrator.signals", "orchestrator.insight", "worker.cpu_cores", "worker.data_files"),
         *PLACES,
     ),
     "orchestrator.controller": (
-        *("orchestrator.end_process", "orchestrator.import_own_worker"),
-        *("orchestrator.controller", "orchestrator.requests", "orchestrator.signals", "orchestrator.starting", "orchestrator.supervisor"),
-        *PLACES,
+        *(
+            "orchestrator.end_process",
+            "orchestrator.import_own_worker",
+            "orchestrator.requests",
+            "orchestrator.signals",
+            "orchestrator.starting",
+        ),
+        *("orchestrator.supervisor", *PLACES),
     ),
     "orchestrator.api": ("orchestrator.handle", "orchestrator.sources", "orchestrator.starting", *PLACES),
     "orchestrator.testing": (
-        *("orchestrator.api", "orchestrator.handle", "worker.cores", "worker.task_files"),
-        *("worker.host.environment", "worker.task.calls", "worker.task.context", "worker.task.strategies"),
-        *PLACES,
+        *("orchestrator.api", "orchestrator.handle", "worker.cpu_cores", "worker.host.tasks.import_environment"),
+        *("worker.task.calls", "worker.task.context", "worker.task.strategy.strategy_builder", *PLACES),
     ),
-    "orchestrator.handle": ("worker.task_files", *PLACES),
+    "orchestrator.examination": ("orchestrator.insight", *PLACES),
+    "orchestrator.handle": PLACES,
     "orchestrator.sources": MODEL,
     "orchestrator.starting": ("orchestrator.signals", *PLACES),
     "orchestrator.requests": ("orchestrator.errors", "orchestrator.signals"),
-    "orchestrator.supervisor": ("orchestrator.outputs", "orchestrator.preparation", "orchestrator.signals", *PLACES),
-    "orchestrator.outputs": PLACES,
+    "orchestrator.supervisor": ("orchestrator.log_collector", "orchestrator.preparation", "orchestrator.signals", *PLACES),
+    "orchestrator.log_collector": PLACES,
     "orchestrator.signals": ("orchestrator.errors",),
     "orchestrator.preparation": PLACES,
-    "orchestrator.examination": ("orchestrator.insight", *PLACES),
-    "orchestrator.insight": ("orchestrator.record", "worker.elements", "worker.listing", "worker.task_files", *MODEL),
-    "orchestrator.backends": (*MODEL, "worker", "worker.channel", "worker.clock", "worker.workdir"),
+    "orchestrator.insight": ("orchestrator.record", "worker.data_files", *MODEL),
+    "orchestrator.backends": (*MODEL, "worker", "worker.clock", "worker.workdir"),
     "orchestrator.record": ("worker.clock", "worker.directory", "worker.excerpts", *MODEL),
     "orchestrator.model": MODEL,
     "orchestrator.errors": (),
     "orchestrator": ("orchestrator.api", "orchestrator.handle", "worker", *MODEL),
-    "worker.declare": (),
-    "worker.records": (),
-    "worker.codec": (),
-    "worker.disclosure": (),
-    "worker.excerpts": (),
-    "worker.elements": (),
-    "worker.listing": (),
-    "worker.task_files": (),
-    "worker.directory": (),
-    "worker.collective_settings": (),
-    "worker.reachability": ("worker.codec",),
-    "worker.manifest": ("worker.codec",),
-    "worker.workdir": ("worker.manifest",),
-    "worker.missing_devices": (),
-    "worker.questions": ("worker.codec",),
-    "worker.naming": ("worker.codec", "worker.task_files"),
-    "worker.equipment": ("worker.codec",),
-    "worker.input_settings": (),
-    "worker.keras_2": (),
-    "worker.keras_settings": (),
-    "worker.partition": (),
-    "worker.tpu_host": (),
-    "worker.tpu_settings": (),
-    "worker.settings": (
-        *("worker.collective_settings", "worker.equipment", "worker.input_settings", "worker.keras_settings", "worker.tpu_settings"),
-    ),
-    "worker.contract": (
-        *("worker.codec", "worker.collective_settings", "worker.equipment", "worker.manifest", "worker.naming", "worker.questions"),
-        *("worker.reachability", "worker.settings"),
-    ),
-    "worker.task_environment": ("worker.contract", "worker.settings"),
-    "worker.channel": ("worker.contract",),
     "worker.clock": (),
-    "worker.cores": (),
+    "worker.cpu_cores": (),
+    "worker.data_files": (),
+    "worker.directory": (),
+    "worker.excerpts": (),
+    "worker.fast_dataclass": (),
+    "worker.protocol": ("worker.settings", "worker.task_files"),
+    "worker.protocol.codec": (),
+    "worker.redact": (),
+    "worker.settings": ("worker.protocol.codec",),
+    "worker.settings.declare": (),
+    "worker.task_environment": ("worker.protocol", "worker.settings"),
+    "worker.task_files": (),
+    "worker.tensorflow_facts": (),
+    "worker.tpu_host": (),
+    "worker.workdir": ("worker.protocol",),
     "worker.task": (
-        *("worker.codec", "worker.collective_settings", "worker.elements", "worker.excerpts", "worker.listing"),
-        *("worker.task_files", "worker.missing_devices", "worker.settings"),
-        *("worker.partition", "worker.tpu_host", "worker.tpu_settings"),
+        *("worker.data_files", "worker.excerpts", "worker.protocol.codec", "worker.settings", "worker.task_files"),
+        *("worker.tensorflow_facts", "worker.tpu_host"),
     ),
     "worker.host": (
-        *("worker.contract", "worker.channel", "worker.clock", "worker.cores", "worker.directory", "worker.task_files", "worker.task"),
-        *("worker.disclosure", "worker.excerpts", "worker.listing", "worker.task_environment", "worker.workdir"),
-        *("worker.keras_2", "worker.keras_settings", "worker.tpu_host"),
+        *("worker.clock", "worker.cpu_cores", "worker.data_files", "worker.directory", "worker.excerpts", "worker.protocol"),
+        *("worker.redact", "worker.settings", "worker.task", "worker.task_environment", "worker.task_files"),
+        *("worker.tensorflow_facts", "worker.tpu_host", "worker.workdir"),
     ),
-    "worker": ("worker.contract", "worker.channel", "worker.task"),
+    "worker": ("worker.protocol", "worker.task"),
 }
 
-EVERYWHERE = ("worker.declare", "worker.records")
+EVERYWHERE = ("worker.settings.declare", "worker.fast_dataclass")
 """What every part may import, for these are to all of them what the standard library is."""
 
 # These two stand for the package's own module: as a prefix they would let everything in.
@@ -131,18 +117,8 @@ EXACT = ("orchestrator", "worker")
 
 PURE = (
     *("orchestrator.model", "orchestrator.errors", *INSIGHT),
-    *("worker.codec", "worker.collective_settings", "worker.contract", "worker.declare", "worker.disclosure", "worker.equipment"),
-    *("worker.input_settings", "worker.keras_2", "worker.keras_settings"),
-    *(
-        "worker.manifest",
-        "worker.missing_devices",
-        "worker.naming",
-        "worker.partition",
-        "worker.questions",
-        "worker.reachability",
-        "worker.records",
-    ),
-    *("worker.excerpts", "worker.settings"),
+    *("worker.excerpts", "worker.fast_dataclass", "worker.protocol", "worker.protocol.codec", "worker.redact"),
+    *("worker.settings", "worker.settings.declare", "worker.tensorflow_facts"),
 )
 PURE_IMPORTS = {
     "__future__",
@@ -170,6 +146,7 @@ PURE_IMPORTS = {
     "re",
     "shlex",
     "string",
+    "struct",
     "textwrap",
     "types",
     "typing",
@@ -269,7 +246,7 @@ def _import_complaints(part: str, item: Import) -> Iterator[str]:
     if item.top in TENSORFLOW and not (part in TENSORFLOW_PARTS and item.deferred):
         yield f"{item.top} is imported inside functions of worker/__init__ and worker/task only"
     if item.module == "dataclasses" and "dataclass" in item.names and part not in EVERYWHERE:
-        yield "dataclasses are made by worker.records: those of the standard library take their time at every start"
+        yield "dataclasses are made by worker.fast_dataclass: those of the standard library take their time at every start"
     if item.top == "click" and part != "orchestrator.cli":
         yield "only orchestrator/cli imports click"
     if part.startswith("worker") and item.top not in sys.stdlib_module_names and not (item.deferred and part in TENSORFLOW_PARTS):
@@ -337,7 +314,7 @@ def test_nothing_has_grown_out_of_its_limit() -> None:
     assert not over, "\n".join(over)
 
 
-STRATEGY_TABLES = ("orchestrator.model.strategies", "worker.task.strategies")
+STRATEGY_TABLES = ("orchestrator.model.strategies", "worker.task.strategy.strategy_builder")
 WORDS = ("none", "tpu")
 """Names of strategies that also are words, which texts may say therefore: nothing, and the section and the command that are about TPUs.
 A comparison of a strategy with one of them is found all the same."""
@@ -374,11 +351,16 @@ def test_only_their_tables_know_the_strategies() -> None:
     ],
 )
 def test_a_strategy_that_is_named_elsewhere_is_found(source: str, times: int) -> None:
-    assert len(list(strategy_names("orchestrator.model.plan", source))) == times
+    assert len(list(strategy_names("orchestrator.model.planning.plan", source))) == times
 
 
-# In worker.tpu_settings "local" is TensorFlow's word for a TPU.
-PLACE_TABLES = ("orchestrator.model.spec.backend", "orchestrator.backends", "worker.tpu_settings", *backends.MODULES.values())
+# In worker.settings.tpu_settings "local" is TensorFlow's word for a TPU.
+PLACE_TABLES = (
+    "orchestrator.model.spec.sections.backend_sections",
+    "orchestrator.backends",
+    "worker.settings.tpu_settings",
+    *backends.MODULES.values(),
+)
 SETTINGS = {field.name for section in BACKENDS.values() for field in fields(section)} - {"type"}
 
 
@@ -458,73 +440,95 @@ def test_help_imports_nothing_heavy() -> None:
 # --- the checker, checked ----------------------------------------------------------------------
 
 BAD = {
-    "model imports a backend": ("orchestrator.model.plan", "import orchestrator.backends", "must not import orchestrator.backends"),
-    "model imports a backend by name": ("orchestrator.model.plan", "from orchestrator import backends", "orchestrator.backends"),
-    "model imports it relatively": ("orchestrator.model.plan", "from ..record import rundir", "must not import orchestrator.record"),
-    "model imports it late": ("orchestrator.model.plan", "def f():\n    import orchestrator.record", "plan:2: "),
-    "model imports it for types": ("orchestrator.model.plan", "if TYPE_CHECKING:\n    import orchestrator.record", "plan:2: "),
-    "model imports a channel": ("orchestrator.model.plan", "from worker import channel", "must not import worker.channel"),
-    "model imports os": ("orchestrator.model.plan", "import os.path", "pure code imports os"),
-    "model imports the clock": ("orchestrator.model.plan", "from time import monotonic", "pure code imports time"),
-    "model imports chance": ("orchestrator.model.plan", "import random", "pure code imports random"),
+    "model imports a backend": (
+        "orchestrator.model.planning.plan",
+        "import orchestrator.backends",
+        "must not import orchestrator.backends",
+    ),
+    "model imports a backend by name": ("orchestrator.model.planning.plan", "from orchestrator import backends", "orchestrator.backends"),
+    "model imports it relatively": (
+        "orchestrator.model.planning.plan",
+        "from ...record.storage import run_directory",
+        "must not import orchestrator.record",
+    ),
+    "model imports it late": ("orchestrator.model.planning.plan", "def f():\n    import orchestrator.record", "plan:2: "),
+    "model imports it for types": ("orchestrator.model.planning.plan", "if TYPE_CHECKING:\n    import orchestrator.record", "plan:2: "),
+    "model imports a clock": ("orchestrator.model.planning.plan", "from worker import clock", "must not import worker.clock"),
+    "model imports os": ("orchestrator.model.planning.plan", "import os.path", "pure code imports os"),
+    "model imports the clock": ("orchestrator.model.planning.plan", "from time import monotonic", "pure code imports time"),
+    "model imports chance": ("orchestrator.model.planning.plan", "import random", "pure code imports random"),
     "model imports Path": ("orchestrator.model.spec", "from pathlib import Path", "pure code imports pathlib"),
     "model imports YAML early": ("orchestrator.model.spec", "import yaml", "pure code imports yaml"),
-    "a slow dataclass": ("worker.contract", "from dataclasses import dataclass, field", "made by worker.records"),
+    "a slow dataclass": ("worker.protocol.messages", "from dataclasses import dataclass, field", "made by worker.fast_dataclass"),
     "model opens a file": ("orchestrator.model.spec", "def f(p):\n    return open(p).read()", "spec:2: pure code calls open()"),
     "model prints beside main": (
         "orchestrator.model.spec",
         "if __name__ == '__main__':\n    print(1)\nprint(2)",
         "spec:3: pure code calls print()",
     ),
-    "the contract prints": ("worker.contract", "print(1)", "pure code calls print()"),
-    "record imports a backend": ("orchestrator.record.logs", "from orchestrator.backends import local", "must not import"),
-    "record imports the supervisor": ("orchestrator.record.logs", "import orchestrator.supervisor", "must not import"),
+    "the contract prints": ("worker.protocol.messages", "print(1)", "pure code calls print()"),
+    "record imports a backend": ("orchestrator.record.output.log_view", "from orchestrator.backends import local", "must not import"),
+    "record imports the supervisor": ("orchestrator.record.output.log_view", "import orchestrator.supervisor", "must not import"),
     "a backend imports the supervisor": (
         "orchestrator.backends.local",
         "from orchestrator.supervisor import Supervisor",
         "must not import",
     ),
-    "a backend imports the command line": ("orchestrator.backends.local", "import orchestrator.cli.up", "must not import"),
+    "a backend imports the command line": ("orchestrator.backends.local", "import orchestrator.cli.commands.up_command", "must not import"),
     "the supervisor imports click": ("orchestrator.supervisor", "import click", "only orchestrator/cli imports click"),
     "the supervisor imports the command line": ("orchestrator.supervisor", "from orchestrator import cli", "must not import"),
     "the supervisor imports a task's code": ("orchestrator.supervisor", "import worker.task.bootstrap", "must not import"),
     "the controller imports TensorFlow": ("orchestrator.supervisor", "def f():\n    import tensorflow as tf", "tensorflow is imported"),
     "worker imports orchestrator": ("worker.host.agent", "from orchestrator import errors", "must not import orchestrator.errors"),
-    "worker imports itself absolutely": ("worker.host.agent", "import worker.contract", "import worker.contract relatively"),
+    "worker imports itself absolutely": (
+        "worker.host.agent",
+        "import worker.protocol.messages",
+        "import worker.protocol.messages relatively",
+    ),
     "worker imports psutil": ("worker.host.agent", "import psutil", "standard library alone: psutil"),
     "worker imports psutil late": ("worker.host.agent", "def f():\n    import psutil", "standard library alone: psutil"),
-    "host imports TensorFlow late": ("worker.host.template.server", "def f():\n    import tensorflow", "worker/task only"),
-    "task imports TensorFlow early": ("worker.task.strategy", "import tensorflow as tf", "inside functions"),
-    "task imports the host privately": ("worker.task.start", "from _orch_worker.host import agent", "must not import worker.host"),
-    "task imports the host": ("worker.task.strategy", "from ..host import agent", "must not import worker.host"),
+    "host imports TensorFlow late": ("worker.host.template.template_server", "def f():\n    import tensorflow", "worker/task only"),
+    "task imports TensorFlow early": ("worker.task.strategy.strategy_builder", "import tensorflow as tf", "inside functions"),
+    "task imports the host privately": ("worker.task.start_task", "from _orch_worker.host import agent", "must not import worker.host"),
+    "task imports the host": ("worker.task.strategy.strategy_builder", "from ...host import agent", "must not import worker.host"),
     "a judge of facts opens a file": (
-        "orchestrator.insight.judge",
+        "orchestrator.insight.doctor.rules",
         "def f(p):\n    return open(p).read()",
-        "judge:2: pure code calls open()",
+        "rules:2: pure code calls open()",
     ),
-    "a judge of facts imports the run directory": ("orchestrator.insight.judge", "from ..record import rundir", "must not import"),
-    "the channel imports the host": ("worker.channel", "from .host import agent", "must not import worker.host"),
+    "a judge of facts imports the run directory": (
+        "orchestrator.insight.doctor.rules",
+        "from ...record.storage import run_directory",
+        "must not import",
+    ),
+    "the channel imports the host": ("worker.protocol.channel", "from ..host import agent", "must not import worker.host"),
     "a room nobody planned": ("orchestrator.utils", "", "has no place in the house"),
 }
 
 GOOD = {
-    "cli": ("orchestrator.cli.up", "import click\nfrom orchestrator.record import render\nfrom orchestrator import __version__"),
-    "cli, relative": ("orchestrator.cli.up", "from . import options\nfrom ..errors import OrchError"),
+    "cli": (
+        "orchestrator.cli.commands.up_command",
+        "import click\nfrom orchestrator.record.text import run_table\nfrom orchestrator import __version__",
+    ),
+    "cli, relative": ("orchestrator.cli.commands.up_command", "from .. import options\nfrom ...errors import OrchError"),
     "supervisor": (
         "orchestrator.supervisor",
-        "import asyncio\nfrom orchestrator.backends import agents\nfrom worker.contract import Exited",
+        "import asyncio\nfrom orchestrator.backends.connection import agent_link\nfrom worker.protocol.messages import Exited",
     ),
-    "backend": ("orchestrator.backends.agents", "import worker\nfrom worker import channel\nfrom worker.channel import Decoder"),
+    "backend": (
+        "orchestrator.backends.connection.agent_link",
+        "import worker\nfrom worker.protocol import channel\nfrom worker.protocol.channel import Decoder",
+    ),
     "model": (
-        "orchestrator.model.plan",
-        "import json\nfrom worker.contract import TaskId\nfrom worker import contract\nfrom .spec import X",
+        "orchestrator.model.planning.plan",
+        "import json\nfrom worker.protocol.messages import TaskId\nfrom worker.protocol import messages\nfrom ..spec import X",
     ),
     "model reads YAML late": ("orchestrator.model.spec.document", "def f(text):\n    import yaml\n    return yaml.parse(text)"),
     "model joins paths": ("orchestrator.model.spec.parse", "from pathlib import PurePosixPath"),
     "model as a program": ("orchestrator.model.spec.describe", "if __name__ == '__main__':\n    print(1)"),
-    "start, under the private name": ("worker.task.start", "from _orch_worker.task import bootstrap"),
-    "host": ("worker.host.agent", "import os\nfrom ..contract import Hello\nfrom .. import channel\nfrom . import ports"),
-    "task": ("worker.task.strategy", "def f():\n    import tensorflow as tf\n    import numpy"),
+    "start, under the private name": ("worker.task.start_task", "from _orch_worker.task import bootstrap"),
+    "host": ("worker.host.agent", "import os\nfrom ..protocol.messages import Hello\nfrom ..protocol import channel\nfrom . import link"),
+    "task": ("worker.task.strategy.strategy_builder", "def f():\n    import tensorflow as tf\n    import numpy"),
 }
 
 

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.backends.frames import DRIFT, HostClock
+from orchestrator.backends.connection.frames import DRIFT, HostClock
 from orchestrator.examination import surely_ahead
 from tests.clock import Clock
 from tests.conftest import Orch
 from tests.live import LiveRun, write_script
-from worker import clock, contract
+from worker import clock
+from worker.protocol import messages
 
 
 @pytest.mark.parametrize("seconds", [86400, -86400])
@@ -97,13 +98,13 @@ def test_a_host_that_is_slow_to_say_its_first_word_is_not_told_late_for_ever(orc
 
 
 def test_a_host_whose_clock_is_ahead_is_heard_in_our_time() -> None:
-    failure = contract.Failure("E", "m", "t", 1060.0)
+    failure = messages.Failure("E", "m", "t", 1060.0)
     clock = HostClock()
-    heard = clock.translate(contract.TaskExited("worker-0", 1, 1, False, 1060.5, failure), "far", 1000.5)
-    assert isinstance(heard, contract.TaskExited)
+    heard = clock.translate(messages.TaskExited("worker-0", 1, 1, False, 1060.5, failure), "far", 1000.5)
+    assert isinstance(heard, messages.TaskExited)
     assert (heard.at, heard.failure and heard.failure.at) == (1000.5, 1000.0)
-    assert clock.translate(contract.RunNoted("text", 1061.5), "far", 1001.5) == contract.RunNoted("text", 1001.5, "far")
-    assert clock.translate(contract.Gone(), "far", 1002.0) == contract.Gone()
+    assert clock.translate(messages.RunNoted("text", 1061.5), "far", 1001.5) == messages.RunNoted("text", 1001.5, "far")
+    assert clock.translate(messages.Gone(), "far", 1002.0) == messages.Gone()
 
 
 @pytest.mark.parametrize("seconds", [86400, -86400])

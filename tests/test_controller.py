@@ -16,14 +16,14 @@ import pytest
 from orchestrator import controller
 from orchestrator.errors import OrchError
 from orchestrator.model.spec import ClusterSpec, TaskSpec
-from orchestrator.record import lock
-from orchestrator.record.home import create_run, discard
-from orchestrator.record.lock import BLANK
-from orchestrator.record.rundir import RunDir
+from orchestrator.record.storage import run_lock
+from orchestrator.record.storage.run_directory import RunDir
+from orchestrator.record.storage.run_lock import BLANK
+from orchestrator.record.storage.run_store import create_run, discard
 from orchestrator.starting import create
 from tests.conftest import Orch
 from tests.live import LiveRun, wait_for_file, wait_until
-from worker.contract import Program
+from worker.protocol.messages import Program
 
 Script = Callable[..., Path]
 
@@ -139,7 +139,7 @@ def test_who_wants_to_reach_a_controller_that_is_being_started_waits_for_it(tmp_
 
 
 def test_a_controller_that_does_not_come_up_is_said_to_be_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "SIGNED_S", 0.05)
+    monkeypatch.setattr(run_lock, "SIGNED_S", 0.05)
     run = create(tmp_path / ".orch", spec_of(tmp_path, ""))
     with pytest.raises(OrchError, match="is being started, and has not come up"):
         run.lock.holder()

@@ -15,12 +15,12 @@ import pytest
 from orchestrator.backends import load
 from orchestrator.errors import OrchError
 from orchestrator.model.spec import ClusterSpec, TaskSpec
-from orchestrator.record.console import Console, Sink
-from orchestrator.record.home import create_run
+from orchestrator.record.output.console import Console, Sink
+from orchestrator.record.storage.run_store import create_run
 from orchestrator.supervisor import Supervisor
 from tests.conftest import Orch
 from tests.live import LiveRun
-from worker.contract import Program
+from worker.protocol.messages import Program
 
 Script = Callable[..., Path]
 SLEEP = "import time\ntime.sleep(1000)\n"

@@ -22,7 +22,7 @@ from orchestrator import ClusterSpec, Run, RunFailed, SpecError, UsageError, han
 from orchestrator.api import FLAGS, read_spec
 from orchestrator.cli.options import OPTIONS
 from orchestrator.handle import Line
-from orchestrator.record.rundir import RunDir
+from orchestrator.record.storage.run_directory import RunDir
 from tests.conftest import Orch
 from tests.live import PATIENCE_S, PRELUDE, is_alive, wait_for_file, wait_until, wait_until_gone, wait_until_ready
 

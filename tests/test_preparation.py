@@ -12,16 +12,17 @@ import pytest
 
 from orchestrator import preparation
 from orchestrator.backends import Backend, Host, Transport, interpreters, local
-from orchestrator.backends.agents import AgentLink, Loss
+from orchestrator.backends.connection.agent_link import AgentLink, Loss
 from orchestrator.errors import OrchError
-from orchestrator.model import events, plan
+from orchestrator.model.planning import plan
+from orchestrator.model.run import events
 from orchestrator.model.spec import ClusterSpec, GpuWish, TaskDevices, TaskSpec
 from orchestrator.preparation import Preparation
-from orchestrator.record.home import create_run
+from orchestrator.record.storage.run_store import create_run
 from tests.cli.test_devices import HOST_WITH_GPUS
 from tests.live import PATIENCE_S
 from tests.worker.controller_double import patched_agent
-from worker import contract
+from worker.protocol import messages
 
 
 class SeveralHere(local.Local):
@@ -44,7 +45,7 @@ def refusal(directory: Path, backend: Backend, size: int, on_event: Callable[[Pr
         def lose(host: str, loss: Loss) -> None:
             prepared.give_up(OrchError(f"{host}: {loss.text}"))
 
-        program = contract.Program("command", "true")
+        program = messages.Program("command", "true")
         spec = ClusterSpec("one", "multi_worker_mirrored", program, (TaskSpec("worker", size),), str(directory), preload=())
         run = create_run(directory / "home", "one")
         prepared = Preparation(spec, backend, run, lambda *_: None, lose, lambda event: on_event(prepared, event))
@@ -62,15 +63,15 @@ def refusal(directory: Path, backend: Backend, size: int, on_event: Callable[[Pr
 def test_two_names_of_one_machine_do_not_get_the_same_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second claim is refused, the plan is made again, and the first host is asked once more for what it holds already."""
     (tmp_path / "agent.txt").write_text(HOST_WITH_GPUS)
-    start = Path(contract.__file__).parent / "host" / "start.py"
+    start = Path(messages.__file__).parents[1] / "host" / "start_agent.py"
     agent = (sys.executable, "-I", str(tmp_path / "agent.txt"), str(start))
-    answers = answered(monkeypatch, contract.TakeGpus)
+    answers = answered(monkeypatch, messages.TakeGpus)
 
     async def prepare() -> plan.Plan:
         def lose(host: str, loss: Loss) -> None:
             prepared.give_up(OrchError(f"{host}: {loss.text}"))
 
-        program = contract.Program("command", "true")
+        program = messages.Program("command", "true")
         tasks = (TaskSpec("worker", 2, devices=TaskDevices(gpus=GpuWish(count=1))),)
         spec = ClusterSpec("one", "multi_worker_mirrored", program, tasks, str(tmp_path), preload=())
         both = SeveralHere(("red", "blue"), {"red": agent, "blue": agent})
@@ -99,7 +100,7 @@ def test_hosts_that_say_nothing_are_all_named_with_their_logs(tmp_path: Path, mo
     assert "on each of h0, h1, h2, 3 more has" in str(preparation.refuse_silence([f"h{number}" for number in range(6)], 60.0))
 
 
-@pytest.mark.parametrize("last", [contract.Hello, contract.Try])
+@pytest.mark.parametrize("last", [messages.Hello, messages.Try])
 def test_what_ends_a_run_together_with_the_last_answer_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: type) -> None:
     """A Ctrl-C, or a host that is lost, in the same turn of the loop: all have answered, and the plan is not made yet."""
     preparations: list[Preparation] = []

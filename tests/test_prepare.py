@@ -12,8 +12,8 @@ import pytest
 
 from tests.conftest import Orch
 from tests.live import LiveRun, wait_until_gone, wait_until_ready, write_script
-from worker.contract import Program, TaskOrder
-from worker.host import stamps
+from worker.host.program import preparation_stamps
+from worker.protocol.messages import Program, TaskOrder
 
 LOAD = """
 def write():
@@ -137,5 +137,5 @@ def test_restarts_do_not_prepare_again_and_once_for_skips_what_has_succeeded(orc
 def test_a_user_without_a_cache_is_told_why_nothing_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
     order = TaskOrder("prepare-0", 1, Program("command", "true"), str(tmp_path), "logs", once_for=())
-    assert stamps.find(order) == ""
-    assert "cannot be noted (there is no directory for the user's cache that is the user's alone)" in stamps.keep(order)
+    assert preparation_stamps.find(order) == ""
+    assert "cannot be noted (there is no directory for the user's cache that is the user's alone)" in preparation_stamps.keep(order)

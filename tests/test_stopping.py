@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.record.lock import Holder, RunLock
+from orchestrator.record.storage.run_lock import Holder, RunLock
 from orchestrator.signals import ENDINGS
 from tests.conftest import Orch, Running
 from tests.live import LiveRun, frozen, is_alive, wait_for_file, wait_until, wait_until_gone, wait_until_ready, write_script
@@ -197,7 +197,7 @@ def test_the_limit_of_the_run_holds_while_its_agent_is_starting(orch: Orch, tmp_
 
 DEAF = """
 def obey(self, order, data, obey=agent.Agent._obey):
-    if isinstance(order, agent.contract.StopTasks):
+    if isinstance(order, agent.messages.StopTasks):
         time.sleep(1000)
     return obey(self, order, data)
 agent.Agent._obey = obey
@@ -224,11 +224,11 @@ def test_an_agent_that_obeys_nothing_does_not_outlast_the_end_of_a_run(
 
 
 LYING = """
-link, channel = (importlib.import_module(f'_orch_worker.{name}') for name in ('host.link', 'channel'))
+link, channel = (importlib.import_module(f'_orch_worker.{name}') for name in ('host.link', 'protocol.channel'))
 def encode(message, data=b'', real=link.encode):
     whole = real(message, data)
     text = whole[16:len(whole) - len(data)].replace(b'"code":7', b'"code":%s')
-    return channel.HEADER.pack(b'orch', agent.contract.PROTOCOL, whole[5], 0, len(text), len(data)) + text + data
+    return channel.HEADER.pack(b'orch', agent.messages.PROTOCOL, whole[5], 0, len(text), len(data)) + text + data
 link.encode = encode
 """
 

@@ -61,11 +61,11 @@ def strategy() -> Any:
     Raises ValueError for an invalid TF_CONFIG, and for a strategy that is not known; RuntimeError where there is no TPU, or where the
     layout of the spec does not fit on it: the message says what was looked for.
     """
-    from .task import strategies
+    from .task.strategy import strategy_builder
 
     try:
-        return strategies.current()
-    except strategies.Unavailable as error:
+        return strategy_builder.current()
+    except strategy_builder.Unavailable as error:
         raise error.with_traceback(None) from None  # the message says it all
 
 
@@ -79,14 +79,14 @@ def split(tensor: Any, dims: Sequence[int] | str) -> Any:
     for each rule that is broken. The list has one number for each dimension of the tensor; each number divides the known size of its
     dimension; the product of the numbers is the number of logical devices of a replica (on a laptop that of `tpu.computation_shape`).
     """
-    from .task import logical_devices
+    from .task.strategy import logical_devices
 
     return logical_devices.split(tensor, dims)
 
 
 def replicate(tensor: Any) -> Any:
     """The same tensor, whole on every logical device of its replica (`experimental_replicate_to_logical_devices`). See `split`."""
-    from .task import logical_devices
+    from .task.strategy import logical_devices
 
     return logical_devices.replicate(tensor)
 
@@ -96,7 +96,7 @@ def assign(tensor: Any, device: int) -> Any:
 
     Raises ValueError if a replica has no such device, and, as TensorFlow does, under `tpu.spmd`.
     """
-    from .task import logical_devices
+    from .task.strategy import logical_devices
 
     return logical_devices.assign(tensor, device)
 
@@ -126,7 +126,7 @@ def distribute(
     Raises TypeError for anything else than a dataset or a function, and ValueError for a global batch of fewer elements than replicas.
     docs/input.md says what takes effect under which strategy.
     """
-    from .task import distribute as module
+    from .task.input import distribute as module
 
     return module.distribute(dataset, batch=batch, strategy=strategy, options=options, data_service=data_service)
 
@@ -172,7 +172,7 @@ def files(
     Raises FileNotFoundError if no file fits; ValueError for a batch that is smaller than the replicas, fewer files than workers under
     ``"file"``, files without elements, a damaged TFRecord file (with the byte), and for arguments that do not fit together.
     """
-    from .task import file_dataset
+    from .task.input import file_dataset
 
     return file_dataset.dataset(
         pattern,
@@ -200,7 +200,7 @@ def serve() -> NoReturn:
     Never returns: TensorFlow's servers do not end by themselves, and are stopped when the chief is done.
     Raises ValueError if there is no valid TF_CONFIG.
     """
-    from .task import serve as module
+    from .task.strategy import serve as module
 
     module.serve()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from .contract import StartTasks, TaskId, TaskOrder, few, to_json
-from .settings import VARIABLE
+from .protocol.messages import StartTasks, TaskId, TaskOrder, few, to_json
+from .settings.task_settings import VARIABLE
 
 EXEC_LIMIT = 100_000
 """Longest TF_CONFIG (bytes) that goes through exec; the kernel's limit for one string is 128 KiB (MAX_ARG_STRLEN)."""

@@ -1,11 +1,11 @@
 """What a task leaves for its agent in its directory, beside its output. Nothing is imported: every task pays for this module."""
 
 ERROR = "error.json"
-"""A `contract.Failure`: the exception that has ended the program."""
+"""A `messages.Failure`: the exception that has ended the program."""
 REPORTS = "reports.jsonl"
 """One line for each `worker.report`, and for each time that the input was counted."""
 INPUT = "orch_input"
-"""The key of the lines that say what was read; a line of `worker.report` does not have it. See task/input_counts.py."""
+"""The key of the lines that say what was read; a line of `worker.report` does not have it. See task/input/input_counter.py."""
 STACKS = "stacks.txt"
 """The Python stacks, each time that they were asked for."""
 BEGUN = "begun"

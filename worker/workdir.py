@@ -1,6 +1,7 @@
 """What a working directory is like on this machine: its program's file, the commit, and whether there are changes.
 
-`look` is called where orch runs and on each host that should have the same directory. What differs is judged in host/likeness.py.
+`look` is called where orch runs and on each host that should have the same directory. What differs is judged in
+host/program/workdir_check.py.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 
-from .manifest import WorkdirState
+from .protocol.code_manifest import WorkdirState
 
 GIT_S = 10.0
 """How long git may take, in seconds. After that, the directory counts as one that git does not know."""

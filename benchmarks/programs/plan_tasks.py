@@ -9,11 +9,12 @@ import resource
 import sys
 import time
 
-from orchestrator.model import events, lifecycle, plan
-from orchestrator.model.plan import HostFacts
+from orchestrator.model.planning import plan
+from orchestrator.model.planning.plan import HostFacts
+from orchestrator.model.run import events, lifecycle
 from orchestrator.model.spec import ClusterSpec, TaskSpec
-from worker.channel import encode
-from worker.contract import Program
+from worker.protocol.channel import encode
+from worker.protocol.messages import Program
 
 PER_HOST = 100
 

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
-from worker.records import dataclass
+from worker.fast_dataclass import dataclass
 
 from ..errors import Problem, SpecError
-from ..model.endings import describe_return
+from ..model.cause.exit_status import describe_return
 from ..model.spec import ClusterSpec
 
 

@@ -35,5 +35,5 @@ def of_this_machine(spec: ClusterSpec) -> str:
 
 def transport_here(python: str) -> Transport:
     """An agent on this machine, run by `python`."""
-    start = str(Path(worker.__file__).parent / "host" / "start.py")
+    start = str(Path(worker.__file__).parent / "host" / "start_agent.py")
     return Transport((python, "-I", start))

@@ -1,7 +1,8 @@
 """worker/ on its way to a host where nothing of ours is installed: over the byte channel, ahead of the orders. For all remote backends.
 
-A backend starts `argv`, or has a shell start `shell_command`, on the host; the `transport` sends worker/host/arrive.py and the rest of
-worker/ to its stdin. The only text that a shell on a host reads is the interpreter's name and the user's own `setup` lines; everything
+A backend starts `argv`, or has a shell start `shell_command`, on the host; the `transport` sends worker/host/remote_entry.py and the
+rest of worker/ to its stdin. The only text that a shell on a host reads is the interpreter's name and the user's own `setup` lines;
+everything
 else is data on the channel.
 """
 
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import worker
 
-from ..model.endings import describe_return
+from ..model.cause.exit_status import describe_return
 from . import Diagnosis, StartFailure, Transport
 
 # Without a quote, a dollar, a backslash or an exclamation mark: sh, csh and fish read it alike. FileIO reads no byte too many.
@@ -76,7 +77,7 @@ def _worker() -> tuple[bytes, str, str]:
     root = Path(worker.__file__).parent
     files = {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in sorted(root.rglob("*.py"))}
     text = json.dumps(files).encode()
-    return zlib.compress(text), files["host/arrive.py"], f"worker-{hashlib.sha256(text).hexdigest()[:16]}"
+    return zlib.compress(text), files["host/remote_entry.py"], f"worker-{hashlib.sha256(text).hexdigest()[:16]}"
 
 
 def _arrival(mark: bytes) -> bytes:

@@ -22,20 +22,20 @@ import_own_worker()
 from ..errors import BROKEN, OrchError  # noqa: E402
 
 COMMANDS = {
-    "up": ("up", "Start a cluster and show its output until the run ends."),
-    "plan": ("plan", "Print the tasks, the hosts and each TF_CONFIG, and start nothing."),
-    "ps": ("runs", "Show the tasks of a run, or all runs."),
-    "logs": ("logs", "Show the output of the tasks of a run."),
-    "stacks": ("stacks", "Show at which line of Python code each task of a run is."),
-    "placement": ("placement", "Show on which devices the operations of a run ran."),
-    "shards": ("shards", "Show which files and batches of a dataset each worker will read."),
-    "wait": ("runs", "Wait until a run ends, and exit with its exit code."),
-    "restart": ("runs", "Stop the tasks of a run and start them again."),
-    "down": ("runs", "End a run."),
-    "doctor": ("doctor", "Check whether this machine or the hosts can run a cluster."),
-    "tpu": ("tpu", "Show the layout of replicas and tensors on a TPU."),
-    "warm": ("warm", "Keep TensorFlow imported between runs, for faster starts."),
-    "init": ("init", "Write a commented orch.yaml."),
+    "up": ("commands.up_command", "Start a cluster and show its output until the run ends."),
+    "plan": ("commands.plan_command", "Print the tasks, the hosts and each TF_CONFIG, and start nothing."),
+    "ps": ("commands.run_commands", "Show the tasks of a run, or all runs."),
+    "logs": ("commands.logs_command", "Show the output of the tasks of a run."),
+    "stacks": ("commands.stacks_command", "Show at which line of Python code each task of a run is."),
+    "placement": ("commands.placement_command", "Show on which devices the operations of a run ran."),
+    "shards": ("commands.shards_command", "Show which files and batches of a dataset each worker will read."),
+    "wait": ("commands.run_commands", "Wait until a run ends, and exit with its exit code."),
+    "restart": ("commands.run_commands", "Stop the tasks of a run and start them again."),
+    "down": ("commands.run_commands", "End a run."),
+    "doctor": ("commands.doctor_command", "Check whether this machine or the hosts can run a cluster."),
+    "tpu": ("commands.tpu_command", "Show the layout of replicas and tensors on a TPU."),
+    "warm": ("commands.warm_command", "Keep TensorFlow imported between runs, for faster starts."),
+    "init": ("commands.init_command", "Write a commented orch.yaml."),
 }
 SETTINGS = {
     "help_option_names": ["-h", "--help"],
@@ -137,7 +137,7 @@ def _open_missing_streams() -> None:
 
 
 def _complaint(error: OrchError) -> str:
-    from ..record.lines import clean  # an error may repeat what a host or a task has said
+    from ..record.output.lines import clean  # an error may repeat what a host or a task has said
 
     lines = clean(str(error)).splitlines() or [type(error).__name__]
     return "\n".join(["Error: " + lines[0], *("       " + line for line in lines[1:])])

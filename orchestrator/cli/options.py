@@ -148,7 +148,7 @@ def run_argument(command: F) -> F:
 
     @functools.wraps(command)
     def find(*, run: str | None, home: Path, **given: Any) -> Any:
-        from ..record.home import find_run  # only now: a help text needs none of it
+        from ..record.storage.run_store import find_run  # only now: a help text needs none of it
 
         return command(run=find_run(home, run), **given)
 

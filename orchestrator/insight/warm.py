@@ -15,16 +15,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import worker.contract
+import worker.protocol.messages
 
 from ..errors import OrchError, UsageError
-from ..model.endings import describe_answer
+from ..model.cause.exit_status import describe_answer
 
 ANSWER_S = 30.0
 """How long an answer may take: one that is in the way has 2 s to answer, and twice 5 s to end."""
 MOST_BYTES = 1 << 20
 """More than any answer has."""
-_COMMAND = Path(worker.contract.__file__).parent / "host" / "warm" / "command.py"
+_COMMAND = Path(worker.protocol.messages.__file__).parents[1] / "host" / "warm" / "command.py"
 
 
 def ask(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from worker.records import dataclass
+from worker.fast_dataclass import dataclass
 
 # A job may have whatever name its cluster gave it; ours have letters and underscores.
 _NAME = re.compile(

@@ -1,7 +1,7 @@
 """What orch knows of each strategy of `tf.distribute`: one row for a strategy, with one role for each type of its tasks. Pure.
 
 No other module compares the names of strategies or lists them: it asks a row. What TensorFlow is told of a strategy, inside a task, is in
-the table of worker/task/strategies.py.
+the table of worker/task/strategy/strategy_builder.py.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from typing import Any
 
-from worker.contract import DATA_SERVICE, PREPARE, TaskSettings
-from worker.records import dataclass
+from worker.fast_dataclass import dataclass
+from worker.protocol.messages import DATA_SERVICE, PREPARE, TaskSettings
 
 TRAINING = "training"
 """The cluster of the tasks that train."""

@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from worker.contract import TaskId
-from worker.host import environment
+from worker.host.tasks import import_environment
+from worker.protocol.messages import TaskId
 from worker.task.calls import resident
 
 from ..api import read_spec, start
@@ -127,7 +127,7 @@ class Beds:
     def take(self, keywords: Mapping[str, Any], env: Mapping[str, str], *, reuse: bool | str, partitions: bool = False) -> Bed:
         """A bed that nobody uses, and that fits; if there is none, a new one. `env`: the environment of the test's process."""
         spec, document = self._read(keywords)
-        key = json.dumps([document, sorted(environment.frozen({**env, **spec.env}, ("tensorflow",))), partitions])
+        key = json.dumps([document, sorted(import_environment.frozen({**env, **spec.env}, ("tensorflow",))), partitions])
         with self._session.mutex:
             for bed in list(self._beds):
                 if not bed.is_used and not bed.is_whole:

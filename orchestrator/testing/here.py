@@ -7,9 +7,10 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from worker.task import calls, strategies
+from worker.task import calls
 from worker.task.calls import meeting
 from worker.task.context import context
+from worker.task.strategy import strategy_builder
 
 from ..errors import UsageError
 
@@ -17,7 +18,7 @@ from ..errors import UsageError
 def check(name: str, env: Mapping[str, str]) -> None:
     """Raises `UsageError` for a task that only serves."""
     with as_task(env):
-        if strategies.only_serves(context()):
+        if strategy_builder.only_serves(context()):
             raise UsageError(f"in_process={name!r}: {name} is a server under this strategy and runs no functions; name the chief")
 
 
@@ -48,4 +49,4 @@ def call(
 
 def forget() -> None:
     """The strategy of a cluster that has ended is nobody's any more."""
-    strategies.forget()
+    strategy_builder.forget()

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from worker.records import dataclass
+from worker.fast_dataclass import dataclass
 
 from ..errors import UsageError
-from ..record import stacks
+from ..record.text import stack_report
 from .failures import TaskFailed, TimedOut
 from .parcels import unpack
 
@@ -160,7 +160,7 @@ class Job:
     def _locate(self, names: list[str]) -> None:
         self.stacks = self._cluster.collect_stacks(names)
         for name, stack in self.stacks.items():
-            self.tasks[name].where = stacks.place(stacks.parse(stack)) if stack else "no answer"
+            self.tasks[name].where = stack_report.place(stack_report.parse(stack)) if stack else "no answer"
 
     def time_out(self, timeout: float | None = None) -> NoReturn:
         """Raise `TimedOut` after so many seconds, by default those of the call, and kill the tasks in which the function still runs."""

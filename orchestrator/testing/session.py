@@ -24,8 +24,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import worker.contract
-from worker.cores import count_cores
+import worker.protocol.messages
+from worker.cpu_cores import count_cores
 from worker.task.calls import resident
 from worker.task_environment import default_environment
 
@@ -42,7 +42,7 @@ IMPORT_S = 250.0
 _ROOM = 256
 """As `worker.host.warm.place.ROOM`: bytes that the fork of a warm process has for the name of its run."""
 _PREFIX = "orch-testing-"
-_START = Path(worker.contract.__file__).parent / "host" / "warm" / "start.py"
+_START = Path(worker.protocol.messages.__file__).parents[1] / "host" / "warm" / "start_warm.py"
 
 
 class Line:

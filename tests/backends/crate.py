@@ -28,8 +28,8 @@ from orchestrator.backends import (
 )
 from orchestrator.errors import Problem
 from orchestrator.model.spec import BACKENDS, BackendSpec, ClusterSpec
-from worker.declare import setting
-from worker.records import dataclass
+from worker.fast_dataclass import dataclass
+from worker.settings.declare import setting
 
 NAME = "crate"
 

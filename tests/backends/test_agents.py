@@ -17,14 +17,15 @@ from typing import Any
 import psutil
 import pytest
 
-from orchestrator.backends import Diagnosis, Host, Transport, agents, interpreters, reach
-from orchestrator.backends.agents import AgentLink, LostError, NotReachedError
-from orchestrator.backends.farewell import Farewell
+from orchestrator.backends import Diagnosis, Host, Transport, interpreters
+from orchestrator.backends.connection import agent_link, reach
+from orchestrator.backends.connection.agent_link import AgentLink, LostError, NotReachedError
+from orchestrator.backends.connection.farewell import Farewell
 from orchestrator.errors import OrchError
 from tests.live import PATIENCE_S, room_for, wait_for_file, wait_until_gone
 from tests.worker.controller_double import patched_agent
-from worker import contract
-from worker.channel import encode
+from worker.protocol import messages
+from worker.protocol.channel import encode
 
 
 def behind_a_relay(directory: Path) -> Transport:
@@ -35,7 +36,7 @@ def behind_a_relay(directory: Path) -> Transport:
 
 def test_a_link_that_stalls_at_the_end_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it sends is held up for longer than it may send nothing, and for less than it may be silent."""
-    monkeypatch.setattr(agents, "ENDING_S", 2.0)
+    monkeypatch.setattr(agent_link, "ENDING_S", 2.0)
     size = 4 * 1024 * 1024
     stored = bytearray()
 
@@ -44,24 +45,24 @@ def test_a_link_that_stalls_at_the_end_is_waited_for(tmp_path: Path, monkeypatch
         ended = loop.create_future()
 
         def receive(host: str, frame: Any, data: bytes) -> None:
-            if isinstance(frame, contract.Output):
+            if isinstance(frame, messages.Output):
                 stored.extend(data)
                 if ended.done():
-                    link.order(contract.Ack(len(data)))
-            elif isinstance(frame, contract.TaskExited):
+                    link.order(messages.Ack(len(data)))
+            elif isinstance(frame, messages.TaskExited):
                 ended.set_result(None)
 
         host = Host("local", "127.0.0.1", sees_run_dir=False, lost_after_s=8.0)
         link = AgentLink(host, tmp_path / "log", receive, lambda *_: None)
         await link.open(behind_a_relay(tmp_path))
-        link.order(contract.Hello("run", cwd=str(tmp_path)))
+        link.order(messages.Hello("run", cwd=str(tmp_path)))
         link.keep_alive()
-        program = contract.Program("command", "sh", ("-c", f"head -c {size} /dev/zero"))
-        link.order(contract.StartTasks((contract.TaskOrder("worker-0", 1, program, str(tmp_path), "worker-0"),)))
+        program = messages.Program("command", "sh", ("-c", f"head -c {size} /dev/zero"))
+        link.order(messages.StartTasks((messages.TaskOrder("worker-0", 1, program, str(tmp_path), "worker-0"),)))
         await ended
         relay = int(wait_for_file(tmp_path / "relay"))
         os.kill(relay, signal.SIGSTOP)
-        link.order(contract.Ack(len(stored)))
+        link.order(messages.Ack(len(stored)))
         loop.call_later(3.0, os.kill, relay, signal.SIGCONT)
         await link.close()
 
@@ -71,7 +72,7 @@ def test_a_link_that_stalls_at_the_end_is_waited_for(tmp_path: Path, monkeypatch
 
 def test_an_agent_that_still_has_output_to_send_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight megabytes to a slow controller take longer than an agent may be silent; nothing of them is lost."""
-    monkeypatch.setattr(agents, "ENDING_S", 3.0)
+    monkeypatch.setattr(agent_link, "ENDING_S", 3.0)
     size = 8 * 1024 * 1024
     stored = bytearray()
 
@@ -80,17 +81,17 @@ def test_an_agent_that_still_has_output_to_send_is_waited_for(tmp_path: Path, mo
         ended = loop.create_future()
 
         def receive(host: str, frame: Any, data: bytes) -> None:
-            if isinstance(frame, contract.Output):
+            if isinstance(frame, messages.Output):
                 stored.extend(data)
-                loop.call_later(0.6, link.order, contract.Ack(len(data)))
-            elif isinstance(frame, contract.TaskExited):
+                loop.call_later(0.6, link.order, messages.Ack(len(data)))
+            elif isinstance(frame, messages.TaskExited):
                 ended.set_result(None)
 
         link = AgentLink(Host("local", "127.0.0.1", sees_run_dir=False), tmp_path / "log", receive, lambda *_: None)
         await link.open(interpreters.transport_here(sys.executable))
-        link.order(contract.Hello("run", cwd=str(tmp_path)))
-        program = contract.Program("command", "sh", ("-c", f"head -c {size} /dev/zero"))
-        link.order(contract.StartTasks((contract.TaskOrder("worker-0", 1, program, str(tmp_path), "worker-0"),)))
+        link.order(messages.Hello("run", cwd=str(tmp_path)))
+        program = messages.Program("command", "sh", ("-c", f"head -c {size} /dev/zero"))
+        link.order(messages.StartTasks((messages.TaskOrder("worker-0", 1, program, str(tmp_path), "worker-0"),)))
         await ended
         await link.close()
 
@@ -108,11 +109,11 @@ def test_a_host_is_not_lost_while_it_looks_around(tmp_path: Path) -> None:
         await link.open(Transport(argv))
         link.keep_alive()
         try:
-            return await asyncio.wait_for(link.request(contract.Hello("run", cwd=str(tmp_path), lost_after_s=100.0)), PATIENCE_S)
+            return await asyncio.wait_for(link.request(messages.Hello("run", cwd=str(tmp_path), lost_after_s=100.0)), PATIENCE_S)
         finally:
             await link.close()
 
-    assert isinstance(asyncio.run(run()), contract.HostReady)
+    assert isinstance(asyncio.run(run()), messages.HostReady)
 
 
 @pytest.mark.parametrize(("asked", "speaks"), [("in time", False), ("at once", False), ("at once", True)])
@@ -120,8 +121,8 @@ def test_an_agent_on_this_machine_that_is_silent_for_good_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, speaks: bool
 ) -> None:
     """One that no signal wakes, such as in a frozen cgroup. When the end is asked for twice, it is waited for only briefly."""
-    monkeypatch.setattr(agents, "HERE_LOST_S" if asked == "in time" else "HURRY_S", 4.0)
-    pong = encode(contract.Pong())
+    monkeypatch.setattr(agent_link, "HERE_LOST_S" if asked == "in time" else "HURRY_S", 4.0)
+    pong = encode(messages.Pong())
     text = f"import os, time\nwhile os.read(0, 9999):\n    {speaks} and os.write(1, {pong!r})"
 
     async def run() -> str | None:
@@ -141,15 +142,15 @@ def test_an_agent_on_this_machine_that_is_silent_for_good_is_lost(
 
 def test_at_an_end_that_is_due_nobody_waits_for_an_agent_that_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise one whose link stalls has all its time, here some three hours."""
-    monkeypatch.setattr(agents, "HERE_LOST_S", 10_000.0)
-    monkeypatch.setattr(agents, "BEATS", 10_000)
+    monkeypatch.setattr(agent_link, "HERE_LOST_S", 10_000.0)
+    monkeypatch.setattr(agent_link, "BEATS", 10_000)
 
     async def run() -> None:
         link = AgentLink(Host("local", "127.0.0.1", sees_run_dir=True), tmp_path / "log", lambda *_: None, lambda *_: None)
         await link.open(Transport((sys.executable, "-c", "import os\nwhile os.read(0, 9999): pass")))
         link.keep_alive()
         await asyncio.sleep(3.0)  # its silence is more than a pause now
-        monkeypatch.setattr(agents, "BEATS", 8)
+        monkeypatch.setattr(agent_link, "BEATS", 8)
         try:
             await asyncio.wait_for(Farewell({"local": link}, {"local"}, lambda text: None).take(hurried=True), PATIENCE_S)
         finally:
@@ -163,7 +164,7 @@ def test_a_controller_that_stood_still_reads_what_has_come_before_it_gives_an_ag
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, still_s: float
 ) -> None:
     """The answer lies in the pipe, and what follows from its lateness is due in the same turn of the loop (Ctrl-Z, a closed laptop)."""
-    monkeypatch.setattr(agents, limit, 2.0)
+    monkeypatch.setattr(agent_link, limit, 2.0)
 
     async def run() -> str | None:
         loop = asyncio.get_running_loop()
@@ -171,7 +172,7 @@ def test_a_controller_that_stood_still_reads_what_has_come_before_it_gives_an_ag
         here = Host("local", "127.0.0.1", sees_run_dir=True)
         link = AgentLink(here, tmp_path / "log", lambda *_: None, lambda _, loss: lost.set_result(loss.text))
         await link.open(interpreters.transport_here(sys.executable))
-        await link.request(contract.Hello("run", cwd=str(tmp_path), shared_dir=str(tmp_path)))
+        await link.request(messages.Hello("run", cwd=str(tmp_path), shared_dir=str(tmp_path)))
         await asyncio.sleep(0.3)
         if limit == "HERE_LOST_S":
             link.keep_alive()
@@ -187,18 +188,18 @@ def test_a_controller_that_stood_still_reads_what_has_come_before_it_gives_an_ag
 
 
 STRANGE = [
-    contract.Output("../../../x-0", 1, "stdout", 0),
-    contract.Output("worker-1", 1, "stdout", 0),
-    contract.Grew("../worker-0", 1, "stdout", 9),
-    contract.Grew("worker-0", 1, "../stdout", 9),
-    contract.TaskStarted("worker-7", 1, 5, 1.0),
+    messages.Output("../../../x-0", 1, "stdout", 0),
+    messages.Output("worker-1", 1, "stdout", 0),
+    messages.Grew("../worker-0", 1, "stdout", 9),
+    messages.Grew("worker-0", 1, "../stdout", 9),
+    messages.TaskStarted("worker-7", 1, 5, 1.0),
 ]
 
 
 @pytest.mark.parametrize("frame", STRANGE, ids=str)
 def test_an_agent_that_tells_of_what_it_was_not_given_is_let_go(tmp_path: Path, frame: Any) -> None:
-    good = contract.Grew("worker-0", 1, "stdout", 5)
-    said = b"".join(encode(each) for each in (good, contract.Grew("worker-0", 1, contract.STACKS, 5), frame, good))
+    good = messages.Grew("worker-0", 1, "stdout", 5)
+    said = b"".join(encode(each) for each in (good, messages.Grew("worker-0", 1, messages.STACKS, 5), frame, good))
     received: list[Any] = []
 
     async def run() -> str:
@@ -208,13 +209,13 @@ def test_an_agent_that_tells_of_what_it_was_not_given_is_let_go(tmp_path: Path, 
         # It says these words once it has heard an order, and stays.
         text = f"import os, time; os.read(0, 1); os.write(1, {said!r}); time.sleep(600)"
         await link.open(Transport((sys.executable, "-c", text)))
-        program = contract.Program("command", "true")
-        link.order(contract.StartTasks((contract.TaskOrder("worker-0", 1, program, str(tmp_path), "worker-0"),)))
+        program = messages.Program("command", "true")
+        link.order(messages.StartTasks((messages.TaskOrder("worker-0", 1, program, str(tmp_path), "worker-0"),)))
         return str(await asyncio.wait_for(lost, PATIENCE_S))
 
     reason = asyncio.run(run())
     assert reason.startswith("it tells of '"), reason
-    assert [each.stream for each in received] == ["stdout", contract.STACKS]
+    assert [each.stream for each in received] == ["stdout", messages.STACKS]
 
 
 def test_requests_are_answered_in_their_order_and_refused_once_the_agent_is_gone(tmp_path: Path) -> None:
@@ -225,16 +226,16 @@ def test_requests_are_answered_in_their_order_and_refused_once_the_agent_is_gone
         host = Host("local", "127.0.0.1", sees_run_dir=False)
         link = AgentLink(host, tmp_path / "log", lambda _, frame, __: seen.append(frame), lambda *_: None)
         await link.open(interpreters.transport_here(sys.executable))
-        nobody = contract.Target("nobody", 1, "", ())
-        facts = link.request(contract.Hello("run", cwd=str(tmp_path), shared_dir=str(tmp_path)))
-        tries = [link.request(contract.Try((replace(nobody, host=name, addresses=("127.0.0.1",)),))) for name in ("one", "two")]
+        nobody = messages.Target("nobody", 1, "", ())
+        facts = link.request(messages.Hello("run", cwd=str(tmp_path), shared_dir=str(tmp_path)))
+        tries = [link.request(messages.Try((replace(nobody, host=name, addresses=("127.0.0.1",)),))) for name in ("one", "two")]
         ready, answers = await asyncio.wait_for(asyncio.gather(facts, asyncio.gather(*tries)), PATIENCE_S)
         assert (ready.host, [answer.results[0].host for answer in answers]) == ("local", ["one", "two"])
-        late = [link.request(contract.Try(())) for _ in range(2)]
+        late = [link.request(messages.Try(())) for _ in range(2)]
         link.drop()
-        late.append(link.request(contract.Try(())))
+        late.append(link.request(messages.Try(())))
         ends = await asyncio.wait_for(asyncio.gather(*late, return_exceptions=True), PATIENCE_S)
-        return [*ends, *await asyncio.gather(link.request(contract.Try(())), return_exceptions=True)]
+        return [*ends, *await asyncio.gather(link.request(messages.Try(())), return_exceptions=True)]
 
     ends = asyncio.run(run())
     assert [type(end) for end in ends] == [LostError] * 4
@@ -263,9 +264,9 @@ def test_an_order_that_an_agent_no_longer_reads_leaves_no_traceback(tmp_path: Pa
         link = AgentLink(Host("local", "127.0.0.1", sees_run_dir=False), tmp_path / "log", lambda *_: None, lambda *_: lost.set())
         script = f"read order; exec <&-; touch {tmp_path / 'deaf'}; exec sleep 1000"
         await link.open(Transport(("sh", "-c", script)))
-        link.order(contract.Ping(), b"\n")
+        link.order(messages.Ping(), b"\n")
         wait_for_file(tmp_path / "deaf")  # the loop stands still, and does not see the pipe's end before it writes
-        link.order(contract.Ping())
+        link.order(messages.Ping())
         link.drop()
         await asyncio.wait_for(link.close(), PATIENCE_S)
 
@@ -337,7 +338,7 @@ def test_few_connections_are_made_at_a_time_and_all_are_in_the_end(monkeypatch: 
 
     async def run() -> None:
         gate = asyncio.Semaphore(reach.AT_ONCE)
-        await asyncio.gather(*(reach.reach(link, Transport(()), agents.explain_plainly, gate) for link in links))  # type: ignore[arg-type]
+        await asyncio.gather(*(reach.reach(link, Transport(()), agent_link.explain_plainly, gate) for link in links))  # type: ignore[arg-type]
 
     asyncio.run(run())
     assert [link.tries for link in links] == [2] * 100

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends.code import collect
+from orchestrator.backends.code_sync import collect
 from tests.bed import Bed
 from tests.conftest import Completed, Orch
 from tests.live import LiveRun

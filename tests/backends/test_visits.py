@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends import visits
-from orchestrator.backends.agents import Loss, LostError
-from orchestrator.backends.visits import Visits
-from orchestrator.model import plan
-from orchestrator.model.plan import HostFacts, Plan
+from orchestrator.backends.connection import peer_checks
+from orchestrator.backends.connection.agent_link import Loss, LostError
+from orchestrator.backends.connection.peer_checks import Visits
+from orchestrator.model.planning import plan
+from orchestrator.model.planning.plan import HostFacts, Plan
 from orchestrator.model.spec import ClusterSpec, TaskSpec
-from worker import contract
+from worker.protocol import messages
 
 ADDRESSES = {"a": "10.0.0.1", "b": "fd00::2", "c": "10.0.0.3"}
 
@@ -24,10 +24,10 @@ class Link:
     """Keeps its requests; a test answers them."""
 
     def __init__(self) -> None:
-        self.tried: list[contract.Target] = []
-        self.requests: list[asyncio.Future[contract.Tried]] = []
+        self.tried: list[messages.Target] = []
+        self.requests: list[asyncio.Future[messages.Tried]] = []
 
-    async def request(self, order: contract.Try) -> contract.Tried:
+    async def request(self, order: messages.Try) -> messages.Tried:
         self.tried += order.targets
         self.requests.append(asyncio.get_running_loop().create_future())
         return await self.requests[-1]
@@ -37,32 +37,32 @@ class Scene:
     """A planned cluster, and what came of visits in it."""
 
     def __init__(self, **tasks: int) -> None:
-        program, wanted = contract.Program("script", "a.py"), tuple(TaskSpec(name, count=count) for name, count in tasks.items())
+        program, wanted = messages.Program("script", "a.py"), tuple(TaskSpec(name, count=count) for name, count in tasks.items())
         spec = ClusterSpec("trial", "multi_worker_mirrored", program, wanted, "/")
         placement = plan.place(spec, dict.fromkeys(ADDRESSES))
         facts = [HostFacts(name, ADDRESSES[name], 1, tuple(range(5000, 5000 + len(ids)))) for name, ids in placement.items()]
         planned: Plan = plan.make("run", spec, placement, facts)
         self.hosts = planned.hosts_by_task
         self.links = {name: Link() for name in ADDRESSES}
-        self.happened: list[contract.TaskUp | contract.TaskWaiting] = []
+        self.happened: list[messages.TaskUp | messages.TaskWaiting] = []
         self.going_on = True
         self.visits = Visits(planned, self.links, self.happened.append, lambda task, attempt: self.going_on)  # type: ignore[arg-type]
 
-    async def answer(self, host: str, target: contract.Target, refusal: str = "") -> None:
-        results = (contract.Reached(target.host, target.addresses[0], refusal),)
-        next(request for request in self.links[host].requests if not request.done()).set_result(contract.Tried(results))
+    async def answer(self, host: str, target: messages.Target, refusal: str = "") -> None:
+        results = (messages.Reached(target.host, target.addresses[0], refusal),)
+        next(request for request in self.links[host].requests if not request.done()).set_result(messages.Tried(results))
         await settle()
 
     async def on_up(self, *tasks: str) -> None:
         for task in tasks:
-            self.visits.on_up(contract.TaskUp(task, 1, 7.0))
+            self.visits.on_up(messages.TaskUp(task, 1, 7.0))
         await settle()
 
     def up(self) -> list[str]:
-        return [event.task for event in self.happened if isinstance(event, contract.TaskUp)]
+        return [event.task for event in self.happened if isinstance(event, messages.TaskUp)]
 
     def reason(self) -> str:
-        return next(event.reason for event in reversed(self.happened) if isinstance(event, contract.TaskWaiting))
+        return next(event.reason for event in reversed(self.happened) if isinstance(event, messages.TaskWaiting))
 
 
 async def settle() -> None:
@@ -90,7 +90,7 @@ async def test_a_task_is_up_when_all_other_hosts_have_reached_it() -> None:
     await scene.answer("a", target)
     assert scene.up() == []
     await scene.answer("c", target)
-    assert scene.happened[-1] == contract.TaskUp("worker-1", 1, 7.0)
+    assert scene.happened[-1] == messages.TaskUp("worker-1", 1, 7.0)
 
 
 @pytest.mark.parametrize("task", ["worker-0", "evaluator-0"])
@@ -117,7 +117,7 @@ async def test_a_host_has_one_request_at_a_time_and_what_comes_up_meanwhile_goes
 
 @in_a_loop
 async def test_what_was_not_reached_is_named_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(visits, "AGAIN_S", 0.0)
+    monkeypatch.setattr(peer_checks, "AGAIN_S", 0.0)
     scene = Scene(worker=3)
     await scene.on_up("worker-1")
     (target,) = scene.links["a"].tried
@@ -131,7 +131,7 @@ async def test_what_was_not_reached_is_named_and_tried_again(monkeypatch: pytest
 
 @in_a_loop
 async def test_a_task_that_has_ended_is_tried_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(visits, "AGAIN_S", 0.0)
+    monkeypatch.setattr(peer_checks, "AGAIN_S", 0.0)
     scene = Scene(worker=3)
     scene.going_on = False
     await scene.on_up("worker-1")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Orch
-from worker.cores import cores_of
+from worker.cpu_cores import cores_of
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
@@ -156,9 +156,10 @@ HOST_WITH_GPUS = """
 import importlib, os, sys, time
 sys.argv = sys.argv[1:]
 sys.path.insert(0, os.path.dirname(sys.argv[0]))
-import start
-start.load()
-driver, agent, claims = (importlib.import_module(f"_orch_worker.host.{name}") for name in ("driver", "agent", "claims"))
+import start_agent
+start_agent.load()
+rooms = ("gpu.gpu_driver", "agent", "gpu.gpu_locks")
+driver, agent, claims = (importlib.import_module(f"_orch_worker.host.{name}") for name in rooms)
 driver.is_there = lambda: True
 driver.command = lambda: ["printf", "550.54.15, %s, 1000, Disabled, Double\\n", *(f"{index}, GPU-{index}{index}" for index in range(4))]
 os._exit(agent.main())

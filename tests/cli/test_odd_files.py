@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.record.rundir import RunDir
+from orchestrator.record.storage.run_directory import RunDir
 from tests.conftest import Orch
 from tests.live import held_run
 

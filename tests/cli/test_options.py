@@ -10,12 +10,12 @@ import pytest
 
 from orchestrator import cli
 from orchestrator.cli.options import GROUPS, OPTIONS
-from orchestrator.model import plan
-from orchestrator.model.plan import HostFacts
+from orchestrator.model.planning import plan
+from orchestrator.model.planning.plan import HostFacts
 from orchestrator.model.spec.document import read
 from orchestrator.model.spec.parse import parse
-from worker.contract import TemplateOrder
-from worker.host.environment import compose_for_template
+from worker.host.tasks.import_environment import compose_for_template
+from worker.protocol.messages import TemplateOrder
 from worker.task_environment import compose
 
 

@@ -18,19 +18,19 @@ from typing import Any
 import psutil
 import pytest
 
-from orchestrator.cli import detach as detaching
-from orchestrator.cli import logs, runs
-from orchestrator.cli.up import up_command
+from orchestrator.cli import detached_run as detaching
+from orchestrator.cli.commands import logs_command, run_commands
+from orchestrator.cli.commands.up_command import up_command
 from orchestrator.errors import OrchError, UsageError
-from orchestrator.model import plan
-from orchestrator.model.plan import HostFacts
+from orchestrator.model.planning import plan
+from orchestrator.model.planning.plan import HostFacts
 from orchestrator.model.spec import ClusterSpec, HostSpec, SshSettings, TaskSpec
-from orchestrator.record.home import create_run, find_run
-from orchestrator.record.lock import RunLock
-from orchestrator.record.rundir import RunDir
+from orchestrator.record.storage.run_directory import RunDir
+from orchestrator.record.storage.run_lock import RunLock
+from orchestrator.record.storage.run_store import create_run, find_run
 from tests.conftest import Orch
 from tests.live import PATIENCE_S, LiveRun, held_run, is_alive, wait_for_file, wait_until, wait_until_gone
-from worker.contract import TASK_TYPES, Program
+from worker.protocol.messages import TASK_TYPES, Program
 
 Script = Callable[..., Path]
 
@@ -319,7 +319,7 @@ def test_a_run_that_is_being_made_is_not_lost(monkeypatch: pytest.MonkeyPatch, t
     seen: list[tuple[str, int | None]] = []
 
     def start_controller(run: RunDir) -> None:
-        seen.append((runs._state(run), run.lock.controller_pid()))
+        seen.append((run_commands._state(run), run.lock.controller_pid()))
         raise OrchError("not started")
 
     monkeypatch.chdir(tmp_path)
@@ -369,8 +369,8 @@ def test_down_says_who_is_late_and_waits_on(
         wait(self)
 
     monkeypatch.setattr(RunLock, "wait", wake_and_wait)
-    monkeypatch.setattr(runs, "STUCK_S", 0.1)
-    runs.down_command.main([run, "--run-dir", str(tmp_path / ".orch")], standalone_mode=False)
+    monkeypatch.setattr(run_commands, "STUCK_S", 0.1)
+    run_commands.down_command.main([run, "--run-dir", str(tmp_path / ".orch")], standalone_mode=False)
     shown = capsys.readouterr()
     assert f"process {pid}, is stopped; kill -9 {pid} ends it" in shown.err
     assert "cancelled" in shown.out
@@ -411,13 +411,13 @@ def test_a_run_whose_plan_cannot_be_read_hides_no_other(tmp_path: Path, capsys: 
         for damaged in (False, True):
             if damaged:
                 running.write("plan.json", "{")
-            runs.ps_command.main(["--all", "--json", "--run-dir", str(home)], standalone_mode=False)
+            run_commands.ps_command.main(["--all", "--json", "--run-dir", str(home)], standalone_mode=False)
             shown = {one["run"]: one for one in json.loads(capsys.readouterr().out)}
             assert {name: one["state"] for name, one in shown.items()} == {"ended": "lost", "good": "lost", "one": "running"}
             assert "the plan of ended cannot be read: " in shown["ended"]["problem"]
             assert shown["good"]["problem"] is None
             assert bool(shown["one"]["problem"]) == damaged
-            runs.ps_command.main(["--all", "--run-dir", str(home)], standalone_mode=False)
+            run_commands.ps_command.main(["--all", "--run-dir", str(home)], standalone_mode=False)
             lines = capsys.readouterr().out.splitlines()
             assert [line.partition(":")[0] for line in lines] == ["ended", "good", "one"]
             assert lines[2].startswith("one: running; the plan of one cannot be read: " if damaged else "one: running (starting) since ")
@@ -485,7 +485,7 @@ def test_a_task_of_any_type_is_a_task_and_no_run(kind: str, tmp_path: Path) -> N
     with held_run(tmp_path / ".orch"):
         for word in (kind, f"{kind}-0"):
             with pytest.raises(UsageError) if kind != "worker" else contextlib.nullcontext() as refused:
-                logs.logs_command(["one", word, "--run-dir", str(tmp_path / ".orch")], standalone_mode=False)
+                logs_command.logs_command(["one", word, "--run-dir", str(tmp_path / ".orch")], standalone_mode=False)
             assert refused is None or f"there is no task {word!r}" in str(refused.value)
 
 

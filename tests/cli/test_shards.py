@@ -249,19 +249,19 @@ def test_a_run_is_asked_for_its_spec(orch: Orch, tmp_path: Path, script: Any) ->
 
 def test_parquet_footers_are_read_if_pyarrow_is_there(orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A double in the place of pyarrow, which is a large package for one number."""
-    from orchestrator.insight import inputs
+    from orchestrator.insight.input import input_files
 
     (tmp_path / "a.parquet").write_bytes(b"PAR1....PAR1")
-    inputs._parquet.cache_clear()
+    input_files._parquet.cache_clear()
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     told = shards(orch, "a.parquet")
     assert (told["elements"], told["advice"][-1]["remedy"][:15]) == (None, "install pyarrow")
     double = SimpleNamespace(ParquetFile=lambda file: SimpleNamespace(metadata=SimpleNamespace(num_rows=len(file.read()))))
-    inputs._parquet.cache_clear()
+    input_files._parquet.cache_clear()
     monkeypatch.setitem(sys.modules, "pyarrow", SimpleNamespace(parquet=double))
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", double)
     assert shards(orch, "a.parquet")["elements"] == 12
-    inputs._parquet.cache_clear()
+    input_files._parquet.cache_clear()
 
 
 # --- before `orch up` ----------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import stacks
+from orchestrator.cli.commands import stacks_command
 from orchestrator.errors import UsageError
 from tests.conftest import Orch, Running
 from tests.live import LiveRun, held_run, wait_until_ready, write_script
@@ -59,7 +59,7 @@ def test_tasks_that_cannot_answer_are_said_to_be_so_and_left_alone(orch: Orch, t
     running.wait(check=143)
 
 
-@pytest.mark.skipif(stacks.find_py_spy() is None, reason="NOT TESTED: py-spy is not installed here (pip install py-spy)")
+@pytest.mark.skipif(stacks_command.find_py_spy() is None, reason="NOT TESTED: py-spy is not installed here (pip install py-spy)")
 def test_native_frames_are_shown_by_py_spy(orch: Orch, running: Running) -> None:
     found = orch("stacks", "--native", check=0).out
     running.signal(signal.SIGTERM)
@@ -77,12 +77,12 @@ def test_native_frames_need_py_spy(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
         monkeypatch.setenv("PATH", str(tmp_path / "path"))
         with pytest.raises(UsageError, match="pip install py-spy"):
-            stacks.stacks_command(["--native", "--run-dir", str(tmp_path / ".orch")], standalone_mode=False)
+            stacks_command.stacks_command(["--native", "--run-dir", str(tmp_path / ".orch")], standalone_mode=False)
     for name in ("path", "bin"):
         (tmp_path / name).mkdir()
         py_spy = tmp_path / name / "py-spy"
         py_spy.touch(0o700)
-        assert stacks.find_py_spy() == str(py_spy)
+        assert stacks_command.find_py_spy() == str(py_spy)
 
 
 def test_a_run_that_ends_just_then_is_said_to_be_over(orch: Orch, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.insight import devices
+from orchestrator.insight.placement import device_text
 
 
 @pytest.mark.parametrize(
@@ -22,13 +22,13 @@ from orchestrator.insight import devices
     ],
 )
 def test_a_name_is_as_short_as_it_can_be(name: str, task: str, short: str) -> None:
-    assert devices.shorten(name, task) == short
+    assert device_text.shorten(name, task) == short
 
 
 @pytest.mark.parametrize("name", ["", "GPU", "GPU:x", "/job:worker/replica:0/task:1", "the GPU:0", "CPU:0:1"])
 def test_what_names_no_device_is_refused_with_the_right_form(name: str) -> None:
     with pytest.raises(ValueError, match="write it as GPU:0"):
-        devices.shorten(name)
+        device_text.shorten(name)
 
 
 FULL = "/job:localhost/replica:0/task:0/device:"
@@ -37,12 +37,14 @@ FULL = "/job:localhost/replica:0/task:0/device:"
 def test_a_number_that_no_device_can_have_gets_no_setting() -> None:
     for number in ("9" * 9, "9" * 5000):
         for kind in ("CPU", "GPU"):
-            explained = devices.explain(f"was explicitly assigned to /device:{kind}:{number} but available devices are [ /device:GPU:0 ]")
+            explained = device_text.explain(
+                f"was explicitly assigned to /device:{kind}:{number} but available devices are [ /device:GPU:0 ]"
+            )
             assert explained is not None
             assert explained.endswith(
                 "the task has GPU:0: devices.soft_placement: true (--soft-placement) lets TensorFlow take a device that is there"
             )
-    explained = devices.explain("was explicitly assigned to /device:GPU:99 but available devices are [ /device:GPU:0 ]")
+    explained = device_text.explain("was explicitly assigned to /device:GPU:99 but available devices are [ /device:GPU:0 ]")
     assert "--gpus 100" in str(explained)
     assert len(str(explained)) < 500
 
@@ -85,7 +87,7 @@ def test_a_number_that_no_device_can_have_gets_no_setting() -> None:
     ],
 )
 def test_a_missing_device_is_explained_with_the_setting_that_creates_it(text: str, said: list[str]) -> None:
-    explained = devices.explain(f"some.Error: {text}\nmore")
+    explained = device_text.explain(f"some.Error: {text}\nmore")
     assert explained is not None
     assert [words for words in said if words not in explained] == [], explained
 
@@ -102,4 +104,4 @@ def test_a_missing_device_is_explained_with_the_setting_that_creates_it(text: st
     ],
 )
 def test_other_texts_are_left_alone(text: str) -> None:
-    assert devices.explain(text) is None
+    assert device_text.explain(text) is None

@@ -7,10 +7,21 @@ from typing import Any
 
 import pytest
 
-from orchestrator.insight import doctor
-from orchestrator.insight.facts import Clock, Disk, DriverGpu, HostReport, Machine, Names, Nvidia, Ports, Python, TensorFlow
-from orchestrator.insight.finding import Wanted
-from orchestrator.insight.judge import judge
+from orchestrator.insight.doctor import doctor_report
+from orchestrator.insight.doctor.facts import (
+    Clock,
+    Disk,
+    DriverGpu,
+    HostReport,
+    Machine,
+    Names,
+    Nvidia,
+    Ports,
+    Python,
+    TensorFlow,
+)
+from orchestrator.insight.doctor.finding import Wanted
+from orchestrator.insight.doctor.rules import judge
 
 GB = 1 << 30
 MACHINE = Machine(
@@ -209,16 +220,16 @@ def test_of_several_hosts_each_finding_names_its_own_and_what_they_share_is_said
     away = [replace(machine(shm=None), name=name, is_here=False) for name in ("a", "b")]
     lost = HostReport("c", "python3", is_here=False, unreached="No route\x1b[2J to host", unreached_remedy="check the address")
     hosts = [*away, lost]
-    lines = list(doctor.to_text(hosts, judge(hosts, MIRRORED), color=False))
+    lines = list(doctor_report.to_text(hosts, judge(hosts, MIRRORED), color=False))
     assert [line for line in lines if line.startswith(("error", "warning"))] == [
         "error    this host cannot be reached (c)",
         "warning  there is no /dev/shm (a, b)",
     ]
     assert lines[lines.index("c") + 1 :][:2] == ["  unreached   No route [2J to host", ""]
-    alone = list(doctor.to_text([lost], judge([lost], MIRRORED), color=False))
+    alone = list(doctor_report.to_text([lost], judge([lost], MIRRORED), color=False))
     assert "error    this host cannot be reached (c)" in alone
     assert "error    this host cannot be reached" in list(
-        doctor.to_text([replace(lost, is_here=True)], judge([lost], MIRRORED), color=False)
+        doctor_report.to_text([replace(lost, is_here=True)], judge([lost], MIRRORED), color=False)
     )
 
 
@@ -241,12 +252,12 @@ def test_a_limit_of_a_host_is_held_against_its_own_tasks() -> None:
 def test_the_text_fits_into_80_columns_and_ends_with_a_verdict() -> None:
     bad = replace(machine(run_dir=Disk("/mnt", writable=False), nvidia=GPUS), tensorflow=CUDA)
     findings = judge([bad], MWMS)
-    lines = list(doctor.to_text([bad], findings, color=False))
+    lines = list(doctor_report.to_text([bad], findings, color=False))
     assert max(map(len, lines)) <= 80
     assert "\x1b" not in "".join(lines)
     assert lines[-1] == "1 error, 1 warning, 1 note: a run would fail here"
-    assert any("\x1b[31merror\x1b[0m" in line for line in doctor.to_text([bad], findings, color=True))
-    assert list(doctor.to_text([SOUND], [], color=False))[-1] == "nothing stands in the way"
+    assert any("\x1b[31merror\x1b[0m" in line for line in doctor_report.to_text([bad], findings, color=True))
+    assert list(doctor_report.to_text([SOUND], [], color=False))[-1] == "nothing stands in the way"
 
 
 @pytest.mark.parametrize(
@@ -256,4 +267,4 @@ def test_the_text_fits_into_80_columns_and_ends_with_a_verdict() -> None:
 def test_the_exit_code_says_whether_a_run_can_start(severities: list[Any], code: int, strict: int) -> None:
     sample = judge([machine(run_dir=Disk("/mnt", writable=False))], MIRRORED)[0]
     findings: list[Any] = [replace(sample, severity=severity) for severity in severities]
-    assert (doctor.exit_code(findings, strict=False), doctor.exit_code(findings, strict=True)) == (code, strict)
+    assert (doctor_report.exit_code(findings, strict=False), doctor_report.exit_code(findings, strict=True)) == (code, strict)

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.insight import placement, placements
-from orchestrator.insight.placement import Count, StreamScan, TaskPlacement, summarise
-from orchestrator.insight.reads import VariableRead
+from orchestrator.insight.placement import placement_log, run_placement
+from orchestrator.insight.placement.cross_device_reads import VariableRead
+from orchestrator.insight.placement.placement_log import Count, StreamScan, TaskPlacement, summarise
 
 LOGS = Path(__file__).parent / "logs"
 LOCAL = "/job:localhost/replica:0/task:0/device:"
-EVERYTHING = placements.Filter()
+EVERYTHING = run_placement.Filter()
 
 
 def scan(data: bytes, *cuts: int) -> StreamScan:
@@ -71,7 +71,7 @@ def test_a_name_in_a_log_does_not_command_the_terminal() -> None:
     bad = "\x1b[2J\x1b]0;title\x07"
     read = VariableRead(f"node{bad}", "ReadVariableOp", "CPU:0", "GPU:0", "scope")
     found = replace(of("worker-0", executed(f"Mat{bad}Mul", "CPU:0") + executed("Add", "GPU:0")), reads={read: 1})
-    text = "\n".join(placements.to_text([found], EVERYTHING))
+    text = "\n".join(run_placement.to_text([found], EVERYTHING))
     assert "MatMul" in text
     assert "in node on" in text
     assert not [char for char in text if char != "\n" and not char.isprintable()]
@@ -121,7 +121,7 @@ def test_graphs_are_counted_where_stderr_is_silenced_and_that_is_noted() -> None
 
 
 def test_more_different_lines_than_are_remembered_are_all_counted() -> None:
-    number = placement.MAX_KNOWN + 10
+    number = placement_log.MAX_KNOWN + 10
     lines = nodes(*((f"n{index}", "Add", "CPU:0") for index in range(number)))
     assert of("worker-0", "", lines + lines).counts == {("Add", "CPU:0"): Count(placed=2 * number)}
 
@@ -194,8 +194,8 @@ def test_a_missing_device_is_explained_once_by_the_message_that_says_most() -> N
 # --- told ---------------------------------------------------------------------------------------
 
 
-def text(*found: TaskPlacement, wanted: placements.Filter = EVERYTHING) -> str:
-    return "\n".join(placements.to_text(found, wanted))
+def text(*found: TaskPlacement, wanted: run_placement.Filter = EVERYTHING) -> str:
+    return "\n".join(run_placement.to_text(found, wanted))
 
 
 def test_tasks_that_did_the_same_share_a_line_and_the_most_frequent_comes_first() -> None:
@@ -211,7 +211,7 @@ def test_tasks_that_did_the_same_share_a_line_and_the_most_frequent_comes_first(
 
 
 def test_the_text_fits_into_80_columns_and_hides_what_every_graph_is_full_of() -> None:
-    found = text(sample("two-cpus"), wanted=placements.Filter(everything=False))
+    found = text(sample("two-cpus"), wanted=run_placement.Filter(everything=False))
     assert max(map(len, found.splitlines())) <= 80
     assert "_Arg" not in found
     assert "not shown: 49 of what every graph is full of" in found
@@ -221,23 +221,23 @@ def test_the_text_fits_into_80_columns_and_hides_what_every_graph_is_full_of() -
 @pytest.mark.parametrize(
     ("wanted", "ops"),
     [
-        (placements.Filter(ops=("matmul",)), {"MatMul"}),
-        (placements.Filter(ops=("*variable*",)), {"AssignVariableOp", "ReadVariableOp"}),
+        (run_placement.Filter(ops=("matmul",)), {"MatMul"}),
+        (run_placement.Filter(ops=("*variable*",)), {"AssignVariableOp", "ReadVariableOp"}),
         (
-            placements.Filter(devices=(placements.device_pattern("/cpu:1"),), everything=False),
+            run_placement.Filter(devices=(run_placement.device_pattern("/cpu:1"),), everything=False),
             {"AssignVariableOp", "MatMul", "ReadVariableOp", "VarHandleOp"},
         ),
-        (placements.Filter(devices=(placements.device_pattern("gpu"),)), set()),
+        (run_placement.Filter(devices=(run_placement.device_pattern("gpu"),)), set()),
     ],
 )
-def test_rows_are_filtered_by_op_and_device(wanted: placements.Filter, ops: set[str]) -> None:
+def test_rows_are_filtered_by_op_and_device(wanted: run_placement.Filter, ops: set[str]) -> None:
     found = wanted.apply(sample("two-cpus"))
     assert {op for op, _ in found.counts} == ops
 
 
 def test_programs_get_every_finding_as_json() -> None:
     placed = [sample("two-cpus"), sample("ps-worker-0", "worker-1")]
-    found = json.loads(json.dumps(placements.to_json("r", {"worker-0": 1, "worker-1": 3}, placed)))
+    found = json.loads(json.dumps(run_placement.to_json("r", {"worker-0": 1, "worker-1": 3}, placed)))
     assert found["attempt"] == 3
     assert {"task": "worker-0", "op": "MatMul", "device": "CPU:1", "executed": 1, "sent": 0, "placed": 2} in found["operations"]
     assert found["variable_reads"][0]["variable_device"] == "CPU:1"

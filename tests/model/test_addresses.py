@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.errors import OrchError
-from orchestrator.model import addresses, versions
-from orchestrator.model.addresses import Wish
-from worker.contract import HostReady, NetAddress
+from orchestrator.model.cause import version_mismatch
+from orchestrator.model.planning import addresses
+from orchestrator.model.planning.addresses import Wish
+from worker.protocol.messages import HostReady, NetAddress
 
 NETS = (
     NetAddress("lo", "127.0.0.1", 8),
@@ -100,10 +101,10 @@ def test_an_address_of_either_kind_with_a_port() -> None:
 
 def test_versions_that_differ_are_said() -> None:
     same = {"a": facts(python="3.11.7"), "b": facts(python="3.11.9")}
-    assert versions.compare(same) == []
+    assert version_mismatch.compare(same) == []
     other = {**same, "c": facts(python="3.12.1", tensorflow="2.18.0"), "d": facts(tensorflow="")}
     what = "a cluster of them may hang or fail (python: and setup: choose another)"
-    assert versions.compare(other) == [
+    assert version_mismatch.compare(other) == [
         f"the hosts' Python differs: 3.11 on a, b, d; 3.12 on c; {what}",
         f"the hosts' TensorFlow differs: 2.21.0 on a, b; 2.18.0 on c; {what}",
     ]

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.model import blame
-from orchestrator.model import events as ev
-from orchestrator.model import lifecycle as lc
-from orchestrator.model.cluster import Cause, Outcome, Policy, Verdict
+from orchestrator.model.cause import root_cause
+from orchestrator.model.run import events as ev
+from orchestrator.model.run import lifecycle as lc
+from orchestrator.model.run.cluster import Cause, Outcome, Policy, Verdict
 from orchestrator.model.spec import Restart
-from worker.contract import Evidence, Failure
+from worker.protocol.messages import Evidence, Failure
 
 CASES: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("lost_peers.json").read_text())
 T0 = 200.0
@@ -221,10 +221,10 @@ def test_a_server_of_a_data_service_is_a_cause_of_its_own_and_no_lost_peer() -> 
     crashed = ev.TaskExited("data_worker-0", 1, 139, False, 111.0, killed=True)
     assert cause([unknown, crashed], tasks).task == "data_worker-0"
     ended = cause([ev.TaskExited("dispatcher-0", 1, 0, False, 104.0)], tasks)
-    assert (ended.task, ended.what, ended.remedy) == ("dispatcher-0", blame.LEFT_EARLY, "")
+    assert (ended.task, ended.what, ended.remedy) == ("dispatcher-0", root_cause.LEFT_EARLY, "")
 
 
 def test_an_end_that_no_failure_has_decided_keeps_its_cause() -> None:
     verdict = Verdict(Outcome.CANCELLED, 130, 1, 100.0, 110.0, Cause("interrupted (Ctrl-C)", 109.0))
     cluster = lc.new(Policy("none"), {"worker-0": "a"})
-    assert blame.settle(cluster, verdict) is verdict
+    assert root_cause.settle(cluster, verdict) is verdict

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import OrchError, SpecError
-from orchestrator.model import plan
-from orchestrator.model.plan import HostFacts, Plan
+from orchestrator.model.planning import plan
+from orchestrator.model.planning.plan import HostFacts, Plan
 from orchestrator.model.spec.parse import parse
 from tests.trees import wrap
-from worker.contract import Gpu, GpuHolder, TakeGpus
+from worker.protocol.messages import Gpu, GpuHolder, TakeGpus
 
 
 def gpu(index: int, memory_mb: int = 1000) -> Gpu:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.model.endings import describe_answer, describe_code, describe_return
+from orchestrator.model.cause.exit_status import describe_answer, describe_code, describe_return
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.model import events as ev
-from orchestrator.model import formation
-from orchestrator.model import lifecycle as lc
-from orchestrator.model.cluster import Outcome, Policy, Verdict
-from worker.contract import Evidence
+from orchestrator.model.run import events as ev
+from orchestrator.model.run import lifecycle as lc
+from orchestrator.model.run import readiness
+from orchestrator.model.run.cluster import Outcome, Policy, Verdict
+from worker.protocol.messages import Evidence
 
 ALONE, UNKNOWN = Evidence(alone=True), Evidence()
 MIRRORED, SERVED = Policy("multi_worker_mirrored"), Policy("parameter_server")
@@ -63,13 +63,13 @@ def test_a_long_wait_of_tasks_that_all_run_says_what_to_look_at() -> None:
     cluster = lc.new(MIRRORED, {"worker-0": "a", "worker-1": "a"})
     for event in (ev.Launched(1, 100.0), ev.TaskStarted("worker-0", 1, 7, 101.0)):
         cluster, _ = lc.step(cluster, event)
-    assert formation.describe_long_wait(cluster, 1000.0) == ""
+    assert readiness.describe_long_wait(cluster, 1000.0) == ""
     cluster, _ = lc.step(cluster, ev.TaskStarted("worker-1", 1, 8, 131.0))
-    assert formation.describe_long_wait(cluster, 190.0) == ""
-    assert formation.describe_long_wait(cluster, 191.0).startswith("all tasks run, and the cluster has not formed for 60 s: orch stacks")
+    assert readiness.describe_long_wait(cluster, 190.0) == ""
+    assert readiness.describe_long_wait(cluster, 191.0).startswith("all tasks run, and the cluster has not formed for 60 s: orch stacks")
     one_up, _ = lc.step(cluster, ev.TaskUp("worker-0", 1, 140.0))
-    assert formation.describe_long_wait(one_up, 191.0)
+    assert readiness.describe_long_wait(one_up, 191.0)
     formed, _ = lc.step(one_up, ev.TaskUp("worker-1", 1, 140.0))
-    assert formation.describe_long_wait(formed, 1000.0) == ""
+    assert readiness.describe_long_wait(formed, 1000.0) == ""
     one_gone, _ = lc.step(one_up, ev.TaskExited("worker-1", 1, 0, False, 141.0))
-    assert formation.describe_long_wait(one_gone, 1000.0) == ""
+    assert readiness.describe_long_wait(one_gone, 1000.0) == ""

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import SpecError
-from orchestrator.model import plan
+from orchestrator.model.planning import plan
 from orchestrator.model.spec import ClusterSpec, HostSpec, LocalSettings, SshSettings
 from orchestrator.model.spec.document import read
-from orchestrator.model.spec.hosts import read_hostfile
 from orchestrator.model.spec.parse import parse, to_document
+from orchestrator.model.spec.sections.host_list import read_hostfile
 from tests.trees import value_of, wrap
 
 

@@ -10,7 +10,7 @@ from orchestrator.errors import SpecError
 from orchestrator.model.spec import ClusterSpec
 from orchestrator.model.spec.document import read
 from orchestrator.model.spec.parse import parse, to_document
-from worker.input_settings import InputSettings
+from worker.settings.input_settings import InputSettings
 
 CLUSTER = InputSettings(auto_shard="off", prefetch=-1, files=("a/*.csv",), apply=False)
 

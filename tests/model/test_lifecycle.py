@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import BROKEN
-from orchestrator.model import counts, deadlines, formation
-from orchestrator.model import events as ev
-from orchestrator.model import lifecycle as lc
-from orchestrator.model.cluster import Outcome, Phase, Policy, TaskState, Verdict
+from orchestrator.model.run import deadlines, readiness, task_counts
+from orchestrator.model.run import events as ev
+from orchestrator.model.run import lifecycle as lc
+from orchestrator.model.run.cluster import Outcome, Phase, Policy, TaskState, Verdict
 from orchestrator.model.spec import Restart
-from worker.contract import Failure
+from worker.protocol.messages import Failure
 from worker.task_files import INPUT
 
 MIRRORED = Policy("multi_worker_mirrored", grace_s=5.0)
@@ -69,7 +69,7 @@ def test_a_cluster_has_formed_when_every_runtime_listens() -> None:
     history = History().start_all(up=False)
     history.happen(ev.TaskUp("worker-0", 1, 102.0), ev.TaskUp("worker-1", 1, 103.0))
     assert history.cluster.phase is Phase.STARTING
-    assert [task.name for task in formation.awaited(history.cluster)] == ["worker-2"]
+    assert [task.name for task in readiness.awaited(history.cluster)] == ["worker-2"]
     history.happen(ev.TaskUp("worker-2", 1, 104.0))
     assert (history.cluster.phase, history.cluster.formed_at) == (Phase.RUNNING, 104.0)
 
@@ -234,12 +234,12 @@ def test_of_several_hosts_the_place_of_a_late_task_is_said() -> None:
     cluster = lc.new(MIRRORED, {name: place.partition(":")[0] for name, place in places.items()}, places=places)
     for name, at in (("worker-0", 101.0), ("worker-1", 102.0)):
         cluster, _ = lc.step(cluster, ev.TaskStarted(name, 1, 1, at))
-    assert formation.describe_formation(cluster) == (
+    assert readiness.describe_formation(cluster) == (
         "waiting for worker-0 on host0:41000, worker-1 on host1:41001: no port is open yet; "
         "worker-2 on host2:41002, worker-3 on host3:41003, worker-4 on host4:41004: not started (0 of 5 up)"
     )
     cluster = lc.new(MIRRORED, {name: place.partition(":")[0] for name, place in places.items()}, places=places)
-    assert formation.describe_formation(cluster) == "waiting for worker-0..4: not started (0 of 5 up)"
+    assert readiness.describe_formation(cluster) == "waiting for worker-0..4: not started (0 of 5 up)"
 
 
 def test_a_task_that_was_started_again_alone_is_waited_for_as_long_as_all_were() -> None:
@@ -248,16 +248,16 @@ def test_a_task_that_was_started_again_alone_is_waited_for_as_long_as_all_were()
     assert deadlines.next_deadline(history.cluster) is None
     history.end("worker-0", 1, at=110.0)
     history.happen(ev.TaskSwept("worker-0", 1, 110.0))
-    assert formation.describe_formation(history.cluster) == ""  # that it is started again has been said, and when
+    assert readiness.describe_formation(history.cluster) == ""  # that it is started again has been said, and when
     again_at = deadlines.next_deadline(history.cluster)
     assert again_at is not None
     assert history.happen(ev.Tick(again_at)) == [ev.StartAttempt(2, ("worker-0",))]
     assert deadlines.next_deadline(history.cluster) is None
     history.happen(ev.TaskStarted("worker-0", 2, 99, 120.0), ev.TaskWaiting("worker-0", 2, "connection refused", 120.1))
-    assert formation.describe_formation(history.cluster) == "waiting for worker-0: connection refused"
+    assert readiness.describe_formation(history.cluster) == "waiting for worker-0: connection refused"
     assert deadlines.next_deadline(history.cluster) == 130.0
     up, _ = lc.step(history.cluster, ev.TaskUp("worker-0", 2, 121.0))
-    assert (formation.describe_formation(up), deadlines.next_deadline(up)) == ("", None)
+    assert (readiness.describe_formation(up), deadlines.next_deadline(up)) == ("", None)
     history.happen(ev.Tick(130.0))
     ending = history.cluster.ending
     assert ending is not None
@@ -298,7 +298,7 @@ def test_events_of_another_attempt_change_nothing() -> None:
 
 
 def test_names_are_grouped() -> None:
-    assert formation.group_tasks(["chief-0", "worker-0", "worker-1", "worker-2", "worker-5"]) == "chief-0, worker-0..2, worker-5"
+    assert readiness.group_tasks(["chief-0", "worker-0", "worker-1", "worker-2", "worker-5"]) == "chief-0, worker-0..2, worker-5"
 
 
 # --- properties --------------------------------------------------------------------------------
@@ -451,7 +451,7 @@ def test_a_worker_that_is_done_early_is_not_waited_for() -> None:
     history.end("worker-0", at=103.0)
     assert history.cluster.phase is Phase.RUNNING
     assert deadlines.next_deadline(history.cluster) is None
-    assert formation.describe_formation(history.cluster) == ""
+    assert readiness.describe_formation(history.cluster) == ""
 
 
 def test_programs_that_open_no_ports_form_by_starting() -> None:
@@ -462,13 +462,13 @@ def test_programs_that_open_no_ports_form_by_starting() -> None:
 def test_what_is_waited_for_is_said_with_how_many_are_there() -> None:
     history = History(tasks={**WORKERS, "evaluator-0": "a"}).start_all(up=False)
     history.happen(ev.TaskUp("worker-0", 1, 102.0))
-    assert formation.describe_formation(history.cluster) == "waiting for worker-1..2: no port is open yet (1 of 3 up)"
+    assert readiness.describe_formation(history.cluster) == "waiting for worker-1..2: no port is open yet (1 of 3 up)"
 
 
 def test_a_data_service_is_waited_for_even_by_a_program_that_opens_no_port() -> None:
     tasks = {"worker-0": "a", "dispatcher-0": "a", "data_worker-0": "a"}
     history = History(Policy("none", opens_ports=False), tasks).start_all(up=False)
-    assert formation.describe_formation(history.cluster) == "waiting for dispatcher-0, data_worker-0: no port is open yet (1 of 3 up)"
+    assert readiness.describe_formation(history.cluster) == "waiting for dispatcher-0, data_worker-0: no port is open yet (1 of 3 up)"
     history.happen(ev.TaskUp("dispatcher-0", 1, 102.0), ev.TaskUp("data_worker-0", 1, 102.0))
     assert history.cluster.phase is Phase.RUNNING
 
@@ -479,7 +479,7 @@ def test_the_counts_are_what_counting_would_give(policy: Policy, events: list[ev
     history = History(policy, {"chief-0": "a", "worker-0": "a", "worker-1": "b", "evaluator-0": "b"})
     for event in events:
         history.happen(event)
-        assert history.cluster == counts.recount(history.cluster)
+        assert history.cluster == task_counts.recount(history.cluster)
 
 
 @pytest.mark.parametrize(("overdue_at", "expected"), [(11.0, "lost host b: silent"), (13.0, "failed"), (None, "failed")])

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.model import losses
-from orchestrator.model.losses import Loss
-from worker.contract import Failure
+from orchestrator.model.cause import peer_errors
+from orchestrator.model.cause.peer_errors import Loss
+from worker.protocol.messages import Failure
 
 CASES: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("lost_peers.json").read_text())
 UNAVAILABLE = "tensorflow.python.framework.errors_impl.UnavailableError"
@@ -22,7 +22,7 @@ def failure(kind: str, message: str, at: float = 1.0) -> Failure:
 
 
 def read(message: str, kind: str = UNAVAILABLE, own: str = "worker-0") -> Loss | None:
-    return losses.read(failure(kind, message), own=own)
+    return peer_errors.read(failure(kind, message), own=own)
 
 
 def ends(kind: str) -> list[tuple[str, str]]:
@@ -38,7 +38,7 @@ def ends(kind: str) -> list[tuple[str, str]]:
 def test_of_the_real_failures_those_of_the_survivors_are_about_the_victim(case: str, task: str) -> None:
     told = CASES[case]
     given = told["ended"][task]["failure"]
-    found = losses.read(failure(given["type"], given["message"]), own=task)
+    found = peer_errors.read(failure(given["type"], given["message"]), own=task)
     if task == told["victim"] or case.startswith("pss tfdata"):  # there the chief passes on what a worker's dataset has raised
         assert found is None
     elif "timeout" in case:
@@ -92,7 +92,7 @@ def test_texts_that_the_source_holds_are_read(text: str) -> None:
 
 def test_every_pattern_is_held_by_a_text() -> None:
     texts = [*TEXTS, *(CASES[case]["ended"][task]["failure"]["message"] for case, task in ends(""))]
-    unused = [pattern.text for pattern in losses.PATTERNS if not any(pattern.text in text for text in texts)]
+    unused = [pattern.text for pattern in peer_errors.PATTERNS if not any(pattern.text in text for text in texts)]
     assert unused == []
 
 
@@ -133,28 +133,30 @@ def test_a_chained_exception_is_read_and_a_line_of_the_users_source_is_not() -> 
     chained = (
         f"{lost}\nThe above exception was the direct cause of the following exception:\n\n{failure('RuntimeError', 'step 5').traceback}"
     )
-    assert losses.read(Failure("RuntimeError", "step 5", chained, 1.0)) == Loss("its connection was closed", ("worker-1",))
+    assert peer_errors.read(Failure("RuntimeError", "step 5", chained, 1.0)) == Loss("its connection was closed", ("worker-1",))
     source = (
         "Traceback (most recent call last):\n  File 'a.py'\n    # stopped sending heartbeats):\n    Collective has timed out\nKeyError: 1\n"
     )
-    assert losses.read(Failure("KeyError", "1", source, 1.0)) is None
+    assert peer_errors.read(Failure("KeyError", "1", source, 1.0)) is None
 
 
 def test_a_logs_end_is_read_from_its_last_traceback_or_fatal_line_on() -> None:
     lost = failure(UNAVAILABLE, f"Socket closed{GRPC}").traceback
     warning = f"W0000 local_rendezvous.cc:412] Local rendezvous is aborting with status: UNAVAILABLE: Socket closed{GRPC}"
     expected = Loss("its connection was closed", ("worker-1",))
-    assert losses.read(None, f"{warning}{lost}") == expected
+    assert peer_errors.read(None, f"{warning}{lost}") == expected
     assert (
-        losses.read(None, f"{lost}\nDuring handling of the above exception, another exception occurred:\n\n{failure('E', '1').traceback}")
+        peer_errors.read(
+            None, f"{lost}\nDuring handling of the above exception, another exception occurred:\n\n{failure('E', '1').traceback}"
+        )
         == expected
     )
-    assert losses.read(None, f"{lost}{failure('ValueError', 'another').traceback}") is None
-    assert losses.read(None, warning) is None  # logged, and got over
-    assert losses.read(None, f"{warning}F0926 17:26:32.075587 1 client.h:77] UNAVAILABLE: Socket closed{GRPC}") == expected
+    assert peer_errors.read(None, f"{lost}{failure('ValueError', 'another').traceback}") is None
+    assert peer_errors.read(None, warning) is None  # logged, and got over
+    assert peer_errors.read(None, f"{warning}F0926 17:26:32.075587 1 client.h:77] UNAVAILABLE: Socket closed{GRPC}") == expected
 
 
 def test_the_leader_is_the_one_that_tensorflow_chooses() -> None:
-    assert losses.leader(dict.fromkeys(["chief-0", "worker-0", "ps-0"])) == "ps-0"
-    assert losses.leader(dict.fromkeys(["worker-0", "chief-0"])) == "chief-0"
-    assert losses.leader(dict.fromkeys(["worker-1", "worker-0"])) == "worker-0"
+    assert peer_errors.leader(dict.fromkeys(["chief-0", "worker-0", "ps-0"])) == "ps-0"
+    assert peer_errors.leader(dict.fromkeys(["worker-0", "chief-0"])) == "chief-0"
+    assert peer_errors.leader(dict.fromkeys(["worker-1", "worker-0"])) == "worker-0"

@@ -18,10 +18,10 @@ from orchestrator.model.spec.describe import json_schema, root, template
 from orchestrator.model.spec.document import Node, empty, overlay, parse_assignment, read
 from orchestrator.model.spec.kinds import Struct
 from orchestrator.model.spec.parse import parse, to_document
-from orchestrator.model.spec.tasks import DEVICES
+from orchestrator.model.spec.sections.task_sections import DEVICES
 from orchestrator.model.strategies import STRATEGIES
 from tests.trees import value_of, wrap
-from worker.contract import TASK_TYPES, CollectiveSettings, DeviceSettings, Program
+from worker.protocol.messages import TASK_TYPES, CollectiveSettings, DeviceSettings, Program
 
 ROOT = root()
 

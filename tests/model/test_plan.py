@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.model import plan, slots, tf_config
-from orchestrator.model.plan import HostFacts, Plan
+from orchestrator.model.planning import plan, slots, tf_config
+from orchestrator.model.planning.plan import HostFacts, Plan
 from orchestrator.model.spec import ClusterSpec, Restart, TaskDevices, TaskSpec
 from orchestrator.model.strategies import DEFAULT, TRAINING, named
-from worker.contract import TASK_TYPES, CollectiveSettings, DeviceSettings, Program, TaskId
+from worker.protocol.messages import TASK_TYPES, CollectiveSettings, DeviceSettings, Program, TaskId
 
 
 def spec(strategy: str = "multi_worker_mirrored", /, **counts: int) -> ClusterSpec:

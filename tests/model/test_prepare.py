@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import DEADLINE, SpecError
-from orchestrator.model import deadlines, formation, plan
-from orchestrator.model import events as ev
-from orchestrator.model import lifecycle as lc
-from orchestrator.model.cluster import Outcome, Phase, Policy, TaskState
-from orchestrator.model.plan import HostFacts
+from orchestrator.model.planning import plan
+from orchestrator.model.planning.plan import HostFacts
+from orchestrator.model.run import deadlines, readiness
+from orchestrator.model.run import events as ev
+from orchestrator.model.run import lifecycle as lc
+from orchestrator.model.run.cluster import Outcome, Phase, Policy, TaskState
 from orchestrator.model.spec import ClusterSpec, Restart
 from orchestrator.model.spec import document as documents
 from orchestrator.model.spec.parse import parse, to_document
@@ -96,11 +97,11 @@ def test_the_tasks_start_when_every_host_is_prepared_and_nothing_of_that_is_left
     assert history.cluster.phase is Phase.PREPARING
     history.happen(ev.TaskExited("prepare-0", 1, 0, stopped=False, at=110.0))  # and has left something behind that still runs
     prepared(history, "prepare-1", at=120.0)
-    assert "waiting for prepare-0" in formation.describe_formation(history.cluster)
+    assert "waiting for prepare-0" in readiness.describe_formation(history.cluster)
     assert len(history.did) == 1
     assert history.happen(ev.TaskSwept("prepare-0", 1, 125.0)) == [ev.StartAttempt(1, tuple(WORKERS))]
     assert (history.cluster.phase, history.cluster.attempt_at) == (Phase.STARTING, 125.0)
-    assert "(0 of 3 up)" in formation.describe_formation(history.cluster)
+    assert "(0 of 3 up)" in readiness.describe_formation(history.cluster)
     for name in WORKERS:
         history.happen(ev.TaskStarted(name, 1, 1, 126.0), ev.TaskUp(name, 1, 127.0))
     assert history.cluster.phase is Phase.RUNNING

@@ -9,11 +9,11 @@ import re
 
 import pytest
 
-from orchestrator.model import remedies
-from orchestrator.model.cluster import TaskStatus
-from worker import keras_settings
-from worker.contract import Evidence, Failure
-from worker.keras_2 import GONE
+from orchestrator.model.cause import remedies
+from orchestrator.model.run.cluster import TaskStatus
+from worker.protocol.messages import Evidence, Failure
+from worker.settings import keras_settings
+from worker.tensorflow_facts.keras_2 import GONE
 
 TF = "tensorflow.python.framework.errors_impl."
 ON_GPU = "on /job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc"

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.model import deadlines, restarts
-from orchestrator.model import events as ev
-from orchestrator.model import lifecycle as lc
-from orchestrator.model.cluster import Outcome, PastAttempt, Phase, Policy, TaskState
+from orchestrator.model.run import deadlines, restarts
+from orchestrator.model.run import events as ev
+from orchestrator.model.run import lifecycle as lc
+from orchestrator.model.run.cluster import Outcome, PastAttempt, Phase, Policy, TaskState
 from orchestrator.model.spec import Restart
-from worker.contract import Failure
+from worker.protocol.messages import Failure
 
 WORKERS = {"worker-0": "a", "worker-1": "b"}
 SERVERS = {"chief-0": "a", "worker-0": "a", "worker-1": "b", "ps-0": "b"}

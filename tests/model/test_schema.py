@@ -25,8 +25,8 @@ from orchestrator.model.spec.kinds import (
     Text,
 )
 from tests.trees import value_of, wrap
-from worker.declare import setting
-from worker.records import dataclass
+from worker.fast_dataclass import dataclass
+from worker.settings.declare import setting
 
 INNER = Struct(
     {"count": Key(Integer(1, 9), "How many."), "env": Key(Mapping_(ANY_TEXT, lambda name: "" if name else "is empty", "."), "Names.")},

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.model.sharding import FOR_EVER, File, Sharding, batch_sizes, batches, epoch, steps, tally
+from orchestrator.model.input.sharding import FOR_EVER, File, Sharding, batch_sizes, batches, epoch, steps, tally
 
 VECTORS: dict[str, tuple[Sharding, list[int], list[list[list[list[int]]]]]] = {
     # Of the guide "Distributed input", as TensorFlow 2.21 does it: steps -> workers -> replicas -> elements.

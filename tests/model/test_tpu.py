@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from orchestrator.model import tpu
-from worker import partition
+from orchestrator.model import tpu_topology
+from worker.tensorflow_facts import partition
 
 
 @pytest.mark.parametrize(
@@ -25,17 +25,17 @@ from worker import partition
     ],
 )
 def test_a_name_or_four_numbers_is_a_mesh(text: str, shape: tuple[int, ...], hosts: int) -> None:
-    mesh = tpu.parse(text)
+    mesh = tpu_topology.parse(text)
     assert (mesh.shape, mesh.hosts, mesh.devices) == (shape, hosts, math.prod(shape))
 
 
-@pytest.mark.parametrize("generation", tpu.GENERATIONS)
+@pytest.mark.parametrize("generation", tpu_topology.GENERATIONS)
 def test_every_name_has_a_mesh_that_its_hosts_fill_once(generation: str) -> None:
-    known = tpu.GENERATIONS[generation]
+    known = tpu_topology.GENERATIONS[generation]
     for size in known.sizes:
-        mesh = tpu.parse(f"{generation}-{size}")
+        mesh = tpu_topology.parse(f"{generation}-{size}")
         assert math.prod(mesh.shape[:3]) == (size if generation == "v5e" else size // 2)
-        assert f"{generation}-{size}" in tpu.names_of(mesh)
+        assert f"{generation}-{size}" in tpu_topology.names_of(mesh)
         places = [tuple(place) for task in mesh.coordinates() for place in task]
         assert len(set(places)) == len(places) == mesh.devices
         assert len(mesh.coordinates()) == mesh.hosts
@@ -57,37 +57,37 @@ def test_every_name_has_a_mesh_that_its_hosts_fill_once(generation: str) -> None
     ],
 )
 def test_what_is_no_topology_says_why(text: str, message: str, hint: str) -> None:
-    with pytest.raises(tpu.ShapeError) as refused:
-        tpu.parse(text)
+    with pytest.raises(tpu_topology.ShapeError) as refused:
+        tpu_topology.parse(text)
     assert message in str(refused.value)
     assert hint in refused.value.hint
 
 
 def test_the_shapes_that_fit_divide_the_mesh() -> None:
-    found = list(tpu.shapes(tpu.parse("v2-8")))
+    found = list(tpu_topology.shapes(tpu_topology.parse("v2-8")))
     assert found[:3] == [((1, 1, 1, 1), 8), ((1, 1, 1, 2), 4), ((1, 2, 1, 1), 4)]
     assert found[-1] == ((2, 2, 1, 2), 1)
     assert all(math.prod(shape) * replicas == 8 for shape, replicas in found)
 
 
 def test_a_footprint_that_does_not_fit_is_explained() -> None:
-    problem = tpu.fit_problem(tpu.parse("v2-8"), (1, 2, 2, 2))
+    problem = tpu_topology.fit_problem(tpu_topology.parse("v2-8"), (1, 2, 2, 2))
     assert problem is not None
     assert str(problem) == (
         "the computation footprint [1, 2, 2, 2] does not fit in the topology [2, 2, 1, 2]: 2 is more than the mesh's size in z, 1"
     )
     assert problem.hint == "shapes with 8 logical devices that fit: [2, 2, 1, 2]"
-    problem = tpu.fit_problem(tpu.parse("v4-8"), (1, 1, 1, 2))
+    problem = tpu_topology.fit_problem(tpu_topology.parse("v4-8"), (1, 1, 1, 2))
     assert "2 is more than the number of cores of a chip, 1" in str(problem)
-    problem = tpu.fit_problem(tpu.parse("v2-8"), (3, 1, 1, 1))
+    problem = tpu_topology.fit_problem(tpu_topology.parse("v2-8"), (3, 1, 1, 1))
     assert problem is not None
     assert "3 logical devices for each replica cannot be had" in problem.hint
 
 
 def test_more_replicas_than_fit_are_refused() -> None:
-    mesh = tpu.parse("v2-8")
-    assert tpu.fit_problem(mesh, (1, 1, 1, 2), 4) is None
-    problem = tpu.fit_problem(mesh, (1, 1, 1, 2), 5)
+    mesh = tpu_topology.parse("v2-8")
+    assert tpu_topology.fit_problem(mesh, (1, 1, 1, 2), 4) is None
+    problem = tpu_topology.fit_problem(mesh, (1, 1, 1, 2), 5)
     assert problem is not None
     assert str(problem).startswith("5 replicas of 2 logical devices are asked for, and 4 of the shape [1, 1, 1, 2] fit in the topology")
     assert problem.hint.startswith("num_replicas: 4")

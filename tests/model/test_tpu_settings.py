@@ -11,7 +11,7 @@ from orchestrator.errors import SpecError
 from orchestrator.model.spec import ClusterSpec
 from orchestrator.model.spec.document import read
 from orchestrator.model.spec.parse import parse, to_document
-from worker.tpu_settings import Partition, TpuSettings, target
+from worker.settings.tpu_settings import Partition, TpuSettings, target
 
 
 def spec_of(text: str) -> ClusterSpec:

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from orchestrator.record.rundir import RunDir
+from orchestrator.record.storage.run_directory import RunDir
 
 run = RunDir(Path(sys.argv[1]))
 run.lock.take()

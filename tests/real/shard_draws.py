@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from orchestrator.model.sharding import FOR_EVER, File, Policy, Sharding, batches, read_by, steps, tally
+from orchestrator.model.input.sharding import FOR_EVER, File, Policy, Sharding, batches, read_by, steps, tally
 
 POOL = 40
 LOOKED_AT = 6

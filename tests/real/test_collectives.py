@@ -14,7 +14,7 @@ from tests.conftest import Orch
 from tests.live import LiveRun
 from tests.worker.agent_double import ROOT, start_cluster
 from tests.worker.template_double import ForkedTask
-from worker.contract import CollectiveSettings, Program
+from worker.protocol.messages import CollectiveSettings, Program
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
 

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.model import remedies
-from orchestrator.model.cluster import TaskStatus
-from orchestrator.record.logs import LogView
-from worker.contract import Evidence, Failure, from_json
-from worker.host import keras_use
-from worker.host.keras_source import Source
-from worker.keras_2 import GONE, Gone
+from orchestrator.model.cause import remedies
+from orchestrator.model.run.cluster import TaskStatus
+from orchestrator.record.output.log_view import LogView
+from worker.host.program import keras_use
+from worker.host.program.keras_source import Source
+from worker.protocol.messages import Evidence, Failure, from_json
+from worker.tensorflow_facts.keras_2 import GONE, Gone
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600), pytest.mark.slow]
 

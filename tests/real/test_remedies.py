@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.model import remedies
-from orchestrator.model.cluster import TaskStatus
-from worker.contract import Evidence, Failure, from_json
+from orchestrator.model.cause import remedies
+from orchestrator.model.run.cluster import TaskStatus
+from worker.protocol.messages import Evidence, Failure, from_json
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
 

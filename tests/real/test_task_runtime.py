@@ -12,7 +12,7 @@ import pytest
 from tests.real.programs import SCHEDULED_SUM
 from tests.worker.agent_double import ROOT, run_plainly, run_task, start_cluster
 from tests.worker.template_double import ForkedTask
-from worker.contract import DeviceSettings, Program, TaskId
+from worker.protocol.messages import DeviceSettings, Program, TaskId
 from worker.task_environment import tf_config_text
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
@@ -165,7 +165,7 @@ tf.config.experimental.set_memory_growth(tf.config.list_physical_devices("GPU")[
 def late_start(tmp_path: Path) -> Path:
     """The real start, after ``early.py`` has been imported into this process."""
     path = tmp_path / "late_start.py"
-    start = ROOT / "worker" / "task" / "start.py"
+    start = ROOT / "worker" / "task" / "start_task.py"
     path.write_text(f"import early, runpy, sys\nsys.path.insert(0, '')\nrunpy.run_path({str(start)!r}, run_name='__main__')\n")
     return path
 

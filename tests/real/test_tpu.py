@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from orchestrator.model import tpu
+from orchestrator.model import tpu_topology
 from tests.conftest import Orch
 from tests.live import wait_for_file
 from tests.worker.agent_double import ROOT
 from tests.worker.template_double import ForkedTask
-from worker.contract import Program, TaskSettings, to_json
-from worker.input_settings import InputSettings
-from worker.settings import VARIABLE
-from worker.tpu_settings import Partition, TpuSettings
+from worker.protocol.messages import Program, TaskSettings, to_json
+from worker.settings.input_settings import InputSettings
+from worker.settings.task_settings import VARIABLE
+from worker.settings.tpu_settings import Partition, TpuSettings
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
 
@@ -44,7 +44,7 @@ def on_tpu(tmp_path: Path, fork_task: Fork) -> Callable[..., list[Any]]:
     def run(code: str, topology: str = "v2-8", expect: int = 0, input: InputSettings | None = None, **settings: Any) -> list[Any]:
         (tmp_path / "s.py").write_text(DOUBLE + code)
         shutil.copy(ROOT / "tests/real/tpu_double.py", tmp_path)
-        mesh = tpu.parse(topology)
+        mesh = tpu_topology.parse(topology)
         program = Program("script", "s.py", (json.dumps([mesh.shape, mesh.coordinates()]),))
         asked = TpuSettings(tpu="local", **settings)
         env = {VARIABLE: json.dumps(to_json(TaskSettings("tpu", tpu=asked, input=input)))} if input else None

@@ -11,7 +11,7 @@ from typing import Any
 
 
 def install(mesh_shape: list[int], coordinates: list[list[list[int]]]) -> None:
-    """`coordinates`: by task, by device; `orchestrator.model.tpu.Mesh.coordinates`."""
+    """`coordinates`: by task, by device; `orchestrator.model.tpu_topology.Mesh.coordinates`."""
     import tensorflow as tf
     from tensorflow.python.client.session import _DeviceAttributes
 

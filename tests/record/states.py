@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from orchestrator.model import events, lifecycle
-from orchestrator.model.cluster import Cluster, Policy
-from worker.contract import Failure
+from orchestrator.model.run import events, lifecycle
+from orchestrator.model.run.cluster import Cluster, Policy
+from worker.protocol.messages import Failure
 
 BAD = "\x1b[2J\x1b[31mred\x1b]0;title\x07 \x01\x9b"
 """What a task may say to command a terminal; `TAMED` is what is shown of it."""

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import OrchError, UsageError
-from orchestrator.model.cluster import Outcome, Verdict
+from orchestrator.model.run.cluster import Outcome, Verdict
 from orchestrator.model.spec import ClusterSpec, TaskSpec
-from orchestrator.record.home import RESERVE_BYTES, RunExists, create_run, discard, find_run, list_runs
-from orchestrator.record.rundir import RunDir
+from orchestrator.record.storage.run_directory import RunDir
+from orchestrator.record.storage.run_store import RESERVE_BYTES, RunExists, create_run, discard, find_run, list_runs
 from orchestrator.starting import create
-from worker.contract import Program
+from worker.protocol.messages import Program
 
 
 def entries(directory: Path) -> set[str]:

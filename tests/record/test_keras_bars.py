@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.record.keras_bars import KerasBars
-from orchestrator.record.lines import PROGRESS_S
-from orchestrator.record.logs import LogView
+from orchestrator.record.output.keras_bars import KerasBars
+from orchestrator.record.output.lines import PROGRESS_S
+from orchestrator.record.output.log_view import LogView
 
 BARS = (
     " 5/16 ━━━━━━━━━━━━━━━━━━━━ 2s 219ms/step - loss: 0.5878 - mae: 0.6062",

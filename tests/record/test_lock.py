@@ -20,9 +20,9 @@ import psutil
 import pytest
 
 from orchestrator.errors import OrchError
-from orchestrator.record import lock
-from orchestrator.record.home import create_run
-from orchestrator.record.rundir import RunDir
+from orchestrator.record.storage import run_lock
+from orchestrator.record.storage.run_directory import RunDir
+from orchestrator.record.storage.run_store import create_run
 from tests.conftest import Orch
 from tests.live import PROGRAMS, held_run, wait_until
 
@@ -66,7 +66,7 @@ def test_a_signal_is_on_its_way_until_it_is_taken(held: tuple[RunDir, subprocess
 
 
 def test_who_looks_whether_a_run_is_alive_does_not_keep_it_from_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "LOCK_S", 100.0)
+    monkeypatch.setattr(run_lock, "LOCK_S", 100.0)
     run = create_run(tmp_path / "home", "one")
     (run.path / "lock").touch(mode=0o600)
     fd = os.open(run.path / "lock", os.O_RDONLY)
@@ -91,7 +91,7 @@ def test_a_lock_that_no_controller_has_written_names_nobody(held: tuple[RunDir, 
 def test_the_lock_says_which_process_holds_it_and_where(held: tuple[RunDir, subprocess.Popen[bytes]]) -> None:
     run, holder = held
     assert json.loads((run.path / "lock").read_bytes()) == {"pid": holder.pid, "host": socket.gethostname()}
-    assert run.lock.holder() == lock.Holder(holder.pid, socket.gethostname())
+    assert run.lock.holder() == run_lock.Holder(holder.pid, socket.gethostname())
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_whoever_holds_the_lock_gets_the_signal(
     if change == "another name of this machine":
         name_in_lock(run, holder.pid, "before")
     elif change == "no /proc":
-        monkeypatch.setattr(lock.RunLock, "_is_held_by", lambda self, pid: None)
+        monkeypatch.setattr(run_lock.RunLock, "_is_held_by", lambda self, pid: None)
     found = run.lock.holder()
     assert found is not None
     assert run.lock.send_signal(found, signal.SIGTERM)

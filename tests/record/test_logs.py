@@ -18,11 +18,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.errors import OrchError
-from orchestrator.model.cluster import Cause, Outcome, Verdict
-from orchestrator.record import logs
-from orchestrator.record.console import Console, Sink
-from orchestrator.record.home import create_run
-from orchestrator.record.logs import Follower, LineSplitter, LogView, tail_offset, wants_color
+from orchestrator.model.run.cluster import Cause, Outcome, Verdict
+from orchestrator.record.output import log_view
+from orchestrator.record.output.console import Console, Sink
+from orchestrator.record.output.log_view import Follower, LineSplitter, LogView, tail_offset, wants_color
+from orchestrator.record.storage.run_store import create_run
 from tests.live import PATIENCE_S
 from tests.record.states import cluster, exited
 
@@ -548,7 +548,7 @@ def test_the_tail_is_the_last_lines(tmp_path_factory: pytest.TempPathFactory, da
     path = tmp_path_factory.getbasetemp() / "tail.log"
     path.write_bytes(data)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(logs, "BLOCK", block)
+        patch.setattr(log_view, "BLOCK", block)
         start = tail_offset(path, lines)
     every = data.split(b"\n")
     every = [line + b"\n" for line in every[:-1]] + ([every[-1]] if every[-1] else [])

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.record.home import create_run
-from orchestrator.record.marks import EVERY_S, MOST_A_SECOND, KeptMarks, Marks
-from orchestrator.record.moments import moment
-from orchestrator.record.rundir import RunDir
+from orchestrator.record.output.log_index import EVERY_S, MOST_A_SECOND, KeptMarks, Marks
+from orchestrator.record.output.parse_time import moment
+from orchestrator.record.storage.run_directory import RunDir
+from orchestrator.record.storage.run_store import create_run
 
 TASK = ("worker-0", 1, "stdout")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.model import deadlines, events, lifecycle
-from orchestrator.model.cluster import Cluster, Policy
+from orchestrator.model.run import deadlines, events, lifecycle
+from orchestrator.model.run.cluster import Cluster, Policy
 from orchestrator.model.spec import Restart
-from orchestrator.record.narrate import narrate
+from orchestrator.record.text.event_messages import narrate
 from tests.record.states import cluster, exited, lost
 
 

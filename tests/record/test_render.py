@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.model import events
-from orchestrator.record.columns import aligned
-from orchestrator.record.render import table
+from orchestrator.model.run import events
+from orchestrator.record.text.run_table import table
+from orchestrator.record.text.text_table import aligned
 from tests.record.states import BAD, TAMED, cluster
 
 

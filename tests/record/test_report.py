@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.model import events, lifecycle
-from orchestrator.model.cluster import Cause, Outcome, Secondary, Verdict
-from orchestrator.record.home import create_run
-from orchestrator.record.report import report
-from orchestrator.record.rundir import RunDir
+from orchestrator.model.run import events, lifecycle
+from orchestrator.model.run.cluster import Cause, Outcome, Secondary, Verdict
+from orchestrator.record.storage.run_directory import RunDir
+from orchestrator.record.storage.run_store import create_run
+from orchestrator.record.text.report import report
 from tests.record.states import BAD, TAMED, cluster, exited, lost
-from worker.contract import Failure
+from worker.protocol.messages import Failure
 
 
 @pytest.fixture

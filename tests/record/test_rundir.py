@@ -13,16 +13,17 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import OrchError
-from orchestrator.model import events, plan
-from orchestrator.model.cluster import Cause, Outcome, TaskState, Verdict
-from orchestrator.model.plan import HostFacts
+from orchestrator.model.planning import plan
+from orchestrator.model.planning.plan import HostFacts
+from orchestrator.model.run import events
+from orchestrator.model.run.cluster import Cause, Outcome, TaskState, Verdict
 from orchestrator.model.spec import ClusterSpec, TaskDevices, TaskSpec
-from orchestrator.record import rundir
-from orchestrator.record.home import create_run, list_runs
-from orchestrator.record.rundir import RunDir
+from orchestrator.record.storage import run_directory
+from orchestrator.record.storage.run_directory import RunDir
+from orchestrator.record.storage.run_store import create_run, list_runs
 from tests.conftest import Orch
 from tests.live import held_run
-from worker.contract import Program
+from worker.protocol.messages import Program
 
 Script = Callable[..., Path]
 
@@ -149,7 +150,7 @@ def test_a_huge_directory_of_checkpoints_is_not_read_to_its_end(tmp_path: Path, 
         (folder / f"shard-{number}").touch()
         os.utime(folder / f"shard-{number}", (100, 100))
     os.utime(folder, (200, 200))
-    monkeypatch.setattr(rundir, "MOST_CHECKPOINTS", 10)
+    monkeypatch.setattr(run_directory, "MOST_CHECKPOINTS", 10)
     taken: list[str] = []
     scandir = os.scandir
     monkeypatch.setattr(os, "scandir", lambda path: Listing(scandir(path), taken))

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import worker
-from orchestrator.record import stacks
-from orchestrator.record.stacks import Answer, Frame
+from orchestrator.record.text import stack_report
+from orchestrator.record.text.stack_report import Answer, Frame
 
 
 def dump(*lines: str, head: str = "Current thread 0x00007f0000000001 [python] (most recent call first):") -> str:
@@ -39,12 +39,12 @@ def source(file: str, line: str) -> str:
 
 
 def place(text: str) -> str:
-    return stacks.place(stacks.parse(text), source)
+    return stack_report.place(stack_report.parse(text), source)
 
 
 def summarise(monkeypatch: pytest.MonkeyPatch, **dumps: str) -> list[str]:
     monkeypatch.setattr(linecache, "getline", lambda file, line: source(file, str(line)))
-    return stacks.summarise({name.replace("_", "-"): stacks.parse(text) for name, text in dumps.items()})
+    return stack_report.summarise({name.replace("_", "-"): stack_report.parse(text) for name, text in dumps.items()})
 
 
 def test_tasks_at_the_same_place_stand_together_and_the_odd_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,20 +109,20 @@ LIBRARY = "/usr/lib/python3.11/site-packages"
     ],
 )
 def test_a_place_is_the_users_own_line_and_the_call_that_it_is_in(frames: list[str], line: str, expected: str) -> None:
-    assert stacks.place(stacks.parse(dump(*frames)), lambda *_: line) == expected
+    assert stack_report.place(stack_report.parse(dump(*frames)), lambda *_: line) == expected
 
 
 @pytest.mark.parametrize("ours", ["/home/me/.cache/orch/worker-0123456789abcdef", "/home/me/.local/lib/orch/worker"])
 def test_a_users_own_worker_directory_is_his_own_code(ours: str) -> None:
-    """Ours is the package whose start.py is the first call of all."""
-    starting = [f'"{ours}/task/bootstrap.py", line 99 in run', f'"{ours}/task/start.py", line 12 in <module>']
+    """Ours is the package whose start_task.py is the first call of all."""
+    starting = [f'"{ours}/task/bootstrap.py", line 99 in run', f'"{ours}/task/start_task.py", line 12 in <module>']
     own = ['"/home/me/project/worker/task/model.py", line 5 in train', '"/home/me/train.py", line 9 in <module>']
     assert place(dump(*own, *starting)) == "in train (model.py:5)"
     assert place(dump(f'"{ours}/task/strategies.py", line 7 in strategy', *own, *starting)) == "in strategy (model.py:5)"
     assert place(dump(*starting)) == "in run (bootstrap.py:99)"
 
 
-@pytest.mark.parametrize("start", sorted(str(path.relative_to(WORKER)) for path in WORKER.rglob("start.py")))
+@pytest.mark.parametrize("start", sorted(str(path.relative_to(WORKER)) for path in WORKER.rglob("start_*.py")))
 def test_wherever_a_task_begins_orchs_own_calls_are_not_the_users(start: str) -> None:
     """One of its own and one that was forked from a template, of the run or a warm one."""
     serving = f'"{WORKER}/task/serve.py", line 31 in serve'
@@ -132,9 +132,9 @@ def test_wherever_a_task_begins_orchs_own_calls_are_not_the_users(start: str) ->
 
 def test_the_last_answer_counts() -> None:
     asked = "orch: asked at 2026-11-21 06:50:01\n"
-    assert stacks.parse(TRAINING + SLEEPING).frames[0] == Frame("/home/me/data.py", "9", "wait")
-    assert stacks.parse(f"{asked}orch: is stopped (SIGSTOP)\n{TRAINING}{asked}{SLEEPING}") == stacks.parse(SLEEPING)
-    assert stacks.parse(f"{asked}{TRAINING}{asked}") == Answer()
+    assert stack_report.parse(TRAINING + SLEEPING).frames[0] == Frame("/home/me/data.py", "9", "wait")
+    assert stack_report.parse(f"{asked}orch: is stopped (SIGSTOP)\n{TRAINING}{asked}{SLEEPING}") == stack_report.parse(SLEEPING)
+    assert stack_report.parse(f"{asked}{TRAINING}{asked}") == Answer()
     assert place(f"{asked}{TRAINING}{asked}orch: is stopped (SIGSTOP)\n") == "is stopped (SIGSTOP)"
 
 
@@ -168,6 +168,6 @@ def test_what_faulthandler_really_writes_is_read() -> None:
     done.set()
     thread.join()
     assert "Thread 0x" in text
-    frames = stacks.parse(text).frames
+    frames = stack_report.parse(text).frames
     assert "test_what_faulthandler_really_writes_is_read" in [frame.function for frame in frames]
-    assert stacks.place(Answer(frames)) == f"in faulthandler.dump_traceback ({Path(__file__).name}:{frames[0].line})"
+    assert stack_report.place(Answer(frames)) == f"in faulthandler.dump_traceback ({Path(__file__).name}:{frames[0].line})"

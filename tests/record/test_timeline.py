@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from orchestrator.model import events, lifecycle
-from orchestrator.model.cluster import Policy
+from orchestrator.model.run import events, lifecycle
+from orchestrator.model.run.cluster import Policy
 from orchestrator.model.spec import Restart
-from orchestrator.record import timeline
+from orchestrator.record.text import timeline
 
 HAPPENED = (
     events.RunBegun(100.0),

@@ -15,13 +15,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worker.contract import BootstrapOrder, CollectiveSettings, DeviceSettings, Failure, Program, TaskId, TaskSettings, from_json, to_json
-from worker.settings import VARIABLE
+from worker.protocol.messages import (
+    BootstrapOrder,
+    CollectiveSettings,
+    DeviceSettings,
+    Failure,
+    Program,
+    TaskId,
+    TaskSettings,
+    from_json,
+    to_json,
+)
+from worker.settings.task_settings import VARIABLE
+from worker.settings.tpu_settings import TpuSettings
 from worker.task_environment import tf_config_text
-from worker.tpu_settings import TpuSettings
 
 ROOT = Path(__file__).resolve().parents[2]
-START = ROOT / "worker" / "task" / "start.py"
+START = ROOT / "worker" / "task" / "start_task.py"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.live import PATIENCE_S
-from worker import contract
-from worker.channel import Decoder, encode
+from worker.protocol import messages as contract
+from worker.protocol.channel import Decoder, encode
 
-START = Path(__file__).resolve().parents[2] / "worker" / "host" / "start.py"
+START = Path(__file__).resolve().parents[2] / "worker" / "host" / "start_agent.py"
 
 F = TypeVar("F")
 
@@ -27,9 +27,11 @@ def patched_agent(text: str) -> tuple[str, ...]:
         "import importlib, os, sys, time",
         f"sys.argv = [{str(START)!r}]",
         f"sys.path.insert(0, {str(START.parent)!r})",
-        "import start",
-        "start.load()",
-        "driver, programs, agent = (importlib.import_module(f'_orch_worker.host.{name}') for name in ('driver', 'programs', 'agent'))",
+        "import start_agent",
+        "start_agent.load()",
+        "find = importlib.import_module",
+        "rooms = ('gpu.gpu_driver', 'program.program_checks', 'agent')",
+        "driver, programs, agent = (find(f'_orch_worker.host.{name}') for name in rooms)",
         text,
         "os._exit(agent.main())",
     )

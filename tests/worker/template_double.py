@@ -17,11 +17,11 @@ from typing import Any
 
 from tests.live import PATIENCE_S
 from tests.worker.agent_double import ROOT, Outcome, clean_environment, prepare
-from worker.contract import Program, to_json
-from worker.host.memory import keep_in_memory
-from worker.host.programs import directory_of
+from worker.host.memfd import keep_in_memory
+from worker.host.program.program_checks import directory_of
+from worker.protocol.messages import Program, to_json
 
-START = ROOT / "worker" / "host" / "template" / "start.py"
+START = ROOT / "worker" / "host" / "template" / "start_template.py"
 
 
 class RefusedError(Exception):

@@ -20,9 +20,9 @@ import pytest
 
 from tests.live import frozen, is_alive, wait_for_file
 from tests.worker.controller_double import AgentProcess
-from worker import contract
-from worker.channel import HEADER, MAGIC, encode
-from worker.contract import Program
+from worker.protocol import messages
+from worker.protocol.channel import HEADER, MAGIC, encode
+from worker.protocol.messages import Program
 
 # --- facts and ports ---------------------------------------------------------------------------
 
@@ -78,21 +78,21 @@ def test_a_broken_driver_holds_up_nobody_and_is_said(
     """Signs of life are answered meanwhile; a host with a broken driver is not taken for one without GPUs."""
     text = f"driver.is_there = lambda: True; driver.ANSWER_S = {limit_s}; driver.command = lambda: ['sh', '-c', {program!r}]"
     agent = start_agent(patch=text)
-    agent.order(contract.Hello("run", cwd="/", lost_after_s=100.0), contract.Ping())
-    facts = agent.wait_for(contract.HostReady)
+    agent.order(messages.Hello("run", cwd="/", lost_after_s=100.0), messages.Ping())
+    facts = agent.wait_for(messages.HostReady)
     assert (facts.gpus, facts.trouble) == ((), None)
-    note = agent.wait_for(contract.RunNoted)
+    note = agent.wait_for(messages.RunNoted)
     assert note.text.startswith("NVIDIA's driver does not tell of its GPUs, so none is given to a task: ")
     assert said in note.text
-    assert [type(frame) for frame, _ in agent.frames if not isinstance(frame, contract.RunNoted)] == [contract.Pong, contract.HostReady]
+    assert [type(frame) for frame, _ in agent.frames if not isinstance(frame, messages.RunNoted)] == [messages.Pong, messages.HostReady]
 
 
 def test_an_agent_that_is_let_go_leaves_nothing_of_what_asks_the_driver(start_agent: Callable[..., AgentProcess], tmp_path: Path) -> None:
     program = f"cd {shlex.quote(str(tmp_path))}; echo $$ >pid.part; mv pid.part pid; exec sleep 1000"
     agent = start_agent(patch=f"driver.is_there = lambda: True; driver.command = lambda: ['sh', '-c', {program!r}]")
-    agent.order(contract.Hello("run", cwd="/"))
+    agent.order(messages.Hello("run", cwd="/"))
     pid = int(wait_for_file(tmp_path / "pid"))
-    agent.order(contract.Bye())
+    agent.order(messages.Bye())
     agent.read_to_end()
     assert agent.wait() == 0
     assert not is_alive(pid)
@@ -107,15 +107,15 @@ def test_a_driver_that_lets_no_sigkill_through_holds_up_nobody(
     program = f"cd {shlex.quote(str(tmp_path))}; sleep 1000 & echo $$ $! >pids.part; mv pids.part pids; wait"
     patch = f"driver.is_there = lambda: True; driver.ANSWER_S = 2.0; driver.command = lambda: ['sh', '-c', {program!r}]"
     agent = start_agent(patch=patch)
-    agent.order(contract.Hello("run", cwd=str(tmp_path), shared_dir=str(tmp_path)))
+    agent.order(messages.Hello("run", cwd=str(tmp_path), shared_dir=str(tmp_path)))
     pids = [int(word) for word in wait_for_file(tmp_path / "pids").split()]
     with frozen(*(pids[index] for index in stuck)):
-        facts = agent.wait_for(contract.HostReady)
+        facts = agent.wait_for(messages.HostReady)
         assert (facts.gpus, facts.trouble) == ((), None)
-        assert "it has not answered for 2 s" in agent.wait_for(contract.RunNoted).text
+        assert "it has not answered for 2 s" in agent.wait_for(messages.RunNoted).text
         agent.start("exit 0")
-        assert agent.wait_for(contract.TaskSwept).left == ""
-        agent.order(contract.Bye())
+        assert agent.wait_for(messages.TaskSwept).left == ""
+        agent.order(messages.Bye())
         agent.read_to_end()
         assert agent.wait() == 0
 
@@ -126,9 +126,9 @@ def test_an_agent_that_is_let_go_does_not_wait_for_what_sigkill_does_not_end(
 ) -> None:
     program = f"cd {shlex.quote(str(tmp_path))}; echo $$ >pid.part; mv pid.part pid; exec sleep 1000"
     agent = start_agent(patch=f"driver.is_there = lambda: True; driver.command = lambda: ['sh', '-c', {program!r}]")
-    agent.order(contract.Hello("run", cwd="/"))
+    agent.order(messages.Hello("run", cwd="/"))
     with frozen(int(wait_for_file(tmp_path / "pid"))):
-        agent.order(contract.Bye())
+        agent.order(messages.Bye())
         agent.read_to_end()
         assert agent.wait() == 0
 
@@ -173,7 +173,7 @@ def test_ports_are_taken_from_the_range_and_around_what_is_taken(start_agent: Ca
 
 def test_the_ports_are_given_back(agent: AgentProcess) -> None:
     (port,) = agent.hello(ports=1).ports
-    agent.order(contract.Bye())
+    agent.order(messages.Bye())
     agent.read_to_end()
     assert agent.wait() == 0
     bind(port, reuse=False).close()
@@ -191,20 +191,20 @@ def listen_at(port: int, directory: Path) -> str:
 def test_a_task_that_listens_is_up(agent: AgentProcess, tmp_path: Path) -> None:
     (port,) = agent.hello(ports=1).ports
     agent.start(f"while ! [ -e go ]; do sleep 0.01; done; {listen_at(port, tmp_path)}", port=port)
-    assert "refused" in agent.wait_for(contract.TaskWaiting).reason
-    assert not agent.all(contract.TaskUp)
+    assert "refused" in agent.wait_for(messages.TaskWaiting).reason
+    assert not agent.all(messages.TaskUp)
     (tmp_path / "go").touch()
-    assert agent.wait_for(contract.TaskUp).task == "worker-0"
+    assert agent.wait_for(messages.TaskUp).task == "worker-0"
 
 
 def test_an_attempt_that_has_ended_does_not_come_up_with_the_next(agent: AgentProcess, tmp_path: Path) -> None:
     (port,) = agent.hello(ports=1).ports
     agent.start("exec sleep 1000", port=port)
-    agent.wait_for(contract.TaskWaiting)
-    agent.order(contract.StopTasks(("worker-0",), 0.0))
-    agent.wait_for(contract.TaskExited)
+    agent.wait_for(messages.TaskWaiting)
+    agent.order(messages.StopTasks(("worker-0",), 0.0))
+    agent.wait_for(messages.TaskExited)
     agent.start(listen_at(port, tmp_path), attempt=2, port=port)
-    assert agent.wait_for(contract.TaskUp).attempt == 2
+    assert agent.wait_for(messages.TaskUp).attempt == 2
 
 
 # --- tasks -------------------------------------------------------------------------------------
@@ -213,23 +213,23 @@ def test_an_attempt_that_has_ended_does_not_come_up_with_the_next(agent: AgentPr
 def test_a_tasks_life_is_told_in_order(agent: AgentProcess, tmp_path: Path) -> None:
     agent.hello()
     agent.start("echo out; echo err >&2; exit 7")
-    agent.wait_for(contract.TaskSwept)
-    (exited,) = agent.all(contract.TaskExited)
+    agent.wait_for(messages.TaskSwept)
+    (exited,) = agent.all(messages.TaskExited)
     assert (exited.task, exited.code, exited.stopped, exited.failure) == ("worker-0", 7, False, None)
     kinds = [type(frame) for frame, _ in agent.frames]
-    assert kinds.index(contract.TaskStarted) < kinds.index(contract.TaskExited) < kinds.index(contract.TaskSwept)
+    assert kinds.index(messages.TaskStarted) < kinds.index(messages.TaskExited) < kinds.index(messages.TaskSwept)
     assert (tmp_path / "attempt-1/worker-0/stdout.log").read_bytes() == b"out\n"
-    last = {frame.stream: frame.size for frame in agent.all(contract.Grew)}
+    last = {frame.stream: frame.size for frame in agent.all(messages.Grew)}
     assert last == {"stdout": 4, "stderr": 4}
 
 
 def test_a_task_that_cannot_be_started_is_said_and_the_others_run(agent: AgentProcess, tmp_path: Path) -> None:
     agent.hello()
-    order = contract.TaskOrder("worker-1", 1, Program("command", "no-such-command"), str(tmp_path), "attempt-1/worker-1")
-    agent.order(contract.StartTasks((order,)))
+    order = messages.TaskOrder("worker-1", 1, Program("command", "no-such-command"), str(tmp_path), "attempt-1/worker-1")
+    agent.order(messages.StartTasks((order,)))
     agent.start("exit 3")
-    assert agent.wait_for(contract.TaskNotStarted).reason == "no-such-command: No such file or directory"
-    assert agent.wait_for(contract.TaskExited).code == 3
+    assert agent.wait_for(messages.TaskNotStarted).reason == "no-such-command: No such file or directory"
+    assert agent.wait_for(messages.TaskExited).code == 3
 
 
 IGNORING = "trap '' TERM; : > ready; while :; do sleep 0.1; done"
@@ -239,7 +239,7 @@ def test_a_command_ignores_no_signal_that_its_agent_ignores(agent: AgentProcess)
     """As if a shell had started it; Python itself ignores SIGPIPE and SIGXFSZ, and the agent what its terminal sends."""
     agent.hello(shared_dir=None)
     agent.start("grep SigIgn /proc/self/status")
-    agent.wait_for(contract.TaskSwept)
+    agent.wait_for(messages.TaskSwept)
     ignored = int(agent.output("worker-0").split()[1], 16)
     ours = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGHUP)
     assert [number for number in ours if ignored >> number - 1 & 1] == []
@@ -249,10 +249,10 @@ def test_stopping_is_sigterm_and_then_sigkill(agent: AgentProcess, tmp_path: Pat
     agent.hello()
     agent.start("exec sleep 1000", IGNORING, "exec sleep 1000")
     wait_for_file(tmp_path / "ready")
-    agent.order(contract.StopTasks(("worker-0",), 100), contract.StopTasks(("worker-1",), 0.2))
-    codes = {name: agent.wait_for(contract.TaskExited, lambda frame, name=name: frame.task == name) for name in ("worker-0", "worker-1")}
+    agent.order(messages.StopTasks(("worker-0",), 100), messages.StopTasks(("worker-1",), 0.2))
+    codes = {name: agent.wait_for(messages.TaskExited, lambda frame, name=name: frame.task == name) for name in ("worker-0", "worker-1")}
     assert {name: (frame.code, frame.stopped) for name, frame in codes.items()} == {"worker-0": (143, True), "worker-1": (137, True)}
-    survivor = agent.wait_for(contract.TaskStarted, lambda frame: frame.task == "worker-2").pid
+    survivor = agent.wait_for(messages.TaskStarted, lambda frame: frame.task == "worker-2").pid
     assert is_alive(survivor)
 
 
@@ -260,8 +260,8 @@ def test_stopping_again_without_grace_is_at_once(agent: AgentProcess, tmp_path: 
     agent.hello()
     agent.start(IGNORING)
     wait_for_file(tmp_path / "ready")
-    agent.order(contract.StopTasks(("worker-0",), 1000), contract.StopTasks(("worker-0",), 0), contract.StopTasks(("worker-0",), 1000))
-    assert agent.wait_for(contract.TaskExited).code == 137
+    agent.order(messages.StopTasks(("worker-0",), 1000), messages.StopTasks(("worker-0",), 0), messages.StopTasks(("worker-0",), 1000))
+    assert agent.wait_for(messages.TaskExited).code == 137
 
 
 def test_swept_comes_when_nothing_is_left(agent: AgentProcess, tmp_path: Path) -> None:
@@ -271,8 +271,8 @@ def test_swept_comes_when_nothing_is_left(agent: AgentProcess, tmp_path: Path) -
         "setsid sh -c 'echo $$ > detached; exec sleep 1000' &\n"
         "while ! [ -s detached ] || ! [ -e ready ]; do sleep 0.01; done"
     )
-    agent.wait_for(contract.TaskSwept)
-    assert agent.wait_for(contract.TaskExited).code == 0
+    agent.wait_for(messages.TaskSwept)
+    assert agent.wait_for(messages.TaskExited).code == 0
     assert not is_alive(int((tmp_path / "child").read_text()))
     assert not is_alive(int((tmp_path / "detached").read_text()))
 
@@ -284,11 +284,11 @@ def test_a_bye_ends_the_tasks_and_gone_is_the_last_word(agent: AgentProcess, tmp
     agent.hello()
     agent.start(IGNORING)
     wait_for_file(tmp_path / "ready")
-    agent.order(contract.Bye())
+    agent.order(messages.Bye())
     agent.read_to_end()
     assert agent.wait() == 0
-    assert [frame.code for frame in agent.all(contract.TaskExited)] == [137]
-    assert [type(frame) for frame, _ in agent.frames][-2:] == [contract.TaskSwept, contract.Gone]
+    assert [frame.code for frame in agent.all(messages.TaskExited)] == [137]
+    assert [type(frame) for frame, _ in agent.frames][-2:] == [messages.TaskSwept, messages.Gone]
 
 
 def test_an_agent_hears_signals_that_were_blocked_where_it_was_started(start_agent: Callable[..., AgentProcess], tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_an_agent_hears_signals_that_were_blocked_where_it_was_started(start_age
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     agent.hello()
     agent.start("exit 3")
-    assert agent.wait_for(contract.TaskExited).code == 3
+    assert agent.wait_for(messages.TaskExited).code == 3
     agent.process.send_signal(signal.SIGTERM)
     assert agent.wait() == 1
 
@@ -310,7 +310,7 @@ def test_an_agent_without_an_owner_ends_its_tasks_and_itself(agent: AgentProcess
     agent.start("trap 'echo tidied up; exit' TERM; : > gentle; while :; do sleep 0.05; done", IGNORING)
     wait_for_file(tmp_path / "ready")
     wait_for_file(tmp_path / "gentle")
-    pids = [agent.wait_for(contract.TaskStarted, lambda frame, name=name: frame.task == name).pid for name in ("worker-0", "worker-1")]
+    pids = [agent.wait_for(messages.TaskStarted, lambda frame, name=name: frame.task == name).pid for name in ("worker-0", "worker-1")]
     if way == "end of file":
         agent.stdin.close()
     elif way == "both ends closed":
@@ -319,13 +319,13 @@ def test_an_agent_without_an_owner_ends_its_tasks_and_itself(agent: AgentProcess
     elif way == "SIGTERM":
         agent.process.send_signal(signal.SIGTERM)
     else:
-        version = encode(contract.Ack(1))
+        version = encode(messages.Ack(1))
         agent.send(
             {
                 "garbage": b"Welcome to this host!\n" * 100,
-                "version": version[:4] + bytes([contract.PROTOCOL + 1]) + version[5:],
-                "unknown order": HEADER.pack(MAGIC, contract.PROTOCOL, 63, 0, 2, 0) + b"{}",
-                "broken order": HEADER.pack(MAGIC, contract.PROTOCOL, version[5], 0, 2, 0) + b"{}",
+                "version": version[:4] + bytes([messages.PROTOCOL + 1]) + version[5:],
+                "unknown order": HEADER.pack(MAGIC, messages.PROTOCOL, 63, 0, 2, 0) + b"{}",
+                "broken order": HEADER.pack(MAGIC, messages.PROTOCOL, version[5], 0, 2, 0) + b"{}",
             }[way]
         )
     assert agent.wait() == 1
@@ -333,7 +333,7 @@ def test_an_agent_without_an_owner_ends_its_tasks_and_itself(agent: AgentProcess
     assert (tmp_path / "attempt-1/worker-0/stdout.log").read_bytes() == b"tidied up\n"
     told = {
         "garbage": "Welcome",
-        "version": f"version {contract.PROTOCOL + 1}",
+        "version": f"version {messages.PROTOCOL + 1}",
         "unknown order": "unknown kind 63",
         "broken order": "a broken Ack",
     }
@@ -342,14 +342,14 @@ def test_an_agent_without_an_owner_ends_its_tasks_and_itself(agent: AgentProcess
 
 
 BROKEN_ORDERS = {
-    "NUL in a path": contract.Hello("run", cwd="/\0"),
-    "a port that no kernel has": contract.Hello("run", ports=1, port_range=(65_000, 99_999)),
-    "a million ports": contract.Hello("run", ports=1_000_000),
+    "NUL in a path": messages.Hello("run", cwd="/\0"),
+    "a port that no kernel has": messages.Hello("run", ports=1, port_range=(65_000, 99_999)),
+    "a million ports": messages.Hello("run", ports=1_000_000),
 }
 
 
 @pytest.mark.parametrize("order", BROKEN_ORDERS.values(), ids=BROKEN_ORDERS)
-def test_an_order_that_cannot_be_meant_is_refused_in_a_line(agent: AgentProcess, order: contract.Hello) -> None:
+def test_an_order_that_cannot_be_meant_is_refused_in_a_line(agent: AgentProcess, order: messages.Hello) -> None:
     agent.order(order)
     assert agent.wait() == 1
     assert re.fullmatch(r"orch agent: .*(a broken Hello: Hello\.|not a packed likeness).*\n", agent.complaints)
@@ -359,10 +359,10 @@ def test_a_grace_period_of_months_is_no_more_than_the_kernel_waits_for(agent: Ag
     agent.hello()
     agent.start(IGNORING)
     wait_for_file(tmp_path / "ready")
-    agent.order(contract.StopTasks(("worker-0",), 3e6), contract.Ping())
-    agent.wait_for(contract.Pong)
-    agent.order(contract.Ping())
-    agent.wait_for(contract.Pong, lambda frame: len(agent.all(contract.Pong)) == 2)
+    agent.order(messages.StopTasks(("worker-0",), 3e6), messages.Ping())
+    agent.wait_for(messages.Pong)
+    agent.order(messages.Ping())
+    agent.wait_for(messages.Pong, lambda frame: len(agent.all(messages.Pong)) == 2)
 
 
 def test_nothing_is_left_of_a_task_that_is_swept_though_the_kernel_takes_its_time(agent: AgentProcess, tmp_path: Path) -> None:
@@ -380,7 +380,7 @@ def test_nothing_is_left_of_a_task_that_is_swept_though_the_kernel_takes_its_tim
     (tmp_path / "big.py").write_text(textwrap.dedent(text))
     agent.hello()
     agent.start("exec sleep 1000", f"setsid {sys.executable} -I -S big.py & while [ ! -e told ]; do sleep 0.01; done")
-    agent.wait_for(contract.TaskSwept, lambda frame: frame.task == "worker-1")
+    agent.wait_for(messages.TaskSwept, lambda frame: frame.task == "worker-1")
     port, child = (int(word) for word in (tmp_path / "told").read_text().split())
     socket.create_server(("127.0.0.1", port)).close()
     assert not is_alive(child)
@@ -399,7 +399,7 @@ def test_what_a_task_has_left_is_ended_though_its_main_thread_is_gone(agent: Age
     (tmp_path / "headless.py").write_text(textwrap.dedent(text))
     agent.hello()
     agent.start(f"setsid {sys.executable} -I -S headless.py & while [ ! -e told ]; do sleep 0.01; done")
-    agent.wait_for(contract.TaskSwept)
+    agent.wait_for(messages.TaskSwept)
     socket.create_server(("127.0.0.1", int((tmp_path / "told").read_text()))).close()
 
 
@@ -421,12 +421,12 @@ def test_an_agent_that_hears_nothing_for_too_long_ends_its_tasks_and_itself(agen
 def test_an_agent_that_was_too_busy_to_listen_still_has_its_owner(start_agent: Callable[..., AgentProcess], tmp_path: Path) -> None:
     """It looks at its programs for longer than it may hear nothing; what it has been sent meanwhile waits to be read."""
     agent = start_agent(patch=f"programs.find_problems = lambda *_: open({str(tmp_path / 'busy')!r}, 'w').close() or time.sleep(7) or []")
-    agent.order(contract.Hello("run", cwd="/", lost_after_s=5.0))
+    agent.order(messages.Hello("run", cwd="/", lost_after_s=5.0))
     wait_for_file(tmp_path / "busy")
     while not select.select([agent.stdout], [], [], 0.1)[0]:
-        agent.order(contract.Ping())
-    agent.wait_for(contract.HostReady)
-    agent.order(contract.Ping(), contract.Bye())
+        agent.order(messages.Ping())
+    agent.wait_for(messages.HostReady)
+    agent.order(messages.Ping(), messages.Bye())
     agent.read_to_end()
     assert agent.wait() == 0, agent.complaints
 
@@ -434,13 +434,13 @@ def test_an_agent_that_was_too_busy_to_listen_still_has_its_owner(start_agent: C
 def test_signs_of_life_are_answered_and_keep_an_agent_alive(agent: AgentProcess) -> None:
     agent.hello(lost_after_s=5.0)
     for _ in range(12):
-        agent.order(contract.Ping())
+        agent.order(messages.Ping())
         time.sleep(0.5)
     assert agent.process.poll() is None
-    agent.wait_for(contract.Pong)
-    agent.order(contract.Bye())
+    agent.wait_for(messages.Pong)
+    agent.order(messages.Bye())
     agent.read_to_end()
-    assert len(agent.all(contract.Pong)) == 12
+    assert len(agent.all(messages.Pong)) == 12
 
 
 def test_hosts_try_each_other_and_know_a_stranger(start_agent: Callable[[], AgentProcess]) -> None:
@@ -452,12 +452,12 @@ def test_hosts_try_each_other_and_know_a_stranger(start_agent: Callable[[], Agen
     unused = socket.socket()
     unused.bind(("127.0.0.1", 0))
     targets = (
-        contract.Target("right", facts.ports[0], "other", (*own, "no-such-name.invalid")),
-        contract.Target("stranger", facts.ports[0], "somebody", ("127.0.0.1",)),
-        contract.Target("deaf", unused.getsockname()[1], "x", ("127.0.0.1",)),
+        messages.Target("right", facts.ports[0], "other", (*own, "no-such-name.invalid")),
+        messages.Target("stranger", facts.ports[0], "somebody", ("127.0.0.1",)),
+        messages.Target("deaf", unused.getsockname()[1], "x", ("127.0.0.1",)),
     )
-    one.order(contract.Try(targets))
-    results = {(found.host, found.address): found.refusal for found in one.wait_for(contract.Tried).results}
+    one.order(messages.Try(targets))
+    results = {(found.host, found.address): found.refusal for found in one.wait_for(messages.Tried).results}
     unused.close()
     assert results.pop(("right", "no-such-name.invalid"))
     assert results == {
@@ -472,10 +472,10 @@ def test_code_that_arrives_broken_is_refused(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     agent = start_agent()
-    files = (contract.CodeFile("a.py", "0" * 64, 3),)
-    agent.order(contract.Code("f" * 64, files))
-    wanted = agent.wait_for(contract.CodeWanted)
+    files = (messages.CodeFile("a.py", "0" * 64, 3),)
+    agent.order(messages.Code("f" * 64, files))
+    wanted = agent.wait_for(messages.CodeWanted)
     assert wanted.digests == ("0" * 64,)
-    agent.send(encode(contract.CodePart("0" * 64, last=True), b"abc"))
+    agent.send(encode(messages.CodePart("0" * 64, last=True), b"abc"))
     assert "did not arrive as it was sent" in (agent.hello().trouble or "")
     assert not list((tmp_path / "cache/orch/files").iterdir())

@@ -13,10 +13,10 @@ import pytest
 
 from tests.live import wait_for_file
 from tests.worker.controller_double import AgentProcess
-from worker import contract
 from worker.directory import Directory
-from worker.host import relay
-from worker.host.output import TaskOutput
+from worker.host.tasks import log_forwarder
+from worker.host.tasks.log_files import TaskOutput
+from worker.protocol import messages
 
 MEGABYTE = 1024 * 1024
 WRITE = "head -c {size} /dev/zero | tr '\\0' x; printf end"
@@ -26,9 +26,9 @@ def acknowledge_to_end(agent: AgentProcess) -> None:
     """Acknowledge what has come and what comes, until the last byte of `WRITE` is there."""
     done = 0
     while not agent.output("worker-0").endswith(b"end"):
-        come = sum(len(data) for frame, data in agent.frames if isinstance(frame, contract.Output))
+        come = sum(len(data) for frame, data in agent.frames if isinstance(frame, messages.Output))
         if come > done:
-            agent.order(contract.Ack(come - done))
+            agent.order(messages.Ack(come - done))
             done = come
         assert agent.read()
 
@@ -36,18 +36,18 @@ def acknowledge_to_end(agent: AgentProcess) -> None:
 def test_the_bytes_come_in_order_to_a_controller_that_does_not_see_the_files(agent: AgentProcess) -> None:
     agent.hello(shared_dir=None)
     agent.start("for i in 1 2 3; do echo out $i; echo err $i >&2; sleep 0.03; done; printf partial")
-    agent.wait_for(contract.TaskSwept)
+    agent.wait_for(messages.TaskSwept)
     assert agent.output("worker-0") == b"out 1\nout 2\nout 3\npartial"
     assert agent.output("worker-0", "stderr") == b"err 1\nerr 2\nerr 3\n"
     kinds = [type(frame) for frame, _ in agent.frames]
-    assert max(i for i, kind in enumerate(kinds) if kind is contract.Output) < kinds.index(contract.TaskExited)
+    assert max(i for i, kind in enumerate(kinds) if kind is messages.Output) < kinds.index(messages.TaskExited)
 
 
 def test_a_controller_that_does_not_acknowledge_holds_up_no_task(agent: AgentProcess) -> None:
     agent.hello(shared_dir=None)
     agent.start(WRITE.format(size=8 * MEGABYTE))
-    agent.wait_for(contract.TaskSwept)
-    assert len(agent.output("worker-0")) == relay.CREDIT
+    agent.wait_for(messages.TaskSwept)
+    assert len(agent.output("worker-0")) == log_forwarder.CREDIT
     acknowledge_to_end(agent)
     assert agent.output("worker-0") == b"x" * 8 * MEGABYTE + b"end"
 
@@ -67,12 +67,12 @@ def test_a_task_that_writes_64_megabytes(agent: AgentProcess) -> None:
     found, tail = 0, b""
     while tail[-3:] != b"end":
         for frame, data in agent.read():
-            if isinstance(frame, contract.Output):
+            if isinstance(frame, messages.Output):
                 assert frame.offset == found
                 assert not data.strip(b"x") or data.strip(b"x") in (b"e", b"en", b"end", b"nd", b"d")
                 found += len(data)
                 tail = (tail + data)[-3:]
-                agent.order(contract.Ack(len(data)))
+                agent.order(messages.Ack(len(data)))
         agent.frames.clear()
     assert found == 64 * MEGABYTE + 3
 
@@ -82,29 +82,29 @@ def test_one_loud_task_does_not_silence_the_others_for_good(agent: AgentProcess)
     agent.start(WRITE.format(size=8 * MEGABYTE), "echo quiet")
     acknowledge_to_end(agent)
     if agent.output("worker-1") != b"quiet\n":
-        agent.order(contract.Ack(MEGABYTE))
-        agent.wait_for(contract.Output, lambda frame: frame.task == "worker-1")
+        agent.order(messages.Ack(MEGABYTE))
+        agent.wait_for(messages.Output, lambda frame: frame.task == "worker-1")
     assert agent.output("worker-1") == b"quiet\n"
 
 
 def test_a_bye_still_brings_the_rest_and_then_gone(agent: AgentProcess) -> None:
     agent.hello(shared_dir=None)
     agent.start(WRITE.format(size=3 * MEGABYTE))
-    agent.wait_for(contract.TaskSwept)
-    agent.order(contract.Bye())
+    agent.wait_for(messages.TaskSwept)
+    agent.order(messages.Bye())
     acknowledge_to_end(agent)
     agent.read_to_end()
     assert agent.wait() == 0
     assert agent.output("worker-0") == b"x" * 3 * MEGABYTE + b"end"
-    assert [frame for frame, _ in agent.frames if isinstance(frame, contract.Gone)] == [agent.frames[-1][0]]
+    assert [frame for frame, _ in agent.frames if isinstance(frame, messages.Gone)] == [agent.frames[-1][0]]
 
 
 def test_a_controller_that_dies_after_its_bye_leaves_no_agent(agent: AgentProcess) -> None:
     """Output is still owed, and nobody will ever acknowledge it."""
     agent.hello(shared_dir=None)
     agent.start(WRITE.format(size=3 * MEGABYTE))
-    agent.wait_for(contract.TaskSwept)
-    agent.order(contract.Bye())
+    agent.wait_for(messages.TaskSwept)
+    agent.order(messages.Bye())
     agent.stdin.close()
     agent.stdout.close()
     assert agent.wait() == 1
@@ -116,12 +116,12 @@ def test_what_it_kept_on_its_own_disk_goes_with_it(start_agent: Callable[[], Age
         agent = start_agent()
         agent.hello(shared_dir=None)
         agent.start("exec sleep 1000")
-        agent.wait_for(contract.TaskStarted)
+        agent.wait_for(messages.TaskStarted)
         assert len(set(Path(tempfile.gettempdir()).glob("orch-agent-*")) - before) == 1
         if dies:
             agent.stdin.close()
         else:
-            agent.order(contract.Bye())
+            agent.order(messages.Bye())
         agent.wait()
         assert set(Path(tempfile.gettempdir()).glob("orch-agent-*")) == before
 
@@ -136,11 +136,11 @@ def test_where_the_kernel_does_not_tell_it_looks(start_agent: Callable[[], Agent
         for fd in instances:
             os.close(fd)
     agent.start("echo early; while ! [ -e go ]; do sleep 0.01; done; echo late")
-    agent.wait_for(contract.Grew, lambda frame: frame.size == 6)
-    assert not agent.all(contract.TaskExited)
+    agent.wait_for(messages.Grew, lambda frame: frame.size == 6)
+    assert not agent.all(messages.TaskExited)
     (tmp_path / "go").touch()
-    agent.wait_for(contract.TaskSwept)
-    assert [frame.size for frame in agent.all(contract.Grew)][-1] == 11
+    agent.wait_for(messages.TaskSwept)
+    assert [frame.size for frame in agent.all(messages.Grew)][-1] == 11
 
 
 def take_all_inotify_instances() -> list[int]:
@@ -159,11 +159,11 @@ def take_all_inotify_instances() -> list[int]:
 def test_a_log_directory_that_vanishes_is_no_end(agent: AgentProcess, tmp_path: Path) -> None:
     agent.hello()
     agent.start("echo one; while ! [ -e go ]; do sleep 0.01; done; echo two; exit 3")
-    agent.wait_for(contract.Grew)
+    agent.wait_for(messages.Grew)
     shutil.rmtree(tmp_path / "attempt-1")
     (tmp_path / "go").touch()
-    assert agent.wait_for(contract.TaskExited).code == 3
-    agent.wait_for(contract.TaskSwept)
+    assert agent.wait_for(messages.TaskExited).code == 3
+    agent.wait_for(messages.TaskSwept)
 
 
 def test_a_task_that_never_stops_writing_does_not_keep_the_others_waiting(agent: AgentProcess) -> None:
@@ -171,19 +171,19 @@ def test_a_task_that_never_stops_writing_does_not_keep_the_others_waiting(agent:
     agent.start("yes", "sleep 0.2; echo here I am")
     done = 0
     while agent.output("worker-1") != b"here I am\n":
-        come = sum(len(data) for frame, data in agent.frames if isinstance(frame, contract.Output))
+        come = sum(len(data) for frame, data in agent.frames if isinstance(frame, messages.Output))
         if come > done:
-            agent.order(contract.Ack(come - done))
+            agent.order(messages.Ack(come - done))
             done = come
         assert agent.read()
-    agent.order(contract.StopTasks(("worker-0",), 0.0))
+    agent.order(messages.StopTasks(("worker-0",), 0.0))
 
 
 def test_stacks_are_handed_on_as_well(agent: AgentProcess) -> None:
     agent.hello(shared_dir=None)
     agent.start('echo where >> "$ORCH_LOG_DIR/stacks.txt"')
-    agent.wait_for(contract.TaskSwept)
-    assert agent.output("worker-0", contract.STACKS) == b"where\n"
+    agent.wait_for(messages.TaskSwept)
+    assert agent.output("worker-0", messages.STACKS) == b"where\n"
 
 
 def test_a_log_that_is_gone_was_not_cut_short(tmp_path: Path) -> None:

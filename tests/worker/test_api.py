@@ -15,9 +15,10 @@ import pytest
 
 import worker
 from tests.worker.agent_double import ROOT, Outcome, clean_environment, run_plainly, run_task
-from worker.contract import CollectiveSettings, DeviceSettings, Program, TaskId, TaskSettings, to_json
-from worker.settings import VARIABLE
-from worker.task import data_service, reports
+from worker.protocol.messages import CollectiveSettings, DeviceSettings, Program, TaskId, TaskSettings, to_json
+from worker.settings.task_settings import VARIABLE
+from worker.task import reports
+from worker.task.strategy import data_service_server
 from worker.task_environment import tf_config_text
 
 VARIABLES = (
@@ -53,7 +54,7 @@ def test_a_data_server_that_orch_has_not_started_says_so(monkeypatch: pytest.Mon
     for name, text in told.items():
         monkeypatch.setenv(name, text)
     with pytest.raises(ValueError, match="is no server of a tf"):
-        data_service.serve("a:1")
+        data_service_server.serve("a:1")
 
 
 def test_by_hand_it_is_a_lone_chief() -> None:

@@ -11,22 +11,22 @@ from typing import Any, NoReturn
 import pytest
 
 from tests.live import room_for
-from worker import contract
 from worker.directory import Directory
-from worker.host import environment, processes
-from worker.host.births import Birth, Starter
 from worker.host.loop import Loop
-from worker.host.output import TaskOutput
-from worker.host.template.choice import Templates
-from worker.host.template.client import Fork, Running, Start, Template
+from worker.host.tasks import import_environment, processes
+from worker.host.tasks.launcher import Birth, Starter
+from worker.host.tasks.log_files import TaskOutput
+from worker.host.template.template_choice import Templates
+from worker.host.template.template_client import Fork, Running, Start, Template
+from worker.protocol import messages
 
 NOBODY = (0, 0)
 
 
 def birth_of(name: str, directory: Path) -> Birth:
-    program = contract.Program("serve")
-    order = contract.TaskOrder(name, 1, program, str(directory), name)
-    told = contract.BootstrapOrder(name, program, None, str(directory))
+    program = messages.Program("serve")
+    order = messages.TaskOrder(name, 1, program, str(directory), name)
+    told = messages.BootstrapOrder(name, program, None, str(directory))
     return Birth(order, TaskOutput(name, 1, Directory(str(directory)), ""), told, {"TZ": "UTC", "ORCH_TASK": name})
 
 
@@ -47,8 +47,8 @@ def test_tasks_on_their_way_are_told_apart_by_what_they_are_and_not_by_what_they
 
 def test_what_decides_on_a_template_is_looked_for_once_for_each_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    frozen = environment.frozen
-    monkeypatch.setattr(environment, "frozen", lambda *words: asked.append(words) or frozen(*words))
+    frozen = import_environment.frozen
+    monkeypatch.setattr(import_environment, "frozen", lambda *words: asked.append(words) or frozen(*words))
     monkeypatch.setattr(processes, "spawn", refuse)
     loop = Loop()
     failed: list[Birth] = []

@@ -19,8 +19,8 @@ import pytest
 
 from tests.worker.agent_double import ROOT, START, Outcome, clean_environment, run_plainly, run_task, start_task
 from tests.worker.template_double import RefusedError, TemplateProcess, template
-from worker import contract
-from worker.contract import Program
+from worker.protocol import messages
+from worker.protocol.messages import Program
 
 SHIM = str(ROOT / "worker" / "task" / "path")
 
@@ -217,7 +217,7 @@ def test_the_users_first_descriptor_has_the_usual_number(tmp_path: Path) -> None
 def test_worker_is_ours_where_the_user_has_none(tmp_path: Path, run: Callable[..., Outcome]) -> None:
     write(
         tmp_path / "s.py",
-        "import worker\nprint(worker.__file__)\nfrom worker import context\nprint(context().task)\nimport worker.contract",
+        "import worker\nprint(worker.__file__)\nfrom worker import context\nprint(context().task)\nimport worker.protocol.messages",
     )
     for kind, target in (("script", "s.py"), ("module", "s")):
         out = run(Program(kind, target), tmp_path, task="ps-3").check().out  # type: ignore[arg-type]
@@ -270,7 +270,7 @@ def test_an_installed_orch_changes_nothing(tmp_path: Path) -> None:
 def test_a_shipped_copy_runs_with_nothing_else(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "worker", tmp_path / "shipped copy" / "worker", ignore=shutil.ignore_patterns("__pycache__"))
     write(tmp_path / "s.py", "import worker\nprint(worker.__file__)")
-    start = tmp_path / "shipped copy" / "worker" / "task" / "start.py"
+    start = tmp_path / "shipped copy" / "worker" / "task" / "start_task.py"
     outcome = run_task(Program("script", "s.py"), tmp_path, start=start, options=WITHOUT_SITE)
     assert outcome.check().out == f"{start.parents[1] / '__init__.py'}\n"
 
@@ -290,7 +290,7 @@ def test_nothing_heavy_is_imported(tmp_path: Path) -> None:
         "threading",
         "subprocess",
         "contextlib",
-        "_orch_worker.contract",
+        "_orch_worker.protocol.messages",
     }
     assert not modules & heavy
     assert "worker" not in modules
@@ -300,7 +300,7 @@ def test_nothing_heavy_is_imported(tmp_path: Path) -> None:
 
 
 def test_the_order_is_read_as_the_contract_writes_it(tmp_path: Path, run: Callable[..., Outcome]) -> None:
-    known = {spec.name for spec in fields(contract.BootstrapOrder)}
+    known = {spec.name for spec in fields(messages.BootstrapOrder)}
     assert known == {"task", "program", "tf_config", "log_dir", "settings"}
     write(tmp_path / "s.py", "import os, sys\nprint(ascii(sys.argv), len(os.environ['TF_CONFIG']))")
     long = "x" * 300_000
@@ -412,7 +412,7 @@ def test_a_crash_shows_the_stack(tmp_path: Path, run: Callable[..., Outcome]) ->
 
 def test_a_log_directory_that_is_gone_stops_nobody(tmp_path: Path) -> None:
     write(tmp_path / "s.py", "print('ran')\n1 / 0")
-    order = contract.to_json(contract.BootstrapOrder("worker-0", Program("script", "s.py"), None, str(tmp_path / "gone")))
+    order = messages.to_json(messages.BootstrapOrder("worker-0", Program("script", "s.py"), None, str(tmp_path / "gone")))
     with tempfile.TemporaryFile() as file:
         file.write(json.dumps(order).encode())
         file.flush()

@@ -16,7 +16,7 @@ import pytest
 
 from tests.worker.agent_double import Outcome, run_plainly, run_task
 from tests.worker.template_double import TemplateProcess, template
-from worker.contract import Failure, Program
+from worker.protocol.messages import Failure, Program
 from worker.task import failure
 
 FAILURES: dict[str, tuple[Any, str | None, str | None]] = {

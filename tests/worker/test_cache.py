@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from worker.contract import Code, CodeFile
-from worker.host import arrive, code, scratch
+from worker.host import remote_entry, scratch_directory
+from worker.host.program import code_store
+from worker.protocol.messages import Code, CodeFile
 
 OLD_S = 1.0
 """The time of a directory that nobody has used for long."""
@@ -59,16 +60,16 @@ def is_held(directory: Path) -> bool:
 
 
 def test_an_agent_that_comes_while_an_old_worker_is_removed_has_its_own(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = {"host/start.py": "text"}
+    files = {"host/start_agent.py": "text"}
     old = cache / "worker-old"
     (old / "host").mkdir(parents=True, mode=0o700)
-    (old / "host/start.py").write_text("text")
+    (old / "host/start_agent.py").write_text("text")
     (old / ".lock").touch()
     os.utime(old, (OLD_S, OLD_S))
     came: list[str] = []
-    while_it_is_removed(monkeypatch, lambda: came.append(arrive._settle("worker-old", files)[0]))
-    arrive._settle("worker-new", files)
-    assert (Path(came[0]) / "host/start.py").read_text() == "text"
+    while_it_is_removed(monkeypatch, lambda: came.append(remote_entry._settle("worker-old", files)[0]))
+    remote_entry._settle("worker-new", files)
+    assert (Path(came[0]) / "host/start_agent.py").read_text() == "text"
     assert is_held(Path(came[0]))
     assert is_held(cache / "worker-new")
 
@@ -76,9 +77,9 @@ def test_an_agent_that_comes_while_an_old_worker_is_removed_has_its_own(cache: P
 def test_an_agent_that_comes_while_an_old_working_directory_is_removed_has_its_own(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = b"print()\n"
     file = CodeFile("script.py", hashlib.sha256(text).hexdigest(), len(text), False)
-    stores = [code.CodeStore(), code.CodeStore()]
+    stores = [code_store.CodeStore(), code_store.CodeStore()]
 
-    def settle(store: code.CodeStore, digest: str) -> Path:
+    def settle(store: code_store.CodeStore, digest: str) -> Path:
         for wanted in store.expect(Code(digest, (file,))):
             store.take(wanted, text, last=True)
         return Path(store.settle())
@@ -87,7 +88,7 @@ def test_an_agent_that_comes_while_an_old_working_directory_is_removed_has_its_o
     stores[0].close()
     os.utime(first, (OLD_S, OLD_S))
     came: list[Path] = []
-    again = code.CodeStore()
+    again = code_store.CodeStore()
     while_it_is_removed(monkeypatch, lambda: came.append(settle(again, "a" * 64)))
     settle(stores[1], "b" * 64)
     assert (came[0] / "script.py").read_bytes() == text
@@ -98,7 +99,7 @@ def test_an_agent_that_comes_while_an_old_working_directory_is_removed_has_its_o
 def test_what_a_dead_agent_with_our_pid_has_left_of_a_content_is_none_of_it(cache: Path) -> None:
     text = b"print()\n"
     file = CodeFile("script.py", hashlib.sha256(text).hexdigest(), len(text), False)
-    stores = [code.CodeStore(), code.CodeStore()]
+    stores = [code_store.CodeStore(), code_store.CodeStore()]
     for store in stores:
         (wanted,) = store.expect(Code("a" * 64, (file,)))
         store.take(wanted, text[:3], last=False)
@@ -108,16 +109,16 @@ def test_what_a_dead_agent_with_our_pid_has_left_of_a_content_is_none_of_it(cach
 
 
 def test_what_somebody_holds_is_not_removed(tmp_path: Path) -> None:
-    fd = arrive.lock(str(tmp_path), fcntl.LOCK_SH)
+    fd = remote_entry.lock(str(tmp_path), fcntl.LOCK_SH)
     with pytest.raises(OSError, match="unavailable"):
-        arrive.remove_unheld(str(tmp_path))
+        remote_entry.remove_unheld(str(tmp_path))
     assert tmp_path.exists()
     os.close(fd)
 
 
 def test_agents_that_begin_together_do_not_take_each_other_for_dead(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    flock, others = fcntl.flock, [scratch.make]
+    flock, others = fcntl.flock, [scratch_directory.make]
     made: list[str] = []
 
     def meanwhile(*arguments: Any) -> None:
@@ -126,7 +127,7 @@ def test_agents_that_begin_together_do_not_take_each_other_for_dead(monkeypatch:
         flock(*arguments)
 
     monkeypatch.setattr(fcntl, "flock", meanwhile)
-    made.append(scratch.make())
+    made.append(scratch_directory.make())
     monkeypatch.setattr(fcntl, "flock", flock)
     assert [is_held(Path(path)) for path in made] == [True, True]
     assert {str(path) for path in tmp_path.iterdir()} == set(made)
@@ -134,9 +135,9 @@ def test_agents_that_begin_together_do_not_take_each_other_for_dead(monkeypatch:
 
 def test_a_dead_agents_directory_is_taken_away_and_a_living_ones_is_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    living = scratch.make()
+    living = scratch_directory.make()
     dead = tmp_path / "orch-agent-dead"
     (dead / "attempt-1").mkdir(parents=True)
     (dead / ".lock").touch()
-    third = scratch.make()
+    third = scratch_directory.make()
     assert {str(path) for path in tmp_path.iterdir()} == {living, third}

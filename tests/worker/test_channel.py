@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker import channel, contract
-from worker.channel import ChannelError, Decoder, encode
+from worker.protocol import channel
+from worker.protocol import messages as contract
+from worker.protocol.channel import ChannelError, Decoder, encode
 
 HELLO = contract.Hello("run-1", 2, (4000, 4001), (contract.Program("script", "a.py", ("x",)),), "/w", owner_grace_s=0.5)
 

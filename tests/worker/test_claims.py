@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from worker.contract import GpuHolder, TakeGpus
-from worker.host.claims import Claims
+from worker.host.gpu.gpu_locks import Claims
+from worker.protocol.messages import GpuHolder, TakeGpus
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from worker import cores
+from worker import cpu_cores
 
 
 @pytest.mark.parametrize(
@@ -18,5 +18,5 @@ def test_parts_of_the_cores_do_not_share_a_core_s_hardware_threads(
 ) -> None:
     """Four cores with two threads each, numbered as Linux does: first one thread of each, then the other."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
-    monkeypatch.setattr(cores, "_core_of", lambda number: (0, number % 4))
-    assert cores.cores_of(part, parts) == expected
+    monkeypatch.setattr(cpu_cores, "_core_of", lambda number: (0, number % 4))
+    assert cpu_cores.cores_of(part, parts) == expected

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.worker.agent_double import Outcome, run_task
-from worker.contract import DeviceSettings, Program
+from worker.protocol.messages import DeviceSettings, Program
 
 TENSORFLOW = '''
 """As much of TensorFlow as orch calls, with TensorFlow's own refusals (tensorflow/python/eager/context.py)."""

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import tfrecords
-from worker.elements import Damaged, count, kind_by_name
+from worker.data_files.element_counts import Damaged, count, kind_by_name
 
 
 def counted(path: Path, kind: str) -> int | None:

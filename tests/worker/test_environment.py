@@ -9,8 +9,8 @@ import pytest
 
 from tests.worker.agent_double import run_task
 from worker import task_environment
-from worker.contract import Program, StartTasks, TaskOrder
-from worker.host import environment
+from worker.host.tasks import import_environment
+from worker.protocol.messages import Program, StartTasks, TaskOrder
 from worker.task_environment import tf_config_of
 
 SCRIPT = Program("script", "s.py")
@@ -73,7 +73,9 @@ def test_a_task_of_ten_thousand_has_its_tf_config(tmp_path: Path) -> None:
 
 def test_what_imports_look_at_tells_templates_apart() -> None:
     base = {"PATH": "/bin", "TF_CPP_MIN_LOG_LEVEL": "0", "TF_CONFIG": "{}"}
-    assert environment.frozen(base) == environment.frozen({**base, "PATH": "/usr/bin", "TF_CONFIG": "{ }", "RANK": "1"})
-    assert environment.frozen(base) == environment.frozen({**base, "CUDA_VISIBLE_DEVICES": "GPU-1", "TF_DETERMINISTIC_OPS": "1"})
-    assert environment.frozen(base) != environment.frozen({**base, "TF_CPP_MIN_LOG_LEVEL": "1"})
-    assert environment.frozen(base) != environment.frozen({**base, "OMP_NUM_THREADS": "2"})
+    assert import_environment.frozen(base) == import_environment.frozen({**base, "PATH": "/usr/bin", "TF_CONFIG": "{ }", "RANK": "1"})
+    assert import_environment.frozen(base) == import_environment.frozen(
+        {**base, "CUDA_VISIBLE_DEVICES": "GPU-1", "TF_DETERMINISTIC_OPS": "1"}
+    )
+    assert import_environment.frozen(base) != import_environment.frozen({**base, "TF_CPP_MIN_LOG_LEVEL": "1"})
+    assert import_environment.frozen(base) != import_environment.frozen({**base, "OMP_NUM_THREADS": "2"})

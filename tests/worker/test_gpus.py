@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from worker.contract import Gpu, HostReady, from_json, to_json
-from worker.host import driver, gpus
-from worker.host.driver import Driver
+from worker.host.gpu import gpu_driver, gpu_list
+from worker.host.gpu.gpu_driver import Driver
 from worker.host.loop import Loop
+from worker.protocol.messages import Gpu, HostReady, from_json, to_json
 
 QUERY = "--query-gpu=driver_version,index,uuid,memory.total,mig.mode.current,name --format=csv,noheader,nounits"
 TWO = """\
@@ -42,11 +42,11 @@ def find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Drive
         if answer is not None:
             program.write_text(f'#!/bin/sh\ncase "$*" in\n{shlex.quote(QUERY)})\n{answer}\n;;\n-L)\n{listed}\n;;\n*) exit 98;;\nesac\n')
             program.chmod(0o755)
-        monkeypatch.setattr(driver, "_FILES", (str(tmp_path),))
+        monkeypatch.setattr(gpu_driver, "_FILES", (str(tmp_path),))
         env = {"PATH": f"{tmp_path}:/usr/bin:/bin"} | ({} if variable is None else {"CUDA_VISIBLE_DEVICES": variable})
         loop, told = Loop(), list[Driver]()
 
-        asked = driver.ask(loop, env, told.append)
+        asked = gpu_driver.ask(loop, env, told.append)
         assert not isinstance(asked, Driver)
         loop.run(lambda: bool(told))
         asked.end()
@@ -100,7 +100,7 @@ def test_a_driver_that_tells_of_no_gpus_says_why(
 ) -> None:
     """A host with a broken driver, as after an update without a restart, is not one without GPUs. One without nvidia-smi is."""
     if "1 s" in problem:
-        monkeypatch.setattr(driver, "ANSWER_S", 1.0)
+        monkeypatch.setattr(gpu_driver, "ANSWER_S", 1.0)
     told = find(answer)
     assert (told.gpus, told.problem[: len(problem) or None]) == ((), problem)
 
@@ -128,21 +128,21 @@ PARTS = (Gpu(0, "MIG-1", "", 0, "MIG-1"), Gpu(0, "MIG-2", "", 0, "MIG-2"))
     ],
 )
 def test_the_callers_variable_says_which_are_left_as_it_does_to_cuda(found: tuple[Gpu, ...], variable: str | None, left: list[int]) -> None:
-    assert [gpu.index for gpu in gpus.visible(found, variable)] == left
+    assert [gpu.index for gpu in gpu_list.visible(found, variable)] == left
 
 
 def test_what_is_left_goes_by_the_callers_names() -> None:
-    assert [gpu.id for gpu in gpus.visible(FOUR, "3,GPU-0")] == ["3", "GPU-0"]
-    assert [gpu.id for gpu in gpus.visible(FOUR, None)] == [gpu.uuid for gpu in FOUR]
-    assert [gpu.uuid for gpu in gpus.visible(PARTS, "MIG-2")] == ["MIG-2"]
-    assert [gpu.uuid for gpu in gpus.visible(PARTS, "0")] == ["MIG-1"]
+    assert [gpu.id for gpu in gpu_list.visible(FOUR, "3,GPU-0")] == ["3", "GPU-0"]
+    assert [gpu.id for gpu in gpu_list.visible(FOUR, None)] == [gpu.uuid for gpu in FOUR]
+    assert [gpu.uuid for gpu in gpu_list.visible(PARTS, "MIG-2")] == ["MIG-2"]
+    assert [gpu.uuid for gpu in gpu_list.visible(PARTS, "0")] == ["MIG-1"]
 
 
 @pytest.mark.parametrize(("is_there", "variable"), [(False, "0"), (True, ""), (True, "-1")])
 def test_where_there_are_none_nobody_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_there: bool, variable: str) -> None:
-    monkeypatch.setattr(driver, "_FILES", (str(tmp_path if is_there else tmp_path / "nvidiactl"),))
-    monkeypatch.setitem(sys.modules, "worker.host.question", None)
-    assert driver.ask(Loop(), {"CUDA_VISIBLE_DEVICES": variable}, lambda _: None) == Driver()
+    monkeypatch.setattr(gpu_driver, "_FILES", (str(tmp_path if is_there else tmp_path / "nvidiactl"),))
+    monkeypatch.setitem(sys.modules, "worker.host.async_subprocess", None)
+    assert gpu_driver.ask(Loop(), {"CUDA_VISIBLE_DEVICES": variable}, lambda _: None) == Driver()
 
 
 def test_facts_carry_them() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.host.import_path import ImportPath, import_path
+from worker.host.program.import_path import ImportPath, import_path
 
 
 @pytest.fixture(autouse=True)

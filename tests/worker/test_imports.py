@@ -1,4 +1,4 @@
-"""Waiting for a module to be imported (worker/task/imports.py)."""
+"""Waiting for a module to be imported (worker/task/import_hooks.py)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.task import imports
+from worker.task import import_hooks
 
 
 def test_several_may_wait_for_one_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,7 +17,7 @@ def test_several_may_wait_for_one_module(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.delitem(sys.modules, "waited_for", raising=False)
     seen: list[tuple[str, int]] = []
     for who in ("first", "second", "third"):
-        imports.after("waited_for", lambda module, who=who: seen.append((who, module.VALUE)))
+        import_hooks.after("waited_for", lambda module, who=who: seen.append((who, module.VALUE)))
     import waited_for  # type: ignore[import-not-found]
 
     assert seen == [("first", 1), ("second", 1), ("third", 1)]

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Orch
-from worker.host import keras_use
-from worker.host.keras_source import Source
+from worker.host.program import keras_use
+from worker.host.program.keras_source import Source
 
 
 def first_use(source: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.host import look
+from worker.host import host_facts
 
 
 @pytest.mark.parametrize(
@@ -24,17 +24,17 @@ def test_the_version_of_tensorflow_that_a_task_would_import(tmp_path: Path, name
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    assert look.find_tensorflow([{"PYTHONPATH": f"/no/such/directory:{tmp_path}"}], "/") == expected
-    assert look.find_tensorflow([{"PYTHONPATH": tmp_path.name}], str(tmp_path.parent)) == expected
+    assert host_facts.find_tensorflow([{"PYTHONPATH": f"/no/such/directory:{tmp_path}"}], "/") == expected
+    assert host_facts.find_tensorflow([{"PYTHONPATH": tmp_path.name}], str(tmp_path.parent)) == expected
 
 
 def test_there_is_no_tensorflow_only_if_nothing_else_can_lead_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [])
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     (tmp_path / "tensorflow").mkdir()  # what is left of one that was removed
-    assert look.find_tensorflow([{"PYTHONPATH": str(tmp_path)}], "/") == ""
+    assert host_facts.find_tensorflow([{"PYTHONPATH": str(tmp_path)}], "/") == ""
     (tmp_path / "sitecustomize.py").touch()
-    assert look.find_tensorflow([{"PYTHONPATH": str(tmp_path)}], "/") is None
+    assert host_facts.find_tensorflow([{"PYTHONPATH": str(tmp_path)}], "/") is None
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as file:
         file.writestr("tensorflow/__init__.py", "")
-    assert look.find_tensorflow([{"PYTHONPATH": str(tmp_path / "all.zip")}], "/") == look.UNKNOWN_VERSION
+    assert host_facts.find_tensorflow([{"PYTHONPATH": str(tmp_path / "all.zip")}], "/") == host_facts.UNKNOWN_VERSION

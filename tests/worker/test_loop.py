@@ -12,10 +12,10 @@ import pytest
 
 from tests.live import PATIENCE_S
 from tests.worker.agent_double import ROOT
-from worker import contract
-from worker.channel import encode
 from worker.host.link import Link
 from worker.host.loop import Loop
+from worker.protocol import messages
+from worker.protocol.channel import encode
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])
@@ -52,7 +52,7 @@ def test_an_order_that_cannot_be_obeyed_is_no_broken_channel(is_sane: bool, capf
         raise OSError(24, "Too many open files")
 
     Link(loop, pipe[0], frames, obey, lambda: lost.append("lost"))
-    os.write(pipe[1], encode(contract.Ping()) if is_sane else b"what a shell says")
+    os.write(pipe[1], encode(messages.Ping()) if is_sane else b"what a shell says")
     if is_sane:
         with pytest.raises(OSError, match="Too many open files"):
             loop.run(lambda: bool(lost))

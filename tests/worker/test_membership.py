@@ -11,8 +11,8 @@ import pytest
 
 from tests.worker.agent_double import held_ports, run_task
 from worker import task_files
-from worker.contract import Program
-from worker.host.evidence import read_ending, read_other_tf_config
+from worker.host.tasks.exit_info import read_ending, read_other_tf_config
+from worker.protocol.messages import Program
 
 SCRIPT = Program("script", "s.py")
 LISTEN = """

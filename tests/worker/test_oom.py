@@ -13,8 +13,8 @@ import pytest
 
 from tests.conftest import Orch
 from tests.live import LiveRun, write_script
-from worker.host import oom
-from worker.host.oom import OomCounter
+from worker.host.tasks import oom_kills
+from worker.host.tasks.oom_kills import OomCounter
 
 V1 = "12:pids:/job\n4:memory,hugetlb:{path}\n0::/job\n"
 V2 = "0::{path}\n"
@@ -71,7 +71,7 @@ def test_what_was_counted_before_or_long_ago_explains_nothing(tmp_path: Path, mo
     tree.count(6)
     counter.look()
     now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now + oom.WINDOW_S + 1)
+    monkeypatch.setattr(time, "monotonic", lambda: now + oom_kills.WINDOW_S + 1)
     assert counter.claim() == ""
 
 
@@ -91,9 +91,9 @@ def test_a_counter_that_cannot_be_read_for_once_is_where_it_was(tmp_path: Path) 
 def test_a_counter_that_cannot_be_read_at_first_explains_nothing_until_it_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = Tree(tmp_path, 2)
     tree.count(5)
-    group = oom.find_group(str(tree.proc))
+    group = oom_kills.find_group(str(tree.proc))
     (tree.group / "memory.events").unlink()
-    monkeypatch.setattr(oom, "find_group", lambda proc: group)
+    monkeypatch.setattr(oom_kills, "find_group", lambda proc: group)
     counter = OomCounter(str(tree.proc))
     tree.count(5)
     assert counter.claim() == ""
@@ -122,7 +122,7 @@ def test_a_group_without_a_limit_has_none_shown(tmp_path: Path, version: int, te
 )
 def test_a_container_finds_its_own_group(tmp_path: Path, version: int, path: str, mount_root: str, inside: str) -> None:
     tree = Tree(tmp_path, version, path, mount_root, inside)
-    found = oom.find_group(str(tree.proc))
+    found = oom_kills.find_group(str(tree.proc))
     assert found is not None
     assert Path(found.directory).resolve() == tree.group
 
@@ -137,7 +137,7 @@ def test_where_nothing_is_counted_nothing_is_claimed(tmp_path: Path) -> None:
 @pytest.fixture
 def small_group() -> Iterator[Path]:
     """A memory cgroup of 250 MiB, in this machine's real hierarchy."""
-    found = oom.find_group()
+    found = oom_kills.find_group()
     point = next((Path(line.split()[4]) for line in Path("/proc/self/mountinfo").read_text().splitlines() if _has_memory(line)), None)
     if found is None or point is None:
         pytest.skip("NOT TESTED: this machine has no memory cgroup whose kills are counted")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from worker.contract import Program, TemplateOrder
-from worker.host import programs
+from worker.host.program import program_checks
+from worker.protocol.messages import Program, TemplateOrder
 
 TENSORFLOW = TemplateOrder(("tensorflow",), 2)
 
@@ -36,7 +36,7 @@ def test_a_program_is_followed_to_tensorflow(tmp_path: Path, files: dict[str, st
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert programs.needs_template(TENSORFLOW, [Program("script", "s.py")], str(tmp_path)) is expected
+    assert program_checks.needs_template(TENSORFLOW, [Program("script", "s.py")], str(tmp_path)) is expected
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_program_is_followed_to_tensorflow(tmp_path: Path, files: dict[str, st
 )
 def test_a_program_that_makes_a_cluster_of_its_own_is_noted(tmp_path: Path, text: str, word: str) -> None:
     (tmp_path / "s.py").write_text(text)
-    found = programs.find_notes([Program("script", "s.py"), Program("command", "sh"), Program("module", "no_such")], str(tmp_path))
+    found = program_checks.find_notes([Program("script", "s.py"), Program("command", "sh"), Program("module", "no_such")], str(tmp_path))
     said = f"s.py seems to make a cluster of its own in one process ({word}): then start it with --strategy none"
     assert found == ([said] if word else [])
 
@@ -62,7 +62,7 @@ def test_a_module_is_followed_through_its_package(tmp_path: Path) -> None:
     (package / "__init__.py").touch()
     (package / "train.py").write_text("from . import model")
     (package / "model.py").write_text("import tensorflow")
-    assert programs.needs_template(TENSORFLOW, [Program("module", "package.train")], str(tmp_path))
+    assert program_checks.needs_template(TENSORFLOW, [Program("module", "package.train")], str(tmp_path))
 
 
 def test_a_module_is_followed_where_the_tasks_will_find_it(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_module_is_followed_where_the_tasks_will_find_it(tmp_path: Path) -> No
     (tmp_path / "src/package/__main__.py").write_text("import model")
     (tmp_path / "src/model.py").write_text("import tensorflow")
     template = TemplateOrder(("tensorflow",), 2, {"PYTHONPATH": "src"})
-    assert programs.needs_template(template, [Program("module", "package")], str(tmp_path))
+    assert program_checks.needs_template(template, [Program("module", "package")], str(tmp_path))
 
 
 def test_a_command_is_looked_for_on_the_path_that_its_task_will_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +81,7 @@ def test_a_command_is_looked_for_on_the_path_that_its_task_will_have(tmp_path: P
     tool.chmod(0o755)
 
     def find(*envs: dict[str, str]) -> list[str]:
-        return programs.find_problems([Program("command", "some-tool")], str(tmp_path), envs)
+        return program_checks.find_problems([Program("command", "some-tool")], str(tmp_path), envs)
 
     for path in (str(tool.parent), f"/usr/bin:{tool.parent}", "bin"):
         assert find({"PATH": path}) == []
@@ -95,17 +95,17 @@ def test_a_command_is_looked_for_on_the_path_that_its_task_will_have(tmp_path: P
     assert find({}) == []
     assert find({"PATH": "/bin"}) == [f"{missing}, as the spec sets it ('/bin')"], "here it would be found, and not by the task"
     monkeypatch.delenv("PATH")
-    assert programs.find_problems([Program("command", "sh")], str(tmp_path)) == [], "as os.defpath"
+    assert program_checks.find_problems([Program("command", "sh")], str(tmp_path)) == [], "as os.defpath"
 
 
 def test_a_module_is_missing_only_if_no_task_could_find_it(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src/tool.py").touch()
     module = [Program("module", "tool")]
-    assert programs.find_problems(module, str(tmp_path), [{"PYTHONPATH": "src"}]) == []
-    assert programs.find_problems(module, str(tmp_path), [{}, {"PYTHONPATH": "src"}]) == []
-    assert "no module named 'tool'" in programs.find_problems(module, str(tmp_path), [{}])[0]
-    assert programs.find_problems(module, str(tmp_path), [{"PYTHONHOME": "/opt/python"}]) == []
+    assert program_checks.find_problems(module, str(tmp_path), [{"PYTHONPATH": "src"}]) == []
+    assert program_checks.find_problems(module, str(tmp_path), [{}, {"PYTHONPATH": "src"}]) == []
+    assert "no module named 'tool'" in program_checks.find_problems(module, str(tmp_path), [{}])[0]
+    assert program_checks.find_problems(module, str(tmp_path), [{"PYTHONHOME": "/opt/python"}]) == []
 
 
 def test_an_import_hook_that_fails_is_left_to_the_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,14 +114,14 @@ def test_an_import_hook_that_fails_is_left_to_the_task(tmp_path: Path, monkeypat
             raise RuntimeError("not now")
 
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Hook()])
-    assert programs.find_problems([Program("module", "tool")], str(tmp_path)) == []
+    assert program_checks.find_problems([Program("module", "tool")], str(tmp_path)) == []
 
 
 def test_who_asks_for_a_preload_gets_it(tmp_path: Path) -> None:
-    assert programs.needs_template(TemplateOrder(("json",), 1, always=True), [Program("script", "missing.py")], str(tmp_path))
-    assert programs.needs_template(TENSORFLOW, [Program("serve")], str(tmp_path))
-    assert programs.needs_template(TENSORFLOW, [Program("command", "ls"), Program("data_service")], str(tmp_path))
-    assert not programs.needs_template(TENSORFLOW, [Program("command", "tensorflow")], str(tmp_path))
+    assert program_checks.needs_template(TemplateOrder(("json",), 1, always=True), [Program("script", "missing.py")], str(tmp_path))
+    assert program_checks.needs_template(TENSORFLOW, [Program("serve")], str(tmp_path))
+    assert program_checks.needs_template(TENSORFLOW, [Program("command", "ls"), Program("data_service")], str(tmp_path))
+    assert not program_checks.needs_template(TENSORFLOW, [Program("command", "tensorflow")], str(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["s.py", "model.py"])
@@ -133,7 +133,7 @@ def test_a_pipe_is_not_read(tmp_path: Path, name: str) -> None:
     writer = threading.Thread(target=(tmp_path / name).write_text, args=("import tensorflow",))
     writer.start()
     try:
-        assert not programs.needs_template(TENSORFLOW, [Program("script", "s.py")], str(tmp_path))
+        assert not program_checks.needs_template(TENSORFLOW, [Program("script", "s.py")], str(tmp_path))
     finally:
         reader = os.open(tmp_path / name, os.O_RDONLY | os.O_NONBLOCK)  # lets it go
         writer.join()
@@ -142,7 +142,7 @@ def test_a_pipe_is_not_read(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["s.py", "model.py"])
 def test_a_file_without_end_is_not_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(programs, "MAX_CHECKED", 100)
+    monkeypatch.setattr(program_checks, "MAX_CHECKED", 100)
     (tmp_path / "s.py").write_text("import model")
     (tmp_path / name).write_text(f"import tensorflow{' ' * 100}")
-    assert not programs.needs_template(TENSORFLOW, [Program("script", "s.py")], str(tmp_path))
+    assert not program_checks.needs_template(TENSORFLOW, [Program("script", "s.py")], str(tmp_path))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from worker.directory import Directory
-from worker.host.output import TaskOutput
+from worker.host.tasks.log_files import TaskOutput
 from worker.task_files import INPUT, REPORTS
 
 

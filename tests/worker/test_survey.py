@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from tests.live import frozen, wait_for_file, wait_until
-from worker.host import driver as driver_of_host
-from worker.host import survey
+from worker.host import machine_survey
+from worker.host.gpu import gpu_driver as driver_of_host
 
 LISTS = """#!/bin/sh
 echo 'Warning: persistence mode is off'
@@ -32,7 +32,7 @@ def nvidia(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         (tmp_path / "nvidia-smi").chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
         monkeypatch.setattr(driver_of_host, "_FILES", (str(tmp_path) if driver else str(tmp_path / "none"),))
-        found: dict[str, Any] = survey.look(str(tmp_path), None)["nvidia"]
+        found: dict[str, Any] = machine_survey.look(str(tmp_path), None)["nvidia"]
         return found
 
     return find
@@ -79,10 +79,10 @@ def test_what_a_container_has_read_from_files_is_free_again_when_it_is_wanted(
     for name, text in zip(names, (f"{64 * mb}\n", f"{60 * mb}\n"), strict=True):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(survey, "CGROUPS", str(tmp_path))
-    assert survey._memory() == {"memory_bytes": 64 * mb, "memory_free_bytes": 4 * mb}
+    monkeypatch.setattr(machine_survey, "CGROUPS", str(tmp_path))
+    assert machine_survey._memory() == {"memory_bytes": 64 * mb, "memory_free_bytes": 4 * mb}
     stat = f"inactive_file {mb}\ntotal_inactive_file {50 * mb}\n" if version == 1 else f"anon {mb}\ninactive_file {50 * mb}\n"
     (tmp_path / names[1]).with_name("memory.stat").write_text(stat)
-    assert survey._memory() == {"memory_bytes": 64 * mb, "memory_free_bytes": 54 * mb}
+    assert machine_survey._memory() == {"memory_bytes": 64 * mb, "memory_free_bytes": 54 * mb}
     (tmp_path / names[1]).with_name("memory.stat").write_text(f"inactive_file {90 * mb}\ntotal_inactive_file {90 * mb}\n")
-    assert survey._memory()["memory_free_bytes"] == 64 * mb, "the two were not counted at the same moment"
+    assert machine_survey._memory()["memory_free_bytes"] == 64 * mb, "the two were not counted at the same moment"

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from tests.live import frozen, wait_for_file, wait_until
-from worker import contract
 from worker.directory import Directory
-from worker.host import processes, stacks, sweep, tasks
 from worker.host.loop import Loop
-from worker.host.relay import Relay
-from worker.host.tasks import TaskTable
+from worker.host.tasks import leftovers, processes, task_stacks, task_table
+from worker.host.tasks.log_forwarder import Relay
+from worker.host.tasks.task_table import TaskTable
+from worker.protocol import messages
 
 COUNT = 12
 
@@ -67,21 +67,21 @@ def empty(told: Any, tmp_path: Path, looks: list[int], loop: Loop) -> Iterator[T
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-def start(table: TaskTable, program: contract.Program, count: int, directory: Path) -> None:
+def start(table: TaskTable, program: messages.Program, count: int, directory: Path) -> None:
     names = [f"worker-{index}" for index in range(count)]
-    table.start(contract.StartTasks(tuple(contract.TaskOrder(name, 1, program, str(directory), name) for name in names)))
+    table.start(messages.StartTasks(tuple(messages.TaskOrder(name, 1, program, str(directory), name) for name in names)))
 
 
 @pytest.fixture
 def table(empty: TaskTable, tmp_path: Path) -> TaskTable:
-    start(empty, contract.Program("command", "true"), COUNT, tmp_path)
+    start(empty, messages.Program("command", "true"), COUNT, tmp_path)
     return empty
 
 
 def wait_for_ends(told: Frames) -> None:
     """Without taking them in."""
     for frame in told:
-        if isinstance(frame, contract.TaskStarted):
+        if isinstance(frame, messages.TaskStarted):
             os.waitid(os.P_PID, frame.pid, os.WEXITED | os.WNOWAIT)
 
 
@@ -100,7 +100,7 @@ def run_to_the_end(table: TaskTable, loop: Loop) -> None:
 def test_all_that_have_ended_are_swept_with_one_look_at_our_children(table: TaskTable, told: Frames, looks: list[int]) -> None:
     wait_for_ends(told)
     table.reap()
-    assert len([frame for frame in told if isinstance(frame, contract.TaskSwept)]) == COUNT
+    assert len([frame for frame in told if isinstance(frame, messages.TaskSwept)]) == COUNT
     assert looks == [1]
     assert not table
 
@@ -122,7 +122,7 @@ def test_whether_a_task_runs_is_known_without_a_look_at_all(table: TaskTable, to
 def test_an_interpreter_that_hangs_when_its_program_is_over_is_ended_and_its_exit_code_kept(
     empty: TaskTable, told: Frames, loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, code: int
 ) -> None:
-    monkeypatch.setattr(tasks, "TEARDOWN_S", 1.0)
+    monkeypatch.setattr(task_table, "TEARDOWN_S", 1.0)
     (tmp_path / "script.py").write_text(f"""
 import sys, threading, time
 
@@ -134,11 +134,11 @@ sticky = Sticky()
 threading.Thread(target=lambda: (time.sleep(1.8), print("thread done", flush=True))).start()
 {ending}
 """)
-    start(empty, contract.Program("script", str(tmp_path / "script.py")), 1, tmp_path)
+    start(empty, messages.Program("script", str(tmp_path / "script.py")), 1, tmp_path)
     run_to_the_end(empty, loop)
-    (exited,) = (frame for frame in told if isinstance(frame, contract.TaskExited))
+    (exited,) = (frame for frame in told if isinstance(frame, messages.TaskExited))
     assert (exited.code, exited.stopped, exited.killed) == (code, False, False)
-    (note,) = (frame for frame in told if isinstance(frame, contract.RunNoted))
+    (note,) = (frame for frame in told if isinstance(frame, messages.RunNoted))
     assert note.text == f"worker-0: its program ended ({code}), but its interpreter hangs in its teardown for 1 s; killed"
     # What the program had left to do, it did.
     assert (tmp_path / "worker-0" / "stdout.log").read_text() == "thread done\n"
@@ -163,14 +163,14 @@ while True:
 def test_a_task_that_was_asked_for_its_stacks_is_not_ended_before_they_are_there(
     empty: TaskTable, told: Frames, loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience_s: float, words: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(stacks, "PATIENCE_S", patience_s)
+    monkeypatch.setattr(task_stacks, "PATIENCE_S", patience_s)
     shown = tmp_path / "worker-0" / "stacks.txt"
-    start(empty, contract.Program("command", sys.executable, ("-c", SLOW_TO_ANSWER, str(shown), *words)), 1, tmp_path)
+    start(empty, messages.Program("command", sys.executable, ("-c", SLOW_TO_ANSWER, str(shown), *words)), 1, tmp_path)
     wait_until(shown.exists, "a task that can answer")
     empty.show_stacks(("worker-0",))
     empty.stop(100.0)
     run_to_the_end(empty, loop)
-    (exited,) = (frame for frame in told if isinstance(frame, contract.TaskExited))
+    (exited,) = (frame for frame in told if isinstance(frame, messages.TaskExited))
     assert (exited.code, exited.stopped) == (143, True)
     asked, *answered = shown.read_text().splitlines()
     assert asked.startswith("orch: asked at ")
@@ -180,7 +180,7 @@ def test_a_task_that_was_asked_for_its_stacks_is_not_ended_before_they_are_there
 @pytest.fixture
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OUTLIVED_S", "GRACE_S", "GIVE_UP_S"):
-        monkeypatch.setattr(sweep, name, 1.0)
+        monkeypatch.setattr(leftovers, name, 1.0)
 
 
 HELD = r"pid {pid}, waiting in the kernel in state D(, in \w+)?, where no signal reaches it"
@@ -189,16 +189,16 @@ HELD = r"pid {pid}, waiting in the kernel in state D(, in \w+)?, where no signal
 @pytest.mark.root
 @pytest.mark.usefixtures("short_patience")
 def test_a_task_that_sigkill_does_not_end_is_given_up_and_said_once(empty: TaskTable, told: Frames, loop: Loop, tmp_path: Path) -> None:
-    start(empty, contract.Program("command", "sleep", ("1000",)), 2, tmp_path)
+    start(empty, messages.Program("command", "sleep", ("1000",)), 2, tmp_path)
     stuck = told[0].pid
     with frozen(stuck):
         empty.stop(0.0)
         empty.stop(0.0)  # as by a second Ctrl-C
         run_to_the_end(empty, loop)
         assert not empty.is_running("worker-0", 1)
-        assert not [frame for frame in told if isinstance(frame, contract.RunNoted)], "its sweep says it, once"
-        assert [frame.task for frame in told if isinstance(frame, contract.TaskExited)] == ["worker-1"]
-        swept = {frame.task: frame.left for frame in told if isinstance(frame, contract.TaskSwept)}
+        assert not [frame for frame in told if isinstance(frame, messages.RunNoted)], "its sweep says it, once"
+        assert [frame.task for frame in told if isinstance(frame, messages.TaskExited)] == ["worker-1"]
+        swept = {frame.task: frame.left for frame in told if isinstance(frame, messages.TaskSwept)}
         assert swept["worker-1"] == ""
         assert re.fullmatch(HELD.format(pid=stuck), swept["worker-0"])
     os.waitpid(stuck, 0)
@@ -210,10 +210,10 @@ def test_what_a_task_has_left_that_sigkill_does_not_end_is_told_with_its_sweep(
     empty: TaskTable, told: Frames, loop: Loop, tmp_path: Path
 ) -> None:
     program = "sleep 1000 & echo $! >aside; mv aside child; until test -e go; do sleep 0.01; done"
-    start(empty, contract.Program("command", "sh", ("-c", program)), 1, tmp_path)
+    start(empty, messages.Program("command", "sh", ("-c", program)), 1, tmp_path)
     child = int(wait_for_file(tmp_path / "child"))
     with frozen(child):
         (tmp_path / "go").touch()
         run_to_the_end(empty, loop)
-        (swept,) = (frame for frame in told if isinstance(frame, contract.TaskSwept))
+        (swept,) = (frame for frame in told if isinstance(frame, messages.TaskSwept))
         assert re.fullmatch(HELD.format(pid=child), swept.left)

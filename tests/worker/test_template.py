@@ -22,8 +22,8 @@ import pytest
 from tests.live import is_alive, wait_for_file, wait_until, wait_until_gone
 from tests.worker import template_double
 from tests.worker.controller_double import AgentProcess
-from worker import contract
-from worker.contract import Program, TemplateOrder
+from worker.protocol import messages
+from worker.protocol.messages import Program, TemplateOrder
 from worker.task_environment import default_environment
 
 SCRIPT = Program("script", "s.py")
@@ -41,7 +41,7 @@ class Host:
 
     def order(self, *names: str, program: Program = SCRIPT, attempt: int = 1, env: dict[str, str] | None = None) -> None:
         orders = (
-            contract.TaskOrder(
+            messages.TaskOrder(
                 task=name,
                 attempt=attempt,
                 program=program,
@@ -52,7 +52,7 @@ class Host:
             for name in names
         )
         defaults = default_environment(len(os.sched_getaffinity(0)), 2)
-        self.agent.order(contract.StartTasks(tuple(orders), env={"ORCH_RUN_ID": "run"}, env_defaults=defaults))
+        self.agent.order(messages.StartTasks(tuple(orders), env={"ORCH_RUN_ID": "run"}, env_defaults=defaults))
 
     def log(self, name: str = "worker-0", stream: str = "stdout", attempt: int = 1) -> str:
         return (self.directory / str(attempt) / name / f"{stream}.log").read_text()
@@ -60,8 +60,8 @@ class Host:
     def wait(self, *names: str, attempt: int = 1) -> list[int]:
         """The exit codes of these tasks, of which nothing is left by then."""
         for name in names:
-            self.agent.wait_for(contract.TaskSwept, lambda frame, name=name: (frame.task, frame.attempt) == (name, attempt))
-        exited = {(frame.task, frame.attempt): frame.code for frame in self.agent.all(contract.TaskExited)}
+            self.agent.wait_for(messages.TaskSwept, lambda frame, name=name: (frame.task, frame.attempt) == (name, attempt))
+        exited = {(frame.task, frame.attempt): frame.code for frame in self.agent.all(messages.TaskExited)}
         return [exited[name, attempt] for name in names]
 
     def run(self, *names: str, **settings: Any) -> list[str]:
@@ -71,7 +71,7 @@ class Host:
         return [self.log(name, attempt=settings.get("attempt", 1)) for name in names]
 
     def notes(self) -> list[str]:
-        return [frame.text for frame in self.agent.all(contract.RunNoted)]
+        return [frame.text for frame in self.agent.all(messages.RunNoted)]
 
     def templates(self) -> list[psutil.Process]:
         """Those that live, the oldest first."""
@@ -79,7 +79,7 @@ class Host:
         return sorted((child for child in children if is_template(child)), key=lambda child: child.pid)
 
     def wait_for_template(self) -> psutil.Process:
-        self.agent.wait_for(contract.TemplateReady)
+        self.agent.wait_for(messages.TemplateReady)
         (template,) = self.templates()
         return template
 
@@ -169,7 +169,7 @@ def test_a_fork_finds_what_an_exec_finds(tmp_path: Path, start_host: Callable[[s
         found.append(json.loads(pipes))
         assert host.log(stream="stderr") == ""
         assert host.notes() == []
-        assert len(host.agent.all(contract.TemplateReady)) == bool(preload)
+        assert len(host.agent.all(messages.TemplateReady)) == bool(preload)
     executed, forked = found
     for name, value in executed.items():
         assert forked[name] == value, name
@@ -232,7 +232,7 @@ def test_a_fork_may_replace_itself(tmp_path: Path, start_host: Callable[[], Host
     assert host.wait("worker-0") == [7]
     assert host.log() == "before\nafter again worker-0 False\n"
     wait_for_file(host.directory / "ready")
-    (task,) = (psutil.Process(frame.pid) for frame in host.agent.all(contract.TaskStarted) if frame.task == "worker-1")
+    (task,) = (psutil.Process(frame.pid) for frame in host.agent.all(messages.TaskStarted) if frame.task == "worker-1")
     host.agent.process.kill()
     wait_until_gone([task])
 
@@ -333,7 +333,7 @@ def test_what_a_fork_leaves_behind_is_known_by_its_task(tmp_path: Path, start_ho
     assert host.wait("worker-0") == [0]
     with suppress(psutil.NoSuchProcess):
         assert not is_alive(psutil.Process(int(host.log())))
-    (other,) = (frame.pid for frame in host.agent.all(contract.TaskStarted) if frame.task == "worker-1")
+    (other,) = (frame.pid for frame in host.agent.all(messages.TaskStarted) if frame.task == "worker-1")
     assert is_alive(psutil.Process(other))
     assert psutil.Process(other).environ()["ORCH_TASK"] == "worker-1"
     assert "worker" not in host.templates()[0].environ()["ORCH_TASK"]
@@ -466,12 +466,12 @@ def test_a_task_that_cannot_start_is_told_as_after_an_exec(tmp_path: Path, start
     host = start_host()
     host.greet(["decimal"])
     gone = str(host.directory / "gone")
-    order = contract.TaskOrder(
+    order = messages.TaskOrder(
         "worker-0", 1, Program("script", str(host.directory / "s.py")), gone, "1/worker-0", env={"ORCH_TASK": "worker-0"}
     )
     defaults = default_environment(len(os.sched_getaffinity(0)), 2)
-    host.agent.order(contract.StartTasks((order,), env={"ORCH_RUN_ID": "run"}, env_defaults=defaults))
-    assert host.agent.wait_for(contract.TaskNotStarted).reason == f"the working directory {gone}: No such file or directory"
+    host.agent.order(messages.StartTasks((order,), env={"ORCH_RUN_ID": "run"}, env_defaults=defaults))
+    assert host.agent.wait_for(messages.TaskNotStarted).reason == f"the working directory {gone}: No such file or directory"
     assert host.run("worker-1") == [""]
 
 
@@ -482,7 +482,7 @@ def test_one_task_with_an_environment_of_its_own(tmp_path: Path, start_host: Cal
     assert host.run("worker-0", env={"TZ": "UTC", "UNSEEN": "1"}) == ["False UTC 1\n"]
     assert host.run("worker-1", env={"UNSEEN": "1"}) == ["True None 1\n"]
     assert host.notes() == ["worker-0 gets a fresh interpreter: TZ differs from what decimal has been imported under"]
-    assert len(host.agent.all(contract.TemplateReady)) == 1
+    assert len(host.agent.all(messages.TemplateReady)) == 1
 
 
 def test_several_tasks_with_an_environment_of_their_own_share_a_template(tmp_path: Path, start_host: Callable[[], Host]) -> None:
@@ -515,7 +515,7 @@ def test_a_program_that_names_none_of_it_does_not_wait(tmp_path: Path, start_hos
     host = start_host()
     host.greet(["tensorflow"], always=False)
     assert host.run("worker-0") == [f"{host.agent.process.pid}\n"]
-    assert (host.templates(), host.notes(), host.agent.all(contract.TaskWaiting)) == ([], [], [])
+    assert (host.templates(), host.notes(), host.agent.all(messages.TaskWaiting)) == ([], [], [])
 
 
 STUCK = "import os, time\nopen('importing', 'w').close()\nwhile True: time.sleep(1000)"
@@ -538,9 +538,9 @@ def test_a_task_that_waits_for_an_import_is_withdrawn(tmp_path: Path, start_host
     host.greet(["stuck"])
     host.order("worker-0", "worker-1")
     wait_for_file(host.directory / "importing")
-    assert host.agent.wait_for(contract.TaskWaiting).reason == "importing stuck"
-    host.agent.order(contract.StopTasks(("worker-0",), 1000))
-    assert host.agent.wait_for(contract.TaskNotStarted).reason == "stopped before it was started"
+    assert host.agent.wait_for(messages.TaskWaiting).reason == "importing stuck"
+    host.agent.order(messages.StopTasks(("worker-0",), 1000))
+    assert host.agent.wait_for(messages.TaskNotStarted).reason == "stopped before it was started"
     (template,) = host.templates()
     template.kill()
     assert host.wait("worker-1") == [0]
@@ -567,10 +567,10 @@ def begin(host: Host, names: Sequence[str]) -> psutil.Process:
     host.greet(["decimal"])
     host.order(*names)
     for name in names:
-        host.agent.wait_for(contract.TaskStarted, lambda frame, name=name: frame.task == name)
+        host.agent.wait_for(messages.TaskStarted, lambda frame, name=name: frame.task == name)
         wait_until(lambda name=name: "begun" in host.log(name), "task at work")
     template = host.wait_for_template()
-    assert {psutil.Process(frame.pid).ppid() for frame in host.agent.all(contract.TaskStarted)} == {template.pid}
+    assert {psutil.Process(frame.pid).ppid() for frame in host.agent.all(messages.TaskStarted)} == {template.pid}
     return template
 
 
@@ -645,7 +645,7 @@ def test_nothing_is_left_when_the_owner_dies(tmp_path: Path, start_host: Callabl
     write(tmp_path, WAITING)
     host = start_host()
     template = begin(host, ["worker-0", "worker-1"])
-    tasks = [psutil.Process(frame.pid) for frame in host.agent.all(contract.TaskStarted)]
+    tasks = [psutil.Process(frame.pid) for frame in host.agent.all(messages.TaskStarted)]
     if whose == "agent":
         host.agent.process.kill()
     else:

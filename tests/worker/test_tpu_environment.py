@@ -12,8 +12,8 @@ import pytest
 
 from tests.worker.agent_double import run_task
 from worker import tpu_host
-from worker.contract import Program
-from worker.tpu_settings import TpuSettings
+from worker.protocol.messages import Program
+from worker.settings.tpu_settings import TpuSettings
 
 SAYS = "import os\nprint(os.environ.get('TPU_SKIP_MDS_QUERY'), os.environ.get('TPU_LOAD_LIBRARY'))"
 

@@ -25,7 +25,7 @@ from tests.live import LiveRun, wait_for_file, wait_until, wait_until_gone, writ
 from tests.worker.agent_double import ROOT
 from tests.worker.controller_double import AgentProcess
 from tests.worker.test_template import LOOK
-from worker import contract
+from worker.protocol import messages
 
 USED = "tasks are forked from the warm template of "
 NOT_USED = "the warm template is not used: "
@@ -209,13 +209,13 @@ def test_where_the_code_is_sent_it_is_not_used_and_a_run_that_could_have_is_told
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     start_warm("decimal")
     agent = start_agent()
-    agent.order(contract.Code("f" * 64, ()))
-    assert agent.wait_for(contract.CodeWanted) == contract.CodeWanted(())
-    template = contract.TemplateOrder(("decimal",), 1, always=wanted)
-    agent.hello(programs=(contract.Program("command", "sh"),), template=template)
+    agent.order(messages.Code("f" * 64, ()))
+    assert agent.wait_for(messages.CodeWanted) == messages.CodeWanted(())
+    template = messages.TemplateOrder(("decimal",), 1, always=wanted)
+    agent.hello(programs=(messages.Program("command", "sh"),), template=template)
     agent.start("exit 0")
-    agent.wait_for(contract.TaskSwept)
-    notes = [frame.text for frame in agent.all(contract.RunNoted)]
+    agent.wait_for(messages.TaskSwept)
+    notes = [frame.text for frame in agent.all(messages.RunNoted)]
     assert notes == ([f"{NOT_USED}the working directory is sent to this host (backend.code: ship)"] if wanted else [])
 
 

@@ -14,24 +14,29 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from .. import clock, contract
-from ..cores import count_cores
+from .. import clock
+from ..cpu_cores import count_cores
 from ..directory import Directory
-from . import driver, look, ports, processes, programs
-from .claims import Claims
+from ..protocol import messages
+from . import host_facts
+from .gpu import gpu_driver
+from .gpu.gpu_locks import Claims
 from .link import Link
 from .loop import Loop
-from .probe import Prober
-from .relay import Relay
-from .tasks import TaskTable
+from .network import held_ports
+from .network.listen_probe import Prober
+from .program import program_checks
+from .tasks import processes
+from .tasks.log_forwarder import Relay
+from .tasks.task_table import TaskTable
 from .warm import place
 from .warm.arrival import Arrival
 
 # Some modules are imported where they are used: a host that is reached over no network has no use for them, and would wait.
 if TYPE_CHECKING:
-    from .code import CodeStore
-    from .doorbell import Doorbell
-    from .question import Question
+    from .async_subprocess import Question
+    from .network.doorbell import Doorbell
+    from .program.code_store import CodeStore
 
 LOOK_S = 1.0
 DISK_FULL_BYTES = 64 * 1024
@@ -51,7 +56,7 @@ class Agent:
         self._tasks.is_closed = self._prober.is_closed
         self._held: list[socket.socket] = []
         self._door: Doorbell | None = None
-        self._hello: contract.Hello | None = None
+        self._hello: messages.Hello | None = None
         self._asked: Question | None = None
         self._examining: Question | None = None
         self._root: Directory | None = None
@@ -81,7 +86,7 @@ class Agent:
             return True
         if self._relay.is_idle and not self._said_gone:
             self._said_gone = True
-            self._link.send(contract.Gone())
+            self._link.send(messages.Gone())
         return self._said_gone and self._link.is_empty
 
     def _on_signals(self, numbers: bytes) -> None:
@@ -94,48 +99,48 @@ class Agent:
         self._tasks.reap()
 
     def _obey(self, order: Any, data: bytes) -> None:
-        if isinstance(order, contract.Hello):
+        if isinstance(order, messages.Hello):
             self._greet(order)
-        elif isinstance(order, contract.StartTasks):
+        elif isinstance(order, messages.StartTasks):
             self._close_door()
             self._tasks.start(order)
-        elif isinstance(order, contract.TakeGpus):
+        elif isinstance(order, messages.TakeGpus):
             self._take_gpus(order)
-        elif isinstance(order, contract.StopTasks):
+        elif isinstance(order, messages.StopTasks):
             self._prober.look()
             self._tasks.stop(order.grace_s, order.tasks)
-        elif isinstance(order, contract.ShowStacks):
+        elif isinstance(order, messages.ShowStacks):
             self._tasks.show_stacks(order.tasks)
-        elif isinstance(order, contract.SignalTasks):
+        elif isinstance(order, messages.SignalTasks):
             self._tasks.send_signal(order.tasks, order.signal)
-        elif isinstance(order, contract.Ack):
+        elif isinstance(order, messages.Ack):
             self._relay.acknowledge(order.size)
-        elif isinstance(order, contract.Try):
-            from .trials import Trials
+        elif isinstance(order, messages.Try):
+            from .network.connect_trials import Trials
 
-            Trials(self._loop, order.targets, lambda results: self._link.send(contract.Tried(results)))
-        elif isinstance(order, contract.Code):
+            Trials(self._loop, order.targets, lambda results: self._link.send(messages.Tried(results)))
+        elif isinstance(order, messages.Code):
             self._expect_code(order)
-        elif isinstance(order, contract.CodePart):
+        elif isinstance(order, messages.CodePart):
             self._take_code(order, data)
-        elif isinstance(order, contract.Examine):
+        elif isinstance(order, messages.Examine):
             self._examine(order)
-        elif isinstance(order, contract.Ping):
-            self._link.send(contract.Pong())
-        elif isinstance(order, contract.Bye):
+        elif isinstance(order, messages.Ping):
+            self._link.send(messages.Pong())
+        elif isinstance(order, messages.Bye):
             self._leave(grace_s=0.0)
 
-    def _expect_code(self, code: contract.Code) -> None:
-        from .code import CodeError, CodeStore
+    def _expect_code(self, code: messages.Code) -> None:
+        from .program.code_store import CodeError, CodeStore
 
         self._code = CodeStore()
         try:
-            self._link.send(contract.CodeWanted(self._code.expect(code)))
+            self._link.send(messages.CodeWanted(self._code.expect(code)))
         except CodeError as error:
-            self._link.send(contract.CodeWanted((), str(error)))
+            self._link.send(messages.CodeWanted((), str(error)))
 
-    def _take_code(self, part: contract.CodePart, data: bytes) -> None:
-        from .code import CodeError
+    def _take_code(self, part: messages.CodePart, data: bytes) -> None:
+        from .program.code_store import CodeError
 
         try:
             if self._code is not None and not self._code_trouble:
@@ -143,41 +148,41 @@ class Agent:
         except CodeError as error:
             self._code_trouble = str(error)
 
-    def _examine(self, order: contract.Examine) -> None:
-        from . import examination  # only orch doctor asks for it
+    def _examine(self, order: messages.Examine) -> None:
+        from . import examination_programs  # only orch doctor asks for it
 
-        self._examining = examination.begin(self._loop, order, self._link.send)
+        self._examining = examination_programs.begin(self._loop, order, self._link.send)
 
-    def _take_gpus(self, order: contract.TakeGpus) -> None:
-        self._link.send(contract.GpusTaken(self._claims.take(self._tasks.run_id, order)))
+    def _take_gpus(self, order: messages.TakeGpus) -> None:
+        self._link.send(messages.GpusTaken(self._claims.take(self._tasks.run_id, order)))
         if self._claims.trouble:
             self._say(self._claims.trouble)
 
-    def _greet(self, hello: contract.Hello) -> None:
+    def _greet(self, hello: messages.Hello) -> None:
         hello, trouble = self._settle(hello)
         # First, and while the loop goes on: a driver takes its time, and may never answer.
-        asked = driver.ask(self._loop, os.environ, lambda found: self._tell(facts, found, warms_up=warms_up))
-        is_wanted = hello.template is not None and programs.needs_template(hello.template, hello.programs, hello.cwd)
+        asked = gpu_driver.ask(self._loop, os.environ, lambda found: self._tell(facts, found, warms_up=warms_up))
+        is_wanted = hello.template is not None and program_checks.needs_template(hello.template, hello.programs, hello.cwd)
         # Only a task of a cluster needs a port.
-        notes = programs.find_notes(hello.programs, hello.cwd) if hello.ports else []
-        problems = programs.find_problems(hello.programs, hello.cwd, hello.search_envs)
+        notes = program_checks.find_notes(hello.programs, hello.cwd) if hello.ports else []
+        problems = program_checks.find_problems(hello.programs, hello.cwd, hello.search_envs)
         if hello.compare is not None and not problems:
-            from .likeness import compare  # most agents have nothing to compare
+            from .program.workdir_check import compare  # most agents have nothing to compare
 
             problems, differences = compare(hello.compare, hello.cwd)
             notes += differences
         sets_keras = False
         if is_wanted and not problems:
-            problems, likely, sets_keras = programs.look_at_keras(hello.programs, hello.cwd, hello.search_envs, hello.no_fit_under)
+            problems, likely, sets_keras = program_checks.look_at_keras(hello.programs, hello.cwd, hello.search_envs, hello.no_fit_under)
             notes += likely
-        tensorflow = look.find_tensorflow(hello.search_envs, hello.cwd) if hello.word or hello.lost_after_s is not None else None
+        tensorflow = host_facts.find_tensorflow(hello.search_envs, hello.cwd) if hello.word or hello.lost_after_s is not None else None
         if tensorflow == "" and is_wanted:
             problems.append(f"there is no TensorFlow for {sys.executable}: pip install it there, or choose another Python with python:")
         warms_up = is_wanted and not (trouble or problems or sets_keras)
-        facts = contract.HostReady(
+        facts = messages.HostReady(
             pid=os.getpid(),
             python=sys.executable,
-            python_version=look.python_version(),
+            python_version=host_facts.python_version(),
             cores=count_cores(),
             ports=tuple(sock.getsockname()[1] for sock in self._held),
             problems=tuple(problems),
@@ -192,12 +197,12 @@ class Agent:
         )
         if (silence_s := hello.lost_after_s) is not None:
             self._loop.after(silence_s, lambda: self._await_owner(silence_s))  # what was sent meanwhile is yet to be read
-        if isinstance(asked, driver.Driver):
+        if isinstance(asked, gpu_driver.Driver):
             self._tell(facts, asked, warms_up=warms_up)
         else:
             self._asked = asked
 
-    def _tell(self, facts: contract.HostReady, found: driver.Driver, *, warms_up: bool) -> None:
+    def _tell(self, facts: messages.HostReady, found: gpu_driver.Driver, *, warms_up: bool) -> None:
         """The facts come before any other frame of this host."""
         if self._asked is not None:
             self._tasks.leave(self._asked.left)  # a driver that hangs lets no SIGKILL through
@@ -213,25 +218,25 @@ class Agent:
         self._look_around()
 
     def _say(self, note: str) -> None:
-        self._link.send(contract.RunNoted(note, clock.now()))
+        self._link.send(messages.RunNoted(note, clock.now()))
 
-    def _settle(self, hello: contract.Hello) -> tuple[contract.Hello, str]:
+    def _settle(self, hello: messages.Hello) -> tuple[messages.Hello, str]:
         """Take the working directory that was sent, the ports, and a place for the output.
 
         Returns the order with that directory, and why this host cannot be used; empty: it can.
         """
         trouble = self._code_trouble
         if self._code is not None and not trouble:
-            from .code import CodeError
+            from .program.code_store import CodeError
 
             try:
                 hello = dataclasses.replace(hello, cwd=self._code.settle())
             except CodeError as error:
                 trouble = str(error)
         try:
-            self._held = ports.hold(hello.ports, hello.port_range)
+            self._held = held_ports.hold(hello.ports, hello.port_range)
             self._root = Directory(hello.shared_dir or _make_directory())
-        except (ports.PortsExhaustedError, OSError) as error:
+        except (held_ports.PortsExhaustedError, OSError) as error:
             trouble = str(error)
         self._hello = hello
         self._relay.shared = hello.shared_dir is not None
@@ -247,12 +252,12 @@ class Agent:
         elif not self._owner_lost:
             self._loop.after(silence_s - silent_s, lambda: self._await_owner(silence_s))
 
-    def _look_at_network(self, hello: contract.Hello) -> dict[str, Any]:
+    def _look_at_network(self, hello: messages.Hello) -> dict[str, Any]:
         """For a host that others have to reach."""
         if not hello.word:
             return {}
-        from .doorbell import Doorbell
-        from .interfaces import find_addresses, find_arrival
+        from .network.doorbell import Doorbell
+        from .network.interfaces import find_addresses, find_arrival
 
         if self._held:
             self._door = Doorbell(self._loop, self._held[0].getsockname()[1], hello.word)
@@ -270,14 +275,14 @@ class Agent:
 
     def _check_disk(self) -> None:
         directory = self._root.path if self._root is not None else ""
-        free = look.free_bytes(directory) if directory else None
+        free = host_facts.free_bytes(directory) if directory else None
         if free is not None and free < DISK_FULL_BYTES and not self._disk_full:
             self._disk_full = True
             is_here = self._hello is not None and self._hello.shared_dir is not None
             place = "" if is_here else f" on {socket.gethostname()}"
             remedy = "name another directory with --run-dir" if is_here else "set TMPDIR in setup:"
             text = f"no space left for the tasks' output in {directory}{place}; make room, or {remedy}"
-            self._link.send(contract.HostBroken(text, clock.now()))
+            self._link.send(messages.HostBroken(text, clock.now()))
 
     def _lose_owner(self) -> None:
         self._owner_lost = True
@@ -309,9 +314,9 @@ class Agent:
 
 def _make_directory() -> str:
     """A directory of our own, where the run directory is not seen. Raises OSError."""
-    from . import scratch
+    from . import scratch_directory
 
-    return scratch.make()
+    return scratch_directory.make()
 
 
 def main() -> int:

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..channel import ChannelError, Decoder, encode
-from ..contract import ORDERS, ContractError
-from . import processes
+from ..protocol.channel import ChannelError, Decoder, encode
+from ..protocol.messages import ORDERS, ContractError
 from .loop import Loop
+from .tasks import processes
 
 FULL = 4 * 1024 * 1024
 """Bytes on the way at which those who can wait (the tasks' output) should."""

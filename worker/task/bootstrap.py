@@ -1,6 +1,6 @@
 """From a task's order to the user's program, which must not notice that it was not started by hand.
 
-Start-up time counts once per task, so this module reads the order as plain JSON: `worker.contract`, with
+Start-up time counts once per task, so this module reads the order as plain JSON: `worker.protocol.messages`, with
 its many dataclasses, would cost more than everything else here together. The tests hold the two together.
 """
 
@@ -34,7 +34,7 @@ def main(fd: int, loaded: frozenset[str]) -> None:
 
 
 def run(order: dict[str, Any], loaded: frozenset[str]) -> None:
-    """Run an order, a `contract.BootstrapOrder` as JSON data, in this process. Returns when the user's program has come to its end.
+    """Run an order, a `messages.BootstrapOrder` as JSON data, in this process. Returns when the user's program has come to its end.
 
     `loaded`: names of the modules that the interpreter had before our own code came. An exception of the
     user's leaves this function as it would leave the user's script, so it must be the last thing in `__main__`.
@@ -56,9 +56,9 @@ def run(order: dict[str, Any], loaded: frozenset[str]) -> None:
         if section in settings or section in ALWAYS:
             apply(settings.get(section, {}), order["log_dir"])
     if order["tf_config"] is not None:
-        from . import signals
+        from . import sigterm
 
-        signals.keep_sigterm()
+        sigterm.keep_sigterm()
     pid = os.getpid()
     ending = _Ending(order["log_dir"], pid, order["tf_config"])
     atexit.register(ending.say)  # before any of the program's own: what is registered first runs last
@@ -153,9 +153,9 @@ def _move_away(fd: int) -> int:
 
 
 def _apply_devices(settings: dict[str, Any], log_dir: str) -> None:
-    from . import devices
+    from .strategy import device_setup
 
-    def refuse(error: devices.SettingRefused) -> NoReturn:
+    def refuse(error: device_setup.SettingRefused) -> NoReturn:
         failure.record(error, log_dir)
         print(f"orch: {error}", file=sys.stderr)
         for stream in (sys.stdout, sys.stderr):
@@ -163,13 +163,13 @@ def _apply_devices(settings: dict[str, Any], log_dir: str) -> None:
                 stream.flush()
         os._exit(1)  # not an exception: the program's import stands around us, and it might catch one and compute on the wrong devices
 
-    devices.apply_soon(settings, refuse)
+    device_setup.apply_soon(settings, refuse)
 
 
 def _apply_collectives(settings: dict[str, Any], log_dir: str) -> None:
-    from . import collectives
+    from .strategy import collective_timeouts
 
-    collectives.apply_soon(settings)
+    collective_timeouts.apply_soon(settings)
 
 
 def _apply_keras(settings: dict[str, Any], log_dir: str) -> None:
@@ -179,13 +179,13 @@ def _apply_keras(settings: dict[str, Any], log_dir: str) -> None:
 
 
 def _apply_input(settings: dict[str, Any], log_dir: str) -> None:
-    from . import input_policy
+    from .input import input_policy
 
     input_policy.apply_soon(settings)
 
 
 def _apply_tpu(settings: dict[str, Any], log_dir: str) -> None:
-    from . import tpu_environment
+    from .strategy import tpu_environment
 
     tpu_environment.prepare(settings)
 
@@ -208,6 +208,6 @@ ALWAYS = ("keras",)
 
 def _explain(error: BaseException, settings: dict[str, Any]) -> None:
     if "tensorflow" in sys.modules:
-        from . import devices
+        from .strategy import device_setup
 
-        devices.explain(error, settings)
+        device_setup.explain(error, settings)

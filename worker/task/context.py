@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..settings import TaskSettings
+    from ..settings.task_settings import TaskSettings
 
 _TYPES = ("chief", "worker", "ps", "evaluator")
 
@@ -89,8 +89,8 @@ def _by_hand(cluster: Mapping[str, tuple[str, ...]], type_: str, index: int) -> 
     # An evaluator may be missing in its own cluster.
     rank = tasks.index((type_, index)) if (type_, index) in tasks else 0
     here = [i for i, host in enumerate(hosts) if host == hosts[rank]] or [0]
-    from ..settings import TaskSettings
-    from .strategies import of_cluster
+    from ..settings.task_settings import TaskSettings
+    from .strategy.strategy_builder import of_cluster
 
     return Context(
         task=f"{type_}-{index}",
@@ -112,8 +112,8 @@ def _by_hand(cluster: Mapping[str, tuple[str, ...]], type_: str, index: int) -> 
 
 
 def _settings() -> TaskSettings:
-    from ..codec import from_json
-    from ..settings import VARIABLE, TaskSettings
+    from ..protocol.codec import from_json
+    from ..settings.task_settings import VARIABLE, TaskSettings
 
     try:
         return from_json(TaskSettings, json.loads(os.environ.get(VARIABLE) or "{}"))

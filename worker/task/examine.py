@@ -4,7 +4,7 @@
 
 The first line says which Python this is, at once; the second comes when TensorFlow has been imported, or has refused. An import that
 takes longer than `SECONDS` ends with the stack of where it stands on stderr and no second line. A file by itself, in words that an old
-Python understands too, so that it can say that it is one. The facts are those of `orchestrator.insight.facts`.
+Python understands too, so that it can say that it is one. The facts are those of `orchestrator.insight.doctor.facts`.
 """
 
 from __future__ import annotations

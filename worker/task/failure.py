@@ -1,6 +1,6 @@
 """The exception that ends a task: shown as plain Python shows it, and kept in ``error.json``.
 
-`error.json` holds a `contract.Failure`. The text of the traceback is Python's own, taken from the hook that
+`error.json` holds a `messages.Failure`. The text of the traceback is Python's own, taken from the hook that
 prints it, so both always say the same, but for the middle of a very long one (`excerpts`).
 """
 
@@ -43,7 +43,7 @@ def record(error: BaseException, log_dir: str) -> None:
 
 
 def describe(error: BaseException, at: float) -> dict[str, Any]:
-    """A `contract.Failure` as JSON data."""
+    """A `messages.Failure` as JSON data."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
     return {"type": name, "message": shorten(_message(error)), "traceback": shorten(_render(error)), "at": at}

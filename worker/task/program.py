@@ -38,7 +38,7 @@ def _prepare_server(target: str, args: list[str]) -> Callable[[], None]:
     _put_first(os.getcwd())
 
     def run() -> None:
-        from .serve import serve
+        from .strategy.serve import serve
 
         serve()
 
@@ -51,7 +51,7 @@ def _prepare_data_server(target: str, args: list[str]) -> Callable[[], None]:
     _put_first(os.getcwd())
 
     def run() -> None:
-        from .data_service import serve
+        from .strategy.data_service_server import serve
 
         serve(*args)
 
@@ -80,7 +80,7 @@ _PREPARATIONS = {
 
 
 def prepare(kind: str, target: str, args: list[str]) -> Callable[[], None]:
-    """Make `sys.argv` and `sys.path` what the program is to find; returns what runs it. `kind`: see `contract.Program`; or `calls`."""
+    """Make `sys.argv` and `sys.path` what the program is to find; returns what runs it. `kind`: see `messages.Program`; or `calls`."""
     return _PREPARATIONS[kind](target, args)
 
 

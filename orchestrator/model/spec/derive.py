@@ -1,7 +1,8 @@
 """Sections -> what follows from their declarations: how a document is checked, the values that it means, and the way back.
 
-A section is a frozen dataclass whose fields are made by `worker.declare.setting`. Constants of its class say what holds for the section as
-a whole: SHORTHAND, MISPLACED, HINT and NAME are the fields of `Struct`; GROUPS declares the mappings that keys such as ``threads.intra``
+A section is a frozen dataclass whose fields are made by `worker.settings.declare.setting`. Constants of its class say what
+holds for the section as a whole: SHORTHAND, MISPLACED, HINT and NAME are the fields of `Struct`; GROUPS declares the mappings that keys
+such as ``threads.intra``
 stand in.
 """
 
@@ -11,11 +12,11 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from worker.declare import Setting, settings_of
+from worker.settings.declare import Setting, settings_of
 
-from .gpus import Growth, Sizes
 from .kinds import ARGS, ENV, MAX_NUMBER, Flag, Integer, Key, Kind, Number, OneOf, Struct, Text
-from .tpu_kinds import ComputationShape, Partitions, Topology
+from .sections.gpu_wish import Growth, Sizes
+from .sections.tpu_kinds import ComputationShape, Partitions, Topology
 
 S = TypeVar("S")
 

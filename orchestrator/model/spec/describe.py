@@ -10,13 +10,13 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from worker.records import dataclass
+from worker.fast_dataclass import dataclass
 
 from .derive import struct_of
-from .hosts import HOST, Hosts
 from .kinds import Flag, Integer, Key, Kind, Mapping_, Number, OneOf, Struct, Text
-from .sections import ClusterSpec
-from .tasks import DEVICES, INPUT
+from .sections.host_list import HOST, Hosts
+from .sections.run_sections import ClusterSpec
+from .sections.task_sections import DEVICES, INPUT
 
 
 def root() -> Struct:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
-from worker.records import dataclass
+from worker.fast_dataclass import dataclass
 
 from ...errors import SpecError
 from .describe import shorthand

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from typing import Any, Protocol
 
-from worker.records import dataclass
+from worker.fast_dataclass import dataclass
 
 from ...errors import Problem
 from .findings import Findings, about, listed, nearest, quoted, shown
@@ -279,7 +279,7 @@ ENV = Mapping_(ANY_TEXT, _variable_complaint, "^(?!TF_CONFIG$|ORCH_)[^=]+$")
 class Key:
     """A key of a `Struct`, and what is said about it.
 
-    `default` says in words what holds without the key; the other fields are those of `worker.declare.Setting`.
+    `default` says in words what holds without the key; the other fields are those of `worker.settings.declare.Setting`.
     """
 
     kind: Kind

@@ -8,21 +8,21 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from worker.contract import DATA_SERVICE, Program
-from worker.input_settings import InputSettings
-from worker.keras_settings import LEGACY
-from worker.tpu_settings import AUTO, TpuSettings
+from worker.protocol.messages import DATA_SERVICE, Program
+from worker.settings.input_settings import InputSettings
+from worker.settings.keras_settings import LEGACY
+from worker.settings.tpu_settings import AUTO, TpuSettings
 
 from ...errors import Problem, SpecError
-from . import cluster_rules
-from .cluster_rules import Draft
 from .derive import make, plain, struct_of
-from .device_rules import LEVEL
 from .document import Node
 from .findings import Findings
 from .kinds import MAX_NAME
-from .sections import PROGRAM_KINDS, ClusterSpec
-from .tasks import TaskDevices, TaskSpec
+from .rules import cluster_rules
+from .rules.cluster_rules import Draft
+from .rules.device_rules import LEVEL
+from .sections.run_sections import PROGRAM_KINDS, ClusterSpec
+from .sections.task_sections import TaskDevices, TaskSpec
 
 LOG_LEVEL_ENV = {
     "debug": {"TF_CPP_MIN_LOG_LEVEL": "0", "TF_CPP_MAX_VLOG_LEVEL": "1"},

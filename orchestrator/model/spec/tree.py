@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from worker.records import dataclass
+from worker.fast_dataclass import dataclass
 
 from ...errors import Problem, SpecError
 

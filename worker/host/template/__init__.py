@@ -1,2 +1,3 @@
-"""The process that imports once and forks tasks (`server`, started by `start.py`), the agent's end of it (`client`), and who gets which
+"""The process that imports once and forks tasks (`template_server`, started by `start_template.py`), the agent's end of it
+(`template_client`), and who gets which
 (`choice`)."""

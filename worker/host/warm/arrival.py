@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...records import dataclass
-from ..template.client import Running
+from ...fast_dataclass import dataclass
+from ..template.template_client import Running
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,12 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from ... import clock, contract
-from ...channel import ChannelError, Decoder
-from .. import environment, memory, programs
+from ... import clock
+from ...protocol import messages
+from ...protocol.channel import ChannelError, Decoder
+from .. import memfd
+from ..program import program_checks
+from ..tasks import import_environment
 from . import key, place
 from .arrival import Arrival
 from .place import MESSAGE_BYTES, ROOM
@@ -35,9 +38,9 @@ class NotUsedError(Exception):
 def move(orders_fd: int, frames_fd: int) -> Arrival | int:
     """Have a fork of the warm process be the agent, if it fits; returns its exit code then, and otherwise what we go on with ourselves."""
     seed, first = _read_first(orders_fd)
-    if isinstance(first, contract.Code):  # it has to be answered before anybody says what is to be imported
+    if isinstance(first, messages.Code):  # it has to be answered before anybody says what is to be imported
         return Arrival(seed, f"{_NOT_USED}the working directory is sent to this host (backend.code: ship)")
-    if first is None or first.template is None or not programs.needs_template(first.template, first.programs, first.cwd):
+    if first is None or first.template is None or not program_checks.needs_template(first.template, first.programs, first.cwd):
         return Arrival(seed)
     try:
         with _connected() as connection:
@@ -52,16 +55,16 @@ def move(orders_fd: int, frames_fd: int) -> Arrival | int:
         return Arrival(seed, f"{_NOT_USED}{error}")
 
 
-def _read_first(orders_fd: int) -> tuple[bytes, contract.Hello | contract.Code | None]:
+def _read_first(orders_fd: int) -> tuple[bytes, messages.Hello | messages.Code | None]:
     """What has been read, and the first order in it that asks for something; None: there is none, or it is the agent's to deal with."""
-    decoder, seed = Decoder(contract.ORDERS), b""
+    decoder, seed = Decoder(messages.ORDERS), b""
     while data := os.read(orders_fd, 1024 * 1024):
         seed += data
         try:
             for order, _ in decoder.feed(data):
-                if isinstance(order, contract.Ping):  # for the agent to answer, whoever that is
+                if isinstance(order, messages.Ping):  # for the agent to answer, whoever that is
                     continue
-                return seed, order if isinstance(order, (contract.Hello, contract.Code)) else None
+                return seed, order if isinstance(order, (messages.Hello, messages.Code)) else None
         except ChannelError:
             break
     return seed, None
@@ -95,13 +98,13 @@ def _connected() -> Iterator[socket.socket | None]:
             yield connection
 
 
-def _send_ahead(connection: socket.socket, hello: contract.Hello, seed: bytes, orders_fd: int, frames_fd: int) -> tuple[int, int]:
+def _send_ahead(connection: socket.socket, hello: messages.Hello, seed: bytes, orders_fd: int, frames_fd: int) -> tuple[int, int]:
     """Returns the pidfd of the fork that has begun in our place, and the end of the lifeline that keeps it. Raises `NotUsedError`."""
     assert hello.template is not None
     if len(hello.run_id.encode()) > ROOM:
         raise NotUsedError(f"the name of the run is longer than {ROOM} bytes")
-    env = environment.compose_for_template(hello.template, os.environ, hello.run_id)
-    _send(connection, {"ask": "come"}, [memory.keep_in_memory(_text(key.describe(env, hello.template.preload, hello.cwd)))])
+    env = import_environment.compose_for_template(hello.template, os.environ, hello.run_id)
+    _send(connection, {"ask": "come"}, [memfd.keep_in_memory(_text(key.describe(env, hello.template.preload, hello.cwd)))])
     came = _hear(connection)
     pidfd = os.pidfd_open(came["pid"])
     life_read, life_write = os.pipe()
@@ -112,13 +115,13 @@ def _send_ahead(connection: socket.socket, hello: contract.Hello, seed: bytes, o
         "seed": seed.decode("latin-1"),
         "note": f"tasks are forked from the warm template of {time.strftime('%H:%M:%S', time.localtime(came['since']))}",
         "run_id": hello.run_id,
-        "directory": programs.directory_of_first(hello.programs, hello.cwd),
+        "directory": program_checks.directory_of_first(hello.programs, hello.cwd),
         "log": log,
         "threads": int(threads) if threads.isdigit() and int(threads) > 0 else None,
     }
     try:
         os.makedirs(os.path.dirname(log), mode=0o700, exist_ok=True)
-        _send(connection, {"go": True}, [memory.keep_in_memory(_text(order)), os.dup(orders_fd), os.dup(frames_fd), os.dup(2), life_read])
+        _send(connection, {"go": True}, [memfd.keep_in_memory(_text(order)), os.dup(orders_fd), os.dup(frames_fd), os.dup(2), life_read])
         _hear(connection)
         _send(connection, {"take": True}, [])
     except (NotUsedError, OSError) as error:

@@ -19,18 +19,18 @@ PATIENCE_S = 4.0
 _ENDING_S = 5.0
 _STACK_S = 1.0
 _MOST_FRAMES = 12
-_START = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start.py")
+_START = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start_warm.py")
 _WORKER = os.path.dirname(os.path.dirname(os.path.dirname(_START)))
 
 
 def _load() -> tuple[Any, ...]:
-    """Our modules, under the private name (see `host/start.py`)."""
+    """Our modules, under the private name (see `host/start_agent.py`)."""
     package = type(sys)("_orch_worker")
     package.__path__ = [_WORKER]
     sys.modules[package.__name__] = package
     return tuple(
         importlib.import_module(f"_orch_worker.{name}")
-        for name in ("cores", "host.memory", "host.processes", "host.warm.key", "host.warm.place", "task_environment")
+        for name in ("cpu_cores", "host.memfd", "host.tasks.processes", "host.warm.key", "host.warm.place", "task_environment")
     )
 
 

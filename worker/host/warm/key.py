@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .. import environment
+from ..tasks import import_environment
 from .files import fingerprint
 
 THREADS = "OMP_NUM_THREADS"
@@ -33,7 +33,7 @@ def describe(env: Mapping[str, str], preload: Iterable[str], cwd: str) -> dict[s
         "orch": fingerprint(package),
         "preload": list(preload),
         "PYTHONPATH": [os.path.join(cwd, entry) for entry in path.split(os.pathsep)] if path else [],
-        "environment": dict(environment.frozen(env, preload)),
+        "environment": dict(import_environment.frozen(env, preload)),
         "the processor cores": sorted(os.sched_getaffinity(0)),
         "the namespaces": [_read_link(f"/proc/self/ns/{name}") for name in _NAMESPACES],
         "the root directory": _read_link("/proc/self/root"),

@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from ... import clock
-from ...records import dataclass
-from .. import agent, processes
-from ..template import server as template
-from ..template.client import Running
+from ...fast_dataclass import dataclass
+from .. import agent
+from ..tasks import processes
+from ..template import template_server as template
 from ..template.safety import Safety, open_files
+from ..template.template_client import Running
 from . import key
 from .arrival import Arrival
 from .place import MESSAGE_BYTES

@@ -17,8 +17,8 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...records import dataclass
-from .. import locks
+from ...fast_dataclass import dataclass
+from .. import file_locks
 
 SOCKET = "warm.sock"
 LOG = "warm.log"
@@ -45,12 +45,12 @@ class Place:
 
     def lock(self) -> bool:
         """Be the only one, until this descriptor and all its copies are closed. False: somebody else is."""
-        return locks.take(self.fd)
+        return file_locks.take(self.fd)
 
     @property
     def is_still_there(self) -> bool:
         """Its path still leads to it."""
-        return locks.is_still_at(self.path, self.fd)
+        return file_locks.is_still_at(self.path, self.fd)
 
     def listen(self) -> socket.socket:
         """The socket, in place of one that a dead process may have left."""

@@ -22,10 +22,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .. import processes
+from ..tasks import processes
 from ..template.safety import Safety, open_files
-from ..template.server import describe as describe_error
-from ..template.server import load, show
+from ..template.template_server import describe as describe_error
+from ..template.template_server import load, show
 from . import key
 from .files import Snapshot
 from .move import Move

@@ -13,9 +13,10 @@ import os
 import sys
 import time
 
-from .. import failure, reports, strategies
+from .. import failure, reports
 from ..context import context
-from ..serve import start_server
+from ..strategy import strategy_builder
+from ..strategy.serve import start_server
 from . import asserts, debugger, meeting, resident, task_coverage
 
 FILLED = "strategy"
@@ -36,7 +37,7 @@ def serve(address: str, number: str) -> None:
     save = task_coverage.start()
     os.environ[reports.EVERY] = "1"  # a test may wait for any one of them
     debugger.prepare(address)
-    server = start_server() if strategies.only_serves(context()) else None
+    server = start_server() if strategy_builder.only_serves(context()) else None
     while True:
         told = resident.receive(door)
         if told is None:
@@ -86,14 +87,14 @@ def fill(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 
 def _strategy() -> Any:
     """As `worker.strategy()`: the same object, if the function calls that too. A module `worker` of the user's own is another one."""
-    if strategies.only_serves(context()):
+    if strategy_builder.only_serves(context()):
         raise ValueError(f"{context().task} is a server, which has no strategy; run functions that need the strategy in the chief")
     try:
         from importlib import import_module
 
         return import_module("worker").strategy()  # not the copy of it that we are part of
     except (ImportError, AttributeError):
-        return strategies.current()
+        return strategy_builder.current()
 
 
 # --- values --------------------------------------------------------------------------------------

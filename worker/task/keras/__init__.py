@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from .. import imports
+from .. import import_hooks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ def apply_soon(settings: dict[str, Any]) -> None:
     reports = settings.get("report", True)
     if settings.get("mode") == "off":
         return
-    imports.after("keras", lambda keras: _try(keras, lambda: _apply(reports=reports)))
+    import_hooks.after("keras", lambda keras: _try(keras, lambda: _apply(reports=reports)))
     if reports:
-        imports.after("tf_keras", lambda keras: _try(keras, _report_keras_2))
+        import_hooks.after("tf_keras", lambda keras: _try(keras, _report_keras_2))
 
 
 def _try(keras: ModuleType, change: Callable[[], None]) -> None:
@@ -41,11 +41,11 @@ def _report_keras_2() -> None:
     from tf_keras.src import callbacks as keras_callbacks
     from tf_keras.src.engine import training
 
-    from .. import input_counts
+    from ..input import input_counter
     from . import callbacks
 
     callbacks.report_keras_2(keras_callbacks, training)
-    input_counts.follow(training.Model)
+    input_counter.follow(training.Model)
 
 
 def _apply(*, reports: bool) -> None:
@@ -56,7 +56,7 @@ def _apply(*, reports: bool) -> None:
     from keras.src.saving import saving_api
     from keras.src.utils import file_utils
 
-    from .. import input_counts
+    from ..input import input_counter
     from . import callbacks, fit, saving
 
     is_wanted = None
@@ -65,7 +65,7 @@ def _apply(*, reports: bool) -> None:
         saving.mend(saving_api, file_utils, is_wanted)
     callbacks.mend(keras_callbacks, trainer, is_wanted, reports=reports)
     if reports:
-        input_counts.follow(trainer.TensorFlowTrainer)
+        input_counter.follow(trainer.TensorFlowTrainer)
     _let_variables_be_numbers()
 
 

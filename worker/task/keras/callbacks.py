@@ -15,7 +15,7 @@ import contextlib
 import os
 import time
 
-from ..imports import named_like
+from ..import_hooks import named_like
 from .fit import say_once
 
 TYPE_CHECKING = False

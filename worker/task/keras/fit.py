@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import sys
 
-from ..imports import named_like
+from ..import_hooks import named_like
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

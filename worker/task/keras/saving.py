@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from ..imports import named_like
+from ..import_hooks import named_like
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

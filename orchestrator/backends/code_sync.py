@@ -1,0 +1,173 @@
+"""The working directory as hosts are to have it: which files there are, and their bytes on the way to a host that lacks them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import os
+import subprocess
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from worker.fast_dataclass import dataclass
+from worker.protocol.messages import Code, CodeFile, CodePart, CodeWanted
+
+from ..errors import OrchError, UsageError
+from .connection.agent_link import AgentLink
+
+MOST_FILES = 20_000
+PART_BYTES = 1024 * 1024
+_NEVER = {".git", ".orch", "__pycache__", ".venv", "node_modules", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
+
+
+@dataclass(frozen=True, slots=True)
+class WorkingDirectory:
+    """What `collect` has found."""
+
+    root: Path
+    files: tuple[CodeFile, ...]
+
+    @property
+    def order(self) -> Code:
+        told = json.dumps([(file.path, file.digest, file.executable) for file in self.files]).encode()
+        return Code(hashlib.sha256(told).hexdigest(), self.files)
+
+    def parts(self, wanted: CodeWanted) -> Iterator[tuple[CodePart, bytes]]:
+        """The bytes that a host lacks. Raises `OrchError` for a file that is gone."""
+        paths = {file.digest: file.path for file in self.files}
+        for digest in wanted.digests:
+            try:
+                with open(self.root / paths[digest], "rb") as file:
+                    data = file.read(PART_BYTES)
+                    while more := file.read(PART_BYTES):
+                        yield CodePart(digest, last=False), data
+                        data = more
+                    yield CodePart(digest, last=True), data
+            except (OSError, KeyError) as error:
+                raise OrchError(f"{paths.get(digest, digest)} cannot be sent: {error}") from None
+
+    async def send(self, link: AgentLink) -> None:
+        """Have a host take what it lacks of it. Raises `OrchError` with the reason why it cannot."""
+        wanted = await link.request(self.order)
+        if wanted.trouble:
+            raise OrchError(f"host {link.host.name}: {wanted.trouble}")
+        for part, data in self.parts(wanted):
+            link.order(part, data)
+            await link.drain()  # or all of it would stand in memory, once for each host
+
+
+def collect(workdir: str, limit_mb: float, *, runs: Path, needed: str = "") -> WorkingDirectory:
+    """Every file that git does not ignore; where git does not know the directory, all but what is never code.
+
+    `runs`: where runs are kept; nothing of them is copied. `needed`: a file that must be among the others, if it is there at all.
+    Raises `UsageError`.
+    """
+    root = Path(workdir)
+    found = listed_by_git(root) if is_gits(root) else _walked(root)
+    paths = itertools.islice(_outside(runs, root, found), MOST_FILES + 1)
+    sizes: dict[str, int] = {}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            if (root / path).is_file():
+                sizes[path] = (root / path).stat().st_size
+    _refuse_too_much(workdir, sizes, limit_mb)
+    if needed and os.path.normpath(needed) not in sizes and (root / needed).is_file():
+        if _lies_in(root / os.path.dirname(needed), os.path.realpath(runs)):
+            raise UsageError(
+                f"{needed} would not be copied to the hosts, since it lies where runs are kept: name another directory with --run-dir"
+            )
+        raise UsageError(f"{needed} would not be copied to the hosts, since git ignores it: take it out of .gitignore (!/{needed})")
+    return WorkingDirectory(root, tuple(_describe(root, path) for path in sizes))
+
+
+def _outside(runs: Path, root: Path, paths: Iterable[str]) -> Iterator[str]:
+    """Without what runs have left there: variables of theirs, whatever tasks have printed, and files of this very run, which grow."""
+    lie_there: dict[str, bool] = {}
+    real_runs = os.path.realpath(runs)
+    is_one = _lies_in(root, real_runs)  # then its files are what is asked for
+    for path in paths:
+        directory = os.path.dirname(path)
+        if directory not in lie_there:
+            lie_there[directory] = not is_one and _lies_in(root / directory, real_runs)
+        if not lie_there[directory]:
+            yield path
+
+
+def _lies_in(directory: Path, real_runs: str) -> bool:
+    """Links count as what they lead to."""
+    return f"{os.path.realpath(directory)}{os.sep}".startswith(f"{real_runs}{os.sep}")
+
+
+def _describe(root: Path, path: str) -> CodeFile:
+    try:
+        data = (root / path).read_bytes()
+        return CodeFile(path, hashlib.sha256(data).hexdigest(), len(data), os.access(root / path, os.X_OK))
+    except OSError as error:
+        raise UsageError(f"{root / path} cannot be read, and is to be sent to the hosts: {error.strerror}") from None
+
+
+def _refuse_too_much(workdir: str, sizes: dict[str, int], limit_mb: float) -> None:
+    total = sum(sizes.values())
+    if total <= limit_mb * 1e6 and len(sizes) <= MOST_FILES:
+        return
+    largest = sorted(sizes, key=lambda path: -sizes[path])[:3]
+    shown = ", ".join(f"{path} ({sizes[path] / 1e6:.1f} MB)" for path in largest)
+    raise UsageError(
+        f"{workdir} is too much to send to every host: {total / 1e6:.1f} MB in {len(sizes):,} files, the limit is {limit_mb:g} MB and "
+        f"{MOST_FILES:,} files; the largest: {shown}. Name data in .gitignore, raise backend.code_limit_mb, or use a shared directory"
+    )
+
+
+def is_gits(root: Path) -> bool:
+    """git knows the directory, and does not ignore it."""
+    try:
+        told = subprocess.run(["git", "-C", str(root), "rev-parse", "--is-inside-work-tree"], capture_output=True, check=False)
+        ignored = subprocess.run(["git", "-C", str(root), "check-ignore", "-q", "."], capture_output=True, check=False)
+    except OSError:
+        return False
+    return told.stdout.strip() == b"true" and ignored.returncode == 1
+
+
+def listed_by_git(root: Path) -> Iterator[str]:
+    """Tracked or not, but not ignored: gitignore(5) is git's own to interpret."""
+    argv = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    done = subprocess.run(argv, capture_output=True, check=False)
+    if done.returncode:
+        raise UsageError(f"git cannot list {root}: {os.fsdecode(done.stderr).strip()}")
+    found = dict.fromkeys(os.fsdecode(name).rstrip("/") for name in done.stdout.split(b"\0") if name)
+    for path in found:
+        if ".orch" in path.split("/"):
+            continue
+        yield path
+        if (root / path).is_symlink():
+            yield from _behind_link(root, path, found)
+        elif (root / path / ".git").exists():  # a submodule, or a repository of its own: git names the directory alone
+            yield from (os.path.join(path, name) for name in listed_by_git(root / path))
+
+
+def _behind_link(root: Path, link: str, listed: Iterable[str]) -> Iterator[str]:
+    """What a link to a directory shows. One that leads out of `root`, or to where it lies itself, shows nothing of ours."""
+    target = os.path.relpath(os.path.realpath(root / link), os.path.realpath(root))
+    if target == "." or target.startswith("..") or link.startswith(f"{target}/"):
+        return
+    yield from (link + path.removeprefix(target) for path in listed if path.startswith(f"{target}/"))
+
+
+def _walked(root: Path) -> Iterator[str]:
+    for directory, names, files in os.walk(root):
+        names[:] = [name for name in names if name not in _NEVER]
+        names.sort()
+        for name in sorted(files):
+            yield os.path.relpath(os.path.join(directory, name), root)
+        for link in (os.path.relpath(os.path.join(directory, name), root) for name in names):
+            if (root / link).is_symlink():
+                within = (os.path.relpath(os.path.join(at, name), os.path.realpath(root)) for at, name in _files_of(root / link))
+                yield from _behind_link(root, link, within)
+
+
+def _files_of(link: Path) -> Iterator[tuple[str, str]]:
+    for directory, names, files in os.walk(os.path.realpath(link)):
+        names[:] = sorted(name for name in names if name not in _NEVER)
+        yield from ((directory, name) for name in sorted(files))

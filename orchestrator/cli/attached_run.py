@@ -1,0 +1,73 @@
+"""What `orch up` does once it knows its spec: make the run's directory, run it or have it run, and show it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import OrchError, UsageError
+from ..model.planning.slots import behind_the_chief, task_ids
+from ..model.spec import ClusterSpec
+from ..model.strategies import named
+from ..record.output.log_view import LogView, wants_color
+from ..record.storage.run_directory import RunDir
+from ..record.storage.run_store import discard
+from ..signals import handle_signals, hold_signals, watch_children_without_threads
+from ..starting import create
+from .view_options import only_tasks
+
+
+def start(home: Path, spec: ClusterSpec, shown: Mapping[str, Any], *, detached: bool, as_json: bool) -> int:
+    """Run `spec` once. `shown`: the options of `views.view_options`. Returns the exit code."""
+    view = _log_view(spec, shown)
+    # Before this process is the run's controller, or has one, and before a thread is there that shows something: it would take them.
+    blocked = hold_signals()
+    try:
+        run = create(home, spec)
+    except OrchError:
+        with contextlib.suppress(KeyboardInterrupt):  # one that was held back; the error says more
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        raise
+    if detached:
+        from . import detached_run  # this and an attached run need different things, which take time to import
+
+        return detached_run.start(run, quiet=shown["quiet"], as_json=as_json)
+    return _run(run, spec, shown, view, as_json=as_json)
+
+
+def _run(run: RunDir, spec: ClusterSpec, shown: Mapping[str, Any], view: LogView, *, as_json: bool) -> int:
+    from .. import controller
+    from ..record.output.console import Sink
+    from .viewers import JsonLines, Terminal
+
+    show: controller.Show
+    if as_json:
+        show = JsonLines(Sink())
+    else:
+        sink = Sink(encoding=sys.stdout.encoding)
+        show = Terminal(run, sink, None if shown["quiet"] else view, quiet=shown["quiet"], verbose=shown["verbose"])
+    watch_children_without_threads()
+    try:
+        verdict = controller.run(run, spec, show, [handle_signals])
+    except UsageError:
+        discard(run)
+        raise
+    return verdict.exit_code
+
+
+def _log_view(spec: ClusterSpec, given: Mapping[str, Any]) -> LogView:
+    tasks = [str(task) for task in task_ids(spec.counts)]
+    return LogView(
+        tasks,
+        color=wants_color(given["color"], sys.stdout.isatty(), os.environ),
+        timestamps=given["timestamps"],
+        fold=not given["everything"],
+        shorten=not given["everything"],
+        only=only_tasks(given["only"], tasks),
+        behind=behind_the_chief(spec.counts, named(spec.strategy)),
+    )

@@ -1,0 +1,111 @@
+"""``orch doctor``: are this machine, or the hosts, able to run it, and what to do if not."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from worker.protocol.messages import Examine
+
+from ...backends import Host, load_checked, slots_of
+from ...insight.doctor import doctor_report
+from ...insight.doctor.finding import Wanted
+from ...insight.doctor.rules import judge
+from ...model.planning import plan
+from ...model.spec import PROGRAM_KINDS, ClusterSpec
+from ...record.output.log_view import wants_color
+from ..options import ScriptCommand, home_option, import_timeout_option, spec_options
+from ..spec_overlays import read_spec, says
+from ..view_options import color_option
+
+MOST_NAMED = 8
+"""More hosts than this are counted in the line that says who is asked."""
+
+
+@click.command("doctor", cls=ScriptCommand)
+@spec_options
+@home_option
+@import_timeout_option("TensorFlow's import")
+@click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
+@color_option
+@click.option("--json", "as_json", is_flag=True, help="Print facts and findings as JSON.")
+@click.pass_context
+def doctor_command(ctx: click.Context, /, home: Path, import_timeout: float, strict: bool, color: Any, as_json: bool, **_: Any) -> int:
+    """Check whether this machine, or all hosts of -H, can run a cluster. Each problem is shown with a remedy.
+
+    \b
+    Examples:
+      orch doctor
+      orch doctor train.py --strategy parameter_server --ps 1 -n 4
+      orch doctor -H hostA:2,hostB:2 --strict
+
+    That is the interpreter, TensorFlow, Keras, GPUs, ports, names, disk, limits; and between hosts, versions and clocks.
+
+    Takes what orch up takes to say what runs, and judges for that; without a script or orch.yaml, for any. Exits with 0 if a run can
+    start, with 1 if not.
+    """
+    from ...examination import examine  # --help need not load asyncio
+
+    spec, strategy = _spec(ctx)
+    backend = load_checked(spec)
+    hosts_asked = backend.hosts(spec)
+    wanted = _wanted(spec, strategy, hosts_asked)
+    pythons = [backend.python_for(spec, host) for host in hosts_asked]
+    if said := _announcement(hosts_asked, pythons, wanted.needs_tensorflow, import_timeout):
+        click.echo(f"orch: {said}", err=True)
+    env = {**({"TPU_SKIP_MDS_QUERY": "1"} if wanted.tpu else {}), **wanted.env}  # or libtpu holds the import up for minutes
+    hosts = examine(spec, Examine("machine", ports=wanted.ports, env=env, import_s=import_timeout), run_dir=str(home))
+    findings = judge(hosts, wanted)
+    code = doctor_report.exit_code(findings, strict=strict)
+    if as_json:
+        click.echo(json.dumps(doctor_report.to_json(hosts, findings, wanted, code)))
+        return code
+    for line in doctor_report.to_text(hosts, findings, color=wants_color(color, sys.stdout.isatty(), os.environ)):
+        click.echo(line, color=True)
+    return code
+
+
+def _spec(ctx: click.Context) -> tuple[ClusterSpec, str]:
+    """What is to be run, as far as it is said, and its strategy; "" if nothing says one."""
+    spec, document = read_spec(ctx, needs_program=False)
+    return spec, spec.strategy if says(document, "strategy", "tasks", "tpu", *PROGRAM_KINDS) else ""
+
+
+def _announcement(hosts: Sequence[Host], pythons: Sequence[str], needs_tensorflow: bool, import_s: float) -> str:
+    """What may take a while."""
+    names = [host.name for host in hosts]
+    limit = f"(at most {import_s:g} s)"
+    if len(hosts) == 1 and hosts[0].is_here:
+        return f"importing TensorFlow with {pythons[0]} {limit}" if needs_tensorflow else ""
+    asking = f"asking {', '.join(names) if len(names) <= MOST_NAMED else f'{len(names)} hosts'}"
+    return f"{asking}, and importing TensorFlow there {limit}" if needs_tensorflow else asking
+
+
+def _wanted(spec: ClusterSpec, strategy: str, hosts: Sequence[Host]) -> Wanted:
+    env = dict(spec.env)
+    for tasks in spec.tasks:
+        env.update(tasks.env)
+    has_service = bool(spec.data_workers)
+    needs_tensorflow = has_service or spec.program.kind != "command"
+    asked = [tasks.devices_of(index).gpus for tasks in spec.tasks for index in (0, *tasks.overrides)]
+    gpus = any(wish.count or wish.ids for wish in asked)
+    shares = {name: len(tasks) for name, tasks in plan.place(spec, slots_of(hosts)).items()}
+    return Wanted(
+        strategy,
+        spec.size,
+        len(hosts),
+        shares=shares,
+        ports=spec.ports,
+        gpus=gpus,
+        needs_tensorflow=needs_tensorflow,
+        data_service=has_service,
+        env=env,
+        tpu=spec.tpu.tpu if strategy else "",
+        falls_back=spec.tpu.fallback != "none",
+    )

@@ -1,0 +1,283 @@
+"""``orch logs``: what the tasks of a run wrote, now or as they write it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from worker.clock import now
+from worker.protocol.messages import PREPARE, STREAMS, TASK_TYPES
+
+from ...errors import Problem, SpecError, UsageError
+from ...model.planning.plan import Plan
+from ...model.planning.slots import behind_the_chief
+from ...model.run.cluster import Verdict
+from ...model.strategies import named
+from ...record.output.console import CHUNK, Sink
+from ...record.output.log_index import KeptMarks
+from ...record.output.log_view import BLOCK, Follower, LogView, wants_color
+from ...record.output.parse_time import moment
+from ...record.storage.run_directory import RunDir
+from ...record.storage.run_store import NO_TASKS_YET, find_run, plan_of
+from ..options import home_option
+from ..view_options import color_options, only_tasks
+
+LOOK_S = 0.1
+"""How often a followed run's files are looked at."""
+
+Since = tuple[float, KeptMarks]
+"""A time, and what is known of the output's times."""
+
+_TASK = re.compile(rf"({'|'.join((*TASK_TYPES, PREPARE))}|master)(-\d*)?")
+
+
+@click.command("logs")
+@click.argument("names", nargs=-1, metavar="[RUN] [TASK]...")
+@home_option
+@click.option("-f", "--follow", is_flag=True, help="Show new lines until the run is over.")
+@click.option("--since", metavar="T", help="Begin at this time: 90s, 10m, 2h or 1d ago, 14:30, or 2026-11-21T14:30.")
+@click.option("--tail", type=click.IntRange(0), metavar="N", help="Begin with the last N lines of each stream.")
+@click.option("--grep", metavar="RE", help="Show only lines that match this regular expression.")
+@click.option("--stream", type=click.Choice(STREAMS), help="Show only this stream.")
+@click.option("--attempt", type=click.IntRange(1), metavar="N", help="Show this attempt. Default: the last attempt of each task.")
+@color_options
+@click.option("--json", "as_json", is_flag=True, help="Print each line as a JSON object.")
+def logs_command(names: Sequence[str], home: Path, **given: Any) -> int:
+    """Show the output of the tasks of RUN (default: the latest run). TASK is a task such as worker-0, or a type such as worker.
+
+    \b
+    Examples:
+      orch logs                              the output of all tasks
+      orch logs -f worker-0                  one task, until the run is over
+      orch logs worker --tail 20             the last 20 lines of each worker
+      orch logs --since 10m --grep 'loss|Error'
+    """
+    run, wanted = _split(home, names)
+    if given["follow"]:
+        _await_plan(run)
+    planned = plan_of(run)
+    tasks = [str(task.id) for task in planned.tasks]
+    shown = only_tasks(wanted, tasks)
+    _check_attempt(run, given["attempt"])
+    since = None if given["since"] is None else (_moment(given["since"]), KeptMarks(run))
+    streams = _Streams(run, [task for task in tasks if shown is None or task in shown], given, since)
+    printer = (
+        _JsonPrinter(tasks, _pattern(given["grep"])) if given["as_json"] else _TextPrinter(planned, given, not wanted, run.read_verdict())
+    )
+    streams.catch_up(printer)
+    while given["follow"]:
+        alive = run.lock.is_alive()
+        if not streams.show(printer):
+            if not alive:
+                break
+            printer.rest()
+            time.sleep(LOOK_S)
+    printer.end()
+    return 0
+
+
+def _await_plan(run: RunDir) -> None:
+    """Return once the run has a plan, or nobody is there to make one."""
+    said = False
+    while run.lock.is_alive() and run.read_plan() is None:
+        if not said:
+            click.echo(f"orch: {run.run_id} has {NO_TASKS_YET}; waiting for them", err=True)
+            said = True
+        time.sleep(LOOK_S)
+
+
+def _split(home: Path, names: Sequence[str]) -> tuple[RunDir, list[str]]:
+    """Words that look like tasks are tasks; another one names the run."""
+    wanted = [name for name in names if _TASK.fullmatch(name)]
+    others = [name for name in names if name not in wanted]
+    if len(others) > 1:
+        raise UsageError(f"{' and '.join(others)}: at most one of them can be the run; tasks are written worker-0")
+    try:
+        return find_run(home, others[0] if others else None), wanted
+    except UsageError as error:
+        raise UsageError(f"{error}; tasks are written worker-0" if others else str(error)) from None
+
+
+def _check_attempt(run: RunDir, asked: int | None) -> None:
+    found = run.attempts()
+    if asked is not None and asked not in found:
+        raise UsageError(f"{run.run_id} has no attempt {asked}; it has {', '.join(map(str, found)) or 'none'}")
+
+
+def _moment(text: str) -> float:
+    """The moment that is meant, in seconds since the epoch. Raises `SpecError`."""
+    at = moment(text, datetime.now().astimezone())
+    if at is None:
+        remedy = "write 90s, 10m, 2h30m or 1d ago, or 14:30, or 2026-11-21T14:30"
+        raise SpecError(Problem("--since", f"{text!r} is no time", remedy))
+    return at
+
+
+def _pattern(text: str | None) -> re.Pattern[str] | None:
+    try:
+        return re.compile(text) if text is not None else None
+    except re.error as error:
+        raise SpecError(Problem("--grep", f"{text!r} is not a regular expression: {error}")) from None
+
+
+class _Streams:
+    """The files to be shown, each read on from where it was left. When a task is started again, its new files follow.
+
+    `since`: from when on; older attempts are then shown as well, as far as they have lines of that time.
+    """
+
+    def __init__(self, run: RunDir, tasks: Sequence[str], given: dict[str, Any], since: Since | None) -> None:
+        self._run, self._asked = run, given["attempt"]
+        self._streams = (given["stream"],) if given["stream"] else STREAMS
+        newest = run.last_attempts()
+        self._attempts = {task: given["attempt"] or self._first_attempt(task, newest.get(task, 1), since) for task in tasks}
+        self._followers = {task: self._open(task, tail=given["tail"], since=since) for task in tasks}
+
+    def _first_attempt(self, task: str, newest: int, since: Since | None) -> int:
+        if since is None:
+            return newest
+        at, kept = since
+        numbers = (number for number in self._run.attempts() if number < newest)
+        late = (number for number in numbers if any(kept.last_time(task, number, stream) >= at for stream in self._streams))
+        return next(late, newest)
+
+    def _open(self, task: str, *, tail: int | None = None, since: Since | None = None) -> list[tuple[str, Follower]]:
+        attempt = self._attempts[task]
+        opened = [(stream, Follower(self._run.log_path(task, attempt, stream), tail=tail)) for stream in self._streams]
+        if since is not None:
+            at, kept = since
+            for stream, follower in opened:
+                follower.offset = max(follower.offset, kept.offset_since(task, attempt, stream, at))
+        return opened
+
+    def catch_up(self, printer: _TextPrinter | _JsonPrinter) -> None:
+        """Print what is there now, of each task up to its newest attempt. What comes meanwhile may have no end, and is left."""
+        newest = self._newest()
+        ends = {
+            (task, attempt, stream): _size(self._run.log_path(task, attempt, stream))
+            for task, first in self._attempts.items()
+            for attempt in range(first, newest.get(task, first) + 1)
+            for stream in self._streams
+        }
+        while True:
+            for task, stream, follower in self._opened():
+                end = ends[task, self._attempts[task], stream]
+                while (room := min(BLOCK, end - follower.offset)) > 0 and (data := follower.read(room)):
+                    printer.show(task, stream, data)
+                _tell(follower)
+            if not self._go_on(newest, printer):
+                return
+
+    def show(self, printer: _TextPrinter | _JsonPrinter) -> bool:
+        """Print some of what is new in each stream; False if nothing was."""
+        newest = self._newest()  # asked first: nothing is added to an attempt that another has followed
+        heard = set()
+        for task, stream, follower in self._opened():
+            if data := follower.read(CHUNK):
+                heard.add(task)
+                printer.show(task, stream, data)
+            _tell(follower)
+        silent = {task: attempt for task, attempt in newest.items() if task not in heard}
+        return self._go_on(silent, printer) or bool(heard)
+
+    def _opened(self) -> list[tuple[str, str, Follower]]:
+        return [(task, stream, follower) for task, opened in self._followers.items() for stream, follower in opened]
+
+    def _newest(self) -> dict[str, int]:
+        """The attempt of each task that is to be shown last, as far as they are known."""
+        return {} if self._asked else self._run.last_attempts()
+
+    def _go_on(self, newest: Mapping[str, int], printer: _TextPrinter | _JsonPrinter) -> bool:
+        """Let the tasks that have a newer attempt be followed in the next; False if there are none."""
+        behind = [task for task, attempt in self._attempts.items() if newest.get(task, attempt) > attempt]
+        for task in behind:
+            self._attempts[task] += 1  # one after the other: there may have been more than one since we looked
+            printer.end_of(task)
+            self._followers[task] = self._open(task)
+        return bool(behind)
+
+
+def _size(path: Path) -> int:
+    """0: it is not there."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _tell(follower: Follower) -> None:
+    note = follower.take_note()
+    if note:
+        click.echo(f"orch: {note}", err=True)
+
+
+class _TextPrinter:
+    """Lines for people: stdout to stdout, stderr to stderr."""
+
+    def __init__(self, planned: Plan, given: dict[str, Any], is_all: bool, verdict: Verdict | None) -> None:
+        self._sink = Sink(encoding=sys.stdout.encoding, is_all=True)
+        self._view = LogView(
+            [str(task.id) for task in planned.tasks],
+            color=wants_color(given["color"], sys.stdout.isatty(), os.environ),
+            fold=not given["everything"],
+            grep=_pattern(given["grep"]),
+            behind=behind_the_chief(planned.spec.counts, named(planned.spec.strategy)) if is_all else (),
+        )
+        if verdict is not None:
+            self._view.heed_verdict(verdict)
+
+    def show(self, task: str, stream: str, data: bytes) -> None:
+        self._sink.write(stream, self._view.render(task, stream, data, now()))
+        if self._sink.is_gone("stdout"):
+            raise BrokenPipeError
+
+    def rest(self) -> None:
+        for stream, text in self._view.idle(now()):
+            self._sink.write(stream, text)
+
+    def end_of(self, task: str) -> None:
+        """What comes next of this task is of another attempt."""
+        for stream, text in self._view.finish(task):
+            self._sink.write(stream, text)
+
+    def end(self) -> None:
+        for stream, text in self._view.finish():
+            self._sink.write(stream, text)
+        if self._view.folded_note:
+            click.echo(f"orch: {self._view.folded_note}", err=True)
+
+
+class _JsonPrinter:
+    """Lines for programs: ``{"task": …, "stream": …, "line": …}``; nothing is folded."""
+
+    def __init__(self, tasks: Sequence[str], pattern: re.Pattern[str] | None) -> None:
+        self._tasks, self._pattern = tasks, pattern
+        self._views: dict[tuple[str, str], LogView] = {}
+
+    def show(self, task: str, stream: str, data: bytes) -> None:
+        view = self._views.setdefault((task, stream), LogView([task], fold=False, grep=self._pattern, prefix=False))
+        self._print(task, stream, view.render(task, stream, data))
+
+    def rest(self) -> None: ...
+
+    def end_of(self, task: str) -> None:
+        for key in [key for key in self._views if key[0] == task]:
+            for _, text in self._views.pop(key).finish():
+                self._print(*key, text)
+
+    def end(self) -> None:
+        for task in self._tasks:
+            self.end_of(task)
+
+    def _print(self, task: str, stream: str, text: str) -> None:
+        for line in text.split("\n")[:-1]:
+            click.echo(json.dumps({"task": task, "stream": stream, "line": line}))

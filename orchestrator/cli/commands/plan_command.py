@@ -1,0 +1,159 @@
+"""``orch plan``: what a spec means, before anything starts."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import click
+
+from worker.cpu_cores import count_cores
+from worker.protocol.messages import to_json
+from worker.settings.task_settings import VARIABLE
+from worker.task_environment import INTER_OP, compose
+
+from ...backends import load_checked, slots_of
+from ...model.planning import plan, slots
+from ...model.planning.plan import HostFacts, Plan, PlannedTask
+from ...model.spec import ClusterSpec
+from ...model.strategies import named
+from ..options import ScriptCommand, spec_options
+from ..spec_overlays import read_spec
+
+RUN_DIR = "<run directory>"
+SEEN_RUN_DIR = "<run directory, if this host sees it>"
+
+
+@click.command("plan", cls=ScriptCommand)
+@spec_options
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def plan_command(ctx: click.Context, /, as_json: bool, **_: Any) -> int:
+    """Print the tasks, the hosts and each TF_CONFIG of a cluster, and start nothing. Takes the same options as orch up.
+
+    \b
+    Examples:
+      orch plan                                  the cluster of orch.yaml
+      orch plan train.py --workers 2 --chief
+      orch plan train.py -H hostA:2,hostB:2 --json
+
+    The output contains the values of the variables that orch.yaml and --env set, also secrets.
+    """
+    spec = read_spec(ctx)[0]
+    print_plan(spec, as_json=as_json)
+    return 0
+
+
+def print_plan(spec: ClusterSpec, *, as_json: bool) -> None:
+    """The plan as far as it is known before any host was asked: ports are only held when a run starts."""
+    for text in _json_parts(_imagine(spec)) if as_json else _lines(_imagine(spec)):
+        click.echo(text, nl=not as_json)
+
+
+def print_dry_run(spec: ClusterSpec, *, as_json: bool) -> None:
+    """What `orch up` would run, and the plan."""
+    if not as_json:
+        for name, text in load_checked(spec).request(spec).items():
+            click.echo(f"# {name}\n{text}")
+    print_plan(spec, as_json=as_json)
+
+
+def _imagine(spec: ClusterSpec) -> Plan:
+    hosts = load_checked(spec).hosts(spec)
+    assignment = plan.place(spec, slots_of(hosts))
+    facts = [
+        HostFacts(
+            host.name,
+            host.address or f"<address of {host.name}>",
+            count_cores(),
+            run_dir=RUN_DIR if host.sees_run_dir else SEEN_RUN_DIR,
+            is_here=host.is_here,
+        )
+        for host in hosts
+    ]
+    return plan.make("<run>", spec, assignment, facts)
+
+
+def _lines(planned: Plan) -> Iterator[str]:
+    spec = planned.spec
+    program = spec.program
+    yield f"strategy {spec.strategy}; {len(planned.members)} task{'s' * (len(planned.members) > 1)}; working directory {spec.workdir}"
+    yield f"each runs {program.kind} {program.target}".rstrip()
+    shared = _Environments(planned)
+    for task in planned.tasks:
+        yield ""
+        yield f"{task.id} on {task.host}"
+        if task.order.program != program:
+            yield f"  {task.order.program.kind} {task.order.program.target}".rstrip()
+        if task.order.program.args:
+            yield f"  arguments {json.dumps(list(task.order.program.args))}"
+        for section, said in _sections(task).items():
+            for name, value in sorted(said.items()):
+                yield f"  {section}.{name}: {json.dumps(value)}"
+        if task.order.cores is not None:
+            yield f"  cores: part {task.order.cores[0] + 1} of {task.order.cores[1]} of the host's"
+        for name, value in sorted(shared.of(task).items()):
+            yield f"  {name}={value}"
+        for name in task.order.unset:
+            yield f"  without {name}"
+        text = planned.tf_config(task)
+        if text:
+            yield f"  TF_CONFIG={text}"
+
+
+def _sections(task: PlannedTask) -> dict[str, dict[str, Any]]:
+    """What each section of a task's settings says."""
+    settings = task.order.settings
+    return {field.name: to_json(getattr(settings, field.name)) for field in fields(settings) if is_dataclass(field.default)}
+
+
+class _Environments:
+    """What orch sets for each task, as far as it is known: ``<…>`` stands for what only a run decides. What a task inherits is left out."""
+
+    def __init__(self, planned: Plan) -> None:
+        self._starts = {host.name: planned.orders(host.name, names=()) for host in planned.hosts}
+        self._here = {host.name for host in planned.hosts if host.is_here}
+        self._sizes = Counter(task.host for task in planned.tasks if slots.count_computing([task.id]))
+        self._first, self._strategy = planned.tasks[0].id, named(planned.spec.strategy)
+        self._fewest = self._strategy.fewest_inter_op_threads(planned.spec.counts)
+
+    def of(self, task: PlannedTask) -> dict[str, str]:
+        start, is_here = self._starts[task.host], task.host in self._here
+        order = replace(task.order, port=0) if self._strategy.opens_port(task.id.type) else task.order
+        env = compose(os.environ if is_here else {}, start, order, f"{RUN_DIR}/{order.log_dir}", None)
+        if not is_here:
+            by_cores = dict.fromkeys(("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS"), f"<cores of {task.host} / {self._sizes[task.host]}>")
+            if self._fewest is not None:
+                by_cores[INTER_OP] = f"<cores of {task.host}, at least {self._fewest}>"
+            env |= {name: value for name, value in by_cores.items() if name not in {*start.env, *order.env}}
+        if start.clusters:
+            env["MASTER_PORT"] = f"<port of {self._first}>"
+        own = {*start.env_defaults, *start.env, *order.env, "MASTER_PORT", "ORCH_LOG_DIR", VARIABLE, "TF_GRPC_REUSE_PORT", "no_grpc_proxy"}
+        return {name: value for name, value in env.items() if name in own}
+
+
+def _json_parts(planned: Plan) -> Iterator[str]:
+    """One JSON document in pieces: ten thousand TF_CONFIGs are not held at once."""
+    head = {"strategy": planned.spec.strategy, "name": planned.spec.name, "workdir": planned.spec.workdir}
+    yield json.dumps(head)[:-1] + ', "tasks": ['
+    shared = _Environments(planned)
+    for position, task in enumerate(planned.tasks):
+        text = planned.tf_config(task)
+        program = task.order.program
+        found = {
+            "task": str(task.id),
+            "host": task.host,
+            "address": task.address,
+            "program": {"kind": program.kind, "target": program.target, "args": list(program.args)},
+            **_sections(task),
+            "cores": task.order.cores,
+            "env": shared.of(task),
+            "unset": list(task.order.unset),
+            "tf_config": json.loads(text) if text else None,
+        }
+        yield (", " if position else "") + json.dumps(found)
+    yield "]}\n"

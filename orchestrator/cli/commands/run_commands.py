@@ -1,0 +1,296 @@
+"""``orch ps``, ``orch wait``, ``orch restart`` and ``orch down``: runs of this or another terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from worker.clock import now
+
+from ...backends import Cleanup, load
+from ...errors import BROKEN, DEADLINE, OrchError, UsageError
+from ...model.run import restarts
+from ...model.run.cluster import Cluster, Phase
+from ...record.storage.run_directory import RunDir
+from ...record.storage.run_lock import Holder
+from ...record.storage.run_store import NO_TASKS_YET, cluster_of, find_run, list_runs
+from ...record.text import timeline as times
+from ...record.text.durations import describe_moment, describe_seconds
+from ...record.text.run_table import table
+from ..options import home_option, not_nan, run_argument
+
+STUCK_S = 15.0
+"""How much longer than the grace period a run may take to end before `orch down` says who is late."""
+LOOK_S = 0.1
+"""How often `orch wait --timeout` looks (without a limit the kernel wakes it), and the least between two signals of `orch down`."""
+
+
+@click.command("ps")
+@click.argument("run", required=False)
+@home_option
+@click.option("-a", "--all", "everything", is_flag=True, help="List all runs, the newest last.")
+@click.option(
+    "--timeline",
+    is_flag=True,
+    help="Show when each task reached each phase of its start, in seconds since the run, or its last attempt, began.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def ps_command(run: str | None, home: Path, everything: bool, timeline: bool, as_json: bool) -> int:
+    """Show the tasks of RUN (default: the latest run), or list all runs.
+
+    \b
+    Examples:
+      orch ps                the tasks of the latest run
+      orch ps --timeline     how long each phase of the start took
+      orch ps --all          all runs
+    """
+    if everything:
+        runs = list_runs(home)
+        if as_json:
+            click.echo(json.dumps([_summary_of_several(one) for one in runs]))
+        else:
+            click.echo("\n".join(_line_of_several(one) for one in runs) or f"there is no run in {home}")
+        return 0
+    found = find_run(home, run)
+    cluster = found.read_cluster()
+    measured = times.measure(found.read_events(), cluster) if cluster else {}
+    if as_json:
+        click.echo(json.dumps({**_summary(found, cluster), "tasks": _tasks(cluster), "timeline": measured}))
+        return 0
+    click.echo(_line(found))
+    if timeline:
+        click.echo(times.table(measured))
+        click.echo(times.slowest(measured))
+    elif cluster is not None:
+        click.echo(table(cluster, time.time()))
+    return 0
+
+
+@click.command("wait")
+@run_argument
+@click.option(
+    "--timeout", type=click.FloatRange(0), callback=not_nan, metavar="S", help="Stop waiting after this many seconds, and exit with 124."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the file result.json of the run.")
+def wait_command(run: RunDir, timeout: float | None, as_json: bool) -> int:
+    """Wait until RUN (default: the latest run) ends, and exit with its exit code.
+
+    \b
+    Examples:
+      orch wait
+      orch wait --timeout 3600     exit code 124 if the run still goes on after an hour
+    """
+    if not _wait(run, timeout):
+        click.echo(f"orch: {run.run_id} is still running after {timeout:g} s", err=True)
+        return DEADLINE
+    result = run.read_result()
+    if result is None:
+        raise OrchError(f"the controller of {run.run_id} died before it could say how the run ended; logs: {run.path}")
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        click.echo(_line(run), err=True)
+    code: int = result.get("exit_code", BROKEN)
+    return code
+
+
+@click.command("restart")
+@run_argument
+def restart_command(run: RunDir) -> int:
+    """Stop the tasks of RUN (default: the latest run) and start them again, as its next attempt.
+
+    \b
+    Example:
+      orch restart
+
+    This restart does not count for --max-restarts.
+    """
+    holder = run.lock.holder()
+    if holder is None:
+        raise UsageError(f"{run.run_id} is not running; orch up starts a new run")
+    cluster = cluster_of(run)
+    if cluster.phase is Phase.STOPPING and not restarts.comes_again(cluster, now()):
+        raise UsageError(f"{run.run_id} is ending and cannot start again; orch up starts a new run")
+    if not run.lock.send_signal(holder, signal.SIGUSR2):
+        raise UsageError(f"{run.run_id} is not running; orch up starts a new run")
+    if cluster.phase is Phase.STOPPING:
+        click.echo(f"{run.run_id}: attempt {cluster.attempt} is being stopped already; the next one follows", err=True)
+    else:
+        click.echo(f"{run.run_id}: asked to start again after attempt {cluster.attempt}", err=True)
+    return 0
+
+
+@click.command("down")
+@run_argument
+@click.option("--now", "at_once", is_flag=True, help="Kill the tasks at once, without the grace period.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def down_command(run: RunDir, at_once: bool, as_json: bool) -> int:
+    """End RUN (default: the latest run). Returns when no process of the run is left.
+
+    \b
+    Examples:
+      orch down
+      orch down --now     without the grace period
+
+    The tasks get SIGTERM, and SIGKILL after the grace period of the run (--grace of orch up).
+    """
+    holder = run.lock.holder()
+    if holder is not None:
+        run.lock.send_signal(holder, signal.SIGTERM)
+        is_said = at_once and _hurry(run, holder)
+        _await_end(run, holder.pid, None if is_said else STUCK_S + (0.0 if at_once else _grace_s(run)))
+    cleanup = Cleanup()
+    planned = run.read_plan()
+    if run.read_result() is None and planned is not None:
+        cleanup = load(planned.spec).cancel(planned.spec, run.run_id)
+    if as_json:
+        told = {"was_running": holder is not None, "cleared": cleanup.killed, "unseen": list(cleanup.unseen)}
+        click.echo(json.dumps({**_summary(run, run.read_cluster()), **told}))
+    else:
+        click.echo(_line(run) if holder is not None else f"{_line(run)}; it was not running")
+        if cleanup.killed:
+            click.echo(f"{cleanup.killed} processes that its dead controller had left were killed")
+        if cleanup.hint:
+            click.echo(cleanup.hint)
+    return 0
+
+
+def _hurry(run: RunDir, holder: Holder) -> bool:
+    """Ask a second time, once the first was heard: two signals at once would arrive as one. Returns whether it said why that is late."""
+    time.sleep(LOOK_S)
+
+    def heard() -> bool:
+        return run.lock.has_taken(holder, signal.SIGTERM) or run.lock.holder() != holder
+
+    is_late = not _until(heard, STUCK_S)
+    if is_late:
+        _say_stuck(run, holder.pid, STUCK_S)
+        _until(heard, None)
+    if run.lock.holder() == holder:
+        run.lock.send_signal(holder, signal.SIGTERM)
+    return is_late
+
+
+def _grace_s(run: RunDir) -> float:
+    with contextlib.suppress(OrchError):  # a plan that cannot be read is complained of once the run has ended
+        planned = run.read_plan()
+        if planned is not None:
+            return planned.spec.timeouts.grace_s
+    return 0.0
+
+
+def _await_end(run: RunDir, pid: int, patience_s: float | None) -> None:
+    """Return when the run is over. After `patience_s` say once why that may never be; None: that was said."""
+    if not _wait(run, patience_s):
+        assert patience_s is not None
+        _say_stuck(run, pid, patience_s)
+        run.lock.wait()
+
+
+def _say_stuck(run: RunDir, pid: int, patience_s: float) -> None:
+    click.echo(
+        f"orch: {run.run_id} has not ended after {patience_s:g} s: its controller, process {pid}, is {_process_state(pid)}; "
+        f"kill -9 {pid} ends it and its tasks. Waiting on",
+        err=True,
+    )
+
+
+def _process_state(pid: int) -> str:
+    """``sleeping``, ``stopped``, …"""
+    import psutil  # loaded only when something is wrong
+
+    try:
+        return str(psutil.Process(pid).status())
+    except psutil.Error:
+        return "gone, or in another container"
+
+
+def _wait(run: RunDir, timeout: float | None) -> bool:
+    if timeout is None:
+        run.lock.wait()
+        return True
+    return _until(lambda: not run.lock.is_alive(), timeout)
+
+
+def _until(happened: Callable[[], bool], timeout: float | None) -> bool:
+    """Look until it has happened. False: not within the seconds."""
+    deadline = time.monotonic() + (math.inf if timeout is None else timeout)
+    while not happened():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(LOOK_S)
+    return True
+
+
+def _state(run: RunDir) -> str:
+    """``running``, how it ended, or ``lost`` if its controller died without a verdict."""
+    if run.lock.is_alive():
+        return "running"
+    result = run.read_result()
+    return str(result["outcome"]) if result else "lost"
+
+
+def _line(run: RunDir) -> str:
+    state = _state(run)
+    result = run.read_result() or {}
+    text = f"{run.run_id}: {state}"
+    if state == "running":
+        cluster, problem = _look(run)
+        if cluster is None:
+            return f"{text}; {problem or f'it has {NO_TASKS_YET}'}"
+        return f"{text} ({cluster.phase.value}) since {describe_moment(cluster.started_at)}"
+    if result:
+        took = describe_seconds(result.get("ended_at", 0) - result.get("started_at", 0))
+        warning = f"; warning: {result['warning']}" if result.get("warning") else ""
+        return f"{text} after {took}, exit code {result.get('exit_code', 0)}{warning}"
+    return f"{text} (its controller died without a verdict; orch down {run.run_id} ends what it may have left)"
+
+
+def _line_of_several(run: RunDir) -> str:
+    try:
+        return _line(run)
+    except OrchError as error:
+        return f"{run.run_id}: {error}"
+
+
+def _summary_of_several(run: RunDir) -> dict[str, Any]:
+    try:
+        return _summary(run, *_look(run))
+    except OrchError as error:
+        unknown = dict.fromkeys(("state", "phase", "controller_pid", "result"))
+        return {"run": run.run_id, "directory": str(run.path), **unknown, "problem": str(error)}
+
+
+def _look(run: RunDir) -> tuple[Cluster | None, str | None]:
+    """A run of several, or why it cannot be read: that is no reason to show none of them."""
+    try:
+        return run.read_cluster(), None
+    except OrchError as error:
+        return None, str(error)
+
+
+def _summary(run: RunDir, cluster: Cluster | None, problem: str | None = None) -> dict[str, Any]:
+    return {
+        "run": run.run_id,
+        "directory": str(run.path),
+        "state": _state(run),
+        "phase": cluster.phase.value if cluster else None,
+        "controller_pid": run.lock.controller_pid(),
+        "result": run.read_result(),
+        "problem": problem,
+    }
+
+
+def _tasks(cluster: Cluster | None) -> list[dict[str, Any]]:
+    if cluster is None:
+        return []
+    return [asdict(task) for task in cluster.tasks.values()]

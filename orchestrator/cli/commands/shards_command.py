@@ -1,0 +1,159 @@
+"""``orch shards``: which files, bytes and batches each worker and replica will get."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from worker.data_files.element_counts import KINDS
+
+from ...errors import UsageError
+from ...insight.input import input_files, shards_report
+from ...insight.input.input_files import Found
+from ...insight.input.shards_report import Planned
+from ...model.input.sharding import Sharding
+from ...model.input.sharding_advice import size_of
+from ...model.input.spec_inputs import SpecInput, input_of
+from ...model.spec import ClusterSpec
+from ...record.output.lines import clean
+from ...sources import read_file
+from ..options import home_option
+from ..spec_overlays import says
+
+
+@click.command("shards")
+@click.argument("files", nargs=-1)
+@click.option(
+    "-n", "--workers", type=click.IntRange(1, 100_000), metavar="N", help="The number of workers. Default: as in orch.yaml, or 1."
+)
+@click.option(
+    "-r",
+    "--replicas-per-worker",
+    "replicas",
+    type=click.IntRange(1, 1024),
+    metavar="R",
+    help="The number of replicas (such as GPUs) in each worker. Default: 1.",
+)
+@click.option("-b", "--batch", type=click.IntRange(1), metavar="B", help="The global batch size: the elements of all replicas in one step.")
+@click.option("-p", "--policy", type=click.Choice(["auto", "file", "data", "hint", "off"]), help="The AutoShardPolicy. Default: auto.")
+@click.option("--drop-remainder", is_flag=True, default=None, help="Leave out the last batch if it is not full.")
+@click.option("--repeat", type=click.IntRange(0), default=1, metavar="N", help="Read the files N times; 0: without end.")
+@click.option("--format", "kind", type=click.Choice(KINDS), help="The format of the files. Default: from their names and first bytes.")
+@click.option("--elements-per-file", "elements", type=click.IntRange(0), metavar="N", help="Count nothing: each file has N elements.")
+@click.option("-f", "--file", "spec_file", metavar="FILE", help="Read other settings from this file. Default without FILES: orch.yaml.")
+@click.option("--run", "run_id", metavar="RUN", help="Read other settings from the spec of this run.")
+@click.option("--list", "list_files", is_flag=True, help="List each file with the worker that reads the file.")
+@click.option("--batches", "list_batches", is_flag=True, help="List each step with the batch sizes of all replicas.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@home_option
+def shards_command(files: Sequence[str], home: Path, **given: Any) -> int:
+    """Show which of the FILES each worker and replica will read under tf.distribute, before anything runs.
+
+    \b
+    Examples:
+      orch shards 'data/*.tfrecord' --workers 8 --batch 1024
+      orch shards data/*.csv --format text -n 4 -r 2 -b 256 --policy data
+      orch shards 'gs://bucket/train-*' -n 16 -b 4096
+      orch shards     the files, tasks and sizes of orch.yaml
+
+    The output has the files, bytes, elements and steps of each worker, and then each problem with a remedy. Elements are
+    counted but not decoded. A damaged file is named, with the byte. TensorFlow is needed only for files such as gs://.
+
+    The exit code is 0; 1 if TensorFlow would fail or hang with this input; 2 if files are missing or damaged.
+    """
+    spec = _spec(home, given["spec_file"], given["run_id"], is_needed=not files)
+    known = input_of(spec) if spec is not None else SpecInput()
+    patterns, directory = (files, "") if files or spec is None else (known.files, spec.workdir)
+    if not patterns:
+        raise UsageError("there are no files to look at: name some, or write input: {files: [data/*.tfrecord]} in orch.yaml")
+    names = tuple(f"worker-{worker}" for worker in range(given["workers"])) if given["workers"] else known.names
+    replicas, batch = given["replicas"] or known.replicas, given["batch"] or known.batch
+    sharding = Sharding(
+        given["policy"] or known.policy,
+        len(names),
+        replicas,
+        batch or replicas * len(names),
+        given["drop_remainder"] or known.drop_remainder,
+        given["repeat"],
+        one_program=known.one_program,
+    )
+    listed: list[Found] = []
+    looked_at = _look(patterns, directory, given)
+    lists = given["list_files"] and not given["as_json"]
+    planned = shards_report.plan(
+        _keep(looked_at, listed) if lists else looked_at,
+        sharding,
+        names,
+        has_batch=batch is not None,
+        ignored=known.ignored,
+    )
+    for index, one in enumerate(listed):  # who reads a file is known when the kinds of all are
+        _list(one, index, planned.sharding, names)
+    _show(planned, given)
+    return 1 if any(one.severity == "error" for one in planned.advice()) else 0
+
+
+def _spec(home: Path, file: str | None, run: str | None, *, is_needed: bool) -> ClusterSpec | None:
+    """The spec that is named; without FILES also an orch.yaml that lies here. Raises `OrchError`."""
+    if file is not None and run is not None:
+        raise UsageError("both -f and --run name a spec; give one of them")
+    if run is not None:
+        from ...controller import read_spec  # a help text needs no event loop
+        from ...record.storage.run_store import find_run
+
+        return read_spec(find_run(home, run))
+    if file is None and not is_needed:
+        return None
+    from ...model.spec import PROGRAM_KINDS
+    from ...model.spec.document import Node, overlay
+    from ...model.spec.parse import parse
+
+    document, base = read_file(file)
+    if not says(document, *PROGRAM_KINDS):  # it is not run
+        document = overlay(document, ("script",), Node("any.py", "orch shards", "any.py"))
+    return parse(document, workdir=base)
+
+
+def _look(patterns: Sequence[str], directory: str, given: dict[str, Any]) -> Iterator[Found]:
+    kind, elements = given["kind"] or "", given["elements"]
+    remote = [pattern for pattern in patterns if input_files.is_remote(pattern)]
+    here = input_files.look(input_files.find([pattern for pattern in patterns if pattern not in remote], directory), kind, elements)
+    if not remote:
+        return here
+    return heapq.merge(here, input_files.ask_tensorflow(remote, kind, elements), key=lambda one: os.fsencode(one.file.name))
+
+
+def _keep(looked_at: Iterable[Found], listed: list[Found]) -> Iterator[Found]:
+    for one in looked_at:
+        listed.append(one)
+        yield one
+
+
+def _list(one: Found, index: int, sharding: Sharding, names: tuple[str, ...]) -> None:
+    reader = names[index % sharding.workers] if sharding.applied == "file" and sharding.workers > 1 else "all"
+    elements = "" if one.file.elements is None else f"  {one.file.elements:,} elements"
+    click.echo(f"{reader}  {clean(one.file.name)}  {size_of(one.file.size)}{elements}")
+
+
+def _show(planned: Planned, given: dict[str, Any]) -> None:
+    if given["as_json"]:
+        click.echo(json.dumps(shards_report.to_json(planned)))
+        return
+    if given["list_batches"]:
+        if not planned.has_steps:
+            raise UsageError("--batches: the steps are not known without --batch, the numbers of elements, and enough files")
+        for line in shards_report.batch_lines(planned):
+            click.echo(line)
+    if given["list_files"] or given["list_batches"]:
+        click.echo()
+    width = shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() or os.environ.get("COLUMNS") else 100
+    for line in shards_report.to_text(planned, max(60, min(width, 140))):
+        click.echo(line)

@@ -1,0 +1,95 @@
+"""``orch stacks``: where in their Python code the tasks of a run are."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import click
+
+from ...errors import UsageError
+from ...model.run.cluster import Cluster
+from ...model.run.readiness import group_tasks
+from ...record.output.lines import clean
+from ...record.storage.run_directory import RunDir
+from ...record.storage.run_store import plan_of
+from ...record.text import stack_report
+from ..options import run_argument
+
+NATIVE_S = 30.0
+"""How long py-spy may take for one task."""
+
+
+@click.command("stacks")
+@run_argument
+@click.option("--full", is_flag=True, help="Print the stacks of all threads too.")
+@click.option("--native", is_flag=True, help="Print the stacks with C and C++ frames. Needs py-spy; only for tasks on this machine.")
+def stacks_command(run: RunDir, full: bool, native: bool) -> int:
+    """Show at which line of Python code each task of RUN (default: the latest run) is. Tasks at the same line share a row.
+
+    \b
+    Examples:
+      orch stacks
+      orch stacks --full      the stacks of all threads
+      orch stacks --native    with C and C++ frames
+    """
+    holder = run.lock.holder()
+    if holder is None:
+        raise UsageError(f"{run.run_id} is not running")
+    planned = plan_of(run)
+    cluster = run.fold(planned)
+    py_spy = _py_spy_for(run) if native else ""
+
+    def ask() -> None:
+        if not run.lock.send_signal(holder, signal.SIGUSR1):
+            raise UsageError(f"{run.run_id} is not running")
+
+    new = stack_report.collect(run, planned, cluster, ask)
+    answers = {name: stack_report.parse(text) for name, text in new.items()}
+    for line in stack_report.summarise({name: answer for name, answer in answers.items() if answer}):
+        click.echo(clean(line))
+    silent = [name for name, answer in answers.items() if not answer]
+    if silent:
+        click.echo(f"{group_tasks(silent)}: no answer (not Python, or not started yet)")
+    for name, text in new.items() if full else ():
+        click.echo(f"\n{name}\n{clean(text)}")
+    for name in new if native else ():
+        click.echo(f"\n{name}\n{_dump_native(py_spy, name, cluster)}")
+    return 0
+
+
+def _py_spy_for(run: RunDir) -> str:
+    """Raises `UsageError` for a run that it cannot look into, or if it is not installed."""
+    planned = run.read_plan()
+    if planned is not None and not all(host.is_here for host in planned.hosts):
+        raise UsageError(
+            "--native looks into tasks on this machine only; run py-spy dump --native --pid PID on their hosts (orch ps has the pids)"
+        )
+    found = find_py_spy()
+    if found is None:
+        raise UsageError("--native needs py-spy, which is not installed: pip install py-spy")
+    return found
+
+
+def find_py_spy() -> str | None:
+    """py-spy beside this interpreter, or on PATH."""
+    beside = os.path.join(os.path.dirname(sys.executable), "py-spy")
+    return beside if os.access(beside, os.X_OK) else shutil.which("py-spy")
+
+
+def _dump_native(py_spy: str, name: str, cluster: Cluster) -> str:
+    pid = cluster.tasks[name].pid
+    if pid is None:
+        return "not started yet"
+    try:
+        done = subprocess.run(
+            [py_spy, "dump", "--native", "--pid", str(pid)], capture_output=True, text=True, errors="replace", timeout=NATIVE_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"py-spy gave no answer within {NATIVE_S:.0f} s"
+    except OSError as error:
+        return f"py-spy could not be run: {error.strerror}"
+    return done.stdout if done.returncode == 0 else f"py-spy failed: {done.stderr.strip() or done.returncode}"

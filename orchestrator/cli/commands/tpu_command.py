@@ -1,0 +1,98 @@
+"""``orch tpu``: how replicas and tensors lie on a TPU, without one."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from worker.settings.tpu_settings import Partition, TpuSettings
+
+from ...errors import Problem, SpecError, UsageError
+from ...insight.tpu import tpu_report as words
+from ...insight.tpu.tpu_assignment import ask
+from ...model import tpu_topology
+from ...model.spec import document as documents
+from ...model.spec.findings import Findings
+from ...model.spec.sections.tpu_kinds import Numbers
+from ...record.output.log_view import wants_color
+from ..options import ScriptCommand, spec_options
+from ..spec_overlays import read_spec
+from ..view_options import color_option
+
+_READ = ("tpu", "python")
+"""What is read of the orch.yaml that happens to be there: the rest may be a spec of tasks that need no TPU."""
+
+
+@click.command("tpu", cls=ScriptCommand)
+@spec_options
+@click.option("--partition", "dims", metavar="N,N,…", help="Split a tensor: the number of parts in each dimension.")
+@click.option("--shape", metavar="N,N,…", help="The shape of this tensor, with ? for an unknown size.")
+@click.option(
+    "--dtype", default="float32", type=click.Choice(words.DTYPES), metavar="TYPE", help="The type of this tensor. Default: float32."
+)
+@click.option("--no-tensorflow", is_flag=True, help="Do not ask TensorFlow for the core assignment.")
+@color_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def tpu_command(
+    ctx: click.Context, /, dims: str | None, shape: str | None, dtype: str, no_tensorflow: bool, color: Any, as_json: bool, **_: Any
+) -> int:
+    """Show the layout of replicas and tensors on a TPU. This command needs no TPU.
+
+    \b
+    Examples:
+      orch tpu                                   the topologies that have a name
+      orch tpu --topology 2x2x1x2 --computation-shape 1,1,1,2
+      orch tpu --topology v4-16 --computation-shape 2,2,2,1 --partition 1,2,4,1 --shape 128,224,224,3
+
+    The output is a table and a picture of the replicas, with the devices that TensorFlow assigns to each replica, and the
+    computation shapes that fit. The section tpu of orch.yaml counts too; other sections count only for a file given with -f.
+    The exit code is 1 if the tensor cannot be split like this.
+    """
+    spec = read_spec(ctx, needs_program=False, only=_READ)[0]
+    partitions = [*spec.tpu.partition, *_partition(dims, shape, dtype)]
+    if not spec.tpu.topology:
+        if partitions or spec.tpu.computation_shape:
+            raise UsageError("name a topology: --topology v3-8, or --topology 2x2x1x2; orch tpu alone lists those that have a name")
+        for line in words.names():
+            click.echo(line)
+        return 0
+    layout = _layout(spec.tpu, "" if no_tensorflow else spec.python or sys.executable)
+    if as_json:
+        click.echo(json.dumps(words.to_json(layout, partitions)))
+    else:
+        for line in words.to_text(layout, partitions, color=wants_color(color, sys.stdout.isatty(), os.environ)):
+            click.echo(line, color=True)
+    return int(any(words.breaks(one, layout.cores) for one in partitions))
+
+
+def _layout(settings: TpuSettings, python: str) -> words.Layout:
+    """What the settings, which were checked, make; "" for an interpreter: TensorFlow is not asked."""
+    mesh = tpu_topology.parse(settings.topology)
+    shape = settings.computation_shape or (1,) * tpu_topology.RANK
+    replicas = settings.num_replicas or tpu_topology.count_replicas(mesh, shape)
+    assignment = ask(python, mesh, shape, replicas) if python else words.Assignment(problem="TensorFlow was not asked (--no-tensorflow)")
+    return words.Layout(mesh, shape, replicas, assignment)
+
+
+def _partition(dims: str | None, shape: str | None, dtype: str) -> Iterator[Partition]:
+    if dims is None:
+        if shape is not None:
+            raise UsageError("--shape is the shape of the tensor that --partition splits: give both")
+        return
+    parts = tuple(number for number in _numbers(dims, "--partition", unknown=False) if number)
+    whole = None if shape is None else _numbers(shape, "--shape", unknown=True)
+    yield Partition("", parts, whole, dtype)
+
+
+def _numbers(text: str, place: str, *, unknown: bool) -> tuple[int | None, ...]:
+    findings = Findings()
+    found = Numbers("1,2,4,1", unknown).check(documents.scalar(text, place), "", findings)
+    if found is None:
+        raise SpecError(*(Problem(place, problem.message, problem.hint) for problem in findings.problems))
+    return found

@@ -1,0 +1,56 @@
+"""``orch up``: start a cluster, attached or not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..options import ScriptCommand, home_option, spec_options
+from ..spec_overlays import read_spec
+from ..view_options import view_options
+
+
+@click.command("up", cls=ScriptCommand)
+@spec_options
+@home_option
+@click.option(
+    "-d",
+    "--detach",
+    "detached",
+    is_flag=True,
+    envvar="ORCH_DETACH",
+    help="Return when the tasks have started; the run goes on in the background.",
+)
+@click.option("--dry-run", is_flag=True, help="Print the commands and each TF_CONFIG, and start nothing.")
+@view_options
+@click.option("--json", "as_json", is_flag=True, envvar="ORCH_JSON", help="Print events as JSON lines in place of the logs.")
+@click.pass_context
+def up_command(ctx: click.Context, /, home: Path, detached: bool, dry_run: bool, as_json: bool, **_: Any) -> int:
+    """Start a cluster that runs SCRIPT, and show its output until the run ends. The arguments of the script go after --.
+
+    \b
+    Examples:
+      orch up train.py --workers 4 -- --epochs 5
+      orch up train.py --ps 1 --workers 2        with a parameter server
+      orch up train.py -H hostA:2,hostB:2 -d     on two hosts, in the background
+      orch up --no-python ./train.sh -n 4        a program that is not Python
+
+    Settings that are not given here come from orch.yaml, if this file exists. An option that describes the cluster is also a
+    variable (ORCH_START_TIMEOUT for --start-timeout) and a key of orch.yaml. An option wins over a variable, and a variable
+    wins over the file.
+    """
+    spec = read_spec(ctx)[0]
+    if dry_run:
+        from .plan_command import print_dry_run
+
+        print_dry_run(spec, as_json=as_json)
+        return 0
+    if any(tasks.input.files for tasks in spec.tasks):
+        from ..input_preflight import check_input
+
+        check_input(spec)
+    from ..attached_run import start  # only now: a help text needs no event loop
+
+    return start(home, spec, ctx.params, detached=detached, as_json=as_json)

@@ -1,0 +1,164 @@
+"""``orch warm``: a process that has imported TensorFlow, kept between runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from ...backends import interpreters, load_checked
+from ...errors import UsageError
+from ...insight import warm
+from ...model.spec import DEFAULT_PRELOAD, ClusterSpec
+from ...record.text.durations import describe_moment, describe_seconds
+from ..options import ScriptCommand, import_timeout_option, spec_options
+from ..spec_overlays import read_spec
+
+F = TypeVar("F", bound=Callable[..., Any])
+IDLE_S = 1800.0
+
+
+@click.group("warm")
+def warm_command() -> None:
+    """Keep a process that has imported TensorFlow between runs, so that orch up on this machine need not wait for that.
+
+    \b
+    Examples:
+      orch warm start
+      orch warm status
+      orch warm stop
+
+    orch up uses it by itself and says so. It is this user's alone, ends when it has not been used for a while, and is not used
+    once the interpreter, an imported file, an installed package, orch itself or the environment of the imports has changed.
+    """
+
+
+def _options(command: F) -> F:
+    """What `start` and `status` have in common."""
+    preload = click.option(
+        "--preload",
+        multiple=True,
+        metavar="MODULE",
+        help="What it imports, as in the spec; may be repeated. Default: the spec's, or tensorflow.",
+    )
+    as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+    return spec_options(preload(as_json(command)))
+
+
+def _read_spec(ctx: click.Context, preload: tuple[str, ...]) -> tuple[ClusterSpec, tuple[str, ...]]:
+    """What `orch up` would run with the same words, and what is to be imported for it. A script need not be named."""
+    spec = read_spec(ctx, needs_program=False)[0]
+    return spec, preload or spec.imported_ahead
+
+
+def _ask(what: str, spec: ClusterSpec, options: dict[str, Any], more_s: float = 0.0) -> dict[str, Any]:
+    return warm.ask(what, {**options, "cwd": spec.workdir, "told": True}, interpreters.of_this_machine(spec), spec.env, more_s)
+
+
+@warm_command.command("start", cls=ScriptCommand)
+@_options
+@click.option(
+    "--idle-timeout", type=float, default=IDLE_S, show_default=True, metavar="S", help="End it after so many seconds without use."
+)
+@import_timeout_option("the imports")
+@click.pass_context
+def start_command(
+    ctx: click.Context, /, preload: tuple[str, ...], as_json: bool, idle_timeout: float, import_timeout: float, **_: Any
+) -> int:
+    """Start it, and return when it is ready. One that does not fit any more is replaced; runs that came from it go on.
+
+    \b
+    Examples:
+      orch warm start
+      orch warm start train.py --env TF_CPP_MIN_LOG_LEVEL=2
+
+    Takes what orch up takes to say what runs, and orch.yaml: the interpreter, the environment and the preload are the run's.
+    """
+    if not 0 < idle_timeout < float("inf"):
+        raise UsageError("--idle-timeout must be a positive number of seconds")
+    spec, names = _read_spec(ctx, preload)
+    if not names:
+        raise UsageError("the spec says preload: [], so nothing is imported ahead; take that out of it, or name modules with --preload")
+    what = f"importing {', '.join(names)} with {interpreters.of_this_machine(spec)}"
+    click.echo(f"orch: {what}, unless that is done already (at most {import_timeout:g} s)", err=True)
+    answer = _ask("start", spec, {"preload": names, "idle_s": idle_timeout, "import_s": import_timeout}, import_timeout)
+    if as_json:
+        click.echo(json.dumps(answer))
+        return 0
+    if answer["was_running"]:
+        click.echo("it was running already")
+    elif answer["replaced"]:
+        click.echo(f"in place of one that did not fit: {answer['replaced']}")
+    click.echo(_line(answer))
+    return 0
+
+
+@warm_command.command("stop")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def stop_command(as_json: bool) -> int:
+    """End it. Runs that came from it go on.
+
+    \b
+    Example:
+      orch warm stop
+    """
+    answer = warm.ask("stop", {})
+    if as_json:
+        click.echo(json.dumps(answer))
+    elif not answer["was_running"]:
+        click.echo("no warm process was running")
+    else:
+        click.echo(f"process {answer['pid']} was {'killed: it did not end by itself' if answer['killed'] else 'ended'}")
+    return 0
+
+
+@warm_command.command("status", cls=ScriptCommand)
+@_options
+@click.pass_context
+def status_command(ctx: click.Context, /, preload: tuple[str, ...], as_json: bool, **_: Any) -> int:
+    """Say whether it is there, what it costs, and whether a run that was started here would use it.
+
+    \b
+    Example:
+      orch warm status train.py
+
+    Takes what orch up takes to say what runs, and orch.yaml: with the same words, it says what that orch up would find.
+    """
+    spec, names = _read_spec(ctx, preload)
+    answer = _ask("status", spec, {"preload": names or DEFAULT_PRELOAD})
+    obstacle = _obstacle(spec, names)
+    if answer["running"] and obstacle:
+        answer |= {"refused": obstacle}
+    if as_json:
+        click.echo(json.dumps(answer))
+        return 0
+    click.echo(_line(answer) if answer["running"] else "no warm process is running (orch warm start)")
+    if answer["running"] and answer["refused"]:
+        ended = "; it has ended" if answer["stale"] else ""
+        click.echo(f"a run that is started here does not use it: {answer['refused']}{ended}")
+    return 0
+
+
+def _obstacle(spec: ClusterSpec, names: tuple[str, ...]) -> str:
+    """Why a run of this spec has no use for it, whatever it has imported; empty: it may have."""
+    if not names:
+        return "the spec says preload: []"
+    hosts = load_checked(spec).hosts(spec)
+    if not any(host.is_here for host in hosts):
+        if any(host.workdir.way == "ship" for host in hosts):
+            return "its tasks run on other hosts, where none is used with backend.code: ship"
+        return "its tasks run on other hosts (orch warm start there keeps one for them)"
+    return ""
+
+
+def _line(answer: dict[str, Any]) -> str:
+    memory = f", {answer['pss_bytes'] / 1e6:.0f} MB (PSS)" if answer["pss_bytes"] is not None else ""
+    left = answer["idle_timeout_s"] - answer["idle_s"]
+    use = f"in use by {answer['running_agents']}" if answer["running_agents"] else f"ends in {describe_seconds(left)} unless it is used"
+    uses = f"used {answer['uses']} times" if answer["uses"] != 1 else "used once"
+    return (
+        f"process {answer['pid']} has imported {', '.join(answer['preload'])} at {describe_moment(answer['since'])} "
+        f"(in {describe_seconds(answer['import_s'])}){memory}; {uses}; {use}"
+    )

@@ -1,0 +1,162 @@
+"""What a command line and the environment say of a spec: overlays over the file's document.
+
+Nothing is checked here: a flag's text goes into the document at its path, with the flag as its place, and the one parser
+says what is wrong with it. So precedence is an order of overlays: default, file, environment, ``--set``, flag.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import click
+from click.core import ParameterSource
+
+from ..errors import Problem, SpecError, UsageError
+from ..model.spec import PROGRAM_KINDS, ClusterSpec
+from ..model.spec.describe import SpecOption
+from ..model.spec.document import Node
+from ..model.spec.sections.backend_sections import misplaced
+from ..sources import Overlay, as_seen_from, instead_of_others, read_file, read_whole, tasks_directory
+from .options import OPTIONS
+
+_NOTHING_TO_RUN = (
+    "there is nothing to run, and no orch.yaml here\n"
+    "name a script: orch up train.py -n 2 -- ITS ARGUMENTS\n"
+    "or write a spec: orch init, then orch up"
+)
+
+
+def read_spec(ctx: click.Context, *, needs_program: bool = True, only: Sequence[str] = ()) -> tuple[ClusterSpec, Node]:
+    """What the command line means, and the document that says it. Raises `SpecError`, `UsageError`.
+
+    Without `needs_program` a script of no meaning stands in where none is named. `only`: the keys that are taken from a spec that is not
+    named with -f; empty: all.
+    """
+    from ..model.spec import document as documents
+    from ..model.spec.parse import parse
+
+    document, base = _read_document(ctx, only)
+    complete = document
+    if not says(document, *PROGRAM_KINDS):
+        if needs_program and not document.place:
+            raise UsageError(_NOTHING_TO_RUN)
+        if not needs_program:
+            complete = documents.overlay(document, ("script",), Node("any.py", ctx.command_path, "any.py"))
+    return parse(complete, workdir=base), document
+
+
+def _read_document(ctx: click.Context, only: Sequence[str]) -> tuple[Node, str]:
+    """The document that the command line means, and the directory that its paths start from."""
+    from ..model.spec import document as documents
+
+    given = ctx.params
+    document, base = read_file(given["file"])
+    if only and not given["file"] and isinstance(document.value, dict):
+        document = replace(document, value={key: node for key, node in document.value.items() if key in only})
+    assignments = [documents.parse_assignment(text, "--set") for text in given["assignments"]]
+    environment, flags = _option_overlays(ctx)
+    for path, value in [*environment, *assignments, *flags, *_variables(given["variables"])]:
+        document = documents.overlay(document, path, value)
+    for path, value in _program(ctx, tasks_directory(document, base)):
+        document = documents.overlay(document, path, value)
+    return document, base
+
+
+def says(document: Node, *keys: str) -> bool:
+    """Whether the document has a value for one of these keys."""
+    return isinstance(document.value, dict) and any(key in document.value and document.value[key].value is not None for key in keys)
+
+
+def _option_overlays(ctx: click.Context) -> tuple[list[Overlay], list[Overlay]]:
+    """What the environment says, and what the flags say. An empty variable says nothing."""
+    environment: list[Overlay] = []
+    flags: list[Overlay] = []
+    for option in OPTIONS:
+        told, text = os.environ.get(option.variable), ctx.params[option.parameter]
+        if told:
+            environment += _overlays(option, _meaning(option, told), option.variable)
+        if text is not None:
+            flags += _overlays(option, text, option.name)
+    (environment if _is_variable(ctx, "hostfile") else flags).extend(_hostfile(ctx))
+    return environment, flags
+
+
+def _is_variable(ctx: click.Context, parameter: str) -> bool:
+    """Whether click has taken this parameter's value from its variable: a flag would have more weight."""
+    return ctx.get_parameter_source(parameter) is ParameterSource.ENVIRONMENT
+
+
+def _overlays(option: SpecOption, text: str, place: str) -> Iterator[Overlay]:
+    if option.path in PROGRAM_KINDS:
+        yield from instead_of_others(option.path, place)
+    if option.path == "backend.type":  # it takes the place of another that was chosen with less weight
+        yield from ((f"backend.{key}", Node(None, place, "")) for key, _ in misplaced(text))
+    if not option.parts:
+        yield option.path, _node(option, text, place)
+        return
+    words = text.split(",")
+    if len(words) > len(option.parts):
+        raise SpecError(Problem(place, f"{text!r:.80} has {len(words)} parts", f"write {option.metavar}"))
+    for key, word in zip(option.parts, words, strict=False):
+        if word.strip():
+            yield f"{option.path}.{key}", _node(option, word.strip(), place)
+
+
+def _meaning(option: SpecOption, told: str) -> str:
+    """What a variable says: one that stands for a flag is on or off."""
+    word = told.lower()
+    if option.says and word in ("1", "true", "yes", "on"):
+        return option.says
+    if option.says and word in ("0", "false", "no", "off"):
+        return option.off
+    return told
+
+
+def _hostfile(ctx: click.Context) -> Iterator[Overlay]:
+    """The hosts of ``--hostfile`` or its variable, which take the place of those that were named with less weight."""
+    from ..model.spec.sections.host_list import read_hostfile
+
+    name, has_flag = ctx.params["hostfile"], ctx.params["spec_hosts"] is not None
+    if not name or (has_flag and _is_variable(ctx, "hostfile")):
+        return
+    if has_flag:
+        raise UsageError("both -H and --hostfile name hosts; give one of them")
+    if os.environ.get("ORCH_HOSTS") and _is_variable(ctx, "hostfile"):
+        raise UsageError("both ORCH_HOSTS and ORCH_HOSTFILE name hosts; set one of them")
+    yield "backend.hosts", read_hostfile(read_whole(Path(name)).decode("utf-8", "replace"), name)
+
+
+def _variables(texts: Sequence[str]) -> Iterator[Overlay]:
+    """``NAME=VALUE``; a NAME alone has the value that it has for orch, which no other user of the machine can see."""
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals and name not in os.environ:
+            hint = f"write --env {name}=VALUE, or set it where orch is started" if name.isidentifier() else "write --env NAME=VALUE"
+            raise SpecError(Problem("--env", f"{name!r:.80} has no value, and no such variable is set here", hint))
+        value = value if equals else os.environ[name]
+        yield ("defaults", "env", name), Node(value, "--env", value)
+
+
+def _program(ctx: click.Context, directory: str) -> Iterator[Overlay]:
+    """A program named on the command line takes the place of the file's. `directory`: where the tasks start."""
+    script, module = ctx.params["script"], ctx.params["spec_module"]
+    if script is not None and module is not None:
+        raise UsageError(f"both a script ({script}) and a module ({module}) are given; only one can run")
+    if script is not None:
+        chosen = "command" if ctx.params["no_python"] else "script"
+        yield from instead_of_others(chosen, "SCRIPT")
+        yield (chosen,), Node(as_seen_from(directory, script, chosen), "SCRIPT", script)
+    elif ctx.params["no_python"]:
+        raise UsageError("--no-python needs a program: orch up --no-python PROGRAM -- ARGS")
+    script_args = ctx.meta["orch.script_args"]
+    if script_args is not None:
+        yield ("args",), Node([Node(word, "ARGS", word) for word in script_args], "ARGS")
+
+
+def _node(option: SpecOption, text: str, place: str) -> Node:
+    from ..model.spec import document as documents
+
+    return Node(text, place, text) if option.is_text else documents.scalar(text, place)

@@ -1,0 +1,148 @@
+"""What `orch doctor` says: the facts of each host, then the findings, as text or for programs. Pure: nothing is printed here."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from worker.redact import disclose
+
+from .facts import HostReport, Machine, TensorFlow
+from .finding import Finding, Severity, Wanted
+from .rules import size
+
+WIDTH = 80
+_COLORS: dict[Severity, str] = {"error": "\x1b[31m", "warning": "\x1b[33m", "note": "\x1b[36m"}
+_RESET = "\x1b[0m"
+
+
+def exit_code(findings: Sequence[Finding], *, strict: bool) -> int:
+    """0: it can run. 1: it cannot; with `strict` also if there are warnings."""
+    bad = {"error", "warning"} if strict else {"error"}
+    return int(any(finding.severity in bad for finding in findings))
+
+
+def to_json(hosts: Sequence[HostReport], findings: Sequence[Finding], wanted: Wanted, code: int) -> dict[str, Any]:
+    """Everything, for programs. Of the spec's variables those that are shown of a host's environment."""
+    return {
+        "wanted": asdict(replace(wanted, env=disclose(wanted.env))),
+        "hosts": [asdict(facts) for facts in hosts],
+        "findings": [asdict(finding) for finding in findings],
+        "exit_code": code,
+    }
+
+
+def to_text(hosts: Sequence[HostReport], findings: Sequence[Finding], *, color: bool) -> Iterator[str]:
+    """Lines of at most 80 columns, unless a path is longer."""
+    for facts in hosts:
+        yield facts.name
+        for label, text in _facts(facts):
+            yield from _wrapped(text, f"  {label:<12}", " " * 14)
+        yield ""
+    is_plain = len(hosts) == 1 and hosts[0].is_here
+    for finding in findings:
+        yield from _describe(finding, is_plain, color)
+    if findings:
+        yield ""
+    yield _verdict(findings)
+
+
+def _describe(finding: Finding, is_plain: bool, color: bool) -> Iterator[str]:
+    where = f" ({', '.join(finding.hosts)})" if finding.hosts and not is_plain else ""
+    head, *rest = _wrapped(f"{finding.what}{where}", f"{finding.severity:<9}", " " * 9)
+    yield head.replace(finding.severity, f"{_COLORS[finding.severity]}{finding.severity}{_RESET}", 1) if color else head
+    yield from rest
+    for line in finding.why.splitlines():
+        yield from [f"{' ' * 9}{_harmless(line)}"] if line.startswith("  ") else _wrapped(line, " " * 9, " " * 9)
+    yield from _wrapped(finding.remedy, f"{' ' * 9}do: ", " " * 13)
+
+
+def _verdict(findings: Sequence[Finding]) -> str:
+    counts = Counter(finding.severity for finding in findings)
+    said = ", ".join(f"{number} {kind}{'s' if number > 1 else ''}" for kind in _COLORS if (number := counts[kind]))
+    if counts["error"]:
+        return f"{said}: a run would fail here"
+    return f"{said}: a run can start" if said else "nothing stands in the way"
+
+
+def _facts(facts: HostReport) -> Iterator[tuple[str, str]]:
+    machine = facts.machine
+    if facts.unreached:
+        yield "unreached", facts.unreached
+    if machine is not None:
+        memory = f"{size(machine.memory_bytes)} memory ({size(machine.memory_free_bytes)} free)"
+        yield "machine", f"{machine.hostname}: {machine.system}, {_count(machine.cores, 'core')}, {memory}"
+    if facts.python is not None:
+        yield "python", f"{facts.python.executable} ({facts.python.version})"
+        yield "tensorflow", _tensorflow(facts.tensorflow)
+    elif not facts.unreached:
+        yield "python", f"{facts.program}: no answer"
+        yield "tensorflow", _tensorflow(None)
+    if facts.tensorflow is not None and facts.tensorflow.keras:
+        legacy = f", tf-keras {facts.tensorflow.tf_keras}" if facts.tensorflow.tf_keras else ""
+        yield "keras", f"{facts.tensorflow.keras}{legacy}"
+    if machine is not None:
+        yield "gpus", _gpus(machine, facts.tensorflow)
+        yield "disk", ", ".join(_disks(machine))
+        yield "ports", _ports(machine)
+        yield "limits", ", ".join(_limits(machine.limits))
+
+
+def _tensorflow(found: TensorFlow | None) -> str:
+    if found is None or not found.version:
+        return "not installed" if found is not None and found.missing else "cannot be imported"
+    cuda = f"CUDA {found.build.get('cuda_version', '')}".strip() if found.is_cuda_build else "CPU"
+    return f"{found.version}, {cuda} build, imported in {found.seconds:.1f} s"
+
+
+def _gpus(machine: Machine, found: TensorFlow | None) -> str:
+    nvidia = machine.nvidia
+    if not nvidia.gpus:
+        return f"none; NVIDIA driver {nvidia.driver}" if nvidia.driver else "none (no NVIDIA driver)"
+    kinds = Counter((gpu.name, gpu.memory_mb) for gpu in nvidia.gpus)
+    listed = ", ".join(f"{number} x {name} ({memory:,} MiB)" for (name, memory), number in kinds.items())
+    seen = f"; TensorFlow sees {len(found.gpus)}" if found is not None and found.version else ""
+    return f"{listed}, driver {nvidia.driver or 'of an unknown version'}{seen}"
+
+
+def _disks(machine: Machine) -> Iterator[str]:
+    for disk in (machine.run_dir, machine.shm):
+        if disk is not None and disk.free_bytes is not None:
+            yield f"{disk.path} {size(disk.free_bytes)} free"
+
+
+def _ports(machine: Machine) -> str:
+    ports = machine.ports
+    tried = f"{ports.tried - len(ports.busy)} of the {ports.tried} asked for are free; " if ports.tried else ""
+    listening = (
+        f"others listen on every interface at {', '.join(map(str, ports.open_to_all[:6]))}"
+        if ports.open_to_all
+        else "nobody listens on every interface"
+    )
+    more = f" and {len(ports.open_to_all) - 6} more" if len(ports.open_to_all) > 6 else ""
+    return f"{'none can be bound' if ports.problem else 'can be bound'}; {tried}{listening}{more}"
+
+
+def _limits(limits: Mapping[str, tuple[int | None, int | None]]) -> Iterator[str]:
+    for name, label in (("open_files", "open files"), ("processes", "processes"), ("locked_memory", "locked memory")):
+        if name in limits:
+            soft = limits[name][0]
+            shown = "unlimited" if soft is None else size(soft) if name == "locked_memory" else f"{soft:,}"
+            yield f"{label} {shown}"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def _harmless(text: str) -> str:
+    """Without what would command the terminal: hosts' own words are repeated."""
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
+def _wrapped(text: str, first: str, rest: str) -> list[str]:
+    options: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
+    return textwrap.wrap(_harmless(text), WIDTH, initial_indent=first, subsequent_indent=rest, **options) or [first.rstrip()]

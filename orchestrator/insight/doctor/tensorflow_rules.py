@@ -1,0 +1,164 @@
+"""The rules about the interpreter, TensorFlow, Keras and GPUs. Pure. See `judge`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from worker.settings.keras_settings import LEGACY, install_keras_2, is_legacy
+from worker.settings.tpu_settings import AUTO, LOCAL
+
+from ...model.strategies import STRATEGIES, named
+from .facts import HostReport, Machine, Python, TensorFlow
+from .finding import Finding, Wanted, error, note, warning
+
+OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 13)
+OLDEST_TENSORFLOW = (2, 16)
+SLOW_IMPORT_S = 30.0
+_LIBTPU, _SKIP = "0.0.14", "TPU_SKIP_MDS_QUERY"
+_CHOOSE = "set python: or --python to an interpreter that has TensorFlow"
+
+
+def judge(facts: HostReport, wanted: Wanted) -> Iterator[Finding]:
+    """What there is to say about the tasks' interpreter on one host."""
+    if facts.python is None:
+        yield error("python", f"{facts.program!r} is of no use as the tasks' interpreter", facts.python_problem, _CHOOSE)
+        return
+    yield from _python(facts.python)
+    if wanted.tpu:
+        yield from _tpu(facts.python, facts, wanted)
+    severe = error if wanted.needs_tensorflow else note
+    found = facts.tensorflow
+    if found is None:
+        why = "\n".join([facts.import_problem, *facts.stack])
+        yield severe("tensorflow", "importing TensorFlow does not come to an end", why, _import_remedy(facts))
+    elif found.missing:
+        package = "'tensorflow[and-cuda]'" if facts.machine and facts.machine.nvidia.gpus else "tensorflow-cpu"
+        remedy = f"{facts.python.executable} -m pip install {package}; or {_CHOOSE}"
+        yield severe("tensorflow", f"{facts.python.executable} has no TensorFlow", "every task would fail at its import", remedy)
+    elif not found.version:
+        yield severe("tensorflow", "TensorFlow cannot be imported", found.problem, _import_remedy(facts))
+    else:
+        yield from _tensorflow(found)
+        yield from _keras(found, facts, wanted)
+        if facts.machine is not None:
+            yield from _gpus(found, facts.machine, facts, wanted)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    words = text.split(".")[:2]
+    return tuple(int(word) for word in words) if len(words) == 2 and all(word.isdigit() for word in words) else ()
+
+
+def _python(python: Python) -> Iterator[Finding]:
+    version = _version(python.version)
+    if version and version < OLDEST_PYTHON:
+        yield error("python", f"{python.executable} is Python {python.version}", "orch's part inside the tasks needs 3.10", _CHOOSE)
+    elif version > NEWEST_PYTHON:
+        yield warning("python", f"{python.executable} is Python {python.version}", "orch is tested with 3.10 to 3.13", _CHOOSE)
+    if python.implementation != "CPython":
+        yield error("python", f"{python.executable} is {python.implementation}", "TensorFlow is built for CPython only", _CHOOSE)
+
+
+def _import_remedy(facts: HostReport) -> str:
+    said = f"{facts.import_problem} {facts.tensorflow.problem if facts.tensorflow else ''}"
+    flags = facts.machine.cpu_flags if facts.machine else None
+    if "SIGILL" in said or (flags is not None and "avx" not in flags):
+        return "TensorFlow's builds need a CPU with AVX, which this one has not: use another host, or build TensorFlow for it"
+    if "numpy" in said.lower():
+        return "its NumPy does not fit: python -m pip install --upgrade tensorflow numpy, in an environment of its own"
+    program = facts.python.executable if facts.python else "python"
+    return f"try: {program} -c 'import tensorflow'; a fresh virtual environment often is the shortest way"
+
+
+def _tensorflow(found: TensorFlow) -> Iterator[Finding]:
+    version = _version(found.version)
+    if version and version < OLDEST_TENSORFLOW:
+        yield warning("tensorflow", f"TensorFlow is {found.version}", "orch is made for 2.16 or newer", "pip install --upgrade tensorflow")
+    if found.problem:
+        yield warning(
+            "tensorflow", "TensorFlow's import is not whole", found.problem, "reinstall it: pip install --force-reinstall tensorflow"
+        )
+    if found.seconds > SLOW_IMPORT_S:
+        why = "every start of a run waits for it once per host; a cold or remote file system is the usual reason"
+        yield warning("tensorflow", f"importing TensorFlow took {found.seconds:.0f} s", why, "put the environment on a local disk")
+
+
+def _keras(found: TensorFlow, facts: HostReport, wanted: Wanted) -> Iterator[Finding]:
+    asked = wanted.env.get(LEGACY, facts.machine.environment.get(LEGACY, "") if facts.machine else "")
+    install = install_keras_2(facts.python.executable if facts.python else "", found.version)
+    if not found.keras:
+        why = found.keras_problem
+        if is_legacy({LEGACY: asked}) and not found.tf_keras:
+            what = "TF_USE_LEGACY_KERAS=1 is set and tf-keras is not installed"
+            yield error("keras", what, why, f"{install}, or unset TF_USE_LEGACY_KERAS")
+        else:
+            yield warning("keras", "tf.keras cannot be imported", why, "pip install --upgrade keras, unless the script uses no Keras")
+    elif not found.keras.startswith("2."):
+        rows = [named(wanted.strategy)] if wanted.strategy else STRATEGIES.values()
+        why = "; ".join(f"cannot work under {row.no_fit_under}" for row in rows if row.no_fit_under)
+        if not why or (wanted.strategy and wanted.tasks < 2):
+            return
+        kind = warning if wanted.strategy else note
+        yield kind(
+            "keras",
+            f"tf.keras is Keras {found.keras}, whose Model.fit {why}",
+            "custom training loops work, with Keras models too",
+            f"for fit, Keras 2: {install}, and --keras legacy",
+        )
+
+
+def _tpu(python: Python, facts: HostReport, wanted: Wanted) -> Iterator[Finding]:
+    """What a run with a TPU needs of the packages and of the host. docs/tpu.md has the versions."""
+    is_local = wanted.tpu in (AUTO, LOCAL)
+    kind = note if wanted.falls_back else error
+    install = f"{python.executable} -m pip install tensorflow-tpu==2.20.0 libtpu==0.0.14"
+    found = facts.tensorflow
+    if python.tensorflow_tpu.startswith("2.20.") and python.libtpu not in ("", _LIBTPU):
+        what = f"libtpu {python.libtpu} does not fit tensorflow-tpu {python.tensorflow_tpu}"
+        why = "with a libtpu newer than 0.0.14, importing TensorFlow was seen to end with SIGABRT; pip takes the newest"
+        yield error("tpu", what, why, f"{python.executable} -m pip install libtpu=={_LIBTPU}")
+    elif found is not None and found.version and is_local and not found.has_tpu:
+        why = "TPUs take the package tensorflow-tpu, whose last release is 2.20"
+        yield kind("tpu", f"TensorFlow {found.version} is built without TPU support", why, install)
+    if facts.machine is not None and is_local and not facts.machine.tpu_chips and wanted.tpu == LOCAL:
+        why = "a local TPU shows itself as a PCI device of Google's"
+        yield kind("tpu", "this host shows no TPU chip", why, "run on a TPU VM (-H), name another TPU (--tpu), or take --fallback cpu")
+    if python.libtpu and facts.machine is not None and not facts.machine.tpu_chips and not facts.machine.environment.get(_SKIP):
+        why = "where Google's metadata server tells of no TPU, libtpu asks it for 200 s while TensorFlow is imported"
+        yield note("tpu", f"{_SKIP} is not set", why, f"nothing under orch, which sets it then; by hand: export {_SKIP}=1")
+
+
+def _gpus(found: TensorFlow, machine: Machine, facts: HostReport, wanted: Wanted) -> Iterator[Finding]:
+    nvidia, hidden = machine.nvidia, machine.environment.get("CUDA_VISIBLE_DEVICES")
+    severe = error if wanted.gpus else warning
+    if nvidia.problem:
+        yield severe(
+            "gpu", "NVIDIA's driver does not answer", nvidia.problem, "nvidia-smi has to work first: reload the driver, or restart the host"
+        )
+    if found.gpus:
+        return
+    if nvidia.gpus and hidden is not None and hidden.strip() in ("", "-1", "none", "NoDevFiles"):
+        yield severe("gpu", "CUDA_VISIBLE_DEVICES hides every GPU", f"it is {hidden!r} in this environment", "unset CUDA_VISIBLE_DEVICES")
+    elif nvidia.gpus:
+        yield _unseen(found, facts, len(nvidia.gpus), severe is error)
+    elif wanted.gpus:
+        remedy = "leave out gpus:, or choose a host with GPUs" if not nvidia.driver else "nvidia-smi should list them"
+        yield error(
+            "gpu",
+            "GPUs are asked for and this host has none",
+            "the driver knows of none" if nvidia.driver else "there is no driver",
+            remedy,
+        )
+
+
+def _unseen(found: TensorFlow, facts: HostReport, count: int, fails: bool) -> Finding:
+    kind = error if fails else warning
+    what = f"the host has {count} GPU{'s' if count > 1 else ''} and TensorFlow sees none"
+    if not found.is_cuda_build:
+        return kind("gpu", what, f"TensorFlow {found.version} was built without CUDA", "pip install 'tensorflow[and-cuda]'")
+    said = next((line for line in facts.complaints if "dlopen" in line or "cuInit" in line or "cuda" in line.lower()), "")
+    cuda, cudnn = found.build.get("cuda_version", "?"), found.build.get("cudnn_version", "?")
+    why = f"it was built for CUDA {cuda} and cuDNN {cudnn}, whose libraries it does not find or the driver is too old for"
+    return kind(
+        "gpu", what, f"{why}{': ' if said else ''}{said}", "pip install 'tensorflow[and-cuda]', or put the libraries on LD_LIBRARY_PATH"
+    )

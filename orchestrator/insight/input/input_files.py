@@ -1,0 +1,143 @@
+"""The files of a dataset: patterns -> names in TensorFlow's order, and what each file holds. Reads files; decodes none.
+
+A pattern with a scheme (``gs://…``) is asked of TensorFlow's own file systems, in a process that imports it
+(worker/task/input/remote_files.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import glob
+import importlib
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import worker.data_files.element_counts
+from worker.data_files.element_counts import Damaged
+from worker.data_files.listing import matching
+from worker.fast_dataclass import dataclass
+
+from ...errors import UsageError
+from ...model.input.sharding import File
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file, its kind (`worker.data_files.element_counts.KINDS`), and what is wrong with it, in words that name it."""
+
+    file: File
+    kind: str
+    problem: str = ""
+
+
+def find(patterns: Sequence[str], directory: str = "") -> list[str]:
+    """The files that patterns name, each once, all in sorted order: those that `worker.files` reads.
+
+    `directory`: where they start. A directory only if it is named itself. Raises `UsageError` for a pattern that nothing fits.
+    """
+    names: set[str] = set()
+    for pattern in patterns:
+        names.update(_fitting(pattern, directory))
+    return sorted(names, key=os.fsencode)
+
+
+def _fitting(pattern: str, directory: str) -> list[str]:
+    path = os.path.join(directory, pattern)
+    fitting = [name for name in matching(pattern, directory) if name == path or not os.path.isdir(name)]
+    if not fitting:
+        hint = "" if glob.has_magic(pattern) else "; a pattern such as 'data/*.tfrecord' names several"
+        raise UsageError(f"no file fits {pattern!r} (looked in {os.path.dirname(path) or os.getcwd()}){hint}")
+    return fitting
+
+
+def is_remote(pattern: str) -> bool:
+    return "://" in pattern
+
+
+def look(names: Iterable[str], kind: str = "", elements: int | None = None, *, counts: bool = True) -> Iterator[Found]:
+    """Each file with its size and its number of elements, one after the other.
+
+    `kind`: what all of them are, instead of what their names and first bytes say. `elements`: how many each has, so that none is counted.
+    `counts` False: none is counted either.
+    """
+    for name in names:
+        try:
+            yield _look(name, kind, elements, counts=counts)
+        except IsADirectoryError:
+            yield Found(File(name, 0), "other", f"{name}: is a directory; name its files: {os.path.join(name, '*')!r}")
+        except OSError as error:
+            yield Found(File(name, 0), kind or "other", f"{name}: {error.strerror or error}")
+
+
+def _look(name: str, kind: str, elements: int | None, *, counts: bool) -> Found:
+    kind = kind or worker.data_files.element_counts.kind_by_name(name)
+    mode = os.stat(name).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # a pipe would be waited for
+        return Found(File(name, 0), kind or "other", f"{name}: is no regular file, so it cannot be read twice; write the data to a file")
+    with open(name, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        if not kind:
+            kind = "tfrecord" if worker.data_files.element_counts.looks_like_tfrecord(file.read(16)) else "other"
+            file.seek(0)
+        if elements is None and counts:
+            try:
+                elements = _rows(file) if kind == "parquet" else worker.data_files.element_counts.count(file, size, kind)
+            except Damaged as damage:
+                return Found(File(name, size), kind, f"{name}: {damage}")
+    return Found(File(name, size, elements), kind)
+
+
+def _rows(file: Any) -> int | None:
+    parquet = _parquet()
+    if parquet is None:
+        return None
+    try:
+        return int(parquet.ParquetFile(file).metadata.num_rows)
+    except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError
+        raise Damaged(0, f"this is no whole Parquet file ({error})") from None
+
+
+@functools.cache
+def _parquet() -> Any:
+    try:
+        return importlib.import_module("pyarrow.parquet")
+    except ImportError:
+        return None
+
+
+def ask_tensorflow(patterns: Sequence[str], kind: str = "", elements: int | None = None) -> Iterator[Found]:
+    """As `find` and `look`, by the file systems that TensorFlow has. Raises `UsageError`."""
+    root = str(Path(worker.data_files.element_counts.__file__).parents[2])
+    code = "import sys; sys.path.insert(0, sys.argv[1]); from worker.task import remote_files; remote_files.main(sys.argv[2])"
+    request = json.dumps({"patterns": list(patterns), "kind": kind, "elements": elements})
+    env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"), "CUDA_VISIBLE_DEVICES": "-1"}
+    argv = [sys.executable, "-c", code, root, request]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, env=env, text=True) as asked:
+        assert asked.stdout is not None
+        ended = False
+        for line in asked.stdout:
+            try:
+                told = dict(json.loads(line))
+            except (ValueError, TypeError):  # a library has printed this line
+                print(line, end="", file=sys.stderr)
+                continue
+            if "error" in told:
+                raise UsageError(told["error"])
+            if ended := "end" in told:
+                break
+            yield Found(File(told["name"], told["size"], told["elements"]), told["kind"], told["problem"])
+    if not ended:
+        raise UsageError(f"the process that asks TensorFlow for {patterns[0]!r} ended with code {asked.returncode}; what it said is above")
+
+
+def explain_uncounted(kinds: Iterable[str]) -> str:
+    """What makes the elements of files known that were not counted."""
+    if "parquet" in kinds and _parquet() is None:
+        return "install pyarrow, which reads the number of rows from Parquet files: pip install pyarrow"
+    return "say how many each file has with --elements-per-file, or what the files are with --format"

@@ -1,0 +1,277 @@
+"""What `orch shards` shows of a planned input: text and JSON."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, fields, replace
+from typing import Any
+
+from worker.data_files.element_counts import WITH_READER
+from worker.fast_dataclass import dataclass
+
+from ...errors import UsageError
+from ...model.input.sharding import FOR_EVER, Epoch, Sharding, Share, Tally, epoch, steps, whole_batch
+from ...model.input.sharding_advice import Advice, advise, size_of
+from ...model.run.readiness import group_tasks
+from ...record.output.lines import clean
+from ...record.text.text_table import aligned
+from .input_files import Found, explain_uncounted
+
+MOST_ROWS = 32
+"""Workers that the picture has a row for; of more, only so many."""
+MOST_ENDS = 4
+MOST_NAMED = 5
+"""So many files that cannot be read are named."""
+_NAMES = {
+    "tfrecord": "TFRecords",
+    "text": "lines of text",
+    "csv": "CSV",
+    "npy": "NumPy arrays",
+    "npz": "NumPy archives",
+    "parquet": "Parquet",
+    "image": "images",
+    "other": "an unknown kind",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """An input and how it is shared out.
+
+    `names`: the workers. `has_batch`: the global batch is known; else that of `sharding` means nothing. `ignored`: why the strategy shards
+    nothing, if so. `uncounted`: what makes elements known that are not.
+    """
+
+    sharding: Sharding
+    found: Tally
+    kinds: tuple[str, ...]
+    names: tuple[str, ...]
+    has_batch: bool = True
+    ignored: str = ""
+    uncounted: str = ""
+
+    @property
+    def is_counted(self) -> bool:
+        return not self.found.uncounted
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether the steps of an epoch can be told: elements and batch are known, and TensorFlow does not refuse."""
+        refused = self.sharding.applied == "file" and self.found.files < self.sharding.workers
+        return self.has_batch and self.is_counted and not refused and self.found.elements > 0
+
+    def advice(self) -> list[Advice]:
+        if self.ignored:
+            return [Advice("note", "not sharded", self.ignored)]
+        said = [one for one in advise(self.sharding, self.found, self.names) if self.has_batch or one.topic not in _OF_BATCHES]
+        if "csv" in self.kinds and self.sharding.policy == "auto" and self.sharding.workers > 1:
+            said.append(Advice("note", "csv", _CSV, "say --format text, if the script reads lines with TextLineDataset"))
+        if not self.is_counted:
+            said.append(Advice("note", "not counted", "it is not known how many elements these files hold", self.uncounted))
+        return said
+
+
+def plan(
+    looked_at: Iterable[Found],
+    sharding: Sharding,
+    names: tuple[str, ...],
+    *,
+    has_batch: bool = True,
+    ignored: str = "",
+) -> Planned:
+    """Go through the files once, and keep none of them. Raises `UsageError` for those that cannot be read, all at once."""
+    found, kinds, problems = Tally(len(names)), set[str](), list[str]()
+    for one in looked_at:
+        if one.problem:
+            problems.append(one.problem)
+            continue
+        kinds.add(one.kind)
+        sharding = replace(sharding, has_reader=kinds <= set(WITH_READER))
+        found.add(one.file)
+    if problems:
+        more = [f"and {len(problems) - MOST_NAMED:,} more files"] if len(problems) > MOST_NAMED else []
+        raise UsageError("\n".join([*problems[:MOST_NAMED], *more]))
+    return Planned(sharding, found, tuple(sorted(kinds)), names, has_batch, ignored, explain_uncounted(kinds) if found.uncounted else "")
+
+
+_CSV = (
+    "TensorFlow cannot shard CsvDataset and make_csv_dataset by file. Each line of a CSV file is counted as an element: also a header, "
+    "and each line of a text in quotes"
+)
+_OF_BATCHES = ("small batch", "odd batch", "uneven", "dropped", "small end")
+
+
+# --- text --------------------------------------------------------------------------------------
+
+
+def to_text(planned: Planned, width: int) -> Iterator[str]:
+    """A headline, a row and a bar for each worker, the end of an epoch, and what to do."""
+    summed = epoch(planned.sharding, planned.found)
+    yield from _wrapped(_headline(planned), "", width)
+    yield from _wrapped(_rule(planned), "", width)
+    yield ""
+    yield from _picture(planned, summed, width)
+    if planned.has_steps:
+        yield ""
+        yield from _wrapped(_end(planned, summed), "", width)
+    for one in planned.advice():
+        yield ""
+        yield from _advice(one, width)
+
+
+def _headline(planned: Planned) -> str:
+    found = planned.found
+    files = "1 file" if found.files == 1 else f"{found.files:,} files"
+    kinds = " and ".join(_NAMES[kind] for kind in planned.kinds)
+    text = f"{files} of {kinds}, {size_of(found.bytes)}"
+    if planned.is_counted:
+        each = f"{found.smallest:,} to {found.largest:,} in a file" if found.smallest < found.largest else f"{found.largest:,} in each"
+        return f"{text}, {found.elements:,} elements" + (f"; {each}" if found.files > 1 else "")
+    return f"{text}; the number of elements is not known"
+
+
+def _rule(planned: Planned) -> str:
+    sharding = planned.sharding
+    workers, policy = sharding.workers, sharding.policy.upper()
+    if planned.ignored:
+        return f"{workers} workers; each is given all of it"
+    if workers == 1:
+        rule = "1 worker reads everything"
+    else:
+        what = {
+            "file": f"each of {workers} workers reads its own files",
+            "data": f"each of {workers} workers reads everything and keeps its share",
+            "off": f"each of {workers} workers reads everything and keeps all of it",
+        }[sharding.applied]
+        comes_to = f" comes to {sharding.applied.upper()}" if policy in ("AUTO", "HINT") else ""
+        rule = f"{policy}{comes_to}: {what}"
+    if not planned.has_batch:
+        return f"{rule}. With --batch, the steps and batches are shown too"
+    replicas = f"{sharding.all_replicas} replicas" if sharding.all_replicas > 1 else "1 replica"
+    sizes = whole_batch(sharding)
+    each = f"{max(sizes):,}" if max(sizes) == min(sizes) else f"{min(sizes):,} to {max(sizes):,}"
+    return f"{rule}. A global batch of {sharding.batch:,} is {each} for each of {replicas}"
+
+
+def _picture(planned: Planned, summed: Epoch, width: int) -> Iterator[str]:
+    head = ["WORKER", "FILES", "READS"]
+    if planned.is_counted:
+        head.append("ELEMENTS")
+    if planned.has_steps:
+        head.append("STEPS")
+    shown = summed.shares if len(summed.shares) <= MOST_ROWS else summed.shares[: MOST_ROWS - 1]
+    rows = [head]
+    for share in shown:
+        row = [planned.names[share.worker], f"{share.files:,}", size_of(share.bytes)]
+        if planned.is_counted:
+            row.append(f"{share.elements:,}")
+        if planned.has_steps:
+            row.append(f"{share.steps:,}")
+        rows.append(row)
+    lines = aligned([[*row, ""] for row in rows], right=range(1, len(head)))
+    space = max(10, min(60, width - max(map(len, lines)) - 2))
+    widest = max(map(len, lines))
+    yield lines[0]
+    for share, line in zip(shown, lines[1:], strict=True):
+        yield f"{line.ljust(widest)}  {_bar(planned, summed, share, space)}".rstrip()
+    if left := summed.shares[len(shown) :]:
+        amounts = [share.elements if planned.is_counted else share.bytes for share in left]
+        least, most = (f"{amount:,} elements" if planned.is_counted else size_of(amount) for amount in (min(amounts), max(amounts)))
+        yield f"and {len(left)} more, {least} to {most}; --json has all"
+    if planned.has_steps and planned.sharding.repeat != FOR_EVER and any(share.steps < summed.steps for share in shown):
+        yield "# steps with data   . steps with batches of size 0, while others go on"
+
+
+def _bar(planned: Planned, summed: Epoch, share: Share, space: int) -> str:
+    if planned.has_steps:
+        done = -(-space * share.steps // max(summed.steps, 1))
+        return "#" * done + "." * (space - done) * (planned.sharding.repeat != FOR_EVER)
+    amounts = [other.elements if planned.is_counted else other.bytes for other in summed.shares]
+    own = amounts[share.worker]
+    return "#" * (-(-space * own // max(*amounts, 1)) if len(amounts) > 1 else space * bool(own))
+
+
+def _end(planned: Planned, summed: Epoch) -> str:
+    if planned.sharding.repeat == FOR_EVER:
+        least = min(share.steps for share in summed.shares)
+        passes = f"{least:,} to {summed.steps:,} steps" if least < summed.steps else f"{summed.steps:,} steps"
+        return f"A worker's pass over its files has {passes}; then the worker begins the next pass."
+    passes = f", {planned.sharding.repeat} times over the files," if planned.sharding.repeat > 1 else ""
+    text = f"An epoch{passes} has {summed.steps:,} steps"
+    if summed.full == summed.steps:
+        text += ", each with a whole global batch"
+    else:
+        text += f"; in {summed.full:,} of them every replica has its whole batch"
+    early: dict[int, list[int]] = {}
+    for share in summed.shares:
+        if share.steps < summed.steps:
+            early.setdefault(share.steps, []).append(share.worker)
+    ends = []
+    for step, workers in sorted(early.items())[:MOST_ENDS]:
+        who = group_tasks(planned.names[worker] for worker in workers)
+        ends.append(f"for {who} {f'after step {step:,}' if step else 'at once'}")
+    if ends:
+        more = "; for others later" if len(early) > len(ends) else ""
+        text += f". The data ends {'; '.join(ends)}{more}"
+    return text + "."
+
+
+def _advice(one: Advice, width: int) -> Iterator[str]:
+    head = f"{one.severity:<9}"
+    indent = " " * len(head)
+    lines = textwrap.wrap(clean(one.what or one.topic), max(20, width - len(indent)), break_long_words=False)
+    yield from (f"{head if number == 0 else indent}{line}" for number, line in enumerate(lines))
+    if one.remedy:
+        yield from _wrapped(f"do: {one.remedy}", indent, width)
+
+
+def _wrapped(text: str, indent: str, width: int) -> list[str]:
+    return textwrap.wrap(
+        clean(text), width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def batch_lines(planned: Planned) -> Iterator[str]:
+    """A line for each step: the sizes of every replica's batch. Made one by one."""
+    for number, step in enumerate(steps(planned.sharding, planned.found), start=1):
+        parts = (f"{name} {'+'.join(str(len(part)) for part in of)}" for name, of in zip(planned.names, step, strict=True))
+        yield f"step {number}: {', '.join(parts)}"
+
+
+# --- JSON --------------------------------------------------------------------------------------
+
+
+def to_json(planned: Planned) -> dict[str, Any]:
+    """Everything that the text says, for programs. Elements and steps are null where they are not known."""
+    sharding, found = planned.sharding, planned.found
+    summed = epoch(sharding, found)
+    own = {field.name for field in fields(Share)} - ({"elements"} if not planned.is_counted else set())
+    if not planned.has_steps:
+        own -= {"steps", "full", "empty", "partial"}
+    elif sharding.repeat == FOR_EVER:
+        own -= {"full", "empty", "partial"}
+    return {
+        **asdict(sharding),
+        "applied": sharding.applied,
+        "batch": sharding.batch if planned.has_batch else None,
+        "files": found.files,
+        "kinds": list(planned.kinds),
+        "bytes": found.bytes,
+        "elements": found.elements if planned.is_counted else None,
+        "shares": [
+            {"task": planned.names[share.worker], **{key: value for key, value in asdict(share).items() if key in own}}
+            for share in summed.shares
+        ],
+        "read": summed.read,
+        **_steps_to_json(planned, summed),
+        "advice": [asdict(one) for one in planned.advice()],
+    }
+
+
+def _steps_to_json(planned: Planned, summed: Epoch) -> dict[str, Any]:
+    if not planned.has_steps:
+        return {"steps": None, "full": None, "dropped": None, "idle": None}
+    if planned.sharding.repeat == FOR_EVER:
+        return {"steps": summed.steps, "full": None, "dropped": None, "idle": None}
+    return {"steps": summed.steps, "full": summed.full, "dropped": summed.dropped, "idle": round(summed.idle, 4)}

@@ -1,0 +1,97 @@
+"""Variables that are read on one device and used on another, as far as a placement log can tell.
+
+A copy between devices is made when a graph is cut into pieces, after placement, so the log has no line for it. What it has are
+the nodes of each graph by name, and two rules of TensorFlow make names speak:
+
+- A ``ReadVariableOp`` always lands on its variable's device (colocation with the resource, placer.cc), whatever `tf.device` says.
+- A variable that is handed to an op is read inside the op's own name scope: the read of node ``layer/MatMul`` is called
+  ``layer/MatMul/ReadVariableOp`` (`convert_to_tensor` in ops.py). So if both are there on different devices, the value crosses.
+
+Keras reads its variables in a ``Cast`` scope of which no node is left (``dense/Cast/ReadVariableOp``); there the ops of the
+enclosing scope, the layer, are compared, and the finding is called likely. Eager ops log no names: nothing is concluded of
+them. Pure: no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import field
+from typing import Literal
+
+from worker.fast_dataclass import dataclass
+
+MAX_NODES = 50_000
+"""Reads and scopes of one graph that are remembered; what comes later in it is not compared."""
+MAX_FOUND = 1_000
+"""Different findings of one task that are kept."""
+
+READ = b"ReadVariableOp"
+_READ = b"/ReadVariableOp"
+ARGUMENTS = frozenset((b"_Arg", b"_DeviceArg"))
+# Ops that compute nothing, or that follow a resource rather than a value.
+_SILENT = frozenset((b"Const", b"Identity", b"IdentityN", b"NoOp", b"ReadVariableOp", b"_Retval", b"_DeviceRetval", b"VarHandleOp"))
+# Scopes that stand for a whole function and not for a layer.
+_OUTER = frozenset((b"", b"StatefulPartitionedCall", b"PartitionedCall"))
+
+Evidence = Literal["name", "scope"]
+
+
+@dataclass(frozen=True, slots=True)
+class VariableRead:
+    """An op on `device` that uses a variable on `variable_device`. `node`: the op's name, or its scope's.
+
+    `evidence`: ``name`` is certain; ``scope`` means that the read and the op are of one scope, a layer.
+    """
+
+    node: str
+    op: str
+    device: str
+    variable_device: str
+    evidence: Evidence
+
+
+@dataclass(slots=True)
+class GraphReads:
+    """Fed with the nodes of one stream, in order. A new graph begins with its arguments, or when `end` is called."""
+
+    found: Counter[tuple[bytes, bytes, bytes, bytes, Evidence]] = field(default_factory=Counter)
+    pending: dict[bytes, bytes] = field(default_factory=dict)
+    """The reads of this graph whose op has not come yet: the op's name, and the variable's device. While there are none, nodes that
+    neither read nor are arguments need not be added."""
+    _users: dict[bytes, set[tuple[bytes, bytes]]] = field(default_factory=dict)
+
+    def add(self, name: bytes, op: bytes, device: bytes) -> None:
+        """The next node that was placed."""
+        if op in ARGUMENTS:
+            if self.pending or self._users:
+                self.end()
+        elif op == READ:
+            user, mark, _ = name.rpartition(_READ)
+            if mark and len(self.pending) < MAX_NODES:
+                self.pending[user] = device
+        elif self.pending:
+            self._use(name, op, device)
+
+    def _use(self, name: bytes, op: bytes, device: bytes) -> None:
+        source = self.pending.pop(name, None)
+        if source is not None:
+            if source != device:
+                self._note(name, op, device, source, "name")
+        elif op not in _SILENT and not op.startswith(b"Assign") and not op.startswith(b"Resource") and len(self._users) < MAX_NODES:
+            self._users.setdefault(name.rpartition(b"/")[0], set()).add((op, device))
+
+    def end(self) -> None:
+        """The graph is complete."""
+        for user, source in self.pending.items():
+            scope = user.rpartition(b"/")[0]
+            if scope not in _OUTER:
+                for op, device in self._users.get(scope, ()):
+                    if device != source:
+                        self._note(scope, op, device, source, "scope")
+        self.pending.clear()
+        self._users.clear()
+
+    def _note(self, name: bytes, op: bytes, device: bytes, source: bytes, evidence: Evidence) -> None:
+        key = (name, op, device, source, evidence)
+        if key in self.found or len(self.found) < MAX_FOUND:
+            self.found[key] += 1

@@ -1,0 +1,229 @@
+"""The placement of a run: its tasks' logs read, put together, and told to people and programs."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import textwrap
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from worker import task_files
+from worker.fast_dataclass import dataclass
+
+from ...errors import OrchError
+from ...model.run.readiness import group_tasks
+from ...record.output.lines import clean
+from ...record.storage.run_directory import RunDir
+from ...record.storage.safe_open import open_file
+from ...record.text.text_table import aligned
+from .device_text import shorten
+from .placement_log import BOOKKEEPING, Count, StreamScan, TaskPlacement, summarise
+
+BLOCK = 1 << 20
+"""Bytes read at a time."""
+WIDTH = 80
+MOST_LISTED = 12
+"""Lines under a heading, after which the rest is only counted; --json has all."""
+MAX_ERROR = 1 << 20
+
+NOTHING_LOGGED = """\
+no task of {run} logged where its operations ran. To get that,
+  start the run with --log-placement (devices.log_placement: true), or
+  call tf.debugging.set_log_device_placement(True) first in the script"""
+MUTED = "eager runs are missing: with TF_CPP_MIN_LOG_LEVEL above 0 TensorFlow logs graphs only"
+
+
+def read(run: RunDir, attempts: Mapping[str, int]) -> list[TaskPlacement]:
+    """What the logs of these tasks say, each of its attempt, in order. Raises `OrchError` for a log that cannot be read."""
+    return [
+        summarise(task, _scan(run, task, attempt, "stderr"), _scan(run, task, attempt, "stdout"), _failure(run, task, attempt))
+        for task, attempt in attempts.items()
+    ]
+
+
+def _scan(run: RunDir, task: str, attempt: int, stream: str) -> StreamScan:
+    scan = StreamScan()
+    path = run.log_path(task, attempt, stream)
+    try:
+        with open_file(path) as file:
+            while block := file.read(BLOCK):
+                scan.feed(block)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise OrchError(f"{path}: cannot read this log: {error.strerror or error}") from None
+    scan.finish()
+    return scan
+
+
+def _failure(run: RunDir, task: str, attempt: int) -> str:
+    """The message of the exception that ended the task; "" if there is none."""
+    try:
+        with open_file(run.task_dir(task, attempt) / task_files.ERROR) as file:
+            found = json.loads(file.read(MAX_ERROR))
+    except (OSError, ValueError, OrchError):
+        return ""
+    return str(found.get("message", "")) if isinstance(found, dict) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which rows are wanted. Patterns as in a shell, case ignored; empty: all. `everything`: bookkeeping too."""
+
+    ops: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    everything: bool = True
+
+    def takes(self, op: str, device: str) -> bool:
+        if not self.everything and op in BOOKKEEPING and not self.ops:
+            return False
+        return _fits(op, self.ops) and (_fits(device, self.devices) or _fits(device.rpartition(" ")[2], self.devices))
+
+    def apply(self, placement: TaskPlacement) -> TaskPlacement:
+        """The same, without what is not wanted."""
+        return replace(
+            placement,
+            counts={key: count for key, count in placement.counts.items() if self.takes(*key)},
+            reads={read: number for read, number in placement.reads.items() if self.takes(read.op, read.device)},
+        )
+
+
+def device_pattern(text: str) -> str:
+    """A device as a user may write it, or a part of one (``GPU``), as a pattern for `Filter`. Raises ValueError."""
+    if text.isalpha():
+        return f"{text}:*"
+    return shorten(text)
+
+
+def _fits(name: str, patterns: Collection[str]) -> bool:
+    return not patterns or any(fnmatch.fnmatchcase(name.casefold(), pattern.casefold()) for pattern in patterns)
+
+
+# --- for programs -------------------------------------------------------------------------------
+
+
+def to_json(run_id: str, attempts: Mapping[str, int], placements: Iterable[TaskPlacement]) -> dict[str, Any]:
+    """Everything, a flat list for each kind of finding. `attempt`: the newest that was looked at; each task's own is in `tasks`."""
+    found = list(placements)
+    return {
+        "run": run_id,
+        "attempt": max(attempts.values(), default=1),
+        "operations": [
+            {"task": one.task, "op": op, "device": device, **asdict(count)}
+            for one in found
+            for (op, device), count in sorted(one.counts.items())
+        ],
+        "fallbacks": [{"task": one.task, "op": op, **asdict(count)} for one in found for op, count in sorted(one.fallbacks.items())],
+        "variable_reads": [{"task": one.task, **asdict(read), "times": number} for one in found for read, number in one.reads.items()],
+        "missing_devices": [{"task": one.task, "explanation": text} for one in found for text in one.complaints],
+        "tasks": [
+            {"task": one.task, "attempt": attempts[one.task], "gpus": sorted(one.gpus), "eager_runs_logged": not one.is_muted}
+            for one in found
+        ],
+    }
+
+
+# --- for people ---------------------------------------------------------------------------------
+
+
+def to_text(placements: Sequence[TaskPlacement], wanted: Filter) -> Iterator[str]:
+    """The table, and under it what deserves a look. Tasks that say the same share a line."""
+    shown = [wanted.apply(one) for one in placements]
+    rows = _rows(shown)
+    yield from _table(rows) if rows else ("no operation fits",)
+    whole = replace(wanted, everything=True)
+    hidden = sum(count.total for one in placements for count in whole.apply(one).counts.values()) - sum(
+        row[2].total * len(row[3]) for row in rows
+    )
+    if hidden:
+        yield f"not shown: {hidden:,} of what every graph is full of (constants, arguments); --all"
+    muted = [one.task for one in placements if one.is_muted]
+    if muted:
+        yield from _wrapped(f"{group_tasks(muted)}: {MUTED}", "")
+    yield from _section("On the CPU although the task has a GPU", shown, _fallback_lines, _FALLBACK_NOTE)
+    yield from _section("Variables used on another device than their own (each use copies them)", shown, _read_lines, _READ_NOTE)
+    yield from _section("Devices that do not exist", shown, lambda one: list(one.complaints), "")
+
+
+_FALLBACK_NOTE = "tf.device asked for it, or there is no GPU kernel for the op or its type of data: the log does not say which."
+_READ_NOTE = "Seen by the names of graph nodes; of eager operations the log does not say where their inputs came from."
+
+
+def _rows(placements: Iterable[TaskPlacement]) -> list[tuple[str, str, Count, list[str]]]:
+    """(op, device, count in each task, tasks), the most frequent first."""
+    same: dict[tuple[str, str, Count], list[str]] = {}
+    for one in placements:
+        for (op, device), count in one.counts.items():
+            same.setdefault((op, device, count), []).append(one.task)
+    rows = [(op, device, count, tasks) for (op, device, count), tasks in same.items()]
+    return sorted(rows, key=lambda row: (-row[2].total, row[0], row[1], row[3]))
+
+
+def _table(rows: Iterable[tuple[str, str, Count, list[str]]]) -> Iterator[str]:
+    rows = list(rows)
+    has_sent = any(count.sent for _, _, count, _ in rows)
+    head = ["OPERATION", "DEVICE", "RUN", *(["SENT"] if has_sent else []), "PLACED", "TASKS"]
+    cells = [head]
+    for op, device, count, tasks in rows:
+        numbers = [count.executed, *([count.sent] if has_sent else []), count.placed]
+        cells.append([_cut(clean(op), 34), device, *(f"{number:,}" if number else "-" for number in numbers), group_tasks(tasks)])
+    yield from aligned(cells, right=range(2, len(head) - 1))
+    yield "RUN: each eager run; function() is one run, wherever its parts ran."
+    yield "PLACED: a node of a graph, once, however often the graph ran."
+
+
+def _section(title: str, placements: Iterable[TaskPlacement], describe: Callable[[TaskPlacement], list[str]], note: str) -> Iterator[str]:
+    same: dict[str, list[str]] = {}
+    for one in placements:
+        for line in describe(one):
+            same.setdefault(line, []).append(one.task)
+    if not same:
+        return
+    yield ""
+    yield f"{title}:"
+    for line, tasks in list(same.items())[:MOST_LISTED]:
+        yield from _wrapped(f"{group_tasks(tasks)}: {line}", "  ")
+    if len(same) > MOST_LISTED:
+        yield f"  and {len(same) - MOST_LISTED:,} more; --json has all"
+    if note:
+        yield from _wrapped(note, "  ")
+
+
+def _fallback_lines(placement: TaskPlacement) -> list[str]:
+    on_gpu = {op for op, device in placement.counts if device.startswith("GPU:")}
+    found = sorted(placement.fallbacks.items(), key=lambda item: (item[0] in on_gpu, -item[1].total, item[0]))
+    return [f"{op}, {_times(count)}{', elsewhere on the GPU' if op in on_gpu else ''}" for op, count in found]
+
+
+def _read_lines(placement: TaskPlacement) -> list[str]:
+    summed: dict[tuple[str, str, str, bool], int] = {}
+    for read, number in placement.reads.items():
+        likely = read.evidence == "scope"
+        what = f"{read.op} in {read.node}" if likely else f"{read.op} {read.node}"
+        key = (what, read.device, read.variable_device, likely)
+        summed[key] = summed.get(key, 0) + number
+    return [
+        f"{what} on {device} {'probably ' if likely else ''}uses a variable of {source} ({_graphs(number)})"
+        for (what, device, source, likely), number in sorted(summed.items(), key=lambda item: (item[0][3], -item[1], item[0]))
+    ]
+
+
+def _graphs(number: int) -> str:
+    return "1 graph" if number == 1 else f"{number:,} graphs"
+
+
+def _times(count: Count) -> str:
+    words: Mapping[str, int] = {"run": count.executed, "sent": count.sent, "placed": count.placed}
+    return ", ".join(f"{word} {number:,} times" if number > 1 else f"{word} once" for word, number in words.items() if number)
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(
+        clean(text), WIDTH, initial_indent=indent, subsequent_indent=indent + "  ", break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"

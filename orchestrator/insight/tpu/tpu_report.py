@@ -1,0 +1,222 @@
+"""What `orch tpu` says: a TPU's mesh, its replicas and the parts of tensors, as text or for programs. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from worker.fast_dataclass import dataclass
+from worker.settings.tpu_settings import Partition
+from worker.tensorflow_facts.partition import ITEM_BYTES, complaints, count_bytes, count_of, part_of, show
+
+from ...model import tpu_topology
+from ...model.tpu_topology import Mesh
+
+MOST_SHOWN = 256
+"""Devices that are listed, and drawn; --json has them all."""
+_WIDTH = 160
+_COLORS = ("\x1b[36m", "\x1b[33m", "\x1b[32m", "\x1b[35m", "\x1b[34m", "\x1b[31m")
+_RESET = "\x1b[0m"
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """TensorFlow's word: by replica, by logical device. `problem`: why there is none."""
+
+    places: tuple[tuple[tuple[int, ...], ...], ...] = ()
+    names: tuple[tuple[str, ...], ...] = ()
+    version: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What was asked for: a mesh, a computation shape and how many replicas of it."""
+
+    mesh: Mesh
+    shape: tuple[int, ...]
+    replicas: int
+    assignment: Assignment
+
+    @property
+    def cores(self) -> int:
+        """The logical devices of a replica."""
+        return math.prod(self.shape)
+
+
+def names() -> Iterator[str]:
+    """The topologies that have a name, as a table."""
+    yield "name          mesh: x, y, z, core   devices  hosts"
+    for generation, known in tpu_topology.GENERATIONS.items():
+        for size in known.sizes:
+            mesh = tpu_topology.parse(f"{generation}-{size}")
+            yield f"{mesh.name:<13} {'x'.join(map(str, mesh.shape)):<21} {mesh.devices:>7}  {mesh.hosts:>5}"
+
+
+def to_text(layout: Layout, partitions: Sequence[Partition], *, color: bool) -> Iterator[str]:
+    yield from _head(layout)
+    if layout.assignment.problem:
+        yield ""
+        yield f"no core assignment: {layout.assignment.problem}"
+    else:
+        yield from _table(layout, color)
+        yield from _picture(layout, color)
+    yield from _shapes(layout)
+    for one in partitions:
+        yield from _partition(one, layout.cores)
+
+
+def to_json(layout: Layout, partitions: Sequence[Partition]) -> dict[str, Any]:
+    mesh, assignment = layout.mesh, layout.assignment
+    return {
+        "topology": list(mesh.shape),
+        "names": tpu_topology.names_of(mesh),
+        "devices": mesh.devices,
+        "hosts": mesh.hosts,
+        "computation_shape": list(layout.shape),
+        "logical_devices": layout.cores,
+        "num_replicas": layout.replicas,
+        "most_replicas": tpu_topology.count_replicas(mesh, layout.shape),
+        "assignment": [[list(place) for place in replica] for replica in assignment.places] or None,
+        "device_names": [list(replica) for replica in assignment.names] or None,
+        "tensorflow": assignment.version or None,
+        "problem": assignment.problem or None,
+        "shapes": [{"computation_shape": list(shape), "replicas": count} for shape, count in tpu_topology.shapes(mesh)],
+        "partitions": [_partition_json(one, layout.cores) for one in partitions],
+    }
+
+
+def _partition_json(one: Partition, cores: int) -> dict[str, Any]:
+    broken = list(complaints(one.dims, one.shape, cores))
+    found: dict[str, Any] = {"name": one.name, "dims": list(one.dims), "dtype": one.dtype, "problems": broken}
+    if one.shape is not None and not broken:
+        part = part_of(one.dims, one.shape)
+        found |= {"shape": list(one.shape), "part": list(part), "part_bytes": None if None in part else count_bytes(part, one.dtype)}
+    return found
+
+
+def breaks(one: Partition, cores: int) -> bool:
+    """Whether a tensor cannot be split so over the logical devices of a replica."""
+    return any(True for _ in complaints(one.dims, one.shape, cores))
+
+
+def _head(layout: Layout) -> Iterator[str]:
+    mesh = layout.mesh
+    x, y, z, cores = mesh.shape
+    known = [name for name in tpu_topology.names_of(mesh) if name != mesh.name.lower()]
+    also = f" (also {', '.join(known)})" if known and "-" in mesh.name else f" ({', '.join(known)})" if known else ""
+    of_each = f", {cores} devices each" if cores > 1 else ""
+    yield f"topology {mesh.name}{also}: {count_of(x * y * z, 'chip')} in a mesh of {x} x {y} x {z}{of_each}"
+    yield f"  {count_of(mesh.devices, 'device')} on {count_of(mesh.hosts, 'host')}"
+    most = tpu_topology.count_replicas(mesh, layout.shape)
+    yield f"computation shape {list(layout.shape)}: {count_of(layout.cores, 'logical device')} for each replica"
+    used = layout.replicas * layout.cores
+    idle = f"; {count_of(mesh.devices - used, 'device')} idle" if used < mesh.devices else ""
+    yield f"  {count_of(layout.replicas, 'replica')}{f' of {most} that fit' if layout.replicas < most else ''}{idle}"
+
+
+def _table(layout: Layout, color: bool) -> Iterator[str]:
+    places, names = layout.assignment.places, layout.assignment.names
+    yield ""
+    yield f"TensorFlow {layout.assignment.version} (DeviceAssignment.build) gives them these devices:"
+    yield "  replica  logical device  x,y,z,core  device"
+    rows = [(replica, core) for replica in range(layout.replicas) for core in range(layout.cores)]
+    for replica, core in rows[:MOST_SHOWN]:
+        place = ",".join(map(str, places[replica][core]))
+        label = f"{replica} = {_letter(replica)}"
+        shown = _paint(f"{label:<7}", replica, color)
+        yield f"  {shown}  {core:<14}  {place:<10}  {names[replica][core]}"
+    if len(rows) > MOST_SHOWN:
+        yield f"  … and {len(rows) - MOST_SHOWN:,} more; --json has all"
+
+
+def _picture(layout: Layout, color: bool) -> Iterator[str]:
+    """Each plane of the mesh: a row for each y, a column for each x, in it the cores of the chip."""
+    x, y, z, cores = layout.mesh.shape
+    cell = len(_letter(layout.replicas - 1)) + len(str(layout.cores - 1))
+    width = 6 + x * (cores * (cell + 1) + 3)
+    if layout.mesh.devices > MOST_SHOWN * 4 or width > _WIDTH:
+        return
+    found = {place: (replica, core) for replica, row in enumerate(layout.assignment.places) for core, place in enumerate(row)}
+    yield ""
+    yield "the mesh: a letter for each replica, a number for each of its logical devices, a dot for a device that is idle"
+    for plane in range(z):
+        head = "  ".join(f"{f'x={column}':<{cores * (cell + 1) + 1}}" for column in range(x))
+        yield f"  {f'z={plane}' if z > 1 else '':<4} {head}".rstrip()
+        for row in range(y):
+            chips = []
+            for column in range(x):
+                inside = (_cell(found.get((column, row, plane, core)), cell, color) for core in range(cores))
+                chips.append(f"[{' '.join(inside)}]")
+            yield f"  {f'y={row}':<4} {'  '.join(chips)}"
+
+
+def _cell(found: tuple[int, int] | None, width: int, color: bool) -> str:
+    if found is None:
+        return f"{'.':<{width}}"
+    replica, core = found
+    return _paint(f"{_letter(replica)}{core}".ljust(width), replica, color)
+
+
+def _letter(number: int) -> str:
+    """A, B, …, Z, AA, AB, …"""
+    text = ""
+    number += 1
+    while number:
+        number, digit = divmod(number - 1, 26)
+        text = chr(ord("A") + digit) + text
+    return text
+
+
+def _paint(text: str, replica: int, color: bool) -> str:
+    return f"{_COLORS[replica % len(_COLORS)]}{text}{_RESET}" if color else text
+
+
+def _shapes(layout: Layout) -> Iterator[str]:
+    yield ""
+    yield "computation shapes that fit this topology without a rest:"
+    yield "  logical devices  replicas  shapes"
+    by_size: dict[int, list[tuple[int, ...]]] = {}
+    for shape, _ in tpu_topology.shapes(layout.mesh):
+        by_size.setdefault(math.prod(shape), []).append(shape)
+    for size, found in by_size.items():
+        listed = "  ".join(",".join(map(str, shape)) for shape in found[:5])
+        more = f"  … {len(found) - 5} more" if len(found) > 5 else ""
+        yield f"  {size:<15}  {layout.mesh.devices // size:<8}  {listed}{more}"
+
+
+def _partition(one: Partition, cores: int) -> Iterator[str]:
+    yield ""
+    name = f"{one.name}: " if one.name else ""
+    of = f"{one.dtype}{show(one.shape)}" if one.shape is not None else "a tensor of unknown shape"
+    yield f"{name}{of} split by {list(one.dims)} over {count_of(cores, 'logical device')}"
+    broken = list(complaints(one.dims, one.shape, cores))
+    yield from (f"  no: {message}" for message in broken)
+    if one.shape is None and not broken:
+        yield "  the product is right; the tensor's shape would say what each device gets"
+    elif one.shape is not None and not broken:
+        part = part_of(one.dims, one.shape)
+        yield f"  each device gets {one.dtype}{show(part)}: {_bytes(part, one.dtype)} of {_bytes(one.shape, one.dtype)}"
+
+
+def _bytes(shape: Sequence[int | None], dtype: str) -> str:
+    size = float(count_bytes(shape, dtype))
+    rest = " for each element of the dimensions of unknown size" if None in shape else ""
+    for unit in ("bytes", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.4g} {unit}{rest}"
+        size /= 1024
+    return f"{size:,.4g} GiB{rest}"
+
+
+def read(told: Mapping[str, Any]) -> Assignment:
+    """The answer of worker/task/strategy/assign_devices.py."""
+    if "assignment" not in told:
+        missing = "TensorFlow, which makes it, is not installed for this interpreter; the sizes above need none"
+        return Assignment(problem=missing if "missing" in told else f"TensorFlow says: {told.get('problem', 'nothing')}")
+    places = tuple(tuple(tuple(place) for place in replica) for replica in told["assignment"])
+    return Assignment(places, tuple(map(tuple, told["devices"])), told["version"])
+
+
+DTYPES = tuple(ITEM_BYTES)

@@ -1,0 +1,186 @@
+"""What TensorFlow says when it has lost a peer: errors that are never the first cause, and whom they name.
+
+TensorFlow tells a survivor that something is wrong elsewhere in some twenty ways, and the survivor then ends with a traceback of its own.
+`read` recognises those. A text is looked at without Python's own frames, so that a chained exception counts too
+(``raise MyError from error``), and a line of the user's source does not.
+
+The texts are those of TensorFlow 2.21, provoked for tests/model/lost_peers.json, or read in the source named beside each pattern.
+Words that may come from this task's own mistake are not here: an error that a peer only passes on (``grpc_status:3``,
+INVALID_ARGUMENT, as for shapes that do not match, or for a bad element in a dataset on a worker under a parameter server)
+is a first cause, though it names a peer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+from worker.fast_dataclass import dataclass
+from worker.protocol.messages import Failure
+
+_TASK = r"/job:(?P<{0}>\w+)(?:/replica:\d+)?/task:(?P<{1}>\d+)"
+_ANY_TASK = re.compile(_TASK.format("type", "index"))
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """`how`: what happened to the peer, in words. `peers`: the tasks that the error names, the likeliest first; empty: it names none.
+
+    `leader`: it names the task that runs the coordination service, which only the cluster knows.
+    """
+
+    how: str
+    peers: tuple[str, ...] = ()
+    leader: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """One way of saying it. `peers`: where the names are: ``before`` or ``after`` the match, or ``target``, the remote target of the
+    failed call.
+    """
+
+    text: str
+    how: str
+    source: str
+    peers: str = ""
+
+
+_REMOTE = re.compile(
+    rf"Additional GRPC error information from remote target (?:{_TASK.format('type', 'index')}|(?P<service>coordination_service))"
+)
+"""`RPCState::OnCompleted` in xla/tsl/distributed_runtime/rpc/grpc_state.h. The first one is the call that failed."""
+
+_LEADER_RPC = re.compile(
+    r"RPC: /tensorflow\.CoordinationService/|Leader incarnation ID mismatch|Failed to send RPC to coordination service"
+)
+
+AGENT = "coordination_service_agent.cc"
+SERVICE = "coordination_service.cc"
+
+# In this order: what says more comes first.
+PATTERNS = (
+    Pattern("unhealthy (stopped sending heartbeats):", "it stopped sending heartbeats", f"measured; {SERVICE}", "after"),
+    Pattern(
+        " heartbeat timeout. This indicates that the remote task has failed",
+        "it stopped sending heartbeats",
+        f"2.16 to 2.18; {SERVICE}",
+        "before",
+    ),
+    Pattern("Some timed out task names:", "it did not come to a barrier", f"source; {SERVICE}, PassBarrier", "after"),
+    Pattern("Failed to send RPC to coordination service", "its coordination service is gone", "source; coordination_service_error_util.cc"),
+    Pattern("Leader incarnation ID mismatch", "it was restarted", f"source; {AGENT}, StartSendingHeartbeats"),
+    Pattern("Deadline Exceeded\n\nRPC: /tensorflow.CoordinationService/", "its coordination service did not answer", "measured"),
+    Pattern("Coordination service has stopped", "its coordination service has stopped", f"source; {SERVICE}"),
+    Pattern("Coordination service agent is already in error state", "the coordination service had reported an error", f"source; {AGENT}"),
+    Pattern(
+        "caused coordination service to shut down before the workers disconnect",
+        "its coordination service has stopped",
+        f"source; {SERVICE}",
+    ),
+    Pattern("Connection refused", "it refuses connections", "measured; gRPC, tcp_client_posix.cc", "target"),
+    Pattern("Connection reset by peer", "its connection was reset", "measured; gRPC, posix_engine", "target"),
+    Pattern("Socket closed", "its connection was closed", "measured; gRPC, chttp2_transport.cc", "target"),
+    Pattern("Broken pipe", "its connection was closed", "gRPC; sendmsg(2)", "target"),
+    Pattern("failed to connect to all addresses", "it cannot be reached", "measured; gRPC, pick_first.cc", "target"),
+    Pattern("keepalive watchdog timeout", "it did not answer", "gRPC, chttp2_transport.cc", "target"),
+    Pattern("incarnation doesn't match with one in the group", "it was restarted", "source; device_resolver_distributed.cc", "before"),
+    Pattern("expects a different device incarnation", "it was restarted", "source; worker.cc, RecvBuf", "target"),
+    Pattern("cluster check alive failed, ", "it did not answer", "source; collective_all_reduce_strategy.py, _check_health", "after"),
+    Pattern("Collective has timed out", "a collective operation timed out", "measured; base_collective_executor.cc"),
+    Pattern(
+        "Error reported from ", "it reported an error", "measured; coordination_service_rpc_handler.cc, ReportErrorToTaskAsync", "after"
+    ),
+    Pattern(
+        "Terminating process because the JAX distributed service detected fatal errors",
+        "the coordination service reported an error",
+        "xla client.h",
+    ),
+)
+
+_UNAVAILABLE = re.compile(r"errors_impl\.UnavailableError|UNAVAILABLE:|grpc_status:14")
+_LIST_LINES = 64
+"""Longest list of tasks that is read after a heading."""
+_TRACEBACK = "Traceback (most recent call last):\n"
+_CHAINED = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+)
+_FATAL = re.compile(r"^F\d{4} ", re.MULTILINE)
+"""How absl and glog begin the line after which they abort the process."""
+
+
+def read(failure: Failure | None, last_words: str = "", own: str = "") -> Loss | None:
+    """What this failure says of a lost peer; None: it is about the task itself. `own`: the task, which may be named beside others."""
+    found = _read(failure.traceback, failure.message) if failure is not None else _read(_final(last_words), "")
+    if found is None or own not in found.peers:
+        return found
+    others = tuple(peer for peer in found.peers if peer != own)
+    # It reads its own obituary: it was cut off or starved, and lost nobody that it knows of.
+    return Loss(found.how, others, found.leader) if others else None
+
+
+@lru_cache(maxsize=256)
+def _read(trace: str, message: str) -> Loss | None:
+    text = _without_frames(trace)
+    if message and message not in trace:  # one of them was shortened
+        text += "\n" + message
+    # A broken connection is a lost peer only in a call between TensorFlow's tasks: any other may be about anything.
+    is_call = _REMOTE.search(text) is not None and _UNAVAILABLE.search(text) is not None
+    for pattern in PATTERNS:
+        at = text.find(pattern.text)
+        if at >= 0 and (is_call or pattern.peers != "target"):
+            return Loss(pattern.how, _peers(pattern, text, at), _names_leader(text))
+    return None
+
+
+def _final(words: str) -> str:
+    """The part of a log's end that says why the program ended: its last traceback with what that is chained to, or a fatal message.
+
+    TensorFlow also logs losses that it gets over, as a parameter server does when a worker is restarted.
+    """
+    parts = words.split(_TRACEBACK)
+    if len(parts) == 1:
+        fatal = list(_FATAL.finditer(words))
+        return words[fatal[-1].start() :] if fatal else ""
+    first = len(parts) - 1
+    while first > 1 and parts[first - 1].rstrip().endswith(_CHAINED):
+        first -= 1
+    return _TRACEBACK.join(parts[first:])
+
+
+def _without_frames(trace: str) -> str:
+    """Without the two kinds of lines that show the user's source: ``  File …`` and what stands deeper below it."""
+    return "\n".join(line for line in trace.splitlines() if not line.startswith("  "))
+
+
+def _peers(pattern: Pattern, text: str, at: int) -> tuple[str, ...]:
+    if pattern.peers == "target":
+        match = _REMOTE.search(text, at) or _REMOTE.search(text)
+        return (f"{match['type']}-{match['index']}",) if match and match["type"] else ()
+    if pattern.peers == "before":
+        return _names(text[max(0, at - 200) : at].splitlines()[-1:])
+    if pattern.peers == "after":
+        heading, *lines = text[at + len(pattern.text) :].splitlines()[: _LIST_LINES + 1] or [""]
+        listed: list[str] = []
+        for line in lines:
+            if not line.startswith("/job:"):
+                break
+            listed.append(line)
+        return _names(listed or [heading])
+    return ()
+
+
+def _names(lines: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(f"{match['type']}-{match['index']}" for line in lines for match in _ANY_TASK.finditer(line)))
+
+
+def _names_leader(text: str) -> bool:
+    match = _REMOTE.search(text)
+    return (match is not None and match["service"] is not None) or _LEADER_RPC.search(text) is not None
+
+
+def leader(tasks: Mapping[str, object]) -> str:
+    """The task that runs the coordination service: `coordination_leader` in tensorflow/python/distribute/multi_worker_util.py."""
+    return next((name for name in ("ps-0", "chief-0", "worker-0") if name in tasks), "")

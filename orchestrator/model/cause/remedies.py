@@ -1,0 +1,256 @@
+"""What to do about a failure, where that is known: one line for the report.
+
+A remedy says no more than is known: a task that was killed is said to have run out of memory only if the kernel's counters
+say so. The texts are those of CPython and its errno table, of TensorFlow 2.21 and of Keras 3.15, each provoked once
+but the one that says "likely"; tests/model/test_remedies.py holds them.
+"""
+
+from __future__ import annotations
+
+import re
+
+from worker.fast_dataclass import dataclass
+from worker.protocol.messages import DATA_SERVICE, Evidence
+from worker.settings.keras_settings import install_keras_2
+from worker.tensorflow_facts.keras_2 import GONE
+
+from ..run.cluster import TaskStatus
+
+_SIGKILL, _SIGABRT, _SIGBUS, _SIGSEGV, _SIGILL = (128 + number for number in (9, 6, 7, 11, 4))
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """`kind`: pattern of the exception's type, without its module; `text`: one that its message or its traceback holds.
+
+    `advice` may use the groups of `text`, ``{python}``, the task's interpreter, and ``{keras_2}``, the command that installs Keras 2 there.
+    """
+
+    kind: str
+    text: str
+    advice: str
+
+
+_MISSING_NAME = "AttributeError|ImportError|ModuleNotFoundError"
+_REFUSED_ARGUMENT = "TypeError|ValueError"
+_USE_KERAS_2 = "or use Keras 2: {keras_2}, and --keras legacy (that is for tf.keras; in place of keras import tf_keras)"
+
+# Some of the 351 names that tf.compat.v1 has and tf has not, those with which scripts begin; and the same for tf.train and others.
+_TENSORFLOW_1 = (
+    r"(?:module 'tensorflow' has no attribute|cannot import name) '(?:Session|InteractiveSession|placeholder|placeholder_with_default"
+    r"|app|flags|gfile|logging|layers|contrib|ConfigProto|GPUOptions|GraphDef|GraphKeys|RunOptions|Summary|Print|AUTO_REUSE|Dimension"
+    r"|FixedLenFeature|VarLenFeature|get_variable|get_variable_scope|variable_scope|get_default_graph|reset_default_graph|get_collection"
+    r"|add_to_collection|global_variables|trainable_variables|(?:global|local)_variables_initializer|tables_initializer"
+    r"|initialize_all_variables|set_random_seed|(?:en|dis)able_(?:eager_execution|v2_behavior)|to_(?:float|int32|int64)|truncated_normal"
+    r"|random_(?:normal|uniform|shuffle|crop)|(?:truncated_normal|glorot_uniform|variance_scaling)_initializer|py_func|python_io|log|mod|div"
+    r"|assign|assign_add|decode_raw|parse_single_example|read_file|string_split|sparse_tensor_to_dense)'"
+    r"|module 'tensorflow\._api\.v2\.(?:train|nn|summary|data)' has no attribute '(?:\w+(?:Optimizer|Hook|Session)|Saver|Scaffold"
+    r"|Server|Supervisor|replica_device_setter|\w*_global_step|global_step|\w+_decay|FileWriter|merge|merge_all|rnn_cell|\w*dynamic_rnn"
+    r"|static_rnn|softmax_cross_entropy_with_logits_v2|make_\w+_iterator)'"
+    r"|object has no attribute '(?:make_(?:one_shot|initializable)_iterator)'"
+    r"|No module named '(?:tensorflow\.(?:examples|contrib)[\w.]*)'"
+    r"|tf\.\w+\(\) is not compatible with eager execution"
+)
+
+# The first that fits counts.
+REMEDIES = (
+    Remedy(
+        _MISSING_NAME,
+        r"(?:module '(?:tensorflow|keras)[\w.]*' has no attribute|cannot import name) '(?:tf_)?estimator'"
+        r"|No module named 'tensorflow(?:_|\.|\.python\.)estimator",
+        "Estimators are gone since TensorFlow 2.16: train with Keras or with a loop of your own "
+        "(https://www.tensorflow.org/guide/migrate/migrating_estimator)",
+    ),
+    Remedy(
+        f"{_MISSING_NAME}|RuntimeError",
+        _TENSORFLOW_1,
+        "this script is written for TensorFlow 1, and orch runs TensorFlow 2: tf_upgrade_v2 --infile SCRIPT --outfile NEW (a command that "
+        "comes with TensorFlow) rewrites most names to tf.compat.v1; tf.contrib and tensorflow.examples are gone, and what a script takes "
+        "from them has to be replaced by hand (https://www.tensorflow.org/guide/migrate)",
+    ),
+    Remedy(
+        "ImportError",
+        r"Keras cannot be imported\. Check that it is installed",
+        "Keras 2 was requested (TF_USE_LEGACY_KERAS=1), but it is not installed for {python}. Unset the variable, or install it: {keras_2} "
+        "(without --no-deps pip may replace tensorflow-cpu by the build for CUDA); where that variable is not set, pip install keras",
+    ),
+    Remedy("ModuleNotFoundError", r"No module named 'tf_keras'", "tf-keras (Keras 2) is not installed in {python}: {keras_2}"),
+    *(
+        Remedy(f"{_MISSING_NAME}|{_REFUSED_ARGUMENT}", gone.error, f"this is written for Keras 2: {gone.instead}; {_USE_KERAS_2}")
+        for gone in GONE
+    ),
+    Remedy(
+        "AttributeError",
+        r"object has no attribute 'predict_(?:classes|proba)'",
+        "these methods are gone since TensorFlow 2.6: tf.argmax(model.predict(x), -1) gives the classes",
+    ),
+    Remedy(
+        "ValueError",
+        r"A KerasTensor cannot be used as input to a TensorFlow function|`add_loss\(\)` can only be called from inside",
+        "this is written for Keras 2: Keras 3 has keras.ops for functions of TensorFlow on a model's inputs, and a layer of one's own for "
+        f"the rest; {_USE_KERAS_2}",
+    ),
+    Remedy(
+        _REFUSED_ARGUMENT,
+        r"Argument\(s\) not recognized: \{",
+        "Keras 3 does not take this argument (https://keras.io/guides/migrating_to_keras_3); where Keras 2 does, leave it out, "
+        f"{_USE_KERAS_2}",
+    ),
+    Remedy(
+        _MISSING_NAME,
+        r"module 'keras[\w.]*' has no attribute|No module named '(?:tensorflow\.)?keras\.[\w.]+'"
+        r"|cannot import name '\w+' from '(?:tensorflow\.)?keras[\w.]*'",
+        f"Keras 3 has no such name; if it is one of Keras 2's, take what Keras 3 has in its place, {_USE_KERAS_2}",
+    ),
+    Remedy(
+        "InvalidArgumentError",
+        r"Could not apply FILE based sharding: the dataset only has (?P<files>\d+) file\(s\).* required (?P<workers>\d+) shards",
+        "there are fewer files ({files}) than workers ({workers}): --auto-shard data, with which each worker reads all files and keeps its "
+        "share, or at least {workers} files",
+    ),
+    Remedy(
+        "NotFoundError",
+        "Found an unshardable source dataset",
+        "this dataset reads no files that could be shared out: --auto-shard data, or leave the policy out",
+    ),
+    Remedy(
+        "ModuleNotFoundError",
+        r"No module named '(?P<name>tensorflow\.[^']+)'",
+        "the TensorFlow in {python} has no {name}: the script is written for another release, or a file of yours is called tensorflow.py",
+    ),
+    Remedy(
+        "ModuleNotFoundError",
+        r"No module named '(?P<name>[^']+)'",
+        "{name} is not installed in {python}: install it there, or choose the tasks' interpreter with --python",
+    ),
+    Remedy(
+        r"\w+",
+        r"No space left on device|Disk quota exceeded",
+        "the disk is full: make room, or write somewhere else (orch's own files: --run-dir)",
+    ),
+    Remedy(
+        "ResourceExhaustedError|InternalError",
+        r"(?:OOM when allocating|CUDA_ERROR_OUT_OF_MEMORY)[\s\S]*GPU|CUDA_ERROR_OUT_OF_MEMORY|failed to allocate memory on (?:the )?GPU",
+        "the GPU's memory is used up: a smaller batch for each replica; if tasks share the GPU, --memory-growth or --gpu-memory MB",
+    ),
+    Remedy(
+        "InternalError",
+        r"Dst tensor is not initialized",
+        "likely the GPU's memory is used up: a tensor on its way there found no room. A smaller batch for each replica; "
+        "if tasks share the GPU, --memory-growth or --gpu-memory MB",
+    ),
+    Remedy(
+        "ResourceExhaustedError",
+        r"OOM when allocating",
+        "the host's memory did not suffice: a smaller batch for each replica, or fewer tasks on this host",
+    ),
+    Remedy(
+        "MemoryError|_ArrayMemoryError|bad_alloc",
+        r"",
+        "the host's memory did not suffice: load less at once (tf.data reads as it goes), or run fewer tasks on this host",
+    ),
+    Remedy(
+        "OSError|UnknownError",
+        r"Address already in use|Could not start gRPC server",
+        "a port was taken: let orch choose the ports (TF_CONFIG has them), or find who listens there: ss -ltnp",
+    ),
+    Remedy(
+        "OSError", r"Too many open files", "too many files were open at once: raise the limit of the shell that starts orch (ulimit -n)"
+    ),
+    Remedy(
+        "PermissionError|PermissionDeniedError",
+        r"[Pp]ermission denied",
+        "this user may not do that on this host: look at the owner and the mode of what is named above",
+    ),
+    Remedy(
+        "KeyError",
+        r"cluster_resolver|multi_worker_util",
+        "TF_CONFIG does not list this task's own type: leave TF_CONFIG to orch, which writes a different one for the evaluator",
+    ),
+    Remedy(
+        "ValueError",
+        r"Attempt to convert a value \(PerReplica:[\s\S]*unsupported type|Invalid reduction dimension 0 for input with 0 dimensions",
+        "fit() of Keras 3 does not work on several workers unless orch mends it, which it does for the versions of docs/keras.md and not "
+        "with --keras off: write the training loop yourself (examples/mwms_custom_loop.py), "
+        f"{_USE_KERAS_2}",
+    ),
+    Remedy(
+        "ValueError",
+        r"pass this dataset to ClusterCoordinator\.create_per_worker_dataset",
+        "fit() of Keras 3 does not work with parameter servers: write the training loop yourself (examples/parameter_server.py), "
+        f"{_USE_KERAS_2}",
+    ),
+    Remedy(
+        "RuntimeError",
+        r"Collective ops must be configured at program startup",
+        "make the strategy before anything else touches TensorFlow's devices, tensors included",
+    ),
+    Remedy(
+        "InvalidArgumentError",
+        r"Shape mismatch in the collective instance",
+        "the workers reduced tensors of different shapes: their batches or their models differ",
+    ),
+    Remedy(
+        "InvalidArgumentError",
+        r"Could not find callback with key=pyfunc_",
+        "a py_function, a numpy_function or from_generator runs only in the process that made it, never in a data worker: "
+        "apply it after distribute()",
+    ),
+)
+
+_LEFT_EARLY = "its peers went on: give all workers the same number of steps, whatever their share of the data (dataset.repeat())"
+_SERVER_LEFT = "a server must outlive the chief: server.join() in the script, or --serve"
+_BY_CODE = {
+    _SIGKILL: "orch did not send this SIGKILL: a person, a scheduler or a memory watchdog may have",
+    _SIGSEGV: "a crash in native code: the stacks that Python had are at the end of its stderr",
+    _SIGABRT: "native code gave up (abort): the reason stands at the end of its stderr",
+    _SIGBUS: "a crash in native code (SIGBUS): a memory-mapped file that was cut short, or a full /dev/shm",
+    _SIGILL: "the processor lacks an instruction that this TensorFlow was built with: install a build for this host",
+    126: "the program could not be executed: is it executable, and its first line right?",
+    127: "a program was not found: look at PATH in its environment",
+}
+
+
+def of_stalled(name: str) -> str:
+    """The remedy where a task is missed by its peers, though it has not ended."""
+    return f"find out what held {name} up: where it was, and its log; a stalled task often waits for input or for a lock"
+
+
+def find(task: TaskStatus, *, serves: bool = False) -> str:
+    """The remedy for a task's own end; empty if none is known. `serves`: it was to run until others are done."""
+    if task.code == 0 and task.type in DATA_SERVICE:
+        return ""  # orch's own servers: nothing that a script does makes them end
+    if task.code == 0:
+        return _SERVER_LEFT if serves else _LEFT_EARLY
+    evidence = task.evidence
+    if evidence.out_of_memory:
+        return f"likely out of memory: {evidence.out_of_memory}; give the tasks less to hold, run fewer on this host, or raise the limit"
+    if evidence.tf_config and task.failure is not None and "Could not start gRPC server" in task.failure.message:
+        return f"leave TF_CONFIG to orch: the task's was not the one that orch gave it ({evidence.tf_config}), and somebody has its port"
+    if task.failure is not None:
+        kind, text = task.failure.type.rpartition(".")[2], f"{task.failure.message}\n{task.failure.traceback}"
+        return _look_up(kind, text, evidence)
+    return _of_words(evidence.last_words, evidence) or _BY_CODE.get(task.code or 0, "")
+
+
+def _look_up(kind: str, text: str, evidence: Evidence) -> str:
+    keras_2 = install_keras_2(evidence.python, evidence.tensorflow)
+    for remedy in REMEDIES:
+        match = re.search(remedy.text, text) if re.fullmatch(remedy.kind, kind) else None
+        if match is not None:
+            return remedy.advice.format(python=evidence.python or "the tasks' Python", keras_2=keras_2, **match.groupdict())
+    return ""
+
+
+_ERROR_LINE = re.compile(
+    r"^(?:[\w.]+\.)?(\w*(?:Error|bad_alloc))\b:? ?(.*)$|^terminate called after throwing an instance of 'std::(bad_alloc)'", re.MULTILINE
+)
+
+
+def _of_words(words: str, evidence: Evidence) -> str:
+    """The same for what a log ends with: the last line there that looks like an error's."""
+    found = list(_ERROR_LINE.finditer(words))
+    if found:
+        last = found[-1]
+        return _look_up(last[1] or last[3], words[last.start() :], evidence)
+    return _look_up("OSError", words[-400:], evidence) if "No space left on device" in words[-400:] else ""

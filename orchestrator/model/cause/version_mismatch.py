@@ -1,0 +1,24 @@
+"""Hosts whose Python or TensorFlow differ: a cluster of them may form and then hang, or fail with words that name neither."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from worker.protocol.messages import HostReady, few
+
+
+def compare(facts: Mapping[str, HostReady]) -> list[str]:
+    """A sentence for each thing that is not the same everywhere; patch releases of Python do not count."""
+    found = {
+        "Python": {host: ".".join(known.python_version.split(".")[:2]) for host, known in facts.items()},
+        "TensorFlow": {host: known.tensorflow for host, known in facts.items() if known.tensorflow},
+    }
+    return [_say(what, versions) for what, versions in found.items() if len(set(versions.values())) > 1]
+
+
+def _say(what: str, versions: Mapping[str, str]) -> str:
+    hosts: dict[str, list[str]] = {}
+    for host, version in versions.items():
+        hosts.setdefault(version, []).append(host)
+    parts = [f"{version} on {few(names, 4)}" for version, names in hosts.items()]
+    return f"the hosts' {what} differs: {'; '.join(parts)}; a cluster of them may hang or fail (python: and setup: choose another)"

@@ -1,0 +1,82 @@
+"""What the tasks of a cluster have read, as they count it themselves (worker/task/input/input_counter.py), and what is odd about that.
+Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from worker.protocol.messages import ContractError, from_json
+
+from ..run.cluster import InputCounts
+from ..run.readiness import group_tasks
+
+BOUND = 0.3
+"""From this share of the time on, waiting for input is worth a line."""
+UNEVEN = 0.05
+"""Tasks whose numbers of batches differ by more than this share of the largest end unevenly. One batch is not counted."""
+
+
+def read(data: object) -> InputCounts | None:
+    """The counts that a task has reported; None if they are none: the program may have written into the file itself."""
+    try:
+        return from_json(InputCounts, data)
+    except ContractError:
+        return None
+
+
+def describe(counts: InputCounts) -> str:
+    """What a task has read so far, for a table."""
+    waiting = f", {counts.waiting:.0%} waiting" if counts.can_tell_waiting else ""
+    return f"input: {max(counts.batches, default=0):,} batches, {sum(counts.elements):,} elements{waiting}"
+
+
+def judge(tasks: Mapping[str, InputCounts]) -> tuple[str, ...]:
+    """A line for each thing that is odd about what the training tasks, by name, have read."""
+    given = {name: counts for name, counts in tasks.items() if counts.steps and counts.batches}
+    return (*_idle(given), *_idle_replicas(given), *_uneven(given), *_waiting(given))
+
+
+def _idle(given: Mapping[str, InputCounts]) -> Iterator[str]:
+    idle = [name for name, counts in given.items() if not any(counts.batches)]
+    busy = len(given) - len(idle)
+    if idle and busy:
+        steps = max(given[name].steps for name in idle)
+        yield (
+            f"{group_tasks(idle)} got 0 of {steps:,} batches: only {busy} of {len(given)} tasks had anything to read, as with "
+            f"{busy} file{'s' * (busy > 1)} for {len(given)} workers; auto_shard: data, or {len(given)} files or more"
+        )
+
+
+def _idle_replicas(given: Mapping[str, InputCounts]) -> Iterator[str]:
+    idle = [name for name, counts in given.items() if any(counts.batches) and not all(counts.batches)]
+    if idle:
+        empty = given[idle[0]].batches.count(0)
+        yield (
+            f"{empty} of {len(given[idle[0]].batches)} replicas of {group_tasks(idle)} got no batch: "
+            "the global batch has fewer elements than there are replicas; make it larger"
+        )
+
+
+def _uneven(given: Mapping[str, InputCounts]) -> Iterator[str]:
+    """Tasks that came to the end of their share while the others went on."""
+    batches = {name: max(counts.batches) for name, counts in given.items() if any(counts.batches)}
+    most = max(batches.values(), default=0)
+    short = [name for name, number in batches.items() if most - number > max(1, UNEVEN * most)]
+    if short:
+        least = min(short, key=batches.__getitem__)
+        rest = f" (and {len(short) - 1} more)" if len(short) > 1 else ""
+        yield (
+            f"{least}{rest} had {batches[least]:,} batches, others {most:,}: its share ended sooner, and the rest of its steps were empty; "
+            "auto_shard: data, or files of even size"
+        )
+
+
+def _waiting(given: Mapping[str, InputCounts]) -> Iterator[str]:
+    slow = [name for name, counts in given.items() if counts.can_tell_waiting and counts.waiting >= BOUND]
+    if slow:
+        worst = max(slow, key=lambda name: given[name].waiting)
+        counts = given[worst]
+        yield (
+            f"{counts.waiting:.0%} of the step is waiting for input ({worst}: {counts.waiting_s:.0f} of {counts.seconds:.0f} s); "
+            "map(…, num_parallel_calls=tf.data.AUTOTUNE), prefetch, cache, or --data-workers"
+        )

@@ -1,0 +1,205 @@
+"""What is to be said of a sharded dataset: what will not work, what wastes time or bytes, and what to do instead. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from worker.fast_dataclass import dataclass
+
+from ..run.readiness import group_tasks
+from .sharding import FOR_EVER, Epoch, Sharding, Tally, epoch, read_by, whole_batch
+
+IDLE = 0.02
+"""From this share of the workers' steps on it is said that they are idle."""
+FILES_PER_WORKER = 16
+"""How many files of even size are advised for each worker: so many even out, and 128 files for 8 workers are still few to list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """``error``: a run fails or hangs. ``warning``: it wastes time or data, or trains on what nobody expects. ``note``: good to know.
+
+    `topic`: a word for programs. `gain`: the share of steps or of bytes that the remedy saves, 0 to 1.
+    """
+
+    severity: Literal["error", "warning", "note"]
+    topic: str
+    what: str
+    remedy: str = ""
+    gain: float = 0.0
+
+
+def advise(sharding: Sharding, found: Tally, names: Sequence[str] = ()) -> list[Advice]:
+    """Everything there is to say, errors first, and then by what it gains. `names`: those of the workers."""
+    said = [*_Adviser(sharding, found, names).advise()]
+    order = ("error", "warning", "note")
+    return sorted(said, key=lambda one: (order.index(one.severity), -one.gain))
+
+
+class _Adviser:
+    def __init__(self, sharding: Sharding, found: Tally, names: Sequence[str]) -> None:
+        self._sharding, self._found = sharding, found
+        self._names = names or [f"worker-{worker}" for worker in range(sharding.workers)]
+
+    def advise(self) -> Iterator[Advice]:
+        yield from self._cannot_shard()
+        if self._found.empty:
+            some = "1 file holds" if self._found.empty == 1 else f"{self._found.empty:,} files hold"
+            yield Advice("note", "empty files", f"{some} no element")
+        yield from self._bytes()
+        if self._found.uncounted or not self._found.elements or self._too_few_files:
+            return
+        summed = epoch(self._sharding, self._found)
+        yield from self._batch()
+        yield from self._idle(summed)
+        yield from self._end(summed)
+
+    @property
+    def _too_few_files(self) -> bool:
+        sharding = self._sharding
+        return sharding.applied == "file" and 0 < self._found.files < sharding.workers
+
+    def _group(self, workers: Sequence[int]) -> str:
+        return group_tasks(self._names[worker] for worker in workers)
+
+    def _cannot_shard(self) -> Iterator[Advice]:
+        sharding, found = self._sharding, self._found
+        workers = sharding.workers
+        if workers > 1 and sharding.policy == "file" and not sharding.has_reader:
+            what = "TensorFlow cannot shard this by file: only TFRecords, lines of text and records of a fixed length have such a reader"
+            yield Advice("error", "no reader", what, "set auto_shard: data")
+        elif self._too_few_files:
+            files = "1 file" if found.files == 1 else f"{found.files} files"
+            failing, idle = self._group(range(found.files)), self._group(range(found.files, workers))
+            ends = "fails" if found.files == 1 else "fail"
+            gets = "gets" if workers - found.files == 1 else "get"
+            what = (
+                f"{files} for {workers} workers: {failing} {ends} with 'Could not apply FILE based sharding', and {idle} silently {gets} "
+                "only empty batches"
+            )
+            yield Advice("error", "few files", what, f"set auto_shard: data, or write {workers} files or more")
+        if sharding.policy == "hint" and workers > 1:
+            what = (
+                "HINT is shown as if the script shards its list of files: dataset.shard(tf.data.experimental.SHARD_HINT, 0). "
+                "Without such a line, every worker reads everything"
+            )
+            yield Advice("note", "hint", what)
+        if not found.uncounted and not found.elements:
+            yield Advice("error", "no elements", "the files hold no element", "look whether the program that wrote them has ended well")
+
+    def _batch(self) -> Iterator[Advice]:
+        sharding = self._sharding
+        parts, size = sharding.all_replicas, sharding.batch
+        if not size % parts:
+            return
+        sizes = whole_batch(sharding)
+        empty, multiple = sizes.count(0), -(-size // parts) * parts
+        remedy = f"take a global batch of {multiple:,}" + (f" or {multiple - parts:,}" if multiple > parts else "")
+        if empty:
+            some = "1 replica gets an empty batch" if empty == 1 else f"{empty} replicas get an empty batch"
+            what = f"a global batch of {size:,} for {parts} replicas: in every step {some}; the mean over an empty batch is NaN"
+            yield Advice("warning", "small batch", what, remedy, gain=empty / parts)
+        else:
+            what = f"a global batch of {size:,} cannot be shared out evenly to {parts} replicas: they get {max(sizes):,} to {min(sizes):,}"
+            yield Advice("note", "odd batch", what, remedy)
+
+    def _bytes(self) -> Iterator[Advice]:
+        sharding, found = self._sharding, self._found
+        workers = sharding.workers
+        if workers == 1 or sharding.applied == "file" or not found.bytes:
+            return
+        name, all_bytes = sharding.applied.upper(), f"{size_of(found.bytes * workers)} instead of {size_of(found.bytes)}"
+        if sharding.applied == "off":
+            what = f"OFF: every worker reads and trains on every element, {all_bytes}; one epoch goes {workers} times over the data"
+            remedy = "set auto_shard: data or file, unless each worker shuffles in its own way and you count epochs accordingly"
+            yield Advice("warning", "all see all", what, remedy, gain=1 - 1 / workers)
+            return
+        what = f"{name} reads every byte {workers} times, once on each worker: {all_bytes}"
+        if not sharding.has_reader:
+            what += "; TensorFlow cannot shard this by file"
+            remedy = "write TFRecords, or let the script shard its list of files (worker.files, distribute_datasets_from_function)"
+        elif found.files < workers:
+            remedy = f"write {self._many_files()} files of even size, and set auto_shard: file"
+        else:
+            remedy = "set auto_shard: file" + self._length_under_file()
+        yield Advice("note", "reads all", what, remedy, gain=1 - 1 / workers)
+
+    def _length_under_file(self) -> str:
+        sharding, found = self._sharding, self._found
+        if found.uncounted or not found.elements:
+            return ""
+        if sharding.repeat == FOR_EVER:
+            return ""
+        by_file, own = epoch(replace(sharding, policy="file"), found).steps, epoch(sharding, found).steps
+        return f"; an epoch then has {by_file:,} steps instead of {own:,}" if by_file != own else ""
+
+    def _many_files(self) -> int:
+        workers = self._sharding.workers
+        return max(workers * FILES_PER_WORKER, -(-self._found.files // workers) * workers)
+
+    def _idle(self, summed: Epoch) -> Iterator[Advice]:
+        sharding, found = self._sharding, self._found
+        if sharding.applied != "file" or sharding.workers == 1:
+            return
+        least = min(summed.shares, key=lambda share: share.steps)
+        if sharding.repeat == FOR_EVER:  # a worker with fewer elements begins again sooner
+            if not least.elements:
+                what = f"{self._names[least.worker]} gets no element, so its dataset ends at once, and the others wait for it for ever"
+                yield Advice("error", "hangs", what, "set auto_shard: data, or write files of even size")
+            return
+        if summed.idle < IDLE:
+            return
+        most = max(summed.shares, key=lambda share: share.steps)
+        ideal = -(-found.elements * sharding.repeat // sharding.batch)
+        what = (
+            f"the files are uneven: {self._names[least.worker]} gets {least.elements:,} elements, {self._names[most.worker]} "
+            f"{most.elements:,}; of {summed.steps:,} steps it has nothing to do in {summed.steps - least.steps:,}"
+        )
+        remedies = []
+        if (files := self._many_files()) <= found.elements:
+            remedies.append((ideal, f"write {files} files of even size: an epoch then has {ideal:,} steps instead of {summed.steps:,}"))
+        data = epoch(replace(sharding, policy="data"), found).steps
+        if data < summed.steps:
+            reads = f"every worker then reads all {size_of(found.bytes)}, {size_of(found.bytes * sharding.workers)} together"
+            remedies.append((data, f"set auto_shard: data: {data:,} steps; {reads}"))
+        if remedies:
+            remedies.sort(key=lambda one: one[0])  # of two alike the first: files that are read once
+            gain = 1 - remedies[0][0] / summed.steps
+            yield Advice("warning", "uneven", what, "; or ".join(text for _, text in remedies), gain)
+
+    def _end(self, summed: Epoch) -> Iterator[Advice]:
+        sharding, found = self._sharding, self._found
+        if sharding.repeat == FOR_EVER:
+            ideal = found.elements // sharding.batch
+            what = "a dataset that is repeated for ever has no end"
+            yield Advice("note", "no end", what, f"give the number of steps: one pass is about {ideal:,} steps (Keras: steps_per_epoch)")
+            return
+        if sharding.drop_remainder and summed.dropped:
+            share = summed.dropped / (found.elements * sharding.repeat)
+            left = [worker for worker in range(sharding.workers) if read_by(sharding, found, worker) * sharding.repeat < sharding.batch]
+            what = f"drop_remainder leaves out {summed.dropped:,} elements, {share:.1%}"
+            if sharding.applied == "file":
+                what += f": each worker batches its own files by {sharding.batch:,} and drops its own rest"
+            if left and sharding.applied == "file":
+                what += f"; {self._group(left)} {'has' if len(left) == 1 else 'have'} less than one batch, and so nothing"
+            remedy = "set auto_shard: data, which drops one rest" if sharding.applied == "file" and sharding.workers > 1 else ""
+            yield Advice("warning" if share >= IDLE else "note", "dropped", what, remedy, gain=share)
+        elif (smaller := summed.steps - summed.full) and summed.idle < IDLE:
+            steps = "the last step gives" if smaller == 1 else f"the last {smaller:,} steps give"
+            what = f"{steps} less than the global batch of {sharding.batch:,}: some replicas get less, or a batch of size 0"
+            remedy = "divide the loss by the global batch size or by the number of elements, not by replicas"
+            if sharding.applied != "file":
+                remedy += ", or set drop_remainder: true"
+            yield Advice("note", "small end", what, remedy)
+
+
+def size_of(count: int) -> str:
+    """Bytes for people: ``340 MB``, ``1.5 GB``."""
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if size < 999.5 or unit == "TB":
+            break
+        size /= 1000
+    return f"{size:.0f} {unit}" if size >= 99.5 or unit == "B" else f"{size:.1f} {unit}"

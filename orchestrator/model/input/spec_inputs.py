@@ -1,0 +1,61 @@
+"""What a spec says of its tasks' input, as the planner of sharding.py wants to know it. Pure."""
+
+from __future__ import annotations
+
+from worker.fast_dataclass import dataclass
+
+from .. import tpu_topology
+from ..planning.slots import task_ids
+from ..spec import ClusterSpec
+from ..spec.sections.task_sections import TaskSpec
+from ..strategies import named
+from .sharding import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class SpecInput:
+    """`names`: the tasks that share the input. `batch` None: not said. `ignored`: why the strategy shards nothing, if so."""
+
+    files: tuple[str, ...] = ()
+    names: tuple[str, ...] = ("worker-0",)
+    replicas: int = 1
+    policy: Policy = "auto"
+    batch: int | None = None
+    drop_remainder: bool = False
+    ignored: str = ""
+    one_program: bool = False
+
+
+def input_of(spec: ClusterSpec) -> SpecInput:
+    """The input of the tasks that train in step; where there are none, as under ParameterServerStrategy, of the workers."""
+    row = named(spec.strategy)
+    sharing = [tasks for tasks in spec.tasks if row.role(tasks.type).synchronous and tasks.count]
+    sharing = sharing or [tasks for tasks in spec.tasks if tasks.type == "worker" and tasks.count]
+    if not sharing:
+        return SpecInput(spec.input.files, ignored=row.no_sharding)
+    own = sharing[-1].input
+    return SpecInput(
+        own.files,
+        tuple(str(task) for task in task_ids({tasks.type: tasks.count for tasks in sharing})),
+        _replicas_of_tpu(spec) if row.drives_all_hosts else _replicas(sharing[-1], on_cpus=row.replicates_on_cpus),
+        own.auto_shard or "auto",
+        own.global_batch_size,
+        bool(own.drop_remainder),
+        row.no_sharding,
+        row.drives_all_hosts,
+    )
+
+
+def _replicas_of_tpu(spec: ClusterSpec) -> int:
+    """Of a TPU whose topology the spec does not say, as many as it asks for, or 1."""
+    said = spec.tpu
+    if said.num_replicas or not said.topology:
+        return said.num_replicas or 1
+    return tpu_topology.count_replicas(tpu_topology.parse(said.topology), said.computation_shape or (1,) * tpu_topology.RANK)
+
+
+def _replicas(tasks: TaskSpec, *, on_cpus: bool) -> int:
+    """How many replicas each such task has, as far as the spec says it: ``gpus: auto`` is known only on the host."""
+    wish, cpus = tasks.devices.gpus, tasks.devices.settings.cpus
+    gpus = len(wish.ids) or wish.count or 0
+    return max(1, gpus or ((cpus or 1) if on_cpus else 1))

@@ -1,0 +1,128 @@
+"""By which address the hosts of a cluster reach each other: decided from what they are and from what was tried, never guessed.
+
+First each host's candidates, the likeliest first; then every host tries those of every other; then for each host the first that all
+others have reached. Where there is none, who cannot reach whom, and what to do.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator, Mapping, Sequence
+
+from worker.fast_dataclass import dataclass
+from worker.protocol.messages import HostReady, few
+
+from ...errors import OrchError
+
+MOST_CANDIDATES = 8
+MOST_LINES = 8
+Tried = Mapping[tuple[str, str], Mapping[str, str]]
+"""By (from, to): for each address that was tried, why it was not reached; empty if it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the user says of a host's address; both may be empty."""
+
+    address: str = ""
+    interface: str = ""
+
+
+def candidates(host: str, wish: Wish, facts: HostReady) -> tuple[str, ...]:
+    """Addresses by which others might reach a host. Raises `OrchError` for an interface that it does not have."""
+    if wish.address:
+        return (wish.address,)
+    if wish.interface:
+        mine = [one.address for one in facts.addresses if one.interface == wish.interface]
+        found = tuple(address for address in mine if not ipaddress.ip_address(address).is_link_local)  # no address without its interface
+        if not found:
+            raise OrchError(f"host {host} has no interface {wish.interface!r} with an address; it has {_listed(facts) or 'none at all'}")
+        return tuple(sorted(found, key=_is_6))
+    own = [one.address for one in facts.addresses if _is_public(one.address)]
+    # By which the controller has come in is on a network that more than one machine can see; others may be a container bridge's.
+    first = [facts.arrived_at] if facts.arrived_at in own else []
+    found = tuple(dict.fromkeys([*first, *sorted(own, key=_is_6)]))[:MOST_CANDIDATES]
+    if not found:
+        raise OrchError(f"host {host} has no address that others could use; it has {_listed(facts) or 'none at all'}")
+    return found
+
+
+def choose(known: Mapping[str, Sequence[str]], ports: Mapping[str, int], tried: Tried, facts: Mapping[str, HostReady]) -> dict[str, str]:
+    """The address of each host. Raises `OrchError` with a line for each pair that has none."""
+    chosen: dict[str, str] = {}
+    lines: list[str] = []
+    for host, addresses in known.items():
+        trials = {source: answers for (source, target), answers in sorted(tried.items()) if target == host}
+        good = [address for address in addresses if all(not answers.get(address, "was not tried") for answers in trials.values())]
+        if good:
+            chosen[host] = good[0]
+            continue
+        for source, answers in trials.items():
+            if all(answers.get(address) for address in addresses):
+                lines.append(_complain(source, host, ports[host], answers, facts))
+        if not any(all(answers.get(address) for address in addresses) for answers in trials.values()):
+            lines.append(f"no address of {host} is reached by all others ({', '.join(addresses)}); set address: for {host}")
+    if lines:
+        raise OrchError("\n".join([*lines[:MOST_LINES], *([f"and {len(lines) - MOST_LINES} more pairs"] if lines[MOST_LINES:] else [])]))
+    return chosen
+
+
+def _complain(source: str, host: str, port: int, answers: Mapping[str, str], facts: Mapping[str, HostReady]) -> str:
+    reasons = dict.fromkeys(answers.values())
+    why = "; ".join(f"{reason} at {', '.join(a for a, r in answers.items() if r == reason)}" for reason in reasons)
+    text = f"{source} cannot reach {host}:{port}: {why}"
+    apart = list(_apart(source, answers, facts))
+    if apart:
+        networks = f"{host}'s {apart[0]} is on another network than {source}'s {_listed(facts[source])}"
+        return f"{text}; {networks}: set address: or interface: for {host}"
+    if "refused" in why or "timed out" in why:
+        return f"{text}; a firewall between them? open the ports that ports: allows, or set address: for {host}"
+    return f"{text}; set address: or interface: for {host}"
+
+
+def _apart(source: str, answers: Mapping[str, str], facts: Mapping[str, HostReady]) -> Iterator[str]:
+    """Those of the addresses that are on none of the source's networks, if all are."""
+    networks = [ipaddress.ip_interface(f"{one.address}/{one.prefix}").network for one in facts[source].addresses if _is_public(one.address)]
+    found = [address for address in answers if _is_number(address)]
+    if all(not any(ipaddress.ip_address(address) in network for network in networks) for address in found):
+        yield from found
+
+
+def describe_unreached(own: str, address: str, unreached: Mapping[str, str]) -> str:
+    """Why a task whose port is open on its `own` host is still waited for. `unreached`: hosts with the reason; empty while they try."""
+    lines = []
+    for reason in dict.fromkeys(filter(None, unreached.values())):
+        hosts = [host for host, given in unreached.items() if given == reason]
+        lines.append(f"{few(hosts, 3)} cannot reach {address}: {reason}")
+    if not lines:
+        return f"its port is open on {own}; the other hosts try it"
+    return f"its port is open on {own}, but {'; '.join(lines)}"
+
+
+def with_port(address: str, port: object) -> str:
+    """``10.0.0.1:41000``, ``[fd00::1]:41000``."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def _listed(facts: HostReady) -> str:
+    return ", ".join(f"{one.address} ({one.interface})" for one in facts.addresses if _is_public(one.address))
+
+
+def _is_number(address: str) -> bool:
+    try:
+        ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_6(address: str) -> bool:
+    return ":" in address
+
+
+def _is_public(address: str) -> bool:
+    """Neither this host's own nor good for one link only."""
+    if not _is_number(address):
+        return False
+    number = ipaddress.ip_address(address)
+    return not (number.is_loopback or number.is_link_local or number.is_unspecified or number.is_multicast)

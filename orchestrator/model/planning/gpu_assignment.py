@@ -1,0 +1,344 @@
+"""Who gets which GPUs: the wishes of a host's tasks against what the host has. Nobody's GPU is given twice unless that was asked for,
+not to a task of another run either, as far as that is known.
+
+In this order: GPUs that are named, by a setting or by a ``CUDA_VISIBLE_DEVICES`` of the spec's own; so many of what is left, to tasks
+that say a number; the rest to the others (``auto``), in blocks of one size. Under MultiWorkerMirroredStrategy that size is the same on
+all hosts: each of its workers counts on as many devices elsewhere as it has itself (``group_size=len(local_devices) *
+self._num_workers`` in tensorflow/python/distribute/collective_all_reduce_strategy.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+
+from worker.fast_dataclass import dataclass
+from worker.protocol.messages import DeviceSettings, Gpu, GpuHolder, TakeGpus, TaskId
+
+from ...errors import Problem
+from ..run.readiness import group_tasks
+from ..spec import ClusterSpec, GpuWish, TaskDevices, TaskSpec
+from ..spec.findings import listed
+from ..spec.rules.device_rules import LEVEL, VISIBLE
+from ..strategies import named
+
+NONE_VISIBLE = "-1"
+"""What CUDA takes for no GPU at all, by its rule that the list ends before the first one that is not there."""
+_WAYS = "wait for its end, name others with --gpus, or let both runs share (--share-gpus)"
+
+
+@dataclass(frozen=True, slots=True)
+class HostGpus:
+    """The GPUs of a host that tasks may use; None: it was not asked, in a dry run. `tasks`: those that run there.
+
+    `taken`: what other runs have of the GPUs.
+    """
+
+    name: str
+    gpus: tuple[Gpu, ...] | None
+    tasks: tuple[TaskId, ...]
+    taken: tuple[GpuHolder, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TaskGpus:
+    """What one task gets: `env`, its part of it that says which GPUs, and `settings`, for inside the task. `gpus` None: unknown."""
+
+    env: Mapping[str, str]
+    settings: DeviceSettings
+    gpus: tuple[Gpu, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """All tasks' devices. `notes`: what a user should know, a line each; `problems`: why it cannot be done.
+
+    `claims`: by host, what its agent must hold for them.
+    """
+
+    tasks: Mapping[TaskId, TaskGpus]
+    notes: tuple[str, ...]
+    problems: tuple[Problem, ...]
+    claims: Mapping[str, TakeGpus]
+
+
+def share_out(spec: ClusterSpec, hosts: Sequence[HostGpus]) -> Shares:
+    """Every task's GPUs."""
+    tables = [_Table(spec, host) for host in hosts]
+    for table in tables:
+        table.give_named()
+    for table in tables:
+        table.give_counted()
+    sizes = {table.host.name: table.fair_size() for table in tables}
+    searched = [table for table in tables if table.host.gpus is not None]
+    in_step = {tasks.type for tasks in spec.tasks if named(spec.strategy).role(tasks.type).synchronous}
+    waiting = [sizes[table.host.name] for table in searched if any(task.type in in_step for task in table.auto)]
+    asked = [len(gpus) for table in tables for task, gpus in table.given.items() if task.type in in_step]
+    if waiting:
+        sizes = {host: min(size, *waiting, *asked) for host, size in sizes.items()}
+    for table in tables:
+        table.give_rest(sizes[table.host.name])
+        table.check_memory()
+    tasks = {task: gpus for table in tables for task, gpus in table.results()}
+    problems = [problem for table in tables for problem in table.found()]
+    notes = [note for table in tables for note in table.notes()]
+    if not problems:
+        problems += _unequal(spec, tasks)
+    claims = {table.host.name: table.claim() for table in tables if table.users}
+    return Shares(tasks, (*_summary(tasks), *notes), tuple(problems), claims)
+
+
+@dataclass(slots=True)
+class _Table:
+    """One host's GPUs while they are being given away. `users`: how many tasks have each, by uuid."""
+
+    spec: ClusterSpec
+    host: HostGpus
+    given: dict[TaskId, tuple[Gpu, ...]] = field(default_factory=dict)
+    users: dict[str, list[TaskId]] = field(default_factory=dict)
+    complaints: dict[tuple[str, str], list[TaskId]] = field(default_factory=dict)
+    unused: int = 0
+    left_out: list[TaskId] = field(default_factory=list)
+    types: dict[str, TaskSpec] = field(init=False)
+    own_words: dict[str, str | None] = field(init=False)
+    """By type, the CUDA_VISIBLE_DEVICES that the spec itself gives: it stands, whatever it says."""
+
+    def __post_init__(self) -> None:
+        self.types = {tasks.type: tasks for tasks in self.spec.tasks}
+        self.own_words = {kind: tasks.env.get(VISIBLE, self.spec.env.get(VISIBLE)) for kind, tasks in self.types.items()}
+
+    # --- who wants what ------------------------------------------------------------------------
+
+    def devices(self, task: TaskId) -> TaskDevices:
+        return self.types[task.type].devices_of(task.index)
+
+    def wish(self, task: TaskId) -> GpuWish:
+        wish, own = self.devices(task).wish, self.own_words[task.type]
+        if wish.is_auto and own is not None:
+            return GpuWish(ids=tuple(part.strip() for part in own.split(",") if part.strip()), share=True)
+        return wish
+
+    @property
+    def auto(self) -> list[TaskId]:
+        users = (task for task in self.host.tasks if named(self.spec.strategy).role(task.type).uses_gpus)
+        return [task for task in users if self.own_words[task.type] is None and self.wish(task).is_auto]
+
+    @property
+    def free(self) -> list[Gpu]:
+        taken = {holder.uuid for holder in self.host.taken}
+        return [gpu for gpu in self.host.gpus or () if gpu.uuid not in self.users and gpu.uuid not in taken]
+
+    def holders(self, gpu: Gpu) -> list[GpuHolder]:
+        """The other runs that have it."""
+        return [holder for holder in self.host.taken if holder.uuid == gpu.uuid]
+
+    def _may_be_shared(self) -> list[Gpu]:
+        return [gpu for gpu in self.host.gpus or () if all(holder.shares for holder in self.holders(gpu))]
+
+    # --- giving --------------------------------------------------------------------------------
+
+    def give_named(self) -> None:
+        for task in self.host.tasks:
+            wish = self.wish(task)
+            if wish.ids and self.host.gpus is not None:
+                chosen = [self._find(task, id) for id in wish.ids]
+                self._give(task, [gpu for gpu in chosen if gpu is not None])
+
+    def _find(self, task: TaskId, id: str) -> Gpu | None:
+        gpus = self.host.gpus or ()
+        if id.isdigit():
+            matching = [gpu for gpu in gpus if gpu.index == int(id)]
+        else:
+            matching = [gpu for gpu in gpus if gpu.uuid.lower().startswith(id.lower())]
+        if len(matching) == 1:
+            return matching[0]
+        if self.own_words[task.type] is not None and self.wish(task).share:
+            return None  # CUDA's business
+        asked = f"GPU {id}" if id.isdigit() else id
+        if matching:
+            self._complain(task, f"for {asked}", f"which stands for {listed(map(_name, matching))}; name one of them")
+        else:
+            self._complain(task, f"for {asked}", f"host {self.host.name} has {_described(gpus)}")
+        return None
+
+    def give_counted(self) -> None:
+        for task in self.host.tasks:
+            wish = self.wish(task)
+            if wish.count and self.host.gpus is not None:
+                self._give(task, self._choose(task, wish.count, wish.share))
+
+    def _choose(self, task: TaskId, count: int, share: bool) -> list[Gpu]:
+        """So many of those that are free; if there are too few and they may be shared, those that fewest others have."""
+        gpus, free = self.host.gpus or (), self.free
+        if count <= len(free):
+            return free[:count]
+        shared = self._may_be_shared() if share else []
+        if share and count <= len(shared):
+            return sorted(shared, key=lambda gpu: len(self.users.get(gpu.uuid, ())) + len(self.holders(gpu)))[:count]
+        has = f"host {self.host.name} has {_described(gpus)}"
+        taken = sorted({other for users in self.users.values() for other in users}, key=self.host.tasks.index)
+        if taken and count <= len(gpus):
+            has += f", and {len(free) or 'none'} of them left by {group_tasks(map(str, taken))} (share_gpus: true lets tasks share)"
+        if count <= len(gpus) and (others := self._others()):
+            has += f"; {others}: {_WAYS}"
+        self._complain(task, f"for {count} GPU{'s' * (count > 1)}", has)
+        return []
+
+    def fair_size(self) -> int:
+        """How many GPUs each task that says nothing could have."""
+        size = len(self.free) // max(1, len(self.auto))
+        # CUDA shows a process one part of a GPU and not more ("CUDA Device Enumeration" in NVIDIA's MIG User Guide).
+        return min(size, 1) if any(gpu.is_part for gpu in self.free) else size
+
+    def give_rest(self, size: int) -> None:
+        if self.host.gpus is None:
+            return
+        for task in self.auto:
+            if not size and self._may_be_shared() and self.wish(task).share:
+                self._give(task, self._choose(task, 1, share=True))
+            else:
+                self._give(task, self.free[:size])
+        self.left_out = [task for task in self.auto if not self.given[task]] if self.host.gpus else []
+        self.unused = len(self.free) if self.auto else 0
+
+    def _give(self, task: TaskId, gpus: Sequence[Gpu]) -> None:
+        for gpu in gpus:
+            holders = [holder for holder in self.holders(gpu) if not (holder.shares and self.wish(task).share)]
+            if holders:
+                who = listed(map(_run, holders))
+                self._complain(task, f"for {_name(gpu)}", f"which {who} {_has(holders)} on host {self.host.name}: {_WAYS}")
+            others = [other for other in self.users.get(gpu.uuid, ()) if not (self.wish(other).share and self.wish(task).share)]
+            if others and others != [task]:
+                hint = f"which {group_tasks(map(str, others))} {_has(others)} on host {self.host.name}; share_gpus: true lets tasks share"
+                self._complain(task, f"for {_name(gpu)}", hint)
+            self.users.setdefault(gpu.uuid, []).append(task)
+        if len(gpus) > 1 and any(gpu.is_part for gpu in gpus):
+            self._complain(task, f"for {listed(map(_name, gpus))}", "of which CUDA shows a process only one; ask for one part of a GPU")
+        if len({gpu.uuid for gpu in gpus}) < len(gpus):
+            self._complain(task, "for one GPU under two names", f"host {self.host.name} has {_described(self.host.gpus or ())}")
+        self.given[task] = tuple(gpus)
+
+    def check_memory(self) -> None:
+        for gpu in self.host.gpus or ():
+            users = self.users.get(gpu.uuid, [])
+            wanted = {task: _megabytes(self.devices(task).settings) for task in users}
+            total = sum(wanted.values())
+            if gpu.memory_mb and total > gpu.memory_mb:
+                who = [task for task in users if wanted[task]]
+                has = f"host {self.host.name}'s {_name(gpu)} ({gpu.name}) has {gpu.memory_mb:,} MB"
+                self.complaints.setdefault((f"for {total:,} MB{' together' * (len(who) > 1)}", has), []).extend(who)
+
+    # --- what came of it -----------------------------------------------------------------------
+
+    def claim(self) -> TakeGpus:
+        shared = {uuid for uuid, tasks in self.users.items() if all(self.wish(task).share for task in tasks)}
+        return TakeGpus(tuple(uuid for uuid in self.users if uuid not in shared), tuple(uuid for uuid in self.users if uuid in shared))
+
+    def _others(self) -> str:
+        """``run a-1 (process 7) has GPU 0``, …; empty: nobody has any."""
+        having: dict[str, list[Gpu]] = {}
+        for gpu in self.host.gpus or ():
+            for holder in self.holders(gpu):
+                having.setdefault(_run(holder), []).append(gpu)
+        return ", ".join(f"{run} has {listed(map(_name, gpus))}" for run, gpus in having.items())
+
+    def _complain(self, task: TaskId, wish: str, answer: str) -> None:
+        self.complaints.setdefault((wish, answer), []).append(task)
+
+    def found(self) -> Iterator[Problem]:
+        for (wish, answer), tasks in self.complaints.items():
+            verb = "asks" if len(tasks) == 1 else "ask"
+            yield Problem("", f"{group_tasks(map(str, tasks))} {verb} {wish}; {answer}")
+
+    def notes(self) -> Iterator[str]:
+        name, gpus = self.host.name, self.host.gpus
+        others = self._others()
+        if self.left_out and gpus:
+            who = group_tasks(map(str, self.left_out))
+            hint = "" if self.wish(self.left_out[0]).share else "; gpus: 1 with share_gpus: true lets them share"
+            rest = f"; {others}: {_WAYS}" if others else hint
+            yield f"{who} on {name}: no GPU, as there are too few for all to have as many ({_described(gpus)}){rest}"
+        elif self.auto and others:
+            yield f"host {name}: {others}; the others are shared out here"
+        elif self.unused:
+            yield f"host {name}: {self.unused} of {len(gpus or ())} GPUs stay unused, so that every task has as many"
+        if gpus is not None and not gpus:
+            split = [task for task in self.host.tasks if self.devices(task).settings.logical_gpus]
+            if split:
+                yield f"{group_tasks(map(str, split))} on {name}: logical_gpus has no effect, as the host has no GPU"
+
+    def results(self) -> Iterator[tuple[TaskId, TaskGpus]]:
+        for task in self.host.tasks:
+            settings = self.devices(task).settings
+            env = {LEVEL: "0"} if settings.log_placement else {}
+            env |= {"TF_DETERMINISTIC_OPS": str(int(settings.determinism))} if settings.determinism is not None else {}
+            wish = self.wish(task)
+            given = self.given.get(task, ()) if self.host.gpus is not None or wish.count == 0 else None
+            if self.own_words[task.type] is None and given:
+                settings = replace(settings, gpus_given=len(given)) if wish.is_auto else replace(settings, gpus=len(given))
+            yield task, TaskGpus(env | self._visible(task, wish, given), settings, given)
+
+    def _visible(self, task: TaskId, wish: GpuWish, given: tuple[Gpu, ...] | None) -> dict[str, str]:
+        if self.own_words[task.type] is not None:
+            return {}
+        if wish.count == 0:
+            return {VISIBLE: NONE_VISIBLE}
+        if self.host.gpus is None:
+            if wish.ids:
+                return {VISIBLE: ",".join(wish.ids)}
+            return {} if wish.is_auto else {VISIBLE: f"<{wish.count} of the GPUs of {self.host.name}>"}
+        if not self.host.gpus:
+            return {}
+        return {VISIBLE: ",".join(gpu.id for gpu in given or ()) or NONE_VISIBLE}
+
+
+def _unequal(spec: ClusterSpec, tasks: Mapping[TaskId, TaskGpus]) -> Iterator[Problem]:
+    """Tasks that train in step would wait for ever for replicas that are not there."""
+    by_count: dict[int, list[TaskId]] = {}
+    for task, found in tasks.items():
+        if named(spec.strategy).role(task.type).synchronous and found.gpus is not None:
+            by_count.setdefault(len(found.gpus or ()) * len(found.settings.logical_gpus or (1,)), []).append(task)
+    if len(by_count) > 1:
+        counts = listed(f"{group_tasks(map(str, who))} {_has(who)} {count}" for count, who in by_count.items())
+        yield Problem("", f"{spec.strategy} needs as many GPUs in every task; {counts}")
+
+
+def _summary(tasks: Mapping[TaskId, TaskGpus]) -> Iterator[str]:
+    """One line on who has what, if more than one task has a GPU."""
+    having = {task: found.gpus for task, found in tasks.items() if found.gpus}
+    if len(having) < 2:
+        return
+    sizes = Counter(map(len, having.values()))
+    if len(having) <= 4:
+        yield "GPUs: " + "; ".join(f"{task}: {', '.join(map(_short, gpus))}" for task, gpus in having.items())
+    else:
+        parts = [(size, [task for task, gpus in having.items() if len(gpus) == size]) for size in sizes]
+        yield "GPUs: " + "; ".join(f"{size} for each of {group_tasks(map(str, who))}" for size, who in parts)
+
+
+def _megabytes(settings: DeviceSettings) -> int:
+    """What a task takes of each of its GPUs at most; 0 if it says nothing."""
+    return settings.memory_limit_mb or sum(settings.logical_gpus or ())
+
+
+def _described(gpus: Iterable[Gpu]) -> str:
+    """``GPUs 0, 1``, ``GPU 0``, ``no GPU``."""
+    names = [_short(gpu) for gpu in gpus]
+    return f"GPU{'s' * (len(names) > 1)} {', '.join(names)}" if names else "no GPU"
+
+
+def _short(gpu: Gpu) -> str:
+    return gpu.uuid if gpu.is_part else str(gpu.index)
+
+
+def _name(gpu: Gpu) -> str:
+    return gpu.uuid if gpu.is_part else f"GPU {gpu.index}"
+
+
+def _run(holder: GpuHolder) -> str:
+    return f"run {holder.run_id} (process {holder.pid})"
+
+
+def _has(owners: Sequence[object]) -> str:
+    return "has" if len(owners) == 1 else "have"

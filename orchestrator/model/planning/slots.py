@@ -1,0 +1,77 @@
+"""Which tasks there are, and which go to which host: from their counts and the hosts' slots, before any host is asked. Pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from worker.protocol.messages import DATA_SERVICE, PREPARE, TaskId, few
+
+from ...errors import Problem, SpecError
+from ..strategies import Strategy
+
+Assignment = Mapping[str, tuple[TaskId, ...]]
+"""Which tasks go to which host."""
+
+
+def task_ids(counts: Mapping[str, int]) -> Iterator[TaskId]:
+    """Every task, in the order of `counts`, which is TensorFlow's order of types."""
+    for kind, count in counts.items():
+        for index in range(count):
+            yield TaskId(kind, index)
+
+
+def behind_the_chief(counts: Mapping[str, int], strategy: Strategy) -> tuple[str, ...]:
+    """The tasks that train in step with the chief, which is the first of such tasks: what it says of the training holds for them."""
+    return tuple(str(task) for task in task_ids(counts) if strategy.role(task.type).synchronous)[1:]
+
+
+def assign(counts: Mapping[str, int], slots: Mapping[str, int | None]) -> dict[str, tuple[TaskId, ...]]:
+    """Which tasks go to which host, in order. `slots`: the hosts, and how many tasks each takes; a host may get none.
+
+    If some hosts have slots, one without takes one task. If none has, the tasks are cut into blocks whose sizes differ by one at most.
+    Then the servers of a tf.data service fill what the others have left. Raises `SpecError` if there are more tasks than slots.
+    """
+    ids = list(task_ids(counts))
+    training = [task for task in ids if task.type not in DATA_SERVICE]
+    if all(number is None for number in slots.values()):
+        sizes, own = _shares(len(ids), len(slots)), _shares(len(training), len(slots))
+        others = _cut(ids[len(training) :], [size - mine for size, mine in zip(sizes, own, strict=True)])
+        blocks = [mine + other for mine, other in zip(_cut(training, own), others, strict=True)]
+    else:
+        if problem := describe_lack(len(ids), slots):
+            raise SpecError(Problem("", problem, MORE_SLOTS))
+        blocks = _cut(ids, [number or 1 for number in slots.values()])
+    return dict(zip(slots, blocks, strict=True))
+
+
+MORE_SLOTS = "name more slots, or fewer tasks"
+
+
+def describe_lack(tasks: int, slots: Mapping[str, int | None]) -> str:
+    """That the hosts have not enough slots; empty: they have, or none of them says how many."""
+    free = {name: number or 1 for name, number in slots.items()}
+    if tasks <= sum(free.values()) or all(number is None for number in slots.values()):
+        return ""
+    named = few([f"{name}:{number}" for name, number in free.items()], 8)
+    return f"{tasks} tasks do not fit into {sum(free.values())} slots ({named})"
+
+
+def _shares(count: int, hosts: int) -> list[int]:
+    return [(count + position) // hosts for position in reversed(range(hosts))]
+
+
+def _cut(ids: Sequence[TaskId], sizes: Iterable[int]) -> list[tuple[TaskId, ...]]:
+    """Blocks of these sizes, one after another."""
+    rest = iter(ids)
+    return [tuple(itertools.islice(rest, size)) for size in sizes]
+
+
+def ports_needed(ids: Iterable[TaskId], strategy: Strategy) -> int:
+    """How many ports an agent has to hold for these tasks."""
+    return sum(strategy.opens_port(task.type) for task in ids)
+
+
+def count_computing(ids: Iterable[TaskId]) -> int:
+    """How many tasks share a host's cores. A dispatcher hardly needs any, and a preparation has ended when they start."""
+    return sum(task.type not in ("dispatcher", PREPARE) for task in ids)

@@ -1,0 +1,126 @@
+"""Who has come up, who is waited for and why: the formation of a cluster, in words. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from worker.protocol.messages import DATA_SERVICE, TaskId
+
+from .cluster import Cluster, Phase, Policy, TaskState, TaskStatus
+
+LONG_WAIT_S = 60.0
+"""How long all tasks of a cluster run without its being formed, before the user is told what to look at. Forming takes seconds."""
+
+
+def is_missing(policy: Policy, task: TaskStatus) -> bool:
+    """Whether the cluster cannot form yet for want of this task. An evaluator joins nobody; one that has ended is waited for no longer."""
+    if task.type == "evaluator" or task.prepares or task.state is TaskState.UP:
+        return False
+    if task.has_ended:
+        return task.restart_at is not None
+    return policy.opens_ports or task.type in DATA_SERVICE or task.state is TaskState.PENDING
+
+
+def awaited(cluster: Cluster) -> tuple[TaskStatus, ...]:
+    """The tasks that the cluster's formation still waits for; once it has formed, those that were started again alone."""
+    missing = (task for task in cluster.tasks.values() if is_missing(cluster.policy, task))
+    return tuple(task for task in missing if cluster.formed_at is None or not task.has_ended)
+
+
+def describe_formation(cluster: Cluster) -> str:
+    """``waiting for worker-1 on hostB:41233: connection refused (2 of 3 up)``; empty if nobody is waited for."""
+    if cluster.phase is Phase.PREPARING:
+        return f"waiting for {group_tasks(unprepared(cluster))}: the tasks start when their hosts are prepared"
+    late = awaited(cluster)
+    if cluster.formed_at is not None:
+        return describe_awaited(cluster, late) if late else ""
+    members = sum(task.type != "evaluator" for task in cluster.members)
+    gone = describe_gone(cluster)
+    # Those that open no port are up once they have been started.
+    up = members - len(late) - len(_gone(cluster))
+    return f"{describe_awaited(cluster, late)}{f'; {gone}' if gone else ''} ({up} of {members} up)" if late else ""
+
+
+def unprepared(cluster: Cluster) -> list[str]:
+    """The tasks that prepare a host and have not succeeded, or have left something behind that still runs."""
+    tasks = cluster.tasks.values()
+    return [task.name for task in tasks if task.prepares and not (task.state is TaskState.SUCCEEDED and task.swept)]
+
+
+def describe_unformed(cluster: Cluster) -> str:
+    """What is odd about a success: no cluster was formed, and each task did all of the work by itself. Empty unless that is certain."""
+    members = [task for task in cluster.tasks.values() if task.trains]
+    by_themselves = [task.name for task in members if task.state is TaskState.SUCCEEDED]
+    if len(members) < 2 or not by_themselves or any(task.up_at is not None or not task.evidence.alone for task in members):
+        return ""
+    each = f"{group_tasks(by_themselves)} {'each ' if len(by_themselves) > 1 else ''}did all of the work alone"
+    return f"no cluster was formed: no task opened its port, so {each}{_describe_other_tf_config(members)}"
+
+
+def _describe_other_tf_config(tasks: Iterable[TaskStatus]) -> str:
+    places = {task.evidence.tf_config: task.name for task in reversed([*tasks]) if task.evidence.tf_config}
+    return "".join(f"; the TF_CONFIG of {name} was not the one that orch gave it: {place}" for place, name in places.items())
+
+
+def describe_long_wait(cluster: Cluster, at: float) -> str:
+    """What to look at when a cluster has not formed for a long time though all of its tasks run; empty if that is not so."""
+    tasks = cluster.members
+    running = all(task.started_at is not None and not task.has_ended for task in tasks)
+    if cluster.formed_at is not None or not running or at - max(task.started_at or 0.0 for task in tasks) < LONG_WAIT_S:
+        return ""
+    return (
+        f"all tasks run, and the cluster has not formed for {LONG_WAIT_S:g} s: orch stacks shows where each task is. "
+        "A script that builds no strategy of tf.distribute never forms one (orch up --strategy none runs it once); "
+        "--start-timeout S ends a run that waits for longer"
+    )
+
+
+def describe_gone(cluster: Cluster) -> str:
+    """``worker-0 ended (exit code 0) before it was seen to come up``: the others may wait for it for ever. Empty if there is none."""
+    by_code: dict[int | None, list[str]] = {}
+    for task in _gone(cluster):
+        by_code.setdefault(task.code, []).append(task.name)
+    return "; ".join(
+        f"{group_tasks(names)} ended (exit code {code}) before {'it was' if len(names) == 1 else 'they were'} seen to come up"
+        for code, names in by_code.items()
+    )
+
+
+def _gone(cluster: Cluster) -> list[TaskStatus]:
+    """Tasks that have ended, are not started again, and were never seen to listen, though a quick one may have."""
+    tasks = cluster.members if cluster.policy.opens_ports else ()
+    return [task for task in tasks if task.type != "evaluator" and task.has_ended and task.restart_at is None and task.up_at is None]
+
+
+MOST_PLACES = 3
+"""So many tasks that wait for the same reason are named each with its place."""
+
+
+def describe_awaited(cluster: Cluster, tasks: Iterable[TaskStatus]) -> str:
+    """``waiting for worker-1..2: connection refused``; tasks that wait for the same reason stand together.
+
+    With several hosts: ``waiting for worker-1 on hostB:41233: connection refused``.
+    """
+    by_reason: dict[str, list[str]] = {}
+    for task in tasks:
+        reason = task.waiting or ("not started" if task.state is TaskState.PENDING else "no port is open yet")
+        by_reason.setdefault(reason, []).append(task.name)
+    return "waiting for " + "; ".join(f"{_locate(cluster, names)}: {reason}" for reason, names in by_reason.items())
+
+
+def _locate(cluster: Cluster, names: Sequence[str]) -> str:
+    places = [cluster.places.get(name, "") for name in names]
+    if len(names) > MOST_PLACES or not all(places):
+        return group_tasks(names)
+    return ", ".join(f"{name} on {place}" for name, place in zip(names, places, strict=True))
+
+
+def group_tasks(names: Iterable[str]) -> str:
+    """Task names with runs of indices folded: ``chief-0, worker-0..3, worker-5``."""
+    spans: list[tuple[str, int, int]] = []
+    for task in (TaskId.parse(name) for name in names):
+        if spans and spans[-1][0] == task.type and spans[-1][2] == task.index - 1:
+            spans[-1] = (task.type, spans[-1][1], task.index)
+        else:
+            spans.append((task.type, task.index, task.index))
+    return ", ".join(f"{kind}-{first}" if first == last else f"{kind}-{first}..{last}" for kind, first, last in spans)

@@ -1,0 +1,40 @@
+"""How many tasks of a cluster are still to come up, to be swept and to succeed: kept with each change, not counted at each event. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ..strategies import named
+from . import readiness
+from .cluster import Cluster, TaskState, TaskStatus
+
+
+def update(cluster: Cluster, name: str, **changes: Any) -> Cluster:
+    """The cluster with one task changed, and its counts kept."""
+    before = cluster.tasks[name]
+    after = replace(before, **changes)
+    missing, left, undecided = (new - old for new, old in zip(_tally(cluster, after), _tally(cluster, before), strict=True))
+    return replace(
+        cluster,
+        tasks={**cluster.tasks, name: after},
+        missing=cluster.missing + missing,
+        left=cluster.left + left,
+        undecided=cluster.undecided + undecided,
+    )
+
+
+def recount(cluster: Cluster) -> Cluster:
+    """The cluster with its counts made anew."""
+    tallies = [_tally(cluster, task) for task in cluster.tasks.values()]
+    missing, left, undecided = (sum(column) for column in zip(*tallies, strict=True))
+    return replace(cluster, missing=missing, left=left, undecided=undecided)
+
+
+def _tally(cluster: Cluster, task: TaskStatus) -> tuple[bool, bool, bool]:
+    """Whether this task counts among those that are still to come up, to be swept, and to succeed."""
+    return (
+        readiness.is_missing(cluster.policy, task),
+        not (task.has_ended and task.swept),
+        named(cluster.policy.strategy).role(task.type).decides and task.state is not TaskState.SUCCEEDED,
+    )

@@ -1,0 +1,53 @@
+"""What must hold between the keys of `tpu:`. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from worker.settings.tpu_settings import ADDRESS, AUTO, LOCAL
+from worker.tensorflow_facts import partition
+
+from ... import tpu_topology
+
+Complaint = tuple[str, str, str]
+"""The path that is to blame, what is wrong, what to do."""
+
+
+def complaints(given: Mapping[str, Any], sound: Callable[[Iterable[str]], bool]) -> Iterator[Complaint]:
+    """Everything that is wrong. `given`: the section, its keys checked one by one; `sound`: whether nothing is wrong with some paths."""
+    yield from _named(given)
+    shape, replicas = given.get("computation_shape"), given.get("num_replicas")
+    if given.get("topology") and sound(["tpu.computation_shape", "tpu.num_replicas"]):
+        mesh = tpu_topology.parse(given["topology"])
+        if problem := tpu_topology.fit_problem(mesh, shape or (1,) * tpu_topology.RANK, replicas):
+            is_count = replicas is not None and tpu_topology.fit_problem(mesh, shape or (1,) * tpu_topology.RANK) is None
+            path = f"tpu.{'num_replicas' if is_count else 'computation_shape'}"
+            yield path, f"{path}: {problem}", problem.hint
+    if sound(["tpu.computation_shape"]):
+        devices = math.prod(shape or (1,))
+        for one in given.get("partition") or ():
+            path = f"tpu.partition.{one.name}"
+            for message in partition.complaints(one.dims, one.shape, devices):
+                yield path, f"{path}: {message}", "" if shape else "say computation_shape, the devices of a replica"
+
+
+def _named(given: Mapping[str, Any]) -> Iterator[Complaint]:
+    name, zone, project = (given.get(key, "") for key in ("tpu", "zone", "project"))
+    said = [key for key in ("zone", "project") if given.get(key)]
+    if said and (name in ("", AUTO, LOCAL) or name.startswith(ADDRESS)):
+        what = {"": "no TPU is named", AUTO: f"tpu: {AUTO} takes it from the environment", LOCAL: "a local TPU is not looked up"}
+        message = f"tpu.{said[0]}: finds a TPU by its name, and {what.get(name, 'an address is not looked up')}"
+        yield f"tpu.{said[0]}", message, "name the TPU with tpu: {tpu: NAME}, or leave zone and project out"
+    elif zone and not project:
+        yield "tpu.zone", "tpu.zone: a TPU is looked up in a zone of a project, and no project is given", _BOTH
+    elif project and not zone:
+        yield "tpu.project", "tpu.project: a TPU is looked up in a zone of a project, and no zone is given", _BOTH
+    if ":" in name and not name.startswith(ADDRESS):
+        yield "tpu.tpu", f"tpu.tpu: {name!r:.80} is no name of a TPU", f"an address begins with {ADDRESS}: write tpu: {ADDRESS}HOST:8470"
+    if name.startswith(ADDRESS) and not all(part.partition(":")[0] for part in name[len(ADDRESS) :].split(",")):
+        yield "tpu.tpu", f"tpu.tpu: {name!r:.80} is not an address", f"write {ADDRESS}HOST:8470, several with commas"
+
+
+_BOTH = "give both, or neither: TensorFlow then asks the metadata server of the machine"

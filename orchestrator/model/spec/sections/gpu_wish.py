@@ -1,0 +1,146 @@
+"""Settings of GPUs that may be written in many ways: which ones, whether their memory grows, how they are split."""
+
+from __future__ import annotations
+
+import re
+
+from worker.fast_dataclass import dataclass
+
+from ... import device_names
+from ..findings import Findings, quoted, shown
+from ..kinds import Flag, Integer, JsonSchema, is_scalar
+from ..tree import Node, scalar
+
+MAX_GPUS = 1024
+_UUID = re.compile("(GPU|MIG)-[A-Za-z0-9/-]{1,120}")
+
+
+@dataclass(frozen=True, slots=True)
+class GpuWish:
+    """The GPUs that a task asks for: `count` of them, or those in `ids` (indices, UUIDs); neither: its share of the host's.
+
+    `share`: they may be other tasks' as well.
+    """
+
+    count: int | None = None
+    ids: tuple[str, ...] = ()
+    share: bool = False
+
+    @property
+    def is_auto(self) -> bool:
+        return self.count is None and not self.ids
+
+
+def parts_of(node: Node) -> list[Node]:
+    """A list that a flag or a variable gives as a text: ``0,2``, ``0,``, ``[0]``."""
+    return [scalar(part.strip(), node.place) for part in node.text.strip("[] ").rstrip(",").split(",")]
+
+
+@dataclass(frozen=True, slots=True)
+class Gpus:
+    """``auto``, a count, or a list of GPUs: indices, UUIDs, device names. ``0,2`` is a list as well."""
+
+    def check(self, node: Node, path: str, findings: Findings) -> GpuWish | None:
+        if isinstance(node.value, int) and not isinstance(node.value, bool):
+            count = Integer(0, MAX_GPUS).check(node, path, findings)
+            return None if count is None else GpuWish(count=count)
+        if isinstance(node.value, str) and node.value.strip().lower() == "auto":
+            return GpuWish()
+        if isinstance(node.value, list):
+            return self._list(node.value, path, findings)
+        if isinstance(node.value, str) and node.value.strip():
+            return self._list(parts_of(node), path, findings)
+        findings.add(node, path, f"must be auto, a number of GPUs, or a list of GPUs, not {shown(node)}", "write auto, 2 or [0, 2]")
+        return None
+
+    def _list(self, items: list[Node], path: str, findings: Findings) -> GpuWish | None:
+        ids: list[str] = []
+        for item in items:
+            found = self._id(item, path, findings)
+            if found is None:
+                return None
+            if found in ids:
+                findings.add(item, path, f"names GPU {found} twice")
+                return None
+            ids.append(found)
+        return GpuWish(ids=tuple(ids)) if ids else GpuWish(count=0)
+
+    def _id(self, item: Node, path: str, findings: Findings) -> str | None:
+        """An index as its digits, a UUID as it is."""
+        if isinstance(item.value, int) and not isinstance(item.value, bool) and 0 <= item.value < MAX_GPUS:
+            return str(item.value)
+        text = item.text.strip() if is_scalar(item) else ""
+        if _UUID.fullmatch(text):
+            return text
+        if re.fullmatch("[0-9]{1,4}", text):
+            return str(int(text))
+        name = device_names.parse(text)
+        hint = "an index (0), a UUID (GPU-… or MIG-…) or a device name (/device:GPU:0)"
+        if name is None:
+            findings.add(item, path, f"{shown(item)} is not a GPU", hint)
+        elif name.kind != "GPU":
+            findings.add(item, path, f"{quoted(text)} is not a GPU", "for logical CPU devices write cpus: 2")
+        elif not name.is_local:
+            findings.add(
+                item, path, f"{quoted(text)} is a device of another task", f"write {name}: a task can only be given GPUs of its own host"
+            )
+        else:
+            return str(name.index)
+        return None
+
+    def json_schema(self) -> JsonSchema:
+        item = {"type": ["integer", "string"]}
+        return {"anyOf": [{"type": "integer", "minimum": 0, "maximum": MAX_GPUS}, {"type": "string"}, {"type": "array", "items": item}]}
+
+    def write(self, wish: GpuWish) -> int | list[str] | None:
+        return list(wish.ids) or wish.count
+
+
+@dataclass(frozen=True, slots=True)
+class Growth(Flag):
+    """``true`` or ``false``; or one for each GPU, as a list or by device name, which must all be the same."""
+
+    def check(self, node: Node, path: str, findings: Findings) -> bool | None:
+        if isinstance(node.value, dict):
+            for name in node.value:
+                device = device_names.parse(name)
+                if device is None or device.kind != "GPU" or not device.is_local:
+                    findings.add(node, path, f"{quoted(name)} is not a GPU of a task", "write true or false, for all of a task's GPUs")
+                    return None
+        items = list(node.value.values()) if isinstance(node.value, dict) else node.value if isinstance(node.value, list) else [node]
+        found = [Flag().check(item, path, findings) for item in items]
+        if None in found:
+            return None
+        if len(set(found)) != 1:
+            wrong = "differs between the GPUs of one task" if found else "is empty"
+            findings.add(node, path, f"{wrong}; TensorFlow wants the same for all of them", "write true or false")
+            return None
+        return found[0]
+
+    def json_schema(self) -> JsonSchema:
+        flag = {"type": "boolean"}
+        return {"anyOf": [flag, {"type": "array", "items": flag}, {"type": "object", "additionalProperties": flag}]}
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """A list of sizes in MB, each at most `most`. ``1024,1024`` and a lone ``1024`` are lists too."""
+
+    most: int
+
+    def check(self, node: Node, path: str, findings: Findings) -> tuple[int, ...] | None:
+        size = Integer(1, self.most)
+        if isinstance(node.value, list):
+            items = node.value
+        elif isinstance(node.value, str):
+            items = parts_of(node)
+        else:
+            items = [node]
+        found = [size.check(item, path, findings) for item in items]
+        if not found:
+            findings.add(node, path, "is empty", "write [1024, 1024] for two logical GPUs of 1 GB")
+        return tuple(item for item in found if item is not None) if found and None not in found else None
+
+    def json_schema(self) -> JsonSchema:
+        size = Integer(1, self.most).json_schema()
+        return {"anyOf": [size, {"type": "array", "items": size, "minItems": 1}, {"type": "string", "pattern": "^[0-9 ,]+$"}]}

@@ -1,0 +1,59 @@
+"""The keys of `prepare:`, the command that prepares a host before its tasks start."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from worker.fast_dataclass import dataclass
+from worker.settings.declare import setting
+
+from ..findings import Findings
+from ..kinds import ANY_TEXT, ARGS, JsonSchema, Listing, Text
+from ..tree import Node
+
+_SHELL = ("/bin/sh", "-c")
+
+
+class CommandLine(Text):
+    """A text for the shell, or a list of a program and its arguments. The value is always such a list."""
+
+    __slots__ = ()
+
+    def check(self, node: Node, path: str, findings: Findings) -> Any:
+        if not isinstance(node.value, list):
+            text = Text.check(self, node, path, findings)
+            return None if text is None else (*_SHELL, text)
+        if not node.value or not node.value[0].text:
+            findings.add(node, path, "must begin with a program", "write [./fetch.sh, data], or a text for the shell")
+            return None
+        return Listing(ANY_TEXT).check(node, path, findings)
+
+    def json_schema(self) -> JsonSchema:
+        return {"anyOf": [Text.json_schema(self), {**ARGS.json_schema(), "minItems": 1}]}
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """What prepares a host. `run`: the program and its arguments; empty: nothing."""
+
+    SHORTHAND = "run"
+    HINT = "write prepare: ./fetch.sh data, or prepare: {run: [./fetch.sh, data]}"
+
+    run: tuple[str, ...] = setting(
+        (),
+        "A command that each host runs once before its tasks start, for example a download: a text for the shell, or a list.",
+        kind=CommandLine(),
+        example="python download.py",
+        words="none",
+        flag="--prepare",
+        metavar="CMD",
+    )
+    once_for: tuple[str, ...] | None = setting(
+        None,
+        "Skip the command on a host where it has succeeded before, as long as these files (names or patterns) have not changed.",
+        example="[data/*.tfrecord]",
+        words="every run runs the command",
+    )
+    hosts: Literal["all", "first"] = setting(
+        "all", "Which hosts run the command: all, or first, for a directory that all hosts share.", label="the choices"
+    )

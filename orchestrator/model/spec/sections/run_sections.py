@@ -1,0 +1,229 @@
+"""What the user wants: one frozen value, complete and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from worker.fast_dataclass import dataclass
+from worker.protocol.messages import CollectiveSettings, Program
+from worker.settings.declare import setting
+from worker.settings.input_settings import InputSettings
+from worker.settings.keras_settings import KerasSettings
+from worker.settings.tpu_settings import TpuSettings
+
+from ...strategies import DEFAULT, STRATEGIES, implied, named, with_section
+from ..derive import struct_of
+from ..kinds import NAME, WORKDIR, OneOf, PortRange
+from .backend_sections import BackendSpec, LocalSettings
+from .prepare_section import Prepare
+from .task_sections import TASKS, TaskDevices, TaskSpec, trains
+
+PROGRAM_KINDS: tuple[Literal["script", "module", "command"], ...] = ("script", "module", "command")
+"""The keys that say what runs; a spec has one of them."""
+
+DEFAULT_PRELOAD = ("tensorflow",)
+MAX_RESTARTS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """The keys of `defaults:`."""
+
+    MISPLACED = (("input", "unknown key 'input'; write it beside defaults, not in it"),)
+
+    env: Mapping[str, str] = setting({}, "Environment variables of every task.", example="{NAME: value}")
+    devices: TaskDevices = setting(TaskDevices(), "Devices of every task.")
+    log_level: Literal["debug", "info", "warning", "error"] | None = setting(
+        None,
+        "The lowest level that TensorFlow's runtime logs.",
+        example="warning",
+        words="TensorFlow's own choice",
+        label="the levels",
+        flag="--log-level",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Limits in seconds. None: no limit."""
+
+    prepare_s: float | None = setting(
+        None, "The most seconds that the prepare command may take.", example="600", words="no limit", flag="--prepare-timeout"
+    )
+    start_s: float | None = setting(
+        None,
+        "The most seconds until all tasks listen on their ports. If a program is not Python, orch waits for the port only with this limit.",
+        example="120",
+        words="no limit",
+        flag="--start-timeout",
+    )
+    hang_s: float | None = setting(
+        None, "The most seconds in which no task writes or reports anything.", example="600", words="no limit", flag="--hang-timeout"
+    )
+    run_s: float | None = setting(
+        None, "The most seconds for the whole run, with all its attempts.", example="3600", words="no limit", flag="--timeout"
+    )
+    grace_s: float = setting(5.0, "Seconds between SIGTERM and SIGKILL when a task is stopped.", least=0, flag="--grace")
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """What may be started again after a failure."""
+
+    SHORTHAND = "max"
+
+    max: int = setting(0, "The number of restarts after failures, in the whole run.", example="3", most=MAX_RESTARTS, flag="--max-restarts")
+    backoff_s: float = setting(
+        1.0,
+        "Seconds before the second restart in a row without progress. The pause doubles with each further restart and "
+        "varies by a quarter. The first restart comes at once.",
+        least=0,
+    )
+    backoff_max_s: float = setting(60.0, "The longest pause, in seconds.", least=0)
+    without_progress: int = setting(
+        3,
+        "End the run after this many attempts in a row without progress, even if restarts are left. 0: never. "
+        "Progress is a higher step in worker.report(step=...), or a new file in ORCH_CHECKPOINT_DIR.",
+        most=MAX_RESTARTS,
+    )
+    progress_s: float = setting(
+        600.0, "An attempt that neither reports nor saves counts as progress if the attempt lasts this many seconds."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramKeys:
+    """The keys that say what runs; `ClusterSpec.program` is made of them."""
+
+    script: str = setting(
+        "", "The Python file that every task runs. Exactly one of script, module and command is needed.", example="train.py", live=True
+    )
+    module: str = setting(
+        "", "The Python module that every task runs, as python -m does.", example="package.train", flag="-m --module", metavar="MODULE"
+    )
+    command: str = setting(
+        "",
+        "The program that every task runs: a path, or a name that is looked up in PATH. The key args has its arguments.",
+        example="./train.sh",
+    )
+    args: tuple[str, ...] = setting((), "The arguments of every task.", example='["--epochs", "5"]')
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSpec:
+    """A cluster as the user wants it: the whole of orch.yaml."""
+
+    MISPLACED = (
+        ("max_restarts", "unknown key 'max_restarts'; write it as restart: {max: 3}"),
+        ("workers", "unknown key 'workers'; write it as tasks: {worker: 4}"),
+        ("code", "unknown key 'code'; write it as backend: {code: ship}"),
+        ("env", "unknown key 'env'; write it as defaults: {env: {NAME: value}}"),
+        ("devices", "unknown key 'devices'; write it as defaults: {devices: {cpus: 2}}"),
+        ("auto_shard", "unknown key 'auto_shard'; write it as input: {auto_shard: data}"),
+        ("global_batch_size", "unknown key 'global_batch_size'; write it as input: {global_batch_size: 256}"),
+        ("topology", "unknown key 'topology'; write it as tpu: {topology: v3-8}"),
+        ("log_level", "unknown key 'log_level'; write it as defaults: {log_level: info}"),
+    )
+
+    name: str = setting(
+        ...,
+        "The name of the cluster. The ids of its runs begin with this name.",
+        kind=NAME,
+        example="train",
+        words="made from script, module or command",
+        flag="--name",
+        metavar="NAME",
+    )
+    strategy: str = setting(
+        ...,
+        "TensorFlow's distribution strategy.",
+        kind=OneOf(tuple(STRATEGIES), "the strategies"),
+        example=DEFAULT.name,
+        words=f"{implied({'ps': 1}).name} if there are ps tasks, else {DEFAULT.name}",
+        flag="--strategy",
+    )
+    program: Program = setting(..., "", inline=ProgramKeys)
+    tasks: tuple[TaskSpec, ...] = setting(..., "The number of tasks of each type.", kind=TASKS, live=True)
+    workdir: str = setting(
+        ...,
+        "The working directory of the tasks. A relative path starts at the directory of orch.yaml.",
+        kind=WORKDIR,
+        example=".",
+        words="the directory of orch.yaml; without one, where orch was started",
+        flag="--workdir",
+        metavar="DIR",
+    )
+    """Absolute."""
+    python: str = setting(
+        "",
+        "The Python of the tasks: a path, or a name that is looked up in PATH.",
+        example="python3",
+        words="the Python that runs orch; on hosts with code: ship or setup, python3",
+        flag="--python",
+        metavar="PATH",
+    )
+    """The Python of the agents as well. Where hosts have a setup or get the code, its default is a name: its path may differ there."""
+    env: Mapping[str, str] = setting(
+        {}, "Settings of every task. A task type can have other ones under tasks.", key="defaults", kind=struct_of(Defaults), words=None
+    )
+    serve: bool = setting(
+        False, "Let orch run the TensorFlow server in worker and ps tasks. This is for a script that starts no server.", flag="--serve"
+    )
+    prepare: Prepare = setting(Prepare(), "A command that each host runs once before its tasks start: the command, or a mapping as here.")
+    preload: tuple[str, ...] | None = setting(
+        None,
+        "Modules that each host imports once. The tasks are forked from this import. [] turns that off.",
+        example="[tensorflow]",
+        words="tensorflow, if the program uses it",
+    )
+    ports: tuple[int, int] | None = setting(
+        None,
+        "The first and last port that the tasks may use.",
+        kind=PortRange(),
+        example="41000-41999",
+        words="any free port",
+        flag="--ports",
+        metavar="A-B",
+    )
+    timeouts: Timeouts = setting(Timeouts(), "Limits in seconds.")
+    collectives: CollectiveSettings = setting(
+        CollectiveSettings(), f"How the workers of {with_section('collectives')} wait for each other."
+    )
+    keras: KerasSettings = setting(KerasSettings(), "Which Keras the tasks use: a word, or a mapping as here.")
+    input: InputSettings = setting(
+        InputSettings(), "How the input is divided among the tasks, and how TensorFlow reads the input: a policy, or a mapping as here."
+    )
+    tpu: TpuSettings = setting(
+        TpuSettings(), f"The TPU of strategy {with_section('tpu')}, and its layout: local, a name or an address, or a mapping as here."
+    )
+    restart: Restart = setting(Restart(), "Restarts after failures: the number, or a mapping as here.")
+    backend: BackendSpec = setting(LocalSettings(), "Where the tasks run.", kind="backend")
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many tasks there are of each type, in TensorFlow's order of types."""
+        return {tasks.type: tasks.count for tasks in self.tasks}
+
+    @property
+    def size(self) -> int:
+        """How many tasks there are in all."""
+        return sum(tasks.count for tasks in self.tasks)
+
+    @property
+    def imported_ahead(self) -> tuple[str, ...]:
+        """The modules that each host imports once, for its tasks to be forked from."""
+        if self.preload is not None:
+            return self.preload
+        return DEFAULT_PRELOAD if named(self.strategy).imports_ahead else ()
+
+    @property
+    def data_workers(self) -> int:
+        """How many of them make input for a tf.data service; 0: there is none."""
+        return sum(tasks.count for tasks in self.tasks if tasks.type == "data_worker")
+
+
+def works(task_type: str, spec: ClusterSpec) -> bool:
+    """Whether such tasks run the training themselves. What only serves it may write a line now and then while the training hangs."""
+    serves = task_type == "ps" or (task_type == "worker" and spec.serve)
+    return trains(task_type) and not serves

@@ -1,0 +1,165 @@
+"""The keys of `tasks:` and `devices:`: what is said of the tasks of each type, and of what each has in devices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from worker.fast_dataclass import dataclass
+from worker.protocol.messages import DATA_SERVICE, PREPARE, DeviceSettings
+from worker.settings.declare import setting
+from worker.settings.input_settings import InputSettings
+
+from ...strategies import which, with_tasks
+from ..derive import plain, struct_of
+from ..kinds import Integer, Key, Mapping_, Struct
+from .gpu_wish import Gpus, GpuWish
+
+MAX_TASKS = 100_000
+
+
+def trains(task_type: str) -> bool:
+    """Whether such tasks are in the training cluster: neither the evaluator nor a server of the tf.data service nor a preparation is."""
+    return task_type not in ("evaluator", PREPARE, *DATA_SERVICE)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDevices:
+    """What one task asks of its devices: which GPUs, how it is set up on them, and whether it is tied to cores of its own."""
+
+    NAME = "devices"
+
+    settings: DeviceSettings = setting(DeviceSettings(), "", inline=DeviceSettings)
+    gpus: GpuWish = setting(
+        GpuWish(),
+        "The GPUs of each task: auto, a number (0 hides all GPUs), or a list of GPUs (0,2 or GPU:1 or UUIDs).",
+        kind=Gpus(),
+        example="auto",
+        words="auto: the host's GPUs, shared out evenly among the tasks that compute",
+        flag="--gpus",
+        metavar="GPUS",
+        everywhere=True,
+    )
+    share_gpus: bool = setting(False, "Let several tasks use the same GPU.", flag="--share-gpus", everywhere=True)
+    affinity: bool = setting(
+        False, "Tie each task to its share of the host's cores (Linux).", example="true", flag="--affinity", everywhere=True
+    )
+
+    @property
+    def wish(self) -> GpuWish:
+        """The GPUs that the task asks for, and whether it may share them."""
+        return replace(self.gpus, share=self.share_gpus)
+
+
+class Overrides(Mapping_):
+    """What is said of single tasks, by index."""
+
+    __slots__ = ()
+
+    def write(self, overrides: Mapping[int, TaskDevices]) -> dict[str, Any]:
+        return {str(index): {"devices": plain(devices)} for index, devices in overrides.items()}
+
+
+def _index_complaint(name: str) -> str:
+    return "" if re.fullmatch("0|[1-9][0-9]{0,8}", name) else "is not the index of a task: write 0 for worker-0"
+
+
+DEVICES, INPUT = struct_of(TaskDevices), struct_of(InputSettings)
+_OVERRIDE = Struct({"devices": Key(DEVICES, "This task's devices, over those of its type.", "{gpus: [0]}", "those of its type")})
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSpec:
+    """All tasks of one type. `args` None: the cluster's own arguments. `overrides`: all that is said of single tasks, by index."""
+
+    SHORTHAND = "count"
+
+    type: str
+    count: int = setting(..., "The number of tasks.", example="2", words="1", live=True)
+    args: tuple[str, ...] | None = setting(
+        None, "Arguments of these tasks, in place of the cluster's.", example='["--epochs", "5"]', words="args of the cluster"
+    )
+    env: Mapping[str, str] = setting({}, "Environment variables of these tasks. They win over defaults.env.", example="{NAME: value}")
+    devices: TaskDevices = setting(
+        TaskDevices(), "Devices of these tasks. Other keys of defaults.devices stay.", example="{cpus: 1}", words="defaults.devices"
+    )
+    input: InputSettings = setting(
+        InputSettings(),
+        "Input of these tasks. Other keys of the cluster's input stay.",
+        example="{auto_shard: data}",
+        words="input of the cluster",
+    )
+    overrides: Mapping[int, TaskDevices] = setting(
+        {},
+        "Settings of single tasks, by index.",
+        kind=Overrides(_OVERRIDE, _index_complaint, "^(0|[1-9][0-9]{0,8})$"),
+        example="{0: {devices: {cpus: 1}}}",
+    )
+
+    def devices_of(self, index: int) -> TaskDevices:
+        """What the task of this index asks for."""
+        return self.overrides.get(index, self.devices)
+
+
+def _tasks(least: int, most: int) -> Struct:
+    """The keys of one type of tasks, of which there are from `least` to `most`."""
+    keys = struct_of(TaskSpec).keys
+    return Struct({**keys, "count": replace(keys["count"], kind=Integer(least, most))}, shorthand="count")
+
+
+def _servers(most: int) -> Struct:
+    """The keys of a type of tasks that orch itself runs for the tf.data service."""
+    no_devices = "the servers of the tf.data service use the CPU; they have no devices to set"
+    misplaced = {
+        "args": "orch itself runs the servers of the tf.data service; they take no args",
+        "devices": no_devices,
+        "input": "the servers of the tf.data service take what the script distributes to them; they have no input to set",
+        "overrides": no_devices,
+    }
+    keys = _tasks(0, most).keys
+    return Struct({name: keys[name] for name in ("count", "env")}, shorthand="count", misplaced=misplaced)
+
+
+TASKS = Struct(
+    {
+        "chief": Key(
+            _tasks(0, 1),
+            "The task that leads the training: 0 or 1.",
+            "1",
+            f"1 under {which(lambda row: bool(row.default_counts['chief']))}, else 0 (worker-0 leads)",
+            flag="--chief",
+            help="Add a chief: the task that leads the training.",
+        ),
+        "worker": Key(
+            _tasks(1, MAX_TASKS),
+            "The tasks that train: a number, or a mapping as here. Every task type takes both forms.",
+            default="1; with hosts, one for each slot that the other tasks do not use",
+            live=True,
+            flag="-n --workers",
+            help="The number of workers.",
+        ),
+        "ps": Key(_tasks(0, MAX_TASKS), f"Parameter servers, for strategy {with_tasks('ps')} only.", "1", "0", flag="--ps"),
+        "evaluator": Key(
+            _tasks(0, 1),
+            "A task beside the training that evaluates its checkpoints: 0 or 1.",
+            "1",
+            "0",
+            flag="--evaluator",
+            help="Add an evaluator: a task that evaluates the checkpoints of the training.",
+        ),
+        "dispatcher": Key(
+            _servers(1), "The server that divides the work among the data workers: 0 or 1.", "1", "1 if there are data workers"
+        ),
+        "data_worker": Key(
+            _servers(MAX_TASKS),
+            "Servers of the tf.data service, which prepare the input of the training.",
+            "2",
+            "0",
+            flag="--data-workers",
+        ),
+    },
+    misplaced={"master": "TensorFlow 2 has no task type 'master'; use 'chief'"},
+    hint="write {worker: 4}",
+)

@@ -1,0 +1,116 @@
+"""Settings of TPUs: a topology, the shape of a computation, how tensors are split."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from worker.fast_dataclass import dataclass
+from worker.settings.tpu_settings import Partition
+from worker.tensorflow_facts.partition import ITEM_BYTES
+
+from ... import tpu_topology
+from ..findings import Findings, quoted, shown
+from ..kinds import Integer, JsonSchema, Key, OneOf, Struct, Text
+from ..tree import Node
+from .gpu_wish import parts_of
+
+_MOST = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """A name, ``v3-8``, or four numbers, ``2x2x1x2``; the value is the text."""
+
+    def check(self, node: Node, path: str, findings: Findings) -> str | None:
+        text = Text().check(node, path, findings)
+        try:
+            return text and tpu_topology.parse(text).name
+        except tpu_topology.ShapeError as error:
+            findings.add(node, path, str(error), error.hint)
+            return None
+
+    def json_schema(self) -> JsonSchema:
+        return {"type": "string"}
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """A list of whole numbers. ``1,2`` is one too. `unknown`: null, or ``?``, may stand for a number."""
+
+    example: str
+    unknown: bool = False
+
+    def check(self, node: Node, path: str, findings: Findings) -> tuple[int | None, ...] | None:
+        items = node.value if isinstance(node.value, list) else parts_of(node) if isinstance(node.value, str) else [node]
+        if isinstance(node.value, dict) or not items:
+            findings.add(node, path, f"must be a list of numbers, not {shown(node) if items else 'an empty list'}", f"write {self.example}")
+            return None
+        left_out = [self.unknown and (item.value is None or item.text == "?") for item in items]
+        number = Integer(1, _MOST)
+        found = [None if out else number.check(item, path, findings) for item, out in zip(items, left_out, strict=True)]
+        wrong = any(item is None and not out for item, out in zip(found, left_out, strict=True))
+        return None if wrong else tuple(found)
+
+    def json_schema(self) -> JsonSchema:
+        item = {"type": ["integer", "null", "string"] if self.unknown else "integer"}
+        return {"anyOf": [{"type": "array", "items": item, "minItems": 1}, {"type": ["integer", "string"]}]}
+
+
+@dataclass(frozen=True, slots=True)
+class ComputationShape:
+    """Four numbers: the devices of a replica in x, y, z and core."""
+
+    def check(self, node: Node, path: str, findings: Findings) -> tuple[int, ...] | None:
+        found = Numbers("[1, 1, 1, 2]").check(node, path, findings)
+        if found is None:
+            return None
+        shape = tuple(number for number in found if number is not None)
+        if problem := tpu_topology.shape_problem(shape):
+            findings.add(node, path, problem, "write [1, 1, 1, 2] for two devices of one chip")
+            return None
+        return shape
+
+    def json_schema(self) -> JsonSchema:
+        return Numbers("").json_schema()
+
+
+_PARTITION = Struct(
+    {
+        "dims": Key(Numbers("[1, 2, 4, 1]"), "Into how many equal parts each dimension of the tensor is split.", "[1, 2, 4, 1]"),
+        "shape": Key(Numbers("[128, 224, 224, 3]", unknown=True), "The tensor's shape; null where it is not known.", "[null, 224, 224, 3]"),
+        "dtype": Key(OneOf(tuple(ITEM_BYTES), "the types"), "The type of its elements.", "float32", "float32"),
+    },
+    hint="write [1, 2, 4, 1], or {dims: [1, 2, 4, 1], shape: [128, 224, 224, 3]}",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """A mapping: a tensor's name, and its numbers of parts, alone or with its shape and type."""
+
+    def check(self, node: Node, path: str, findings: Findings) -> tuple[Partition, ...] | None:
+        if not isinstance(node.value, dict):
+            findings.add(node, path, f"must be a mapping, not {shown(node)}", "write {image: [1, 2, 4, 1]}")
+            return None
+        found = []
+        for name, item in node.value.items():
+            place = f"{path}.{quoted(name)[1:-1]}"
+            short = Node({"dims": item}, item.place) if not isinstance(item.value, dict) else item
+            value = _PARTITION.check(short, place, findings)
+            if value is not None and "dims" not in value and findings.sound([f"{place}.dims"]):
+                findings.add(item, place, "says nothing of the parts", "write dims: [1, 2, 4, 1]")
+            elif value is not None and "dims" in value:
+                found.append(Partition(name, value["dims"], value.get("shape"), value.get("dtype", "float32")))
+        return tuple(found)
+
+    def write(self, partitions: Sequence[Partition]) -> dict[str, Any]:
+        return {one.name: _written(one) for one in partitions}
+
+    def json_schema(self) -> JsonSchema:
+        return {"type": "object", "additionalProperties": {"anyOf": [_PARTITION.definition(), Numbers("").json_schema()]}}
+
+
+def _written(one: Partition) -> dict[str, Any]:
+    shape = {} if one.shape is None else {"shape": list(one.shape)}
+    return {"dims": list(one.dims), **shape, "dtype": one.dtype}

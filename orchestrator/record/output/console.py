@@ -1,0 +1,247 @@
+"""The console of an attached run: a view of the run's files, in a thread of its own.
+
+The files are the truth and the buffer. A console that is paused, slow or gone holds up nobody: the supervisor only leaves word of
+how far each file has grown, and this thread reads, renders and writes when it can.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import stat
+import threading
+from collections import deque
+
+from worker.clock import now
+
+from ...errors import OrchError
+from ...model.planning.plan import Plan
+from ...model.run import events
+from ...model.run.cluster import Cluster
+from ..storage.run_directory import RunDir
+from ..text.event_messages import describe_plan, narrate
+from .lines import clean
+from .log_view import Follower, LogView
+
+CHUNK = 256 * 1024
+IDLE_S = 0.25
+"""How long an unfinished line is held back in the hope of its end."""
+ABANDONED_S = 0.2
+"""How long a console that is no longer wanted may take to end the line that it is at."""
+
+StreamKey = tuple[str, int, str]
+
+
+class Sink:
+    """Writes text to two descriptors, whatever they are. A reader that has gone away is no error: nothing is written any more.
+
+    `is_all`: there is nothing but what is written here, so that another reason, such as a full disk, is raised as the `OSError` that it is.
+    If not, a run goes on behind it: the reason is said on stderr, once, and nothing is written any more.
+    """
+
+    def __init__(self, out_fd: int = 1, err_fd: int = 2, encoding: str = "utf-8", *, is_all: bool = False) -> None:
+        self._fds = {"stdout": out_fd, "stderr": err_fd}
+        self._encoding, self._is_all = encoding, is_all
+
+    def write(self, stream: str, text: str) -> None:
+        """Blocks as long as the descriptor does."""
+        fd = self._fds.get(stream, -1)
+        view = memoryview(text.encode(self._encoding, "backslashreplace"))
+        while view and fd >= 0:
+            try:
+                view = view[os.write(fd, view) :]
+            except BlockingIOError:  # somebody has made our terminal non-blocking
+                select.select((), (fd,), ())
+            except OSError as error:
+                self._fds[stream] = -1
+                self._complain(stream, error, fd)
+                return
+
+    def _complain(self, stream: str, error: OSError, fd: int) -> None:
+        if error.errno == errno.EPIPE or (error.errno == errno.EIO and stat.S_ISCHR(os.fstat(fd).st_mode)):  # a terminal that is gone
+            return
+        if self._is_all:
+            raise error
+        if stream == "stdout":
+            why = error.strerror or error
+            self.write(
+                "stderr", f"orch: standard output cannot be written: {why}; the run goes on, and orch logs shows what its tasks write\n"
+            )
+
+    def has_room(self, stream: str) -> bool:
+        """Something can be written right now. A terminal that was stopped (Ctrl-S) has none, nor a pipe that nobody reads."""
+        fd = self._fds[stream]
+        return fd >= 0 and bool(select.select((), (fd,), (), 0)[1])
+
+    def is_gone(self, stream: str) -> bool:
+        """Nobody reads this stream any more."""
+        return self._fds[stream] < 0
+
+
+class Console:
+    """Shows a run while it goes on. All methods but `finish` return at once."""
+
+    def __init__(self, run: RunDir, sink: Sink, *, quiet: bool = False) -> None:
+        self._run, self._sink, self._quiet = run, sink, quiet
+        self._view: LogView | None = None
+        self._sizes: dict[StreamKey, int] = {}
+        self._followers: dict[StreamKey, Follower] = {}
+        self._unread: dict[StreamKey, int] = {}
+        """The files that could not be read, and how large they were then: they are tried again when they have grown."""
+        self._attempts: dict[str, int] = {}
+        self._notices: deque[str] = deque()
+        self._changed = threading.Condition()
+        self._ending = self._abandoned = False
+        # Waited for by this and not by join: a join that Ctrl-C interrupts takes the thread for ended (bpo-45274).
+        self._ended = threading.Event()
+        # A daemon: a console that nobody reads must not keep orch from exiting.
+        threading.Thread(target=self._run_thread, name="console", daemon=True).start()
+
+    def show_logs(self, view: LogView) -> None:
+        """From now on the tasks' output is shown too, rendered by `view`."""
+        with self._changed:
+            self._view = view
+
+    # --- what the supervisor says --------------------------------------------------------------
+
+    def planned(self, planned: Plan) -> None:
+        for line in (describe_plan(planned), *planned.notes):
+            self._show_line(line)
+
+    def grew(self, task: str, attempt: int, stream: str, size: int) -> None:
+        with self._changed:
+            self._sizes[task, attempt, stream] = size
+            self._changed.notify()
+
+    def happened(self, before: Cluster, after: Cluster, event: events.Event) -> None:
+        if self._view is not None:
+            self._view.heed(after)
+        text = narrate(before, after, event)
+        if text is not None:
+            self._show_line(text)
+
+    def noted(self, note: events.RunNoted) -> None:
+        self._show_line(note.line)
+
+    def _show_line(self, text: str) -> None:
+        if not self._quiet:
+            with self._changed:
+                self._notices.append(f"orch: {clean(text)}\n")
+                self._changed.notify()
+
+    # --- the end -------------------------------------------------------------------------------
+
+    def finish(self, cluster: Cluster | None) -> None:
+        """Show everything that the files hold by now, and end. Blocks as long as the console does, unless it was abandoned."""
+        if cluster is not None:
+            if self._view is not None:
+                self._view.heed(cluster)
+            for task in cluster.tasks.values():
+                for stream in ("stdout", "stderr"):
+                    path = self._run.log_path(task.name, task.attempt, stream)
+                    with contextlib.suppress(OSError):
+                        self.grew(task.name, task.attempt, stream, path.stat().st_size)
+        with self._changed:
+            self._ending = True
+            self._changed.notify()
+        self._ended.wait(ABANDONED_S if self._abandoned else None)
+
+    def conclude(self, text: str) -> None:
+        """The last words, on stderr. An abandoned console that is stuck there too does not get them."""
+        if self._abandoned and not self._ended.is_set() and not self._sink.has_room("stderr"):
+            return
+        self._sink.write("stderr", text)
+
+    def abandon(self) -> None:
+        """Show no more; lets `finish` return even if the console is stuck in the middle of a line."""
+        with self._changed:
+            self._abandoned = self._ending = True
+            self._changed.notify()
+
+    # --- the thread ----------------------------------------------------------------------------
+
+    def _run_thread(self) -> None:
+        try:
+            self._show()
+        finally:
+            self._ended.set()
+
+    def _show(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(self._has_work, IDLE_S)
+                notices = list(self._notices)
+                self._notices.clear()
+                view = self._view
+                ending, abandoned = self._ending, self._abandoned
+                grown = self._grown() if view is not None else []
+            for text in notices:
+                self._sink.write("stderr", text)
+            if abandoned:
+                return
+            for key in self._earliest(grown):
+                self._show_some(view, key)
+            if not grown and view is not None:
+                for stream, text in view.finish() if ending else view.idle(now()):
+                    self._sink.write(stream, text)
+            if ending and not grown:
+                return
+
+    def _has_work(self) -> bool:
+        return bool(self._notices or self._ending or (self._view is not None and self._grown()))
+
+    def _grown(self) -> list[StreamKey]:
+        """The files with something new in them, of each task those of its oldest attempt only: the newer ones come after it."""
+        grown = [key for key, size in self._sizes.items() if size > self._unread.get(key, -1) and self._is_behind(key, size)]
+        oldest: dict[str, int] = {}
+        for task, attempt, _ in grown:
+            oldest[task] = min(attempt, oldest.get(task, attempt))
+        return [key for key in grown if key[1] == oldest[key[0]]]
+
+    def _earliest(self, grown: list[StreamKey]) -> list[StreamKey]:
+        """Of a task's two streams the one that was written to longer ago: what a task has printed goes before its last traceback.
+
+        Two writes within one tick of the kernel's clock (4 ms) have the same time: then stdout goes first. A stream that goes on meanwhile
+        becomes the later one, so neither waits for long.
+        """
+        earliest: dict[str, tuple[int, StreamKey]] = {}
+        for key in sorted(grown, key=lambda key: key[2] == "stderr"):
+            task = key[0]
+            other = earliest.get(task)
+            at = self._written_at(key)
+            if other is None or at < other[0]:
+                earliest[task] = (at, key)
+        return [key for _, key in earliest.values()]
+
+    def _written_at(self, key: StreamKey) -> int:
+        try:
+            return self._run.log_path(*key).stat().st_mtime_ns
+        except OSError:
+            return 0
+
+    def _is_behind(self, key: StreamKey, size: int) -> bool:
+        return key not in self._followers or size > self._followers[key].offset
+
+    def _show_some(self, view: LogView | None, key: StreamKey) -> None:
+        task, attempt, stream = key
+        if view is not None and self._attempts.setdefault(task, attempt) != attempt:
+            self._attempts[task] = attempt
+            for other, text in view.finish(task, now()):
+                self._sink.write(other, text)
+        path = self._run.log_path(*key)  # asked for each time: the run's directory may be moved
+        follower = self._followers.setdefault(key, Follower(path))
+        follower.path = path
+        try:
+            data = follower.read(CHUNK)
+        except OrchError as error:
+            if key not in self._unread:
+                self._sink.write("stderr", f"orch: {clean(str(error))}; its lines are shown once it can be read\n")
+            self._unread[key] = self._sizes[key]
+            return
+        if not data:
+            # Shorter than it was said to be: its own task has cut it, and what is gone is gone.
+            follower.offset = max(follower.offset, self._sizes[key])
+        elif view is not None:
+            self._sink.write(stream, view.render(task, stream, data, now()))

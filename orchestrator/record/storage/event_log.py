@@ -1,0 +1,80 @@
+"""`events.jsonl`: what happened in a run, one JSON object a line, in the order in which the controller heard of it.
+
+A line is ``{"event": NAME, …fields…}``, an event of `model.events`: ``TaskExited(task="worker-0", …)`` is written as
+``{"event":"task_exited","task":"worker-0",…}``. Lines that are damaged, or of another kind, are skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, get_args
+
+from worker.protocol.messages import ContractError, from_json, to_json
+
+from ...model.run.events import Event, TaskReported
+
+REPORTS_S = 5.0
+"""So many seconds lie between two reports of a task that are recorded: a day of a hundred tasks would otherwise be millions."""
+
+
+class ReportLimit:
+    """Limits a task's reports in `events.jsonl` to one in `REPORTS_S` seconds.
+
+    The latest report is recorded before any other event is, so folding the file decides the same as the run has. `take` is to be called
+    `REPORTS_S` after `holds` has become true.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[str, TaskReported] = {}
+        self._recorded_at: dict[str, float] = {}
+
+    def due(self, event: Event) -> list[Event]:
+        """The events to record now that `event` has happened."""
+        if not isinstance(event, TaskReported):
+            return [*self.take(), event]
+        if event.at - self._recorded_at.get(event.task, -REPORTS_S) < REPORTS_S:
+            self._held[event.task] = event
+            return []
+        self._held.pop(event.task, None)
+        self._recorded_at[event.task] = event.at
+        return [event]
+
+    @property
+    def holds(self) -> bool:
+        """Some task's last report is not recorded yet."""
+        return bool(self._held)
+
+    def take(self) -> list[TaskReported]:
+        """The reports that are held, to be recorded now."""
+        held = list(self._held.values())
+        self._held.clear()
+        self._recorded_at.update((event.task, event.at) for event in held)
+        return held
+
+
+def _name(cls: type[Any]) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+
+
+_BY_NAME: dict[str, type[Any]] = {_name(cls): cls for cls in get_args(Event)}
+
+
+def to_line(event: Event) -> bytes:
+    """An event as its line, newline included."""
+    return json.dumps({"event": _name(type(event)), **to_json(event)}, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+def from_lines(lines: Iterable[bytes]) -> Iterator[Event]:
+    """The events in these lines. A last line without its newline is still being written, and is left out."""
+    for line in lines:
+        if not line.endswith(b"\n"):
+            return
+        try:
+            fields = json.loads(line)
+            cls = _BY_NAME.get(fields.pop("event", ""))
+            if cls is not None:
+                yield from_json(cls, fields)
+        except (ValueError, AttributeError, TypeError, ContractError):
+            continue

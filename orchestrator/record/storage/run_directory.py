@@ -1,0 +1,260 @@
+"""A run on disk. The paths of `.orch/`, of which a few are made elsewhere.
+
+    HOME/.gitignore                 "*", if we made HOME
+    HOME/latest -> runs/RUN
+    HOME/runs/RUN/
+      lock                          held by the controller as long as it lives (run_lock.py)
+      spec.yaml plan.json           what was wanted, what was planned
+      request/                      what the backend ran, byte for byte
+      events.jsonl                  what happened
+      marks                         when each output had grown to how many bytes (log_index.py)
+      reserve                       room for the last events, for when the disk is full
+      agents/HOST.log               what an agent had to complain about; template-N.log: what its imports have printed
+      attempt-1/worker-0/           stdout.log stderr.log error.json reports.jsonl stacks.txt begun ended (worker/host, worker/task)
+      checkpoints/                  ORCH_CHECKPOINT_DIR of the tasks
+      data_service/attempt-1/       the journal of a dispatcher (worker/task/strategy/data_service_server.py)
+      controller.log                what a detached controller has printed (cli/detached_run.py)
+      result.json                   the verdict
+
+Directories are 0700, files 0600: environments and logs hold secrets. A file that others read whole is written aside and
+renamed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from worker.directory import Directory
+from worker.protocol.messages import STACKS, ContractError, file_of, from_json, to_json
+
+from ...errors import OrchError
+from ...model.planning import plan
+from ...model.planning.plan import Plan
+from ...model.run import lifecycle
+from ...model.run.cluster import Cluster, Verdict
+from ...model.run.events import Event, HostLost
+from . import event_log
+from .atomic_files import write_all, write_whole
+from .run_lock import RunLock
+from .safe_open import open_file, read_file
+
+MOST_CHECKPOINTS = 10_000
+"""How many files and directories are looked at in search of a new one: the controller does nothing else meanwhile."""
+
+
+class RunDir:
+    """One run's directory. `home` makes and finds it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.run_id = path.name
+        self.lock = RunLock(path)
+        self.made: list[Path] = []
+        """What was made above HOME for this run."""
+        self._events_fd: int | None = None
+        self._held: Directory | None = None
+
+    @property
+    def path(self) -> Path:
+        """Where it is. For the controller also after somebody has moved it: see `hold`."""
+        if self._held is not None:
+            self._path = Path(self._held.path)
+        return self._path
+
+    # --- the controller's side -----------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """Meanwhile a directory that is moved is found again. Raises OSError if there is none."""
+        self._held = Directory(str(self._path))
+        try:
+            yield
+        finally:
+            self._path = self.path
+            self._held.close()
+            self._held = None
+
+    @property
+    def is_gone(self) -> bool:
+        """The directory that is held was removed: what was recorded is lost, and nothing more can be."""
+        return self._held is not None and self._held.is_gone
+
+    def record(self, event: Event) -> None:
+        """Append to `events.jsonl`. Raises OSError, such as for a full disk."""
+        if self._events_fd is None:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            self._events_fd = os.open(self.path / "events.jsonl", flags, 0o600)
+        write_all(self._events_fd, event_log.to_line(event))
+
+    def close(self) -> None:
+        """Nothing more is recorded, and the verdict is written: the run has no controller any more."""
+        if self._events_fd is not None:
+            os.close(self._events_fd)
+            self._events_fd = None
+        self.lock.release()
+
+    def write_spec(self, text: str) -> None:
+        self.write("spec.yaml", text)
+
+    def make_attempt(self, number: int) -> None:
+        """Make the directory of an attempt; an agent would make it readable by all."""
+        (self.path / f"attempt-{number}").mkdir(mode=0o700, exist_ok=True)
+
+    def write_plan(self, planned: Plan) -> None:
+        """Write `plan.json`; from now on the run is the latest."""
+        self.write("plan.json", json.dumps(to_json(planned)))
+        home = self.path.parent.parent
+        aside = home / f".latest-{self.run_id}"
+        aside.symlink_to(Path("runs") / self.run_id)
+        aside.replace(home / "latest")
+
+    def write_verdict(self, verdict: Verdict, extra: dict[str, Any]) -> None:
+        """Write `result.json`, out of the reserve if need be."""
+        # Every field, also those at their default: programs read this.
+        text = json.dumps({**extra, **dataclasses.asdict(verdict)}, indent=2) + "\n"
+        try:
+            self.write("result.json", text)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self.free_reserve()
+            self.write("result.json", text)
+        self.free_reserve()
+
+    def free_reserve(self) -> None:
+        (self.path / "reserve").unlink(missing_ok=True)
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file of the run whole: aside, then renamed."""
+        path = self.path / name
+        if path.parent != self.path:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+        write_whole(path, text.encode("utf-8", "surrogateescape"))
+
+    def append_output(self, task: str, attempt: int, stream: str, offset: int, data: bytes) -> int:
+        """Store bytes that came from a host which does not see this directory. Returns the file's new size."""
+        path = self.log_path(task, attempt, stream)
+        self.make_attempt(attempt)  # no more than that: the run's directory is not made again if somebody has removed it
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.lseek(fd, offset, os.SEEK_SET)
+            write_all(fd, data)
+        finally:
+            os.close(fd)
+        return offset + len(data)
+
+    # --- everybody's side ----------------------------------------------------------------------
+
+    def log_path(self, task: str, attempt: int, stream: str) -> Path:
+        return self.task_dir(task, attempt) / file_of(stream)
+
+    def task_dir(self, task: str, attempt: int) -> Path:
+        return self.path / plan.log_dir(attempt, task)
+
+    def stacks_path(self, task: str, attempt: int) -> Path:
+        """What the task said when it was asked for its stacks; the agent of its host writes it."""
+        return self.log_path(task, attempt, STACKS)
+
+    def attempts(self) -> list[int]:
+        """The attempts that have begun, the newest last."""
+        names = (path.name.partition("-")[2] for path in self.path.glob("attempt-[0-9]*"))
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def newest_checkpoint(self) -> float:
+        """When a file in the checkpoint directory last changed; 0 if there is none. Of too many: or when one last came or went."""
+        newest, seen = 0.0, 0
+        folders = [str(self.path / "checkpoints")]
+        for folder in folders:  # which grows meanwhile
+            with contextlib.suppress(OSError), os.scandir(folder) as entries:
+                for entry in entries:
+                    seen += 1
+                    if seen > MOST_CHECKPOINTS:
+                        return max(newest, *map(_changed_at, folders))
+                    if not entry.is_dir():
+                        newest = max(newest, _changed_at(entry.path))
+                    elif not entry.is_symlink():
+                        folders.append(entry.path)
+        return newest
+
+    def last_attempts(self) -> dict[str, int]:
+        """The newest attempt of each task that was ever started."""
+        found: dict[str, int] = {}
+        for number in self.attempts():
+            found.update(dict.fromkeys(os.listdir(self.path / f"attempt-{number}"), number))
+        return found
+
+    def agent_log(self, host: str) -> Path:
+        path = self.path / "agents" / f"{host}.log"
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        return path
+
+    def read_plan(self) -> Plan | None:
+        """The plan; None if there is none yet, or the run ended before there was one. `home.plan_of` tells which."""
+        try:
+            return from_json(Plan, json.loads(read_file(self.path / "plan.json")))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, RecursionError) as error:
+            raise OrchError(
+                f"the plan of {self.run_id} cannot be read: {error}; if another version of orch wrote it, use that one; "
+                f"plan and logs: {self.path}"
+            ) from None
+
+    def read_result(self) -> dict[str, Any] | None:
+        """`result.json` as it is; None while the run goes on, or if its controller died."""
+        try:
+            found = json.loads(read_file(self.path / "result.json"))
+        except (OSError, ValueError, RecursionError, OrchError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def read_verdict(self) -> Verdict | None:
+        """The verdict in `result.json`; None while the run goes on, or if its controller died."""
+        found = self.read_result()
+        if found is None:
+            return None
+        known = {field.name for field in dataclasses.fields(Verdict)}
+        try:
+            return from_json(Verdict, {name: value for name, value in found.items() if name in known})
+        except ContractError:
+            return None
+
+    def read_events(self) -> Iterator[Event]:
+        try:
+            with open_file(self.path / "events.jsonl") as file:
+                yield from event_log.from_lines(file)
+        except FileNotFoundError:
+            return
+
+    def read_cluster(self) -> Cluster | None:
+        """The run as its events tell it; None as for `read_plan`."""
+        planned = self.read_plan()
+        return None if planned is None else self.fold(planned)
+
+    def fold(self, planned: Plan) -> Cluster:
+        """The run of this plan as its events tell it."""
+        # Asked before the events are read: a controller that ends in between has written its last one before it let go of the lock.
+        lives = self.lock.is_alive()
+        cluster = lifecycle.of_plan(planned)
+        at = 0.0
+        for event in self.read_events():
+            (cluster, _), at = lifecycle.step(cluster, event), event.at
+        if not cluster.is_over and not lives:
+            # Nobody was left to say so: with the controller went the agents, and with them the tasks.
+            for host in planned.hosts:
+                cluster, _ = lifecycle.step(cluster, HostLost(host.name, "its controller died", at))
+        return cluster
+
+
+def _changed_at(path: str) -> float:
+    with contextlib.suppress(OSError):  # it has just been renamed, or removed as too old
+        return os.stat(path).st_mtime
+    return 0.0

@@ -1,0 +1,161 @@
+"""HOME, which is `.orch/`: runs are made there, taken away again if nothing was started, and found."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from ...errors import OrchError, UsageError
+from ...model.planning.plan import Plan
+from ...model.run.cluster import Cluster
+from .atomic_files import private_opener, write_whole
+from .run_directory import RunDir
+
+RESERVE_BYTES = 32 * 1024
+"""Kept free for the verdict: a run that a full disk has ended must still be able to say so."""
+IGNORE_ALL = b"*\n"
+MOST_NAMED = 8
+"""How many runs an error names."""
+NO_TASKS_YET = "no tasks yet: its hosts are being reached"
+ATTEMPTS = 100
+"""How often a directory is made again that runs which are being discarded take away."""
+
+
+class RunExists(OrchError):
+    """There is a run of this id already."""
+
+
+def create_run(home: Path, run_id: str) -> RunDir:
+    """Make the directory of a new run. Raises `RunExists`, or `OrchError` with the place and the reason; nothing of ours is left then."""
+    run = RunDir(home / "runs" / run_id)
+    try:
+        _make_directories(run)
+    except OSError as error:
+        _remove_empty(run)
+        raise _cannot_keep(home, error) from None
+    try:
+        with open(run.path / "reserve", "wb", opener=private_opener) as file:
+            file.write(b"\0" * RESERVE_BYTES)
+    except OSError as error:
+        discard(run)
+        raise _cannot_keep(home, error) from None
+    return run
+
+
+def _cannot_keep(home: Path, error: OSError) -> OrchError:
+    return OrchError(f"cannot keep a run in {home}: {error.strerror or error}; name another directory with --run-dir or ORCH_HOME")
+
+
+def _make_directories(run: RunDir) -> None:
+    home = run.path.parent.parent
+    for parent in reversed([path for path in home.parents if not path.exists()]):
+        parent.mkdir(exist_ok=True)
+        run.made.append(parent)
+    for attempt in range(ATTEMPTS):
+        try:
+            if not home.exists():
+                home.mkdir(mode=0o700, exist_ok=True)
+                # Only a directory that we have made is hidden from git: --run-dir may name one with a project in it.
+                _hide(home)
+            run.path.parent.mkdir(mode=0o700, exist_ok=True)
+            _make_own(run)
+            return
+        except (FileNotFoundError, FileExistsError):  # another run has just been discarded, and its parents with it
+            if attempt == ATTEMPTS - 1:
+                raise
+
+
+def _hide(home: Path) -> None:
+    try:
+        write_whole(home / ".gitignore", IGNORE_ALL)
+    except OSError:  # an empty one that is left would never be hidden
+        with contextlib.suppress(OSError):
+            home.rmdir()
+        raise
+
+
+def _make_own(run: RunDir) -> None:
+    try:
+        run.path.mkdir(mode=0o700)
+    except FileExistsError:
+        home = run.path.parent.parent
+        raise RunExists(f"there is a run {run.run_id} in {home} already; start again: orch up draws another id each time") from None
+
+
+def _remove_empty(run: RunDir) -> None:
+    """Remove what was only made for this run above its directory, as far as no other run has come there."""
+    home = run.path.parent.parent
+    with contextlib.suppress(OSError):
+        with contextlib.suppress(FileNotFoundError):
+            run.path.parent.rmdir()
+        ignore = home / ".gitignore"
+        if home.exists() and [path.name for path in home.iterdir()] == [ignore.name] and ignore.read_bytes() == IGNORE_ALL:
+            ignore.unlink()
+            try:
+                home.rmdir()
+            except OSError:  # another run has just come
+                write_whole(ignore, IGNORE_ALL)
+        for parent in reversed(run.made):
+            parent.rmdir()
+
+
+def discard(run: RunDir) -> None:
+    """Remove the directory of a run of which nothing was started, and what was only made for it."""
+    run.lock.release()
+    import shutil  # a slow import, for runs that are refused
+
+    shutil.rmtree(run.path, ignore_errors=True)
+    _remove_empty(run)
+
+
+def find_run(home: Path, name: str | None) -> RunDir:
+    """A run by its id or an unambiguous beginning of it; None: the latest. Raises `UsageError`."""
+    if name is None:
+        latest = home / "latest"
+        if not latest.is_dir():
+            known = ", ".join(run.run_id for run in list_runs(home)[-MOST_NAMED:])
+            if known:  # it was removed, or none of them came as far as a plan
+                raise UsageError(f"the latest run is not known in {home}; name one of its runs: {known}")
+            raise UsageError(f"there is no run in {home}")
+        return RunDir(latest.resolve())
+    found = [run for run in list_runs(home) if run.run_id.startswith(name)]
+    exact = [run for run in found if run.run_id == name]
+    if len(exact or found) != 1:
+        known = ", ".join(run.run_id for run in (found or list_runs(home))[-MOST_NAMED:]) or "none"
+        what = "matches several" if found else "does not exist"
+        raise UsageError(f"the run {name!r} {what} in {home}; runs: {known}")
+    return (exact or found)[0]
+
+
+def plan_of(run: RunDir) -> Plan:
+    """The plan of a run that has tasks. Raises `UsageError` if it has none yet, `OrchError` if it ended before it had any."""
+    lives = run.lock.is_alive()  # asked first: it may get its plan, or end, at any moment
+    planned = run.read_plan()
+    if planned is None and lives:
+        raise UsageError(f"{run.run_id} has {NO_TASKS_YET}")
+    if planned is None:
+        raise OrchError(f"{run.run_id} ended before it had tasks; logs: {run.path}")
+    return planned
+
+
+def cluster_of(run: RunDir) -> Cluster:
+    """A run that has tasks, as its events tell it. Raises as `plan_of` does."""
+    return run.fold(plan_of(run))
+
+
+def list_runs(home: Path) -> list[RunDir]:
+    """All runs, oldest first."""
+    try:
+        paths = list((home / "runs").iterdir())
+    except OSError:
+        return []
+    begun = ((_begun_at(path), path) for path in paths)
+    return [RunDir(path) for at, path in sorted((at, path) for at, path in begun if at is not None)]
+
+
+def _begun_at(path: Path) -> int | None:
+    """When a run was made, in ns: its spec is written once, its directory changes again and again. None: it has just been discarded."""
+    for kept in (path / "spec.yaml", path / "."):
+        with contextlib.suppress(OSError):
+            return kept.stat().st_mtime_ns
+    return None

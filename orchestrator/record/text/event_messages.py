@@ -1,0 +1,94 @@
+"""What just happened in a run, in a line for whoever watches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...model.cause import root_cause
+from ...model.cause.exit_status import describe_code
+from ...model.planning.plan import Plan
+from ...model.run import events, restarts
+from ...model.run.cluster import Cause, Cluster, Phase
+from ...model.run.readiness import describe_gone, group_tasks
+from ...model.strategies import named
+from .durations import describe_seconds
+
+
+def describe_plan(planned: Plan) -> str:
+    """One line at the start of a run."""
+    hosts = ", ".join(host.name for host in planned.hosts)
+    tasks = group_tasks(str(task.id) for task in planned.tasks)
+    return f"run {planned.run_id}: {planned.spec.strategy}, {tasks} on {hosts}"
+
+
+def narrate(before: Cluster, after: Cluster, event: events.Event) -> str | None:
+    """What an event means to somebody who watches, in a line; None if it means nothing to them."""
+    if not before.is_over and before.phase is not Phase.STOPPING and after.phase in (Phase.STOPPING, Phase.DONE):
+        return _narrate_ending(after)
+    if after.phase is Phase.RESTARTING and before.phase is not Phase.RESTARTING:
+        return _narrate_restart(after)
+    if after.attempt != before.attempt:
+        alone = [name for name in before.alone if name not in after.alone and after.attempt_at == before.attempt_at]
+        return f"{group_tasks(alone)} {_starts(alone)} again alone (attempt {after.attempt})" if alone else f"attempt {after.attempt}"
+    if before.phase is Phase.PREPARING and after.phase is Phase.STARTING:
+        return f"prepared after {describe_seconds(after.attempt_at - before.attempt_at)}; the tasks start"
+    if isinstance(event, events.StopAsked) and before.phase is Phase.STOPPING:
+        return "it is not started again" if before.again and not after.again else "again: killing what is left"
+    if before.phase is Phase.STARTING and after.phase is Phase.RUNNING and len(after.members) > 1:
+        took = (after.formed_at or after.attempt_at) - after.attempt_at
+        gone = describe_gone(after)
+        up = sum(not task.has_ended or task.up_at is not None for task in after.members)
+        if gone:
+            return f"{up} of {len(after.members)} tasks are up after {describe_seconds(took)}; {gone}; the others may wait for ever"
+        if not after.policy.opens_ports and named(after.policy.strategy).opens_ports:
+            return f"{len(after.members)} tasks are started; nobody waits for the ports of a command without --start-timeout"
+        return f"cluster formed after {describe_seconds(took)}: {len(after.members)} tasks are up"
+    if isinstance(event, events.TaskExited) and event.task in after.alone:
+        pause = max(0.0, (after.tasks[event.task].restart_at or event.at) - event.at)
+        return f"{event.task} failed ({describe_code(event.code, event.killed)}); it is started again alone{_after(pause)}"
+    if isinstance(event, events.TaskExited) and event.code and after.phase is not Phase.STOPPING:
+        return f"{event.task} failed ({describe_code(event.code, event.killed)}); the training goes on"
+    return None
+
+
+def _after(pause: float) -> str:
+    return f" in {describe_seconds(pause)}" if pause else " at once"
+
+
+def _starts(tasks: Sequence[str]) -> str:
+    return "starts" if len(tasks) == 1 else "start"
+
+
+def _narrate_restart(after: Cluster) -> str:
+    """``attempt 1 ended after 12.3 s; starting again in 1.1 s (restart 1 of 3)``"""
+    last = after.past[-1]
+    took = describe_seconds(max(0.0, last.ended_at - last.started_at))
+    pause = _after(max(0.0, (after.resume_at or 0.0) - last.ended_at))
+    spent = sum(not attempt.free for attempt in restarts.relevant(after.past))
+    count = "does not count against --max-restarts" if last.free else f"restart {spent} of {after.policy.restart.max}"
+    return f"attempt {last.attempt} ended after {took}; starting again{pause} ({count})"
+
+
+def _narrate_ending(after: Cluster) -> str | None:
+    ending = after.ending or after.verdict
+    cause = ending.cause if ending else None
+    running = [task.name for task in after.tasks.values() if not task.has_ended]
+    first = headline(cause) if cause else "done" if running else None
+    lost = root_cause.describe_loss(after, cause.task) if cause and cause.task else ""
+    if lost:
+        first = f"{first}: it lost {lost}"
+    if not running:
+        return first
+    grace = f"SIGTERM now, SIGKILL after {after.policy.grace_s:g} s" if after.policy.grace_s else "SIGKILL"
+    again = "; Ctrl-C again kills them at once" if ending and ending.exit_code == 130 else ""
+    if restarts.comes_again(after, after.stopping_at or 0.0):
+        again = "; then all start again"
+    return f"{first}; stopping {group_tasks(running)} ({grace}{again})"
+
+
+def headline(cause: Cause) -> str:
+    """A cause in a few words, ``worker-1 failed (exit code 7)``."""
+    if not cause.task:
+        return cause.what
+    code = f" ({describe_code(cause.code, cause.killed)})" if cause.code else ""
+    return f"{cause.task} {cause.what}{code}"

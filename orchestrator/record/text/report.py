@@ -1,0 +1,190 @@
+"""How a run ended, in lines for people: the first failure, what is known of it, what to do, and what followed from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from worker.excerpts import TracebackExcerpt
+
+from ...errors import OrchError
+from ...model.cause.exit_status import describe_code
+from ...model.run.cluster import Cause, Cluster, Outcome, TaskState, Verdict
+from ...model.run.readiness import group_tasks
+from ..output.lines import clean
+from ..storage.run_directory import RunDir
+from ..storage.safe_open import open_file
+from . import stack_report
+from .durations import describe_seconds
+from .event_messages import headline
+
+TAIL_LINES = 20
+TAIL_BYTES = 64 * 1024
+TRACEBACK_LINES = 60
+PAST_LINES = 5
+"""How many earlier attempts the failure report tells of."""
+MOST_OTHERS = 8
+"""How many of the tasks that failed later have a line of their own."""
+LINE_CHARACTERS = 500
+"""The longest line of a log that the failure report repeats."""
+MESSAGE_LINES = 24
+"""Lines of one exception's message that the failure report repeats."""
+UNFORMED = (
+    "for a single run of the script use --strategy none; to train it together, build a strategy of tf.distribute, which reads TF_CONFIG"
+)
+_HEADLINES = {
+    Outcome.SUCCEEDED: "succeeded",
+    Outcome.FAILED: "failed",
+    Outcome.CANCELLED: "cancelled",
+    Outcome.TIMED_OUT: "ran out of time",
+    Outcome.BROKEN: "broke down",
+}
+
+
+def report(verdict: Verdict, run: RunDir, cluster: Cluster | None, shown_dir: Path | None = None) -> str:
+    """The end of a run: what came first, last on the screen."""
+    directory = shown_dir or run.path
+    took = describe_seconds(max(0.0, verdict.ended_at - verdict.started_at))
+    again = f", in attempt {verdict.attempt}" if verdict.past else ""
+    lines = [f"{run.run_id} {_HEADLINES[verdict.outcome]} after {took}{again}"]
+    lines += _describe_past(verdict)
+    cause = verdict.cause
+    if cause is not None and cause.task:
+        lines += _describe_failure(cause, run, directory)
+        lines += _describe_suspect(cause, run, cluster)
+        lines += [f"  what to do: {cause.remedy}"] if cause.remedy else []
+        lines += _describe_others(cause, cluster)
+    elif cause is not None:
+        lines.append(f"  {cause.what}")
+        if verdict.outcome is Outcome.TIMED_OUT and cluster is not None:
+            lines += _describe_stacks(run, cluster)
+        lines += [] if run.is_gone else [f"  logs: {directory}"]
+    if verdict.gave_up:
+        lines.append(f"  {verdict.gave_up}")
+    if verdict.warning:
+        lines += [f"  warning: {verdict.warning}", f"  what to do: {UNFORMED}"]
+    lines += [f"  input: {line}" for line in verdict.remarks]
+    lines += [f"  still there: {left}" for left in verdict.remains]
+    if verdict.outcome is not Outcome.SUCCEEDED:
+        lines.append(f"  exit code {verdict.exit_code}{_explain_given_code(verdict)}")
+    return clean("\n".join(lines))
+
+
+def _describe_past(verdict: Verdict) -> list[str]:
+    """A line for each earlier failure, the newest last."""
+    lines = []
+    for attempt in verdict.past[-PAST_LINES:]:
+        who = f"attempt {attempt.attempt}{f' of {attempt.task} alone' if attempt.task else ''}"
+        took = describe_seconds(max(0.0, attempt.ended_at - attempt.started_at))
+        lines.append(f"  {who} ended after {took}: {headline(attempt.cause) if attempt.cause else 'for no known reason'}")
+    left_out = len(verdict.past) - len(lines)
+    return [f"  {left_out} earlier attempts: see events.jsonl", *lines] if left_out else lines
+
+
+def _describe_stacks(run: RunDir, cluster: Cluster) -> list[str]:
+    """Where the tasks were when their stacks were last collected, a line a place."""
+    answers = {name: _last_answer(run, name, task.attempt) for name, task in cluster.tasks.items()}
+    found = stack_report.summarise({name: answer for name, answer in answers.items() if answer})
+    return ["  where the tasks were:", *_indent(found)] if found else []
+
+
+def _last_answer(run: RunDir, task: str, attempt: int) -> stack_report.Answer:
+    try:
+        return stack_report.parse(run.stacks_path(task, attempt).read_text(errors="replace"))
+    except OSError:
+        return stack_report.Answer()
+
+
+def _describe_suspect(cause: Cause, run: RunDir, cluster: Cluster | None) -> list[str]:
+    """Where the task was that the first failure was about, if it was asked before it was stopped."""
+    if not cause.suspect or cluster is None:
+        return []
+    answer = _last_answer(run, cause.suspect, cluster.tasks[cause.suspect].attempt)
+    return [f"  {cause.suspect} was {stack_report.place(stack_report.Answer(answer.frames))}"] if answer.frames else []
+
+
+def _describe_failure(cause: Cause, run: RunDir, directory: Path) -> list[str]:
+    how = describe_code(cause.code, cause.killed) if cause.code else f"it {cause.what}" if cause.code == 0 else cause.what
+    lines = [f"  first failure: {cause.task} on {cause.host}: {how}"]
+    if cause.code and cause.what != "failed":
+        lines[0] += f"; it {cause.what}"
+    lines += [f"  not {cause.instead}"] if cause.instead else []
+    stream = "stderr"
+    if cause.failure is not None:
+        lines += _indent(_shorten(_excerpt(cause.failure.traceback.rstrip().splitlines())))
+    elif cause.code is not None:
+        stream, tail = _last_words(run, cause.task, cause.attempt)
+        lines += [f"  its last lines on {stream}:", *_indent(tail)] if tail else ["  it wrote nothing"]
+    log = run.log_path(cause.task, cause.attempt, stream).relative_to(run.path)
+    return [*lines, f"  log: {directory / log}"]
+
+
+def _describe_others(cause: Cause, cluster: Cluster | None) -> list[str]:
+    if cluster is None:
+        return []
+    lost = {end.task: end.lost for end in cause.secondary}
+    said = {name: lost[name] for name in cluster.tasks if name in lost}
+    others = [task for task in cluster.tasks.values() if task.name not in (cause.task, *said)]
+    stopped = [task.name for task in others if task.state is TaskState.STOPPED and task.started_at is not None]
+    withdrawn = [task.name for task in others if task.state is TaskState.STOPPED and task.started_at is None]
+    failed = [task for task in others if task.state is TaskState.FAILED]
+    lines = [f"  stopped because of it: {group_tasks(stopped)}"] if stopped else []
+    lines += [f"  not started because of it: {group_tasks(withdrawn)}"] if withdrawn else []
+    lines += _some([f"  failed because of it: {names}: lost {whom}" for whom, names in _group_lost(said)])
+    return lines + _some([f"  failed after it: {task.name} ({describe_code(task.code or 0, task.killed)})" for task in failed])
+
+
+def _some(lines: list[str]) -> list[str]:
+    left_out = len(lines) - MOST_OTHERS
+    return [*lines[:MOST_OTHERS], f"    and {left_out} more: orch ps"] if left_out > 0 else lines
+
+
+def _group_lost(said: Mapping[str, str]) -> list[tuple[str, str]]:
+    by_loss: dict[str, list[str]] = {}
+    for task, lost in said.items():
+        by_loss.setdefault(lost, []).append(task)
+    return [(lost, group_tasks(names)) for lost, names in by_loss.items()]
+
+
+def _explain_given_code(verdict: Verdict) -> str:
+    code = verdict.cause.code if verdict.cause else None
+    if verdict.outcome is not Outcome.FAILED or code in (None, verdict.exit_code):
+        return ""
+    return f" ({verdict.cause.task if verdict.cause else ''} ended with {code}, which means something else here)"
+
+
+def _indent(lines: Iterable[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
+
+
+def _excerpt(trace: list[str]) -> list[str]:
+    """A traceback without most of a long message: of a tensor, there may be hundreds of rows."""
+    excerpt = TracebackExcerpt(MESSAGE_LINES, MESSAGE_LINES * LINE_CHARACTERS)
+    return [*excerpt.feed(trace), *excerpt.end()]
+
+
+def _shorten(lines: Sequence[str]) -> list[str]:
+    if len(lines) <= TRACEBACK_LINES:
+        return list(lines)
+    half = TRACEBACK_LINES // 2
+    return [*lines[:half], f"… {len(lines) - 2 * half} lines left out …", *lines[-half:]]
+
+
+def _last_words(run: RunDir, task: str, attempt: int) -> tuple[str, list[str]]:
+    """The last lines of a task's stderr, or of its stdout if it wrote nothing there."""
+    for stream in ("stderr", "stdout"):
+        try:
+            with open_file(run.log_path(task, attempt, stream)) as file:
+                size = file.seek(0, 2)
+                file.seek(max(0, size - TAIL_BYTES))
+                data = file.read()
+        except (OSError, OrchError):
+            continue
+        lines = [_cut(clean(line.rpartition("\r")[2])) for line in data.decode("utf-8", "backslashreplace").rstrip().split("\n")]
+        if any(lines):
+            return stream, lines[-TAIL_LINES:]
+    return "stderr", []
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= LINE_CHARACTERS else f"{line[:LINE_CHARACTERS]} … {len(line) - LINE_CHARACTERS:,} characters left out"

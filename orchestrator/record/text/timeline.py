@@ -1,0 +1,94 @@
+"""Where the time of a start went: from a run's recorded events to phases, per task."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from ...model.run import events
+from ...model.run.cluster import Cluster
+from .text_table import aligned
+
+PHASES = ("agent", "template", "prepared", "fork or exec", "first line", "port bound", "formed", "first output", "first report")
+"""In the order in which they come. ``formed`` is the whole cluster's; ``template`` and ``prepared`` are missing where there is none,
+and ``first line``, the program's own, where that is not Python."""
+
+
+_OF_TASK = {
+    events.TaskStarted: "fork or exec",
+    events.TaskBegan: "first line",
+    events.TaskUp: "port bound",
+    events.TaskSpoke: "first output",
+    events.TaskReported: "first report",
+}
+
+
+def measure(happened: Iterable[events.Event], cluster: Cluster) -> dict[str, dict[str, float]]:
+    """For each task, seconds to the end of each phase that it has reached in its last attempt: from the beginning of the run, or of that
+    attempt if it is a later one. What was there before such an attempt began, as an agent or a template, is not in it."""
+    begun = asked = 0.0
+    whole = min((task.attempt for task in cluster.members), default=1)
+    began = {name: cluster.attempt_at if task.attempt == whole else math.inf for name, task in cluster.tasks.items()}
+    hosts: dict[str, dict[str, float]] = {}
+    marks: dict[str, dict[str, float]] = {name: {} for name in cluster.tasks}
+    prepares = {name: task.host for name, task in cluster.tasks.items() if task.prepares}
+    for event in happened:
+        match event:
+            case events.RunBegun():
+                begun = event.at
+            case events.HostReady():
+                hosts.setdefault(event.host, {})["agent"] = event.at
+            case events.TemplateReady():
+                hosts.setdefault(event.host, {}).setdefault("template", event.at)
+            case events.TaskSwept() if event.task in prepares:
+                hosts.setdefault(prepares[event.task], {})["prepared"] = event.at
+            case events.Tick() | events.RestartAsked():  # with one of them each attempt but the first begins
+                asked = event.at
+            case events.TaskBegan() | events.TaskSpoke() | events.TaskStarted() | events.TaskUp() | events.TaskReported():
+                task = cluster.tasks.get(event.task)
+                if task is None or event.attempt != task.attempt:
+                    continue
+                if isinstance(event, events.TaskStarted) and task.attempt != whole:  # again alone
+                    began[task.name] = asked
+                marks[task.name].setdefault(_OF_TASK[type(event)], event.at)
+    formed = {"formed": cluster.formed_at} if cluster.formed_at is not None else {}
+    found = {}
+    for name, task in cluster.tasks.items():
+        since = begun if task.attempt == 1 else began[name]
+        shared = {phase: at for phase, at in {**hosts.get(task.host, {}), **formed}.items() if at >= since or task.attempt == 1}
+        found[name] = _since(since, {**shared, **marks[name]})
+    return found
+
+
+def _since(begun: float, marks: dict[str, float]) -> dict[str, float]:
+    return {phase: max(0.0, marks[phase] - begun) for phase in PHASES if phase in marks}
+
+
+def table(measured: dict[str, dict[str, float]]) -> str:
+    """A line a task, a column a phase: seconds since the run, or its later attempt, began."""
+    phases = [phase for phase in PHASES if any(phase in marks for marks in measured.values())]
+    rows = [["TASK", *(phase.upper() for phase in phases)]]
+    rows += [[name, *(f"{marks[phase]:.2f} s" if phase in marks else "-" for phase in phases)] for name, marks in measured.items()]
+    return "\n".join(aligned(rows))
+
+
+def slowest(measured: dict[str, dict[str, float]]) -> str:
+    """The phase that took the longest in any task, in a line; empty if nothing was measured."""
+    spans = [(took, phase, name) for name, marks in measured.items() for phase, took in _spans(marks)]
+    if not spans:
+        return ""
+    took, phase, name = max(spans)
+    return f"the slowest phase of the start was {phase!r} of {name}: {took:.2f} s"
+
+
+def durations(measured: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    """For each task, the seconds that each phase took, in the order in which they came."""
+    return {name: {phase: round(took, 3) for phase, took in _spans(marks)} for name, marks in measured.items()}
+
+
+def _spans(marks: dict[str, float]) -> Iterable[tuple[str, float]]:
+    """How long each phase took: from the phase before it, as they really came."""
+    before = 0.0
+    for phase, at in sorted(marks.items(), key=lambda item: item[1]):
+        yield phase, at - before
+        before = at

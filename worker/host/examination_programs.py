@@ -1,0 +1,45 @@
+"""The programs that examine a host for `orch doctor`: machine_survey.py for the machine, task/examine.py for the interpreter of the tasks.
+
+Each is a process of its own, with limits of time and output: it may hang, die, or be no Python at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+
+from ..protocol.messages import Examine, ProgramEnded
+from .async_subprocess import Question
+from .loop import Loop
+
+SURVEY_S = 60.0
+ANSWER_S = 20.0
+"""An interpreter that has not said within this time which Python it is, is taken for none."""
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def begin(loop: Loop, order: Examine, on_ended: Callable[[ProgramEnded], None]) -> Question | None:
+    """Start the program; None if it cannot be started. `on_ended` is called in either case, unless the question is ended before."""
+    argv, env, limits = _command(order)
+    try:
+        return Question(loop, argv, env, limits, on_ended)
+    except (OSError, ValueError) as error:
+        on_ended(ProgramEnded(reason=f"it cannot be run: {getattr(error, 'strerror', None) or error}"))
+        return None
+
+
+def _command(order: Examine) -> tuple[list[str], Mapping[str, str], tuple[float, float]]:
+    """Program, environment, and the limits of `Question`."""
+    if order.what == "machine":
+        # In the agent's own interpreter, so that with a broken one the machine is looked at all the same.
+        words = json.dumps({"run_dir": order.run_dir or tempfile.gettempdir(), "ports": order.ports})
+        return (
+            [sys.executable, "-I", os.path.join(_ROOT, "host", "start_agent.py"), "machine_survey", words],
+            os.environ,
+            (SURVEY_S, SURVEY_S),
+        )
+    argv = [order.program or sys.executable, os.path.join(_ROOT, "task", "examine.py"), str(order.import_s)]
+    return argv, {**os.environ, **order.env}, (ANSWER_S, order.import_s + ANSWER_S)

@@ -1,0 +1,53 @@
+"""What an agent finds out about its host before anything starts."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+
+from .program.import_path import import_path
+
+
+def free_bytes(path: str) -> int | None:
+    """Bytes that this user may still write below `path`; None where nobody can tell."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return None
+    return (found.f_bfree if os.geteuid() == 0 else found.f_bavail) * found.f_frsize
+
+
+def python_version() -> str:
+    """Such as ``3.11.7``."""
+    return sys.version.split()[0]
+
+
+def find_tensorflow(envs: Iterable[Mapping[str, str]], cwd: str) -> str | None:
+    """The version of TensorFlow that a task with one of these environments would import, without importing it; empty if there is none,
+    None if nobody can tell.
+    """
+    paths = [import_path(env, cwd) for env in envs]
+    for path in paths:
+        for entry in path.entries:
+            if entry and os.path.isfile(os.path.join(entry, "tensorflow", "__init__.py")):
+                return _version_of_tensorflow(entry)
+    try:
+        specs = [path.find("tensorflow") for path in paths]
+    except Exception:  # whatever an import hook has met
+        return None
+    if any(spec is not None and spec.origin for spec in specs):  # in a zip file, or by a hook; a directory without code has no origin
+        return UNKNOWN_VERSION
+    return "" if all(path.is_all for path in paths) else None
+
+
+def _version_of_tensorflow(directory: str) -> str:
+    found = glob.glob(os.path.join(glob.escape(directory), "t*f*-*.dist-info"))
+    versions = [match["version"] for name in found if (match := _PACKAGE.fullmatch(os.path.basename(name)))]
+    return versions[0] if versions else UNKNOWN_VERSION
+
+
+UNKNOWN_VERSION = "of unknown version"
+_PACKAGE = re.compile(r"(tensorflow|tensorflow_(cpu|gpu|intel|rocm|macos|cpu_aws)|tf_nightly(_cpu)?)-(?P<version>[^-]+)\.dist-info")

@@ -1,0 +1,224 @@
+"""What a host is like, for `orch doctor`: one JSON object on stdout.
+
+    python -I start_agent.py machine_survey '{"run_dir": ".orch", "ports": [41000, 41999]}'
+
+The facts are those of `orchestrator.insight.doctor.facts`; what cannot be found out is left out. Nothing is judged here, and
+nothing changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import platform
+import re
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ..cpu_cores import count_cores
+from ..redact import disclose
+from ..tpu_host import count_chips
+from .gpu import gpu_driver
+
+END_S = 1.0
+"""How long the end of what has not answered is waited for after SIGKILL. A driver that hangs may not let it come."""
+LIMITS = {"open_files": "RLIMIT_NOFILE", "locked_memory": "RLIMIT_MEMLOCK", "processes": "RLIMIT_NPROC", "address_space": "RLIMIT_AS"}
+MAX_PORTS = 10_000
+"""More ports of a range than this are not tried."""
+CGROUPS = "/sys/fs/cgroup"
+_TIME_ERROR = 5
+"""What adjtimex answers while no clock service keeps the kernel's clock (adjtimex(2))."""
+
+
+def look(run_dir: str, ports: tuple[int, int] | None) -> dict[str, Any]:
+    """All facts."""
+    return {
+        "hostname": socket.gethostname(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "cores": count_cores(),
+        "cpu_flags": _cpu_flags(),
+        **_memory(),
+        "clock": {"at": time.time(), "synchronised": _is_synchronised()},
+        "run_dir": _disk(_existing(run_dir)),
+        "shm": _disk("/dev/shm") if os.path.isdir("/dev/shm") else None,
+        "limits": {name: _limit(constant) for name, constant in LIMITS.items() if hasattr(resource, constant)},
+        "environment": disclose(os.environ),
+        "names": _names(),
+        "ports": _ports(ports),
+        "nvidia": _nvidia(),
+        "is_root": os.geteuid() == 0,
+        "tpu_chips": count_chips(),
+    }
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, errors="replace") as file:
+            return file.read(1 << 20)
+    except OSError:
+        return ""
+
+
+def _cpu_flags() -> list[str] | None:
+    """Those that TensorFlow's builds may need, of x86; None where nobody can tell."""
+    found = re.search(r"^flags\s*:(.*)$", _read("/proc/cpuinfo"), re.MULTILINE)
+    return sorted({"avx", "avx2", "fma"} & set(found[1].split())) if found else None
+
+
+def _memory() -> dict[str, int]:
+    """Bytes in all and available, which in a container is what its control group leaves."""
+    found = {name: int(kb) * 1024 for name, kb in re.findall(r"^(\w+): +(\d+) kB$", _read("/proc/meminfo"), re.MULTILINE)}
+    total, free = found.get("MemTotal", 0), found.get("MemAvailable", 0)
+    for group, limit, usage, cache in (
+        (CGROUPS, "memory.max", "memory.current", "inactive_file"),
+        (f"{CGROUPS}/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        most = _read(f"{group}/{limit}").strip()
+        if most.isdigit() and int(most) < total:
+            # The usage counts pages of files that nobody uses now; they go first (the kernel's cgroup-v2.rst and cgroup-v1/memory.rst).
+            pages = re.search(rf"^{cache} (\d+)$", _read(f"{group}/memory.stat"), re.MULTILINE)
+            used = max(0, int(_read(f"{group}/{usage}").strip() or 0) - int(pages[1] if pages else 0))
+            total, free = int(most), min(free, max(0, int(most) - used))
+    return {"memory_bytes": total, "memory_free_bytes": free}
+
+
+def _is_synchronised() -> bool | None:
+    """Whether the kernel's clock is kept by a clock service; None where the platform does not say."""
+    try:
+        # A struct timex with modes 0 asks and sets nothing; it is shorter than this.
+        state: int = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(1024))
+    except (OSError, AttributeError):
+        return None
+    return None if state < 0 else state != _TIME_ERROR
+
+
+def _existing(path: str) -> str:
+    path = os.path.abspath(path)
+    while not os.path.exists(path) and path != os.path.dirname(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def _disk(path: str) -> dict[str, Any]:
+    try:
+        found = os.statvfs(path)
+    except OSError as error:
+        return {"path": path, "writable": False, "problem": error.strerror or str(error)}
+    free = found.f_bfree if os.geteuid() == 0 else found.f_bavail
+    return {
+        "path": path,
+        "total_bytes": found.f_blocks * found.f_frsize,
+        "free_bytes": free * found.f_frsize,
+        "free_files": found.f_favail if found.f_files else None,  # some file systems do not count them
+        "writable": os.access(path, os.W_OK | os.X_OK) and not found.f_flag & os.ST_RDONLY,
+    }
+
+
+def _limit(constant: str) -> list[int | None]:
+    """Soft and hard; None: no limit."""
+    return [None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(getattr(resource, constant))]
+
+
+def _names() -> dict[str, Any]:
+    """What the host's own name and ``localhost`` stand for, and the seconds that the first took to look up."""
+    began = time.monotonic()
+    problem, addresses = "", []
+    try:
+        addresses = _addresses(socket.gethostname())
+    except OSError as error:
+        problem = error.strerror or str(error)
+    seconds = time.monotonic() - began
+    local = []
+    with contextlib.suppress(OSError):
+        local = _addresses("localhost")
+    return {"addresses": addresses, "problem": problem, "seconds": round(seconds, 3), "localhost": local}
+
+
+def _addresses(name: str) -> list[str]:
+    return sorted({str(found[4][0]) for found in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)})
+
+
+def _ports(asked: tuple[int, int] | None) -> dict[str, Any]:
+    """Whether a port can be bound at all, and which of the asked range cannot."""
+    ephemeral = [int(word) for word in _read("/proc/sys/net/ipv4/ip_local_port_range").split()]
+    first, last = asked or (0, -1)
+    tried = range(first, min(last, first + MAX_PORTS - 1) + 1)
+    return {
+        "problem": _bind(0),
+        "ephemeral": ephemeral if len(ephemeral) == 2 else None,
+        "tried": len(tried),
+        "busy": {str(port): problem for port in tried if (problem := _bind(port))},
+        "open_to_all": sorted(set(_open_to_all())),
+    }
+
+
+def _bind(port: int) -> str:
+    """Why a program cannot have this port on every interface, as TensorFlow's servers want it; "" if it can."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+            sock.bind(("0.0.0.0", port))
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def _open_to_all() -> Iterator[int]:
+    """Ports on which somebody listens on every interface."""
+    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in _read(path).splitlines()[1:]:
+            words = line.split()
+            if len(words) > 3 and words[3] == "0A":  # TCP_LISTEN
+                address, _, port = words[1].rpartition(":")
+                if not address.strip("0"):
+                    yield int(port, 16)
+
+
+def _nvidia() -> dict[str, Any]:
+    """The driver and all of its GPUs, as `orch up` finds them, also if they are hidden from programs here."""
+    version = re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", _read("/proc/driver/nvidia/version"))
+    known = version[1] if version else ""
+    try:
+        done = _run(gpu_driver.command(), os.environ, gpu_driver.ANSWER_S)
+    except subprocess.TimeoutExpired:
+        return {"driver": known, "gpus": [], "problem": f"nvidia-smi has not answered for {gpu_driver.ANSWER_S:g} s"}
+    told = gpu_driver.read(done.stdout, done.stderr, done.returncode, "", None)
+    gpus = told.gpus if gpu_driver.is_there() else ()
+    return {
+        "driver": told.version or known,
+        "gpus": [{"index": gpu.index, "name": gpu.name, "memory_mb": gpu.memory_mb} for gpu in gpus],
+        "problem": told.problem,
+    }
+
+
+def _run(argv: Sequence[str], env: Mapping[str, str], limit_s: float) -> subprocess.CompletedProcess[str]:
+    """Raises `subprocess.TimeoutExpired` and OSError, as `subprocess.run` does, which would wait on for what not even SIGKILL ends."""
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        argv, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, errors="replace", start_new_session=True
+    )
+    try:
+        out, err = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        for stream in filter(None, (process.stdout, process.stderr)):
+            stream.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(END_S)
+        raise
+    return subprocess.CompletedProcess(argv, process.returncode, out, err)
+
+
+def main() -> int:
+    """Print all facts."""
+    asked = json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
+    ports = asked.get("ports")
+    print(json.dumps(look(asked.get("run_dir", ".orch"), tuple(ports) if ports else None)), flush=True)
+    return 0

@@ -1,0 +1,74 @@
+"""The addresses of this host."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import sys
+from typing import Any
+
+from ...protocol.messages import NetAddress
+
+
+class _Address(ctypes.Structure):
+    _fields_ = (("family", ctypes.c_ushort), ("data", ctypes.c_ubyte * 26))
+
+
+class _Entry(ctypes.Structure):
+    """`struct ifaddrs` of getifaddrs(3), as Linux has it."""
+
+
+_Entry._fields_ = [
+    ("next", ctypes.POINTER(_Entry)),
+    ("name", ctypes.c_char_p),
+    ("flags", ctypes.c_uint),
+    ("address", ctypes.POINTER(_Address)),
+    ("netmask", ctypes.POINTER(_Address)),
+    ("other", ctypes.c_void_p),
+    ("private", ctypes.c_void_p),
+]
+_IFF_UP = 0x1
+
+
+def find_addresses() -> tuple[NetAddress, ...]:
+    """The addresses of this host's interfaces that are up, as the kernel lists them; none where nobody can tell."""
+    if sys.platform != "linux":
+        return ()
+    libc: Any = ctypes.CDLL(None, use_errno=True)
+    first = ctypes.POINTER(_Entry)()
+    if libc.getifaddrs(ctypes.byref(first)) != 0:
+        return ()
+    found = []
+    entry = first
+    while entry:
+        item = entry.contents
+        number = _number(item.address) if item.flags & _IFF_UP else ""
+        if number:
+            found.append(NetAddress(item.name.decode(errors="replace"), number, _prefix(item.netmask)))
+        entry = item.next
+    libc.freeifaddrs(first)
+    return tuple(found)
+
+
+def _number(address: Any) -> str:
+    if not address:
+        return ""
+    family, data = address.contents.family, bytes(address.contents.data)
+    if family == socket.AF_INET:
+        return socket.inet_ntop(socket.AF_INET, data[2:6])
+    return socket.inet_ntop(socket.AF_INET6, data[6:22]) if family == socket.AF_INET6 else ""
+
+
+def _prefix(netmask: Any) -> int:
+    if not netmask:
+        return 0
+    data = bytes(netmask.contents.data)
+    bits = data[2:6] if netmask.contents.family == socket.AF_INET else data[6:22]
+    return sum(byte.bit_count() for byte in bits)
+
+
+def find_arrival() -> str:
+    """The address of this host by which an ssh client has come in (sshd sets the variable; see ssh(1)); empty without one."""
+    words = os.environ.get("SSH_CONNECTION", "").split()
+    return words[2].removeprefix("::ffff:") if len(words) == 4 else ""

@@ -1,0 +1,281 @@
+"""What an agent sees in the programs of a run before it runs them: whether they can run here, and what they import."""
+
+from __future__ import annotations
+
+import ast
+import glob
+import os
+import re
+import stat
+import sys
+import zipimport
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from ...protocol.messages import Program, TemplateOrder
+from ...settings.keras_settings import is_legacy
+from .. import host_facts
+from . import keras_use
+from .import_path import import_path, python_path
+from .keras_source import Source
+
+MAX_CHECKED = 16 * 1024 * 1024
+"""A script of this length or more is not looked into, only run."""
+
+
+def find_problems(programs: Sequence[Program], cwd: str, envs: Sequence[Mapping[str, str]] = ({},)) -> list[str]:
+    """Why these programs cannot run here, one sentence each; empty if they can, with one of the environments at least."""
+    if not os.path.isdir(cwd):
+        return [f"the working directory {cwd!r} does not exist"]
+    found = [_find_problem(program, cwd, envs) for program in programs]
+    missing = [keras_use.find_problem(env, cwd) for env in envs]
+    if all(missing) and any(Source(tree).imports_keras for program in programs for _, tree in _sources(program, cwd, envs[0])):
+        found += missing
+    return list(dict.fromkeys(problem for problem in found if problem))
+
+
+def find_notes(programs: Iterable[Program], cwd: str) -> list[str]:
+    """What is odd about these programs as tasks of a cluster, and may be right: that they make one of their own."""
+    found = []
+    for program in programs:
+        path = _first_file(program, cwd, {})[0] if program.kind in ("script", "module") else ""
+        match = _OWN_CLUSTER.search(_read(path)) if path else None
+        if match is not None:
+            word = match[1].decode()
+            found.append(f"{program.target} seems to make a cluster of its own in one process ({word}): then start it with --strategy none")
+    return found
+
+
+# TensorFlow's guide to ParameterServerStrategy, which starts servers in threads, and its tests' helpers.
+_OWN_CLUSTER = re.compile(
+    rb"^(?!\s*#).*?\b(portpicker|create_in_process_cluster|create_local_cluster|multi_process_runner|MultiProcessRunner)\b", re.MULTILINE
+)
+
+
+def look_at_keras(
+    programs: Iterable[Program], cwd: str, envs: Sequence[Mapping[str, str]], no_fit_under: str
+) -> tuple[list[str], list[str], bool]:
+    """What will be wrong with Keras for sure, what likely, a sentence each, and whether a program sets the variable that chooses Keras.
+
+    `no_fit_under`: the class of the run's strategy, if `fit` of Keras 3 cannot work under it.
+    """
+    full = [{**os.environ, **env} for env in envs]
+    if all(map(is_legacy, full)):
+        return [], [], False
+    sources = [(os.path.relpath(path, cwd), Source(tree)) for one in programs for path, tree in _sources(one, cwd, envs[0])]
+    own = next((path for path, source in sources if source.sets_keras), "")
+    if own:
+        return (
+            [],
+            [f"{own} sets TF_USE_LEGACY_KERAS, so each task imports TensorFlow by itself; with --keras legacy they start faster"],
+            True,
+        )
+    certain: list[str] = []
+    likely: list[str] = []
+    remedy = keras_use.describe_keras_2(envs[0], cwd)
+    for path, source in sources:
+        if source.imports_keras_2:
+            continue
+        fits, is_certain = keras_use.find_loops(path, source, no_fit_under, remedy) if no_fit_under else ("", False)
+        (certain if is_certain and not any(map(is_legacy, full)) else likely).append(fits)
+        likely.append(keras_use.find_keras_2(path, source, remedy))
+    return [*filter(None, dict.fromkeys(certain))], [*filter(None, dict.fromkeys(likely))], False
+
+
+def needs_template(template: TemplateOrder, programs: Iterable[Program], cwd: str) -> bool:
+    """Whether one of these programs imports what the template would, itself or through a module that lies beside it.
+
+    A program that never names TensorFlow must not wait for its import; one that comes to it by a longer way only loses the
+    head start.
+    """
+    if template.always or any(program.kind in ("serve", "data_service") for program in programs):
+        return True
+    wanted = {name.partition(".")[0] for name in template.preload} | _IMPLIED
+    return any(not wanted.isdisjoint(_imports(program, cwd, template.env)) for program in programs)
+
+
+_IMPLIED = {"keras", "tf_keras", "worker"}
+_MOST_FILES = 200
+
+
+def _imports(program: Program, cwd: str, env: Mapping[str, str]) -> Iterator[str]:
+    """Top-level names that a program imports, and those that its neighbours do which it imports."""
+    for _, tree in _sources(program, cwd, env):
+        for name, _ in _names(tree):
+            yield name
+
+
+def _sources(program: Program, cwd: str, env: Mapping[str, str]) -> Iterator[tuple[str, ast.AST]]:
+    """The files of a program that can be read, each with its syntax: the first one, and those beside it that it imports."""
+    if program.kind not in ("script", "module"):
+        return
+    first, root = _first_file(program, cwd, env)
+    waiting, seen = [first], {first}
+    while waiting and len(seen) < _MOST_FILES:
+        path = waiting.pop()
+        tree = _syntax(path)
+        if tree is None:
+            continue
+        yield path, tree
+        for name, is_relative in _names(tree):
+            neighbours = [os.path.join(os.path.dirname(path), "*.py")] if is_relative else []
+            neighbours += [os.path.join(root, f"{name}.py"), os.path.join(root, name, "*.py")]
+            found = {match for pattern in neighbours for match in glob.iglob(_escape_but_star(pattern))} - seen
+            seen |= found
+            waiting += found
+
+
+def _first_file(program: Program, cwd: str, env: Mapping[str, str]) -> tuple[str, str]:
+    """The file that a program begins with, and the directory where its own modules lie."""
+    if program.kind == "script":
+        first = os.path.join(cwd, program.target)
+        return first, os.path.dirname(os.path.realpath(first))
+    name = os.path.join(*program.target.split("."))
+    roots = [cwd, *(os.path.join(cwd, entry) for entry in python_path(env))]
+    places = [(os.path.join(root, name + ending), root) for root in roots for ending in ("/__main__.py", ".py")]
+    return next((place for place in places if os.path.isfile(place[0])), places[0])
+
+
+def _escape_but_star(pattern: str) -> str:
+    directory, name = os.path.split(pattern)
+    return os.path.join(glob.escape(directory), name)
+
+
+def _syntax(path: str) -> ast.AST | None:
+    """The syntax of a file of Python, if it is one that can be read."""
+    try:
+        return ast.parse(_read(path))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _names(tree: ast.AST) -> Iterator[tuple[str, bool]]:
+    """What a file imports: top-level names, and whether that is relative to its own package."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name.partition(".")[0], False
+        elif isinstance(node, ast.ImportFrom):
+            yield (node.module or "").partition(".")[0], node.level > 0
+
+
+def _read(path: str) -> bytes:
+    """A source file; nothing of one that cannot be read, or that is too long to be looked into."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # see `_check_script`
+            return b""
+        with open(path, "rb") as file:
+            source = file.read(MAX_CHECKED)
+    except OSError:
+        return b""
+    return source if len(source) < MAX_CHECKED else b""
+
+
+def _find_problem(program: Program, cwd: str, envs: Sequence[Mapping[str, str]]) -> str | None:
+    if program.kind == "script":
+        return _check_script(program.target, cwd)
+    if program.kind == "module":
+        return _check_module(program.target, cwd, envs)
+    if program.kind == "command":
+        return _check_command(program.target, cwd, envs)
+    return None
+
+
+def _check_script(target: str, cwd: str) -> str | None:
+    path = os.path.join(cwd, target)
+    try:
+        mode = os.stat(path).st_mode
+        if stat.S_ISDIR(mode):
+            has_main = os.path.isfile(os.path.join(path, "__main__.py"))
+            return None if has_main else f"the script {target!r} is a directory without a __main__.py"
+        if not stat.S_ISREG(mode):  # a pipe would keep us waiting, /dev/zero would have no end; and each task has to read it anew
+            return f"the script {target!r} is not a file but a pipe or a device; save it to a file first"
+        if path.endswith(".ipynb"):
+            made = "then delete the lines with get_ipython()"
+            return f"the script {target!r} is a notebook; make a script of it: jupyter nbconvert --to script {target} ({made})"
+        with open(path, "rb") as file:
+            source = file.read(MAX_CHECKED)
+    except OSError as error:
+        return f"the script {target!r} cannot be read in {cwd!r}: {error.strerror}{_suggest(path, cwd)}"
+    if source.startswith(b"PK") or len(source) == MAX_CHECKED:
+        return None
+    try:
+        compile(source, path, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        return f"the script {target!r} is not valid Python {host_facts.python_version()}: {_describe(error)}"
+    except (RecursionError, MemoryError):
+        return None  # too deep for a check; Python itself will say it in the task
+    return None
+
+
+def _suggest(path: str, cwd: str) -> str:
+    """The file that was probably meant by a missing one: of its name in the working directory, or beside it."""
+    import difflib  # wanted only now
+
+    directory, name = os.path.split(path)
+    if os.path.isfile(there := os.path.join(cwd, name)):
+        return f"; did you mean {there!r}?"
+    try:
+        near = difflib.get_close_matches(name, os.listdir(directory), n=1, cutoff=0.75)
+    except OSError:
+        return ""
+    return f"; did you mean {near[0]!r}?" if near and near[0] != name else ""
+
+
+def _describe(error: Exception) -> str:
+    if not isinstance(error, SyntaxError):
+        return str(error)
+    where = f"line {error.lineno}: " if error.lineno else ""
+    text = f"\n    {error.text.strip()}" if error.text else ""
+    return f"{where}{error.msg}{text}"
+
+
+def _check_module(target: str, cwd: str, envs: Sequence[Mapping[str, str]]) -> str | None:
+    # Only a top-level name can be looked up without importing its parents, that is, without running the user's code.
+    name = target.partition(".")[0]
+    for path in (import_path(env, cwd) for env in envs):
+        try:
+            if path.find(name, cwd) is not None or not path.is_all:
+                return None
+        except Exception:  # whatever an import hook has met; the task will say it
+            return None
+    return f"no module named {name!r} in {cwd!r} or on the path of {sys.executable}"
+
+
+def _check_command(target: str, cwd: str, envs: Sequence[Mapping[str, str]]) -> str | None:
+    if os.path.dirname(target):
+        path = os.path.join(cwd, target)
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return None
+        what = "is not executable" if os.path.isfile(path) else "does not exist"
+        return f"the command {target!r} {what} in {cwd!r}"
+    import shutil  # wanted only now
+
+    # As `os.execvpe` will look for it in the task.
+    texts = [env.get("PATH", os.environ.get("PATH", os.defpath)) for env in envs]
+    if any(shutil.which(os.path.join(cwd, entry, target)) for text in texts for entry in text.split(os.pathsep)):
+        return None
+    whose = dict.fromkeys(f"as the spec sets it ({env['PATH']!r})" if "PATH" in env else "as the host has it" for env in envs)
+    return f"the command {target!r} is not on PATH, {' or '.join(whose)}"
+
+
+def directory_of(program: Program, cwd: str) -> str:
+    """What `sys.path[0]` will be: where a program's own modules lie. A directory, or a zip file."""
+    if program.kind != "script":
+        return cwd
+    path = os.path.join(cwd, program.target)
+    if os.path.isdir(path) or _is_zip_file(path):
+        return path
+    return os.path.dirname(os.path.realpath(path))
+
+
+def directory_of_first(programs: Iterable[Program], cwd: str) -> str:
+    """`directory_of` the first of these that has one: where a template looks for modules that are found nowhere else."""
+    return directory_of(next((program for program in programs if program.kind in ("script", "module")), Program("serve")), cwd)
+
+
+def _is_zip_file(path: str) -> bool:
+    try:
+        zipimport.zipimporter(path)
+    except ImportError:
+        return False
+    return True

@@ -1,0 +1,152 @@
+"""The first code on a host that orch reaches over a connection: takes worker/ from stdin and becomes the agent.
+
+It is sent as text, and imports nothing of ours before worker/ is there. Nothing may be read from stdin beyond `size` bytes: orders
+follow. worker/ is kept in the user's cache, under a name made from its content, and checked file by file each time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib
+import importlib.util
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Mapping
+from typing import NoReturn
+
+KEPT_S = 14 * 86400
+"""How long what nobody uses stays in the cache."""
+BROKEN = 97
+
+
+def arrive(size: int, digest: str, name: str, mark: bytes) -> NoReturn:
+    """Become the agent.
+
+    `mark` is said on stdout first, to be told apart from what the host's shell has printed there.
+    """
+    payload = _receive(size)
+    if hashlib.sha256(payload).hexdigest() != digest:
+        _end("what arrived is not what was sent")
+    try:
+        root, is_temporary = _settle(name, json.loads(zlib.decompress(payload)))
+    except OSError as error:
+        _end(f"worker/ cannot be kept on this host: {error}")
+    os.write(1, mark)
+    spec = importlib.util.spec_from_file_location("orch_start", os.path.join(root, "host", "start_agent.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    start = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(start)
+    start.load()
+    code = importlib.import_module("_orch_worker.host.agent").main()
+    if is_temporary:
+        shutil.rmtree(root, ignore_errors=True)
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _end(message: str) -> NoReturn:
+    sys.stderr.write(f"orch: {message}\n")
+    sys.exit(BROKEN)
+
+
+def _receive(size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = os.read(0, size - len(data))
+        if not part:
+            sys.exit(0)  # the controller is gone
+        data += part
+    return data
+
+
+def _settle(name: str, files: Mapping[str, str]) -> tuple[str, bool]:
+    """Where worker/ lies now, and whether it has to go when we do."""
+    base = cache_directory()
+    if base is not None:
+        root = os.path.join(base, name)
+        try:
+            os.makedirs(root, mode=0o700, exist_ok=True)
+            lock(root, fcntl.LOCK_SH)  # held until we end, and before we look what is there
+            _keep(root, files)
+            os.utime(root)
+            _forget_old(base, root)
+            return root, False
+        except OSError:
+            pass  # a full disk, a file system that locks nothing
+    root = tempfile.mkdtemp(prefix="orch-worker-")
+    _keep(root, files)
+    return root, True
+
+
+def cache_directory() -> str | None:
+    """The user's own directory for what can be had again; None if there is no safe place for it."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    path = os.path.join(base, "orch")
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        found = os.stat(path)
+    except OSError:
+        return None
+    return path if os.path.isabs(path) and found.st_uid == os.geteuid() and not found.st_mode & 0o022 and os.access(path, os.W_OK) else None
+
+
+def _keep(root: str, files: Mapping[str, str]) -> None:
+    """Write what is not there, or is not what it should be."""
+    os.makedirs(root, mode=0o700, exist_ok=True)
+    for name, text in files.items():
+        path, data = os.path.join(root, name), text.encode()
+        try:
+            with open(path, "rb") as file:
+                if file.read() == data:
+                    continue
+        except OSError:
+            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        aside = f"{path}.{os.uname().nodename}.{os.getpid()}"  # hosts may share a home
+        with open(aside, "wb") as file:
+            file.write(data)
+        os.replace(aside, path)
+
+
+def lock(root: str, kind: int) -> int:
+    """Hold a directory; raises OSError if somebody else holds it otherwise, or has just removed it. The descriptor is the hold."""
+    fd = os.open(os.path.join(root, ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+        if os.fstat(fd).st_nlink == 0:  # `remove_unheld` came between the two lines above
+            raise FileNotFoundError(f"{root} has been removed")
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def remove_unheld(root: str) -> None:
+    """Remove a directory; raises OSError if somebody holds it.
+
+    Under another name: whoever comes meanwhile makes it anew, and does not find half of it.
+    """
+    fd = lock(root, fcntl.LOCK_EX)
+    try:
+        aside = f"{root}.old"
+        os.rename(root, aside)
+        shutil.rmtree(aside)
+    finally:
+        os.close(fd)
+
+
+def _forget_old(base: str, own: str) -> None:
+    """Remove what other versions have left, unless an agent still holds it."""
+    for name in os.listdir(base):
+        path = os.path.join(base, name)
+        try:
+            if name.startswith("worker-") and path != own and os.stat(path).st_mtime < time.time() - KEPT_S:
+                remove_unheld(path)
+        except OSError:
+            pass

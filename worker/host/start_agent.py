@@ -1,0 +1,26 @@
+"""How an agent starts: ``python -I .../worker/host/start_agent.py``, orders on stdin, frames on stdout. For `orch doctor`
+the agent runs ``start_agent.py machine_survey`` in a process of its own.
+
+The package is loaded under a private name, from wherever this file lies, so that nothing on the host has to be
+installed and nothing there called ``worker`` can be taken for ours.
+"""
+
+import gc
+import importlib
+import os
+import sys
+
+
+def load(name: str = "_orch_worker") -> None:
+    """Give the package around this file that name. Its ``__init__``, which is for the users' scripts, is not run."""
+    package = type(sys)(name)
+    package.__path__ = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
+    sys.modules[name] = package
+
+
+if __name__ == "__main__":
+    gc.set_threshold(50_000)  # an import makes thousands of objects, and none of them is garbage
+    load()
+    code = importlib.import_module(f"_orch_worker.host.{sys.argv[1] if len(sys.argv) > 1 else 'agent'}").main()
+    sys.stderr.flush()
+    os._exit(code)  # whoever waits for our end need not wait for the interpreter's teardown as well

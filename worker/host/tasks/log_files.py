@@ -1,0 +1,190 @@
+"""The tasks' output: files that the tasks write themselves, and that we only watch.
+
+A task's stdout and stderr *are* files. So nobody has to read for the task to go on, and a byte that a task has
+written is on disk whoever dies next. The kernel tells us when a directory's files grow
+(inotify(7)); where it does not, somebody has to look.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import struct
+import sys
+from collections.abc import Iterator
+from dataclasses import field
+from typing import Any
+
+from ... import task_files
+from ...directory import Directory
+from ...fast_dataclass import dataclass
+from ...protocol.messages import STREAMS, file_of
+
+_IN_MODIFY = 0x2
+_IN_Q_OVERFLOW = 0x4000
+_EVENT = struct.Struct("iIII")
+_CHUNK = 256 * 1024
+_REPORTS_CHUNK = 1024 * 1024
+_INPUT = task_files.INPUT.encode()
+
+
+@dataclass(slots=True)
+class TaskOutput:
+    """The files of one attempt of one task, in `log_dir` below `root`. `told`: how far each stream has been announced or sent."""
+
+    task: str
+    attempt: int
+    root: Directory
+    log_dir: str
+    told: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STREAMS, 0))
+    reports_read: int = 0
+    reported: dict[bool, dict[str, Any]] = field(default_factory=dict)
+    """The newest counts of the input (True), and the newest report of the program (False)."""
+    awaits_begin: bool = False
+    """Its program is Python, and has not come to its first line yet, as far as we know."""
+    was_shorter: bool = False
+    """A file was found shorter than it had been: the task has opened /dev/stdout with O_TRUNC."""
+
+    @property
+    def directory(self) -> str:
+        """Where it is now."""
+        return os.path.join(self.root.path, self.log_dir)
+
+    def path(self, stream: str) -> str:
+        return os.path.join(self.directory, file_of(stream))
+
+    def size(self, stream: str) -> int:
+        """Bytes in the file now; never less than what was told, so that offsets only grow."""
+        try:
+            size = os.stat(self.path(stream)).st_size
+        except OSError:  # not there yet, or removed with the run directory: not cut short
+            return self.told[stream]
+        self.was_shorter |= size < self.told[stream]
+        return max(size, self.told[stream])
+
+    def look_whether_shorter(self) -> bool:
+        """`was_shorter`, after another look."""
+        for stream in STREAMS:
+            self.size(stream)
+        return self.was_shorter
+
+    def read(self, stream: str, limit: int) -> tuple[int, bytes]:
+        """The next bytes after what was told, at most `limit`, and where they start."""
+        offset = self.told[stream]
+        try:
+            with open(self.path(stream), "rb", buffering=0) as file:
+                file.seek(offset)
+                data = file.read(min(limit, _CHUNK)) or b""
+        except OSError:
+            data = b""
+        self.told[stream] = offset + len(data)
+        return offset, data
+
+    def begun_at(self) -> float | None:
+        """When the program came to its first line, by CLOCK_MONOTONIC; told once."""
+        if not self.awaits_begin:
+            return None
+        try:
+            with open(os.path.join(self.directory, task_files.BEGUN), "rb", buffering=0) as file:
+                at = float(file.read())
+        except (OSError, ValueError):
+            return None  # not yet, or not wholly
+        self.awaits_begin = False
+        return at
+
+    def last_report(self) -> dict[str, Any] | None:
+        """The newest whole line that the task has reported, with its newest counts of the input; None if neither is new."""
+        try:
+            with open(os.path.join(self.directory, task_files.REPORTS), "rb", buffering=0) as file:
+                end = file.seek(0, os.SEEK_END)
+                start = max(self.reports_read, end - _REPORTS_CHUNK)
+                file.seek(start)
+                data = file.read(end - start) or b""
+        except OSError:
+            return None
+        whole = data[: data.rfind(b"\n") + 1]
+        self.reports_read = start + len(whole)
+        found: dict[bool, dict[str, Any]] = {}
+        for line in reversed(whole.splitlines()):
+            is_input = _INPUT in line
+            if is_input in found:
+                continue
+            try:
+                values = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(values, dict):
+                found[is_input] = values
+        if not found:
+            return None
+        self.reported |= found
+        return {**self.reported.get(True, {}), **self.reported.get(False, {}), "at": max(found.values(), key=_moment).get("at")}
+
+
+def _moment(values: dict[str, Any]) -> float:
+    at = values.get("at")
+    return at if isinstance(at, float) else 0.0
+
+
+class Watch:
+    """Tells which directories' files have grown. `is_blind`: the kernel does not tell; ask `changed` now and then."""
+
+    def __init__(self) -> None:
+        self._by_number: dict[int, TaskOutput] = {}
+        self._outputs: dict[int, TaskOutput] = {}
+        self._fd = _open_inotify()
+        self.is_blind = self._fd < 0
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def add(self, output: TaskOutput) -> None:
+        """Watch the files in the output's directory, which must exist."""
+        self._outputs[id(output)] = output
+        if not self.is_blind:
+            number = _libc.inotify_add_watch(self._fd, os.fsencode(output.directory), _IN_MODIFY)
+            self.is_blind = number < 0  # out of watches (fs.inotify.max_user_watches)
+            self._by_number[number] = output
+
+    def remove(self, output: TaskOutput) -> None:
+        del self._outputs[id(output)]
+        for number in [n for n, known in self._by_number.items() if known is output]:
+            del self._by_number[number]
+            _libc.inotify_rm_watch(self._fd, number)
+
+    def changed(self) -> list[TaskOutput]:
+        """Outputs that may have grown since the last call."""
+        numbers = {number for number, mask in self._events() if not mask & _IN_Q_OVERFLOW}
+        if self.is_blind or self._overflowed:
+            return list(self._outputs.values())
+        return [self._by_number[number] for number in numbers if number in self._by_number]
+
+    def _events(self) -> Iterator[tuple[int, int]]:
+        self._overflowed = False
+        try:
+            data = os.read(self._fd, _CHUNK)
+        except OSError:
+            return
+        position = 0
+        while position < len(data):
+            number, mask, _, length = _EVENT.unpack_from(data, position)
+            position += _EVENT.size + length
+            self._overflowed |= bool(mask & _IN_Q_OVERFLOW)
+            yield number, mask
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+_libc: Any = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+def _open_inotify() -> int:
+    if _libc is None:
+        return -1
+    # Fails when the user's instances (fs.inotify.max_user_instances, 128 by default) are used up: then we look.
+    fd: int = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    return fd

@@ -1,0 +1,278 @@
+"""The template: imports once, never computes, and forks tasks.
+
+Importing TensorFlow takes seconds; forking a process that has imported it takes milliseconds. That is safe as long as the
+template has only imported: one operation starts threads that a fork does not have, and the child then hangs (seen on
+TensorFlow 2.21; tensorflow#2448 says that the runtime "is not designed to be fork-safe"). So that is checked before each
+fork, and a template that cannot be sure says no. Nor may an import leave behind what a fork would share with its parent: a
+process, an open file.
+
+One message on the socket to the agent is one JSON object. The agent asks ``{"fork": TOKEN}`` with three descriptors: the order
+(in memory, of any length), the task's end of its lifeline, and its end of the pipe that lets it run. The template says
+``{"ready": …}`` once, ``{"forked": TOKEN, "pid": …}`` or ``{"refused": TOKEN, "why": …}`` for each, and
+``{"ended": PID, "code": …}`` when a task's first process is done. It says so *before* it reaps: if it dies in between, the agent, a
+subreaper, inherits the process and learns its status from the kernel.
+
+A task that was forked and never announced must not run: the agent, seeing that the template is dead, starts it again. So the
+new process first becomes what a task is (from then on a signal to its group reaches it), says so to the template, which says so
+to the agent, and waits. It runs when the agent has written one byte into the second pipe, and ends when that has closed instead.
+Nothing is ever written into a lifeline: Linux signals a pipe's listeners *after* it has woken its reader (``pipe_write`` in
+fs/pipe.c), and so a process that listens as soon as it has read may be killed for the byte that it has read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib.util
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from ..tasks import processes
+from .safety import Safety, open_files
+
+MESSAGE_BYTES = 64 * 1024
+_FDS = 3
+_SHORT = 2000
+_IS_TASK = b"+"
+_NEVER_RAN = 127
+
+
+def serve(control_fd: int, directory: str, modules: list[str]) -> dict[str, Any] | None:
+    """Import `modules` and fork tasks until the agent is gone. Returns the task's order in a task, None in the template.
+
+    `directory`: where the program lies; what is found nowhere else is imported from there.
+    """
+    control = socket.socket(fileno=control_fd)
+    control.set_inheritable(False)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    ours = open_files()
+    room = processes.find_room("ORCH_TASK")
+    os.environ.pop("ORCH_TASK", None)
+    was_there = directory in sys.path
+    try:
+        seconds = load(modules, directory)
+    except BaseException as error:
+        show(error)  # first: once the agent knows, it ends us
+        _send(control, {"ready": False, "why": describe(error)})
+        os._exit(1)
+    if not was_there and directory in sys.path:
+        sys.path.remove(directory)
+    return fork_tasks(control, Safety(directory, ours), ours, room, seconds)
+
+
+def fork_tasks(
+    control: socket.socket, safety: Safety, ours: dict[int, str], room: tuple[int, int] | None, seconds: float
+) -> dict[str, Any] | None:
+    """Serve the agent at the other end of `control`; returns as `serve` does. `ours`: descriptors that are nothing to a task;
+    `room`: see `processes.find_room`; `seconds`: how long the imports took."""
+    template = _Template(control, safety, ours, room)
+    _send(control, {"ready": True, "seconds": seconds})
+    return template.run()
+
+
+def load(modules: Iterable[str], directory: str = "") -> float:
+    """Import modules to fork from; returns the seconds. What is found nowhere else is imported from `directory`, if one is named.
+
+    Raises whatever an import raises.
+    """
+    started = time.monotonic()
+    thresholds = gc.get_threshold()
+    gc.set_threshold(0)  # imports make much that stays and hardly any garbage: collecting meanwhile is a fifth of TensorFlow's import
+    for name in modules:
+        _preload(name, directory)
+    if gc.get_threshold()[0] == 0:  # unless a module has set its own
+        gc.set_threshold(*thresholds)
+    gc.collect()
+    gc.freeze()  # a collection in a task must not touch, and so copy, every page that it shares with us
+    return time.monotonic() - started
+
+
+def _preload(name: str, directory: str) -> None:
+    if directory and directory not in sys.path and importlib.util.find_spec(name.partition(".")[0]) is None:
+        sys.path.append(directory)
+    __import__(name)  # and not import_module: the import's own frames are nothing to the reader of a traceback
+
+
+def show(error: BaseException) -> None:
+    """Its traceback on stderr, from the imported module on."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    error.__traceback__ = trace
+    sys.__excepthook__(type(error), error, trace)
+
+
+def describe(error: BaseException) -> str:
+    """An exception in a line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
+
+
+class _Template:
+    """The loop. In a forked task it is left through `run`'s return, so that the task's code runs at the top level."""
+
+    def __init__(self, control: socket.socket, safety: Safety, ours: dict[int, str], room: tuple[int, int] | None) -> None:
+        self._control, self._safety, self._ours = control, safety, ours
+        self._wake, self._feeder = socket.socketpair()
+        for sock in (self._wake, self._feeder):
+            sock.setblocking(False)
+        signal.set_wakeup_fd(self._feeder.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda *_: None)  # the agent decides when we end
+        self._room = room
+
+    def run(self) -> dict[str, Any] | None:
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
+        while True:
+            for fd, _ in poll.poll():
+                if fd == self._wake.fileno():
+                    self._wake.recv(4096)
+                    self._reap()
+                    continue
+                message, fds = _receive(self._control)
+                if message is None:
+                    # Without the teardown of everything that was imported: nothing of it was ever used.
+                    os._exit(0)
+                order = self._fork(message["fork"], *fds)
+                if order is not None:
+                    return order
+
+    def _fork(self, token: int, order_fd: int, lifeline: int, go: int) -> dict[str, Any] | None:
+        request: dict[str, Any] = json.loads(_read_all(order_fd))
+        why = self._safety.find_danger(request["path"])
+        if why is None:
+            for stream in (sys.stdout, sys.stderr):
+                if stream is not None:
+                    with contextlib.suppress(OSError):
+                        stream.flush()
+            ours, childs = socket.socketpair()
+            with ours, childs:
+                try:
+                    pid = os.fork()
+                except OSError as error:
+                    why = f"it could not be forked: {error.strerror}"
+                else:
+                    if pid == 0:
+                        ours.close()
+                        self._become_task(request, lifeline, go, childs)
+                        order: dict[str, Any] = request["order"]
+                        return order
+                    childs.close()
+                    why = self._announce(token, pid, ours)
+        if why is not None:
+            _send(self._control, {"refused": token, "why": why})
+        os.close(lifeline)
+        os.close(go)
+        return None
+
+    def _announce(self, token: int, pid: int, child: socket.socket) -> str | None:
+        """Tell the agent of a new process once it is a task. Returns why it cannot be one."""
+        said = child.recv(_SHORT)
+        if said != _IS_TASK:
+            os.waitpid(pid, 0)  # nobody is to hear of its end
+            return said.decode("utf-8", "surrogateescape") or "it died as soon as it was forked"
+        _send(self._control, {"forked": token, "pid": pid})
+        return None
+
+    def _become_task(self, request: dict[str, Any], lifeline: int, go: int, template: socket.socket) -> None:
+        """In the child: everything that an exec would have given. Does not return if something goes wrong."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        doing = "the new session"
+        try:
+            for sock in (self._control, self._wake, self._feeder):
+                sock.close()
+            for fd in self._ours:  # among them our own lifeline, which is nothing to the task
+                if fd > 2:
+                    _close(fd)
+            os.setsid()
+            processes.hold_lifeline(lifeline)
+            os.close(lifeline)
+            processes.restore_signals()
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a fresh interpreter
+            signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+            doing = "the log directory"
+            processes.redirect(request["stdout"], request["stderr"])
+            doing = "the working directory"
+            os.chdir(request["cwd"])
+            doing = "the environment"
+            os.environ.clear()
+            os.environ.update(request["env"])
+            processes.restore_limits(tuple(request["limits"]))
+            processes.tie_to(request["cores"])
+            task = request["order"]["task"]
+            processes.name_process(task)
+            if self._room is not None:
+                processes.show_mark(self._room, task)
+            template.send(_IS_TASK, socket.MSG_NOSIGNAL)
+        except (OSError, ValueError) as error:
+            # The agent tries an exec instead, which fails in the same way, and says so in its own words.
+            with contextlib.suppress(OSError):
+                template.send(f"{doing}: {error}".encode("utf-8", "surrogateescape")[:_SHORT], socket.MSG_NOSIGNAL)
+            os._exit(_NEVER_RAN)
+        template.close()
+        if not os.read(go, 1):
+            os._exit(_NEVER_RAN)
+        os.close(go)
+        finder = sys.path_importer_cache.pop(request["path"], None)
+        getattr(finder, "invalidate_caches", int)()  # what is known of a zip file may be out of date, and is kept beside it
+        _reseed()
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if found is None:
+                return
+            killed = found.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
+            code = -found.si_status if killed else found.si_status
+            _send(self._control, {"ended": found.si_pid, "code": code})
+            os.waitpid(found.si_pid, 0)
+
+
+def _reseed() -> None:
+    # Python reseeds `random` after a fork by itself; what follows would be the same in every task.
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed()
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        process.current_process().authkey = os.urandom(32)
+
+
+def _close(fd: int) -> None:
+    with contextlib.suppress(OSError):
+        os.close(fd)
+
+
+def _read_all(fd: int) -> bytes:
+    with os.fdopen(fd, "rb") as file:
+        file.seek(0)
+        return file.read()
+
+
+def _send(control: socket.socket, message: dict[str, Any]) -> None:
+    try:
+        control.send(json.dumps(message).encode("ascii"))
+    except OSError:
+        os._exit(0)  # the agent is gone, and so will be the tasks
+
+
+def _receive(control: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
+    try:
+        data, fds, _, _ = socket.recv_fds(control, MESSAGE_BYTES, _FDS)
+    except OSError:
+        return None, []
+    return (json.loads(data) if data else None), fds

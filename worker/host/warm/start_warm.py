@@ -1,0 +1,66 @@
+"""``python warm/start_warm.py FD IDLE_S MODULE…``: the warm process. What came of the start is written to FD, as one JSON object;
+on SIGQUIT, until then, where the imports stand.
+
+Its forks become agents, templates and tasks, so this file stands to a task as `task/start_task.py` does to a fresh one.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import signal
+import sys
+
+
+def _report(fd: int, message: dict[str, object]) -> None:
+    with os.fdopen(fd, "w") as file:
+        json.dump(message, file)
+
+
+def _serve(fd: int, idle_s: float, preload: list[str]) -> dict[str, object] | None:
+    """Returns in a task only, with its order."""
+    from _orch_worker.host.tasks import processes  # type: ignore[import-not-found]
+    from _orch_worker.host.warm import move, place, server  # type: ignore[import-not-found]
+
+    meeting_point = place.make(os.environ)
+    if not (meeting_point.lock() and meeting_point.is_still_there):
+        _report(fd, {"error": "another one is being started at this moment"})
+        os._exit(1)
+    processes.name_process("orch-warm")
+    if lifeline := os.environ.pop("ORCH_WARM_LIFELINE", ""):  # it ends with whoever has the other end, and not by itself
+        processes.hold_lifeline(int(lifeline))
+        os.close(int(lifeline))
+    processes.follow_parent(signal.SIGKILL)  # an import that hangs is given up with the command that waits for it
+    faulthandler.register(signal.SIGQUIT, file=fd)
+    try:
+        warm = server.prepare(preload)
+    except server.StartError as error:
+        meeting_point.clear()
+        _report(fd, {"error": str(error)})
+        os._exit(1)
+
+    faulthandler.unregister(signal.SIGQUIT)
+
+    def report() -> None:
+        processes.follow_parent(0)
+        _report(fd, {"pid": os.getpid()})
+
+    moved = warm.serve(meeting_point, idle_s, report)
+    if moved is None:
+        os._exit(0)
+    order: dict[str, object] | None = move.become_agent(moved)
+    return order
+
+
+if __name__ == "__main__":
+    if not getattr(sys.flags, "safe_path", False):
+        del sys.path[0]  # our own directory
+    package = type(sys)("_orch_worker")
+    package.__path__ = [os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))]
+    sys.modules[package.__name__] = package
+    from _orch_worker.task import bootstrap  # type: ignore[import-not-found]
+
+    order = _serve(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:])
+    if order is not None:  # we are a task now
+        bootstrap.run(order, frozenset(sys.modules))

@@ -1,0 +1,99 @@
+"""Orders and frames on a byte stream.
+
+One message is a header of sixteen bytes, then JSON, then raw data (only `Output` has any)::
+
+    offset  size  what
+    0       4     the bytes "orch"
+    4       1     version (contract.PROTOCOL)
+    5       1     kind: the number of the message type in contract.ORDERS or contract.FRAMES
+    6       2     zero
+    8       4     length of the JSON, big endian, at most MAX_ORDER or MAX_FRAME
+    12      4     length of the data, big endian, at most MAX_DATA
+
+The JSON is ASCII: lone surrogates travel as ``\\udcXX`` escapes. Nothing that arrives is trusted: the
+stream may carry a login banner, or what an agent's shell prints.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from . import messages
+
+HEADER = struct.Struct(">4sBBHII")
+MAGIC = b"orch"
+MAX_ORDER = 64 * 1024 * 1024
+"""Of a `StartTasks` with a hundred thousand tasks."""
+MAX_FRAME = 16 * 1024 * 1024
+"""A host must not make the controller hold more than a few times that."""
+MAX_DATA = 4 * 1024 * 1024
+
+
+class ChannelError(Exception):
+    """The stream does not carry this version of this protocol; the message says what it carries."""
+
+
+_KINDS = {cls: kind for table in (messages.ORDERS, messages.FRAMES) for kind, cls in table.items()}
+
+
+def _most_json(message_type: type[Any]) -> int:
+    return MAX_ORDER if _KINDS[message_type] in messages.ORDERS else MAX_FRAME
+
+
+def encode(message: Any, data: bytes = b"") -> bytes:
+    """One message as bytes."""
+    text = json.dumps(messages.to_json(message), separators=(",", ":")).encode("ascii")
+    if len(text) > _most_json(type(message)) or len(data) > MAX_DATA:
+        raise ChannelError(f"{type(message).__name__} of {len(text)} + {len(data)} bytes is too long for a channel")
+    return b"".join((HEADER.pack(MAGIC, messages.PROTOCOL, _KINDS[type(message)], 0, len(text), len(data)), text, data))
+
+
+class Decoder:
+    """Bytes in, messages out. `table` is what may arrive: `messages.ORDERS` or `messages.FRAMES`."""
+
+    def __init__(self, table: Mapping[int, type[Any]]) -> None:
+        self._table = table
+        self._buffer = bytearray()
+
+    def feed(self, chunk: bytes) -> Iterator[tuple[Any, bytes]]:
+        """Each message that `chunk` completes, with its data. Raises `ChannelError`."""
+        self._buffer += chunk
+        while len(self._buffer) >= HEADER.size:
+            message_type, json_size, data_size = self._read_header()
+            end = HEADER.size + json_size + data_size
+            if len(self._buffer) < end:
+                return
+            with memoryview(self._buffer) as view:  # not a copy more than it takes: a message may be long
+                text = str(view[HEADER.size : end - data_size], "ascii", "replace")
+                data = bytes(view[end - data_size : end])
+            del self._buffer[:end]
+            yield self._parse(message_type, text), data
+        self._refuse_foreign_start()
+
+    def _read_header(self) -> tuple[type[Any], int, int]:
+        magic, version, kind, zero, json_size, data_size = HEADER.unpack_from(self._buffer)
+        if magic != MAGIC or zero:
+            self._refuse_foreign_start(certain=True)
+        if version != messages.PROTOCOL:
+            raise ChannelError(f"the other end speaks version {version} of orch's protocol, this end speaks {messages.PROTOCOL}")
+        if kind not in self._table:
+            raise ChannelError(f"a message of unknown kind {kind}")
+        if json_size > _most_json(self._table[kind]) or data_size > MAX_DATA:
+            raise ChannelError(f"a message of {json_size} + {data_size} bytes is longer than any that orch sends")
+        return self._table[kind], json_size, data_size
+
+    def _refuse_foreign_start(self, *, certain: bool = False) -> None:
+        # A banner shorter than a header must not leave us waiting for its sixteenth byte.
+        start = bytes(self._buffer[: len(MAGIC)])
+        if certain or not MAGIC.startswith(start):
+            raise ChannelError(f"expected orch's frames, got {bytes(self._buffer[:80])!r}")
+
+    @staticmethod
+    def _parse(message_type: type[Any], text: str) -> Any:
+        try:
+            return messages.from_json(message_type, json.loads(text))
+        except (ValueError, RecursionError) as error:
+            raise ChannelError(f"a broken {message_type.__name__}: {error}") from None

@@ -1,0 +1,49 @@
+"""What tasks and their output are called, and how names are listed; a part of `contract`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .. import task_files
+from ..fast_dataclass import dataclass
+from .codec import ContractError
+
+DATA_SERVICE = ("dispatcher", "data_worker")
+"""The servers of the tf.data service, as TensorFlow calls them; the first one gives work to the others. They are in nobody's TF_CONFIG."""
+PREPARE = "prepare"
+"""A task of orch's own: the command that prepares one host. Its index is the host's number among the run's hosts."""
+TASK_TYPES = ("chief", "worker", "ps", "evaluator", *DATA_SERVICE)
+"""TensorFlow's task types, in the order in which tasks are counted and shown."""
+
+STREAMS = ("stdout", "stderr")
+STACKS = "stacks"
+"""What else a task writes that its run keeps: relayed as a stream of its own from a host that does not see the run directory."""
+
+
+def file_of(stream: str) -> str:
+    """The name of the file that holds a stream, in a task's directory."""
+    return task_files.STACKS if stream == STACKS else f"{stream}.log"
+
+
+def few(names: Sequence[str], most: int = 4) -> str:
+    """``a, b, c, d``; of more than `most` the last ones are only counted: ``a, b, c, 7 more``."""
+    return ", ".join(names if len(names) <= most else [*names[: most - 1], f"{len(names) - most + 1:,} more"])
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TaskId:
+    """A task's name: its TensorFlow type and its index among the tasks of that type."""
+
+    type: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.type}-{self.index}"
+
+    @classmethod
+    def parse(cls, text: str) -> TaskId:
+        """``"worker-3"`` -> ``TaskId("worker", 3)``. Raises `ContractError`."""
+        kind, dash, index = text.rpartition("-")
+        if not (dash and kind and index.isascii() and index.isdigit()):
+            raise ContractError(f"{text!r} is not a task: expected TYPE-INDEX, such as worker-0")
+        return cls(kind, int(index))

@@ -1,0 +1,29 @@
+"""A part of the contract: how the tasks of a cluster wait for each other."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ..fast_dataclass import dataclass
+from .declare import setting
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveSettings:
+    """How a task of MultiWorkerMirroredStrategy waits for its peers. None: TensorFlow's own choice."""
+
+    # `heartbeat_timeout_in_ms` of TensorFlow's coordination service
+    heartbeat_s: float | None = setting(
+        None, "Seconds without a heartbeat after which TensorFlow counts another worker as lost.", example="5", words="TensorFlow's own, 10"
+    )
+    # Both: `tf.distribute.experimental.CommunicationOptions`
+    timeout_s: float | None = setting(
+        None,
+        "The most seconds that one collective operation waits for the other workers. With such a limit, TensorFlow "
+        "starts 2 threads for each operation, which stay for this time.",
+        example="30",
+        words="no limit",
+    )
+    implementation: Literal["auto", "ring", "nccl"] | None = setting(
+        None, "The implementation of collective operations.", example="nccl", words="auto, TensorFlow's choice", label="the implementations"
+    )

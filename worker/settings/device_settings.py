@@ -1,0 +1,152 @@
+"""What a host has in devices, and what a task asks of them; a part of `contract`."""
+
+from __future__ import annotations
+
+from ..fast_dataclass import dataclass
+from ..protocol.codec import Count, Positive, Size
+from .declare import Setting, setting
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSettings:
+    """What a task asks of its devices, applied before the user's code can touch TensorFlow's runtime. None: TensorFlow's own choice."""
+
+    NAME = "devices"
+    GROUPS = (("threads", Setting("The sizes of TensorFlow's thread pools.", flag="--threads", metavar="INTRA[,INTER]")),)
+
+    cpus: int | None = setting(
+        None, "The number of logical CPU devices in each task.", example="1", words="1", flag="--cpus", least=1, most=1024
+    )
+    # TF_NUM_INTRAOP_THREADS, TF_NUM_INTEROP_THREADS
+    intra_op_threads: int | None = setting(
+        None,
+        "The number of threads that one operation may use.",
+        example="2",
+        words="the cores of the host, divided by its tasks",
+        key="threads.intra",
+        least=1,
+        most=1024,
+        everywhere=True,
+    )
+    inter_op_threads: int | None = setting(
+        None,
+        "The number of operations that may run at the same time.",
+        example="2",
+        words="TensorFlow's own; with parameter servers at least 4, and at least one more than there are workers",
+        key="threads.inter",
+        least=1,
+        most=1024,
+        everywhere=True,
+    )
+    gpus: int | None = None
+    """How many GPUs TensorFlow must find, because the user asked for that many. CUDA_VISIBLE_DEVICES says which ones."""
+    memory_growth: bool | None = setting(
+        None,
+        "Let a task take GPU memory when the task needs it, not all of it at the start.",
+        example="true",
+        words="false (TensorFlow's own)",
+        flag="--memory-growth",
+        kind="growth",
+        everywhere=True,
+    )
+    memory_limit_mb: int | None = setting(
+        None,
+        "The most memory that a task takes of each of its GPUs, in MB.",
+        example="null  # or 4096, without memory_growth",
+        words="all memory of the GPU",
+        flag="--gpu-memory",
+        metavar="MB",
+        least=1,
+        most=100_000_000,
+    )
+    logical_gpus: tuple[int, ...] | None = setting(
+        None,
+        "Split each GPU of a task into logical GPUs of these sizes, in MB.",
+        example="null  # or [1024, 1024], without memory_growth and memory_limit_mb",
+        words="one logical GPU with all memory",
+        flag="--logical-gpus",
+        metavar="MB,MB",
+        kind="sizes",
+        most=100_000_000,
+    )
+    soft_placement: bool | None = setting(
+        None,
+        "Fall back to another device if the requested one does not exist.",
+        example="false",
+        words="true (TensorFlow's own)",
+        flag="--soft-placement",
+        no="Fail if a requested device does not exist.",
+    )
+    log_placement: bool | None = setting(
+        None,
+        "Log the device of every operation. orch placement makes a table of the log.",
+        example="false",
+        words="false",
+        flag="--log-placement",
+    )
+    xla: bool | None = setting(
+        None, "Let XLA compile operations where XLA can (autoclustering).", example="true", words="false (TensorFlow's own)", flag="--xla"
+    )
+    tf32: bool | None = setting(
+        None,
+        "Multiply float32 matrices in TensorFloat-32, which is faster and less precise.",
+        example="false",
+        words="true (TensorFlow's own)",
+        flag="--tf32",
+        no="Use full float32 precision for matrix products (no TensorFloat-32).",
+    )
+    determinism: bool | None = setting(
+        None,
+        "Make every operation give the same result in each run. The script must set a seed.",
+        example="true",
+        words="false (TensorFlow's own)",
+        flag="--determinism",
+        everywhere=True,
+    )
+    gpus_given: int | None = None
+    """As `gpus`, if nobody asked for a number (auto): fewer GPUs are then no error, only worth a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU, or a part of one (MIG), that tasks on this host may use.
+
+    `index`: the driver's own (``nvidia-smi``). `uuid`: ``GPU-…``, or ``MIG-…`` for a part of the GPU `index`. `memory_mb`: in
+    units of 2**20 bytes, as TensorFlow counts; 0 if the driver does not say. `id`: what stands for it in
+    ``CUDA_VISIBLE_DEVICES`` here.
+    """
+
+    index: Count
+    uuid: str
+    name: str
+    memory_mb: Size
+    id: str
+
+    @property
+    def is_part(self) -> bool:
+        return self.uuid.startswith("MIG-")
+
+
+@dataclass(frozen=True, slots=True)
+class GpuHolder:
+    """Another run of this user's that has a GPU of this host. `pid`: its agent. `shares`: it lets others have that GPU as well."""
+
+    uuid: str
+    run_id: str
+    pid: Positive
+    shares: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TakeGpus:
+    """An order: hold these GPUs, by UUID, until the run is over, in place of all that were held before. `shared`: as others may, too."""
+
+    alone: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GpusTaken:
+    """The agent's answer. `holders`: empty, or all other runs' GPUs: one of them was in the way, and none is held."""
+
+    holders: tuple[GpuHolder, ...] = ()

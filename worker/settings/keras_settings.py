@@ -1,0 +1,46 @@
+"""A part of the contract: which Keras the tasks use, and what orch does for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from ..fast_dataclass import dataclass
+from .declare import setting
+
+
+@dataclass(frozen=True, slots=True)
+class KerasSettings:
+    """What orch does about Keras in a task."""
+
+    SHORTHAND = "mode"
+
+    mode: Literal["auto", "v3", "legacy", "off"] = setting(
+        "auto",
+        "Which Keras the tasks use. auto: TensorFlow's choice; v3: Keras 3; legacy: Keras 2, the package tf-keras; off: "
+        "TensorFlow's choice, and orch changes nothing in Keras.",
+        example="legacy",
+        flag="--keras",
+        metavar="auto|v3|legacy|off",
+        label="the ways to use Keras",
+    )
+    report: bool = setting(True, "Let Keras's fit report its epoch, steps per second, losses and metrics. orch ps shows the report.")
+
+
+LEGACY = "TF_USE_LEGACY_KERAS"
+"""The environment variable that makes `tf.keras` Keras 2 (tensorflow/python/util/lazy_loader.py, `_KerasLazyLoader`)."""
+
+
+def is_legacy(env: Mapping[str, str]) -> bool:
+    """Whether a task with this environment takes Keras 2 for Keras."""
+    return env.get(LEGACY, "").lower() in ("1", "true")
+
+
+def install_keras_2(python: str, tensorflow: str) -> str:
+    """The command that installs Keras 2 beside this version of TensorFlow.
+
+    tf-keras depends on the package ``tensorflow``, which pip would install over ``tensorflow-cpu``: tf-keras 2.21 onto 2.21 of that did so.
+    """
+    minor = ".".join(tensorflow.split(".")[:2])
+    version = f"{minor}.0" if minor.replace(".", "").isdigit() else "MAJOR.MINOR.0"  # of TensorFlow, if nobody has found it
+    return f"{python or 'python'} -m pip install --no-deps 'tf-keras~={version}'"

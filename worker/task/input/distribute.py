@@ -1,0 +1,171 @@
+"""`worker.distribute`: a dataset, or a function that makes one, shared out as the spec says, under whatever strategy this is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..context import Context, context
+from . import input_counter, input_policy
+from .input_policy import Changes, say_once
+
+_jobs = 0
+"""How many datasets this process has taken to the tf.data service."""
+
+
+def distribute(source: Any, *, batch: int | bool | None, strategy: Any, options: Any, data_service: bool) -> Any:
+    """See `worker.distribute`."""
+    import tensorflow as tf
+
+    is_function = not isinstance(source, tf.data.Dataset)
+    if is_function and not callable(source):
+        hint = "; tf.data.Dataset.from_tensor_slices makes a dataset of arrays" if hasattr(source, "__len__") else ""
+        given = type(source).__name__
+        raise TypeError(f"worker.distribute takes a tf.data.Dataset or a function of an InputContext, and not {given}{hint}")
+    task, changes = context(), Changes("worker.distribute")
+    strategy = strategy if strategy is not None else _current()
+    settings = _said(task)
+    options = input_policy.input_options(settings, options, strategy, changes, is_function=is_function)
+    if not _is_coordinated(strategy):
+        input_counter.begin()
+    if is_function:
+        return _hand_over_function(source, settings, strategy, options, changes, task)
+    dataset = _batched(source, batch, strategy, task, changes)
+    if data_service and task.data_service is not None:
+        dataset = _through_service(dataset, task)
+        settings.pop("auto_shard", None)  # the service shares out; TensorFlow turns its own sharding off
+    if _is_coordinated(strategy):
+        settings.pop("auto_shard", None)
+        _say_unshared(strategy)
+    dataset = input_policy.shape(dataset, settings, changes)
+    changes.say()
+    with input_policy.done():
+        distributed = strategy.experimental_distribute_dataset(dataset, options)
+    return _coordinator(strategy).create_per_worker_dataset(distributed) if _is_coordinated(strategy) else distributed
+
+
+def _hand_over_function(
+    function: Callable[[Any], Any], settings: dict[str, Any], strategy: Any, options: Any, changes: Changes, task: Context
+) -> Any:
+    if task.data_service is not None:
+        say_once("input: a function's datasets are not taken to the tf.data service: worker.context().data_service is its address")
+    shaped = input_policy.shaped(function, settings, changes)
+
+    def make() -> Any:
+        with input_policy.done():
+            return strategy.distribute_datasets_from_function(shaped, options)
+
+    if _is_coordinated(strategy):
+        _say_unshared(strategy)
+        return _coordinator(strategy).create_per_worker_dataset(make)  # the function has an InputContext of its own on each worker
+    return make()
+
+
+def _current() -> Any:
+    """The strategy of the scope around the call; without one, this run's."""
+    import tensorflow as tf
+
+    from ..strategy import strategy_builder
+
+    return tf.distribute.get_strategy() if tf.distribute.has_strategy() else strategy_builder.current()
+
+
+def _said(task: Context) -> dict[str, Any]:
+    from ...protocol.codec import to_json
+
+    said: dict[str, Any] = to_json(task.settings.input)
+    return said
+
+
+# --- a strategy with a coordinator -------------------------------------------------------------------
+
+
+def _is_coordinated(strategy: Any) -> bool:
+    """Whether a `ClusterCoordinator` hands its steps out."""
+    import tensorflow as tf
+
+    return isinstance(strategy, tf.distribute.ParameterServerStrategy)
+
+
+def _coordinator(strategy: Any) -> Any:
+    """The strategy's only one, whoever asks first: `ClusterCoordinator.__new__` (tensorflow/python/distribute/coordinator)."""
+    import tensorflow as tf
+
+    return tf.distribute.coordinator.ClusterCoordinator(strategy)
+
+
+def _say_unshared(strategy: Any) -> None:
+    name = type(strategy).__name__.removesuffix("V2")
+    say_once(f"input: under {name} nothing is shared out: each worker reads the whole dataset. Shuffle it, let it repeat, count the steps")
+
+
+# --- batches -----------------------------------------------------------------------------------------
+
+
+def _batched(dataset: Any, batch: int | bool | None, strategy: Any, task: Context, changes: Changes) -> Any:
+    """The dataset in batches of the global batch size."""
+    asked = None if isinstance(batch, bool) else batch
+    size = asked or task.settings.input.global_batch_size
+    replicas, found = strategy.num_replicas_in_sync, _batch_size(dataset)
+    if batch is False or (found is not None and asked is None):
+        if found and size not in (None, found):
+            changes.kept.append(f"the dataset comes in batches of {found}, and is not batched by {size}, the global_batch_size")
+        _say_sizes(found or replicas, replicas)
+        return dataset
+    if size is None:
+        return dataset
+    if size < replicas:
+        held = f"{replicas} replica{'s' * (replicas > 1)}"
+        raise ValueError(
+            f"worker.distribute: a global batch of {size} for {held}: some of them would never get an element; "
+            f"make it {replicas} or more (input.global_batch_size, --global-batch-size)"
+        )
+    _say_sizes(size, replicas)
+    changes.done.append(f"batches of {size} for {replicas} replica{'s' * (replicas > 1)}")
+    return dataset.batch(size, drop_remainder=bool(task.settings.input.drop_remainder))
+
+
+def _batch_size(dataset: Any) -> int | None:
+    """The size of the dataset's batches; 0 if it is not known; None if the dataset comes in none, as far as its Python objects tell.
+
+    Those say more than TensorFlow's `compute_batch_size`, which does not know what a `map` behind a `batch` gives.
+    """
+    while True:
+        name = type(dataset).__name__
+        if "Unbatch" in name:
+            return None
+        if "Batch" in name or "GroupByWindow" in name:
+            return int(getattr(dataset, "_batch_size", 0))
+        inputs = dataset._inputs()
+        if "DirectedInterleave" in name:  # sample_from_datasets, choose_from_datasets: a selector, then datasets of elements of one shape
+            sizes = {_batch_size(one) for one in inputs[1:]} - {None}
+            return sizes.pop() if len(sizes) == 1 else 0 if sizes else None
+        if not inputs or "FlatMap" in name or "Interleave" in name:  # its elements are those of datasets that a function makes
+            return None
+        dataset = inputs[0]
+
+
+def _say_sizes(size: int, replicas: int) -> None:
+    if size < replicas:
+        say_once(f"input: a batch of {size} for {replicas} replicas: {replicas - size} of them get empty batches in every step")
+    elif size % replicas:
+        say_once(f"input: a batch of {size} for {replicas} replicas cannot be divided evenly: their batches differ in size by one")
+
+
+# --- the tf.data service -------------------------------------------------------------------------------
+
+
+def _through_service(dataset: Any, task: Context) -> Any:
+    """The dataset, made by the data workers: each element once, whichever training worker asks first."""
+    global _jobs
+    import tensorflow as tf
+
+    service = tf.data.experimental.service
+    _jobs += 1
+    say_once(
+        "input: the data workers of the tf.data service make the batches, which go to whichever worker asks first; "
+        "py_function and from_generator do not work there"
+    )
+    # All workers name their datasets in the same order: the same name is the same job.
+    name = f"worker.distribute-{task.attempt}-{_jobs}"
+    return dataset.apply(service.distribute(service.ShardingPolicy.DYNAMIC, task.data_service, job_name=name))

@@ -1,0 +1,261 @@
+"""`worker.files`: files as a dataset, with each step of the pipeline where it belongs.
+
+TensorFlow's guide to distributed input lists what goes wrong: workers that list the files in different orders, a shuffle before the
+sharding, a policy that does not fit the number of files, workers whose input ends before that of the others. Here the order is: list,
+shard, repeat, shuffle, interleave, take, decode, batch, prefetch. Each epoch is a dataset that is made of the epoch's number. So its order
+depends on the seed and the number alone, and a training that goes on (`start`) begins in the right epoch without reading those before it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...data_files import element_counts, listing
+from ..context import context
+from ..strategy import strategy_builder
+from . import input_policy
+
+MOST_COUNTED = 1 << 30
+"""So many bytes of files, in all, are looked through before the training, if nobody says otherwise."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Share:
+    """What this task reads. `by`: ``file`` (`files` are its own), ``data`` (it keeps one of `workers` elements) or ``off`` (all).
+
+    `elements`: how many it gives in an epoch; None: as many as there are, for nobody has counted them.
+    """
+
+    files: tuple[str, ...]
+    by: str
+    workers: int
+    index: int
+    elements: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wishes:
+    """The arguments of `worker.files`, completed by the section `input`."""
+
+    reader: str | Callable[[Any], Any]
+    compression: str
+    batch: int | None
+    repeat: int | None
+    shuffle: int
+    seed: int | None
+    start: int
+    shard: str | None
+    drop_remainder: bool
+    deterministic: bool | None
+    prefetch: int | None
+    cycle_length: int
+    count: bool | None
+
+
+def dataset(pattern: Any, decode: Callable[..., Any] | None, input_context: Any, **given: Any) -> Any:
+    """See `worker.files`."""
+    import tensorflow as tf
+
+    said = context().settings.input
+    defaults: dict[str, Any] = {"batch": said.global_batch_size, "seed": said.shuffle_seed, "shard": said.auto_shard}
+    defaults |= {"prefetch": said.prefetch, "deterministic": said.deterministic, "drop_remainder": bool(said.drop_remainder)}
+    completed: dict[str, Any] = {name: defaults.get(name) if value is None else value for name, value in given.items()}
+    if completed["repeat"] == -1:  # tf.data's own word for it
+        completed["repeat"] = None
+    wishes = Wishes(**completed)
+    names = list_files(said.files if pattern is None else pattern)
+    workers, index = strategy_builder.input_pipelines(context())
+    if input_context is not None:
+        workers, index = input_context.num_input_pipelines, input_context.input_pipeline_id
+    _check(wishes, workers, input_context)
+    of_step = (wishes.batch or workers) // workers
+    share = _share(names, wishes, workers, index, of_step)
+    first, skipped = divmod(wishes.start * of_step, share.elements) if share.elements else (0, wishes.start * of_step)
+    # All workers, where each keeps some of all elements, must have the files in one order.
+    seed = 0 if wishes.seed is None and share.by == "data" else wishes.seed
+    epoch = _epochs(share, wishes, int.from_bytes(os.urandom(4), "little") if seed is None else seed)
+
+    if wishes.repeat is None:
+        found = tf.data.Dataset.counter(first).flat_map(epoch)
+        found = found.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+    else:
+        found = tf.data.Dataset.range(first, max(first, wishes.repeat)).flat_map(epoch)
+        if share.elements is not None and (workers == 1 or input_context is not None):
+            # Else TensorFlow cuts each batch for all workers, and Keras takes the number of batches for that of the steps.
+            found = found.apply(tf.data.experimental.assert_cardinality(max(0, wishes.repeat - first) * share.elements))
+    found = found.skip(skipped) if skipped else found
+    if decode is not None:
+        found = found.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=wishes.deterministic)
+    if wishes.batch is not None:
+        size = wishes.batch if input_context is None else input_context.get_per_replica_batch_size(wishes.batch)
+        # Of several workers each has cut its share to whole steps already, and a whole batch is the work of several steps.
+        is_cut = share.elements is not None and workers > 1 and input_context is None and wishes.repeat is not None
+        found = found.batch(size, drop_remainder=wishes.drop_remainder and not is_cut)
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    if wishes.shuffle:
+        # The shuffle of an epoch has a seed. TensorFlow counts it as stateful all the same (DummySeedGenerator): it saves no such iterator.
+        options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
+    found = found.with_options(options).prefetch(tf.data.AUTOTUNE if wishes.prefetch is None else wishes.prefetch)
+    setattr(found, input_policy.SHARED, True)
+    return found
+
+
+def _epochs(share: Share, wishes: Wishes, seed: int) -> Callable[[Any], Any]:
+    """A function from the number of an epoch to its elements, as they are read."""
+    import tensorflow as tf
+
+    def epoch(number: Any) -> Any:
+        files = tf.constant(share.files)
+        if wishes.shuffle:
+            files = tf.random.experimental.stateless_shuffle(files, tf.stack([tf.constant(seed, tf.int64), number]))
+        read = tf.data.Dataset.from_tensor_slices(files).interleave(
+            _reader(wishes),
+            cycle_length=min(wishes.cycle_length, len(share.files)),
+            num_parallel_calls=tf.data.AUTOTUNE,
+            deterministic=wishes.deterministic is not False or share.by == "data",
+        )
+        if share.by == "data":
+            read = read.shard(share.workers, share.index)
+        if wishes.shuffle:
+            read = read.shuffle(wishes.shuffle, seed=seed + number, reshuffle_each_iteration=False)
+        return read if share.elements is None else read.take(share.elements)
+
+    return epoch
+
+
+def _reader(wishes: Wishes) -> Callable[[Any], Any]:
+    import tensorflow as tf
+
+    if callable(wishes.reader):
+        return wishes.reader
+    kind = tf.data.TFRecordDataset if wishes.reader == "tfrecord" else tf.data.TextLineDataset
+    return lambda name: kind(name, compression_type=wishes.compression)
+
+
+# --- what is read ------------------------------------------------------------------------------------
+
+
+def list_files(patterns: Any) -> list[str]:
+    """The files that fit these patterns, sorted, each once. Raises `FileNotFoundError`, `ValueError`."""
+    import tensorflow as tf
+
+    patterns = [patterns] if isinstance(patterns, (str, os.PathLike)) else list(patterns)
+    if not patterns:
+        raise ValueError("worker.files: which files? name a pattern, or set input.files in the spec")
+    found: set[str] = set()
+    for pattern in map(os.fspath, patterns):
+        names = tf.io.gfile.glob(pattern) if "://" in pattern else [name for name in listing.matching(pattern) if os.path.isfile(name)]
+        if not names:
+            raise FileNotFoundError(f"worker.files: no file fits {pattern!r} (the working directory is {os.getcwd()})")
+        found.update(names)
+    return sorted(found, key=os.fsencode)
+
+
+def _check(wishes: Wishes, workers: int, input_context: Any) -> None:
+    import tensorflow as tf
+
+    if wishes.reader not in ("tfrecord", "lines") and not callable(wishes.reader):
+        raise ValueError(f"worker.files: reader is 'tfrecord', 'lines' or a function of a file's name, and not {wishes.reader!r}")
+    if wishes.shard not in (None, "auto", "file", "data", "off"):
+        said = f"shard (input.auto_shard) is auto, file, data or off here, and not {wishes.shard}"
+        raise ValueError(f"worker.files shares the files out itself: {said}")
+    if wishes.repeat is not None and wishes.repeat < 0:
+        raise ValueError(f"worker.files: repeat={wishes.repeat}: it is the number of epochs; None (or -1): for ever")
+    if wishes.start < 0:
+        raise ValueError(f"worker.files: start={wishes.start}: it is the number of batches that were trained, 0 or more")
+    replicas = input_context.num_replicas_in_sync if input_context is not None else workers
+    if input_context is None and tf.distribute.has_strategy():
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    if wishes.batch is not None and wishes.batch < replicas:
+        raise ValueError(
+            f"worker.files: a global batch of {wishes.batch} for {replicas} replica{'s' * (replicas > 1)}: make it {replicas} or more"
+        )
+    if wishes.start and (wishes.batch is None or wishes.batch % workers):
+        raise ValueError(f"worker.files: start={wishes.start} counts batches: say batch=, a multiple of {workers}, the number of workers")
+    if wishes.start and (wishes.deterministic is False or (wishes.shuffle and wishes.seed is None)):
+        raise ValueError(
+            f"worker.files: start={wishes.start} needs an order that comes again: "
+            "say seed= (input.shuffle_seed), and not deterministic=False"
+        )
+
+
+def _share(names: Sequence[str], wishes: Wishes, workers: int, index: int, of_step: int) -> Share:
+    """What this task reads of the files."""
+    by = wishes.shard or "auto"
+    if by == "file" and len(names) < workers:
+        raise ValueError(
+            f"worker.files: {len(names)} file{'s' * (len(names) > 1)} for {workers} workers, and shard is file: "
+            f"worker {len(names)} would get nothing; say data, or make {workers} files or more"
+        )
+    if by == "auto":
+        by = "file" if len(names) >= workers else "data"
+    counts = _counts(names, wishes)
+    if by == "file":
+        share = Share(tuple(names[index::workers]), by, workers, index)
+        held = counts and [sum(counts[other::workers]) for other in range(workers)]
+    else:
+        share = Share(tuple(names), by, workers, index)
+        held = counts and [sum(counts) // (workers if by == "data" else 1)]
+    if not held:
+        _say(names, counts, share, None)
+        return share
+    taken = min(held) // of_step * of_step if wishes.drop_remainder else min(held)
+    if not taken:
+        raise ValueError(f"worker.files: {_nothing(sum(counts or ()), held, share, of_step if wishes.drop_remainder else 1)}")
+    share = dataclasses.replace(share, elements=taken)
+    _say(names, counts, share, held)
+    return share
+
+
+def _nothing(total: int, held: Sequence[int], share: Share, least: int) -> str:
+    """Why a worker would get nothing of `total` elements, and what helps. `least`: what each worker needs for one step."""
+    if not total:
+        return "there is no element in these files: " + ", ".join(share.files[:3]) + ", …" * (len(share.files) > 3)
+    ways = ["say shard='data'"] if share.by == "file" and total // share.workers >= least else []
+    if min(held):
+        ways.append(f"say a batch of {min(held) * share.workers} or less, or drop_remainder=False")
+    why = "less than its part of a batch" if min(held) else "none"
+    what = f"worker {held.index(min(held))} would get {min(held)} element{'s' * (min(held) != 1)} of {total} in an epoch, {why}"
+    return f"{what}: {', or '.join(ways) or 'write more elements, or take fewer workers'}"
+
+
+def _counts(names: Sequence[str], wishes: Wishes) -> list[int] | None:
+    """The elements of each file; None where nobody counts them. Raises ValueError for a damaged file."""
+    # Lines that are compressed with ZLIB look like text to `elements`.
+    known = wishes.reader == "tfrecord" or (wishes.reader == "lines" and wishes.compression != "ZLIB")
+    known = known and not any("://" in name for name in names)
+    if wishes.count is False or not known or (wishes.count is None and sum(map(os.path.getsize, names)) > MOST_COUNTED):
+        if wishes.count:
+            raise ValueError("worker.files: count=True is for files of this host: TFRecords, or lines of text")
+        return None
+    return [_count(name, "tfrecord" if wishes.reader == "tfrecord" else "text") for name in names]
+
+
+def _count(name: str, kind: str) -> int:
+    with open(name, "rb") as file:
+        try:
+            return element_counts.count(file, os.fstat(file.fileno()).st_size, kind) or 0
+        except element_counts.Damaged as error:
+            raise ValueError(f"worker.files: {name}: {error}") from None
+
+
+def _say(names: Sequence[str], counts: Sequence[int] | None, share: Share, held: Sequence[int] | None) -> None:
+    """One line on what was done."""
+    what = f"{len(names):,} file{'s' * (len(names) > 1)}" + (f" with {sum(counts):,} elements" if counts else "")
+    how = ""
+    if share.workers > 1 and share.by == "off":
+        how = f", all of them for each of {share.workers} workers"
+    elif share.workers > 1 and share.by == "data":
+        how = f"; each of {share.workers} workers reads all of them and keeps one element of {share.workers}"
+    elif share.workers > 1:
+        how = f"; each of {share.workers} workers reads its own share of them"
+        if held and share.elements != max(held):
+            each = f"of which each epoch takes {share.elements:,}: so all end together"
+            how += f"; the shares have {min(held):,} to {max(held):,} elements, {each}"
+    if not counts and share.workers > 1:
+        how += "; nobody has counted the elements, so one worker may end before the others"
+    input_policy.say_once(f"input: worker.files: {what}{how}")

@@ -1,0 +1,271 @@
+"""Counts what each replica of this task is given of its distributed datasets, and the seconds that it waits for that.
+
+All iterators of `tf.distribute` hand over the batches of a step in one function (`_create_per_replica` in
+tensorflow/python/distribute/input_lib.py), which is called for each step where a program iterates in Python, and once, while it is traced,
+where a `tf.function` does, as Keras's `fit` has it. Here a few numbers are added up in the first case; in the second, operations that do
+the same become a part of the graph. A thread looks at the sums once a second and, where they have moved, adds a line to the task's reports.
+
+What is counted is everything that this process takes from distributed datasets, training and validation together. Where a program has
+turned TensorFlow 1's behaviour on, nothing is: its graphs run in sessions, of which we know nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from ... import task_files
+from ..import_hooks import named_like
+
+LOOK_S = 1.0
+_HOST = "/device:CPU:0"
+_STATE = "_orch_counter"
+"""The attribute of TensorFlow's module that holds the counter: this module may be loaded twice in a task, also under our private name."""
+
+
+def begin() -> None:
+    """From now on, count. Outside orch this does nothing, and in a TensorFlow that is made otherwise."""
+    directory = os.environ.get("ORCH_LOG_DIR")
+    if not directory:
+        return
+    with contextlib.suppress(ImportError, AttributeError):
+        from tensorflow.python.distribute import input_lib
+
+        if not hasattr(input_lib, _STATE):
+            _install(input_lib, Counter(os.path.join(directory, task_files.REPORTS)))
+
+
+def follow(model: Any) -> None:
+    """Count what is read in `fit` of a class of Keras's models."""
+    real = model.fit
+
+    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        begin()
+        _look_for_an_end(args[0] if args else kwargs.get("x"), kwargs)
+        return real(self, *args, **kwargs)
+
+    model.fit = named_like(real, fit)
+
+
+def _look_for_an_end(data: Any, options: dict[str, Any]) -> None:
+    import tensorflow as tf
+
+    is_known = tf.executing_eagerly() and isinstance(data, tf.data.Dataset)
+    is_endless = is_known and data.cardinality() == tf.data.INFINITE_CARDINALITY
+    if is_endless and options.get("steps_per_epoch") is None:
+        from .input_policy import say_once
+
+        say_once("input: fit() is given a dataset that repeats for ever, and no steps_per_epoch: its first epoch has no end")
+
+
+def _install(module: Any, counter: Counter) -> None:
+    base = module.DistributedIteratorBase
+    real_next, real_optional, real_create = base.get_next, base.get_next_as_optional, module._create_per_replica
+
+    def get_next(self: Any, name: Any = None) -> Any:
+        return counter.time(self._strategy, lambda: real_next(self, name))
+
+    def get_next_as_optional(self: Any) -> Any:
+        return counter.time(self._strategy, lambda: real_optional(self))
+
+    def create_per_replica(value_list: Any, strategy: Any) -> Any:
+        counter.count(strategy, value_list)
+        return real_create(value_list, strategy)
+
+    base.get_next = named_like(real_next, get_next)
+    base.get_next_as_optional = named_like(real_optional, get_next_as_optional)
+    module._create_per_replica = named_like(real_create, create_per_replica)
+    setattr(module, _STATE, counter)
+
+
+class Counter:
+    """The sums of one process. `path`: the file of the task's reports."""
+
+    def __init__(self, path: str) -> None:
+        import tensorflow as tf
+
+        self._tf = tf
+        self._path, self._pid = path, os.getpid()
+        self._lock = threading.Lock()
+        self._is_watched = False
+        self._is_off = False
+        """Counting has failed, and was given up."""
+        self._waited, self._steps = 0.0, 0
+        self._replicas: list[list[int]] = []
+        """For each replica: batches that are not empty, elements, bytes."""
+        self._handles: dict[int, Any] = {}
+        """Variables of TensorFlow for what graphs count: 0: seconds; R: for R replicas the steps, then what `_replicas` has."""
+        self._seen: tuple[float, float, int] | None = None
+        """At the last look: the time, the seconds waited, the steps."""
+        self._moving_s, self._moving_waited_s = 0.0, 0.0
+        """Of the time between two looks at which there were new steps: all of it, and what was waited."""
+
+    # --- while the program iterates ----------------------------------------------------------------
+
+    def time(self, strategy: Any, give: Any) -> Any:
+        """What `give` gives; the time that it takes is counted. What `give` raises passes."""
+        if self._is_off:
+            return give()
+        if self._tf.executing_eagerly():
+            begun = time.perf_counter()
+            value = give()
+            self._waited += time.perf_counter() - begun
+            return value
+        tf = self._tf
+        since: list[Any] = []
+        with self._giving_up():
+            if _counts_in_graph(tf, strategy):
+                with tf.device(_HOST):
+                    since.append(tf.timestamp())
+        if not since:
+            return give()
+        with tf.control_dependencies(since):
+            value = give()
+        with self._giving_up():
+            given = [part for part in tf.nest.flatten(value, expand_composites=True) if tf.is_tensor(part)]
+            with tf.device(_HOST), tf.control_dependencies(given):
+                tf.raw_ops.AssignAddVariableOp(resource=self._handle(0, []), value=tf.timestamp() - since[0])
+        return value
+
+    def count(self, strategy: Any, values: list[Any]) -> None:
+        """Count the batches of one step, one for each replica of this process."""
+        if not self._is_off:
+            with self._giving_up():
+                self._count(strategy, values)
+
+    def _count(self, strategy: Any, values: list[Any]) -> None:
+        tf = self._tf
+        if tf.executing_eagerly():
+            self._watch()
+            self._steps += 1
+            while len(self._replicas) < len(values):
+                self._replicas.append([0, 0, 0])
+            for sums, value in zip(self._replicas, values, strict=False):
+                elements, size = _measure(tf, value)
+                if elements:
+                    sums[0] += 1
+                    sums[1] += int(elements)
+                    sums[2] += int(size)
+        elif _counts_in_graph(tf, strategy):
+            measured = [_measure(tf, value) for value in values]  # where the batch is: only its shape leaves a GPU
+            handle = self._handle(len(values), [0.0] * (1 + 3 * len(values)))
+            with tf.device(_HOST):
+                sums = [tf.constant(1.0, tf.float64)]
+                for elements, size in measured:
+                    count = tf.cast(elements, tf.float64)
+                    sums += [tf.minimum(count, tf.ones([], tf.float64)), count, tf.cast(size, tf.float64)]
+                tf.raw_ops.AssignAddVariableOp(resource=handle, value=tf.stack(sums))
+
+    @contextlib.contextmanager
+    def _giving_up(self) -> Iterator[None]:
+        """What fails in here is ours, and no matter of the program's: from then on nothing is counted, and a line says so."""
+        try:
+            yield
+        except Exception as error:
+            from .input_policy import say_once
+
+            self._is_off = True
+            say_once(f"input: what is read is not counted any more, for orch's counting failed: {type(error).__name__}: {error}")
+
+    def _handle(self, key: int, zeros: list[float]) -> Any:
+        if key not in self._handles:
+            tf = self._tf
+            with tf.init_scope(), tf.device(_HOST):
+                value = tf.constant(zeros or 0.0, tf.float64)
+                name = f"orch_input_{key}_{id(self)}"
+                handle = tf.raw_ops.VarHandleOp(dtype=tf.float64, shape=value.shape, shared_name=name, container="")
+                tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+                self._handles[key] = handle
+            self._watch()
+        return self._handles[key]
+
+    # --- beside it ---------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        if not self._is_watched:
+            self._is_watched = True
+            threading.Thread(target=self._look_again, name="orch-input", daemon=True).start()
+            atexit.register(self._look_quietly)
+
+    def _look_again(self) -> None:
+        while True:
+            time.sleep(LOOK_S)
+            self._look_quietly()
+
+    def _look_quietly(self) -> None:
+        with contextlib.suppress(Exception):  # TensorFlow may be on its way down, or the program have left a graph open
+            self.look()
+
+    def look(self) -> None:
+        """Add a line to the reports if anything was read since the last look."""
+        if self._is_off or os.getpid() != self._pid:  # a child that the program has forked
+            return
+        with self._lock:
+            waited, steps, replicas = self._sums()
+            now = time.monotonic()
+            before, self._seen = self._seen, (now, waited, steps)
+            if before is not None and steps > before[2]:
+                self._moving_s += now - before[0]
+                self._moving_waited_s += min(waited - before[1], now - before[0])
+            if steps > (before[2] if before else 0):
+                batches, elements, sizes = zip(*replicas, strict=True)
+                found = {"steps": steps, "batches": batches, "elements": elements, "bytes": sizes}
+                found |= {"seconds": round(self._moving_s, 3), "waiting_s": round(self._moving_waited_s, 3)}
+                self._tell({"at": time.time(), task_files.INPUT: found})
+
+    def _sums(self) -> tuple[float, int, list[list[int]]]:
+        waited, steps, replicas = self._waited, self._steps, [list(sums) for sums in self._replicas]
+        for key, handle in list(self._handles.items()):
+            found = self._tf.raw_ops.ReadVariableOp(resource=handle, dtype=self._tf.float64).numpy()
+            if key == 0:
+                waited += float(found)
+                continue
+            steps += int(found[0])
+            replicas += [[0, 0, 0] for _ in range(key - len(replicas))]
+            for index in range(key):
+                replicas[index] = [was + int(more) for was, more in zip(replicas[index], found[1 + 3 * index :], strict=False)]
+        return waited, steps, replicas
+
+    def _tell(self, line: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):  # a full disk: `worker.report` says so, where the program uses it
+            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            os.write(fd, json.dumps(line).encode() + b"\n")
+            os.close(fd)
+
+
+def _counts_in_graph(tf: Any, strategy: Any) -> bool:
+    """Whether operations can be added to a graph that iterates: its steps must run in this process, on devices that take all operations.
+
+    The graph must be that of a `tf.function`: what runs in a session of TensorFlow 1's would have to initialise our variables.
+    """
+    if not tf.compat.v1.executing_eagerly_outside_functions():
+        return False
+    return not getattr(strategy, "_should_use_with_coordinator", False) and not type(strategy).__name__.startswith("TPU")
+
+
+def _measure(tf: Any, value: Any) -> tuple[Any, Any]:
+    """The elements of a batch, and its bytes as far as they are known: texts count as none. Numbers, or in a graph tensors."""
+    elements, size = None, 0
+    for part in tf.nest.flatten(value):
+        if isinstance(part, tf.RaggedTensor):
+            rows, part = part.nrows(), part.flat_values
+        elif isinstance(part, tf.SparseTensor):
+            rows, part = part.dense_shape[0], part.values
+        elif not tf.is_tensor(part) or part.shape.rank == 0:
+            continue
+        elif part.shape[0] is None:
+            rows = tf.shape(part, tf.int64)[0]
+        else:
+            rows = part.shape[0]
+        if elements is None:
+            elements = rows
+        if part.dtype.is_floating or part.dtype.is_integer or part.dtype.is_bool or part.dtype.is_complex:
+            count = part.shape.num_elements()
+            size += (tf.size(part, tf.int64) if count is None else count) * part.dtype.size
+    return (1 if elements is None else elements), size

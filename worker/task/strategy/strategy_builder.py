@@ -1,0 +1,146 @@
+"""The strategy a run was started with, built the right way for this task."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..context import Context, context
+
+if TYPE_CHECKING:
+    from ...settings.collective_settings import CollectiveSettings
+
+
+class Unavailable(RuntimeError):
+    """The strategy cannot be had here; the message says why, and what to do."""
+
+
+_lock = threading.Lock()
+_current: Any = None
+
+
+def current() -> Any:
+    """The strategy of this process; built by the first call. See `worker.strategy`."""
+    global _current
+    with _lock:
+        if _current is None:
+            _current = _build(context())
+        return _current
+
+
+def forget() -> None:
+    """Build it anew when it is next wanted: this process is a task of another cluster then (`orchestrator.testing`)."""
+    global _current
+    _current = None
+
+
+def only_serves(task: Context) -> bool:
+    """Whether the task is a `tf.distribute.Server` for others, under its strategy, and has none itself."""
+    return task.strategy == "parameter_server" and task.type in ("worker", "ps")
+
+
+def built() -> Any:
+    """The strategy of this process if `current` has made it; None: it has not."""
+    return _current
+
+
+def _build(task: Context) -> Any:
+    build = BUILDERS.get(task.strategy)
+    if build is None:
+        raise ValueError(f"the strategy {task.strategy!r} is not one of {', '.join(BUILDERS)}")
+    if task.type == "evaluator":
+        # It reads checkpoints and computes alone: in a cluster of its own, with whatever devices it has.
+        return _own_devices(task)
+    return build(task)
+
+
+def _multi_worker_mirrored(task: Context) -> Any:
+    import tensorflow as tf
+
+    return tf.distribute.MultiWorkerMirroredStrategy(communication_options=_communication(task.settings.collectives))
+
+
+def _communication(settings: CollectiveSettings) -> Any:
+    """The options for collectives.
+
+    `collectives` gives them to every strategy that a task builds; in a process that the task starts, only this function does.
+    """
+    import tensorflow as tf
+
+    experimental = tf.distribute.experimental
+    return experimental.CommunicationOptions(
+        timeout_seconds=settings.timeout_s,
+        implementation=experimental.CommunicationImplementation((settings.implementation or "auto").upper()),
+    )
+
+
+def _parameter_server(task: Context) -> Any:
+    import tensorflow as tf
+
+    if only_serves(task):
+        from .serve import serve
+
+        serve()
+    return tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
+
+
+def _mirrored(task: Context) -> Any:
+    import tensorflow as tf
+
+    return tf.distribute.MirroredStrategy(_local_devices())
+
+
+def _one_device(task: Context) -> Any:
+    import tensorflow as tf
+
+    return tf.distribute.OneDeviceStrategy(_local_devices()[0])
+
+
+def _tpu(task: Context) -> Any:
+    from . import tpu_strategy
+
+    return tpu_strategy.build(task.settings.tpu) or _own_devices(task)
+
+
+def _own_devices(task: Context) -> Any:
+    return _mirrored(task) if len(_local_devices()) > 1 else _one_device(task)
+
+
+def _default(task: Context) -> Any:
+    import tensorflow as tf
+
+    return tf.distribute.get_strategy()
+
+
+def _local_devices() -> list[str]:
+    """All logical GPUs; without one, all logical CPUs. (MirroredStrategy by itself would take one CPU.)"""
+    import tensorflow as tf
+
+    found = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
+    return [device.name for device in found]
+
+
+def input_pipelines(task: Context) -> tuple[int, int]:
+    """How many tasks read an input that is shared out among them, and which one of these this task is, from 0 on.
+
+    Under MultiWorkerMirroredStrategy each worker makes its own part. Under ParameterServerStrategy nothing is shared out.
+    """
+    shares = task.strategy == "multi_worker_mirrored" and task.type != "evaluator"
+    return (task.world_size, task.rank) if shares else (1, 0)
+
+
+def of_cluster(cluster: Mapping[str, tuple[str, ...]]) -> str:
+    """The strategy that a TF_CONFIG is for which somebody has pasted by hand."""
+    workers = len(cluster.get("chief", ())) + len(cluster.get("worker", ()))
+    return "parameter_server" if "ps" in cluster else "multi_worker_mirrored" if workers > 1 else "none"
+
+
+BUILDERS: dict[str, Callable[[Context], Any]] = {
+    "multi_worker_mirrored": _multi_worker_mirrored,
+    "parameter_server": _parameter_server,
+    "mirrored": _mirrored,
+    "one_device": _one_device,
+    "tpu": _tpu,
+    "none": _default,
+}

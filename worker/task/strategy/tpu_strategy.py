@@ -1,0 +1,249 @@
+"""`TPUStrategy`: from the spec's word for a TPU to the strategy, each step with its own words where it fails.
+
+The steps are those of TensorFlow's guide: find the TPU (`TPUClusterResolver`), connect to it, initialise it, lay the replicas out
+(`DeviceAssignment`), make the strategy. A step of TensorFlow's that hangs is ended by `_Watch`.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import socket
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ... import tpu_host
+from ...settings.tpu_settings import ADDRESS, LOCAL, PORT, target
+from .. import failure
+from .strategy_builder import Unavailable
+
+if TYPE_CHECKING:
+    from ...settings.tpu_settings import TpuSettings
+
+NEWEST_TENSORFLOW = "2.20"
+"""The last release of TensorFlow that can drive a TPU: the package tensorflow-tpu ends there."""
+INSTALL = "tensorflow-tpu==2.20.0 libtpu==0.0.14"
+"""The newest packages that work together; docs/tpu.md has the older ones."""
+_ASK_S = 10.0
+"""How long the metadata server may take for one answer."""
+_VERSION_S = 3.0
+_VERSION_PORT = 8475
+_NO_PROXY = "no_grpc_proxy"
+_OTHER_VERSION = ("Op type not registered", "not in Op<", "GraphDef-interpreting binary", "version mismatch")
+"""What TensorFlow says where the two ends of a connection know different operations."""
+
+
+class TpuError(Unavailable):
+    """The TPU cannot be had, or not in this layout; the message says what was looked for, and what to do."""
+
+    __module__ = "worker"  # as which a user sees it in a traceback
+
+
+class NoTpu(TpuError):
+    """There is no TPU where one was looked for."""
+
+    __module__ = "worker"
+
+
+def build(settings: TpuSettings) -> Any:
+    """The strategy on the TPU of these settings; None: no TPU is named, this machine has none, and the settings fall back.
+
+    Raises `TpuError`.
+    """
+    import tensorflow as tf
+
+    name, said_by = target(settings, os.environ)
+    try:
+        resolver, topology = _start(name, said_by, settings)
+    except NoTpu as error:
+        is_without = name == LOCAL and not tpu_host.count_chips()
+        if settings.fallback == "none":
+            raise NoTpu(f"{error}{'; to try the script on the CPU: --fallback cpu' * is_without}") from None
+        if not is_without:  # a wrong name, or a TPU that does not start, would train on the CPU for hours
+            unused = f"fallback: {settings.fallback} is for a machine without a TPU where no other is named"
+            raise NoTpu(f"{error}; the task does not go on without it: {unused}") from None
+        print(f"orch: {error}\norch: fallback: {settings.fallback}: the task trains without a TPU", file=sys.stderr, flush=True)
+        return None
+    options: dict[str, Any] = {"experimental_spmd_xla_partitioning": settings.spmd}
+    if settings.computation_shape or settings.num_replicas:
+        options["experimental_device_assignment"] = _assign(topology, settings)
+    return tf.distribute.TPUStrategy(resolver, **options)
+
+
+def _start(name: str, said_by: str, settings: TpuSettings) -> tuple[Any, Any]:
+    """Find, connect and initialise: the resolver and the `Topology`. Raises `NoTpu`."""
+    import tensorflow as tf
+
+    where = "the TPU of this machine" if name == LOCAL else f"the TPU {name or os.environ.get(said_by)!r} ({said_by})"
+    with _Watch(settings.timeout_s, where) as watch:
+        watch.step = "finding"
+        with _explained(lambda error: _describe_lookup(error, where)):
+            resolver = _find(name, settings)
+            hosts = [address for job in resolver.cluster_spec().as_dict().values() for address in job]
+        _bypass_proxies(hosts)
+        watch.step = "connecting to"
+        with _explained(lambda error: f"{where} cannot be connected to: {_words(error)}{_describe_version(error, hosts)}"):
+            tf.config.experimental_connect_to_cluster(resolver)
+        watch.step = "initialising"
+        with _explained(lambda error: _describe_absence(where, hosts, _words(error)) + _describe_version(error, hosts)):
+            topology = tf.tpu.experimental.initialize_tpu_system(resolver)
+        if not resolver.get_tpu_system_metadata().num_cores:
+            raise NoTpu(_describe_absence(where, hosts, "TensorFlow lists no device of the type TPU"))
+    return resolver, topology
+
+
+def _find(name: str, settings: TpuSettings) -> Any:
+    import tensorflow as tf
+
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(_ASK_S)  # TensorFlow asks the metadata server without one
+    try:
+        return tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name, zone=settings.zone or None, project=settings.project or None)
+    finally:
+        socket.setdefaulttimeout(before)
+
+
+def _assign(topology: Any, settings: TpuSettings) -> Any:
+    """The device assignment. Raises `TpuError` where the shape does not fit this TPU."""
+    import tensorflow as tf
+
+    shape = list(settings.computation_shape or (1, 1, 1, 1))
+    mesh = [int(size) for size in topology.mesh_shape]
+    most = 1
+    for size, number in zip(mesh, shape, strict=True):
+        most *= size // number
+    try:
+        return tf.tpu.experimental.DeviceAssignment.build(
+            topology, computation_shape=shape, num_replicas=settings.num_replicas or most or 1
+        )
+    except (ValueError, AssertionError) as error:  # the latter: chips are missing
+        said = f": {error}" if str(error) else ", of which chips are missing"
+        advice = f"orch tpu --topology {'x'.join(map(str, mesh))} shows what fits"
+        raise TpuError(f"the layout of the spec does not fit this TPU, whose topology is {mesh}{said}; {advice}") from None
+
+
+# --- what went wrong, in words -------------------------------------------------------------------
+
+
+@contextmanager
+def _explained(describe: Any) -> Iterator[None]:
+    """Whatever TensorFlow, its client of the cloud's API or the network raise becomes a `NoTpu`."""
+    try:
+        yield
+    except NoTpu:
+        raise
+    except Exception as error:
+        raise NoTpu(describe(error)) from None
+
+
+def _words(error: Exception) -> str:
+    """What an error says, on one line: without where in a graph, and without what gRPC adds of its own."""
+    text = str(getattr(error, "message", "") or error)
+    lines = [line.strip() for line in text.splitlines()]
+    kept = [
+        line for line in lines if line and not line.startswith((":", "{", "[[", "<stack", "Detected at", "Additional GRPC", "Graph exec"))
+    ]
+    return f"{type(error).__name__}: {' '.join(kept)[:300]}"
+
+
+def _describe_lookup(error: Exception, where: str) -> str:
+    text = str(error)
+    if isinstance(error, OSError):  # urllib's errors are
+        server = tpu_host.metadata_server(os.environ)
+        return (
+            f"{where} was not found: the metadata server of Google's machines, http://{server}, was asked for the project and the zone, "
+            f"and gave no answer ({error}). Give both with tpu.zone and tpu.project, or the TPU's address: tpu: {ADDRESS}HOST:{PORT}"
+        )
+    if "cloud-tpu-client" in text:
+        return (
+            f"{where} cannot be looked up by its name: that takes a package which is not installed. Do: {sys.executable} -m pip install "
+            f"cloud-tpu-client, or give the TPU's address: tpu: {ADDRESS}HOST:{PORT}"
+        )
+    if isinstance(error, json.JSONDecodeError):
+        return f"{where} was not found: the variable TPU_CONFIG is no JSON ({error})"
+    return f"{where} was not found: {_words(error)}. Is the name right, and the project and zone, and may this account see the TPU?"
+
+
+def _describe_absence(where: str, hosts: Sequence[str], said: str) -> str:
+    """There is a TPU's runtime, or this process, and no TPU behind it."""
+    if hosts:
+        return f"there is no TPU at {where}: {', '.join(hosts)} was reached, and is no TPU's runtime, or its TPU does not start ({said})"
+    import tensorflow as tf
+
+    found = tpu_host.count_chips()
+    chips = f"{found} TPU chip{'s' * (found > 1)}" if found else "no TPU chip"
+    support = (
+        ""
+        if has_tpu_support()
+        else (
+            f"; and this TensorFlow, {tf.__version__}, is built without TPU support, which no release after {NEWEST_TENSORFLOW} has: "
+            f"{sys.executable} -m pip install {INSTALL}"
+        )
+    )
+    return f"no TPU was found on this machine: it shows {chips} ({tpu_host.LOOKED}){support}. TensorFlow says: {said}"
+
+
+def has_tpu_support() -> bool:
+    """Whether this TensorFlow can drive a TPU by itself: whether it has the kernel that starts one."""
+    from tensorflow.python.framework import kernels
+
+    return bool(kernels.get_registered_kernels_for_op("_ConfigureDistributedTPU").kernel)
+
+
+def _describe_version(error: Exception, hosts: Sequence[str]) -> str:
+    """The versions of both ends, if the error is one of two that do not fit, and the TPU's host tells its own."""
+    if not hosts or not any(sign in str(error) for sign in _OTHER_VERSION):
+        return ""
+    import tensorflow as tf
+
+    theirs = "another"
+    try:  # `runtime_version` in tensorflow/python/tpu/client/client.py, which waits for ever
+        url = f"http://{hosts[0].rpartition(':')[0]}:{_VERSION_PORT}/requestversion"
+        with urllib.request.urlopen(url, timeout=_VERSION_S) as answer:
+            theirs = str(json.loads(answer.read(1 << 16)).get("currentVersion") or theirs)
+    except (OSError, ValueError, AttributeError):
+        pass
+    return f"; both ends need the same TensorFlow: here is {tf.__version__}, the TPU's runtime is {theirs}"
+
+
+def _bypass_proxies(addresses: Sequence[str]) -> None:
+    """gRPC sends even what is for the next machine to a proxy that is set (http_proxy); a TPU's hosts are reached without one."""
+    if addresses:
+        known = os.environ.get(_NO_PROXY) or os.environ.get("no_proxy") or ""
+        hosts = [address.rpartition(":")[0] for address in addresses]
+        os.environ[_NO_PROXY] = ",".join(dict.fromkeys([*filter(None, known.split(",")), *hosts]))
+
+
+class _Watch:
+    """Ends the process if the steps inside take too long: TensorFlow tries a host that does not answer again for ever, and cannot be
+    interrupted. The stacks of all threads go to stderr before that."""
+
+    def __init__(self, seconds: float, where: str) -> None:
+        self._seconds, self._where = seconds, where
+        self._over = threading.Event()
+        self.step = ""
+
+    def __enter__(self) -> _Watch:
+        threading.Thread(target=self._wait, name="orch-tpu-watch", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+
+    def _wait(self) -> None:
+        if self._over.wait(self._seconds):
+            return
+        message = (
+            f"{self.step} {self._where} has not come to its end after {self._seconds:g} s. Is the TPU running, and is its port, {PORT}, "
+            "open to this machine? tpu.timeout_s gives it more time"
+        )
+        if directory := os.environ.get("ORCH_LOG_DIR"):
+            failure.record(NoTpu(message), directory)
+        print(f"orch: {message}", file=sys.stderr, flush=True)
+        faulthandler.dump_traceback(all_threads=True)
+        os._exit(1)

@@ -1,0 +1,156 @@
+"""What scripts for Keras 2 use that Keras 3 has not, or refuses: a table for the look at the source and for the report of a failure.
+
+tests/real/test_keras_2.py runs examples of each row with Keras 3, where they fail, and with Keras 2 (tf-keras), where they work.
+"""
+
+from __future__ import annotations
+
+from ..fast_dataclass import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Something of Keras 2's. `use`, `error`: regular expressions."""
+
+    use: str
+    """How it is used, as `host.keras_source` writes it: a full name (``tf.keras.layers.Dense``); with ``()`` for an object whose making was
+    seen, ``?`` for one of which nothing is known (``tf.keras.Sequential().fit``, ``?.fit``); with an argument (``?.fit(workers=)``,
+    ``?.save_weights('name')``)."""
+    error: str
+    """What Keras 3 says when it is used."""
+    instead: str
+    """What Keras 3 has in its place, or what to write."""
+
+
+_KERAS = r"(?:tf\.)?(?:compat\.v[12]\.)?keras\."
+_MODEL = rf"(?:\?|{_KERAS}(?:models\.)?(?:Sequential|Model)\(\))"
+_OPTIMIZER = r"(?:SGD|Adam|AdamW|RMSprop|Adagrad|Adadelta|Adamax|Nadam|Ftrl|Lion|Adafactor)"
+_ENDS = r"\b(?:\.\w.*|\(.*)?"
+"""What may follow a name: a part of it, or that it is called."""
+
+
+def _lacks(names: str) -> str:
+    return rf"module 'keras[\w.]*' has no attribute '(?:{names})'|cannot import name '(?:{names})' from '(?:tensorflow\.)?keras"
+
+
+_REGNETS = r"regnet|resnet_rs|RegNet[XY]\d+|ResNetRS\d+"
+_LAYERS = "DenseFeatures|LocallyConnected[12]D|AbstractRNNCell|CuDNN(?:LSTM|GRU)"
+_UTILS = "GeneratorEnqueuer|OrderedEnqueuer|SequenceEnqueuer|warmstart_embedding_matrix|to_ordinal|TimedThread"
+_BACKEND = (
+    "function|placeholder|learning_phase|learning_phase_scope|set_learning_phase|in_train_phase|in_test_phase|print_tensor|random_binomial"
+    "|reset_uids|manual_variable_initialization|local_conv[12]d|normalize_batch_in_training"
+)
+_LOSSES = "mean_(?:squared|absolute|absolute_percentage|squared_logarithmic)_error|kl_divergence|log_cosh"
+# Of these tf.keras of Keras 3 has all, and keras itself none.
+_TF_BACKEND = (
+    "abs|all|any|argmax|argmin|batch_dot|batch_flatten|bias_add|binary_crossentropy|cast|categorical_crossentropy|clip|concatenate|constant"
+    "|conv2d|count_params|ctc_batch_cost|ctc_decode|cumsum|dot|dropout|equal|eval|exp|expand_dims|flatten|gather|get_value|gradients|greater"
+    "|int_shape|l2_normalize|less|log|max|maximum|mean|min|minimum|ndim|one_hot|ones|ones_like|permute_dimensions|pow|prod|random_normal"
+    "|random_uniform|relu|repeat_elements|reshape|rnn|round|set_value|shape|sigmoid|sign|softmax|softplus|sqrt|square|squeeze|stack|std"
+    "|stop_gradient|sum|switch|tanh|tile|transpose|truncated_normal|update|var|variable|zeros|zeros_like"
+)
+
+GONE = (
+    Gone(
+        rf"{_KERAS}optimizers\.legacy{_ENDS}",
+        r"`keras\.optimizers\.legacy` is not supported|No module named '(?:tensorflow\.)?keras\.optimizers\.legacy",
+        "Keras 3 has the same optimizers without `legacy` (tf.keras.optimizers.SGD, …)",
+    ),
+    Gone(
+        rf"{_KERAS}(?:utils\.(?:experimental|SidecarEvaluator)|experimental\.SidecarEvaluator){_ENDS}",
+        r"module 'keras\.utils' has no attribute '(?:experimental|SidecarEvaluator)'"
+        r"|No module named '(?:tensorflow\.)?keras\.utils\.experimental",
+        "Keras 3 has nothing for parameter servers: write the training loop yourself (examples/parameter_server.py)",
+    ),
+    Gone(
+        rf"{_KERAS}(?:(?:callbacks|layers|optimizers|metrics|models)\.)?experimental{_ENDS}",
+        _lacks("experimental") + r"|No module named '(?:tensorflow\.)?keras\.(?:\w+\.)?experimental",
+        "Keras 3 has the same things without `experimental` (tf.keras.callbacks.BackupAndRestore, tf.keras.layers.Rescaling, "
+        "tf.keras.optimizers.SGD, …)",
+    ),
+    Gone(
+        rf"tf\.(?:compat\.v2\.)?keras\.(?:losses|metrics)\.(?:{_LOSSES}){_ENDS}",
+        _lacks(_LOSSES),
+        "tf.keras of Keras 3 has the short names (tf.keras.losses.mse, …), and keras itself both",
+    ),
+    Gone(
+        rf"{_KERAS}backend\.(?:{_BACKEND}){_ENDS}",
+        _lacks(_BACKEND),
+        "Keras 3 has keras.ops, and training=True as an argument of layers and models",
+    ),
+    Gone(
+        r"tf\.compat\.v1\.keras\.backend\.[gs]et_session" + _ENDS,
+        _lacks("[gs]et_session"),
+        "TensorFlow 2 has no sessions: tf.config sets what a session's options did",
+    ),
+    Gone(
+        rf"keras\.(?:backend\.(?:{_TF_BACKEND})|preprocessing\.text|preprocessing\.image\.ImageDataGenerator"
+        rf"|preprocessing\.sequence\.(?:TimeseriesGenerator|skipgrams|make_sampling_table)|losses\.Reduction){_ENDS}",
+        rf"module 'keras\.backend' has no attribute '(?:{_TF_BACKEND})'|cannot import name '(?:{_TF_BACKEND})' from 'keras\.backend"
+        r"|No module named 'keras\.preprocessing\.text'|cannot import name 'text' from 'keras\.preprocessing"
+        r"|module 'keras\.(?:preprocessing|losses)[\w.]*' has no attribute '(?:text|ImageDataGenerator|TimeseriesGenerator|Reduction)'"
+        r"|cannot import name '(?:ImageDataGenerator|TimeseriesGenerator|Reduction)' from 'keras\.",
+        "tf.keras of Keras 3 has it: from tensorflow import keras",
+    ),
+    Gone(
+        rf"{_KERAS}(?:applications\.(?:{_REGNETS})|layers\.(?:{_LAYERS})|utils\.(?:{_UTILS})|models\.model_from_(?:config|yaml)"
+        rf"|metrics\.Mean(?:Tensor|RelativeError)|callbacks\.BaseLogger|constraints\.(?:RadialConstraint|radial_constraint)|dtensor){_ENDS}",
+        _lacks(
+            f"{_REGNETS}|{_LAYERS}|{_UTILS}|model_from_(?:config|yaml)|Mean(?:Tensor|RelativeError)|BaseLogger|RadialConstraint|radial_constraint|dtensor"
+        ),
+        "Keras 3 has nothing of that name",
+    ),
+    Gone(
+        rf"{_KERAS}metrics\.\w+\(\)\.reset_states|{_KERAS}(?:models\.)?(?:Sequential|Model)\(\)\.reset_states",
+        r"object has no attribute 'reset_states'",
+        "a metric of Keras 3 has reset_state(), and a model none",
+    ),
+    Gone(
+        rf"{_KERAS}optimizers\.{_OPTIMIZER}\(\)\.(?:lr|minimize)|\?\.optimizer\.(?:lr|minimize)|{_MODEL}\.optimizer\.(?:lr|minimize)",
+        rf"'{_OPTIMIZER}' object has no attribute '(?P<name>\w+)'",
+        "an optimizer of Keras 3 has learning_rate for lr, apply_gradients(zip(gradients, variables)) with a tf.GradientTape for minimize, "
+        "and variables for get_weights",
+    ),
+    Gone(
+        rf"{_MODEL}\.(?:fit|evaluate|predict)_generator",
+        r"object has no attribute '(?:fit|evaluate|predict)_generator'",
+        "fit, evaluate and predict of Keras 3 take generators",
+    ),
+    Gone(
+        rf"{_KERAS}mixed_precision\.LossScaleOptimizer\(\)\.get_(?:scaled_loss|unscaled_gradients)",
+        r"'LossScaleOptimizer' object has no attribute 'get_(?:scaled_loss|unscaled_gradients)'",
+        "an optimizer of Keras 3 has scale_loss(), and apply_gradients() unscales by itself",
+    ),
+    Gone(
+        rf"{_KERAS}optimizers\.{_OPTIMIZER}\(lr=\)",
+        r"Argument\(s\) not recognized: \{'lr'",
+        "write learning_rate for lr",
+    ),
+    Gone(
+        rf"{_MODEL}\.compile\((?:sample_weight_mode|target_tensors|experimental_run_tf_function|experimental_steps_per_execution)=\)"
+        rf"|{_MODEL}\.(?:fit|evaluate|predict)\((?:workers|use_multiprocessing|max_queue_size)=\)|{_MODEL}\.train_on_batch\(reset_metrics=\)"
+        rf"|{_KERAS}callbacks\.(?:ModelCheckpoint\((?:period|options)|TensorBoard\((?:write_grads|batch_size))=\)"
+        rf"|{_KERAS}layers\.(?:\w+\((?:weights|batch_input_shape)|BatchNormalization\((?:fused|virtual_batch_size)|(?:LSTM|GRU|RNN)\(time_major)=\)"
+        rf"|{_KERAS}losses\.\w+\(reduction='auto'\)",
+        r"Arguments not recognized: \{|Unrecognized keyword arguments passed to \w+: \{|Invalid value for argument `reduction`"
+        r"|(?:Trainer|ModelCheckpoint|TensorBoard)\.\w+\(\) got an unexpected keyword argument",
+        "Keras 3 does not take this argument: leave it out, or use what Keras 3 has in its place (https://keras.io/guides/migrating_to_keras_3)",
+    ),
+    Gone(
+        rf"{_MODEL}\.save_weights\('(?!.*\.weights\.h5').*'\)"
+        rf"|{_KERAS}callbacks\.ModelCheckpoint\('(?!.*\.weights\.h5').*', save_weights_only=True\)"
+        rf"|{_KERAS}callbacks\.ModelCheckpoint\('(?!.*\.(?:keras|h5)').*'\)",
+        r"must end in `(?P<ending>\.[\w.]+)`",
+        "Keras 3 writes weights only into .weights.h5 and models into .keras, where Keras 2 took any name: add that to the name",
+    ),
+    Gone(
+        rf"{_KERAS}(?:models\.)?(?:Sequential|Model)\(\)\.save\((?:'(?!.*\.(?:keras|h5|hdf5)').*'|save_format='tf')\)"
+        rf"|\?\.save\(save_format='tf'\)|{_MODEL}\.save_weights\(save_format=.*\)"
+        rf"|{_KERAS}models\.(?:save|load)_model\('(?!.*\.(?:keras|h5|hdf5)').*'\)|{_MODEL}\.load_weights\('(?!.*\.(?:keras|h5|hdf5)').*'\)",
+        r"Invalid filepath extension for saving|`save_format` argument is deprecated in Keras 3|File format not supported: filepath="
+        r"|save_weights\(\) got an unexpected keyword argument 'save_format'",
+        "Keras 3 saves and loads .keras (a model), .weights.h5 (its weights) and .h5 files, where Keras 2 took any name and made a "
+        "SavedModel: change the name, or use model.export(path) for a SavedModel",
+    ),
+)
+"""The first that fits counts."""
