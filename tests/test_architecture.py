@@ -96,6 +96,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "worker.task_files": (),
     "worker.tensorflow_facts": (),
     "worker.tpu_host": (),
+    "worker.words": (),
     "worker.workdir": ("worker.protocol",),
     "worker.task": (
         *("worker.data_files", "worker.excerpts", "worker.protocol.codec", "worker.settings", "worker.task_files"),
@@ -109,7 +110,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "worker": ("worker.protocol", "worker.task"),
 }
 
-EVERYWHERE = ("worker.settings.declare", "worker.fast_dataclass")
+EVERYWHERE = ("worker.settings.declare", "worker.fast_dataclass", "worker.words")
 """What every part may import, for these are to all of them what the standard library is."""
 
 # These two stand for the package's own module: as a prefix they would let everything in.
@@ -118,7 +119,7 @@ EXACT = ("orchestrator", "worker")
 PURE = (
     *("orchestrator.model", "orchestrator.errors", *INSIGHT),
     *("worker.excerpts", "worker.fast_dataclass", "worker.protocol", "worker.protocol.codec", "worker.redact"),
-    *("worker.settings", "worker.settings.declare", "worker.tensorflow_facts"),
+    *("worker.settings", "worker.settings.declare", "worker.tensorflow_facts", "worker.words"),
 )
 PURE_IMPORTS = {
     "__future__",

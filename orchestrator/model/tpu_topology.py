@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from worker.fast_dataclass import dataclass
+from worker.words import count_of
 
 RANK = 4
 MOST_DEVICES = 1 << 16
@@ -156,7 +157,7 @@ def fit_problem(mesh: Mesh, shape: Sequence[int], replicas: int | None = None) -
     if replicas is not None and replicas > most:
         devices = math.prod(shape)
         message = (
-            f"{replicas} replicas of {devices} logical device{'s' * (devices > 1)} are asked for, and {most} of the shape {list(shape)} "
+            f"{replicas} replicas of {count_of(devices, 'logical device')} are asked for, and {most} of the shape {list(shape)} "
             f"fit{'s' if most == 1 else ''} in the topology {list(mesh.shape)}, which has {mesh.devices} devices"
         )
         return ShapeError(message, f"num_replicas: {most}, or a smaller computation shape")

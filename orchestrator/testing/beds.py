@@ -36,8 +36,6 @@ MOST_IDLE = 4
 START_S = 120.0
 ANSWER_S = 10.0
 """How long a resident may take to answer."""
-_PER_TEST = ("PYTEST_CURRENT_TEST",)
-"""Changes with every test, and is sent with every fork."""
 
 
 class Bed:

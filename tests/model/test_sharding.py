@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.model.input.sharding import FOR_EVER, File, Sharding, batch_sizes, batches, epoch, steps, tally
+from orchestrator.model.input.sharding import FOR_EVER, File, Sharding, batch_sizes, batches, epoch, steps
+from tests.real.shard_draws import takes_file, tally
 
 VECTORS: dict[str, tuple[Sharding, list[int], list[list[list[list[int]]]]]] = {
     # Of the guide "Distributed input", as TensorFlow 2.21 does it: steps -> workers -> replicas -> elements.
@@ -61,7 +62,7 @@ def files_of(counts: list[int]) -> list[File]:
 def seen_by(sharding: Sharding, counts: list[int], worker: int) -> list[int]:
     """The elements that a worker reads in one pass; the dataset numbers them through its files."""
     starts = [sum(counts[:number]) for number in range(len(counts))]
-    own = [number for number in range(len(counts)) if sharding.takes_file(number, worker)]
+    own = [number for number in range(len(counts)) if takes_file(sharding, number, worker)]
     return [starts[number] + place for number in own for place in range(counts[number])]
 
 
@@ -115,7 +116,7 @@ def test_the_sums_are_those_of_the_batches(sharding: Sharding, counts: list[int]
 @given(SHARDINGS, st.lists(st.integers(0, 9), max_size=9))
 def test_every_file_has_one_reader_or_all(sharding: Sharding, counts: list[int]) -> None:
     for number in range(len(counts)):
-        readers = [worker for worker in range(sharding.workers) if sharding.takes_file(number, worker)]
+        readers = [worker for worker in range(sharding.workers) if takes_file(sharding, number, worker)]
         assert len(readers) == (1 if sharding.applied == "file" else sharding.workers)
 
 

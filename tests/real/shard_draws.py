@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from orchestrator.model.input.sharding import FOR_EVER, File, Policy, Sharding, batches, read_by, steps, tally
+from orchestrator.model.input.sharding import FOR_EVER, File, Policy, Sharding, Tally, batches, read_by, steps
 
 POOL = 40
 LOOKED_AT = 6
@@ -22,6 +22,18 @@ LOOKED_AT = 6
 Draw = dict[str, Any]
 Batches = list[list[list[str]]]
 """Steps -> replicas -> elements."""
+
+
+def takes_file(sharding: Sharding, index: int, worker: int) -> bool:
+    """Whether a worker reads the file at this place of the list."""
+    return sharding.applied != "file" or index % sharding.workers == worker
+
+
+def tally(files: Iterable[File], workers: int) -> Tally:
+    found = Tally(workers)
+    for file in files:
+        found.add(file)
+    return found
 
 
 def write_pool(directory: Path) -> None:
@@ -60,7 +72,7 @@ def _files(draw: Draw) -> list[File]:
 
 def _seen(draw: Draw, worker: int) -> list[str]:
     sharding = sharding_of(draw)
-    own = [number for place, number in enumerate(draw["files"]) if sharding.takes_file(place, worker)]
+    own = [number for place, number in enumerate(draw["files"]) if takes_file(sharding, place, worker)]
     return [f"{number}.{line}" for number in own for line in range(number % 8)]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import secrets
 import stat
 import time
 from collections.abc import Iterator
@@ -83,15 +82,15 @@ def test_a_run_of_the_same_id_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_an_id_that_is_taken_is_drawn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = iter(["aaaa", "aaaa", "aaaa", "bbbb"])
-    monkeypatch.setattr(secrets, "token_hex", lambda size: next(drawn))
+    drawn = iter([b"\xaa", b"\xaa", b"\xaa", b"\xbb"])
+    monkeypatch.setattr(os, "urandom", lambda size: next(drawn) * size)
     monkeypatch.setattr(time, "strftime", lambda text: "20261121-143000")
     spec = ClusterSpec("train", "none", Program("script", "train.py"), (TaskSpec("worker", 1),), "/w")
     runs = [create(tmp_path / "home", spec) for _ in range(2)]
     made = [run.run_id for run in runs]
-    assert made == ["train-20261121-143000-aaaa", "train-20261121-143000-bbbb"]
+    assert made == ["train-20261121-143000-aaaaaaaa", "train-20261121-143000-bbbbbbbb"]
     assert all((tmp_path / "home" / "runs" / run_id / "spec.yaml").is_file() for run_id in made)
-    monkeypatch.setattr(secrets, "token_hex", lambda size: "aaaa")
+    monkeypatch.setattr(os, "urandom", lambda size: b"\xaa" * size)
     with pytest.raises(RunExists):
         create(tmp_path / "home", spec)
     assert len(list_runs(tmp_path / "home")) == 2

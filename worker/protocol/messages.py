@@ -22,6 +22,7 @@ from ..settings.device_settings import GpuHolder as GpuHolder
 from ..settings.device_settings import GpusTaken as GpusTaken
 from ..settings.device_settings import TakeGpus as TakeGpus
 from ..settings.task_settings import TaskSettings as TaskSettings
+from ..words import few as few
 from .code_manifest import Code as Code
 from .code_manifest import CodeFile as CodeFile
 from .code_manifest import CodePart as CodePart
@@ -49,7 +50,6 @@ from .task_id import STACKS as STACKS
 from .task_id import STREAMS as STREAMS
 from .task_id import TASK_TYPES as TASK_TYPES
 from .task_id import TaskId as TaskId
-from .task_id import few as few
 from .task_id import file_of as file_of
 
 PROTOCOL = 5

@@ -1,8 +1,6 @@
-"""What tasks and their output are called, and how names are listed; a part of `contract`."""
+"""What tasks and their output are called; a part of `contract`."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from .. import task_files
 from ..fast_dataclass import dataclass
@@ -23,11 +21,6 @@ STACKS = "stacks"
 def file_of(stream: str) -> str:
     """The name of the file that holds a stream, in a task's directory."""
     return task_files.STACKS if stream == STACKS else f"{stream}.log"
-
-
-def few(names: Sequence[str], most: int = 4) -> str:
-    """``a, b, c, d``; of more than `most` the last ones are only counted: ``a, b, c, 7 more``."""
-    return ", ".join(names if len(names) <= most else [*names[: most - 1], f"{len(names) - most + 1:,} more"])
 
 
 @dataclass(frozen=True, slots=True, order=True)

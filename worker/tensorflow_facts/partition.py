@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from ..words import count_of
+
 Shape = Sequence[int | None]
 """The size of each dimension of a tensor; None: nobody knows it before the start, as of a batch of any size."""
 
@@ -57,8 +59,3 @@ def count_bytes(shape: Shape, dtype: str) -> int:
 def show(shape: Shape) -> str:
     """``[?, 224, 224, 3]``."""
     return f"[{', '.join('?' if size is None else str(size) for size in shape)}]"
-
-
-def count_of(number: int, word: str) -> str:
-    """``1 device``, ``2 devices``."""
-    return f"{number:,} {word}{'' if number == 1 else 's'}"

@@ -28,6 +28,7 @@ from ...record.output.log_view import BLOCK, Follower, LogView, wants_color
 from ...record.output.parse_time import moment
 from ...record.storage.run_directory import RunDir
 from ...record.storage.run_store import NO_TASKS_YET, find_run, plan_of
+from ...record.storage.safe_open import size_of
 from ..options import home_option
 from ..view_options import color_options, only_tasks
 
@@ -163,7 +164,7 @@ class _Streams:
         """Print what is there now, of each task up to its newest attempt. What comes meanwhile may have no end, and is left."""
         newest = self._newest()
         ends = {
-            (task, attempt, stream): _size(self._run.log_path(task, attempt, stream))
+            (task, attempt, stream): size_of(self._run.log_path(task, attempt, stream))
             for task, first in self._attempts.items()
             for attempt in range(first, newest.get(task, first) + 1)
             for stream in self._streams
@@ -204,14 +205,6 @@ class _Streams:
             printer.end_of(task)
             self._followers[task] = self._open(task)
         return bool(behind)
-
-
-def _size(path: Path) -> int:
-    """0: it is not there."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _tell(follower: Follower) -> None:

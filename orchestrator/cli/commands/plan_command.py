@@ -15,6 +15,7 @@ from worker.cpu_cores import count_cores
 from worker.protocol.messages import to_json
 from worker.settings.task_settings import VARIABLE
 from worker.task_environment import INTER_OP, compose
+from worker.words import count_of
 
 from ...backends import load_checked, slots_of
 from ...model.planning import plan, slots
@@ -81,7 +82,7 @@ def _imagine(spec: ClusterSpec) -> Plan:
 def _lines(planned: Plan) -> Iterator[str]:
     spec = planned.spec
     program = spec.program
-    yield f"strategy {spec.strategy}; {len(planned.members)} task{'s' * (len(planned.members) > 1)}; working directory {spec.workdir}"
+    yield f"strategy {spec.strategy}; {count_of(len(planned.members), 'task')}; working directory {spec.workdir}"
     yield f"each runs {program.kind} {program.target}".rstrip()
     shared = _Environments(planned)
     for task in planned.tasks:

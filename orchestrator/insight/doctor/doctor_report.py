@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from worker.redact import disclose
+from worker.words import count_of
 
 from .facts import HostReport, Machine, TensorFlow
 from .finding import Finding, Severity, Wanted
@@ -74,7 +75,7 @@ def _facts(facts: HostReport) -> Iterator[tuple[str, str]]:
         yield "unreached", facts.unreached
     if machine is not None:
         memory = f"{size(machine.memory_bytes)} memory ({size(machine.memory_free_bytes)} free)"
-        yield "machine", f"{machine.hostname}: {machine.system}, {_count(machine.cores, 'core')}, {memory}"
+        yield "machine", f"{machine.hostname}: {machine.system}, {count_of(machine.cores, 'core')}, {memory}"
     if facts.python is not None:
         yield "python", f"{facts.python.executable} ({facts.python.version})"
         yield "tensorflow", _tensorflow(facts.tensorflow)
@@ -132,10 +133,6 @@ def _limits(limits: Mapping[str, tuple[int | None, int | None]]) -> Iterator[str
             soft = limits[name][0]
             shown = "unlimited" if soft is None else size(soft) if name == "locked_memory" else f"{soft:,}"
             yield f"{label} {shown}"
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def _harmless(text: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from worker.data_files.element_counts import WITH_READER
 from worker.fast_dataclass import dataclass
+from worker.words import count_of
 
 from ...errors import UsageError
 from ...model.input.sharding import FOR_EVER, Epoch, Sharding, Share, Tally, epoch, steps, whole_batch
@@ -122,9 +123,8 @@ def to_text(planned: Planned, width: int) -> Iterator[str]:
 
 def _headline(planned: Planned) -> str:
     found = planned.found
-    files = "1 file" if found.files == 1 else f"{found.files:,} files"
     kinds = " and ".join(_NAMES[kind] for kind in planned.kinds)
-    text = f"{files} of {kinds}, {size_of(found.bytes)}"
+    text = f"{count_of(found.files, 'file')} of {kinds}, {size_of(found.bytes)}"
     if planned.is_counted:
         each = f"{found.smallest:,} to {found.largest:,} in a file" if found.smallest < found.largest else f"{found.largest:,} in each"
         return f"{text}, {found.elements:,} elements" + (f"; {each}" if found.files > 1 else "")

@@ -11,6 +11,7 @@ from typing import Any
 
 from worker import task_files
 from worker.fast_dataclass import dataclass
+from worker.words import count_of
 
 from ...errors import OrchError
 from ...model.run.readiness import group_tasks
@@ -205,13 +206,9 @@ def _read_lines(placement: TaskPlacement) -> list[str]:
         key = (what, read.device, read.variable_device, likely)
         summed[key] = summed.get(key, 0) + number
     return [
-        f"{what} on {device} {'probably ' if likely else ''}uses a variable of {source} ({_graphs(number)})"
+        f"{what} on {device} {'probably ' if likely else ''}uses a variable of {source} ({count_of(number, 'graph')})"
         for (what, device, source, likely), number in sorted(summed.items(), key=lambda item: (item[0][3], -item[1], item[0]))
     ]
-
-
-def _graphs(number: int) -> str:
-    return "1 graph" if number == 1 else f"{number:,} graphs"
 
 
 def _times(count: Count) -> str:

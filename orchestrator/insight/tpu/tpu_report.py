@@ -8,7 +8,8 @@ from typing import Any
 
 from worker.fast_dataclass import dataclass
 from worker.settings.tpu_settings import Partition
-from worker.tensorflow_facts.partition import ITEM_BYTES, complaints, count_bytes, count_of, part_of, show
+from worker.tensorflow_facts.partition import ITEM_BYTES, complaints, count_bytes, part_of, show
+from worker.words import count_of
 
 from ...model import tpu_topology
 from ...model.tpu_topology import Mesh

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from worker.protocol.messages import ContractError, from_json
+from worker.words import count_of
 
 from ..run.cluster import InputCounts
 from ..run.readiness import group_tasks
@@ -43,7 +44,7 @@ def _idle(given: Mapping[str, InputCounts]) -> Iterator[str]:
         steps = max(given[name].steps for name in idle)
         yield (
             f"{group_tasks(idle)} got 0 of {steps:,} batches: only {busy} of {len(given)} tasks had anything to read, as with "
-            f"{busy} file{'s' * (busy > 1)} for {len(given)} workers; auto_shard: data, or {len(given)} files or more"
+            f"{count_of(busy, 'file')} for {len(given)} workers; auto_shard: data, or {len(given)} files or more"
         )
 
 

@@ -18,7 +18,7 @@ reading and the batching, where `worker.files` has it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain, count, islice, repeat, zip_longest
 from typing import Literal
@@ -82,10 +82,6 @@ class Sharding:
         """
         return self.one_program and self.drop_remainder
 
-    def takes_file(self, index: int, worker: int) -> bool:
-        """Whether a worker reads the file that is this one in the list."""
-        return self.applied != "file" or index % self.workers == worker
-
 
 class Tally:
     """What has been seen of a list of files: sums for each worker, whatever the policy. Holds none of the files."""
@@ -113,13 +109,6 @@ class Tally:
         share[0] += 1
         share[1] += file.size
         share[2] += elements
-
-
-def tally(files: Iterable[File], workers: int) -> Tally:
-    found = Tally(workers)
-    for file in files:
-        found.add(file)
-    return found
 
 
 # --- the batches -------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 from worker.fast_dataclass import dataclass
+from worker.words import count_of
 
 from ..run.readiness import group_tasks
 from .sharding import FOR_EVER, Epoch, Sharding, Tally, epoch, read_by, whole_batch
@@ -71,13 +72,12 @@ class _Adviser:
             what = "TensorFlow cannot shard this by file: only TFRecords, lines of text and records of a fixed length have such a reader"
             yield Advice("error", "no reader", what, "set auto_shard: data")
         elif self._too_few_files:
-            files = "1 file" if found.files == 1 else f"{found.files} files"
             failing, idle = self._group(range(found.files)), self._group(range(found.files, workers))
             ends = "fails" if found.files == 1 else "fail"
             gets = "gets" if workers - found.files == 1 else "get"
             what = (
-                f"{files} for {workers} workers: {failing} {ends} with 'Could not apply FILE based sharding', and {idle} silently {gets} "
-                "only empty batches"
+                f"{count_of(found.files, 'file')} for {workers} workers: {failing} {ends} with 'Could not apply FILE based sharding', "
+                f"and {idle} silently {gets} only empty batches"
             )
             yield Advice("error", "few files", what, f"set auto_shard: data, or write {workers} files or more")
         if sharding.policy == "hint" and workers > 1:

@@ -15,6 +15,7 @@ from dataclasses import field, replace
 
 from worker.fast_dataclass import dataclass
 from worker.protocol.messages import DeviceSettings, Gpu, GpuHolder, TakeGpus, TaskId
+from worker.words import count_of
 
 from ...errors import Problem
 from ..run.readiness import group_tasks
@@ -182,7 +183,7 @@ class _Table:
             has += f", and {len(free) or 'none'} of them left by {group_tasks(map(str, taken))} (share_gpus: true lets tasks share)"
         if count <= len(gpus) and (others := self._others()):
             has += f"; {others}: {_WAYS}"
-        self._complain(task, f"for {count} GPU{'s' * (count > 1)}", has)
+        self._complain(task, f"for {count_of(count, 'GPU')}", has)
         return []
 
     def fair_size(self) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from worker.excerpts import TracebackExcerpt
+from worker.words import count_of
 
 from ...errors import OrchError
 from ...model.cause import peer_errors
@@ -196,11 +197,11 @@ class LogView:
         """One line that says how many lines were hidden and how to see them; "" if none were."""
         noise, said = self._folded - self._placements, []
         if noise:
-            said.append(f"{_lines(noise)} of TensorFlow's own messages folded")
+            said.append(f"{count_of(noise, 'line')} of TensorFlow's own messages folded")
         if self._placements:
-            said.append(f"{_lines(self._placements)} that say where operations ran folded; orch placement sums them up")
+            said.append(f"{count_of(self._placements, 'line')} that say where operations ran folded; orch placement sums them up")
         if self._bars:
-            said.append(f"{_lines(self._bars)} of Keras's progress folded, which repeat the chief's")
+            said.append(f"{count_of(self._bars, 'line')} of Keras's progress folded, which repeat the chief's")
         return f"{'; '.join(said)}; --all shows {'all' if len(said) > 1 else 'it' if self.folded == 1 else 'them'}" if said else ""
 
     def _shows(self, task: str) -> bool:
@@ -350,10 +351,6 @@ def tail_offset(path: Path | str, lines: int) -> int:
     except OSError as error:
         raise _unreadable(path, error) from error
     return 0
-
-
-def _lines(count: int) -> str:
-    return "1 line" if count == 1 else f"{count:,} lines"
 
 
 def _unreadable(path: Path | str, error: OSError) -> OrchError:

@@ -35,3 +35,11 @@ def read_file(path: Path) -> bytes:
     """All of a regular file. Raises as `open_file` does."""
     with open_file(path) as file:
         return file.read()
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file; 0: it is not there."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

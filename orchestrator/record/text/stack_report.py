@@ -21,6 +21,7 @@ from ...model.planning.plan import Plan
 from ...model.run.cluster import Cluster
 from ...model.run.readiness import group_tasks
 from ..storage.run_directory import RunDir
+from ..storage.safe_open import size_of
 
 LOOK_S = 0.1
 GIVE_UP_S = 10.0
@@ -136,7 +137,7 @@ def _is_odd(tasks: list[str], groups: list[tuple[str, list[str]]]) -> str:
 def collect(run: RunDir, planned: Plan, cluster: Cluster, ask: Callable[[], None]) -> dict[str, str]:
     """What each task that runs writes into its `stacks.txt` after `ask` has asked the controller; empty: it gave no answer in time."""
     files = {name: run.stacks_path(name, task.attempt) for name, task in cluster.tasks.items() if not task.has_ended}
-    before = {name: _size(path) for name, path in files.items()}
+    before = {name: size_of(path) for name, path in files.items()}
     ask()
     never = {str(task.id) for task in planned.tasks if task.order.program.kind == "command"}
     _wait_until_still(files, before, files.keys() - never)
@@ -149,17 +150,10 @@ def _wait_until_still(files: Mapping[str, Path], before: Mapping[str, int], awai
     last: dict[str, int] = {}
     while time.monotonic() < deadline:
         time.sleep(LOOK_S)
-        sizes = {name: _size(path) for name, path in files.items()}
+        sizes = {name: size_of(path) for name, path in files.items()}
         if sizes == last and all(parse(_read_from(files[name], before[name])) for name in awaited):
             return
         last = sizes
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _read_from(path: Path, offset: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ...words import count_of
 from ..context import Context, context
 from . import input_counter, input_policy
 from .input_policy import Changes, say_once
@@ -115,13 +116,13 @@ def _batched(dataset: Any, batch: int | bool | None, strategy: Any, task: Contex
     if size is None:
         return dataset
     if size < replicas:
-        held = f"{replicas} replica{'s' * (replicas > 1)}"
+        held = f"{count_of(replicas, 'replica')}"
         raise ValueError(
             f"worker.distribute: a global batch of {size} for {held}: some of them would never get an element; "
             f"make it {replicas} or more (input.global_batch_size, --global-batch-size)"
         )
     _say_sizes(size, replicas)
-    changes.done.append(f"batches of {size} for {replicas} replica{'s' * (replicas > 1)}")
+    changes.done.append(f"batches of {size} for {count_of(replicas, 'replica')}")
     return dataset.batch(size, drop_remainder=bool(task.settings.input.drop_remainder))
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...data_files import element_counts, listing
+from ...words import count_of
 from ..context import context
 from ..strategy import strategy_builder
 from . import input_policy
@@ -171,9 +172,7 @@ def _check(wishes: Wishes, workers: int, input_context: Any) -> None:
     if input_context is None and tf.distribute.has_strategy():
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
     if wishes.batch is not None and wishes.batch < replicas:
-        raise ValueError(
-            f"worker.files: a global batch of {wishes.batch} for {replicas} replica{'s' * (replicas > 1)}: make it {replicas} or more"
-        )
+        raise ValueError(f"worker.files: a global batch of {wishes.batch} for {count_of(replicas, 'replica')}: make it {replicas} or more")
     if wishes.start and (wishes.batch is None or wishes.batch % workers):
         raise ValueError(f"worker.files: start={wishes.start} counts batches: say batch=, a multiple of {workers}, the number of workers")
     if wishes.start and (wishes.deterministic is False or (wishes.shuffle and wishes.seed is None)):
@@ -188,7 +187,7 @@ def _share(names: Sequence[str], wishes: Wishes, workers: int, index: int, of_st
     by = wishes.shard or "auto"
     if by == "file" and len(names) < workers:
         raise ValueError(
-            f"worker.files: {len(names)} file{'s' * (len(names) > 1)} for {workers} workers, and shard is file: "
+            f"worker.files: {count_of(len(names), 'file')} for {workers} workers, and shard is file: "
             f"worker {len(names)} would get nothing; say data, or make {workers} files or more"
         )
     if by == "auto":
@@ -219,7 +218,7 @@ def _nothing(total: int, held: Sequence[int], share: Share, least: int) -> str:
     if min(held):
         ways.append(f"say a batch of {min(held) * share.workers} or less, or drop_remainder=False")
     why = "less than its part of a batch" if min(held) else "none"
-    what = f"worker {held.index(min(held))} would get {min(held)} element{'s' * (min(held) != 1)} of {total} in an epoch, {why}"
+    what = f"worker {held.index(min(held))} would get {count_of(min(held), 'element')} of {total} in an epoch, {why}"
     return f"{what}: {', or '.join(ways) or 'write more elements, or take fewer workers'}"
 
 
@@ -245,7 +244,7 @@ def _count(name: str, kind: str) -> int:
 
 def _say(names: Sequence[str], counts: Sequence[int] | None, share: Share, held: Sequence[int] | None) -> None:
     """One line on what was done."""
-    what = f"{len(names):,} file{'s' * (len(names) > 1)}" + (f" with {sum(counts):,} elements" if counts else "")
+    what = f"{count_of(len(names), 'file')}" + (f" with {sum(counts):,} elements" if counts else "")
     how = ""
     if share.workers > 1 and share.by == "off":
         how = f", all of them for each of {share.workers} workers"

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ... import tpu_host
 from ...settings.tpu_settings import ADDRESS, LOCAL, PORT, target
+from ...words import count_of
 from .. import failure
 from .strategy_builder import Unavailable
 
@@ -176,7 +177,7 @@ def _describe_absence(where: str, hosts: Sequence[str], said: str) -> str:
     import tensorflow as tf
 
     found = tpu_host.count_chips()
-    chips = f"{found} TPU chip{'s' * (found > 1)}" if found else "no TPU chip"
+    chips = f"{count_of(found, 'TPU chip')}" if found else "no TPU chip"
     support = (
         ""
         if has_tpu_support()
