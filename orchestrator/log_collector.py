@@ -28,14 +28,15 @@ class Outputs:
         self.heard_at = 0.0
         """When a task that does the training last wrote anything; the others live on while it hangs."""
 
-    def store(self, frame: messages.Output, data: bytes) -> None:
-        """Keep what a host has sent. Raises `OSError`."""
+    def on_output(self, frame: messages.Output, data: bytes) -> None:
+        """Store bytes that a host has sent. Raises `OSError`."""
         size = self._rundir.append_output(frame.task, frame.attempt, frame.stream, frame.offset, data)
         if frame.stream in messages.STREAMS:
-            self.grow(frame.task, frame.attempt, frame.stream, size)
+            self.on_grew(messages.Grew(frame.task, frame.attempt, frame.stream, size))
 
-    def grow(self, task: str, attempt: int, stream: str, size: int) -> None:
-        """A file has grown."""
+    def on_grew(self, frame: messages.Grew) -> None:
+        """The file of a stream has grown."""
+        task, attempt, stream, size = frame.task, frame.attempt, frame.stream, frame.size
         if (task, attempt) not in self._spoken:
             self._spoken.add((task, attempt))
             self._happen(TaskSpoke(task, attempt, now()))

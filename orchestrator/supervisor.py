@@ -18,7 +18,7 @@ from worker.protocol import messages
 from .backends import Backend
 from .backends.connection.agent_link import AgentLink, Loss, Unasked
 from .backends.connection.farewell import Farewell
-from .backends.connection.peer_checks import Visits
+from .backends.connection.peer_checks import PeerChecks
 from .errors import BROKEN, DEADLINE, OrchError
 from .log_collector import Outputs
 from .model.cause import root_cause
@@ -73,7 +73,7 @@ class Supervisor:
         self._spec, self._backend, self._rundir, self._viewer = spec, backend, rundir, viewer
         self._cluster: Cluster | None = None
         self._plan: Plan | None = None
-        self._visits: Visits | None = None
+        self._peer_checks: PeerChecks | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._reminder: asyncio.TimerHandle | None = None
         self._reminded, self._advised = "", False
@@ -101,13 +101,16 @@ class Supervisor:
             verdict = await self._finished
         except EndedEarlyError as ended:
             verdict = ended.verdict(began_at)
-        except BaseException:
-            await asyncio.gather(*(link.kill() for link in self._links.values()))
+        except BaseException as error:
+            if isinstance(error, OrchError) and self._cluster is None:
+                await self._farewell.run(hurried=True)  # each agent removes its own files
+            else:
+                await asyncio.gather(*(link.kill() for link in self._links.values()))
             raise
         if self._timer is not None:
             self._timer.cancel()
-        await self._farewell.take(hurried=self._cluster is None or self._cluster.is_due)
-        self._tell_of_the_rest(self._farewell.left)
+        await self._farewell.run(hurried=self._cluster is None or self._cluster.is_due)
+        self._note_missing_output(self._farewell.left)
         self._outputs.write_marks()
         if self._lost:
             # Tasks die with their agent; what they had put into sessions of their own may not have.
@@ -137,7 +140,7 @@ class Supervisor:
     def _launch(self, planned: Plan, began_at: float) -> None:
         self._rundir.write_plan(planned)
         self._cluster = lifecycle.of_plan(planned)
-        self._visits = Visits(planned, self._links, self._happen, self._is_going_on)
+        self._peer_checks = PeerChecks(planned, self._links, self._happen, self._is_going_on)
         self._viewer.planned(planned)
         for note in self._preparation.notes():
             self._note(note)
@@ -148,29 +151,29 @@ class Supervisor:
     def _on_frame(self, host: str, frame: Unasked, data: bytes) -> None:
         match frame:
             case messages.Grew():
-                self._outputs.grow(frame.task, frame.attempt, frame.stream, frame.size)
+                self._outputs.on_grew(frame)
             case messages.Output():
-                self._store(host, frame, data)
-            case messages.TaskUp() if self._visits is not None:
-                self._visits.on_up(frame)  # and happens once the other hosts have reached the task
+                self._on_output(host, frame, data)
+            case messages.TaskUp() if self._peer_checks is not None:
+                self._peer_checks.on_up(frame)  # and happens once the other hosts have reached the task
             case _:
                 self._happen(frame)
 
     def _note(self, text: str) -> None:
         self._happen(events.RunNoted(text, now()))
 
-    def _store(self, host: str, frame: messages.Output, data: bytes) -> None:
+    def _on_output(self, host: str, frame: messages.Output, data: bytes) -> None:
         try:
-            self._outputs.store(frame, data)
+            self._outputs.on_output(frame, data)
         except OSError as error:
             self._fail_to_write(error)
         else:
             self._links[host].order(messages.Ack(len(data)))
 
-    def _tell_of_the_rest(self, left: Sequence[str]) -> None:
+    def _note_missing_output(self, left: Sequence[str]) -> None:
         hosts = [name for name in left if not self._preparation.hosts[name].sees_run_dir]
         if hosts and self._cluster is not None:
-            self._note(f"left on {messages.few(hosts)}: what of its tasks' output had not come yet")
+            self._note(f"{messages.few(hosts)}: the remaining output of the tasks was not fetched")
             self._outputs.cut(task for task in self._cluster.tasks.values() if task.host in hosts)
 
     def _on_lost(self, host: str, loss: Loss) -> None:

@@ -147,7 +147,7 @@ def test_once_it_is_over_a_signal_says_what_is_fetched_and_the_next_leaves_it(or
     assert run.result()["outcome"] == "succeeded"
     assert "interrupted" not in done.err
     noted = [event["text"] for event in run.events() if event["event"] == "run_noted"]
-    assert noted[noted.index(fetching) + 1 :] == ["left on far: what of its tasks' output had not come yet"]
+    assert noted[noted.index(fetching) + 1 :] == ["far: the remaining output of the tasks was not fetched"]
     assert len(run.log("worker-0")) < 64 * 1024 * 1024
     assert run.log("worker-0", "stderr").endswith(b"orch: the output ends here: the rest was left on far\n")
 
@@ -242,7 +242,7 @@ def test_an_agent_that_tells_of_an_impossible_exit_code_fails_the_run(orch: Orch
     write_script(tmp_path, "sys.exit(7)")
     done = orch("up", "script.py", "--python", str(lying), check=125)
     line = done.err.splitlines()[1]
-    assert line.startswith("orch: lost host local: a broken Exited: Exited.code: expected a value from "), done
+    assert line.startswith("orch: lost host local: a broken TaskExited: TaskExited.code: expected a value from "), done
     assert len(line) < 400
     assert "Traceback" not in done.err
 

@@ -152,7 +152,7 @@ def test_at_an_end_that_is_due_nobody_waits_for_an_agent_that_says_nothing(tmp_p
         await asyncio.sleep(3.0)  # its silence is more than a pause now
         monkeypatch.setattr(agent_link, "BEATS", 8)
         try:
-            await asyncio.wait_for(Farewell({"local": link}, {"local"}, lambda text: None).take(hurried=True), PATIENCE_S)
+            await asyncio.wait_for(Farewell({"local": link}, {"local"}, lambda text: None).run(hurried=True), PATIENCE_S)
         finally:
             await link.kill()
 

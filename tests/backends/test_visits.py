@@ -1,4 +1,4 @@
-"""Who asks whom, when, and what becomes of the answers: `Visits`, without a network."""
+"""Who asks whom, when, and what becomes of the answers: `PeerChecks`, without a network."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.backends.connection import peer_checks
 from orchestrator.backends.connection.agent_link import Loss, LostError
-from orchestrator.backends.connection.peer_checks import Visits
+from orchestrator.backends.connection.peer_checks import PeerChecks
 from orchestrator.model.planning import plan
 from orchestrator.model.planning.plan import HostFacts, Plan
 from orchestrator.model.spec import ClusterSpec, TaskSpec
@@ -46,7 +46,7 @@ class Scene:
         self.links = {name: Link() for name in ADDRESSES}
         self.happened: list[messages.TaskUp | messages.TaskWaiting] = []
         self.going_on = True
-        self.visits = Visits(planned, self.links, self.happened.append, lambda task, attempt: self.going_on)  # type: ignore[arg-type]
+        self.checks = PeerChecks(planned, self.links, self.happened.append, lambda task, attempt: self.going_on)  # type: ignore[arg-type]
 
     async def answer(self, host: str, target: messages.Target, refusal: str = "") -> None:
         results = (messages.Reached(target.host, target.addresses[0], refusal),)
@@ -55,7 +55,7 @@ class Scene:
 
     async def on_up(self, *tasks: str) -> None:
         for task in tasks:
-            self.visits.on_up(messages.TaskUp(task, 1, 7.0))
+            self.checks.on_up(messages.TaskUp(task, 1, 7.0))
         await settle()
 
     def up(self) -> list[str]:

@@ -3,8 +3,8 @@
 Pure values and nothing else: no I/O, no clock, no environment. Both sides import this module, so it lives with the side that has to stay
 small and shippable. `channel.py` puts these values on a wire.
 
-Times are seconds since the epoch, as the agent that saw the thing happen tells them (`clock.py`); the controller knows from `Facts.at` how
-far that clock is from its own. Texts may hold lone surrogates (``surrogateescape``): a path, an argument or an environment value that is
+Times are seconds since the epoch, by the clock of the agent that sends them (`clock.py`). The controller's end of the connection moves them
+to its own clock. Texts may hold lone surrogates (``surrogateescape``): a path, an argument or an environment value that is
 not UTF-8 travels unharmed.
 """
 
@@ -126,10 +126,10 @@ class TemplateOrder:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first order. The agent looks around, holds `ports` ports, and answers with `Facts`.
+    """The first order. The agent looks around, holds `ports` ports, and answers with `HostReady`.
 
     `programs` and `cwd` are looked at on the host, before anything starts, and what is wrong with
-    them comes back in `Facts.problems`. `shared_dir`: the run directory, if this host sees it; the
+    them comes back in `HostReady.problems`. `shared_dir`: the run directory, if this host sees it; the
     agent then writes the tasks' output there itself and sends `Grew` instead of `Output`.
     """
 

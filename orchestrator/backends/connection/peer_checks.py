@@ -33,7 +33,7 @@ class _Visited:
     unreached: dict[str, str] = field(default_factory=dict)
 
 
-class Visits:
+class PeerChecks:
     """Those of one run. `happen` gets a `TaskUp` when all hosts have reached a task, and a `TaskWaiting` while some have not.
 
     `is_awaited(task, attempt)` says whether an attempt of a task still goes on.

@@ -24,7 +24,7 @@ class _Awaited:
 
 
 class Prober:
-    """Sends `Up` for a task when its port answers, and `Waiting` when the reason why it does not has changed."""
+    """Sends `TaskUp` for a task when its port answers, and `TaskWaiting` when the reason why it does not has changed."""
 
     def __init__(self, loop: Loop, link: Link) -> None:
         self._loop, self._link = loop, link
