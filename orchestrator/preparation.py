@@ -192,7 +192,7 @@ class Preparation:
         spec = self._spec
         preload = spec.imported_ahead
         sharing = slots.count_computing(self._assignment[host.name])
-        template = messages.TemplateOrder(preload, sharing, spec.env, always=spec.preload is not None)
+        template = messages.TemplateOrder(preload, sharing, spec.env, spec.preload is not None, self.links[host.name].note)
         return messages.Hello(
             run_id=self._rundir.run_id,
             ports=slots.ports_needed(self._assignment[host.name], named(spec.strategy)),

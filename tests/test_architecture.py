@@ -76,7 +76,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "orchestrator.signals": ("orchestrator.errors",),
     "orchestrator.preparation": PLACES,
     "orchestrator.insight": ("orchestrator.record", "worker.data_files", *MODEL),
-    "orchestrator.backends": (*MODEL, "worker", "worker.clock", "worker.workdir"),
+    "orchestrator.backends": (*MODEL, "worker", "worker.clock", "worker.cpu_cores", "worker.host.warm", "worker.workdir"),
     "orchestrator.record": ("worker.clock", "worker.directory", "worker.excerpts", *MODEL),
     "orchestrator.model": MODEL,
     "orchestrator.errors": (),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,7 +68,7 @@ def test_no_task_survives_its_agent_and_the_verdict_says_so(orch: Orch, tmp_path
     kill(run.agent())
     done = running.wait(check=125)
     wait_until_gone(processes.values())
-    assert re.search("lost host local: its agent (was killed by SIGKILL|ended with exit code 1: the agent, .*, was killed)", done.err)
+    assert "lost host local: its agent was killed by SIGKILL" in done.err
     assert "first failure" not in done.err
     assert run.result()["outcome"] == "broken"
 

@@ -58,6 +58,16 @@ def slots_of(hosts: Iterable[Host]) -> dict[str, int | None]:
 
 
 @dataclass(frozen=True, slots=True)
+class Imports:
+    """What the tasks of a run import before they start. A process that has done so already may be there (`orch warm`)."""
+
+    preload: tuple[str, ...]
+    env: Mapping[str, str]
+    """The spec's variables, over those of this process."""
+    cwd: str
+
+
+@dataclass(frozen=True, slots=True)
 class Transport:
     """How an agent is started: a program whose stdin takes orders and whose stdout gives frames."""
 
@@ -66,6 +76,8 @@ class Transport:
     """What goes to the program's stdin before any order."""
     mark: bytes = b""
     """What comes from its stdout before its first frame; all before the mark is noise. Empty: the first byte is a frame's."""
+    imports: Imports | None = None
+    """Set if a fork of this user's warm process may be the agent, in place of the program."""
 
 
 @dataclass(frozen=True, slots=True)

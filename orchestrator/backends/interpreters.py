@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 import worker
 
 from ..model.spec import ClusterSpec
-from . import Transport, load
+from . import Imports, Transport, load
 
 
 def find(spec: ClusterSpec, named: str = "", *, is_here: bool = True, has_ours: bool = True) -> str:
@@ -33,7 +33,14 @@ def of_this_machine(spec: ClusterSpec) -> str:
     return backend.python_for(spec, here) if here is not None else find(spec)
 
 
-def transport_here(python: str) -> Transport:
-    """An agent on this machine, run by `python`."""
+def transport_here(python: str, spec: ClusterSpec | None = None) -> Transport:
+    """An agent on this machine, run by `python`, for the tasks of `spec`."""
     start = str(Path(worker.__file__).parent / "host" / "start_agent.py")
-    return Transport((python, "-I", start))
+    return Transport((python, "-I", start), imports=_imports_of(spec) if spec is not None else None)
+
+
+def _imports_of(spec: ClusterSpec) -> Imports | None:
+    """What the tasks of this spec import ahead. None: nothing, or nothing is known of the program and the spec names nothing."""
+    if not spec.imported_ahead or (spec.preload is None and spec.program.kind == "command"):
+        return None
+    return Imports(spec.imported_ahead, spec.env, spec.workdir)

@@ -28,7 +28,7 @@ class Local:
         return interpreters.find(spec)
 
     def transport(self, spec: ClusterSpec, host: Host) -> Transport:
-        return interpreters.transport_here(self.python_for(spec, host))
+        return interpreters.transport_here(self.python_for(spec, host), spec)
 
     def explain(self, host: Host, failure: StartFailure) -> Diagnosis:
         return explain(failure)

@@ -45,7 +45,7 @@ class Ssh:
 
     def transport(self, spec: ClusterSpec, host: Host) -> Transport:
         if host.is_here:
-            return interpreters.transport_here(self.python_for(spec, host))
+            return interpreters.transport_here(self.python_for(spec, host), spec)
         return remote_worker.transport(self._command(spec, host))
 
     def explain(self, host: Host, failure: StartFailure) -> Diagnosis:

@@ -29,8 +29,7 @@ from .program import program_checks
 from .tasks import processes
 from .tasks.log_forwarder import Relay
 from .tasks.task_table import TaskTable
-from .warm import place
-from .warm.arrival import Arrival
+from .template.template_client import Running
 
 # Some modules are imported where they are used: a host that is reached over no network has no use for them, and would wait.
 if TYPE_CHECKING:
@@ -43,15 +42,14 @@ DISK_FULL_BYTES = 64 * 1024
 
 
 class Agent:
-    """Serves one controller. `orders_fd` and `frames_fd` are the two ends of the channel."""
+    """Serves one controller. `orders_fd` and `frames_fd` are the two ends of the channel; `template`: the first, if it is there already."""
 
-    def __init__(self, orders_fd: int, frames_fd: int, arrival: Arrival) -> None:
+    def __init__(self, orders_fd: int, frames_fd: int, template: Running | None = None) -> None:
         self._loop = Loop()
-        self._link = Link(self._loop, orders_fd, frames_fd, self._obey, self._lose_owner, arrival.seed)
-        self._note = arrival.note
+        self._link = Link(self._loop, orders_fd, frames_fd, self._obey, self._lose_owner)
         self._relay = Relay(self._loop, self._link)
         self._prober = Prober(self._loop, self._link)
-        self._tasks = TaskTable(self._loop, self._link, self._relay, self._prober.watch, self._check_disk, arrival.template)
+        self._tasks = TaskTable(self._loop, self._link, self._relay, self._prober.watch, self._check_disk, template)
         self._prober.is_running, self._prober.other_tf_config = self._tasks.is_running, self._tasks.other_tf_config
         self._tasks.is_closed = self._prober.is_closed
         self._held: list[socket.socket] = []
@@ -204,17 +202,19 @@ class Agent:
 
     def _tell(self, facts: messages.HostReady, found: gpu_driver.Driver, *, warms_up: bool) -> None:
         """The facts come before any other frame of this host."""
+        note = ""
         if self._asked is not None:
             self._tasks.leave(self._asked.left)  # a driver that hangs lets no SIGKILL through
             self._asked = None
         if warms_up and self._hello is not None and self._hello.template is not None:
             self._tasks.warm_up(self._hello.template, self._hello.programs, self._hello.cwd)
+            note = self._hello.template.note
         taken = self._claims.others() if found.gpus else ()
         self._link.send(dataclasses.replace(facts, gpus=found.gpus, taken=taken, at=clock.now()))
         if found.problem:
             self._say(f"NVIDIA's driver does not tell of its GPUs, so none is given to a task: {found.problem}")
-        if self._note and warms_up:
-            self._say(self._note)
+        if note:
+            self._say(note)
         self._look_around()
 
     def _say(self, note: str) -> None:
@@ -323,13 +323,5 @@ def main() -> int:
     """Serve the controller at the other end of stdin and stdout."""
     frames_fd = os.dup(1)
     os.dup2(2, 1)  # a stray print must not end up among the frames
-    arrival = Arrival()
-    if place.is_there():
-        from .warm import client  # most runs need nothing of it
-
-        came = client.move(0, frames_fd)
-        if isinstance(came, int):
-            return came
-        arrival = came
     processes.become_subreaper()
-    return Agent(0, frames_fd, arrival).run()
+    return Agent(0, frames_fd).run()

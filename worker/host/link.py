@@ -18,14 +18,9 @@ FULL = 4 * 1024 * 1024
 
 
 class Link:
-    """`obey` is called for each order, with its data; `lose` once, when the controller is gone or makes no sense.
+    """`obey` is called for each order, with its data; `lose` once, when the controller is gone or makes no sense."""
 
-    `seed`: what has been read already.
-    """
-
-    def __init__(
-        self, loop: Loop, orders_fd: int, frames_fd: int, obey: Callable[[Any, bytes], None], lose: Callable[[], None], seed: bytes = b""
-    ) -> None:
+    def __init__(self, loop: Loop, orders_fd: int, frames_fd: int, obey: Callable[[Any, bytes], None], lose: Callable[[], None]) -> None:
         self._loop, self._orders_fd, self._frames_fd = loop, orders_fd, frames_fd
         self._obey, self._lose = obey, lose
         self._decoder = Decoder(ORDERS)
@@ -36,8 +31,6 @@ class Link:
         os.set_blocking(frames_fd, False)
         processes.wake_for(orders_fd)
         loop.on_readable(orders_fd, self._read)
-        if seed:
-            loop.after(0, lambda: self._take(lambda: seed))
 
     @property
     def is_empty(self) -> bool:
@@ -75,11 +68,8 @@ class Link:
         self._loop.after(0, self.on_room)
 
     def _read(self) -> None:
-        self._take(lambda: os.read(self._orders_fd, 1024 * 1024))
-
-    def _take(self, read: Callable[[], bytes]) -> None:
         try:
-            data = read()
+            data = os.read(self._orders_fd, 1024 * 1024)
             orders = list(self._decoder.feed(data))
         except (OSError, ChannelError) as error:
             self._refuse(error)

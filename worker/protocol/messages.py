@@ -122,6 +122,8 @@ class TemplateOrder:
     tasks: Count
     env: Mapping[OsText, OsText] = field(default_factory=dict)
     always: bool = False
+    note: str = ""
+    """A line for the user if the host needs a template: whether it comes from a process of `orch warm`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
-from typing import IO, Any, overload
+from typing import IO, TYPE_CHECKING, Any, overload
 
 from worker.clock import now
 from worker.fast_dataclass import dataclass
@@ -25,6 +25,9 @@ from worker.protocol.messages import ANSWERS, FRAMES, Bye, Ping
 from ...errors import OrchError, UsageError
 from .. import Diagnosis, Host, StartFailure, Transport
 from .frames import HostClock, refuse_strangers
+
+if TYPE_CHECKING:
+    from ..warm_agent import WarmAgent
 
 ENDING_S = 10.0
 """How long an agent may send nothing, after `Bye`, before it is killed."""
@@ -127,7 +130,9 @@ class AgentLink:
         self._on_frame, self._on_lost = on_frame, on_lost
         self._state = State.NEW
         self.clock = HostClock()
-        self._process: asyncio.subprocess.Process | None = None
+        self.note = ""
+        """A line for the user about the warm process, if there is one."""
+        self._process: asyncio.subprocess.Process | WarmAgent | None = None
         self._reading: asyncio.Task[None] | None = None
         self._beating: asyncio.Task[None] | None = None
         self._hurrying: asyncio.Task[None] | None = None
@@ -146,13 +151,19 @@ class AgentLink:
         with open(self._log, "ab", opener=_private) as stderr:
             said_before = stderr.tell()
             try:
-                await self._start(transport.argv, stderr)
+                if transport.imports is not None:
+                    from .. import warm_agent
+
+                    self._process, self.note = await warm_agent.ask(transport.argv[0], transport.imports, stderr.fileno())
+                if self._process is None:
+                    await self._start(transport.argv, stderr)
             except OSError as error:
                 raise self._refuse_start(error) from None
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._seeing_off = asyncio.create_task(_see_off(self._process.stdin))
         first = b""
         if transport.mark:
-            assert self._process is not None
-            assert self._process.stdin is not None
             self._process.stdin.write(transport.first)
             first = await self._await_mark(transport, said_before)
         self._heard_at = self._moved_at = time.monotonic()
@@ -177,8 +188,6 @@ class AgentLink:
             self._process = await starting
             await self._reap()
             raise
-        assert self._process.stdin is not None
-        self._seeing_off = asyncio.create_task(_see_off(self._process.stdin))
 
     async def _await_mark(self, transport: Transport, said_before: int) -> bytes:
         """What follows the mark, as far as it has come."""

@@ -8,9 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
-from ...backends import interpreters, load_checked
+from ...backends import Imports, interpreters, load_checked, warm_process
 from ...errors import UsageError
-from ...insight import warm
 from ...model.spec import DEFAULT_PRELOAD, ClusterSpec
 from ...record.text.durations import describe_moment, describe_seconds
 from ..options import ScriptCommand, import_timeout_option, spec_options
@@ -53,10 +52,6 @@ def _read_spec(ctx: click.Context, preload: tuple[str, ...]) -> tuple[ClusterSpe
     return spec, preload or spec.imported_ahead
 
 
-def _ask(what: str, spec: ClusterSpec, options: dict[str, Any], more_s: float = 0.0) -> dict[str, Any]:
-    return warm.ask(what, {**options, "cwd": spec.workdir, "told": True}, interpreters.of_this_machine(spec), spec.env, more_s)
-
-
 @warm_command.command("start", cls=ScriptCommand)
 @_options
 @click.option(
@@ -81,9 +76,10 @@ def start_command(
     spec, names = _read_spec(ctx, preload)
     if not names:
         raise UsageError("the spec says preload: [], so nothing is imported ahead; take that out of it, or name modules with --preload")
-    what = f"importing {', '.join(names)} with {interpreters.of_this_machine(spec)}"
+    python = interpreters.of_this_machine(spec)
+    what = f"importing {', '.join(names)} with {python}"
     click.echo(f"orch: {what}, unless that is done already (at most {import_timeout:g} s)", err=True)
-    answer = _ask("start", spec, {"preload": names, "idle_s": idle_timeout, "import_s": import_timeout}, import_timeout)
+    answer = warm_process.start(python, Imports(names, spec.env, spec.workdir), idle_timeout, import_timeout)
     if as_json:
         click.echo(json.dumps(answer))
         return 0
@@ -104,7 +100,7 @@ def stop_command(as_json: bool) -> int:
     Example:
       orch warm stop
     """
-    answer = warm.ask("stop", {})
+    answer = warm_process.stop()
     if as_json:
         click.echo(json.dumps(answer))
     elif not answer["was_running"]:
@@ -127,7 +123,8 @@ def status_command(ctx: click.Context, /, preload: tuple[str, ...], as_json: boo
     Takes what orch up takes to say what runs, and orch.yaml: with the same words, it says what that orch up would find.
     """
     spec, names = _read_spec(ctx, preload)
-    answer = _ask("status", spec, {"preload": names or DEFAULT_PRELOAD})
+    imports = Imports(names or DEFAULT_PRELOAD, spec.env, spec.workdir)
+    answer = warm_process.status(interpreters.of_this_machine(spec), imports)
     obstacle = _obstacle(spec, names)
     if answer["running"] and obstacle:
         answer |= {"refused": obstacle}
@@ -145,11 +142,8 @@ def _obstacle(spec: ClusterSpec, names: tuple[str, ...]) -> str:
     """Why a run of this spec has no use for it, whatever it has imported; empty: it may have."""
     if not names:
         return "the spec says preload: []"
-    hosts = load_checked(spec).hosts(spec)
-    if not any(host.is_here for host in hosts):
-        if any(host.workdir.way == "ship" for host in hosts):
-            return "its tasks run on other hosts, where none is used with backend.code: ship"
-        return "its tasks run on other hosts (orch warm start there keeps one for them)"
+    if not any(host.is_here for host in load_checked(spec).hosts(spec)):
+        return "its tasks run on other hosts"
     return ""
 
 

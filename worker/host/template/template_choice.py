@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ..loop import Loop
 from ..tasks import import_environment, processes
-from .template_client import Running, Start, Template, spawn
+from .template_client import Running, Start, Template, begin, spawn
 
 
 class NoTemplateError(Exception):
@@ -31,7 +31,7 @@ class Templates:
         on_imported: Callable[[tuple[str, ...], float], None],
         running: Running | None = None,
     ) -> None:
-        """`running`: the first template, if it is there already."""
+        """`running`: the first template, if it was forked from a process that had imported already."""
         self._limits, self._on_ended, self._on_imported = limits, on_ended, on_imported
         self.directory = ""
         self._loop, self._running = loop, running
@@ -42,7 +42,7 @@ class Templates:
     @property
     def pids(self) -> set[int]:
         """Our children that are no tasks."""
-        return {template.pid for template in self._templates}
+        return {child.pid for child in (*self._templates, self._running) if child is not None}
 
     def add(self, start: Start) -> Template | None:
         """Start a template; None if that cannot be done, and then tasks simply get fresh interpreters."""
@@ -50,7 +50,11 @@ class Templates:
         log = os.path.join(self.directory, f"template-{len(self._templates) + 1}.log")
         try:
             os.makedirs(self.directory, mode=0o700, exist_ok=True)
-            running, self._running = self._running or spawn(start, log, self._limits), None
+            running, self._running = self._running, None
+            if running is None:
+                running = spawn(start, log, self._limits)
+            else:
+                begin(running, start, log)
         except (OSError, processes.SpawnError) as error:
             self._trouble = f"the template could not be started: {error}"
             return None

@@ -36,7 +36,7 @@ _START = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start_templat
 
 @dataclass(slots=True, eq=False)
 class Fork:
-    """A task that a template is asked for. `request`: what `server.py` reads. Exactly one of the two is called, once."""
+    """A task that a template is asked for. `request`: what `template_server.py` reads. Exactly one of the two is called, once."""
 
     request: Mapping[str, Any]
     on_forked: Callable[[int, int], None]
@@ -95,6 +95,11 @@ def spawn(start: Start, log: str, limits: tuple[int, int]) -> Running:
         except (OSError, processes.SpawnError):
             control.close()
             raise
+
+
+def begin(running: Running, start: Start, log: str) -> None:
+    """Tell a fork of the warm process what it is the template of (see `warm/warm_fork.py`). Raises OSError."""
+    running.control.send(json.dumps({"log": log, "run_id": start.env["ORCH_RUN_ID"]}).encode("ascii") + b"\n")
 
 
 class Template:
@@ -237,7 +242,7 @@ class Template:
             self._unwatch(pid)
         refused = [*(asked.fork for asked in self._asked.values()), *self._waiting]
         for asked in self._asked.values():
-            asked.give_up()  # it may have been forked without our being told (see server.py)
+            asked.give_up()  # it may have been forked without our being told (see template_server.py)
         self._waiting.clear()
         self._asked.clear()
         for fork in refused:

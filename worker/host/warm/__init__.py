@@ -1,6 +1,6 @@
-"""A process that has imported, kept between runs (`orch warm`).
+"""A process that has imported TensorFlow, kept between the runs of one user on one machine (`orch warm`).
 
-`server` is the process, started by `start_warm.py`; a fork of it becomes an agent (`move`). `client` is an agent's way there,
-`command.py` what
-`orch warm` runs on the host. They meet at a `place`. `key` and `files`: what must be equal for it to be used.
+`warm_server` is that process, started by `start_warm.py`. A fork of it becomes the agent of a run (`warm_fork`). The controller asks for
+the
+fork over the socket of `warm_socket` and hands its channel over (orchestrator/backends/warm_agent.py).
 """

@@ -21,10 +21,11 @@ def _report(fd: int, message: dict[str, object]) -> None:
 def _serve(fd: int, idle_s: float, preload: list[str]) -> dict[str, object] | None:
     """Returns in a task only, with its order."""
     from _orch_worker.host.tasks import processes  # type: ignore[import-not-found]
-    from _orch_worker.host.warm import move, place, server  # type: ignore[import-not-found]
+    from _orch_worker.host.warm import warm_fork, warm_server, warm_socket  # type: ignore[import-not-found]
 
-    meeting_point = place.make(os.environ)
-    if not (meeting_point.lock() and meeting_point.is_still_there):
+    # Another directory than that of the variables below would be one for the imports alone.
+    place = warm_socket.make(os.environ.pop("ORCH_WARM_DIRECTORY", "") or warm_socket.directory(os.environ))
+    if not (place.lock() and place.is_still_there):
         _report(fd, {"error": "another one is being started at this moment"})
         os._exit(1)
     processes.name_process("orch-warm")
@@ -34,22 +35,21 @@ def _serve(fd: int, idle_s: float, preload: list[str]) -> dict[str, object] | No
     processes.follow_parent(signal.SIGKILL)  # an import that hangs is given up with the command that waits for it
     faulthandler.register(signal.SIGQUIT, file=fd)
     try:
-        warm = server.prepare(preload)
-    except server.StartError as error:
-        meeting_point.clear()
+        warm = warm_server.WarmProcess(preload)
+    except warm_server.StartError as error:
+        place.clear()
         _report(fd, {"error": str(error)})
         os._exit(1)
-
     faulthandler.unregister(signal.SIGQUIT)
 
     def report() -> None:
         processes.follow_parent(0)
         _report(fd, {"pid": os.getpid()})
 
-    moved = warm.serve(meeting_point, idle_s, report)
-    if moved is None:
+    fork = warm.serve(place, idle_s, report)
+    if fork is None:
         os._exit(0)
-    order: dict[str, object] | None = move.become_agent(moved)
+    order: dict[str, object] | None = warm_fork.become_agent(fork)
     return order
 
 

@@ -1,0 +1,113 @@
+"""What a caller tells the warm process: what its run would import, and what an agent that the caller executed would have from it.
+
+The warm process compares what no process can change about itself (`describe_request`). A fork takes the rest over (`inherit`, `take_over`),
+so that a run has what an executed agent would have given it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import shutil
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts")
+_PRIVILEGES = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp:", "Groups", "Gid", "Uid")
+_CGROUP_LIMITS = ("cpu.max", "cpuset.cpus", "memory.high", "memory.max", "memory.swap.max")
+_LIMITS = sorted(number for name, number in vars(resource).items() if name.startswith("RLIMIT_"))
+
+
+def package() -> str:
+    """The directory of the package `worker` that this process runs, by whatever name it was imported."""
+    return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def describe_request(python: str, preload: Sequence[str], cwd: str, spec_env: Mapping[str, str]) -> dict[str, Any]:
+    """What a run would import: `preload` by the interpreter `python`, started in `cwd`, under the variables of this process and, over
+    them, `spec_env`; and the surroundings of this process."""
+    return {
+        "python": shutil.which(python) or python,
+        "package": package(),
+        "preload": list(preload),
+        "imports_in": cwd,
+        "env": dict(os.environ),
+        "spec_env": dict(spec_env),
+        "surroundings": describe_surroundings(),
+    }
+
+
+def describe_surroundings() -> dict[str, Any]:
+    """What no process takes over from another; by names that "differs" or "differ" can follow."""
+    scheduler = [os.sched_getscheduler(0), os.sched_getparam(0).sched_priority]
+    return {
+        "the namespaces": [_read_link(f"/proc/self/ns/{name}") for name in _NAMESPACES],
+        "the root directory": _read_link("/proc/self/root"),
+        "the cgroup": find_cgroups(_read("/proc/self/cgroup")),
+        "the processor cores": sorted(os.sched_getaffinity(0)),
+        "the priority": [os.getpriority(os.PRIO_PROCESS, 0), *scheduler, _read("/proc/self/oom_score_adj")],
+        "the privileges": [line for line in _read("/proc/self/status").splitlines() if line.startswith(_PRIVILEGES)],
+    }
+
+
+def find_cgroups(text: str, root: str = "/sys/fs/cgroup") -> list[str]:
+    """The control groups in /proc/self/cgroup that count for a run.
+
+    systemd gives each terminal and each login a scope of its own. One that limits nothing is as good as the group around it.
+    """
+    found = []
+    for line in text.splitlines():
+        number, controllers, path = line.split(":", 2)
+        while not controllers and path.endswith(".scope") and not _limits_anything(f"{root}{path}"):
+            path = os.path.dirname(path)
+        found.append(f"{number}:{controllers}:{path}")
+    return found
+
+
+def _limits_anything(directory: str) -> bool:
+    return any(_read(os.path.join(directory, name)).split()[:1] not in ([], ["max"]) for name in _CGROUP_LIMITS)
+
+
+def inherit() -> dict[str, Any]:
+    """What a child of this process would have from it, beside the variables. Raises OSError if the working directory was removed."""
+    umask = os.umask(0o77)
+    os.umask(umask)
+    return {
+        "cwd": os.getcwd(),
+        "umask": umask,
+        "limits": [[number, *resource.getrlimit(number)] for number in _LIMITS],
+        "ignored": [int(number) for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN],
+        "blocked": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())],
+    }
+
+
+def take_over(given: Mapping[str, Any], env: Mapping[str, str]) -> None:
+    """Make this process as if the one that called `inherit`, with the variables `env`, had started it. Raises OSError or ValueError."""
+    for number, soft, hard in given["limits"]:
+        if resource.getrlimit(number) != (soft, hard):
+            resource.setrlimit(number, (soft, hard))
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        with contextlib.suppress(OSError):  # the C library's own
+            signal.signal(number, signal.SIG_IGN if number in given["ignored"] else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, given["blocked"])
+    os.umask(given["umask"])
+    os.chdir(given["cwd"])
+    os.environ.clear()
+    os.environ.update(env)
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, errors="surrogateescape") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _read_link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
