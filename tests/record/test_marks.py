@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.record.output.log_index import EVERY_S, MOST_A_SECOND, KeptMarks, Marks
-from orchestrator.record.output.parse_time import moment
 from orchestrator.record.storage.run_directory import RunDir
 from orchestrator.record.storage.run_store import create_run
+from orchestrator.record.text.format import moment
 
 TASK = ("worker-0", 1, "stdout")
 

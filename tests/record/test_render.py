@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.model.run import events
+from orchestrator.record.text.format import aligned
 from orchestrator.record.text.run_table import table
-from orchestrator.record.text.text_table import aligned
 from tests.record.states import BAD, TAMED, cluster
 
 

@@ -25,10 +25,10 @@ from ...model.strategies import named
 from ...record.output.console import CHUNK, Sink
 from ...record.output.log_index import KeptMarks
 from ...record.output.log_view import BLOCK, Follower, LogView, wants_color
-from ...record.output.parse_time import moment
 from ...record.storage.run_directory import RunDir
+from ...record.storage.run_files import size_of
 from ...record.storage.run_store import NO_TASKS_YET, find_run, plan_of
-from ...record.storage.safe_open import size_of
+from ...record.text.format import moment
 from ..options import home_option
 from ..view_options import color_options, only_tasks
 

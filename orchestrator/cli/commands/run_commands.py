@@ -24,7 +24,7 @@ from ...record.storage.run_directory import RunDir
 from ...record.storage.run_lock import Holder
 from ...record.storage.run_store import NO_TASKS_YET, cluster_of, find_run, list_runs
 from ...record.text import timeline as times
-from ...record.text.durations import describe_moment, describe_seconds
+from ...record.text.format import describe_moment, describe_seconds
 from ...record.text.run_table import table
 from ..options import home_option, not_nan, run_argument
 

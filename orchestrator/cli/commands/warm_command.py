@@ -11,7 +11,7 @@ import click
 from ...backends import Imports, interpreters, load_checked, warm_process
 from ...errors import UsageError
 from ...model.spec import DEFAULT_PRELOAD, ClusterSpec
-from ...record.text.durations import describe_moment, describe_seconds
+from ...record.text.format import describe_moment, describe_seconds
 from ..options import ScriptCommand, import_timeout_option, spec_options
 from ..spec_overlays import read_spec
 

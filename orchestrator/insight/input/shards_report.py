@@ -16,7 +16,7 @@ from ...model.input.sharding import FOR_EVER, Epoch, Sharding, Share, Tally, epo
 from ...model.input.sharding_advice import Advice, advise, size_of
 from ...model.run.readiness import group_tasks
 from ...record.output.lines import clean
-from ...record.text.text_table import aligned
+from ...record.text.format import aligned
 from .input_files import Found, explain_uncounted
 
 MOST_ROWS = 32

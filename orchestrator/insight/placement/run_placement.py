@@ -17,8 +17,8 @@ from ...errors import OrchError
 from ...model.run.readiness import group_tasks
 from ...record.output.lines import clean
 from ...record.storage.run_directory import RunDir
-from ...record.storage.safe_open import open_file
-from ...record.text.text_table import aligned
+from ...record.storage.run_files import open_file
+from ...record.text.format import aligned
 from .device_text import shorten
 from .placement_log import BOOKKEEPING, Count, StreamScan, TaskPlacement, summarise
 

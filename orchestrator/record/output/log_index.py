@@ -11,9 +11,8 @@ import contextlib
 from bisect import bisect_left
 from pathlib import Path
 
-from ..storage.atomic_files import private_opener
 from ..storage.run_directory import RunDir
-from ..storage.safe_open import open_file
+from ..storage.run_files import open_file, private_opener
 from .log_view import BLOCK
 
 EVERY_S = 1.0

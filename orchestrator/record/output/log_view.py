@@ -19,7 +19,7 @@ from worker.words import count_of
 from ...errors import OrchError
 from ...model.cause import peer_errors
 from ...model.run.cluster import Cluster, Outcome, TaskState, Verdict
-from ..storage.safe_open import open_file
+from ..storage.run_files import open_file
 from .keras_bars import KerasBars
 from .lines import PROGRESS_S, QUIET_S, LineSplitter
 from .noise import Noise

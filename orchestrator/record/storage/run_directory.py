@@ -41,9 +41,8 @@ from ...model.run import lifecycle
 from ...model.run.cluster import Cluster, Verdict
 from ...model.run.events import Event, HostLost
 from . import event_log
-from .atomic_files import write_all, write_whole
+from .run_files import open_file, read_file, write_all, write_whole
 from .run_lock import RunLock
-from .safe_open import open_file, read_file
 
 MOST_CHECKPOINTS = 10_000
 """How many files and directories are looked at in search of a new one: the controller does nothing else meanwhile."""

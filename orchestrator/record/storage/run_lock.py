@@ -23,7 +23,7 @@ from worker.fast_dataclass import dataclass
 
 from ...errors import OrchError
 from ..output.lines import clean
-from .safe_open import open_file
+from .run_files import open_file
 
 LOCK_S = 2.0
 """How long a new controller waits for the lock: whoever looks whether the run is alive holds it for a moment."""

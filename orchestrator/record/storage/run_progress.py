@@ -10,7 +10,7 @@ from ...model.run.events import Event, RunNoted
 from ..text.event_messages import describe_plan, narrate
 from . import event_log
 from .run_directory import RunDir
-from .safe_open import open_file
+from .run_files import open_file
 
 
 class Progress:

@@ -8,8 +8,8 @@ from pathlib import Path
 from ...errors import OrchError, UsageError
 from ...model.planning.plan import Plan
 from ...model.run.cluster import Cluster
-from .atomic_files import private_opener, write_whole
 from .run_directory import RunDir
+from .run_files import private_opener, write_whole
 
 RESERVE_BYTES = 32 * 1024
 """Kept free for the verdict: a run that a full disk has ended must still be able to say so."""

@@ -11,7 +11,7 @@ from ...model.run import events, restarts
 from ...model.run.cluster import Cause, Cluster, Phase
 from ...model.run.readiness import describe_gone, group_tasks
 from ...model.strategies import named
-from .durations import describe_seconds
+from .format import describe_seconds
 
 
 def describe_plan(planned: Plan) -> str:

@@ -13,10 +13,10 @@ from ...model.run.cluster import Cause, Cluster, Outcome, TaskState, Verdict
 from ...model.run.readiness import group_tasks
 from ..output.lines import clean
 from ..storage.run_directory import RunDir
-from ..storage.safe_open import open_file
+from ..storage.run_files import open_file
 from . import stack_report
-from .durations import describe_seconds
 from .event_messages import headline
+from .format import describe_seconds
 
 TAIL_LINES = 20
 TAIL_BYTES = 64 * 1024

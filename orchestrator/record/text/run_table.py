@@ -6,8 +6,7 @@ from ...model.cause.exit_status import describe_code
 from ...model.input import input_counts
 from ...model.run.cluster import Cluster, TaskStatus
 from ..output.lines import clean
-from .durations import describe_seconds
-from .text_table import aligned
+from .format import aligned, describe_seconds
 
 
 def table(cluster: Cluster, now: float) -> str:

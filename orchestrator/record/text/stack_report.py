@@ -21,7 +21,7 @@ from ...model.planning.plan import Plan
 from ...model.run.cluster import Cluster
 from ...model.run.readiness import group_tasks
 from ..storage.run_directory import RunDir
-from ..storage.safe_open import size_of
+from ..storage.run_files import size_of
 
 LOOK_S = 0.1
 GIVE_UP_S = 10.0

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from ...model.run import events
 from ...model.run.cluster import Cluster
-from .text_table import aligned
+from .format import aligned
 
 PHASES = ("agent", "template", "prepared", "fork or exec", "first line", "port bound", "formed", "first output", "first report")
 """In the order in which they come. ``formed`` is the whole cluster's; ``template`` and ``prepared`` are missing where there is none,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.record.text.durations import describe_seconds
+from orchestrator.record.text.format import describe_seconds
 
 
 @pytest.mark.parametrize(

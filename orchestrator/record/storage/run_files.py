@@ -1,4 +1,4 @@
-"""How a run's files are opened for reading: anybody may have put anything in their place."""
+"""How the files of a run are written and read: written whole and for this user alone; read without trust in what lies there."""
 
 from __future__ import annotations
 
@@ -8,6 +8,31 @@ from pathlib import Path
 from typing import IO
 
 from ...errors import OrchError
+
+
+def private_opener(path: str, flags: int) -> int:
+    """For `open`: what it makes is this user's alone."""
+    return os.open(path, flags, 0o600)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file so that whoever reads it finds all of it or none: aside, then renamed."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(aside, "wb", opener=private_opener) as file:
+            file.write(data)
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write all of it: the kernel may take less at once."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
 
 _KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a named pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
