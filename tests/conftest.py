@@ -172,7 +172,26 @@ def _started_here(mark: str) -> set[psutil.Process]:
         with suppress(psutil.Error, OSError):
             if process.pid != os.getpid() and process.environ().get(TEST_ID) == mark:
                 found.add(process)
-    return {process for process in found if process.pid not in DAEMONS and _lives(process)}
+    stays = DAEMONS | _of_clusters()
+    return {process for process in found if process.pid not in stays and _lives(process)}
+
+
+def _of_clusters() -> set[int]:
+    """The processes that clusters of `orchestrator.testing` are forked from, which stay for the tests that follow, and those of one that
+    was left with ``reuse=True``."""
+    testing = sys.modules.get("orchestrator.testing.session")
+    session = testing.Session.current() if testing is not None else None
+    found: set[int] = set()
+    for kept in session.beds._beds if session is not None and session.beds is not None else ():
+        with suppress(psutil.NoSuchProcess):
+            controller = psutil.Process(kept.run._process.pid)
+            found.update(process.pid for process in (controller, *controller.children()))
+        for pid in kept.residents.values():
+            with suppress(psutil.NoSuchProcess):
+                resident = psutil.Process(pid)
+                found.update(process.pid for process in (resident, *resident.parents()))
+                found.update(process.pid for process in resident.children(recursive=True) if kept.parked is not None)
+    return found
 
 
 def _lives(process: psutil.Process) -> bool:
@@ -215,6 +234,8 @@ def _open_files() -> Counter[str]:
                 found[os.readlink(entry.path)] += 1
     # The listing itself; and what TensorFlow's and Python's runtimes keep for good once they have been used.
     own = re.compile(rf"/proc/{os.getpid()}/fd$|/dev/u?random$" + (r"|anon_inode:" if "tensorflow" in sys.modules else ""))
+    if _of_clusters():  # the ways to their processes stay as well
+        own = re.compile(rf"{own.pattern}|socket:|pipe:|anon_inode:|.*/orch-testing-")
     return Counter({target: count for target, count in found.items() if not own.match(target)})
 
 

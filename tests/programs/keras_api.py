@@ -1,26 +1,24 @@
-"""Keras's API, case by case: ``python keras_api.py RESULTS [CASE...]`` writes what each case gave to RESULTS, one JSON object.
+"""Keras's API, case by case: `run` gives what each case gave. With ``TF_USE_LEGACY_KERAS=1`` it is Keras 2's.
 
-With ``TF_USE_LEGACY_KERAS=1`` it is Keras 2's.
-
-The same program runs alone and as a task of a cluster. A case trains a small model on the same global batches from the same first weights,
-so that its losses, metrics and weights are to be equal, wherever it runs.
+The same module runs alone and in the tasks of a cluster, where importing it makes the strategy. A case trains a small model on the same
+global batches from the same first weights, so that its losses, metrics and weights are to be equal, wherever it runs.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 import os
-import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+# TensorFlow's optimizer of graphs takes a third of the time here, and graphs as small as these gain nothing by it.
+tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 strategy = tf.distribute.MultiWorkerMirroredStrategy() if "TF_CONFIG" in os.environ else tf.distribute.get_strategy()
 
 is_keras_2 = os.environ.get("TF_USE_LEGACY_KERAS") == "1"
@@ -28,8 +26,8 @@ keras: Any = importlib.import_module("tf_keras" if is_keras_2 else "keras")  # a
 
 BATCH = 16
 CASES: dict[str, Callable[[], dict[str, Any]]] = {}
-RESULTS = Path(sys.argv[1])
-SHARED = RESULTS.parent / "shared"
+SHARED = Path()
+"""A directory that all workers see; `run` sets it."""
 
 draws = np.random.default_rng(0)
 FEATURES = draws.normal(size=(64, 8)).astype("float32")
@@ -41,17 +39,41 @@ def case(function: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]
     return function
 
 
+def also(*names: str) -> Callable[[Callable[[], dict[str, Any]]], Callable[[], dict[str, Any]]]:
+    """The training of one case shows these as well."""
+
+    def name(function: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
+        CASES.update(dict.fromkeys(names, function))
+        return function
+
+    return name
+
+
 def entropy() -> Any:
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
-def compiled(*layers: Any, optimizer: Any = "sgd", **options: Any) -> Any:
+def compiled(*layers: Any, **options: Any) -> Any:
     """A model of these layers before the last one, with the same first weights each time."""
     keras.utils.set_random_seed(1)
     with strategy.scope():
         model = keras.Sequential([keras.layers.Input((8,)), *layers, keras.layers.Dense(2)])
-        made = optimizer() if callable(optimizer) else optimizer
-        model.compile(made, loss=entropy(), metrics=["accuracy"], **options)
+        model.compile("sgd", loss=entropy(), metrics=["accuracy"], **options)
+    return model
+
+
+PLAIN: list[Any] = []
+
+
+def plain() -> Any:
+    """The model of `compiled()`, as it was first. TensorFlow traces it once for all cases whose data look alike."""
+    if not PLAIN:
+        PLAIN.append(compiled())
+        PLAIN.append(PLAIN[0].get_weights())
+    model, weights = PLAIN
+    model.set_weights(weights)
+    model.optimizer.iterations.assign(0)
+    model.optimizer.learning_rate = 0.01
     return model
 
 
@@ -79,12 +101,12 @@ def datasets() -> dict[str, Any]:
 
 @case
 def a_last_batch_that_is_smaller() -> dict[str, Any]:
-    return trained(compiled(), x=batches(60))
+    return trained(plain(), x=batches(60))
 
 
 @case
 def numpy_arrays() -> dict[str, Any]:
-    return trained(compiled(), x=FEATURES, y=LABELS, batch_size=BATCH, shuffle=False, validation_split=0.25)
+    return trained(plain(), x=FEATURES, y=LABELS, batch_size=BATCH, shuffle=False, validation_split=0.25)
 
 
 @case
@@ -98,17 +120,6 @@ def generators() -> dict[str, Any]:
 
 
 @case
-def sample_weights() -> dict[str, Any]:
-    weights = np.linspace(0, 1, 64).astype("float32")
-    return trained(compiled(), x=FEATURES, y=LABELS, sample_weight=weights, batch_size=BATCH, shuffle=False)
-
-
-@case
-def class_weights() -> dict[str, Any]:
-    return trained(compiled(), class_weight={0: 1.0, 1: 2.0})
-
-
-@case
 def py_datasets() -> dict[str, Any]:
     class Batches(keras.utils.PyDataset):
         def __len__(self) -> int:
@@ -118,7 +129,7 @@ def py_datasets() -> dict[str, Any]:
             part = slice(index * BATCH, (index + 1) * BATCH)
             return FEATURES[part], LABELS[part]
 
-    return trained(compiled(), x=Batches(), shuffle=False)
+    return trained(plain(), x=Batches(), shuffle=False)
 
 
 @case
@@ -130,7 +141,7 @@ def distributed_datasets() -> dict[str, Any]:
         return whole.shard(context.num_input_pipelines, context.input_pipeline_id).repeat().batch(context.get_per_replica_batch_size(BATCH))
 
     data = strategy.distribute_datasets_from_function(make) if strategy.num_replicas_in_sync > 1 else batches().repeat()
-    return trained(compiled(), x=data, steps_per_epoch=4)
+    return trained(plain(), x=data, steps_per_epoch=4)
 
 
 @case
@@ -140,7 +151,7 @@ def uneven_data() -> dict[str, Any]:
     own = tf.data.Dataset.from_tensor_slices((FEATURES[:count], LABELS[:count])).batch(8)
     data = strategy.distribute_datasets_from_function(lambda context: own) if strategy.num_replicas_in_sync > 1 else own
     stop = keras.callbacks.EarlyStopping("val_loss", patience=0, min_delta=10, restore_best_weights=True)
-    found = trained(compiled(), epochs=5, callbacks=[stop], x=data, validation_data=(FEATURES[:count], LABELS[:count]))
+    found = trained(plain(), epochs=5, callbacks=[stop], x=data, validation_data=(FEATURES[:count], LABELS[:count]))
     return {"of_the_workers": {**found, "epochs": len(found["loss"])}}
 
 
@@ -163,6 +174,7 @@ def functional_models_with_dicts() -> dict[str, Any]:
 
 
 @case
+@also("class_weights", "schedules_and_iterations")
 def subclassed_models() -> dict[str, Any]:
     class Model(keras.Model):
         def __init__(self) -> None:
@@ -175,8 +187,10 @@ def subclassed_models() -> dict[str, Any]:
     keras.utils.set_random_seed(1)
     with strategy.scope():
         model = Model()
-        model.compile("adam", loss=entropy(), metrics=["accuracy"])
-    return trained(model)
+        decay = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
+        model.compile(keras.optimizers.Adam(decay), loss=entropy(), metrics=["accuracy"])
+    found = trained(model, class_weight={0: 1.0, 1: 2.0})
+    return {**found, "iterations": int(model.optimizer.iterations), "learning_rate_now": float(model.optimizer.learning_rate)}
 
 
 @case
@@ -199,15 +213,12 @@ def own_training_steps() -> dict[str, Any]:
 
 
 @case
-def regularizers() -> dict[str, Any]:
-    return trained(compiled(keras.layers.Dense(4, kernel_regularizer="l2")))
-
-
-@case
+@also("sample_weights", "regularizers")
 def metrics() -> dict[str, Any]:
     keras.utils.set_random_seed(1)
     with strategy.scope():
-        model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(1, "sigmoid")])
+        layers = (keras.layers.Input((8,)), keras.layers.Dense(4, kernel_regularizer="l2"), keras.layers.Dense(1, "sigmoid"))
+        model = keras.Sequential(layers)
         own = [keras.metrics.AUC(name="auc"), keras.metrics.Precision(name="precision")]
         model.compile("sgd", "binary_crossentropy", metrics=own, weighted_metrics=["accuracy"])
     weights = np.linspace(0, 1, 64).astype("float32")
@@ -234,12 +245,12 @@ def batch_normalization() -> dict[str, Any]:
 
 @case
 def evaluate() -> dict[str, Any]:
-    return {name: float(value) for name, value in compiled().evaluate(batches(), verbose=0, return_dict=True).items()}
+    return {name: float(value) for name, value in plain().evaluate(batches(), verbose=0, return_dict=True).items()}
 
 
 @case
 def predict() -> dict[str, Any]:
-    model = compiled()
+    model = plain()
     found = model.predict(batches(60), verbose=0)
     alone = FEATURES[:60] @ model.get_weights()[0] + model.get_weights()[1]
     return {"shape": list(found.shape), "in_order": bool(np.allclose(found, alone, atol=1e-4))}
@@ -274,29 +285,13 @@ def jit_compile() -> dict[str, Any]:
     return trained(compiled(jit_compile=True), epochs=1)
 
 
-# --- optimizers ----------------------------------------------------------------------------------
-
-
-@case
-def schedules_and_iterations() -> dict[str, Any]:
-    decay = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
-    model = compiled(optimizer=lambda: keras.optimizers.Adam(decay))
-    found = trained(model)
-    return {**found, "iterations": int(model.optimizer.iterations), "learning_rate_now": float(model.optimizer.learning_rate)}
-
-
 # --- callbacks and files -------------------------------------------------------------------------
 
 
 @case
 def early_stopping_and_plateaus() -> dict[str, Any]:
     stop = keras.callbacks.EarlyStopping("loss", patience=0, min_delta=10, restore_best_weights=True)
-    return trained(compiled(), epochs=5, callbacks=[stop, keras.callbacks.ReduceLROnPlateau("loss", patience=0)], x=batches(60))
-
-
-@case
-def learning_rate_scheduler() -> dict[str, Any]:
-    return trained(compiled(), callbacks=[keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)])
+    return trained(plain(), epochs=5, callbacks=[stop, keras.callbacks.ReduceLROnPlateau("loss", patience=0)], x=batches(60))
 
 
 @case
@@ -304,7 +299,7 @@ def model_checkpoint() -> dict[str, Any]:
     directory = SHARED / "checkpoints"
     each = keras.callbacks.ModelCheckpoint(str(directory / "{epoch:02d}.weights.h5"), save_weights_only=True)
     best = keras.callbacks.ModelCheckpoint(str(directory / "best.keras"), monitor="loss", save_best_only=True)
-    found = trained(compiled(), callbacks=[each, best])
+    found = trained(plain(), callbacks=[each, best])
     return {**found, "best": float(best.best)}
 
 
@@ -330,25 +325,25 @@ def backup_and_restore() -> dict[str, Any]:
 def callbacks_of_the_chief_alone() -> dict[str, Any]:
     path = str(SHARED / "chiefs" / "{epoch}.weights.h5")
     own = [keras.callbacks.ModelCheckpoint(path, save_weights_only=True), keras.callbacks.BackupAndRestore(str(SHARED / "chiefs_backup"))]
-    return trained(compiled(), callbacks=own if os.environ.get("ORCH_IS_CHIEF", "1") == "1" else [])
+    return trained(plain(), callbacks=own if os.environ.get("ORCH_IS_CHIEF", "1") == "1" else [])
 
 
 @case
-def csv_logger() -> dict[str, Any]:
-    found = trained(compiled(), callbacks=[keras.callbacks.CSVLogger(str(SHARED / "log.csv"))])
-    return {**found, "lines": len((SHARED / "log.csv").read_text().splitlines())} if strategy.num_replicas_in_sync == 1 else found
-
-
-@case
+@also("csv_logger", "learning_rate_scheduler")
 def tensorboard() -> dict[str, Any]:
     """Only the chief writes where all can see."""
-    found = trained(compiled(), callbacks=[keras.callbacks.TensorBoard(str(SHARED / "board"), histogram_freq=1)])
-    return {**found, "writers": len({path.name.split(".")[4] for path in (SHARED / "board" / "train").iterdir()})}
+    halve = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)
+    board = keras.callbacks.TensorBoard(str(SHARED / "board"), histogram_freq=1)
+    found = trained(plain(), callbacks=[halve, board, keras.callbacks.CSVLogger(str(SHARED / "log.csv"))])
+    written = {"writers": len({path.name.split(".")[4] for path in (SHARED / "board" / "train").iterdir()})}
+    if strategy.num_replicas_in_sync == 1:  # the others may look before the chief has closed it
+        written["lines"] = len((SHARED / "log.csv").read_text().splitlines())
+    return {**found, **written}
 
 
 @case
 def save_to_one_path() -> dict[str, Any]:
-    model = compiled()
+    model = plain()
     trained(model, epochs=1)
     for _ in range(3):
         model.save(SHARED / "model.keras")
@@ -360,25 +355,27 @@ def save_to_one_path() -> dict[str, Any]:
 
 @case
 def export() -> dict[str, Any]:
-    model = compiled()
+    model = plain()
     path = str(SHARED / f"exported-{os.environ.get('ORCH_TASK', '')}")
     model.export(path, verbose=False)
     served = tf.saved_model.load(path)
     return {"served": float(tf.reduce_sum(served.serve(FEATURES[:4])))}
 
 
-def main() -> None:
-    SHARED.mkdir(parents=True, exist_ok=True)
-    found = {}
-    for name in sys.argv[2:] or CASES:
+def run(shared: str, names: Iterable[str] = ()) -> dict[str, dict[str, Any]]:
+    """What these cases, or all, give, by name. `shared`: a directory that all workers see."""
+    global SHARED
+    SHARED = Path(shared)
+    SHARED.mkdir(exist_ok=True)
+    given: dict[Callable[[], dict[str, Any]], dict[str, Any]] = {}
+    for name in names or CASES:
+        made = CASES[name]
+        if made in given:
+            continue
         print("case", name, flush=True)
         try:
-            found[name] = CASES[name]()
+            given[made] = made()
         except Exception as error:
             traceback.print_exc()
-            found[name] = {"error": f"{type(error).__name__}: {error}"[:2000]}
-    RESULTS.write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()
+            given[made] = {"error": f"{type(error).__name__}: {error}"[:2000]}
+    return {name: given[CASES[name]] for name in names or CASES}

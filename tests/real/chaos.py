@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -163,7 +163,7 @@ class Life:
     def template(self) -> psutil.Process:
         parent = self.task("worker-0").parent()
         assert parent is not None
-        assert any("template/start" in word for word in parent.cmdline())
+        assert any(word.endswith(("template/start_template.py", "warm/start_warm.py")) for word in parent.cmdline())
         return parent
 
     def _wait(self, ready: Callable[[], object], what: str) -> None:
@@ -232,7 +232,7 @@ def _nothing(life: Life, draw: random.Random) -> None:
 
 
 RESTART = ("--max-restarts", "1", "--grace", "1")
-HANG = ("--hang-timeout", "20")  # TensorFlow, too, is silent for a while as it starts
+HANG = ("--hang-timeout", "12")  # TensorFlow, too, is silent for a while as it starts
 FAULTS = (
     Fault("task -9", _signal_task(signal.SIGKILL), 0, restarted=True, options=RESTART),
     Fault("task -9, no restart", _signal_task(signal.SIGKILL), 137, options=("--grace", "1")),
@@ -258,8 +258,12 @@ FAULTS = (
 # --- a trial -----------------------------------------------------------------------------------
 
 
-def try_once(fault: Fault, seed: int, aim: Aim | None = None) -> Verdict:
-    """One run, what is done to it, and what came of it. `aim`: when, of a fault that has its moment; otherwise that is drawn, too."""
+def try_once(fault: Fault, seed: int, aim: Aim | None = None, env: Mapping[str, str] | None = None) -> Verdict:
+    """One run, what is done to it, and what came of it.
+
+    `aim`: when, of a fault that has its moment; otherwise that is drawn, too. `env`: the environment of orch; by default that of this
+    process, with a directory for temporary files and a KERAS_HOME of the trial's own.
+    """
     verdict = Verdict(f"{fault.name} (seed {seed})")
     draw = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="chaos-") as name:
@@ -270,7 +274,9 @@ def try_once(fault: Fault, seed: int, aim: Aim | None = None) -> Verdict:
             (directory / ".orch").mkdir()
             subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(directory / ".orch")], check=True)
         padding = 20_000 if fault.paused else draw.choice((0, 100, 5000))  # more than a pipe holds
-        command, env = _command(fault, padding), _environment(directory)
+        command, env = _command(fault, padding), {**(env or _environment(directory))}
+        litter = Path(env["TMPDIR"])
+        before = {*litter.iterdir()}
         if fault.clock:
             clock = Clock(directory, draw.choice((-86400, 86400)))
             command[4:4] = ["--python", str(clock.python)]
@@ -297,6 +303,8 @@ def try_once(fault: Fault, seed: int, aim: Aim | None = None) -> Verdict:
                 process.wait()
         if code is not None:
             _judge(verdict, fault, life, code)
+            left = [*({*litter.iterdir()} - before), *_temporary_files(life, code)]
+            verdict.wrong += [f"left: {path}" for path in left if not path.name.startswith(AUTOGRAPHS)]
         if fault.disk:
             subprocess.run(["umount", "--lazy", str(directory / ".orch")], check=True)
         if verdict.wrong:
@@ -326,20 +334,19 @@ def _judge(verdict: Verdict, fault: Fault, life: Life, code: int) -> None:
     verdict.lost_bytes = 0 if fault.disk else sum(_missing_bytes(life))
     if verdict.lost_bytes:
         verdict.wrong.append(f"{verdict.lost_bytes} bytes lost")
-    left = [path.relative_to(life.directory) for path in _temporary_files(life, code)]
-    verdict.wrong += [f"left: {path}" for path in left]
     deadline = time.monotonic() + AGENT_ENDS_S
     while (held := [port for port in _ports(life) if _is_held(port, life.run.name)]) and time.monotonic() < deadline:
         time.sleep(0.05)
     verdict.wrong += [f"port {port} is still held" for port in held]
 
 
+AUTOGRAPHS = ("__autograph_generated_file", "__pycache__")
+"""TensorFlow's AutoGraph takes its modules away as its interpreter ends, so not in a task that is killed, and never what Python compiled
+them to."""
+
+
 def _temporary_files(life: Life, code: int) -> Iterator[Path]:
-    """What is neither a result nor a log: in the directory for such things, files that a run wrote aside, and, after an end that
-    nobody forced, the script's own. TensorFlow's AutoGraph takes its modules away as its interpreter ends, so not in a task
-    that is killed, and never what Python compiled them to."""
-    autographs = ("__autograph_generated_file", "__pycache__")
-    yield from (path for path in (life.directory / "tmp").iterdir() if not path.name.startswith(autographs))
+    """What is neither a result nor a log: files that a run wrote aside, and, after an end that nobody forced, the script's own."""
     if code != -signal.SIGKILL:
         yield from life.run.rglob(".*")
     if code == 0:

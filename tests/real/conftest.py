@@ -1,25 +1,44 @@
-"""One import of TensorFlow for all tests that are not about starting: a warm process, and a template, for each session."""
+"""One import of TensorFlow for all tests that are not about starting: that of `orchestrator.testing`; and a template."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
+from orchestrator.testing.session import Session
 from tests import conftest
 from tests.worker.template_double import ForkedTask, TemplateProcess
 
-QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2"}
+"""The environment of the imports."""
 
 
 @pytest.fixture(scope="session")
-def _warm_home(_clean_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where the warm process of this session is found."""
-    home = tmp_path_factory.mktemp("warm")
+def _session(_clean_environment: None) -> Iterator[None]:
+    """What all clusters share. Their processes and files stay between tests, as a user's do: what is left is looked for after the last."""
+    mark, before, files = uuid.uuid4().hex, set(psutil.Process().children(recursive=True)), conftest._open_files()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(conftest.TEST_ID, mark)
+        session = Session.get()
+        session.warm_up({**os.environ, **QUIET})
+        session.await_warm()
+    yield
+    session.end()
+    left = conftest._surviving_processes(mark, before) + conftest._leaked_files(files)
+    assert not left, left
+
+
+@contextmanager
+def warm_process(home: Path) -> Iterator[Path]:
+    """`orch warm start`, found with this XDG_RUNTIME_DIR."""
 
     def warm(*words: str) -> str:
         command = [sys.executable, "-m", "orchestrator", "warm", *words]
@@ -35,10 +54,9 @@ def _warm_home(_clean_environment: None, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture
-def warm_tensorflow(_warm_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`orch up` forks its tasks from a process that has imported TensorFlow."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(_warm_home))
-    for name, value in QUIET.items():
+def warm_tensorflow(_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`orch up` forks its tasks from a process that has imported TensorFlow, and so does a cluster of `orchestrator.testing`."""
+    for name, value in {**QUIET, "XDG_RUNTIME_DIR": str(Session.get().runtime_dir)}.items():
         monkeypatch.setenv(name, value)
 
 

@@ -5,6 +5,7 @@ What is done to controllers, and SIGTERM to agents and templates, is tested with
 
 from __future__ import annotations
 
+import os
 import subprocess
 
 import pytest
@@ -41,6 +42,7 @@ def test_every_phase_is_met_by_several_kinds_and_both_tasks() -> None:
 @pytest.mark.tensorflow
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("warm_tensorflow")
 @pytest.mark.parametrize(
     ("fault", "aim"),
     [pytest.param(BY_NAME[name], aim, id=f"{name}, {aim.phase} of {aim.task}" if aim else name) for name, aim in TRIALS],
@@ -48,5 +50,5 @@ def test_every_phase_is_met_by_several_kinds_and_both_tasks() -> None:
 def test_whatever_is_done_to_a_cluster_it_ends_as_it_should(fault: Fault, aim: Aim | None) -> None:
     if fault.disk and subprocess.run(["unshare", "--mount", "true"], check=False).returncode:
         pytest.skip("NOT TESTED: this container may not mount")
-    verdict = try_once(fault, seed=7, aim=aim)
+    verdict = try_once(fault, seed=7, aim=aim, env=os.environ)
     assert verdict.wrong == []

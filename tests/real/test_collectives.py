@@ -104,7 +104,7 @@ TRAIN = """
 @pytest.mark.usefixtures("warm_tensorflow")
 def test_a_collective_that_waits_too_long_ends_an_unchanged_script(orch: Orch, script: Callable[..., Path], tmp_path: Path) -> None:
     script(TRAIN, "train.py")
-    words = ("--set", "collectives.timeout_s=20", "--set", "collectives.implementation=ring")
+    words = ("--set", "collectives.timeout_s=12", "--set", "collectives.implementation=ring")
     done = orch("up", "train.py", "-n", "2", *words, "--grace", "1", "--", "sleep", timeout=200, check=1)
     # Without the setting this never ends: the sleeping peer goes on sending heartbeats.
     assert "a collective operation timed out" in done.err

@@ -176,6 +176,7 @@ def test_nothing_is_touched_where_nothing_is_said(orch: Orch, script: Callable[.
 
 BY_HAND = """
 import worker, tensorflow as tf
+assert worker.strategy() is tf.distribute.get_strategy()
 strategy = tf.distribute.MirroredStrategy(["CPU:0"])
 numbers = tf.data.Dataset.range(4)
 print([batch.numpy().tolist() for batch in worker.distribute(numbers, batch=3)])

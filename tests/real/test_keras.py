@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import fcntl
 import importlib.util
-import itertools
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator.testing import cluster
 from tests.conftest import ROOT, Orch
 
 DEADLINE_S = 900
 """It guards against a hang: both together take 45 s on two free cores."""
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(2 * DEADLINE_S), pytest.mark.slow]
+pytestmark = [
+    pytest.mark.tensorflow,
+    pytest.mark.timeout(2 * DEADLINE_S),
+    pytest.mark.slow,
+    pytest.mark.usefixtures("warm_tensorflow"),
+]
 
 PROGRAM = ROOT / "tests" / "programs" / "keras_api.py"
 TABLE = ROOT / "docs" / "keras.md"
@@ -39,37 +44,32 @@ needs_keras_2 = pytest.mark.skipif(
 
 def cases() -> list[str]:
     """The names of the cases, read and not run."""
-    lines = PROGRAM.read_text().splitlines()
-    return [after.split()[1].partition("(")[0] for line, after in itertools.pairwise(lines) if line == "@case"]
+    text = PROGRAM.read_text()
+    names = ", ".join(re.findall(r"^@also\((.*)\)$", text, re.MULTILINE))
+    return [*re.findall(r"^@case\n(?:@.*\n)?def (\w+)", text, re.MULTILINE), *re.findall(r'"(\w+)"', names)]
 
 
-@pytest.fixture(scope="session")
-def alone(_clean_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Cases:
+def run_cases(shared: str, names: Iterable[str] = ()) -> Cases:
+    """In a task."""
+    from tests.programs import keras_api
+
+    return keras_api.run(shared, names)
+
+
+@pytest.fixture
+def alone(warm_tensorflow: None, tmp_path_factory: pytest.TempPathFactory) -> Cases:
     """What each case gives in one process without a strategy. The first of pytest's processes that wants it makes it for all of them."""
     base = tmp_path_factory.getbasetemp()
-    results = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "keras" / "alone.json"
-    results.parent.mkdir(exist_ok=True)
-    with (results.parent / "lock").open("w") as lock:
+    directory = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "keras"
+    directory.mkdir(exist_ok=True)
+    results = directory / "alone.json"
+    with (directory / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not results.exists():
-            env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
-            subprocess.run([sys.executable, str(PROGRAM), str(results)], check=True, timeout=DEADLINE_S, env=env)
+            with cluster(workers=1, strategy="none", timeout=DEADLINE_S) as c:
+                results.write_text(json.dumps(c.run(run_cases, str(directory))["worker-0"]))
     found: Cases = json.loads(results.read_text())
     return found
-
-
-def run_together(orch: Orch, directory: Path, *options: str, head: str = "", only: Iterable[str] = ()) -> tuple[Cases, Cases]:
-    """What each case gives in each of two workers. `head`: Python that runs before the program."""
-    script = directory / "train.py"
-    script.write_text(
-        f"{head}\n"
-        "import os, runpy, sys\n"
-        f"sys.argv[1:] = [f'{directory}/' + os.environ['ORCH_TASK'] + '.json', *{list(only)!r}]\n"
-        f"runpy.run_path({str(PROGRAM)!r}, run_name='__main__')\n"
-    )
-    orch("up", script, "--workers", "2", *options, timeout=DEADLINE_S, check=0)
-    first, second = (json.loads((directory / f"worker-{index}.json").read_text()) for index in range(2))
-    return first, second
 
 
 def differences(alone: dict[str, Any], first: dict[str, Any], second: dict[str, Any]) -> Iterator[str]:
@@ -86,46 +86,48 @@ def differences(alone: dict[str, Any], first: dict[str, Any], second: dict[str, 
             yield f"{key}: {first[key]} in two workers, {value} in one process"
 
 
-def check(alone: Cases, together: tuple[Cases, Cases], wanted: Iterable[str]) -> None:
-    first, second = together
+def check(alone: Cases, together: Mapping[str, Cases], wanted: Iterable[str]) -> None:
+    first, second = together.values()
     assert set(first) == set(second) == set(wanted)
     assert {name: found for name in wanted if (found := list(differences(alone[name], first[name], second[name])))} == {}
 
 
 # One test, so that only one process of pytest-xdist runs all of the cases.
-def test_two_workers_give_what_one_process_gives(orch: Orch, tmp_path: Path, alone: Cases) -> None:
+def test_two_workers_give_what_one_process_gives(tmp_path: Path, alone: Cases) -> None:
     assert set(alone) == set(cases())
-    check(alone, run_together(orch, tmp_path), cases())
+    with cluster(workers=2, timeout=DEADLINE_S) as c:
+        check(alone, c.run(run_cases, str(tmp_path)), cases())
 
 
-SEVERAL_REPLICAS = """
-import tensorflow as tf
-from tensorflow.python.distribute import collective_all_reduce_strategy
-# Without GPUs, TensorFlow makes one replica of a worker, however many CPU devices there are.
-collective_all_reduce_strategy.CollectiveAllReduceExtended._initialize_local_devices = lambda self, resolver, worker: (
-    tuple(f"{worker}/device:CPU:{index}" for index in range(2)), "CPU"
-)
-"""
+def run_on_two_replicas(shared: str, names: Iterable[str]) -> Cases:
+    """In a task. Without GPUs, TensorFlow makes one replica of a worker, however many CPU devices there are."""
+    from tensorflow.python.distribute import collective_all_reduce_strategy
+
+    collective_all_reduce_strategy.CollectiveAllReduceExtended._initialize_local_devices = lambda self, resolver, worker: (
+        tuple(f"{worker}/device:CPU:{index}" for index in range(2)),
+        "CPU",
+    )
+    return run_cases(shared, names)
 
 
-@pytest.mark.usefixtures("warm_tensorflow")
-def test_workers_of_two_replicas_give_what_one_process_gives(orch: Orch, tmp_path: Path, alone: Cases) -> None:
+def test_workers_of_two_replicas_give_what_one_process_gives(tmp_path: Path, alone: Cases) -> None:
     wanted = ("datasets", "a_last_batch_that_is_smaller", "predict", "batch_normalization", "early_stopping_and_plateaus")
-    check(alone, run_together(orch, tmp_path, "--cpus", "2", head=SEVERAL_REPLICAS, only=wanted), wanted)
+    with cluster(workers=2, cpus=2, timeout=DEADLINE_S) as c:
+        check(alone, c.run(run_on_two_replicas, str(tmp_path), wanted), wanted)
 
 
 @needs_keras_2
-def test_two_workers_give_with_keras_2_what_one_process_gives(orch: Orch, tmp_path: Path, alone: Cases) -> None:
+def test_two_workers_give_with_keras_2_what_one_process_gives(tmp_path: Path, alone: Cases) -> None:
     """That is what Keras 3 gives in one process, too."""
     wanted = [name for name, said in rows(WORKERS).items() if said == "yes"]
-    check(alone, run_together(orch, tmp_path, "--keras", "legacy", only=wanted), wanted)
+    with cluster(workers=2, keras="legacy", timeout=DEADLINE_S) as c:
+        check(alone, c.run(run_cases, str(tmp_path), wanted), wanted)
 
 
 TWO_EPOCHS = {"steps": 40, "epochs": 2}
 
 
 @needs_keras_2
-@pytest.mark.usefixtures("warm_tensorflow")
 def test_keras_2_trains_with_parameter_servers(orch: Orch, tmp_path: Path) -> None:
     options = ("--strategy", "parameter_server", "--workers", "2", "--ps", "1", "--keras", "legacy", "--max-restarts", "1")
     done = orch("up", ROOT / "tests/programs/keras_servers.py", *options, "--", tmp_path, timeout=DEADLINE_S, check=0)
@@ -143,35 +145,47 @@ def test_keras_2_trains_with_parameter_servers(orch: Orch, tmp_path: Path) -> No
     assert set(found) - set(learnt) == {"evaluate", "predict"}
 
 
+def with_packages(directory: Path) -> dict[str, Any]:
+    """The keywords of a cluster whose Keras is that of this directory."""
+    return {"workers": 2, "env": {"PYTHONPATH": f"{directory}{os.pathsep}{os.environ['PYTHONPATH']}"}, "timeout": DEADLINE_S}
+
+
+def version_of_keras() -> str:
+    """In a task."""
+    import keras
+
+    return str(keras.__version__)
+
+
+OLDER = ("datasets", "functional_models_with_dicts", "steps_per_execution", "backup_and_restore")
+
+
 @pytest.mark.parametrize("version", ["3.10.0", "3.11.3", "3.12.4"])
-def test_two_workers_give_with_an_older_keras_what_one_process_gives(orch: Orch, tmp_path: Path, alone: Cases, version: str) -> None:
+def test_two_workers_give_with_an_older_keras_what_one_process_gives(tmp_path: Path, alone: Cases, version: str) -> None:
     """One release for each form of what is replaced; the installed one is the newest. Their dependencies are installed."""
-    target = str(tmp_path / "packages")
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target", target, f"keras=={version}"]
+    target = ("--target", str(tmp_path / "packages"), f"keras=={version}")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", *target]
     done = subprocess.run(pip, capture_output=True, text=True, timeout=DEADLINE_S)
     if done.returncode:
         pytest.skip(f"NOT TESTED: pip cannot install Keras {version}: {done.stderr.strip()}")
-    head = f"import keras; assert keras.__version__ == {version!r}"
-    path = f"PYTHONPATH={target}{os.pathsep}{os.environ['PYTHONPATH']}"
-    wanted = ("datasets", "functional_models_with_dicts", "steps_per_execution", "backup_and_restore")
-    check(alone, run_together(orch, tmp_path, "--env", path, head=head, only=wanted), wanted)
+    with cluster(**with_packages(tmp_path / "packages")) as c:
+        assert {*c.run(version_of_keras).values()} == {version}
+        check(alone, c.run(run_cases, str(tmp_path), OLDER), OLDER)
 
 
-def test_a_keras_that_orch_does_not_know_is_left_as_it_is(orch: Orch, tmp_path: Path) -> None:
+def test_a_keras_that_orch_does_not_know_is_left_as_it_is(tmp_path: Path) -> None:
     (place,) = importlib.util.find_spec("keras").submodule_search_locations  # type: ignore[union-attr]
-    shutil.copytree(place, tmp_path / "packages" / "keras", ignore=shutil.ignore_patterns("__pycache__", "*_test.py"))
+    shutil.copytree(place, tmp_path / "packages" / "keras", ignore=shutil.ignore_patterns("*_test.py"))
     trainer = tmp_path / "packages/keras/src/backend/tensorflow/trainer.py"
     before = trainer.read_text()
     trainer.write_text(before.replace("    def _reduce(v):\n", "    def _reduce(v):  # otherwise\n"))
     assert trainer.read_text() != before
-    path = f"PYTHONPATH={tmp_path / 'packages'}{os.pathsep}{os.environ['PYTHONPATH']}"
-    first, second = run_together(orch, tmp_path, "--env", path, only=["datasets"])
-    assert "error" in first["datasets"]
-    assert "error" in second["datasets"]
-    for name in ("worker-0", "worker-1"):
-        logged = orch("logs", name, check=0)
-        said = re.findall(r"orch: fit\(\) of Keras [\d.]+ is left as it is, .*orch knows Keras 3.10 to 3.15", logged.out + logged.err)
-        assert len(said) == 1
+    with cluster(**with_packages(tmp_path / "packages")) as c:
+        found = c.run(run_cases, str(tmp_path), ["datasets"])
+        assert ["error" in each["datasets"] for each in found.values()] == [True, True]
+        for name in c.tasks:
+            said = re.findall(r"orch: fit\(\) of Keras [\d.]+ is left as it is, .*orch knows Keras 3.10 to 3.15", c.logs(name))
+            assert len(said) == 1
 
 
 def rows(header: str) -> dict[str, str]:
@@ -184,7 +198,6 @@ def test_every_case_has_its_row_in_the_docs() -> None:
     assert set(rows(WORKERS)) == set(cases())
 
 
-@pytest.mark.usefixtures("warm_tensorflow")
 @pytest.mark.parametrize(("mode", "reports"), [("v3", True), ("legacy", True), ("v3", False)])
 def test_fit_reports_to_whoever_asks(orch: Orch, script: Any, mode: str, reports: bool) -> None:
     script("""

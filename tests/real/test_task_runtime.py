@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.real.programs import SCHEDULED_SUM
-from tests.worker.agent_double import ROOT, run_plainly, run_task, start_cluster
-from tests.worker.template_double import ForkedTask
+from tests.worker.agent_double import ROOT, run_task, start_cluster
+from tests.worker.template_double import ForkedTask, template
 from worker.protocol.messages import DeviceSettings, Program, TaskId
 from worker.task_environment import tf_config_text
 
@@ -100,14 +100,6 @@ def test_an_evaluator_computes_alone(tmp_path: Path, fork_task: Fork) -> None:
         assert task.wait().check().out == "1 False\n"
 
 
-def test_by_hand_it_is_tensorflows_default(tmp_path: Path) -> None:
-    write(
-        tmp_path,
-        "import worker, tensorflow as tf\nassert worker.strategy() is tf.distribute.get_strategy()",
-    )
-    run_plainly(["s.py"], tmp_path, env={"PYTHONPATH": str(ROOT)}).check()
-
-
 def test_a_setting_that_comes_too_late_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "early.py").write_text("import tensorflow as tf\ntf.constant(1) + 1\n")
     write(tmp_path, "print('never')")
@@ -122,29 +114,23 @@ def test_a_setting_that_comes_too_late_is_one_line(tmp_path: Path) -> None:
 
 PHANTOMS = """
 from tensorflow.python.eager import context
-runtime = context.context()
-runtime._initialize_physical_devices()
-for index in range(2):
-    gpu = context.PhysicalDevice(f"/physical_device:GPU:{index}", "GPU")
-    runtime._physical_devices.append(gpu)
-    runtime._visible_device_list.append(gpu)
-    runtime._memory_growth_map[gpu] = None
+
+def _initialize_physical_devices(self, reinitialize=False, real=context.Context._initialize_physical_devices):
+    is_first = self._physical_devices is None
+    real(self, reinitialize)
+    for index in range(2 if is_first else 0):
+        gpu = context.PhysicalDevice(f"/physical_device:GPU:{index}", "GPU")
+        self._physical_devices.append(gpu)
+        self._visible_device_list.append(gpu)
+        self._memory_growth_map[gpu] = None
+
+context.Context._initialize_physical_devices = _initialize_physical_devices
 """
 
 
-@pytest.mark.parametrize(
-    ("devices", "growth", "limits", "hint"),
-    [
-        (DeviceSettings(gpus=2, memory_growth=True), True, [], ""),
-        (DeviceSettings(logical_gpus=(16, 32)), False, [[16, 32]] * 2, "devices.logical_gpus: [16, 32]"),
-        (DeviceSettings(memory_limit_mb=64), False, [[64]] * 2, "devices.memory_limit_mb: 64"),
-    ],
-)
-def test_gpus_are_set_up_by_tensorflows_own_rules(
-    tmp_path: Path, devices: DeviceSettings, growth: bool, limits: list[list[int]], hint: str
-) -> None:
+def test_gpus_are_set_up_by_tensorflows_own_rules(tmp_path: Path) -> None:
     """Two GPUs that are only names: TensorFlow's Python takes every setting and keeps its rules, and nothing is computed."""
-    (tmp_path / "early.py").write_text(PHANTOMS)
+    (tmp_path / "phantoms.py").write_text(PHANTOMS)
     write(
         tmp_path,
         """
@@ -155,11 +141,18 @@ print([options.allow_growth, [list(map(int, gpu.memory_limit_mb)) for gpu in opt
 tf.config.experimental.set_memory_growth(tf.config.list_physical_devices("GPU")[1], True)
 """,
     )
-    outcome = run_task(SCRIPT, tmp_path, devices=devices, start=late_start(tmp_path)).check(1 if hint else 0)
-    assert outcome.out == f"{[growth, limits]}\n"
-    if hint:
-        assert "Cannot set memory growth on device when virtual devices configured" in outcome.err
-        assert outcome.err.splitlines()[-1].startswith(f"orch: {hint} holds for this task already; ")
+    cases: tuple[tuple[DeviceSettings, bool, list[list[int]], str], ...] = (
+        (DeviceSettings(gpus=2, memory_growth=True), True, [], ""),
+        (DeviceSettings(logical_gpus=(16, 32)), False, [[16, 32]] * 2, "devices.logical_gpus: [16, 32]"),
+        (DeviceSettings(memory_limit_mb=64), False, [[64]] * 2, "devices.memory_limit_mb: 64"),
+    )
+    with template(tmp_path, "tensorflow", "phantoms") as found:
+        for devices, growth, limits, hint in cases:
+            outcome = found.fork(SCRIPT, tmp_path, devices=devices).wait().check(1 if hint else 0)
+            assert outcome.out == f"{[growth, limits]}\n"
+            if hint:
+                assert "Cannot set memory growth on device when virtual devices configured" in outcome.err
+                assert outcome.err.splitlines()[-1].startswith(f"orch: {hint} holds for this task already; ")
 
 
 def late_start(tmp_path: Path) -> Path:
@@ -182,6 +175,8 @@ print(config.get_soft_device_placement(), config.optimizer.get_jit(), config.exp
 print(is_op_determinism_enabled())
 config.set_logical_device_configuration(config.list_physical_devices("CPU")[0], [config.LogicalDeviceConfiguration()] * 3)
 print(len(config.list_logical_devices("CPU")))
+with tf.device("/CPU:1"):
+    tf.matmul([[1.0]], [[2.0]])
 with tf.device("/CPU:3"):
     tf.constant([1.0]) * 2
 """,
@@ -193,17 +188,11 @@ with tf.device("/CPU:3"):
     outcome = run_task(SCRIPT, tmp_path, devices=settings, env=env).check(1)
     assert outcome.out.splitlines()[:4] == ["2", "False autoclustering False", "True", "3"]
     assert outcome.failure is not None
-    hint = "orch: --cpus 4 would give this task CPU:3; --soft-placement lets TensorFlow take another device"
-    assert outcome.failure.traceback.splitlines()[-1] == outcome.err.splitlines()[-1] == hint
-
-
-def test_placement_is_logged_from_the_first_operation_on(tmp_path: Path) -> None:
-    write(tmp_path, "import tensorflow as tf\nwith tf.device('/CPU:1'):\n    tf.matmul([[1.0]], [[2.0]])\n")
-    env = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "0"}
-    outcome = run_task(SCRIPT, tmp_path, devices=DeviceSettings(cpus=2, log_placement=True), env=env).check()
     # _MklMatMul on processors with AVX-512
     assert re.search("Executing op (_Mkl)?MatMul in device /job:localhost/replica:0/task:0/device:CPU:1", outcome.err)
     assert "orch: this task has CPU:0 as 2 logical devices\n" in outcome.err
+    hint = "orch: --cpus 4 would give this task CPU:3; --soft-placement lets TensorFlow take another device"
+    assert outcome.failure.traceback.splitlines()[-1] == outcome.err.splitlines()[-1] == hint
 
 
 def test_orchs_own_server_has_the_devices_of_its_task(tmp_path: Path, fork_task: Fork) -> None:

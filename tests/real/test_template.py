@@ -82,9 +82,12 @@ Path(f"{TASK}.json").write_text(json.dumps([FORKED, drawn, total, weights]))
 """
 
 
-def test_workers_train_alike_with_and_without_a_template(up: Any) -> None:
+def test_workers_train_alike_with_and_without_a_template(up: Any, tmp_path: Path) -> None:
     with_one, done = up(TRAIN, "-n", "2")
     assert "fresh interpreter" not in done.err
+    (ready,) = (event for event in LiveRun(tmp_path).events() if event["event"] == "template_ready")
+    assert ready["modules"] == ["tensorflow"]
+    LiveRun(tmp_path).event("task_up", task="worker-1")
     without, _ = up(TRAIN, "-n", "2", "--set", "preload=[]")
     for found, forked in ((with_one, True), (without, False)):
         assert [(found[name][0], found[name][2]) for name in ("worker-0", "worker-1")] == [(forked, 11.0)] * 2
@@ -96,17 +99,7 @@ def test_workers_train_alike_with_and_without_a_template(up: Any) -> None:
     assert weights == [weights[0]] * 4
 
 
-def test_four_workers_reduce_after_one_import(up: Any, tmp_path: Path) -> None:
-    found, done = up(TRAIN, "-n", "4")
-    assert "fresh interpreter" not in done.err
-    assert [found[f"worker-{index}"][0] for index in range(4)] == [True] * 4
-    assert [found[f"worker-{index}"][2] for index in range(4)] == [1111.0] * 4
-    assert len({json.dumps(found[f"worker-{index}"][1]) for index in range(4)}) == 4
-    assert len({json.dumps(found[f"worker-{index}"][3]) for index in range(4)}) == 1
-    (ready,) = (event for event in LiveRun(tmp_path).events() if event["event"] == "template_ready")
-    assert ready["modules"] == ["tensorflow"]
-
-
+@pytest.mark.usefixtures("warm_tensorflow")
 def test_parameter_servers_are_forked_too(up: Any, tmp_path: Path) -> None:
     head = "import json\nimport worker\nstrategy = worker.strategy()\n"
     tail = """
@@ -143,10 +136,9 @@ def test_an_import_that_computes_is_not_forked_from(up: Any, tmp_path: Path) -> 
     assert "worker-0 gets a fresh interpreter: an import has started TensorFlow's runtime" in done.err
 
 
-def test_tasks_of_a_warm_template_compute_alike(up: Any, tmp_path: Path, start_warm: Any) -> None:
+@pytest.mark.usefixtures("warm_tensorflow")
+def test_tasks_of_a_warm_template_compute_alike(up: Any) -> None:
     """Under fewer or more threads than those that it was started with, twice from the same, and under all cores of one task."""
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": "2"}
-    start_warm("tensorflow", env=quiet)
     found, done = up(TRAIN, "-n", "2")
     again, done_again = up(TRAIN, "-n", "2")
     for one in (done, done_again):
