@@ -162,15 +162,12 @@ class RunLock:
         owner = self._other_owner()
         if owner:
             raise OrchError(f"{name} belongs to {owner}: give the same command as that user")
-        is_held = self._is_held_by(holder.pid)
-        if not is_held and self.holder() != holder:
-            return False
-        if not is_held and holder.host != this:
-            raise OrchError(f"{name} runs on {clean(holder.host)}, not on this machine ({this}): give the same command there")
-        if is_held is False:
+        if not self._is_held_by(holder):
+            if self.holder() != holder:
+                return False
+            where = f"process {holder.pid} on {clean(holder.host)}"
             raise OrchError(
-                f"{name} runs in another container, or on another machine that is also called {this}. Give this command there. "
-                f"(Its lock names process {holder.pid}, which is another program here.)"
+                f"{name} is run by {where}, which is no process here ({this}): give the same command there, or in its container"
             )
         try:
             os.kill(holder.pid, number)
@@ -188,15 +185,18 @@ class RunLock:
                 return f"user {owner}"
         return ""
 
-    def _is_held_by(self, pid: int) -> bool | None:
-        """Whether that process of this machine holds the lock: see ``lock`` in proc_pid_fdinfo(5). None: the kernel does not tell."""
-        held = self._path.stat()
+    def _is_held_by(self, holder: Holder) -> bool:
+        """Whether that process is one of this machine's, and holds the lock: see ``lock`` in proc_pid_fdinfo(5).
+
+        Where there is no /proc, the host's name has to do.
+        """
+        if not os.path.isdir("/proc/self/fdinfo"):
+            return holder.host == socket.gethostname()
+        held, pid = self._path.stat(), holder.pid
         try:
             fds = os.listdir(f"/proc/{pid}/fd")
-        except PermissionError:
-            return None
-        except FileNotFoundError:
-            return False if os.path.isdir("/proc/self/fdinfo") else None
+        except OSError:  # it has ended, or is another user's
+            return False
         for fd in fds:
             with contextlib.suppress(OSError):  # it has just been closed
                 is_open = os.path.samestat(held, os.stat(f"/proc/{pid}/fd/{fd}"))
