@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 
-from .protocol.code_manifest import WorkdirState
+from .protocol.messages import WorkdirState
 
 GIT_S = 10.0
 """How long git may take, in seconds. After that, the directory counts as one that git does not know."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ..fast_dataclass import dataclass
-from ..protocol.codec import Count, Positive, Size
 from .declare import Setting, setting
 
 
@@ -105,48 +104,3 @@ class DeviceSettings:
     )
     gpus_given: int | None = None
     """As `gpus`, if nobody asked for a number (auto): fewer GPUs are then no error, only worth a word."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """A GPU, or a part of one (MIG), that tasks on this host may use.
-
-    `index`: the driver's own (``nvidia-smi``). `uuid`: ``GPU-…``, or ``MIG-…`` for a part of the GPU `index`. `memory_mb`: in
-    units of 2**20 bytes, as TensorFlow counts; 0 if the driver does not say. `id`: what stands for it in
-    ``CUDA_VISIBLE_DEVICES`` here.
-    """
-
-    index: Count
-    uuid: str
-    name: str
-    memory_mb: Size
-    id: str
-
-    @property
-    def is_part(self) -> bool:
-        return self.uuid.startswith("MIG-")
-
-
-@dataclass(frozen=True, slots=True)
-class GpuHolder:
-    """Another run of this user's that has a GPU of this host. `pid`: its agent. `shares`: it lets others have that GPU as well."""
-
-    uuid: str
-    run_id: str
-    pid: Positive
-    shares: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class TakeGpus:
-    """An order: hold these GPUs, by UUID, until the run is over, in place of all that were held before. `shared`: as others may, too."""
-
-    alone: tuple[str, ...] = ()
-    shared: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class GpusTaken:
-    """The agent's answer. `holders`: empty, or all other runs' GPUs: one of them was in the way, and none is held."""
-
-    holders: tuple[GpuHolder, ...] = ()

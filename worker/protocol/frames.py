@@ -1,0 +1,341 @@
+"""The frames that an agent sends to the controller. Pure values.
+
+Most of them are events: the controller records them in `events.jsonl` as they are, under the names of their classes (``task_exited``), and
+steps the run's state with them (`orchestrator/model/run/lifecycle.py`). A frame does not name its host: `host` is empty on the wire. The
+controller's end of the connection fills it in.
+
+Times are seconds since the epoch, by the agent's clock (`clock.py`); the controller's end of the connection moves them to its own clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from ..fast_dataclass import dataclass
+from .codec import Between, Count, ExitCode, Moment, Port, Positive, Seconds, Size
+
+# --- answers to orders ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NetAddress:
+    """An address of a host."""
+
+    interface: str
+    address: str
+    prefix: Annotated[int, Between(0, 128)]
+    """How many bits of the address name the network."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU, or a part of one (MIG), that tasks on this host may use."""
+
+    index: Count
+    """The driver's number of the GPU, as ``nvidia-smi`` prints it."""
+    uuid: str
+    """``GPU-…``, or ``MIG-…`` for a part of the GPU `index`."""
+    name: str
+    memory_mb: Size
+    """In units of 2**20 bytes, as TensorFlow counts; 0 if the driver does not say."""
+    id: str
+    """The word for this GPU in ``CUDA_VISIBLE_DEVICES`` here."""
+
+    @property
+    def is_part(self) -> bool:
+        return self.uuid.startswith("MIG-")
+
+
+@dataclass(frozen=True, slots=True)
+class GpuHolder:
+    """Another run of this user's that holds a GPU of this host."""
+
+    uuid: str
+    """The GPU's."""
+    run_id: str
+    pid: Positive
+    """Of the agent of that run."""
+    shares: bool = False
+    """That run lets others hold the GPU as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostReady:
+    """The answer to `Hello`: the facts that the agent found on its host, and the ports that it holds from now on."""
+
+    pid: Positive
+    """The agent's own."""
+    python: str
+    """The path of the interpreter that runs the agent and the tasks."""
+    python_version: str
+    cores: Positive
+    ports: tuple[Port, ...] = ()
+    problems: tuple[str, ...] = ()
+    """Why the programs cannot run here: a missing script, a syntax error, a missing command."""
+    lacks_workdir: bool = False
+    """One of these problems: there is no such working directory."""
+    notes: tuple[str, ...] = ()
+    """What is odd here, and may be right."""
+    gpus: tuple[Gpu, ...] = ()
+    """Those that may be used here: all, or those that the agent's own ``CUDA_VISIBLE_DEVICES`` names, in its order."""
+    taken: tuple[GpuHolder, ...] = ()
+    """The GPUs that other runs held when the agent looked."""
+    trouble: str | None = None
+    """Why this host cannot be used at all, such as a port range that is used up."""
+    at: Moment = 0.0
+    """When the agent sent this."""
+    addresses: tuple[NetAddress, ...] = ()
+    sees_run_dir: bool = False
+    """`Hello.run_dir` is there, and may be written to."""
+    workdir: str | None = None
+    """Where the working directory lies that was sent here; None if none was."""
+    tensorflow: str = ""
+    """The version that is installed for this Python; empty where there is none, or where the agent has not looked."""
+    arrived_at: str = ""
+    """The address by which the controller has come in, if it came over a network."""
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CodeWanted:
+    """The answer to `Code`."""
+
+    digests: tuple[str, ...]
+    """The contents that this host has not kept from another time."""
+    trouble: str = ""
+    """Why this host can keep no copy at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """The result of trying one address."""
+
+    host: str
+    """`Target.host`."""
+    address: str
+    refusal: str
+    """Why the address was not reached; empty if it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """The answer to `Try`."""
+
+    results: tuple[Reached, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GpusTaken:
+    """The answer to `TakeGpus`."""
+
+    holders: tuple[GpuHolder, ...] = ()
+    """Empty: the GPUs are held. Else all GPUs that other runs hold: one of them was in the way, and none is held for this run."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramEnded:
+    """How a program that the agent has run has ended, and all that it wrote. The answer to `Examine`: the output is JSON then."""
+
+    out: str = ""
+    err: str = ""
+    code: Annotated[int, Between(-255, 255)] | None = None
+    """-n for signal n. None: the program was stopped, or could not be started, for the `reason`."""
+    reason: str = ""
+
+
+# --- events of a host ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateReady:
+    """A host has imported `modules`, in `seconds`, and can fork tasks."""
+
+    modules: tuple[str, ...]
+    seconds: Seconds
+    at: Moment
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HostBroken:
+    """A host can no longer do its work, such as for a full disk. Its agent still answers. The run ends."""
+
+    reason: str
+    at: Moment
+    host: str = ""
+    """Empty: the host is the controller's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunNoted:
+    """A text worth keeping that changes nothing. `host`: the host whose agent noted it; empty: the controller did."""
+
+    text: str
+    at: Moment
+    host: str = ""
+
+    @property
+    def line(self) -> str:
+        """The text for people: ``host a: …``, or the controller's own text as it is."""
+        return f"host {self.host}: {self.text}" if self.host else self.text
+
+
+# --- events of a task ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStarted:
+    """The process of a task runs."""
+
+    task: str
+    attempt: Positive
+    pid: Positive
+    at: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class TaskNotStarted:
+    """A task could not be started."""
+
+    task: str
+    attempt: Positive
+    reason: str
+    at: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class TaskBegan:
+    """A task's program, which is Python, has come to its first line."""
+
+    task: str
+    attempt: Positive
+    at: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class TaskUp:
+    """The task's runtime listens on its port.
+
+    The agent of its own host sends this when it sees the port open. The controller records it once the other hosts have reached the port.
+    """
+
+    task: str
+    attempt: Positive
+    at: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class TaskWaiting:
+    """Why a task's port does not answer yet, in words; sent when the reason changes."""
+
+    task: str
+    attempt: Positive
+    reason: str
+    at: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReported:
+    """The newest of a task's `worker.report()` calls."""
+
+    task: str
+    attempt: Positive
+    values: Mapping[str, Any]
+    at: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An exception that ended a task, as `error.json` keeps it."""
+
+    type: str
+    message: str
+    traceback: str
+    at: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What an agent has seen of a task's end beyond its code. All of it is fact; what does not hold is empty."""
+
+    failed_first: bool = False
+    """The exception came before the task was told to stop, by the one clock that saw both."""
+    condition: str = ""
+    """Why the task could not act when it was told to stop, such as ``stopped (SIGSTOP)``; see host/tasks/process_state.py."""
+    out_of_memory: str = ""
+    """That the kernel killed the task for want of memory, in words; see host/tasks/oom_kills.py."""
+    last_words: str = ""
+    """The end of the task's stderr, if the task left no exception."""
+    python: str = ""
+    """The task's interpreter, if an exception was left."""
+    tensorflow: str = ""
+    """The version of that interpreter's TensorFlow, if it can be found."""
+    alone: bool = False
+    """The task was in no cluster; see task/membership.py."""
+    tf_config: str = ""
+    """Where the program set a TF_CONFIG of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskExited:
+    """A task's process has ended."""
+
+    task: str
+    attempt: Positive
+    code: ExitCode
+    """As a shell says it: 128 + n for signal n."""
+    stopped: bool
+    """The agent had already been told to stop the task, or had lost its owner."""
+    at: Moment
+    failure: Failure | None = None
+    killed: bool = False
+    """By a signal. A program may also exit with such a code by itself, as a shell does whose command was killed."""
+    evidence: Evidence = Evidence()
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSwept:
+    """Nothing of the task is left: its process group is empty and its output will not grow any more."""
+
+    task: str
+    attempt: Positive
+    at: Moment
+    left: str = ""
+    """The processes, in words, which not even SIGKILL has ended. The task's own may be among them; then there was no `TaskExited`."""
+
+
+# --- the output of tasks -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Grew:
+    """A stream's file in the shared run directory has reached `size` bytes."""
+
+    task: str
+    attempt: Positive
+    stream: str
+    size: Size
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Bytes of a stream, from `offset` on; the bytes follow the frame's JSON as they are."""
+
+    task: str
+    attempt: Positive
+    stream: str
+    offset: Size
+
+
+# --- the connection ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """A sign of life of the agent; the answer to `Ping`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The agent's last frame: it holds nothing any more."""

@@ -1,0 +1,271 @@
+"""The orders of the controller to an agent, and what the agent tells the first code inside a task.
+
+Pure values. Texts may hold lone surrogates (``surrogateescape``): a path, an argument or an environment value that is not UTF-8 travels
+unharmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Annotated, Literal
+
+from ..fast_dataclass import dataclass
+from ..settings.task_settings import TaskSettings
+from .codec import Between, Count, OsText, Port, Positive, Seconds, Size
+
+# --- what a task is ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What a task runs."""
+
+    kind: Literal["script", "module", "command", "serve", "data_service"]
+    """``script``: a Python file. ``module``: as ``python -m``. ``command``: any program, looked up on the PATH of the task's environment.
+    ``serve``: orch's own `tf.distribute.Server`, for a worker or ps task whose script starts none. ``data_service``: a server of tf.data;
+    see `task/strategy/data_service_server.py`."""
+    target: OsText = ""
+    """The path, the module or the program; empty for orch's own."""
+    args: tuple[OsText, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOrder:
+    """One task to be started on one host."""
+
+    task: str
+    attempt: Positive
+    program: Program
+    cwd: OsText
+    log_dir: OsText
+    """Relative to the run directory, or to the agent's own directory."""
+    env: Mapping[OsText, OsText] = field(default_factory=dict)
+    unset: tuple[OsText, ...] = ()
+    port: Port | None = None
+    cluster: str | None = None
+    """Which of the order's clusters goes into TF_CONFIG; None: the task gets no TF_CONFIG."""
+    settings: TaskSettings = TaskSettings()
+    cores: tuple[Count, Positive] | None = None
+    """(k, n): the task is tied to the k-th, from 0 on, of n parts of the host's cores. None: to no core."""
+    once_for: tuple[OsText, ...] | None = None
+    """Skip the task if it has succeeded here before and these files are what they were then; None: never.
+    See host/program/preparation_stamps.py."""
+
+
+@dataclass(frozen=True, slots=True)
+class BootstrapOrder:
+    """What the agent tells the first code inside a task, through an inherited file descriptor."""
+
+    task: str
+    program: Program
+    tf_config: str | None
+    log_dir: str
+    settings: TaskSettings = TaskSettings()
+
+
+# --- before the start ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateOrder:
+    """What to import once on a host for all of its tasks, and under which environment."""
+
+    preload: tuple[OsText, ...]
+    """The modules."""
+    tasks: Count
+    """How many of the tasks that the host will get compute."""
+    env: Mapping[OsText, OsText] = field(default_factory=dict)
+    always: bool = False
+    """Import the modules even if the program does not seem to use them."""
+    note: str = ""
+    """A line for the user if the host needs a template: whether it comes from a process of `orch warm`."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkdirState:
+    """What a working directory is like on one machine."""
+
+    program: OsText = ""
+    """The program's file: relative to the directory, or absolute if it lies outside; empty: the program has no file there."""
+    digest: str = ""
+    """SHA-256 of that file, in hex; empty: there is none."""
+    inode: int = 0
+    mtime_ns: int = 0
+    """Of the program's file, or of the directory. Two machines that see the same of both have one disk."""
+    commit: str = ""
+    """What ``git rev-parse HEAD`` prints; empty: git does not know the directory."""
+    has_changes: bool = False
+    """Files that git tracks differ from the commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The first order. The agent looks around, holds ports, and answers with `HostReady`."""
+
+    run_id: OsText
+    ports: Annotated[int, Between(0, 65_535)] = 0
+    """How many ports the agent holds for the tasks."""
+    port_range: tuple[Port, Port] | None = None
+    """The range in which these ports must lie, both ends included; None: the kernel chooses."""
+    programs: tuple[Program, ...] = ()
+    """The programs of the tasks. What is wrong with them on this host comes back in `HostReady.problems`, before anything starts."""
+    cwd: OsText = "."
+    """The working directory of the tasks; checked as `programs` are."""
+    shared_dir: OsText | None = None
+    """The run directory, if this host sees it: the tasks' output goes there, and the agent sends `Grew` instead of `Output`."""
+    run_dir: OsText = ""
+    """Where the controller has the run directory; a host with a shared file system may see it there."""
+    template: TemplateOrder | None = None
+    """None: the tasks are not forked."""
+    owner_grace_s: Seconds = 1.0
+    """How long tasks may tidy up when the channel closes without a `Bye`."""
+    lost_after_s: Seconds | None = None
+    """Seconds of silence after which the controller counts as gone; None: its channel cannot break without a word."""
+    compare: WorkdirState | None = None
+    """What `cwd` must be like; None: nothing is compared."""
+    word: str = ""
+    """The word that the agent sends to other hosts that connect to the first of the ports, until tasks start; empty: no host will."""
+    search_envs: tuple[Mapping[OsText, OsText], ...] = ({},)
+    """The variables of the spec that decide where a task looks for programs, and its Python for modules; each set of them once."""
+    no_fit_under: str = ""
+    """The class of the run's strategy, if `Model.fit` of Keras 3 cannot work under it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodeFile:
+    """A file of the working directory."""
+
+    path: OsText
+    """Relative to the working directory, with ``/``."""
+    digest: OsText
+    """SHA-256 of the file's content, in hex."""
+    size: Size
+    executable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Keep a copy of the working directory, under a name made from its content; the answer is `CodeWanted`. `Hello` comes later."""
+
+    digest: OsText
+    files: tuple[CodeFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CodePart:
+    """The next piece of the file with this digest; the bytes follow the order's JSON."""
+
+    digest: OsText
+    last: bool
+    """The file is complete with this piece."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A host, or a task, that another host tries to reach at each of its addresses."""
+
+    host: OsText
+    """The name of the host, or of the task, which the result repeats."""
+    port: Port
+    word: str
+    """The text that must come over the connection. Empty: a connection is enough, as the runtime of a task sends none of orch's words."""
+    addresses: tuple[OsText, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """Try to reach these. The agent answers with `Tried`."""
+
+    targets: tuple[Target, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TakeGpus:
+    """Hold these GPUs until the run is over, in place of all that were held before. The agent answers with `GpusTaken`."""
+
+    alone: tuple[str, ...] = ()
+    """The UUIDs of GPUs that no other run may use."""
+    shared: tuple[str, ...] = ()
+    """The UUIDs of GPUs that other runs may hold as shared, too."""
+
+
+# --- tasks ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StartTasks:
+    """Start these tasks. For each of them `TaskStarted` or `TaskNotStarted` comes."""
+
+    orders: tuple[TaskOrder, ...]
+    clusters: Mapping[str, str] = field(default_factory=dict)
+    """The clusters of TF_CONFIG, as JSON, by the name that `TaskOrder.cluster` gives."""
+    env: Mapping[OsText, OsText] = field(default_factory=dict)
+    """Variables of all tasks; those of a task's own order are stronger."""
+    env_defaults: Mapping[OsText, OsText] = field(default_factory=dict)
+    """Variables of all tasks; those of the host's environment are stronger."""
+    peers: tuple[str, ...] = ()
+    """Host names that must be reached without a proxy."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopTasks:
+    """SIGTERM to the process groups of these tasks, SIGKILL after `grace_s`. Zero: SIGKILL at once."""
+
+    tasks: tuple[str, ...]
+    grace_s: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class ShowStacks:
+    """Have these tasks write the Python stacks of all their threads to their `stacks.txt` (SIGQUIT; see task/bootstrap.py)."""
+
+    tasks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SignalTasks:
+    """Send a signal to the process groups of these tasks. A task that ends by the signal counts as failed, and not as stopped."""
+
+    tasks: tuple[str, ...]
+    signal: Annotated[int, Between(1, 64)]
+
+
+# --- orch doctor ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Examine:
+    """Look at the machine (host/machine_survey.py), or at an interpreter and its TensorFlow (task/examine.py), by a program of its own."""
+
+    what: Literal["machine", "python"]
+    run_dir: OsText = ""
+    """``machine``: the directory whose disk is looked at; empty: the one for temporary files."""
+    ports: tuple[Port, Port] | None = None
+    """``machine``: the range of ports that are tried, both ends included."""
+    program: OsText = ""
+    """``python``: the interpreter; empty: the one that runs the agent."""
+    env: Mapping[OsText, OsText] = field(default_factory=dict)
+    """``python``: what the spec sets for every task."""
+    import_s: Seconds = 120.0
+    """``python``: how long the import of TensorFlow may take."""
+
+
+# --- the connection ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """The controller has stored this many bytes of `Output`: the agent may send as many more."""
+
+    size: Size
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """A sign of life of the controller. The agent answers with `Pong`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bye:
+    """No more orders. The agent ends what is left, sends the rest of the output and `Gone`, and exits."""
