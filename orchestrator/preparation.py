@@ -6,6 +6,7 @@ Nothing of a run's tasks exists yet; everything that is wrong is said for all ho
 from __future__ import annotations
 
 import asyncio
+import secrets
 import traceback
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
@@ -18,12 +19,10 @@ from worker.protocol import messages
 from .backends import Backend, Host, slots_of, workdir_compare
 from .backends.code_sync import WorkingDirectory, collect
 from .backends.connection.agent_link import AgentLink, NotReachedError, OnFrame, OnLost
-from .backends.connection.gpu_claims import GpuClaims
-from .backends.connection.network import Network
 from .backends.connection.reach import AT_ONCE, reach
 from .errors import OrchError, Problem, SpecError
 from .model.cause import version_mismatch
-from .model.planning import plan, slots
+from .model.planning import addresses, plan, slots
 from .model.planning.plan import HostFacts, Plan
 from .model.planning.slots import Assignment
 from .model.run.events import Event, RunNoted
@@ -44,7 +43,11 @@ MOST_PLANS = 5
 
 
 class Preparation:
-    """Made for one run; `links` and `facts` stay in use while it lasts. `hosts`: those that get tasks."""
+    """Of one run.
+
+    `hosts`: the hosts that get tasks. `links`: the connections to their agents. `facts`: what these have answered to `Hello`. Links and
+    facts are in use until the run is over.
+    """
 
     def __init__(
         self, spec: ClusterSpec, backend: Backend, rundir: RunDir, on_frame: OnFrame, on_lost: OnLost, happen: Callable[[Event], None]
@@ -55,10 +58,14 @@ class Preparation:
         assignment = plan.place(spec, slots_of(every.values()))
         self.hosts = {name: host for name, host in every.items() if assignment[name]}
         self._assignment: Assignment = {name: assignment[name] for name in self.hosts}
-        self._network = Network(self.hosts)
+        self._words = {name: secrets.token_hex(8) if len(self.hosts) > 1 else "" for name in self.hosts}
+        """What each agent sends to the other hosts that try to reach it; empty where no other host does."""
+        self._trying: set[str] = set()
+        """The hosts that have not answered yet which others they reach."""
         self.links = {name: AgentLink(host, rundir.agent_log(name), on_frame, on_lost) for name, host in self.hosts.items()}
         self.facts: dict[str, messages.HostReady] = {}
-        self._claims = GpuClaims(self.links)
+        self._holding: set[str] = set()
+        """The hosts that have held GPUs for this run."""
         self._code: WorkingDirectory | None = None
         self._workdir: messages.WorkdirState | None = None
         self._given_up: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
@@ -94,9 +101,8 @@ class Preparation:
         self._describe_directory()
         await self._saying(self._describe_unanswered, UNANSWERED_S, self._start_agents())
         self._refuse_problems()
-        trying = self._network.find_addresses(self.links, self.facts)
-        addresses = await self._saying(self._describe_untried, UNTRIED_S, trying)
-        return await self._plan_and_claim([self._host_facts(host, addresses[host.name]) for host in self.hosts.values()])
+        found = await self._saying(self._describe_untried, UNTRIED_S, self._find_addresses())
+        return await self._plan_and_hold([self._host_facts(host, found[host.name]) for host in self.hosts.values()])
 
     async def _saying(self, describe: Callable[[], str], after_s: float, step: Coroutine[Any, Any, T]) -> T:
         """What a step comes to. Meanwhile, say what is waited for, if anything; again only when that changes."""
@@ -153,15 +159,53 @@ class Preparation:
         self.facts[link.host.name] = facts
         self._happen(facts)
 
-    async def _plan_and_claim(self, hosts: list[HostFacts]) -> Plan:
+    async def _find_addresses(self) -> dict[str, str]:
+        """The address of each host, by which all others have reached it. Raises `OrchError`."""
+        if len(self.hosts) == 1:
+            return {name: host.address or "127.0.0.1" for name, host in self.hosts.items()}
+        wishes = {name: addresses.Wish(host.address, host.interface) for name, host in self.hosts.items()}
+        known = {name: addresses.candidates(name, wish, self.facts[name]) for name, wish in wishes.items()}
+        ports = {name: facts.ports[0] for name, facts in self.facts.items() if facts.ports}
+        tried: dict[tuple[str, str], dict[str, str]] = {}
+
+        async def try_from(name: str) -> None:
+            # A task reaches its neighbour on the same host by the same address.
+            others = [other for other in ports if other != name or len(self.facts[name].ports) > 1]
+            targets = tuple(messages.Target(other, ports[other], self._words[other], tuple(known[other])) for other in others)
+            for result in (await self.links[name].request(messages.Try(targets))).results:
+                tried.setdefault((name, result.host), {})[result.address] = result.refusal
+            self._trying.discard(name)
+
+        self._trying = set(self.hosts)
+        await asyncio.gather(*map(try_from, self.hosts))
+        return addresses.choose(known, ports, tried, self.facts)
+
+    async def _plan_and_hold(self, hosts: list[HostFacts]) -> Plan:
         """The plan, once its GPUs are held for this run. If another run was faster, it is made anew, without those."""
         for _ in range(MOST_PLANS):
             planned = plan.make(self._rundir.run_id, self._spec, self._assignment, hosts)
-            in_the_way = await self._claims.acquire(planned)
+            in_the_way = await self._hold_gpus(planned)
             if not in_the_way:
                 return planned
             hosts = [replace(host, taken=in_the_way.get(host.name, host.taken)) for host in hosts]
         raise OrchError(f"other runs have taken this one's GPUs {MOST_PLANS} times while it was about to start; start it again")
+
+    async def _hold_gpus(self, planned: Plan) -> dict[str, tuple[messages.GpuHolder, ...]]:
+        """Hold the plan's GPUs, and no others any more. Returns the GPUs that other runs hold of hosts where these were faster; empty: all
+        are held for this run.
+        """
+        # Two runs that want all of several hosts meet at the first of them, where one wins, and do not hold half of them each.
+        order = sorted(planned.claims, key=lambda name: min((*planned.claims[name].alone, *planned.claims[name].shared)))
+        no_longer = sorted(self._holding.difference(order))
+        in_the_way: dict[str, tuple[messages.GpuHolder, ...]] = {}
+        for batch in filter(None, (no_longer, order[:1], order[1:])):
+            requests = [self.links[name].request(planned.claims.get(name, messages.TakeGpus())) for name in batch]
+            answers = await asyncio.gather(*requests)
+            self._holding.update(batch)
+            in_the_way = {name: answer.holders for name, answer in zip(batch, answers, strict=True) if answer.holders}
+            if in_the_way:
+                break
+        return in_the_way
 
     def notes(self) -> list[str]:
         """What is odd about the hosts, and may be right."""
@@ -184,7 +228,7 @@ class Preparation:
         return f"waiting for {messages.few(late)}: {what} ({len(self.facts)} of {len(self.hosts)} hosts have answered)"
 
     def _describe_untried(self) -> str:
-        late = self._network.awaited
+        late = [name for name in self.hosts if name in self._trying]
         done = f"{len(self.hosts) - len(late)} of {len(self.hosts)} have tried"
         return f"waiting for {messages.few(late)}: the hosts try each other's addresses ({done})" if late else ""
 
@@ -204,7 +248,7 @@ class Preparation:
             template=template if preload else None,
             lost_after_s=host.lost_after_s,
             compare=self._workdir if host.workdir.way == "shared" else None,
-            word=self._network.words[host.name],
+            word=self._words[host.name],
             search_envs=plan.search_envs(spec),
             no_fit_under=named(spec.strategy).no_fit_under,
         )
