@@ -8,16 +8,16 @@ Which process is called what in this package::
 
     the test's process          one `Session`: a directory, and the socket that all others connect to
       warm process              has imported TensorFlow; each resident is forked from it
-      a bed                     one run of `orchestrator.launch`, kept between tests (`Beds`)
+      a `PooledRun`             a run of `orchestrator.launch`, kept between tests in the `Pool`
         controller, agent       as in any run
         resident of worker-0    the task that the agent started; it runs no function, it forks
           process of worker-0   `Task`: what the test sees; it runs the functions, and dies with the cluster
         resident of worker-1    …
 
-A `Line` is a connection from the test's process to one of the others; the line to a resident is called a door. What a process says
-first is its greeting: which run and task it belongs to. A bed whose cluster was left with ``reuse`` keeps that cluster's tasks `parked`.
+A `Connection` leads from the test's process to one of the others. The first message of a process is its greeting: the run and the task
+that it belongs to. A run whose cluster was left with ``reuse`` keeps the tasks of that cluster (`kept_tasks`).
 
-Importing this costs nothing; what it gives is imported when it is first used.
+Importing this costs nothing; the names that it has are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .barriers import barrier as barrier
     from .clusters import Cluster as Cluster
     from .clusters import cluster as cluster
     from .failures import TaskFailed as TaskFailed
@@ -35,13 +34,26 @@ if TYPE_CHECKING:
     from .tasks import Task as Task
 
 _HOMES = {
-    "barrier": "barriers",
     "Task": "tasks",
     **dict.fromkeys(("Cluster", "cluster"), "clusters"),
     **dict.fromkeys(("Job", "Outcome"), "jobs"),
     **dict.fromkeys(("TaskFailed", "TimedOut"), "failures"),
 }
-__all__ = [*_HOMES]
+__all__ = [*_HOMES, "barrier"]
+
+
+def barrier(timeout: float | None = None) -> None:
+    """In a function that runs in tasks: wait until all tasks in which it was started have come here as often as this one.
+
+    Raises `TimeoutError` after `timeout` seconds, which names the tasks that are missing; without, the time of the whole call is the limit.
+    Raises RuntimeError outside a function that a cluster runs.
+    """
+    import sys
+    from importlib import import_module
+
+    # A task has orch's code under a name of its own. Only a task that is the test's own process (`in_process`) has not.
+    barriers = sys.modules.get("_orch_worker.task.calls.barriers") or import_module("worker.task.calls.barriers")
+    barriers.wait(timeout)
 
 
 def __getattr__(name: str) -> Any:

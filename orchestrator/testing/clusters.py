@@ -15,12 +15,12 @@ from worker.task.calls import debugger
 
 from ..errors import UsageError
 from ..model.strategies import named
-from .beds import Bed, beds_of
+from .coverage_variables import without_coverage
 from .failures import ClusterLost, TimedOut
-from .jobs import LOOK_S, Job, describe_exit, refuse_busy
-from .measuring import unmeasured
+from .jobs import POLL_S, Job, describe_exit, refuse_busy
 from .network import Network
-from .parcels import pack
+from .pickling import pack
+from .pool import PooledRun, pool_of
 from .session import Session
 from .tasks import DYING_S, Task, read
 
@@ -79,7 +79,7 @@ def cluster(
 
 
 class Cluster:
-    """What `cluster` gives. `session`, `bed`: what it stands on."""
+    """See `cluster`. All tests of this process share the `session`."""
 
     def __init__(
         self, keywords: Mapping[str, Any], timeout_s: float, grace_s: float, reuse: bool | str, in_process: str, partitions: bool
@@ -95,16 +95,17 @@ class Cluster:
         """The task that is the test's own process; empty: none is."""
         self._own_env: dict[str, str] = {}
         self._calls = 0
-        self._bed: Bed | None = None
+        self._run: PooledRun | None = None
 
     def __repr__(self) -> str:
         return f"<Cluster {', '.join(map(repr, self.tasks.values())) or 'not started'}>"
 
     @property
-    def bed(self) -> Bed:
-        if self._bed is None:
+    def pooled_run(self) -> PooledRun:
+        """The run that the cluster uses. Raises `UsageError` if the cluster has not been started."""
+        if self._run is None:
             raise UsageError("the cluster does not run: it does inside `with cluster(…) as c:`")
-        return self._bed
+        return self._run
 
     def __enter__(self) -> Cluster:
         self.start_up()
@@ -114,111 +115,111 @@ class Cluster:
         self.close()
 
     def start_up(self) -> None:
-        """What entering the ``with`` block does."""
-        if self._bed is not None:
+        """Start the cluster; entering the ``with`` block calls this."""
+        if self._run is not None:
             raise UsageError("this cluster runs already")
         self.session.recent.append(self)
-        self._bed = beds_of(self.session).take(self._keywords, unmeasured(os.environ), reuse=self._reuse, partitions=self._partitions)
+        env = without_coverage(os.environ)
+        run = self._run = pool_of(self.session).acquire(self._keywords, env, reuse=self._reuse, partitions=self._partitions)
         try:
-            parked, self._bed.parked = self._bed.parked, None
-            parked_for, self._bed.parked_for = self._bed.parked_for, False
-            if parked is not None and self._reuse and self._reuse == parked_for and all(task.pid for task in parked.values()):
-                self._adopt(parked)
-                for task in parked.values():
-                    task.forget()
-                return
-            self.tasks = parked or {name: Task(self, name) for name in self._bed.names}
-            self._adopt(self.tasks)
-            self._end_processes()
-            for task in self.tasks.values():
-                task.directories.clear()
-                task.forget()
-            if self.in_process:
-                self._be_task(self[self.in_process])
-            self.fork(name for name in self.tasks if name != self.in_process)
+            tasks = run.kept_tasks or {name: Task(self, name) for name in run.names}
+            is_kept = bool(self._reuse) and self._reuse == run.kept_for and all(task.pid for task in tasks.values())
+            run.kept_tasks, run.kept_for = {}, False
+            self._use_tasks(tasks)
+            if not is_kept:
+                self._end_processes()
+                for task in tasks.values():
+                    task.directories.clear()
+            for task in tasks.values():
+                task.forget_output()
+            if not is_kept:
+                if self.in_process:
+                    self._become_task(self[self.in_process])
+                self.fork(name for name in tasks if name != self.in_process)
         except BaseException:
             self._reuse = False
             self.close()
             raise
 
-    def _adopt(self, tasks: dict[str, Task]) -> None:
-        self.tasks = self.bed.tasks = tasks
+    def _use_tasks(self, tasks: dict[str, Task]) -> None:
+        self.tasks = self.pooled_run.tasks = tasks
         for task in tasks.values():
             task._cluster = self
 
-    def _be_task(self, task: Task) -> None:
-        """Be this task, as far as a process can that was not started as it."""
-        from . import here
+    def _become_task(self, task: Task) -> None:
+        """Make the test's process this task, as far as a running process can become one."""
+        from . import in_process
 
-        told = self.bed.ask(task.name, {"do": "tell"})["environment"]
-        self._own_env = {name: value for name, value in told.items() if self.bed.base.get(name) != value and name != "XDG_RUNTIME_DIR"}
+        run = self.pooled_run
+        found = run.request(task.name, {"do": "environment"})["environment"]
+        self._own_env = {name: found[name] for name in found if run.environment.get(name) != found[name] and name != "XDG_RUNTIME_DIR"}
         self._own_env["ORCH_LOG_DIR"] = str(self.session.path)
-        here.check(task.name, self._own_env)
+        in_process.check(task.name, self._own_env)
         task.pid = os.getpid()
 
     def close(self) -> None:
-        """What leaving the ``with`` block does: its processes end, or wait for the next test with `reuse`."""
-        if self._bed is None:
+        """End the processes, or keep them for the next test with `reuse`; leaving the ``with`` block calls this."""
+        if self._run is None:
             return
-        self.look()
-        bed = self._bed
-        if bed.network is not None and bed.is_whole:
-            bed.network.mend()
+        self.poll()
+        run = self._run
+        if run.network is not None and run.is_whole:
+            run.network.mend()
         if self._own_env:
-            from . import here
+            from . import in_process
 
-            here.forget()
+            in_process.forget()
             self[self.in_process].pid = None
         if self._reuse and all(task.pid and task.job is None for task in self.tasks.values()):
-            bed.parked, bed.parked_for = self.tasks, self._reuse
+            run.kept_tasks, run.kept_for = self.tasks, self._reuse
         else:
             self._end_processes()
         for task in self.tasks.values():
-            task.show()
-        self._bed = None
-        beds_of(self.session).give_back(bed)
+            task.print_output()
+        self._run = None
+        pool_of(self.session).release(run)
 
     def _end_processes(self) -> None:
         for task in self.tasks.values():
             task.stop()
         for task in self.tasks.values():
-            if self.bed.doors[task.name].is_open:
+            if self.pooled_run.residents[task.name].is_open:
                 task.await_end()
 
     def fork(self, names: Iterable[str]) -> None:
-        """Fresh processes for these tasks. Raises `ClusterLost` if one does not come up."""
-        bed, names = self.bed, list(names)
-        bed.numbers += 1
-        number = bed.numbers
-        env, unset = _changes(bed)
+        """Fork new processes for these tasks. Raises `ClusterLost` if one does not come up."""
+        run, names = self.pooled_run, list(names)
+        run.forks += 1
+        number = run.forks
+        env, unset = _changes(run)
         for name in names:
-            directory = self.session.path / "clusters" / f"{bed.run.run_id}-{number}" / name
-            self.tasks[name].begin(number, directory)
-            told = {"directory": str(directory), "number": number, "cwd": os.getcwd(), "env": env, "unset": unset, "path": sys.path}
-            bed.doors[name].send({"do": "fork", **told})
+            directory = self.session.path / "clusters" / f"{run.handle.run_id}-{number}" / name
+            self.tasks[name].on_forked(number, directory)
+            message = {"directory": str(directory), "number": number, "cwd": os.getcwd(), "env": env, "unset": unset, "path": sys.path}
+            run.residents[name].send({"do": "fork", **message})
         until = time.monotonic() + self.timeout_s
         waiting = list(names)
         while waiting:
             for name in list(waiting):
-                who = (bed.run.run_id, name, number)
-                line = self.session.greetings.pop(who, None)
+                who = (run.handle.run_id, name, number)
+                connection = self.session.greeted.pop(who, None)
                 task = self.tasks[name]
-                if line is not None:
-                    task.meet(line, self.session.pids.pop(who))
+                if connection is not None:
+                    task.on_connected(connection, self.session.pids.pop(who))
                     waiting.remove(name)
-                elif task.exit is not None or not bed.doors[name].is_open:
+                elif task.exit is not None or not run.residents[name].is_open:
                     raise ClusterLost(f"{name} could not be started: {describe_exit(task.exit or 0)}\n{task.logs}".rstrip())
             if waiting:
                 if time.monotonic() > until:
                     raise ClusterLost(f"{', '.join(waiting)} did not come up within {self.timeout_s:g} s")
-                self.session.pump(LOOK_S)
+                self.session.poll(POLL_S)
 
-    def look(self, wait_s: float = 0.0) -> None:
-        """Hear what the tasks say, print what they have written."""
-        if self._bed is not None:
-            self.session.pump(wait_s)
+    def poll(self, wait_s: float = 0.0) -> None:
+        """Read the messages of the tasks, for which `wait_s` seconds are waited, and print the output of the tasks."""
+        if self._run is not None:
+            self.session.poll(wait_s)
             for task in self.tasks.values():
-                task.show()
+                task.print_output()
 
     # --- functions -------------------------------------------------------------------------------
 
@@ -238,30 +239,30 @@ class Cluster:
         that does not take what is sent, such as a large argument while it is paused.
         """
         tasks = {name: self[name] for name in self._choose(on)}
-        self.look()
+        self.poll()
         for name, task in tasks.items():
             if task.job is not None:
                 raise refuse_busy(name, task.job)
-            if name != self.in_process and (task.pid is None or task.line is None):
+            if name != self.in_process and (task.pid is None or task.connection is None):
                 ended = f"its process has ended ({describe_exit(task.exit)})" if task.exit is not None else "it has no process"
                 raise UsageError(f"{name} cannot run anything: {ended}; c.restart({name!r}) gives it a new one")
         remote = {name: task for name, task in tasks.items() if name != self.in_process}
         data = pack(function, args, kwargs) if remote else b""
         self._calls += 1
-        directory, parties = str(self.session.path / "meetings" / f"{self.bed.run.run_id}-{self._calls}"), tuple(tasks)
+        directory, among = str(self.session.path / "barriers" / f"{self.pooled_run.handle.run_id}-{self._calls}"), tuple(tasks)
         job = Job(self, tasks, getattr(function, "__name__", repr(function)), self.timeout_s)
         if self.in_process in tasks:
-            from . import here
+            from . import in_process
 
-            job.here = lambda: here.call(self._own_env, directory, parties, function, args, kwargs)
-        told = {"do": "call", "call": self._calls, "directory": directory, "parties": parties, "verbosity": _verbosity()}
-        lines = [task.line for task in remote.values() if task.line is not None]
+            job.own_part = lambda: in_process.call(self._own_env, directory, among, function, args, kwargs)
+        message = {"do": "call", "call": self._calls, "directory": directory, "tasks": among, "verbosity": _verbosity()}
+        connections = [task.connection for task in remote.values() if task.connection is not None]
         for task in remote.values():
-            task.take(job)
+            task.begin(job)
         until = time.monotonic() + self.timeout_s
-        for line in lines:
+        for connection in connections:
             try:
-                line.send({**told, "function": data}, max(0.01, until - time.monotonic()))
+                connection.send({**message, "function": data}, max(0.01, until - time.monotonic()))
             except TimeoutError:
                 job.time_out()
         return job
@@ -273,7 +274,7 @@ class Cluster:
             if not (names := list(on)):
                 raise UsageError("on= names no task, so the function would run nowhere; leave on= out for all tasks")
             return names
-        row = named(self.bed.spec.strategy)
+        row = named(self.pooled_run.spec.strategy)
         return [name for name in self.tasks if not row.role(name.rpartition("-")[0]).serves]
 
     # --- tasks ------------------------------------------------------------------------------------
@@ -324,9 +325,9 @@ class Cluster:
         self._network().mend(*[self[name].name for name in names])
 
     def _network(self) -> Network:
-        if self.bed.network is None:
+        if self.pooled_run.network is None:
             raise UsageError("the tasks share the network of this machine; cluster(partitions=True) gives each one of its own")
-        return self.bed.network
+        return self.pooled_run.network
 
     def run_script(self, script: str | os.PathLike[str], /, *args: str | int | float, **settings: Any) -> ScriptRun:
         """Run a script to its end as `orch up` does, beside this cluster and in one like it. `settings`: those of `scripts.run_script`.
@@ -347,7 +348,7 @@ class Cluster:
         self[name].send_signal(debugger.SIGNAL)
         began, sat_s = time.monotonic(), self.session.debugged_s
         while self.session.debugged_s == sat_s and time.monotonic() - began < DYING_S:
-            self.look(LOOK_S)
+            self.poll(POLL_S)
 
     def logs(self, name: str) -> str:
         """`Task.logs`."""
@@ -355,7 +356,7 @@ class Cluster:
 
     def stacks(self) -> dict[str, str]:
         """Where each living task is, as `faulthandler` writes it; empty for one that does not answer."""
-        self.look()
+        self.poll()
         return self.collect_stacks([name for name, task in self.tasks.items() if task.pid])
 
     def collect_stacks(self, names: Iterable[str]) -> dict[str, str]:
@@ -363,10 +364,10 @@ class Cluster:
         asked = {name: self[name].directories[-1] / task_files.STACKS for name in names}
         before = {name: len(read(path)) for name, path in asked.items()}
         for name in asked:
-            self.bed.doors[name].send({"do": "signal", "number": int(signal.SIGQUIT)})
+            self.pooled_run.residents[name].send({"do": "signal", "number": int(signal.SIGQUIT)})
         until, last, found = time.monotonic() + STACKS_S, None, dict.fromkeys(asked, "")
         while time.monotonic() < until and (found != last or not all(found.values())):
-            self.session.pump(LOOK_S)
+            self.session.poll(POLL_S)
             last, found = found, {name: read(path)[before[name] :] for name, path in asked.items()}
         return found
 
@@ -400,17 +401,17 @@ class Cluster:
                 raise TimedOut(name, f"ended ({describe_exit(task.exit or 0)}) without {wanted}", {}, {}, task.logs)
             if time.monotonic() > until:
                 raise TimedOut(name, f"no {wanted} after {limit_s:g} s", {}, self.stacks(), task.logs)
-            self.look(LOOK_S)
+            self.poll(POLL_S)
 
 
 def _find_report(task: Task, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
     return next((found for found in task.reports if all(found.get(name) == value for name, value in wanted.items())), None)
 
 
-def _changes(bed: Bed) -> tuple[dict[str, str], list[str]]:
-    """What the test has changed in its environment since the bed was started: set, and removed."""
-    env = {name: value for name, value in os.environ.items() if bed.base.get(name) != value and name not in bed.own_variables}
-    unset = [name for name in bed.base if name not in os.environ and name not in bed.own_variables]
+def _changes(run: PooledRun) -> tuple[dict[str, str], list[str]]:
+    """What the test has changed in its environment since the run was started: the variables that were set, and those that were removed."""
+    env = {name: value for name, value in os.environ.items() if run.environment.get(name) != value and name not in run.own_variables}
+    unset = [name for name in run.environment if name not in os.environ and name not in run.own_variables]
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     return (env, [*unset, "XDG_RUNTIME_DIR"]) if runtime is None else ({**env, "XDG_RUNTIME_DIR": runtime}, unset)
 

@@ -7,6 +7,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -15,14 +16,14 @@ from worker.fast_dataclass import dataclass
 from ..errors import UsageError
 from ..record.text import stack_report
 from .failures import TaskFailed, TimedOut
-from .parcels import unpack
+from .pickling import unpack
 
 if TYPE_CHECKING:
     from .clusters import Cluster
     from .tasks import Task
 
-LOOK_S = 0.02
-"""How often files are looked at that a task writes; messages are heard at once."""
+POLL_S = 0.02
+"""How often the files of tasks are read, in seconds; messages are read at once."""
 
 
 @dataclass(slots=True)
@@ -64,8 +65,8 @@ class Job:
         self._cluster, self._tasks, self.name = cluster, tasks, name
         self._timeout_s = timeout_s
         self._began_at = time.monotonic() - cluster.session.debugged_s
-        self.here: Callable[[], Any] | None = None
-        """What runs in the test's own process, once the job is waited for."""
+        self.own_part: Callable[[], Any] | None = None
+        """The part of the job that is for the test's own process (`in_process`); it runs when the job is waited for."""
         self.tasks = {name: Outcome(name) for name in tasks}
         """What has become of the function, by task."""
         self.stacks: dict[str, str] = {}
@@ -79,20 +80,20 @@ class Job:
     @property
     def is_done(self) -> bool:
         """The function has come to an end, whichever, in all tasks."""
-        self._cluster.look()
+        self._cluster.poll()
         return not self._running()
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until the function has come to an end in all tasks, whichever end that is. False: not after `timeout` seconds, or not
         within the time of the call."""
-        self._run_here()
+        self._run_own_part()
         began = time.monotonic()
-        self._cluster.look()
+        self._cluster.poll()
         while self._running():
             left = self._left(timeout, began)
             if left <= 0:
                 return False
-            self._cluster.look(min(left, LOOK_S))
+            self._cluster.poll(min(left, POLL_S))
         return True
 
     def _left(self, timeout: float | None, began: float) -> float:
@@ -110,9 +111,9 @@ class Job:
         Tasks in which the function still runs then are killed.
         """
         __tracebackhide__ = True
-        self._run_here()
+        self._run_own_part()
         began = time.monotonic()
-        self._cluster.look()
+        self._cluster.poll()
         while self._running():
             failed_at = min((outcome.at for outcome in self._failed()), default=None)
             if failed_at is not None and time.monotonic() >= failed_at + self._cluster.grace_s:
@@ -120,7 +121,7 @@ class Job:
                 break
             if (left := self._left(timeout, began)) <= 0:
                 self.time_out(timeout)
-            self._cluster.look(min(LOOK_S, left))
+            self._cluster.poll(min(POLL_S, left))
         if isinstance(self.cause, TimedOut):  # said before
             raise self.cause
         first = min(self._failed(), key=lambda outcome: outcome.at, default=None)
@@ -131,9 +132,9 @@ class Job:
             raise self.cause
         return {name: outcome.value for name, outcome in self.tasks.items()}
 
-    def _run_here(self) -> None:
-        """The part of the job that is the test's own process's: its first wait is when that runs."""
-        function, self.here = self.here, None
+    def _run_own_part(self) -> None:
+        """Run the part of the job that is for the test's own process, at the first wait."""
+        function, self.own_part = self.own_part, None
         if function is None:
             return
         outcome = self.tasks[self._cluster.in_process]
@@ -150,7 +151,7 @@ class Job:
         return [outcome for outcome in self.tasks.values() if outcome.state in ("raised", "died", "killed")]
 
     def _give_up(self) -> None:
-        """Where a function still runs after another task has failed, it waits for what never comes."""
+        """End the tasks in which the function still runs after another task has failed: they wait for that task."""
         self._locate(self._running())
         self._cluster.stop_tasks(self._running())
 
@@ -170,7 +171,7 @@ class Job:
         self._locate(running)
         what = f"{self.name} was not over after {limit_s:g} s"
         text = "\n\n".join(f"--- {name}\n{stack.rstrip()}" for name, stack in self.stacks.items())
-        self.cause = TimedOut("", what, {name: Outcome(**_fields(outcome)) for name, outcome in self.tasks.items()}, self.stacks, text)
+        self.cause = TimedOut("", what, {name: copy(outcome) for name, outcome in self.tasks.items()}, self.stacks, text)
         self._cluster.stop_tasks(running)
         raise self.cause
 
@@ -185,9 +186,9 @@ class Job:
             raise error from self.cause
         raise self.cause
 
-    # --- what is heard --------------------------------------------------------------------------
+    # --- what happens --------------------------------------------------------------------------
 
-    def hear(self, task: str, message: Mapping[str, Any]) -> None:
+    def on_answer(self, task: str, message: Mapping[str, Any]) -> None:
         """A task has answered."""
         outcome = self.tasks[task]
         outcome.at = time.monotonic()
@@ -204,7 +205,7 @@ class Job:
         outcome.state, outcome.traceback, outcome.pickled = "raised", error["traceback"], error["pickled"]
         outcome.what = f"{error['type']}: {error['message']}" if error["message"] else error["type"]
 
-    def lose(self, task: str, state: str, code: int) -> None:
+    def on_exited(self, task: str, state: str, code: int) -> None:
         """The process of a task has ended; `code` negative for a signal."""
         outcome = self.tasks[task]
         if not outcome.has_ended:
@@ -223,7 +224,3 @@ def describe_exit(code: int) -> str:
 
 def refuse_busy(name: str, job: Job) -> UsageError:
     return UsageError(f"{name} still runs {job.name}; wait for that job first, or leave {name} out with on=")
-
-
-def _fields(outcome: Outcome) -> dict[str, Any]:
-    return {name: getattr(outcome, name) for name in Outcome.__dataclass_fields__}

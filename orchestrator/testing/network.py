@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ..errors import UsageError
 
 if TYPE_CHECKING:
-    from .beds import Bed
+    from .pool import PooledRun
 
 _NOBODY = "02:00:00:00:00:00"
 """A hardware address that no device has. What is sent to it is lost, and the sender is not told."""
@@ -22,17 +22,17 @@ _NOBODY = "02:00:00:00:00:00"
 class Network:
     """The network of the tasks of a run. Raises `UsageError` that says what is missing where namespaces are not allowed."""
 
-    def __init__(self, bed: Bed) -> None:
-        self._bed = bed
-        self._numbers = {name: number for number, name in enumerate(bed.names)}
+    def __init__(self, run: PooledRun) -> None:
+        self._run = run
+        self._numbers = {name: number for number, name in enumerate(run.names)}
         # 198.18.0.0/15 is for tests of networks (RFC 2544). Other clusters may have the same addresses: nothing joins their namespaces.
         self._addresses = {name: f"198.18.{number // 250}.{number % 250 + 1}" for name, number in self._numbers.items()}
         self._cut: set[frozenset[str]] = set()
-        for name in bed.names:
+        for name in run.names:
             self._ip(name, "link set lo up", f"address add {self._addresses[name]}/32 dev lo", addresses=self._addresses)
-        for one, other in itertools.combinations(bed.names, 2):
+        for one, other in itertools.combinations(run.names, 2):
             ends = f"name {self._cable(other)} type veth peer name {self._cable(one)}"
-            self._ip(one, f"link add {ends} netns {bed.residents[other]}", *self._use_cable(one, other))
+            self._ip(one, f"link add {ends} netns {run.pids[other]}", *self._use_cable(one, other))
             self._ip(other, *self._use_cable(other, one))
 
     def cut(self, one: str, other: str) -> None:
@@ -57,7 +57,7 @@ class Network:
         return f"link set {cable} up", f"route add {self._addresses[there]} dev {cable} src {self._addresses[here]}"
 
     def _ip(self, name: str, *lines: str, addresses: dict[str, str] | None = None) -> None:
-        problem = self._bed.ask(name, {"do": "network", "lines": lines, "addresses": addresses})["problem"]
+        problem = self._run.request(name, {"do": "network", "lines": lines, "addresses": addresses})["problem"]
         if problem:
             needed = "Linux, `ip` (of iproute2) and the right to make network namespaces, as root has"
             raise UsageError(f"partitions=True takes {needed}: {problem}")

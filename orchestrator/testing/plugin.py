@@ -219,7 +219,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if session := _session():
-        from .reporting import sections
+        from .report_sections import sections
 
         error = call.excinfo.value if call.excinfo is not None else None
         report.sections += sections(session, report, error, item.config.option)

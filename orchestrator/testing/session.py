@@ -34,8 +34,8 @@ from .failures import ClusterLost
 
 if TYPE_CHECKING:
     from ..model.spec import ClusterSpec
-    from .beds import Beds
     from .clusters import Cluster
+    from .pool import Pool
 
 IMPORT_S = 250.0
 """How long the import of TensorFlow may take."""
@@ -45,21 +45,21 @@ _PREFIX = "orch-testing-"
 _START = Path(worker.protocol.messages.__file__).parents[1] / "host" / "warm" / "start_warm.py"
 
 
-class Line:
-    """A connection to a task's resident, or to a process that it has forked."""
+class Connection:
+    """A connection to the resident of a task, or to a process that the resident has forked."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self._data = bytearray()
         self.is_open = True
         self.is_debugger = False
-        self.hear: Callable[[dict[str, Any] | None], None] = lambda message: None
-        """Gets each message, and None when the connection has closed."""
+        self.on_message: Callable[[dict[str, Any] | None], None] = lambda message: None
+        """Is called with each message, and with None when the connection has closed."""
 
     def send(self, message: dict[str, Any], limit_s: float | None = None) -> None:
-        """To one that is gone: nothing. Raises TimeoutError if it has not taken all after `limit_s` seconds.
+        """Send a message; nothing happens if the process is gone. Raises TimeoutError if it has not read all after `limit_s` seconds.
 
-        It has got a part of the message then, and can get nothing more.
+        The process has a part of the message then, and can get nothing more.
         """
         try:
             self.sock.settimeout(limit_s)
@@ -71,7 +71,7 @@ class Line:
             pass
 
     def read(self) -> list[dict[str, Any]]:
-        """What has come."""
+        """The messages that have come."""
         found = []
         try:
             data = self.sock.recv(1 << 20)
@@ -79,7 +79,7 @@ class Line:
             data = b""
         self.is_open = bool(data)
         self._data += data
-        while message := resident.take(self._data):
+        while message := resident.pop_message(self._data):
             found.append(message)
         return found
 
@@ -100,13 +100,13 @@ class Session:
         self.on_end: list[Callable[[], None]] = []
         self.recent: deque[Cluster] = deque(maxlen=16)
         """The clusters that were entered last; a report of pytest says what became of their tasks."""
-        self.beds: Beds | None = None
-        """See `beds.beds_of`."""
+        self.pool: Pool | None = None
+        """See `pool.pool_of`."""
         self.mutex = threading.RLock()
-        self.greetings: dict[tuple[str, str, int], Line] = {}
-        """Who has connected: run, task, and the number of the process, 0 for the resident itself."""
+        self.greeted: dict[tuple[str, str, int], Connection] = {}
+        """The connections of new processes, by run, task and the number of the process, which is 0 for the resident itself."""
         self.debugged_s = 0.0
-        """How long somebody has sat at a debugger, which is nobody's delay."""
+        """For how long debuggers have waited for the user. This time is not counted as the time of a function."""
         self.pids: dict[tuple[str, str, int], int] = {}
         self._selector = selectors.DefaultSelector()
         self.address = str(self.path / "calls")
@@ -120,7 +120,7 @@ class Session:
 
     @classmethod
     def get(cls) -> Session:
-        """The one of this process. One that this process has inherited by a fork is its parent's."""
+        """The session of this process. A session that was inherited by a fork is the parent's."""
         if cls._current is None or cls._current._owner != os.getpid():
             cls._current = Session()
             atexit.register(cls._current.end)
@@ -128,7 +128,7 @@ class Session:
 
     @classmethod
     def current(cls) -> Session | None:
-        """The one of this process; None as long as nothing has wanted one."""
+        """The session of this process; None if there has been no cluster yet."""
         return cls._current if cls._current is not None and cls._current._owner == os.getpid() else None
 
     # --- the import --------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ class Session:
         return self.path / "run"
 
     def warm_up(self, env: Mapping[str, str]) -> None:
-        """Start the process that imports TensorFlow, unless one was started. It is not waited for. `env`: what the tasks will have."""
+        """Start the process that imports TensorFlow, unless it runs; does not wait for the import. `env`: the environment of the tasks."""
         if self._warm is not None:
             return
         self.runtime_dir.mkdir(mode=0o700)
@@ -161,13 +161,13 @@ class Session:
         os.close(lifeline)
 
     def import_for(self, spec: ClusterSpec, env: Mapping[str, str]) -> None:
-        """Have the import ready that a run of this spec, started in `env`, forks its tasks from. Raises `ClusterLost`."""
+        """Have the import ready from which a run of this spec forks its tasks. `env`: the environment of the run. Raises `ClusterLost`."""
         if spec.preload:
             self.warm_up({**env, **spec.env})
             self.await_warm()
 
     def await_warm(self) -> None:
-        """Until it has imported. Raises `ClusterLost` with what the import said."""
+        """Wait for the import. Raises `ClusterLost` with the output of an import that has failed."""
         if self._report < 0:
             return
         with selectors.DefaultSelector() as selector:
@@ -182,61 +182,61 @@ class Session:
             text = (self.path / "warm.log").read_text(errors="replace").strip()
             raise ClusterLost(f"{report['error']}\n{text}".strip())
 
-    # --- what the tasks say ------------------------------------------------------------------------
+    # --- messages ----------------------------------------------------------------------------------
 
-    def pump(self, timeout_s: float) -> None:
-        """Wait so long for something that a task says, and hand on what has come. From any thread."""
+    def poll(self, timeout_s: float) -> None:
+        """Wait so long for messages, and call `on_message` of their connections. From any thread."""
         with self.mutex:
             for key, _ in self._selector.select(max(0.0, timeout_s)):
                 if key.fileobj is self._listener:
                     sock, _ = self._listener.accept()
-                    line = Line(sock)
-                    line.hear = lambda message, line=line: self._greet(line, message)  # type: ignore[misc]
-                    self._selector.register(sock, selectors.EVENT_READ, line)
+                    connection = Connection(sock)
+                    connection.on_message = lambda message, connection=connection: self._on_greeting(connection, message)  # type: ignore[misc]
+                    self._selector.register(sock, selectors.EVENT_READ, connection)
                     continue
-                line = key.data
-                if line.is_debugger:
-                    self._attend(line)
+                connection = key.data
+                if connection.is_debugger:
+                    self._attend(connection)
                     continue
-                for message in line.read():
-                    line.hear(message)
-                if not line.is_open:
-                    self.hang_up(line)
-                    line.hear(None)
+                for message in connection.read():
+                    connection.on_message(message)
+                if not connection.is_open:
+                    self.close(connection)
+                    connection.on_message(None)
 
-    def hang_up(self, line: Line) -> None:
+    def close(self, connection: Connection) -> None:
         """Close a connection."""
         with self.mutex, contextlib.suppress(KeyError, ValueError):
-            self._selector.unregister(line.sock)
-        line.sock.close()
-        line.is_open = False
+            self._selector.unregister(connection.sock)
+        connection.sock.close()
+        connection.is_open = False
 
-    def _attend(self, line: Line, first: bytes = b"") -> None:
-        """A task has stopped in its debugger: whoever waits for that task sits at the terminal meanwhile."""
+    def _attend(self, connection: Connection, first: bytes = b"") -> None:
+        """A task has stopped in its debugger: join the debugger and the terminal until the task goes on."""
         began, terminal = time.monotonic(), terminals.find()
         try:
             if terminal is not None:
-                line.sock.sendall(first)
-            if terminal is None or not terminals.attend(terminal, line.sock):
-                self.hang_up(line)
+                connection.sock.sendall(first)
+            if terminal is None or not terminals.attend(terminal, connection.sock):
+                self.close(connection)
         finally:
             if terminal is not None:
                 os.close(terminal)
             self.debugged_s += time.monotonic() - began
 
-    def _greet(self, line: Line, message: dict[str, Any] | None) -> None:
+    def _on_greeting(self, connection: Connection, message: dict[str, Any] | None) -> None:
         if message is not None and message["who"] == "debugger":
-            line.is_debugger = True
-            self._attend(line, b"+")
+            connection.is_debugger = True
+            self._attend(connection, b"+")
         elif message is not None:
             who = (message["run"], message["task"], message.get("number", 0))
-            self.greetings[who], self.pids[who] = line, message["pid"]
-            line.hear = lambda message: None
+            self.greeted[who], self.pids[who] = connection, message["pid"]
+            connection.on_message = lambda message: None
 
     # --- the end -----------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """End everything that the tests of this process have shared. What is wanted afterwards is made anew."""
+        """End everything that the tests of this process share. A cluster that is started afterwards has a new session."""
         if self._owner != os.getpid():
             return
         for end in self.on_end:
@@ -245,7 +245,7 @@ class Session:
         atexit.unregister(self.end)
         for key in list(self._selector.get_map().values()):
             if key.data is not None:
-                self.hang_up(key.data)
+                self.close(key.data)
         self._selector.close()
         self._listener.close()
         if self._report >= 0:

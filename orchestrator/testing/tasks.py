@@ -14,8 +14,8 @@ from worker import task_files
 
 from ..errors import UsageError
 from .failures import ClusterLost
-from .jobs import LOOK_S, Job, describe_exit
-from .session import Line
+from .jobs import POLL_S, Job, describe_exit
+from .session import Connection
 
 if TYPE_CHECKING:
     from .clusters import Cluster
@@ -30,20 +30,20 @@ class Task:
     def __init__(self, cluster: Cluster, name: str) -> None:
         self._cluster, self.name = cluster, name
         self.pid: int | None = None
-        """Its process; None once that has ended."""
+        """The process; None once it has ended."""
         self.exit: int | None = None
-        """How its last process ended: an exit code, or -n for signal n; None: none has ended."""
+        """How the last process ended: an exit code, or -n for signal n; None: no process has ended."""
         self.job: Job | None = None
-        """What runs in it."""
+        """The function that runs in the process."""
         self.directories: list[Path] = []
-        """What its processes have left behind: ``output.log``, ``reports.jsonl``, ``stacks.txt``; the newest last."""
-        self.line: Line | None = None
+        """The directories of its processes, with ``output.log``, ``reports.jsonl`` and ``stacks.txt``; the newest is the last."""
+        self.connection: Connection | None = None
         self.number = 0
         self._signals: dict[int, str] = {}
         """What was sent to the process since its function began, by number: ``killed`` (by the test) or ``stopped`` (by orch)."""
-        self._shown = 0
+        self._printed = 0
         self._forgotten = (0, 0)
-        """How much of its logs, and how many of its reports, are an earlier cluster's."""
+        """How many characters of the output, and how many reports, belong to an earlier cluster."""
 
     def __repr__(self) -> str:
         state = f"process {self.pid}" if self.pid else "no process" if self.exit is None else describe_exit(self.exit)
@@ -51,13 +51,13 @@ class Task:
 
     @property
     def is_alive(self) -> bool:
-        self._cluster.look()
+        self._cluster.poll()
         return self.pid is not None
 
     @property
     def logs(self) -> str:
-        """What it has written in this cluster, stdout and stderr, in the order in which it was written."""
-        self._cluster.look()
+        """The output of the task in this cluster, stdout and stderr, in the order in which it was written."""
+        self._cluster.poll()
         return self._read_output()[self._forgotten[0] :]
 
     def _read_output(self) -> str:
@@ -73,8 +73,8 @@ class Task:
         found = [json.loads(line) for line in lines if line.endswith("}")]
         return [values for values in found if task_files.INPUT not in values]
 
-    def forget(self) -> None:
-        """What it has written until now was another test's."""
+    def forget_output(self) -> None:
+        """Leave out what the process has written until now, for another test: `logs` and `reports` begin here."""
         self._forgotten = (len(self._read_output()), len(self._read_reports()))
 
     def send_signal(self, number: int) -> None:
@@ -84,7 +84,7 @@ class Task:
         if not self.is_alive:
             raise UsageError(f"{self.name} has no process: {'it has not been started' if self.exit is None else describe_exit(self.exit)}")
         self._signals[int(number)] = "killed"
-        self._cluster.bed.doors[self.name].send({"do": "signal", "number": int(number)})
+        self._cluster.pooled_run.residents[self.name].send({"do": "signal", "number": int(number)})
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         """End it with a signal, SIGKILL as a rule, which is waited for. A function that ends by this signal counts as killed."""
@@ -107,68 +107,68 @@ class Task:
         self._cluster.fork([self.name])
 
     def stop(self) -> None:
-        """`kill`, for a reason of ours."""
+        """Send SIGKILL for a reason of orch's own, without waiting for the end."""
         self._signals[int(signal.SIGKILL)] = "stopped"
         if self.pid is not None and self.pid != os.getpid():
-            self._cluster.bed.doors[self.name].send({"do": "signal", "number": int(signal.SIGKILL)})
+            self._cluster.pooled_run.residents[self.name].send({"do": "signal", "number": int(signal.SIGKILL)})
 
     def await_end(self) -> None:
         until = time.monotonic() + DYING_S
         while self.pid is not None:
             if time.monotonic() > until:
                 raise ClusterLost(f"{self.name}, process {self.pid}, has not ended {DYING_S:g} s after SIGKILL")
-            self._cluster.look(LOOK_S)
+            self._cluster.poll(POLL_S)
 
-    def take(self, job: Job) -> None:
+    def begin(self, job: Job) -> None:
         """Run this job's function. A signal that the task has survived before is no reason for what comes."""
         self.job = job
         self._signals.clear()
 
-    # --- what is heard of it ---------------------------------------------------------------------
+    # --- what happens to it ----------------------------------------------------------------------
 
-    def begin(self, number: int, directory: Path) -> None:
-        self.number, self.exit, self._shown = number, None, 0
+    def on_forked(self, number: int, directory: Path) -> None:
+        self.number, self.exit, self._printed = number, None, 0
         self._signals.clear()
         self.directories.append(directory)
 
-    def meet(self, line: Line, pid: int) -> None:
-        """Its process has come up."""
-        self.line, self.pid = line, pid
-        line.hear = self._hear
+    def on_connected(self, connection: Connection, pid: int) -> None:
+        """The process has connected."""
+        self.connection, self.pid = connection, pid
+        connection.on_message = self._on_message
 
-    def _hear(self, message: dict[str, Any] | None) -> None:
+    def _on_message(self, message: dict[str, Any] | None) -> None:
         if message is not None and self.job is not None and "call" in message:
             job, self.job = self.job, None
-            job.hear(self.name, message)
+            job.on_answer(self.name, message)
 
-    def end(self, code: int) -> None:
-        """Its process has ended; `code` negative for a signal."""
+    def on_exited(self, code: int) -> None:
+        """The process has ended; `code` is negative for a signal."""
         self.pid, self.exit = None, code
-        if self.line is not None:
-            for message in self.line.read() if self.line.is_open else ():  # what it said last
-                self._hear(message)
-            self._cluster.session.hang_up(self.line)
-            self.line = None
+        if self.connection is not None:
+            for message in self.connection.read() if self.connection.is_open else ():  # its last messages
+                self._on_message(message)
+            self._cluster.session.close(self.connection)
+            self.connection = None
         if self.job is not None:
             job, self.job = self.job, None
-            job.lose(self.name, self._signals.get(-code, "died"), code)
+            job.on_exited(self.name, self._signals.get(-code, "died"), code)
 
-    def show(self) -> None:
-        """Print the lines that it has written since, with its name before them, where the test prints."""
+    def print_output(self) -> None:
+        """Print the lines that were not printed yet, with the name of the task before each, where the test prints."""
         if not self.directories:
             return
         path = self.directories[-1] / "output.log"
         try:
-            if os.stat(path).st_size == self._shown:
+            if os.stat(path).st_size == self._printed:
                 return
             with path.open("rb") as file:
-                file.seek(self._shown)
+                file.seek(self._printed)
                 data = file.read()
         except OSError:
             return
         if self.pid is not None:
             data = data[: data.rfind(b"\n") + 1]
-        self._shown += len(data)
+        self._printed += len(data)
         for line in data.decode(errors="replace").splitlines():
             sys.stdout.write(f"[{self.name}] {line}\n")
 

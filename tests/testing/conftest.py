@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from orchestrator.testing.beds import beds_of
+from orchestrator.testing.pool import pool_of
 from orchestrator.testing.session import Session
 from tests import conftest
 
@@ -31,7 +31,7 @@ def _nothing_left(_shared_processes: None) -> Iterator[None]:
     """In place of the one for all tests: each process that was forked for a cluster ends with it, unless it is to be used again."""
     yield
     session = Session._current
-    for bed in beds_of(session)._beds if session is not None else ():
-        left = [child.pid for pid in bed.residents.values() for child in psutil.Process(pid).children()]
-        assert bed.parked is not None or not left, f"{bed.run.run_id} still has processes of a cluster: {left}"
-        assert not bed.is_used
+    for run in pool_of(session)._runs if session is not None else ():
+        left = [child.pid for pid in run.pids.values() for child in psutil.Process(pid).children()]
+        assert run.kept_tasks or not left, f"{run.handle.run_id} still has processes of a cluster: {left}"
+        assert not run.is_in_use

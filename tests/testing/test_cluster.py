@@ -232,7 +232,7 @@ def test_the_test_s_own_environment_reaches_its_tasks(monkeypatch: pytest.Monkey
         assert c.run(lambda: (os.environ["COLOUR"], os.getcwd())) == {"worker-0": ("red", str(tmp_path))}
     monkeypatch.delenv("COLOUR")
     with cluster(workers=1) as c:
-        assert c.run(os.environ.get, "COLOUR") == {"worker-0": None}
+        assert c.run(lambda: os.environ.get("COLOUR")) == {"worker-0": None}
 
 
 def test_a_comparison_is_explained_line_by_line() -> None:
@@ -298,6 +298,35 @@ def test_virtual_devices_are_the_cluster_s_own() -> None:
 
     with cluster(workers=1, cpus=3, strategy="mirrored") as c:
         assert c.run(count) == {"worker-0": (3, 3)}
+
+
+def learn(strategy: Any) -> tuple[int, list[float], list[Any]]:
+    import keras
+    import numpy as np
+
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+    inputs = np.arange(24, dtype="float32").reshape(8, 3) / 24
+    history = model.fit(inputs, inputs.sum(axis=1), batch_size=8, epochs=3, shuffle=False, verbose=0)
+    return strategy.num_replicas_in_sync, history.history["loss"], model.get_weights()
+
+
+def test_fit_learns_the_same_on_two_virtual_devices_as_on_one() -> None:
+    def learn_on_one() -> tuple[int, list[float], list[Any]]:
+        import tensorflow as tf
+
+        return learn(tf.distribute.get_strategy())
+
+    with cluster(workers=1, cpus=2, strategy="mirrored") as c:
+        replicas, losses, weights = c.run(learn)["worker-0"]
+        one, expected, expected_weights = c.run(learn_on_one)["worker-0"]
+    assert (replicas, one) == (2, 1)
+    assert losses[0] > losses[-1]
+    assert losses == pytest.approx(expected, rel=1e-4)
+    for found, wanted in zip(weights, expected_weights, strict=True):
+        assert found == pytest.approx(wanted, rel=1e-4)
 
 
 def test_a_paused_task_goes_on() -> None:

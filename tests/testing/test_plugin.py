@@ -198,6 +198,14 @@ TESTS = """
         assert "tensorflow" not in sys.modules
 
 
+    @pytest.mark.orch(chief=True, workers=1, ps=[1, 2], evaluator=1)
+    def test_servers_and_evaluator(orch_cluster, request):
+        servers = [f"ps-{index}" for index in range(request.node.callspec.params["orch_cluster"]["ps"])]
+        assert list(orch_cluster.tasks) == ["chief-0", "worker-0", *servers, "evaluator-0"]
+        assert list(orch_cluster.run(lambda: None)) == ["chief-0", "evaluator-0"]  # the others are servers
+        assert orch_cluster.run(lambda: os.environ["ORCH_TASK"], on="ps-0") == {"ps-0": "ps-0"}
+
+
     class TestUnittest(unittest.TestCase):
         def test_in_a_case(self):
             with testing.cluster(workers=1) as c:
@@ -268,6 +276,7 @@ def check_what_passes_and_what_fails(run: PytestRun) -> None:
         *("test_sizes[workers=1]", "test_sizes[workers=2]", "test_called", "test_everywhere", "test_of_a_class", "test_prints_and_passes"),
         *("test_devices[cpus=1]", "test_devices[cpus=3]", "test_in_a_case", "test_beside_a_loop", "test_script", "test_script_fails"),
         *("test_everywhere_with_values[6-workers=1-3]", "test_everywhere_with_values[6-workers=2-3]"),
+        *("test_servers_and_evaluator[ps=1]", "test_servers_and_evaluator[ps=2]"),
         *("test_script_of_sizes[workers=1]", "test_script_of_sizes[workers=2]"),
     }
     assert {name for name, outcome in run.outcomes.items() if outcome == "failed"} == failing, run
@@ -325,6 +334,29 @@ QUICK = """
     def test_default(orch_cluster):
         print("TIMEOUT", orch_cluster.timeout_s, "PID", *orch_cluster.run(os.getpid).values())
 """
+OTHER = """
+    import os
+    import pytest
+
+
+    @pytest.mark.orch(workers=1, preload=[])
+    def test_other(orch_cluster):
+        print("OTHER PID", *orch_cluster.run(os.getpid).values())
+"""
+FAILS = """
+    import os, time
+    import pytest
+
+
+    @pytest.mark.orch(workers=2, preload=[], grace=60)
+    def test_fails_in_one_task(orch_cluster):
+        job = orch_cluster.start(time.sleep, 1000, on="worker-1")
+        orch_cluster.run(lambda: os._exit(3), on="worker-0")
+
+
+    def test_never_comes():
+        pass
+"""
 BUSY = """
     import os, pathlib, time
     import pytest
@@ -362,6 +394,25 @@ def test_options(quick: Path) -> None:
     pids = re.findall(r"PID (\d+)", fresh.out)
     assert (len(pids), len(set(pids))) == (3, 3), fresh
     assert re.search(r"^-+ orch: worker-0 -+\nin test 2$", fresh.out, re.MULTILINE), fresh
+
+
+def test_processes_are_shared_by_a_module_or_by_the_session(quick: Path) -> None:
+    write(quick, test_other=OTHER)
+    for where, shared in (("session", 1), ("module", 0)):
+        done = run_pytest(quick, "-s", "--orch-reuse", where)
+        (other,) = re.findall(r"OTHER PID (\d+)", done.out)
+        (default,) = re.findall(r"TIMEOUT \S+ PID (\d+)", done.out)
+        assert (done.code, {other, default} == {other}) == (0, bool(shared)), done
+
+
+def test_nothing_goes_on_after_the_first_failure(tmp_path: Path) -> None:
+    write(tmp_path, test_first=FAILS)
+    own = tmp_path / "temporary"
+    own.mkdir()
+    done = run_pytest(tmp_path, "-x", "-rA", env={"TMPDIR": str(own)})
+    assert (done.code, done.outcomes) == (1, {"test_fails_in_one_task": "failed"}), done
+    assert "TaskFailed: worker-0: exit code 3" in done.out
+    assert list(own.glob("orch*")) == []
 
 
 def test_the_debugger_of_pytest_stops_in_a_task_that_is_in_its_own_process(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from .. import failure, reports
 from ..context import context
 from ..strategy import strategy_builder
 from ..strategy.serve import start_server
-from . import asserts, debugger, meeting, resident, task_coverage
+from . import asserts, barriers, debugger, resident, task_coverage
 
 FILLED = "strategy"
 """The parameter of a function that gets the cluster's strategy."""
@@ -39,27 +39,27 @@ def serve(address: str, number: str) -> None:
     debugger.prepare(address)
     server = start_server() if strategy_builder.only_serves(context()) else None
     while True:
-        told = resident.receive(door)
-        if told is None:
+        message = resident.receive(door)
+        if message is None:
             del server
             return
-        _answer(door, told, save)
+        _answer(door, message, save)
 
 
-def _answer(door: socket.socket, told: dict[str, Any], save: Callable[[], object]) -> None:
+def _answer(door: socket.socket, message: dict[str, Any], save: Callable[[], object]) -> None:
     try:
         import pickle
 
-        meeting.begin(told["directory"], os.environ["ORCH_TASK"], told["parties"])
-        if told["verbosity"] is not None:
-            asserts.explain(told["verbosity"])
-        function, args, kwargs = pickle.loads(told["function"])
+        barriers.enter_call(message["directory"], os.environ["ORCH_TASK"], message["tasks"])
+        if message["verbosity"] is not None:
+            asserts.explain(message["verbosity"])
+        function, args, kwargs = pickle.loads(message["function"])
         args = fill(function, args, kwargs)
         debugger.enter()
         value = function(*args, **kwargs)
-        answer = {"call": told["call"], "value": _pack(value)}
+        answer = {"call": message["call"], "value": _pack(value)}
     except BaseException as error:  # also SystemExit: the process belongs to the test, and a function does not end it
-        answer = {"call": told["call"], "error": _describe(error)}
+        answer = {"call": message["call"], "error": _describe(error)}
     debugger.leave()
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:

@@ -1,13 +1,13 @@
 """A task that stays and forks processes which run a test's functions (`orchestrator.testing`).
 
 Such a task has ``ORCH_CALLS`` in its environment: the path of a Unix socket on which the test's process listens. The task connects, says
-who it is, and then does what it is told. It has imported what its template has imported, TensorFlow as a rule, and never computes: so
+who it is, and then does what is requested. It has imported what its template has imported, TensorFlow as a rule, and never computes: so
 each fork of it is a fresh process of that task, in some milliseconds. The fork goes on as any task does (`bootstrap.run`: devices,
 collectives, Keras), with a directory of its own for what it leaves behind, and then runs functions (`calls`).
 
 A message is eight bytes, its length, and a dictionary as `pickle` has it. To the task: ``{"do": "fork", …}``, ``{"do": "signal",
-"number": …}``, ``{"do": "tell"}``, ``{"do": "network", …}``; from it: ``{"ended": PID, "code": …}``, negative for a signal, and the answers
-``{"environment": …}`` and ``{"problem": …}``. When the connection closes, the task ends with 0.
+"number": …}``, ``{"do": "environment"}``, ``{"do": "network", …}``. From it: ``{"ended": PID, "code": …}``, with a negative code for a
+signal, and the answers ``{"environment": …}`` and ``{"problem": …}``. When the connection closes, the task ends with 0.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LENGTH = 8
 _PR_SET_PDEATHSIG = 1
 _OWN_FROM = 200
 """Our descriptors stay out of the way of the program's."""
-_LOOK_MS = 20
+_POLL_MS = 20
 """How often we look for the end of our child where the kernel has no pidfd."""
 
 
@@ -48,26 +48,26 @@ def fork_for_calls(order: dict[str, Any]) -> dict[str, Any]:
             send(door, {"ended": child, "code": _reap(child)})
             child = 0
             continue
-        told = receive(door)
-        if told is None:
+        request = receive(door)
+        if request is None:
             os._exit(0)
-        if told["do"] == "signal" and child:
-            _signal(child, told["number"])
-        elif told["do"] == "tell":
+        if request["do"] == "signal" and child:
+            _signal(child, request["number"])
+        elif request["do"] == "environment":
             send(door, {"environment": dict(os.environ)})
-        elif told["do"] == "network":
+        elif request["do"] == "network":
             from . import network
 
             try:
-                order, problem = network.change(order, told), ""
+                order, problem = network.change(order, request), ""
             except OSError as error:
                 problem = error.strerror or str(error)
             send(door, {"problem": problem})
-        elif told["do"] == "fork":
+        elif request["do"] == "fork":
             child = os.fork()
             if child == 0:
                 door.close()
-                return _become(order, told, address)
+                return _become(order, request, address)
             _lead_group(child)  # here as well as in the child: whichever comes first
 
 
@@ -110,7 +110,7 @@ def send(door: socket.socket, message: dict[str, Any]) -> None:
 def receive(door: socket.socket) -> dict[str, Any] | None:
     """The next message; None: the other side has gone."""
     data = bytearray()
-    while (message := take(data)) is None:
+    while (message := pop_message(data)) is None:
         wanted = int.from_bytes(data[:_LENGTH], "big") + _LENGTH if len(data) >= _LENGTH else _LENGTH
         try:
             part = door.recv(min(wanted - len(data), 1 << 20))
@@ -122,7 +122,7 @@ def receive(door: socket.socket) -> dict[str, Any] | None:
     return message
 
 
-def take(data: bytearray) -> dict[str, Any] | None:
+def pop_message(data: bytearray) -> dict[str, Any] | None:
     """The first message in `data`, which is taken out of it; None: it has not all come."""
     import pickle
 
@@ -146,7 +146,7 @@ def _wait_for_message(door: socket.socket, child: int) -> bool:
     try:
         pidfd = os.pidfd_open(child)
     except (AttributeError, OSError):
-        while not poll.poll(_LOOK_MS):
+        while not poll.poll(_POLL_MS):
             if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 return False
         return True
@@ -177,26 +177,26 @@ def _lead_group(pid: int) -> None:
 # --- the child itself --------------------------------------------------------------------------
 
 
-def _become(order: dict[str, Any], told: dict[str, Any], address: str) -> dict[str, Any]:
+def _become(order: dict[str, Any], request: dict[str, Any], address: str) -> dict[str, Any]:
     """Be a process of this task of its own: group, output, directory, environment, import path."""
     _lead_group(0)
     _die_with_parent()
-    directory = told["directory"]
+    directory = request["directory"]
     os.makedirs(directory, mode=0o700, exist_ok=True)
     output = os.open(os.path.join(directory, "output.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for number in (1, 2):
         os.dup2(output, number)
     os.close(output)
-    os.chdir(told["cwd"])
-    for name in told["unset"]:
+    os.chdir(request["cwd"])
+    for name in request["unset"]:
         os.environ.pop(name, None)
-    os.environ.update(told["env"])
+    os.environ.update(request["env"])
     os.environ["ORCH_LOG_DIR"] = directory
-    sys.path[:] = told["path"]
+    sys.path[:] = request["path"]
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed()  # Python reseeds `random` by itself
-    return {**order, "log_dir": directory, "program": {"kind": "calls", "args": [address, str(told["number"])]}}
+    return {**order, "log_dir": directory, "program": {"kind": "calls", "args": [address, str(request["number"])]}}
 
 
 def _die_with_parent() -> None:

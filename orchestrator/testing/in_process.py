@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from worker.task import calls
-from worker.task.calls import meeting
+from worker.task.calls import barriers
 from worker.task.context import context
 from worker.task.strategy import strategy_builder
 
@@ -38,15 +38,15 @@ def as_task(env: Mapping[str, str]) -> Iterator[None]:
 
 
 def call(
-    env: Mapping[str, str], directory: str, parties: tuple[str, ...], function: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
+    env: Mapping[str, str], directory: str, tasks: tuple[str, ...], function: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
 ) -> Any:
     """Run a function as the task would, and return what it returns."""
     with as_task(env):
-        meeting.begin(directory, env["ORCH_TASK"], parties)
+        barriers.enter_call(directory, env["ORCH_TASK"], tasks)
         given = dict(kwargs)
         return function(*calls.fill(function, args, given), **given)
 
 
 def forget() -> None:
-    """The strategy of a cluster that has ended is nobody's any more."""
+    """Forget the strategy of a cluster that has ended."""
     strategy_builder.forget()

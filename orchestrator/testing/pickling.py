@@ -1,8 +1,8 @@
-"""How a function and its arguments reach a task: by value, where the task could not import them.
+"""How a function and its arguments are sent to a task: by value, where the task could not import them.
 
-What pytest has rewritten (test modules, `conftest.py`) goes by value, with its rewritten code: a task could not import it, and would not
-rewrite it. So do lambdas, functions in functions, and what comes from `__main__`. Anything else is imported in the task by its name;
-`sys.path` is that of the test.
+Test modules and `conftest.py` are sent by value, with the code as pytest has rewritten it: a task could not import them, and would not
+rewrite them. So are lambdas, functions in functions, and functions of `__main__`. Anything else is imported in the task by its name, with
+the `sys.path` of the test.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from ..errors import UsageError
 
 HEAVY = ("tensorflow", "keras", "tf_keras")
-"""A test that never imports these shall not wait for that, nor have its process changed by it."""
+"""A test that does not import these packages does not wait for their import, and its process is not changed by them."""
 
 _REWRITES = "AssertionRewritingHook"
 
@@ -61,7 +61,7 @@ def _cloudpickle() -> Any:
 
 @contextlib.contextmanager
 def _by_value(cloudpickle: Any) -> Iterator[None]:
-    """For as long as something is packed: what belongs to the tests goes by value."""
+    """While something is packed, send the modules of the tests by value."""
     wanted = _rewritten_modules()
     known = cloudpickle.list_registry_pickle_by_value()
     added = [module for module in wanted if module.__name__ not in known and sys.modules.get(module.__name__) is module]
@@ -93,7 +93,7 @@ def _is_installed(module: ModuleType) -> bool:
 
 
 def _find_culprit(cloudpickle: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """Which of the values it is."""
+    """The name of the value that cannot be sent."""
     named = {f"argument {number}": value for number, value in enumerate(args, 1)} | {f"argument {name}": kwargs[name] for name in kwargs}
     code = getattr(function, "__code__", None)
     if code is not None:

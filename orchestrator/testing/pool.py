@@ -1,0 +1,213 @@
+"""The runs that the clusters of the tests use, kept between tests: one for each cluster that is there at the same time.
+
+Such a run is one of `orchestrator.launch` like any other: a controller, an agent that holds the ports, a task each. Its tasks stay, and
+fork (`worker/task/calls`). What a test calls a cluster is one process forked by each of them, with the TF_CONFIG, the ports and the
+devices of that task.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from worker.host.tasks import import_environment
+from worker.protocol.messages import TaskId
+from worker.task.calls import resident
+
+from ..api import read_spec, start
+from ..handle import Run
+from ..model.spec import ClusterSpec
+from ..model.spec.parse import to_document
+from .coverage_variables import coverage_of_tasks
+from .failures import ClusterLost
+from .network import Network
+from .session import Connection, Session
+
+if TYPE_CHECKING:
+    from .tasks import Task
+
+MOST_IDLE = 4
+"""How many runs are kept that no cluster uses; the run that was used longest ago ends first."""
+START_S = 120.0
+ANSWER_S = 10.0
+"""How long a resident may take to answer."""
+
+
+class PooledRun:
+    """One run. `key`: what the processes of all its clusters have in common; `names`: its tasks, in TensorFlow's order."""
+
+    def __init__(self, session: Session, key: str, spec: ClusterSpec, env: Mapping[str, str]) -> None:
+        self.session, self.key, self.spec = session, key, spec
+        self.environment = dict(env)
+        """The environment in which it was started."""
+        self.names = tuple(str(TaskId(tasks.type, index)) for tasks in spec.tasks for index in range(tasks.count))
+        self.own_variables = frozenset(spec.env).union(*(tasks.env for tasks in spec.tasks))
+        """The variables that the spec sets; the environment of a test does not change them."""
+        given = {
+            "XDG_RUNTIME_DIR": str(session.runtime_dir),
+            resident.VARIABLE: session.address,
+            resident.PRELOAD: " ".join(_preload(spec)),
+        }
+        self.handle: Run = start(spec, session.path / "runs", {**env, **given, **coverage_of_tasks()})
+        self.residents: dict[str, Connection] = {}
+        """The connection to the resident of each task."""
+        self.pids: dict[str, int] = {}
+        """The process of each resident."""
+        self._answers: dict[str, deque[dict[str, Any] | None]] = {name: deque() for name in self.names}
+        self.tasks: dict[str, Task] = {}
+        """The tasks of the cluster that uses this run; they are told when their processes end."""
+        self.network: Network | None = None
+        """The network between the tasks, if it can be cut."""
+        self.forks = 0
+        """How often processes were forked for a cluster; the processes have this number."""
+        self.is_in_use = True
+        self.kept_tasks: dict[str, Task] = {}
+        """The tasks of the cluster that was left with `reuse`, with their processes; none if no cluster was."""
+        self.kept_for: bool | str = False
+        """The `reuse` of that cluster."""
+
+    def await_residents(self) -> None:
+        """Wait until the residents of all tasks have connected. Raises `ClusterLost`."""
+        until = time.monotonic() + START_S
+        while len(self.residents) < len(self.names):
+            self.session.poll(0.05)
+            for name in self.names:
+                connection = self.session.greeted.pop((self.handle.run_id, name, 0), None)
+                if connection is not None:
+                    self.residents[name] = connection
+                    connection.on_message = lambda message, name=name: self._on_message(name, message)  # type: ignore[misc]
+                    self.pids[name] = self.session.pids.pop((self.handle.run_id, name, 0))
+            if not self.handle.is_running:
+                raise ClusterLost(f"the cluster could not be started\n{self.handle.wait().report}")
+            if time.monotonic() > until:
+                raise ClusterLost(f"the cluster has not started after {START_S:g} s: {self.handle.stop(now=True).report}")
+
+    def request(self, name: str, message: dict[str, Any]) -> dict[str, Any]:
+        """Send a message to the resident of a task, and return the answer. Raises `ClusterLost` if there is none."""
+        self.residents[name].send(message)
+        until = time.monotonic() + ANSWER_S
+        while not self._answers[name]:
+            if time.monotonic() > until:
+                raise ClusterLost(f"{name} does not answer")
+            self.session.poll(0.05)
+        answer = self._answers[name].popleft()
+        if answer is None:
+            raise ClusterLost(f"{name} has ended")
+        return answer
+
+    def _on_message(self, name: str, message: dict[str, Any] | None) -> None:
+        """A resident has sent this; None: the resident has ended."""
+        if message is None or "ended" not in message:
+            self._answers[name].append(message)
+        if (message is None or "ended" in message) and name in self.tasks:
+            self.tasks[name].on_exited(-signal.SIGKILL if message is None else message["code"])
+
+    @property
+    def is_whole(self) -> bool:
+        return self.handle.is_running and len(self.residents) == len(self.names) and all(one.is_open for one in self.residents.values())
+
+    def stop(self) -> None:
+        for connection in self.residents.values():
+            self.session.close(connection)
+        self.handle.stop(now=True)
+
+
+class Pool:
+    """The runs of a session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._runs: list[PooledRun] = []
+        """The run that was used last is the last."""
+        self._specs: dict[str, tuple[ClusterSpec, Any]] = {}
+        session.on_end.append(self.stop)
+
+    def acquire(self, keywords: Mapping[str, Any], env: Mapping[str, str], *, reuse: bool | str, partitions: bool = False) -> PooledRun:
+        """A run that fits and that no cluster uses; if there is none, a new one. `env`: the environment of the test's process.
+
+        Raises `SpecError` for keywords that are wrong, and `ClusterLost`.
+        """
+        spec, document = self._read(keywords)
+        key = json.dumps([document, sorted(import_environment.frozen({**env, **spec.env}, ("tensorflow",))), partitions])
+        with self._session.mutex:
+            for run in list(self._runs):
+                if not run.is_in_use and not run.is_whole:
+                    self._discard(run)
+            idle = [run for run in reversed(self._runs) if run.key == key and not run.is_in_use]
+            if idle:
+                run = min(idle, key=lambda run: run.kept_for != reuse)
+                run.is_in_use = True
+                self._runs.remove(run)
+                self._runs.append(run)
+                return run
+            self._session.import_for(spec, env)
+            run = PooledRun(self._session, key, spec, env)
+            self._runs.append(run)
+        try:
+            run.await_residents()
+            run.network = Network(run) if partitions else None
+        except BaseException:
+            self._discard(run)
+            raise
+        return run
+
+    def _read(self, keywords: Mapping[str, Any]) -> tuple[ClusterSpec, Any]:
+        """The spec that the keywords mean, and the spec as data. Most tests of a suite want a cluster that another test has had."""
+        level = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")
+        given = repr((keywords, level, os.getcwd()))
+        if given not in self._specs:
+            spec = _spec(keywords, level, str(self._session.path))
+            self._specs[given] = spec, to_document(spec)
+        return self._specs[given]
+
+    def release(self, run: PooledRun) -> None:
+        """The cluster of this run has been left."""
+        run.is_in_use = False
+        with self._session.mutex:
+            idle = [one for one in self._runs if not one.is_in_use]
+            for old in idle[: max(0, len(idle) - MOST_IDLE)]:
+                self._discard(old)
+
+    def _discard(self, run: PooledRun) -> None:
+        self._runs.remove(run)
+        run.stop()
+
+    def stop(self) -> None:
+        for run in self._runs:
+            for connection in run.residents.values():
+                self._session.close(connection)
+        while self._runs:
+            self._discard(self._runs[0])
+
+
+def pool_of(session: Session) -> Pool:
+    """The pool of a session."""
+    with session.mutex:
+        if session.pool is None:
+            session.pool = Pool(session)
+        return session.pool
+
+
+def _preload(spec: ClusterSpec) -> list[str]:
+    """The modules that each process would have to import: TensorFlow where there is no template, and those for functions and asserts."""
+    return [
+        *(spec.preload or ()),
+        "pickle",
+        "inspect",
+        "cloudpickle",
+        *(("_pytest.assertion.rewrite", "pytest") if "_pytest" in sys.modules else ()),
+    ]
+
+
+def _spec(keywords: Mapping[str, Any], level: str, workdir: str) -> ClusterSpec:
+    given = dict(keywords)
+    env = {"TF_CPP_MIN_LOG_LEVEL": level, **(given.pop("env", None) or {})}
+    script = os.path.abspath(resident.__file__)
+    ours = {"env": env, "python": sys.executable, "script": script, "workdir": workdir}  # each fork goes to the test's own directory
+    return read_spec(None, {"preload": ["tensorflow"], "name": "test", **given, **ours})
