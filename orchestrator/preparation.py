@@ -90,7 +90,7 @@ class Preparation:
             raise
         except Exception as mistake:
             traceback.print_exc()
-            raise OrchError(f"a mistake of orch's own: {mistake}; please report it") from mistake
+            raise OrchError(f"an internal error of orch: {mistake}; please report it") from mistake
 
     def give_up(self, reason: Exception) -> None:
         """There will be no cluster; the first reason counts."""
@@ -224,8 +224,8 @@ class Preparation:
         late = [name for name in self.hosts if name not in self.facts]
         if not late or all(host.is_here for host in self.hosts.values()):
             return ""
-        what = "the connection" if self._code is None else "the connection and the code"
-        return f"waiting for {messages.few(late)}: {what} ({len(self.facts)} of {len(self.hosts)} hosts have answered)"
+        what = "to connect" if self._code is None else "to connect and to receive the code"
+        return f"waiting for {messages.few(late)} {what} ({len(self.facts)} of {len(self.hosts)} hosts are ready)"
 
     def _describe_untried(self) -> str:
         late = [name for name in self.hosts if name in self._trying]
@@ -298,5 +298,5 @@ def refuse_silence(hosts: Sequence[str], seconds: float) -> OrchError:
     where, log = (hosts[0], hosts[0]) if len(hosts) == 1 else (f"each of {messages.few(hosts)}", "HOST")
     return OrchError(
         f"the agent on {where} has started and has not answered for {seconds:g} s; is that machine overloaded, or its disk stuck? "
-        f"what the agent complained of: agents/{log}.log in the run's directory"
+        f"messages of the agent: agents/{log}.log in the run's directory"
     )

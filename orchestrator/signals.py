@@ -14,7 +14,7 @@ from .errors import INTERRUPTED, TERMINATED
 
 ENDINGS = {
     signal.SIGINT: ("interrupted (Ctrl-C)", INTERRUPTED),
-    signal.SIGTERM: ("told to end (SIGTERM)", TERMINATED),
+    signal.SIGTERM: ("received SIGTERM", TERMINATED),
     signal.SIGHUP: ("the terminal was closed (SIGHUP)", 128 + signal.SIGHUP),
 }
 """Those that end a run, in words, and with its exit code."""

@@ -186,7 +186,7 @@ class Supervisor:
     def _fail(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A mistake of our own, in a timer or a signal's handler: the run must not go on without what it was to do."""
         loop.default_exception_handler(context)
-        error = OrchError(f"a mistake of orch's own: {context.get('exception') or context['message']}; please report it")
+        error = OrchError(f"an internal error of orch: {context.get('exception') or context['message']}; please report it")
         self._preparation.give_up(error)
         if not self._finished.done():
             self._finished.set_exception(error)

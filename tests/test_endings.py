@@ -229,7 +229,7 @@ def test_a_task_that_ends_before_it_comes_up_is_not_counted_among_those_that_are
     gone = "worker-0 ended (exit code 0) before it was seen to come up"
     running.wait_for(f"waiting for worker-2: connection refused; {gone} (1 of 3 up)")
     (tmp_path / "go").touch()
-    running.wait_for(f"; {gone}; the others may wait for ever")
+    running.wait_for(f"; {gone}; the other tasks may wait forever")
     (tmp_path / "over").touch()
     done = running.wait(check=0)
     assert "orch: 2 of 3 tasks are up after " in done.err

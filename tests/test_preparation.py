@@ -135,7 +135,7 @@ class Mistaken(SeveralHere):
 
 def test_a_mistake_of_our_own_while_hosts_are_reached_ends_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = refusal(tmp_path, Mistaken(("red",), {}), 1)
-    assert found == "a mistake of orch's own: nobody has thought of this; please report it"
+    assert found == "an internal error of orch: nobody has thought of this; please report it"
     assert "ValueError: nobody has thought of this" in capsys.readouterr().err
 
 

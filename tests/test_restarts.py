@@ -136,7 +136,7 @@ def test_a_worker_of_a_parameter_server_cluster_comes_back_alone_on_its_port(orc
     assert "worker-1" in table
     (tmp_path / "enough").touch()
     done = running.wait(check=0)
-    assert done.err.count("worker-1 failed (killed by SIGKILL); it is started again alone") == 2
+    assert done.err.count("worker-1 failed (killed by SIGKILL); it restarts alone") == 2
     assert len([event for event in run.events() if event["event"] == "task_started"]) == 6
     assert [past["task"] for past in run.result()["past"]] == ["worker-1", "worker-1"]
     assert sorted(path.name for path in tmp_path.glob("*-0.[0-9]")) == ["chief-0.1", "ps-0.1", "worker-0.1"]
@@ -206,7 +206,7 @@ def test_one_that_has_come_back_alone_and_does_not_come_up_is_said_and_ends_the_
     running.wait_for("worker-0 starts again alone (attempt 2)")
     running.wait_for("waiting for worker-0: connection refused\n")
     done = running.wait(check=124)
-    assert "what was started again had not come up 10 s after its start (--start-timeout); waiting for worker-0" in done.err
+    assert "the restarted tasks had not come up 10 s after its start (--start-timeout); waiting for worker-0" in done.err
 
 
 def test_of_reports_that_come_all_the_time_few_are_recorded_and_the_last_counts(orch: Orch, tmp_path: Path, run: LiveRun) -> None:

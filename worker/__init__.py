@@ -21,16 +21,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from .task.context import Context as Context
+    from .task.strategy.tpu_strategy import NoTpu as NoTpu
+    from .task.strategy.tpu_strategy import TpuError as TpuError
 
-__all__ = ["Context", "assign", "context", "distribute", "files", "replicate", "report", "serve", "split", "strategy"]
+__all__ = ["Context", "NoTpu", "TpuError", "assign", "context", "distribute", "files", "replicate", "report", "serve", "split", "strategy"]
 
 
 def __getattr__(name: str) -> Any:
-    if name != "Context":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .task.context import Context
+    """The classes of this module, each imported when a script uses it."""
+    if name == "Context":
+        from .task.context import Context
 
-    return Context
+        return Context
+    if name in ("NoTpu", "TpuError"):
+        from .task.strategy import tpu_strategy
+
+        return getattr(tpu_strategy, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def context() -> Context:
@@ -58,8 +65,8 @@ def strategy() -> Any:
 
     `tpu`: finds the TPU, connects to it and initialises it; the options come from the section `tpu` of the spec.
 
-    Raises ValueError for an invalid TF_CONFIG, and for a strategy that is not known; RuntimeError where there is no TPU, or where the
-    layout of the spec does not fit on it: the message says what was looked for.
+    Raises ValueError for an invalid TF_CONFIG, and for a strategy that is not known; `NoTpu` where there is no TPU; `TpuError` where the
+    layout of the spec does not fit on it (both are RuntimeErrors): the message says what was looked for.
     """
     from .task.strategy import strategy_builder
 

@@ -47,7 +47,7 @@ def check_input(spec: ClusterSpec) -> None:
 def _lines(advice: Iterable[Advice]) -> Iterator[str]:
     """What is said. How many files each worker needs depends on the script: `worker.files` and `Dataset.shard` have their own ways."""
     for one in advice:
-        unless = ", unless the script shares them out itself" if one.topic in ("few files", "no reader") else ""
+        unless = ", unless the script shares them out itself" if one.topic in ("few files", "no reader", "uneven") else ""
         yield f"{one.what}{unless}" + (f"; {one.remedy}" if one.remedy else "")
 
 

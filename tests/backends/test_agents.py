@@ -137,7 +137,7 @@ def test_an_agent_on_this_machine_that_is_silent_for_good_is_lost(
         await link.kill()
         return str(lost.result()) if done else None
 
-    assert asyncio.run(run()) == (None if speaks else "nothing was heard of it for 4 s; its tasks end by themselves")
+    assert asyncio.run(run()) == (None if speaks else "no message from it for 4 s; its agent will stop its tasks")
 
 
 def test_at_an_end_that_is_due_nobody_waits_for_an_agent_that_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

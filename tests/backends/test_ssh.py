@@ -262,7 +262,7 @@ def test_a_host_that_does_not_answer_is_named_and_ctrl_c_waits_for_nobody(orch: 
     script(SHOW)
     bed["hostB"].filter_ports(22, 22)
     running = orch.start("up", "script.py", "-H", "hostA,hostB", "--set", f"backend.ssh={json.dumps(bed.ssh)}")
-    running.wait_for("waiting for hostB: the connection (1 of 2 hosts have answered)")
+    running.wait_for("waiting for hostB to connect (1 of 2 hosts are ready)")
     running.signal(signal.SIGINT)
     running.wait(timeout=40, check=130)
 

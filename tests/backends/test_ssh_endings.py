@@ -61,7 +61,7 @@ def test_a_cut_link_ends_the_tasks_on_both_sides_of_it(orch: Orch, bed: Bed, tmp
     running, processes = start_resisting(orch, bed, tmp_path)
     bed["hostB"].cut()
     done = running.wait(check=125)
-    assert f"lost host hostB: nothing was heard of it for {LOST_AFTER_S} s" in done.err
+    assert f"lost host hostB: no message from it for {LOST_AFTER_S} s" in done.err
     assert run.cause()["host"] == "hostB"
     wait_until_gone(processes.values())
 

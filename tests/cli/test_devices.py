@@ -85,9 +85,9 @@ def test_on_a_host_without_gpus_nothing_is_said_of_them_and_the_threads_in_one_l
     done = orch("up", "show.py", "-n", "2", "--gpus", "auto", "--memory-growth", check=0, env=NO_GPU)
     assert "GPU" not in done.err
     (line,) = (line for line in done.err.splitlines() if "threads" in line)
-    assert line.startswith("orch: threads that compute: ")
+    assert line.startswith("orch: compute threads: ")
     seen = json.loads((tmp_path / "worker-1.json").read_text())
-    assert line.startswith(f"orch: threads that compute: {seen['TF_NUM_INTRAOP_THREADS']} for each task (")
+    assert line.startswith(f"orch: compute threads: {seen['TF_NUM_INTRAOP_THREADS']} for each task (")
     assert seen["CUDA_VISIBLE_DEVICES"] == ""
     assert "threads" not in orch("up", "show.py", check=0, env=NO_GPU).err
 
@@ -240,7 +240,7 @@ def test_runs_side_by_side_do_not_have_the_same_gpus(
         r"run third-\S+ \(process \d+\) has GPU 2",
     ]
     ways = r"wait for its end, name others with --gpus, or let both runs share \(--share-gpus\)"
-    assert re.search(f"host local: {', '.join(held[:2])}; the others are shared out here", third.err)
+    assert re.search(f"host local: {', '.join(held[:2])}; this run divides the other GPUs", third.err)
     refused = orch("up", "hold.py", "--gpus", "2", *words, check=125).err.splitlines()[-1]
     assert re.fullmatch(f"Error: worker-0 asks for 2 GPUs; host local has GPUs 0, 1, 2, 3; {', '.join(held)}: {ways}", refused)
     refused = orch("up", "hold.py", "--gpus", "[1]", *words, check=125).err.splitlines()[-1]

@@ -29,7 +29,7 @@ def run(tmp_path: Path) -> RunDir:
 def test_what_is_no_file_is_said_to_be_so_at_once(orch: Orch, run: RunDir, name: str, kind: str) -> None:
     (run.path / name).unlink(missing_ok=True)
     ODD[kind](run.path / name)
-    said = f"Error: {run.path / name} is {kind}, not a file that orch has written; take it away\n"
+    said = f"Error: {run.path / name} is {kind}, not a file that orch has written; remove it\n"
     for command in ("ps", "placement", *(("wait", "down", "logs") if name != "events.jsonl" else ())):
         done = orch.in_process(command, "one")
         if (command, name) != ("wait", "plan.json"):

@@ -277,6 +277,7 @@ def test_warnings_are_said_in_a_line_each_before_the_start(orch: Orch, tmp_path:
     done = up(orch, tmp_path, "{files: ['data/*'], global_batch_size: 12}", "-n", "3")
     (line,) = [line for line in done.err.splitlines() if "input:" in line]
     assert line.startswith("orch: input: the files are uneven: worker-1 gets 8 elements, worker-0 80; of 20 steps it has nothing to do")
+    assert "in 18, unless the script shares them out itself; write 48 files of even size" in line
     assert done.out.count("trained") == 3
 
 

@@ -72,10 +72,10 @@ def test_a_tensor_is_split_or_it_is_said_why_not(orch: Orch) -> None:
     out = orch(*asked, "--shape", "128,224,224,3", check=0).out
     assert out.endswith(
         "float32[128, 224, 224, 3] split by [1, 2, 4, 1] over 8 logical devices\n"
-        "  each device gets float32[128, 112, 56, 3]: 9.188 MiB of 73.5 MiB\n"
+        "  each device gets float32[128, 112, 56, 3]: 9.6 MB of 77.1 MB\n"
     )
     out = orch(*asked, "--shape", "?,224,224,3", check=0).out
-    assert "each device gets float32[?, 112, 56, 3]: 73.5 KiB for each element of the dimensions of unknown size" in out
+    assert "each device gets float32[?, 112, 56, 3]: 75.3 kB for each element of the dimensions of unknown size" in out
     out = orch(*asked, "--shape", "128,225,224", check=1).out
     assert "  no: [1, 2, 4, 1] has 4 numbers, and the tensor has 3 dimensions, [128, 225, 224]" in out
     out = orch(*asked[:-1], "1,2,2,1", "--shape", "128,225,224,3", check=1).out

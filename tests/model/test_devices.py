@@ -47,7 +47,7 @@ def refused(document: dict[str, Any], *gpus: tuple[Gpu, ...] | None) -> list[str
 
 
 def notes(document: dict[str, Any], *gpus: tuple[Gpu, ...] | None) -> list[str]:
-    return [note for note in planned(document, *gpus).notes if not note.startswith("threads that compute:")]
+    return [note for note in planned(document, *gpus).notes if not note.startswith("compute threads:")]
 
 
 TWO, FOUR = (gpu(0), gpu(1)), tuple(map(gpu, range(4)))
@@ -168,13 +168,13 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
         (
             workers(3),
             [FOUR],
-            ["GPUs: worker-0: 0; worker-1: 1; worker-2: 2", "host a: 1 of 4 GPUs stay unused, so that every task has as many"],
+            ["GPUs: worker-0: 0; worker-1: 1; worker-2: 2", "host a: 1 of 4 GPUs stay unused, so that every task has the same number"],
         ),
         (
             workers(3),
             [TWO],
             [
-                "worker-0..2 on a: no GPU, as there are too few for all to have as many (GPUs 0, 1);"
+                "worker-0..2 on a: no GPU, because there are too few for all tasks (GPUs 0, 1);"
                 " gpus: 1 with share_gpus: true lets them share"
             ],
         ),
@@ -191,19 +191,19 @@ def test_what_orch_decided_is_said(document: dict[str, Any], gpus: list[tuple[Gp
     [
         (workers(1), 1, ()),
         (workers(2), 2, ()),
-        (workers(2), 1, ("threads that compute: 2 for each task (4 cores, 2 tasks), where nothing else is set",)),
+        (workers(2), 1, ("compute threads: 2 for each task (4 cores, 2 tasks), unless set otherwise",)),
         (
             {"tasks": {"worker": 1, "data_worker": 1}},
             1,
-            ("threads that compute: 2 for each task (4 cores, 2 tasks), the dispatcher not counted, where nothing else is set",),
+            ("compute threads: 2 for each task (4 cores, 2 tasks), the dispatcher not counted, unless set otherwise",),
         ),
-        (workers(8), 1, ("threads that compute: 1 for each task (4 cores, 8 tasks), where nothing else is set",)),
-        (workers(3, threads={"inter": 1}), 1, ("threads that compute: 1 for each task (4 cores, 3 tasks), where nothing else is set",)),
+        (workers(8), 1, ("compute threads: 1 for each task (4 cores, 8 tasks), unless set otherwise",)),
+        (workers(3, threads={"inter": 1}), 1, ("compute threads: 1 for each task (4 cores, 3 tasks), unless set otherwise",)),
         (workers(3, threads={"intra": 1}), 1, ()),
         (
             workers(5),
             2,
-            ("threads that compute: 2 for each task (4 cores, 2 tasks) or 1 for each task (4 cores, 3 tasks), where nothing else is set",),
+            ("compute threads: 2 for each task (4 cores, 2 tasks) or 1 for each task (4 cores, 3 tasks), unless set otherwise",),
         ),
     ],
 )
@@ -254,14 +254,14 @@ WAYS = "wait for its end, name others with --gpus, or let both runs share (--sha
 @pytest.mark.parametrize(
     ("document", "taken", "expected", "note"),
     [
-        (workers(1), [holder(0)], ["1"], "host a: run other (process 70) has GPU 0; the others are shared out here"),
+        (workers(1), [holder(0)], ["1"], "host a: run other (process 70) has GPU 0; this run divides the other GPUs"),
         (workers(1, gpus=1), [holder(0)], ["1"], ""),
         (workers(1, gpus=[1]), [holder(0)], ["1"], ""),
         (
             workers(2),
             [holder(0)],
             ["-1", "-1"],
-            "worker-0..1 on a: no GPU, as there are too few for all to have as many (GPUs 0, 1); run other (process 70) has GPU 0: " + WAYS,
+            "worker-0..1 on a: no GPU, because there are too few for all tasks (GPUs 0, 1); run other (process 70) has GPU 0: " + WAYS,
         ),
         (workers(1, gpus=1, share_gpus=True), [holder(0, shares=True)], ["1"], ""),
         (workers(2, gpus=1, share_gpus=True), [holder(0, shares=True)], ["1", "0"], ""),
@@ -270,7 +270,7 @@ WAYS = "wait for its end, name others with --gpus, or let both runs share (--sha
             workers(3, share_gpus=True),
             [holder(0)],
             ["1", "1", "1"],
-            "host a: run other (process 70) has GPU 0; the others are shared out here",
+            "host a: run other (process 70) has GPU 0; this run divides the other GPUs",
         ),
         (workers(1, gpus=0), [holder(0)], ["-1"], ""),
         (workers(1), [GpuHolder("GPU-hidden", "other", 7)], ["0,1"], ""),
@@ -280,7 +280,7 @@ def test_what_another_run_has_is_not_given_again(document: dict[str, Any], taken
     found = beside(document, TWO, *taken)
     given = [task.order.env["CUDA_VISIBLE_DEVICES"] for task in found.tasks]
     assert [",".join(part if part == "-1" else part[-1] for part in text.split(",")) for text in given] == expected
-    said = [line for line in found.notes if not line.startswith(("threads that compute:", "GPUs:"))]
+    said = [line for line in found.notes if not line.startswith(("compute threads:", "GPUs:"))]
     assert said == ([note] if note else [])
 
 

@@ -59,10 +59,10 @@ GIVEN: dict[str, tuple[Any, Any]] = {
 SAID = (
     "input: auto_shard data (experimental_distribute_dataset at {program}:",
     "input: auto_shard stays file, which the program has set, and not data (experimental_distribute_dataset at {program}:",
-    "input: datasets of this program are shared out in different ways: data at {program}:",
+    "input: datasets of this program are divided in different ways: data at {program}:",
     "input: batches of 4 for 2 replicas, auto_shard data (worker.distribute at {program}:",
     "input: auto_shard data; the dataset comes in batches of 6, and is not batched by 4, the global_batch_size (worker.distribute at",
-    "input: auto_shard is not for the datasets of a function, which shares them out itself (worker.distribute at",
+    "input: auto_shard does not apply to datasets from a function, which divides them itself (worker.distribute at",
 )
 
 
@@ -154,7 +154,7 @@ def test_parameter_server(orch: Orch, script: Callable[..., Path]) -> None:
     assert "dataset [[0, 1, 2, 3], [4, 5, 6, 7]]" in said
     assert "function [[0, 1, 2], [3, 4, 5]]" in said
     assert "input.auto_shard: data has no effect under strategy parameter_server: each worker reads the whole dataset" in said
-    assert "input: under ParameterServerStrategy nothing is shared out: each worker reads the whole dataset" in said
+    assert "input: under ParameterServerStrategy the dataset is not divided: each worker reads the whole dataset" in said
 
 
 UNTOUCHED = """
@@ -283,7 +283,7 @@ def test_fit_of_both_kerases_is_counted_without_a_section(orch: Orch, script: Ca
     assert found["batches"] == [found["steps"]] * 2
     assert found["elements"] == [2 * found["steps"]] * 2
     assert found["bytes"] == [2 * found["steps"] * 5 * 4] * 2
-    assert "orch: input: fit() is given a dataset that repeats for ever, and no steps_per_epoch" in done.out + done.err
+    assert "orch: input: fit() has a dataset that repeats without end, and no steps_per_epoch" in done.out + done.err
 
 
 UNCOUNTED = """
@@ -329,5 +329,5 @@ def test_counting_costs_no_program_its_life(orch: Orch, script: Callable[..., Pa
     assert "worker-1 | sum 1" in lines
     assert "worker-2 | sums 1 [1, 5]" in lines
     assert "worker-2 | its own error: True" in lines
-    assert "worker-2 | orch: input: what is read is not counted any more, for orch's counting failed: TypeError: " in lines
+    assert "worker-2 | orch: input: orch no longer counts what is read, because the counting failed: TypeError: " in lines
     assert "atexit" not in lines

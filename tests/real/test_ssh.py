@@ -63,7 +63,7 @@ def test_a_host_that_vanishes_from_a_training_is_named(orch: Orch, bed: Bed, scr
     running.wait_for("worker-0 | step", timeout=180)
     bed["hostB"].cut()
     done = running.wait(timeout=180, check=125)
-    assert "lost host hostB: nothing was heard of it for 20 s" in done.err
+    assert "lost host hostB: no message from it for 20 s" in done.err
     assert "Socket closed" not in done.err
 
 

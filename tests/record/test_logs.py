@@ -396,7 +396,7 @@ def test_a_log_that_cannot_be_read_keeps_no_other_from_the_console(tmp_path: Pat
         for _ in range(2):
             assert select.select((shown,), (), (), PATIENCE_S)[0], "the other is never shown"
             lines.add(shown.readline())
-        complaint = f"orch: {log} is a directory, not a file that orch has written; take it away; its lines are shown once it can be read\n"
+        complaint = f"orch: {log} is a directory, not a file that orch has written; remove it; its lines are shown once it can be read\n"
         assert lines == {complaint.encode(), b"worker-1 | one\n"}
         log.rmdir()
         run.append_output("worker-0", 1, "stdout", 0, b"zero\nend\n")

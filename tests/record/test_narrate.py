@@ -30,7 +30,7 @@ def test_ctrl_c_says_what_it_waits_for_and_what_a_second_one_does() -> None:
     assert told(before, asked) == (
         "interrupted (Ctrl-C); stopping worker-0..2 (SIGTERM now, SIGKILL after 5 s; Ctrl-C again kills them at once)"
     )
-    assert told(lifecycle.step(before, asked)[0], asked) == "again: killing what is left"
+    assert told(lifecycle.step(before, asked)[0], asked) == "asked again: killing the remaining tasks"
 
 
 @pytest.mark.parametrize("event", [events.StopAsked("interrupted (Ctrl-C)", 130, 120.0), events.RestartAsked(120.0)])

@@ -82,7 +82,7 @@ def test_a_broken_driver_holds_up_nobody_and_is_said(
     facts = agent.wait_for(messages.HostReady)
     assert (facts.gpus, facts.trouble) == ((), None)
     note = agent.wait_for(messages.RunNoted)
-    assert note.text.startswith("NVIDIA's driver does not tell of its GPUs, so none is given to a task: ")
+    assert note.text.startswith("cannot list the GPUs, so the tasks get none: ")
     assert said in note.text
     assert [type(frame) for frame, _ in agent.frames if not isinstance(frame, messages.RunNoted)] == [messages.Pong, messages.HostReady]
 
@@ -415,7 +415,7 @@ def test_an_agent_that_hears_nothing_for_too_long_ends_its_tasks_and_itself(agen
     pid = int(wait_for_file(tmp_path / "pid"))
     assert agent.process.wait(40) == 1
     assert not is_alive(pid)
-    assert "nothing was heard of the controller for 6 s" in agent.complaints
+    assert "no message from the controller for 6 s" in agent.complaints
 
 
 def test_an_agent_that_was_too_busy_to_listen_still_has_its_owner(start_agent: Callable[..., AgentProcess], tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 import time
@@ -207,7 +208,16 @@ def test_importing_it_needs_the_standard_library_only(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
     assert {name.partition(".")[0] for name in done.stdout.split()} <= {*sys.stdlib_module_names, "worker"}
     names = {"Context", "assign", "context", "distribute", "files", "replicate", "report", "serve", "split", "strategy"}
-    assert set(worker.__all__) == names
+    assert set(worker.__all__) == {*names, "NoTpu", "TpuError"}
+
+
+def test_an_exception_has_the_name_by_which_a_script_catches_it() -> None:
+    for name in ("NoTpu", "TpuError"):
+        kind = getattr(worker, name)
+        assert (kind.__module__, kind.__qualname__, issubclass(kind, RuntimeError)) == ("worker", name, True)
+        assert type(pickle.loads(pickle.dumps(kind("there is no TPU")))) is kind
+    with pytest.raises(AttributeError, match="module 'worker' has no attribute 'nothing'"):
+        worker.nothing  # noqa: B018
 
 
 # --- report ------------------------------------------------------------------------------------

@@ -89,7 +89,7 @@ class Agent:
 
     def _on_signals(self, numbers: bytes) -> None:
         if signal.SIGTERM in numbers:
-            self._say("the agent was told to end (SIGTERM)")
+            self._say("the agent received SIGTERM")
             self._lose_owner()
         self._check_disk()  # first: a task that a full disk has ended must not be taken for the cause
         for question in filter(None, (self._asked, self._examining)):
@@ -212,7 +212,7 @@ class Agent:
         taken = self._claims.others() if found.gpus else ()
         self._link.send(dataclasses.replace(facts, gpus=found.gpus, taken=taken, at=clock.now()))
         if found.problem:
-            self._say(f"NVIDIA's driver does not tell of its GPUs, so none is given to a task: {found.problem}")
+            self._say(f"cannot list the GPUs, so the tasks get none: {found.problem}")
         if note:
             self._say(note)
         self._look_around()
@@ -247,7 +247,7 @@ class Agent:
         """Count the controller as gone once it has been silent for that long: a cut link says nothing."""
         silent_s = time.monotonic() - self._link.heard_at
         if silent_s >= silence_s:
-            sys.stderr.write(f"orch agent: nothing was heard of the controller for {silence_s:g} s\n")
+            sys.stderr.write(f"orch agent: no message from the controller for {silence_s:g} s\n")
             self._lose_owner()
         elif not self._owner_lost:
             self._loop.after(silence_s - silent_s, lambda: self._await_owner(silence_s))

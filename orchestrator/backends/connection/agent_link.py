@@ -59,7 +59,7 @@ class Loss:
 
     @property
     def text(self) -> str:
-        return f"{self.reason}; its tasks end by themselves" if self.is_silent else self.reason
+        return f"{self.reason}; its agent will stop its tasks" if self.is_silent else self.reason
 
 
 Unasked = messages.HostEvent | messages.TaskEvent | messages.Grew | messages.Output
@@ -265,7 +265,7 @@ class AgentLink:
         return self._state is not State.LEAVING and any(not waiting.done() for waiting in self._requests[messages.HostReady])
 
     def _abandon(self, silence_s: float) -> None:
-        loss = Loss(f"nothing was heard of it for {silence_s:g} s", is_silent=True, overdue_s=self._overdue_s)
+        loss = Loss(f"no message from it for {silence_s:g} s", is_silent=True, overdue_s=self._overdue_s)
         was_leaving, self._state = self._state is State.LEAVING, State.LEAVING
         self._end_process()
         if not was_leaving:

@@ -36,4 +36,4 @@ class Farewell:
                 self._links[name].drop()
         elif late:
             self._asked = True
-            self._note(f"the run is over; still fetching the output of {few(late)}; once more (Ctrl-C or orch down) leaves it there")
+            self._note(f"the run is over; still fetching the output of {few(late)}; Ctrl-C or orch down again leaves the rest there")

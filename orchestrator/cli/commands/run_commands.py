@@ -158,7 +158,7 @@ def down_command(run: RunDir, at_once: bool, as_json: bool) -> int:
     else:
         click.echo(_line(run) if holder is not None else f"{_line(run)}; it was not running")
         if cleanup.killed:
-            click.echo(f"{cleanup.killed} processes that its dead controller had left were killed")
+            click.echo(f"killed {cleanup.killed} processes that its dead controller had left")
         if cleanup.hint:
             click.echo(cleanup.hint)
     return 0
@@ -199,7 +199,7 @@ def _await_end(run: RunDir, pid: int, patience_s: float | None) -> None:
 def _say_stuck(run: RunDir, pid: int, patience_s: float) -> None:
     click.echo(
         f"orch: {run.run_id} has not ended after {patience_s:g} s: its controller, process {pid}, is {_process_state(pid)}; "
-        f"kill -9 {pid} ends it and its tasks. Waiting on",
+        f"kill -9 {pid} ends it and its tasks. Still waiting",
         err=True,
     )
 

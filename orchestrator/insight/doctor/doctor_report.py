@@ -63,7 +63,7 @@ def _describe(finding: Finding, is_plain: bool, color: bool) -> Iterator[str]:
 
 def _verdict(findings: Sequence[Finding]) -> str:
     counts = Counter(finding.severity for finding in findings)
-    said = ", ".join(f"{number} {kind}{'s' if number > 1 else ''}" for kind in _COLORS if (number := counts[kind]))
+    said = ", ".join(count_of(number, kind) for kind in _COLORS if (number := counts[kind]))
     if counts["error"]:
         return f"{said}: a run would fail here"
     return f"{said}: a run can start" if said else "nothing stands in the way"

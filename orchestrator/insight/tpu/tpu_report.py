@@ -12,6 +12,7 @@ from worker.tensorflow_facts.partition import ITEM_BYTES, complaints, count_byte
 from worker.words import count_of
 
 from ...model import tpu_topology
+from ...model.input.sharding_advice import size_of
 from ...model.tpu_topology import Mesh
 
 MOST_SHOWN = 256
@@ -202,13 +203,8 @@ def _partition(one: Partition, cores: int) -> Iterator[str]:
 
 
 def _bytes(shape: Sequence[int | None], dtype: str) -> str:
-    size = float(count_bytes(shape, dtype))
     rest = " for each element of the dimensions of unknown size" if None in shape else ""
-    for unit in ("bytes", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.4g} {unit}{rest}"
-        size /= 1024
-    return f"{size:,.4g} GiB{rest}"
+    return size_of(count_bytes(shape, dtype)) + rest
 
 
 def read(told: Mapping[str, Any]) -> Assignment:

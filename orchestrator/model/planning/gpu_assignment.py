@@ -259,11 +259,11 @@ class _Table:
             who = group_tasks(map(str, self.left_out))
             hint = "" if self.wish(self.left_out[0]).share else "; gpus: 1 with share_gpus: true lets them share"
             rest = f"; {others}: {_WAYS}" if others else hint
-            yield f"{who} on {name}: no GPU, as there are too few for all to have as many ({_described(gpus)}){rest}"
+            yield f"{who} on {name}: no GPU, because there are too few for all tasks ({_described(gpus)}){rest}"
         elif self.auto and others:
-            yield f"host {name}: {others}; the others are shared out here"
+            yield f"host {name}: {others}; this run divides the other GPUs"
         elif self.unused:
-            yield f"host {name}: {self.unused} of {len(gpus or ())} GPUs stay unused, so that every task has as many"
+            yield f"host {name}: {self.unused} of {len(gpus or ())} GPUs stay unused, so that every task has the same number"
         if gpus is not None and not gpus:
             split = [task for task in self.host.tasks if self.devices(task).settings.logical_gpus]
             if split:

@@ -374,7 +374,7 @@ def _on_tick(cluster: Cluster, at: float) -> tuple[Cluster, tuple[Action, ...]]:
     if "start" in kinds:
         awaited = readiness.awaited(cluster)
         said = readiness.describe_awaited(cluster, awaited)
-        formed = "what was started again had not come up" if cluster.formed_at is not None else "the cluster had not formed"
+        formed = "the restarted tasks had not come up" if cluster.formed_at is not None else "the cluster had not formed"
         what = f"{formed} {policy.start_s:g} s after its start (--start-timeout); {said}"
         return _run_out(cluster, at, Cause(what, at, host=awaited[0].host if awaited else ""))
     if "hang" in kinds:

@@ -52,7 +52,7 @@ def open_file(path: Path | str) -> IO[bytes]:
     kind = stat.S_IFMT(os.fstat(fd).st_mode)
     if kind != stat.S_IFREG:
         os.close(fd)
-        raise OrchError(f"{path} is {_KINDS.get(kind, 'something else')}, not a file that orch has written; take it away")
+        raise OrchError(f"{path} is {_KINDS.get(kind, 'something else')}, not a file that orch has written; remove it")
     return os.fdopen(fd, "rb")
 
 

@@ -79,7 +79,7 @@ def _make_own(run: RunDir) -> None:
         run.path.mkdir(mode=0o700)
     except FileExistsError:
         home = run.path.parent.parent
-        raise RunExists(f"there is a run {run.run_id} in {home} already; start again: orch up draws another id each time") from None
+        raise RunExists(f"there is a run {run.run_id} in {home} already; start again: each orch up has another id") from None
 
 
 def _remove_empty(run: RunDir) -> None:

@@ -33,19 +33,19 @@ def narrate(before: Cluster, after: Cluster, event: events.Event) -> str | None:
     if before.phase is Phase.PREPARING and after.phase is Phase.STARTING:
         return f"prepared after {describe_seconds(after.attempt_at - before.attempt_at)}; the tasks start"
     if isinstance(event, events.StopAsked) and before.phase is Phase.STOPPING:
-        return "it is not started again" if before.again and not after.again else "again: killing what is left"
+        return "the restart is cancelled" if before.again and not after.again else "asked again: killing the remaining tasks"
     if before.phase is Phase.STARTING and after.phase is Phase.RUNNING and len(after.members) > 1:
         took = (after.formed_at or after.attempt_at) - after.attempt_at
         gone = describe_gone(after)
         up = sum(not task.has_ended or task.up_at is not None for task in after.members)
         if gone:
-            return f"{up} of {len(after.members)} tasks are up after {describe_seconds(took)}; {gone}; the others may wait for ever"
+            return f"{up} of {len(after.members)} tasks are up after {describe_seconds(took)}; {gone}; the other tasks may wait forever"
         if not after.policy.opens_ports and named(after.policy.strategy).opens_ports:
-            return f"{len(after.members)} tasks are started; nobody waits for the ports of a command without --start-timeout"
+            return f"{len(after.members)} tasks have started; orch waits for the ports of a command only with --start-timeout"
         return f"cluster formed after {describe_seconds(took)}: {len(after.members)} tasks are up"
     if isinstance(event, events.TaskExited) and event.task in after.alone:
         pause = max(0.0, (after.tasks[event.task].restart_at or event.at) - event.at)
-        return f"{event.task} failed ({describe_code(event.code, event.killed)}); it is started again alone{_after(pause)}"
+        return f"{event.task} failed ({describe_code(event.code, event.killed)}); it restarts alone{_after(pause)}"
     if isinstance(event, events.TaskExited) and event.code and after.phase is not Phase.STOPPING:
         return f"{event.task} failed ({describe_code(event.code, event.killed)}); the training goes on"
     return None
@@ -82,7 +82,7 @@ def _narrate_ending(after: Cluster) -> str | None:
     grace = f"SIGTERM now, SIGKILL after {after.policy.grace_s:g} s" if after.policy.grace_s else "SIGKILL"
     again = "; Ctrl-C again kills them at once" if ending and ending.exit_code == 130 else ""
     if restarts.comes_again(after, after.stopping_at or 0.0):
-        again = "; then all start again"
+        again = "; then all tasks start again"
     return f"{first}; stopping {group_tasks(running)} ({grace}{again})"
 
 

@@ -49,7 +49,7 @@ def _hand_over_function(
     function: Callable[[Any], Any], settings: dict[str, Any], strategy: Any, options: Any, changes: Changes, task: Context
 ) -> Any:
     if task.data_service is not None:
-        say_once("input: a function's datasets are not taken to the tf.data service: worker.context().data_service is its address")
+        say_once("input: datasets from a function do not use the tf.data service; worker.context().data_service is its address")
     shaped = input_policy.shaped(function, settings, changes)
 
     def make() -> Any:
@@ -97,7 +97,9 @@ def _coordinator(strategy: Any) -> Any:
 
 def _say_unshared(strategy: Any) -> None:
     name = type(strategy).__name__.removesuffix("V2")
-    say_once(f"input: under {name} nothing is shared out: each worker reads the whole dataset. Shuffle it, let it repeat, count the steps")
+    say_once(
+        f"input: under {name} the dataset is not divided: each worker reads the whole dataset. Shuffle it, repeat it, and count the steps"
+    )
 
 
 # --- batches -----------------------------------------------------------------------------------------

@@ -256,5 +256,5 @@ def _say(names: Sequence[str], counts: Sequence[int] | None, share: Share, held:
             each = f"of which each epoch takes {share.elements:,}: so all end together"
             how += f"; the shares have {min(held):,} to {max(held):,} elements, {each}"
     if not counts and share.workers > 1:
-        how += "; nobody has counted the elements, so one worker may end before the others"
+        how += "; the elements are not counted, so one worker may end before the others"
     input_policy.say_once(f"input: worker.files: {what}{how}")

@@ -61,7 +61,7 @@ def _look_for_an_end(data: Any, options: dict[str, Any]) -> None:
     if is_endless and options.get("steps_per_epoch") is None:
         from .input_policy import say_once
 
-        say_once("input: fit() is given a dataset that repeats for ever, and no steps_per_epoch: its first epoch has no end")
+        say_once("input: fit() has a dataset that repeats without end, and no steps_per_epoch: the first epoch has no end")
 
 
 def _install(module: Any, counter: Counter) -> None:
@@ -171,7 +171,7 @@ class Counter:
             from .input_policy import say_once
 
             self._is_off = True
-            say_once(f"input: what is read is not counted any more, for orch's counting failed: {type(error).__name__}: {error}")
+            say_once(f"input: orch no longer counts what is read, because the counting failed: {type(error).__name__}: {error}")
 
     def _handle(self, key: int, zeros: list[float]) -> Any:
         if key not in self._handles:

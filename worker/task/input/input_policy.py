@@ -149,7 +149,7 @@ def shaped(dataset_fn: Any, settings: Said, changes: Changes) -> Any:
         dataset = dataset_fn(*args)
         if _is_dataset(dataset):
             if "auto_shard" in settings:
-                changes.kept.append("auto_shard is not for the datasets of a function, which shares them out itself")
+                changes.kept.append("auto_shard does not apply to datasets from a function, which divides them itself")
             dataset = shape(dataset, {name: settings[name] for name in settings if name != "auto_shard"}, changes)
         changes.say()
         return dataset
@@ -172,7 +172,7 @@ def input_options(settings: Said, given: Any, strategy: Any, changes: Changes, *
     if not wanted:
         return given
     if given is not None:
-        changes.kept.append(f"{' and '.join(wanted)}: the program's own InputOptions stand")
+        changes.kept.append(f"{' and '.join(wanted)}: the program's own InputOptions apply")
         return given
     mode = wanted.pop("replication_mode", "")
     if mode == "per_replica" and not (is_function and type(strategy) is tf.distribute.MirroredStrategy):
@@ -196,7 +196,7 @@ def _compare(policy: str, changes: Changes) -> None:
     _policies.setdefault(policy, changes.where)
     if len(_policies) > 1:
         both = ", ".join(f"{name} at {where}" for name, where in _policies.items())
-        say_once(f"input: datasets of this program are shared out in different ways: {both}")
+        say_once(f"input: datasets of this program are divided in different ways: {both}")
 
 
 def say_once(text: str) -> None:

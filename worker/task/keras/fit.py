@@ -52,7 +52,7 @@ class Known:
             if not self._is_known:
                 version = getattr(sys.modules.get("keras"), "__version__", "")
                 print(
-                    f"orch: fit() of Keras {version} is left as it is, which may fail with several workers: orch knows Keras 3.10 to 3.15; "
+                    f"orch: fit() of Keras {version} is left as it is, and may fail with several workers: orch knows Keras 3.10 to 3.15; "
                     "install one of them, or take --keras legacy (tf-keras) or a training loop of your own",
                     file=sys.stderr,
                 )
