@@ -53,7 +53,7 @@ from .record.text import timeline
 from .record.text.event_messages import describe_plan, headline, narrate
 from .record.text.report import report
 from .requests import Requests
-from .signals import handle_signals, hold_signals, watch_children_without_threads
+from .signals import handle_signals, hold_signals
 from .starting import cannot_keep
 from .supervisor import Supervisor, Viewer, verdict_of_error
 
@@ -186,7 +186,6 @@ def _say(text: str) -> None:
 def main(words: Sequence[str] | None = None) -> NoReturn:
     """Run the run in the directory that the arguments name, and exit with its code."""
     hold_signals()
-    watch_children_without_threads()
     import argparse  # an attached `orch up` has no use for it
 
     parser = argparse.ArgumentParser(prog="python -m orchestrator.controller", description="Run the run in RUN_DIR, as its spec.yaml says.")

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
-import sys
-import warnings
 from collections.abc import Collection, Iterator
 from typing import Protocol
 
@@ -66,24 +63,6 @@ def hold_signals() -> Collection[int]:
     Returns those that were blocked before.
     """
     return signal.pthread_sigmask(signal.SIG_BLOCK, (*ENDINGS, *REQUESTS))
-
-
-def watch_children_without_threads() -> None:
-    """For the `asyncio.run` that follows: in Python before 3.12 it waits for each child in a thread, which takes what `hold_signals` holds
-    back in the main thread alone: a run would end without its verdict.
-
-    Where the kernel has no pidfds, it stays so (asyncio/unix_events.py, `ThreadedChildWatcher`).
-    """
-    import asyncio
-
-    if sys.version_info < (3, 12) and hasattr(os, "pidfd_open"):
-        try:
-            os.close(os.pidfd_open(os.getpid()))
-        except OSError:
-            return
-        # One that not even SIGKILL ends (state D) is left behind, and who is to know has been told.
-        warnings.filterwarnings("ignore", "A loop is being detached", RuntimeWarning)
-        asyncio.get_event_loop_policy().set_child_watcher(asyncio.PidfdChildWatcher())
 
 
 def release_signals() -> None:

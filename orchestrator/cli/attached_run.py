@@ -10,21 +10,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..backends import load
+from ..backends.connection.agent_process import start_ahead
 from ..errors import OrchError, UsageError
 from ..model.planning.slots import behind_the_chief, task_ids
 from ..model.spec import ClusterSpec
 from ..model.strategies import named
-from ..record.output.log_view import LogView, wants_color
 from ..record.storage.run_directory import RunDir
 from ..record.storage.run_store import discard
-from ..signals import handle_signals, hold_signals, watch_children_without_threads
+from ..signals import handle_signals, hold_signals
 from ..starting import create
 from .view_options import only_tasks
 
 
 def start(home: Path, spec: ClusterSpec, shown: Mapping[str, Any], *, detached: bool, as_json: bool) -> int:
     """Run `spec` once. `shown`: the options of `views.view_options`. Returns the exit code."""
-    view = _log_view(spec, shown)
+    tasks = [str(task) for task in task_ids(spec.counts)]
+    only = only_tasks(shown["only"], tasks)
     # Before this process is the run's controller, or has one, and before a thread is there that shows something: it would take them.
     blocked = hold_signals()
     try:
@@ -37,12 +39,14 @@ def start(home: Path, spec: ClusterSpec, shown: Mapping[str, Any], *, detached: 
         from . import detached_run  # this and an attached run need different things, which take time to import
 
         return detached_run.start(run, quiet=shown["quiet"], as_json=as_json)
-    return _run(run, spec, shown, view, as_json=as_json)
+    start_ahead(load(spec), spec, run.agent_log)  # and not before there is a run: a spec that is refused starts nothing
+    return _run(run, spec, shown, tasks, only, as_json=as_json)
 
 
-def _run(run: RunDir, spec: ClusterSpec, shown: Mapping[str, Any], view: LogView, *, as_json: bool) -> int:
+def _run(run: RunDir, spec: ClusterSpec, shown: Mapping[str, Any], tasks: list[str], only: set[str] | None, *, as_json: bool) -> int:
     from .. import controller
     from ..record.output.console import Sink
+    from ..record.output.log_view import LogView, wants_color
     from .viewers import JsonLines, Terminal
 
     show: controller.Show
@@ -50,24 +54,19 @@ def _run(run: RunDir, spec: ClusterSpec, shown: Mapping[str, Any], view: LogView
         show = JsonLines(Sink())
     else:
         sink = Sink(encoding=sys.stdout.encoding)
+        view = LogView(
+            tasks,
+            color=wants_color(shown["color"], sys.stdout.isatty(), os.environ),
+            timestamps=shown["timestamps"],
+            fold=not shown["everything"],
+            shorten=not shown["everything"],
+            only=only,
+            behind=behind_the_chief(spec.counts, named(spec.strategy)),
+        )
         show = Terminal(run, sink, None if shown["quiet"] else view, quiet=shown["quiet"], verbose=shown["verbose"])
-    watch_children_without_threads()
     try:
         verdict = controller.run(run, spec, show, [handle_signals])
     except UsageError:
         discard(run)
         raise
     return verdict.exit_code
-
-
-def _log_view(spec: ClusterSpec, given: Mapping[str, Any]) -> LogView:
-    tasks = [str(task) for task in task_ids(spec.counts)]
-    return LogView(
-        tasks,
-        color=wants_color(given["color"], sys.stdout.isatty(), os.environ),
-        timestamps=given["timestamps"],
-        fold=not given["everything"],
-        shorten=not given["everything"],
-        only=only_tasks(given["only"], tasks),
-        behind=behind_the_chief(spec.counts, named(spec.strategy)),
-    )

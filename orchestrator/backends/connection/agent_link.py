@@ -10,11 +10,11 @@ import signal
 import time
 import traceback
 from collections import defaultdict, deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from worker.clock import now
 from worker.fast_dataclass import dataclass
@@ -24,6 +24,7 @@ from worker.protocol.messages import ANSWERS, FRAMES, Bye, Ping
 
 from ...errors import OrchError, UsageError
 from .. import Diagnosis, Host, StartFailure, Transport
+from .agent_process import AgentProcess, private, take
 from .frames import HostClock, refuse_strangers
 
 if TYPE_CHECKING:
@@ -132,11 +133,10 @@ class AgentLink:
         self.clock = HostClock()
         self.note = ""
         """A line for the user about the warm process, if there is one."""
-        self._process: asyncio.subprocess.Process | WarmAgent | None = None
+        self._process: AgentProcess | WarmAgent | None = None
         self._reading: asyncio.Task[None] | None = None
         self._beating: asyncio.Task[None] | None = None
         self._hurrying: asyncio.Task[None] | None = None
-        self._seeing_off: asyncio.Task[None] | None = None
         self._heard_at = self._moved_at = self._pause_s = 0.0
         """When any frame came last, and when one came that was not only a sign of life."""
         self._ordered: set[str] = set()
@@ -148,46 +148,40 @@ class AgentLink:
     async def open(self, transport: Transport, explain: Explain = explain_plainly) -> None:
         """Start the agent. Raises `UsageError` for a program that cannot run, `OrchError` if none can, `NotReachedError` without a mark."""
         self._transport, self._explain = transport, explain
-        with open(self._log, "ab", opener=_private) as stderr:
+        with open(self._log, "ab", opener=private) as stderr:
             said_before = stderr.tell()
             try:
-                if transport.imports is not None:
-                    from .. import warm_agent
-
-                    self._process, self.note = await warm_agent.ask(transport.argv[0], transport.imports, stderr.fileno())
-                if self._process is None:
-                    await self._start(transport.argv, stderr)
+                self._process = await self._start(transport, stderr.fileno())
             except OSError as error:
                 raise self._refuse_start(error) from None
-        assert self._process is not None
-        assert self._process.stdin is not None
-        self._seeing_off = asyncio.create_task(_see_off(self._process.stdin))
         first = b""
         if transport.mark:
+            assert self._process.stdin is not None
             self._process.stdin.write(transport.first)
             first = await self._await_mark(transport, said_before)
         self._heard_at = self._moved_at = time.monotonic()
         self._state = State.STARTED
         self._reading = asyncio.create_task(self._read(first))
 
-    async def _start(self, argv: Sequence[str], stderr: IO[bytes]) -> None:
-        starting = asyncio.ensure_future(
-            asyncio.create_subprocess_exec(
-                *argv,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=stderr,
-                limit=1024 * 1024,
-                start_new_session=True,  # the terminal's Ctrl-C is ours to act on, not the agent's
-            )
-        )
+    async def _start(self, transport: Transport, stderr: int) -> AgentProcess | WarmAgent:
+        """The agent that was started ahead, a fork of the warm process, or a program that is started now. Raises OSError."""
+        process = take(self._log)
+        if process is None and transport.imports is not None:
+            from .. import warm_agent
+
+            fork, self.note = await warm_agent.ask(transport.argv[0], transport.imports, stderr)
+            if fork is not None:
+                return fork
+        process = process or AgentProcess(transport.argv, stderr)
+        connecting = asyncio.create_task(process.connect())
         try:
-            self._process = await asyncio.shield(starting)
+            await asyncio.shield(connecting)
         except asyncio.CancelledError:
-            # asyncio itself would end the process alone, and not what that has started.
-            self._process = await starting
+            await connecting
+            self._process = process
             await self._reap()
             raise
+        return process
 
     async def _await_mark(self, transport: Transport, said_before: int) -> bytes:
         """What follows the mark, as far as it has come."""
@@ -203,7 +197,7 @@ class AgentLink:
             raise
         noise, _, rest = data.partition(transport.mark)
         if noise.strip():
-            with open(self._log, "ab", opener=_private) as log:
+            with open(self._log, "ab", opener=private) as log:
                 log.write(b"its shell printed: " + noise.strip()[:1000] + b"\n")
         return rest
 
@@ -449,15 +443,3 @@ def reporting_mistakes(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     task = asyncio.create_task(work)
     task.add_done_callback(report)
     return task
-
-
-async def _see_off(stdin: asyncio.StreamWriter) -> None:
-    """Ask how a pipe has ended: Python 3.10 and the first of 3.11 print a traceback if nobody does (python/cpython#104340,
-    `SubprocessStreamProtocol.pipe_connection_lost`), such as after an agent that has ended before it could read an order.
-    """
-    with contextlib.suppress(OSError):
-        await stdin.wait_closed()
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

@@ -1,0 +1,113 @@
+"""The program that becomes an agent, with pipes for its orders and its frames.
+
+On this machine it is started before the rest of orch is imported (`start_ahead`): both take equally long, and most machines have two cores.
+So `asyncio` is imported only where a process is connected.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from worker.host.warm import warm_socket
+
+from ...model.spec import ClusterSpec
+from .. import Backend
+
+if TYPE_CHECKING:
+    import asyncio
+
+MOST_BYTES = 1024 * 1024
+"""How much is read ahead of a program's stdout."""
+LOOK_S = 0.02
+"""How often the end of a program is looked for where the kernel has no pidfds."""
+
+
+class AgentProcess:
+    """A program in a session of its own: the terminal's Ctrl-C is for orch to act on. `connect` gives it `stdin` and `stdout`."""
+
+    def __init__(self, argv: Sequence[str], stderr: int) -> None:
+        """Start the program. Raises OSError."""
+        self.stdin: asyncio.StreamWriter | None = None
+        self.stdout: asyncio.StreamReader | None = None
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=stderr, bufsize=0, start_new_session=True)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit code, -n for signal n; None: its end has not been seen."""
+        return self._process.returncode
+
+    async def connect(self) -> None:
+        """Open both pipes in the loop that runs now."""
+        import asyncio
+
+        class Protocol(asyncio.StreamReaderProtocol):
+            def connection_lost(self, exc: Exception | None) -> None:
+                super().connection_lost(None)  # a program that has not read all of its orders has ended, and `wait` says how
+
+        loop = asyncio.get_running_loop()
+        stdout, nothing = asyncio.StreamReader(MOST_BYTES), asyncio.StreamReader()
+        await loop.connect_read_pipe(lambda: Protocol(stdout), self._process.stdout)
+        transport, protocol = await loop.connect_write_pipe(lambda: Protocol(nothing), self._process.stdin)
+        self.stdout, self.stdin = stdout, asyncio.StreamWriter(transport, protocol, nothing, loop)
+
+    async def wait(self) -> int:
+        """Wait for the program's end. Returns its exit code."""
+        import asyncio
+
+        while (code := self._process.poll()) is None:
+            if not hasattr(os, "pidfd_open"):
+                await asyncio.sleep(LOOK_S)
+                continue
+            loop, ended = asyncio.get_running_loop(), asyncio.Event()
+            fd = os.pidfd_open(self.pid)
+            loop.add_reader(fd, ended.set)
+            try:
+                await ended.wait()
+            finally:
+                loop.remove_reader(fd)
+                os.close(fd)
+        if self.stdin is not None:
+            if not self.stdin.is_closing():
+                self.stdin.transport.abort()  # what it has not read, nobody reads
+            await self.stdin.wait_closed()
+        return code
+
+
+_ahead: dict[Path, AgentProcess] = {}
+"""By the file for its stderr, which is no other agent's."""
+
+
+def start_ahead(backend: Backend, spec: ClusterSpec, log_of: Callable[[str], Path]) -> None:
+    """Start the agent of a run that this process is about to run, if this machine is the only host. `log_of`: the file for a host's stderr.
+
+    An agent that nobody takes ends with this process, which holds its stdin. If the program cannot be started, nothing is said: whoever
+    starts it again says so.
+    """
+    hosts = backend.hosts(spec)
+    if len(hosts) != 1 or not hosts[0].is_here:
+        return
+    transport, log = backend.transport(spec, hosts[0]), log_of(hosts[0].name)
+    if transport.imports is not None and os.path.lexists(warm_socket.directory(os.environ)):
+        return  # the agent may be a fork of the warm process
+    with contextlib.suppress(OSError), open(log, "ab", opener=private) as stderr:
+        _ahead[log] = AgentProcess(transport.argv, stderr.fileno())
+
+
+def take(log: Path) -> AgentProcess | None:
+    """The agent that was started ahead for this file, once."""
+    return _ahead.pop(log, None)
+
+
+def private(path: str, flags: int) -> int:
+    """An opener for files that are this user's alone."""
+    return os.open(path, flags, 0o600)
