@@ -28,7 +28,7 @@ LOCKED_S = 1.0
 STACK_S = 1.0
 MOST_FRAMES = 12
 RUN_ROOM, TASK_ROOM = 256, 64
-"""Bytes for the names of a run and of a task in the environment that others see of a fork (see `processes.find_room`)."""
+"""Bytes for the names of a run and of a task in the environment that others see of a fork (see `process_setup.find_env_slot`)."""
 _WORKER = Path(worker.__file__).parent
 
 

@@ -190,7 +190,7 @@ def test_a_log_that_is_gone_was_not_cut_short(tmp_path: Path) -> None:
     """The run directory was moved or removed: the task has done nothing wrong."""
     output = TaskOutput("worker-0", 1, Directory(str(tmp_path)), "")
     (tmp_path / "stdout.log").write_text("lines")
-    output.told["stdout"] = output.size("stdout")
+    output.sent["stdout"] = output.size("stdout")
     (tmp_path / "stdout.log").unlink()
     assert not output.look_whether_shorter()
     (tmp_path / "stdout.log").write_text("line")

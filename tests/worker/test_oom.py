@@ -58,7 +58,7 @@ def test_a_kill_that_was_counted_explains_one_end(tmp_path: Path, version: int) 
     counter = OomCounter(str(tree.proc))
     assert counter.claim() == ""
     tree.count(2)
-    counter.look()
+    counter.poll()
     expected = "the kernel killed a process in its memory cgroup (limit 200 MiB)"
     assert [counter.claim() for _ in range(3)] == [expected, expected, ""]
 
@@ -69,7 +69,7 @@ def test_what_was_counted_before_or_long_ago_explains_nothing(tmp_path: Path, mo
     counter = OomCounter(str(tree.proc))
     assert counter.claim() == ""
     tree.count(6)
-    counter.look()
+    counter.poll()
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + oom_kills.WINDOW_S + 1)
     assert counter.claim() == ""

@@ -25,11 +25,11 @@ from .link import Link
 from .loop import Loop
 from .network import held_ports
 from .network.listen_probe import Prober
+from .processes.lifeline import become_subreaper
 from .program import program_checks
-from .tasks import processes
-from .tasks.log_forwarder import Relay
-from .tasks.task_table import TaskTable
-from .template.template_client import Running
+from .tasks.launcher import Launcher
+from .tasks.log_forwarder import LogForwarder
+from .template.fork_server import TemplateProcess
 
 # Some modules are imported where they are used: a host that is reached over no network has no use for them, and would wait.
 if TYPE_CHECKING:
@@ -37,21 +37,18 @@ if TYPE_CHECKING:
     from .network.doorbell import Doorbell
     from .program.code_store import CodeStore
 
-LOOK_S = 1.0
-DISK_FULL_BYTES = 64 * 1024
+POLL_S = 1.0
 
 
 class Agent:
     """Serves one controller. `orders_fd` and `frames_fd` are the two ends of the channel; `template`: the first, if it is there already."""
 
-    def __init__(self, orders_fd: int, frames_fd: int, template: Running | None = None) -> None:
+    def __init__(self, orders_fd: int, frames_fd: int, template: TemplateProcess | None = None) -> None:
         self._loop = Loop()
         self._link = Link(self._loop, orders_fd, frames_fd, self._obey, self._lose_owner)
-        self._relay = Relay(self._loop, self._link)
+        self._forwarder = LogForwarder(self._loop, self._link)
         self._prober = Prober(self._loop, self._link)
-        self._tasks = TaskTable(self._loop, self._link, self._relay, self._prober.watch, self._check_disk, template)
-        self._prober.is_running, self._prober.other_tf_config = self._tasks.is_running, self._tasks.other_tf_config
-        self._tasks.is_closed = self._prober.is_closed
+        self._launcher = Launcher(self._loop, self._link, self._forwarder, self._prober, template)
         self._held: list[socket.socket] = []
         self._door: Doorbell | None = None
         self._hello: messages.Hello | None = None
@@ -63,7 +60,6 @@ class Agent:
         self._claims = Claims()
         self._code: CodeStore | None = None
         self._code_trouble = ""
-        self._disk_full = False
 
     def run(self) -> int:
         """Until the controller says `Bye` or its channel closes. Returns the exit code."""
@@ -78,11 +74,11 @@ class Agent:
 
     def _is_over(self) -> bool:
         """Nothing is left to be done; says so to the controller once, after all output."""
-        if self._tasks or not self._leaving:
+        if self._launcher or not self._leaving:
             return False
         if self._owner_lost:
             return True
-        if self._relay.is_idle and not self._said_gone:
+        if self._forwarder.is_idle and not self._said_gone:
             self._said_gone = True
             self._link.send(messages.Gone())
         return self._said_gone and self._link.is_empty
@@ -91,28 +87,28 @@ class Agent:
         if signal.SIGTERM in numbers:
             self._say("the agent received SIGTERM")
             self._lose_owner()
-        self._check_disk()  # first: a task that a full disk has ended must not be taken for the cause
+        self._forwarder.check_disk()  # first: a task that a full disk has ended must not be taken for the cause
         for question in filter(None, (self._asked, self._examining)):
             question.look()
-        self._tasks.reap()
+        self._launcher.reap()
 
     def _obey(self, order: Any, data: bytes) -> None:
         if isinstance(order, messages.Hello):
             self._greet(order)
         elif isinstance(order, messages.StartTasks):
             self._close_door()
-            self._tasks.start(order)
+            self._launcher.start(order)
         elif isinstance(order, messages.TakeGpus):
             self._take_gpus(order)
         elif isinstance(order, messages.StopTasks):
             self._prober.look()
-            self._tasks.stop(order.grace_s, order.tasks)
+            self._launcher.stop(order.grace_s, order.tasks)
         elif isinstance(order, messages.ShowStacks):
-            self._tasks.show_stacks(order.tasks)
+            self._launcher.request_stacks(order.tasks)
         elif isinstance(order, messages.SignalTasks):
-            self._tasks.send_signal(order.tasks, order.signal)
+            self._launcher.send_signal(order.tasks, order.signal)
         elif isinstance(order, messages.Ack):
-            self._relay.acknowledge(order.size)
+            self._forwarder.acknowledge(order.size)
         elif isinstance(order, messages.Try):
             from .network.connect_trials import Trials
 
@@ -152,7 +148,7 @@ class Agent:
         self._examining = examination_programs.begin(self._loop, order, self._link.send)
 
     def _take_gpus(self, order: messages.TakeGpus) -> None:
-        self._link.send(messages.GpusTaken(self._claims.take(self._tasks.run_id, order)))
+        self._link.send(messages.GpusTaken(self._claims.take(self._launcher.run_id, order)))
         if self._claims.trouble:
             self._say(self._claims.trouble)
 
@@ -204,10 +200,10 @@ class Agent:
         """The facts come before any other frame of this host."""
         note = ""
         if self._asked is not None:
-            self._tasks.leave(self._asked.left)  # a driver that hangs lets no SIGKILL through
+            self._launcher.ignore(self._asked.left)  # a driver that hangs lets no SIGKILL through
             self._asked = None
         if warms_up and self._hello is not None and self._hello.template is not None:
-            self._tasks.warm_up(self._hello.template, self._hello.programs, self._hello.cwd)
+            self._launcher.start_template(self._hello.template, self._hello.programs, self._hello.cwd)
             note = self._hello.template.note
         taken = self._claims.others() if found.gpus else ()
         self._link.send(dataclasses.replace(facts, gpus=found.gpus, taken=taken, at=clock.now()))
@@ -215,7 +211,7 @@ class Agent:
             self._say(f"cannot list the GPUs, so the tasks get none: {found.problem}")
         if note:
             self._say(note)
-        self._look_around()
+        self._poll()
 
     def _say(self, note: str) -> None:
         self._link.send(messages.RunNoted(note, clock.now()))
@@ -239,8 +235,8 @@ class Agent:
         except (held_ports.PortsExhaustedError, OSError) as error:
             trouble = str(error)
         self._hello = hello
-        self._relay.shared = hello.shared_dir is not None
-        self._tasks.run_id, self._tasks.root = hello.run_id, self._root
+        self._forwarder.root, self._forwarder.shared = self._root, hello.shared_dir is not None
+        self._launcher.run_id, self._launcher.root = hello.run_id, self._root
         return hello, trouble
 
     def _await_owner(self, silence_s: float) -> None:
@@ -268,21 +264,10 @@ class Agent:
             self._door.close()
             self._door = None
 
-    def _look_around(self) -> None:
-        self._check_disk()
-        self._tasks.look()
-        self._loop.after(LOOK_S, self._look_around)
-
-    def _check_disk(self) -> None:
-        directory = self._root.path if self._root is not None else ""
-        free = host_facts.free_bytes(directory) if directory else None
-        if free is not None and free < DISK_FULL_BYTES and not self._disk_full:
-            self._disk_full = True
-            is_here = self._hello is not None and self._hello.shared_dir is not None
-            place = "" if is_here else f" on {socket.gethostname()}"
-            remedy = "name another directory with --run-dir" if is_here else "set TMPDIR in setup:"
-            text = f"no space left for the tasks' output in {directory}{place}; make room, or {remedy}"
-            self._link.send(messages.HostBroken(text, clock.now()))
+    def _poll(self) -> None:
+        self._forwarder.check_disk()
+        self._launcher.poll()
+        self._loop.after(POLL_S, self._poll)
 
     def _lose_owner(self) -> None:
         self._owner_lost = True
@@ -291,14 +276,14 @@ class Agent:
 
     def _leave(self, grace_s: float) -> None:
         self._leaving = True
-        self._tasks.stop(grace_s)
+        self._launcher.stop(grace_s)
 
     def _give_back(self) -> None:
         for question in filter(None, (self._asked, self._examining)):
             question.end()
-        self._tasks.close()
+        self._launcher.close()
         self._claims.close()
-        self._relay.close()
+        self._forwarder.close()
         self._close_door()
         if self._code is not None:
             self._code.close()
@@ -323,5 +308,5 @@ def main() -> int:
     """Serve the controller at the other end of stdin and stdout."""
     frames_fd = os.dup(1)
     os.dup2(2, 1)  # a stray print must not end up among the frames
-    processes.become_subreaper()
+    become_subreaper()
     return Agent(0, frames_fd).run()

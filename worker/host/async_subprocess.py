@@ -11,7 +11,7 @@ from typing import IO
 
 from ..protocol.messages import ProgramEnded
 from .loop import Loop
-from .tasks import processes
+from .processes import process_groups
 
 MOST_BYTES = 1 << 20
 END_LOOK_S, MOST_END_LOOK_S = 0.002, 0.1
@@ -88,10 +88,10 @@ class Question:
 
     def _stop(self, reason: str) -> None:
         if not self._is_over:
-            processes.signal_group(self._process.pid, signal.SIGKILL)  # whoever keeps a stream open, if not the first of them
+            process_groups.signal_group(self._process.pid, signal.SIGKILL)  # whoever keeps a stream open, if not the first of them
             for stream in tuple(self._open):
                 self._forget(stream)
-            self.left = processes.members(self._process.pid)
+            self.left = process_groups.members(self._process.pid)
             self._finish(reason)
 
     def _finish(self, reason: str) -> None:
@@ -103,6 +103,6 @@ class Question:
         """Kill what is left of it: nobody wants its answer any more."""
         self._is_over = True
         if self._process.returncode is None:
-            processes.signal_group(self._process.pid, signal.SIGKILL)
+            process_groups.signal_group(self._process.pid, signal.SIGKILL)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(END_S)

@@ -11,7 +11,7 @@ from typing import Any
 from ..protocol.channel import ChannelError, Decoder, encode
 from ..protocol.messages import ORDERS, ContractError
 from .loop import Loop
-from .tasks import processes
+from .processes.lifeline import continue_on_input
 
 FULL = 4 * 1024 * 1024
 """Bytes on the way at which those who can wait (the tasks' output) should."""
@@ -29,7 +29,7 @@ class Link:
         self.heard_at = time.monotonic()
         self.on_room: Callable[[], None] = lambda: None
         os.set_blocking(frames_fd, False)
-        processes.wake_for(orders_fd)
+        continue_on_input(orders_fd)
         loop.on_readable(orders_fd, self._read)
 
     @property

@@ -262,7 +262,7 @@ class Evidence:
     failed_first: bool = False
     """The exception came before the task was told to stop, by the one clock that saw both."""
     condition: str = ""
-    """Why the task could not act when it was told to stop, such as ``stopped (SIGSTOP)``; see host/tasks/process_state.py."""
+    """Why the task could not act when it was told to stop, such as ``stopped (SIGSTOP)``; see host/processes/process_state.py."""
     out_of_memory: str = ""
     """That the kernel killed the task for want of memory, in words; see host/tasks/oom_kills.py."""
     last_words: str = ""

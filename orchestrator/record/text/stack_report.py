@@ -3,7 +3,7 @@
 The file holds what `faulthandler` writes when a task gets SIGQUIT (_Py_DumpTracebackThreads in CPython's Python/traceback.c):
 the youngest thread first, so the main thread last; in each the innermost call first. Which thread is headed "Current thread" says
 nothing: the kernel may give the signal to any of them, also to one of TensorFlow's that Python does not know. Lines that begin with
-``orch: `` are the agent's (worker/host/tasks/exit_info.py): when it asked, and why a task will not answer.
+``orch: `` are the agent's (worker/host/tasks/task_stacks.py): when it asked, and why a task will not answer.
 """
 
 from __future__ import annotations

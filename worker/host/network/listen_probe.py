@@ -1,15 +1,16 @@
-"""Asks the tasks' ports whether a runtime listens there yet, by connecting, never by reading logs."""
+"""Learns whether a task's runtime listens at its port, by connecting to the port, never by reading logs."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 
 from ... import clock
 from ...fast_dataclass import dataclass
 from ...protocol import messages
 from ..link import Link
 from ..loop import Loop
+from ..tasks.exit_info import read_other_tf_config
+from ..tasks.log_files import TaskOutput
 
 FIRST_S, MOST_S = 0.05, 0.5
 _TIMEOUT_S = 0.2
@@ -18,9 +19,11 @@ _TIMEOUT_S = 0.2
 @dataclass(slots=True)
 class _Awaited:
     order: messages.TaskOrder
+    output: TaskOutput
     refusal: str = ""
+    """Why the port did not answer when it was last tried; empty: it was not tried."""
     is_refused: bool = True
-    """Nobody listens, as far as is known. Any other refusal may be that of a machine that is too busy to answer."""
+    """Nobody listens, as far as is known. With any other refusal, such as a time-out, the machine may only be too busy to answer."""
 
 
 class Prober:
@@ -28,40 +31,47 @@ class Prober:
 
     def __init__(self, loop: Loop, link: Link) -> None:
         self._loop, self._link = loop, link
-        self.is_running: Callable[[str, int], bool] = lambda name, attempt: False
-        self.other_tf_config: Callable[[messages.TaskOrder], str] = lambda order: ""
         self._awaited: list[_Awaited] = []
         self._wait_s = FIRST_S
+        self._has_timer = False
 
-    def watch(self, order: messages.TaskOrder) -> None:
-        """Ask for a task that has just been started, if it has a port, until it answers or ends."""
+    def watch(self, order: messages.TaskOrder, output: TaskOutput) -> None:
+        """Try the port of a task that has just been started, if it has one, until it answers. `output`: the files of the task."""
         if order.port is None:
             return
         self._wait_s = FIRST_S
-        self._awaited.append(_Awaited(order))
-        if len(self._awaited) == 1:
-            self._loop.after(self._wait_s, self._probe)
+        self._awaited.append(_Awaited(order, output))
+        self._probe_later()
+
+    def forget(self, order: messages.TaskOrder) -> None:
+        """The task has ended."""
+        self._awaited = [one for one in self._awaited if one.order is not order]
 
     def is_closed(self, order: messages.TaskOrder) -> bool:
-        """Whether a task has a port, and was refused there whenever it was asked."""
+        """Whether a task has a port, and the connection was refused there whenever it was tried."""
         return any(one.order is order and one.is_refused for one in self._awaited)
 
     def look(self) -> None:
-        """Ask all ports that are awaited once more: their tasks may be ended next."""
+        """Try all ports at which a task was not seen to listen: the tasks may be stopped next."""
         self._awaited = [one for one in self._awaited if not self._is_up(one)]
 
-    def _probe(self) -> None:
-        self._awaited = [one for one in self._awaited if self.is_running(one.order.task, one.order.attempt) and not self._is_up(one)]
-        if self._awaited:
-            self._wait_s = min(MOST_S, self._wait_s * 1.2)
+    def _probe_later(self) -> None:
+        if self._awaited and not self._has_timer:
+            self._has_timer = True
             self._loop.after(self._wait_s, self._probe)
+
+    def _probe(self) -> None:
+        self._has_timer = False
+        self.look()
+        self._wait_s = min(MOST_S, self._wait_s * 1.2)
+        self._probe_later()
 
     def _is_up(self, one: _Awaited) -> bool:
         refusal, one.is_refused = _connect(one.order.port or 0)
         if not refusal:
             self._link.send(messages.TaskUp(one.order.task, one.order.attempt, clock.now()))
             return True
-        if other := self.other_tf_config(one.order):
+        if other := read_other_tf_config(one.output.directory):
             refusal += f"; its TF_CONFIG is not the one that orch gave it: {other}"
         if refusal != one.refusal:
             one.refusal = refusal

@@ -1,8 +1,7 @@
-"""What a task leaves behind that says why it ended: its exception, the end of its log, the kernel's counters."""
+"""Why a task has exited, beyond its exit code: its exception, the end of its log, what its program had come to, the kernel's counters."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -17,36 +16,36 @@ from .log_files import TaskOutput
 from .oom_kills import OomCounter
 
 LAST_WORDS = 4096
-"""Bytes of a task's stderr that go with its end, if it left no exception."""
+"""Bytes of the end of a task's stderr that are sent with its exit, if it left no exception."""
 LARGEST_FAILURE = 1 << 20
-"""Characters of an ``error.json`` that is read. Ours is never larger; a larger one counts as none."""
-PLACE = 500
-"""The longest place in a program, a path and a line, that is told."""
+"""Characters that are read of an ``error.json``. The bootstrap never writes a larger one; a larger one is ignored."""
+LONGEST_PLACE = 500
+"""Characters that are read of a place in a program, a path and a line."""
 
 
 def gather(
-    order: messages.TaskOrder, output: TaskOutput, code: int, failure: messages.Failure | None, stopped_at: float, memory: OomCounter
+    order: messages.TaskOrder, output: TaskOutput, code: int, failure: messages.Failure | None, stopped_at: float, oom: OomCounter
 ) -> messages.Evidence:
-    """What is known of an end beyond its code, which is -n for signal n.
+    """What is known of an exit beyond its `code`, which is -n for signal n.
 
     `stopped_at`: when the task was told to stop, in seconds since the epoch; 0: it was not.
     """
-    own = code != 0 and not stopped_at
+    has_failed = code != 0 and not stopped_at
     return messages.Evidence(
         failed_first=failure is not None and 0 < failure.at < stopped_at,
-        out_of_memory=memory.claim() if own and code == -signal.SIGKILL else "",
-        last_words=_read_end(output.path("stderr")) if own and failure is None else "",
+        out_of_memory=oom.claim() if has_failed and code == -signal.SIGKILL else "",
+        last_words=_read_end(output.path("stderr")) if has_failed and failure is None else "",
         python=sys.executable if failure is not None else "",
         tensorflow=host_facts.find_tensorflow((order.env,), order.cwd) or "" if failure is not None else "",
     )
 
 
 def read_failure(directory: str) -> messages.Failure | None:
-    """The exception that the bootstrap has kept in ``error.json``, if there was one."""
+    """The uncaught exception that the bootstrap has written to ``error.json``; None if there is none."""
     try:
         with open(os.path.join(directory, task_files.ERROR), encoding="utf-8", errors="surrogateescape") as file:
             failure = messages.from_json(messages.Failure, json.loads(file.read(LARGEST_FAILURE)))
-        # The file is the task's own: any program may have written it.
+        # Any program may write into its task's directory, so the file may hold anything.
         kind, message, trace = shorten_line(failure.type), shorten(failure.message), shorten(failure.traceback)
         return messages.Failure(kind, message, trace, clock.from_system(failure.at))
     except (OSError, ValueError, RecursionError):
@@ -55,16 +54,17 @@ def read_failure(directory: str) -> messages.Failure | None:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What a program had come to when it was over, before its interpreter was. `at`: seconds since the epoch."""
+    """How a Python program ended, before the teardown of its interpreter."""
 
     code: messages.ExitCode
     at: float
+    """In seconds since the epoch."""
     alone: bool = False
     """The process is known to have been in no cluster."""
 
 
 def read_ending(directory: str) -> Ending | None:
-    """What the bootstrap has kept in ``ended``; None: the program is not over, as far as we know."""
+    """What the bootstrap has written to the file ``ended``; None: the program is not over, as far as is known."""
     try:
         with open(os.path.join(directory, task_files.ENDED), "rb", buffering=0) as file:
             code, at, *alone = file.read().split()
@@ -74,18 +74,12 @@ def read_ending(directory: str) -> Ending | None:
 
 
 def read_other_tf_config(directory: str) -> str:
-    """Where the program has set another TF_CONFIG than it was given: ``train.py:12 set it``; empty if it has not."""
+    """Where the program has set another TF_CONFIG than orch gave it, such as ``train.py:12 set it``; empty if it has not."""
     try:
         with open(os.path.join(directory, task_files.OTHER_TF_CONFIG), encoding="utf-8", errors="replace") as file:
-            return file.read(PLACE)
+            return file.read(LONGEST_PLACE)
     except OSError:
         return ""
-
-
-def append(path: str, text: str) -> None:
-    """Add to a file of the task's, if that can be done."""
-    with contextlib.suppress(OSError), open(path, "a") as file:
-        file.write(text)
 
 
 def _read_end(path: str) -> str:

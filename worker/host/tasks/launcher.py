@@ -1,182 +1,463 @@
-"""How a task comes to life: forked from a template if there is one for it, executed if there is none."""
+"""Owns the tasks of this host, each from the order to start it until nothing of it is left. Reads from top to bottom in that order.
+
+                            start()
+                               │
+         a template fits       │       none fits, or there is none
+             ┌─────────────────┴──────────────────┐
+             ▼                                    ▼
+          PENDING ─────── on_refused ────────► executed
+             │ forked                             │
+             └────────────► on_started ◄──────────┘        sends TaskStarted (TaskNotStarted, if no process)
+                               ▼
+                            RUNNING                        stop(): SIGTERM, and SIGKILL after the grace
+                               ▼
+                           on_exited                       sends TaskExited, without waiting for anything
+                               ▼
+                            EXITED                         what the task has left behind is ended (leftovers.py)
+                               ▼
+                           _on_swept                       sends TaskSwept
+
+PENDING is a `PendingTask`, RUNNING and EXITED are a `Task` (task.py). Children are noticed by `reap`, and by a template, which calls
+`on_exited` for the tasks that it has forked. A running task that SIGKILL does not end is given up: TaskSwept is sent without
+TaskExited.
+"""
 
 from __future__ import annotations
 
-import json
+import math
 import os
-import sys
+import signal
+import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import replace
 
-from ...cpu_cores import cores_of
-from ...fast_dataclass import dataclass
+from ... import clock
+from ...directory import Directory
 from ...protocol import messages
-from ...task_environment import compose, tf_config_of
+from ...task_environment import describe_too_few_threads
+from ..link import Link
 from ..loop import Loop
-from ..memfd import keep_in_memory
-from ..program import program_checks
-from ..template.template_choice import NoTemplateError, Templates
-from ..template.template_client import Fork, Template
-from . import processes
+from ..network.listen_probe import Prober
+from ..processes import process_groups, process_state
+from ..processes.process_setup import allow_many_files
+from ..processes.spawn import SpawnError, spawn
+from ..program import preparation_stamps
+from ..program.program_checks import directory_of_first
+from ..template.fork_server import ForkServer, Preload, TemplateProcess, adopt_template, start_template
+from . import exit_info, import_environment, leftovers
+from .leftovers import Leftovers
 from .log_files import TaskOutput
+from .log_forwarder import LogForwarder
+from .oom_kills import OomCounter
+from .task import PendingTask, Task, prepare
+from .task_stacks import PATIENCE_S, POLL_S, Stacks
 
 GATHER_S = 0.1
-"""How long tasks are waited for that are refused for the same reason, to be named together."""
-_BOOTSTRAP = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "task", "start_task.py")
+"""How long tasks that cannot be forked for the same reason are collected, to be named in one message."""
+TEARDOWN_S = clock.patience(20.0)
+"""How long an interpreter may take to end when its program is over, threads and exit handlers included. TensorFlow's teardown can hang
+(`ClusterCoordinator.__del__`; see docs/restarts.md), and then nobody would ever learn that the training was done."""
+OUTLIVED_S = clock.patience(60.0)
+"""How long after its SIGKILL a task is given up. The kernel may take its time: hundreds of gigabytes of memory, eight GPUs."""
 
 
-@dataclass(slots=True, eq=False)
-class Birth:
-    """A task that has been ordered and has no process yet. `stop_after_s`: it was asked to stop meanwhile, with this grace."""
+class Launcher:
+    """All tasks of this host that are not swept yet."""
 
-    order: messages.TaskOrder
-    output: TaskOutput
-    told: messages.BootstrapOrder
-    env: dict[str, str]
-    template: Template | None = None
-    fork: Fork | None = None
-    stop_after_s: float | None = None
-
-
-class Starter:
-    """`on_started` gets each birth with its pid and our end of its lifeline; `on_failed` gets the others, with the reason;
-    `on_waiting` those that have to wait, with what for. `say`: a line for the user."""
-
-    def __init__(
-        self,
-        loop: Loop,
-        templates: Templates,
-        limits: tuple[int, int],
-        on_started: Callable[[Birth, int, int], None],
-        on_failed: Callable[[Birth, str], None],
-        on_waiting: Callable[[Birth, str], None],
-        say: Callable[[str], None],
-    ) -> None:
-        self._loop, self._templates, self._limits = loop, templates, limits
-        self._on_started, self._on_failed, self._on_waiting, self._say = on_started, on_failed, on_waiting, say
-        self._births: list[Birth] = []
+    def __init__(self, loop: Loop, link: Link, forwarder: LogForwarder, prober: Prober, template: TemplateProcess | None = None) -> None:
+        """`template`: a fork of the warm process, which becomes the first template that is wanted."""
+        self._loop, self._link, self._forwarder, self._prober = loop, link, forwarder, prober
+        self.run_id = ""
+        self.root: Directory | None = None
+        """The directory that holds the output of all tasks; None until it is known."""
+        self.limits = allow_many_files()
+        """The limits of open files (soft, hard) that the tasks get."""
+        self._env = dict(os.environ)
+        self._ready_template = template
+        self._first_preload: Preload | None = None
+        """What the run's first template imports; None: this run uses no templates."""
+        self._no_template = ""
+        """Why a template could not be started."""
+        self._fork_servers: list[ForkServer] = []
+        self._pending: list[PendingTask] = []
         self._not_forked: dict[str, list[str]] = {}
+        """The names of tasks that got a fresh interpreter, by the reason, until the user is told."""
+        self._tasks: dict[int, Task] = {}
+        """By the pid of the first process."""
+        self._running: dict[str, int] = {}
+        """The pids of the tasks that have not exited, by the name of the task."""
+        self._early_exits: dict[int, int] = {}
+        """Exit codes by pid that were known before the start was: a template died right after it had forked the task."""
+        self._leftovers = Leftovers()
+        self._sweep_at = math.inf
+        self._oom = OomCounter()
 
     def __bool__(self) -> bool:
-        return bool(self._births)
+        return bool(self._tasks) or bool(self._pending)
 
-    def start(self, births: Sequence[Birth]) -> None:
-        """Start tasks, each now or as soon as its template is ready."""
-        keys = [None if birth.order.program.kind == "command" else self._templates.key(birth.env) for birth in births]
-        sharing = Counter(keys)
-        for birth, key in zip(births, keys, strict=True):
-            if key is None:
-                self._execute(birth)
+    # --- start -------------------------------------------------------------------------------
+
+    def start_template(self, order: messages.TemplateOrder, programs: Sequence[messages.Program], cwd: str) -> None:
+        """Begin with the imports that the tasks, which run `programs`, will need."""
+        env = import_environment.compose_for_template(order, self._env, self.run_id)
+        self._first_preload = Preload(order.preload, env, cwd, directory_of_first(programs, cwd))
+        self._add_template(self._first_preload)
+
+    def start(self, start: messages.StartTasks) -> None:
+        """Start tasks, and tell the controller of each that it runs, or why it does not."""
+        assert self.root is not None
+        tasks = []
+        for order in start.orders:
+            if order.once_for is not None and (before := preparation_stamps.find(order)):
+                self._skip(order, before)
                 continue
+            output = TaskOutput(order.task, order.attempt, self.root, order.log_dir)
+            output.awaits_begin = order.program.kind != "command"
             try:
-                template = self._templates.choose(birth.env, key, sharing[key])
-            except NoTemplateError as error:
-                self._execute_instead(birth, str(error))
-                continue
-            if template is None:
-                self._execute(birth)
+                if self.root.is_gone:
+                    raise FileNotFoundError(f"{self.root.path} was removed while the run went on")
+                os.makedirs(output.directory, mode=0o700, exist_ok=True)
+                tasks.append(prepare(self._env, start, order, output))
+            except (OSError, KeyError) as error:
+                self._link.send(messages.TaskNotStarted(order.task, order.attempt, str(error), clock.now()))
             else:
-                self._fork(birth, template)
-        self._say_if_idle()
+                self._forwarder.add(output)
+        if warning := describe_too_few_threads(start, {task.name: task.env for task in tasks}):
+            self._note(warning)
+        self._launch(tasks)
 
-    def _fork(self, birth: Birth, template: Template) -> None:
-        birth.template = template
-        birth.fork = Fork(self._request(birth), lambda pid, life: self._born(birth, pid, life), lambda why: self._refused(birth, why))
-        self._births.append(birth)
-        if not template.ready:
-            self._on_waiting(birth, f"importing {', '.join(template.preload)}")
-        template.fork(birth.fork)
+    def _skip(self, order: messages.TaskOrder, before: str) -> None:
+        """A task that has succeeded in an earlier run counts as exited."""
+        self._note(f"{order.task} is not run: it succeeded at {before}, and the files of prepare.once_for have not changed")
+        self._link.send(messages.TaskExited(order.task, order.attempt, 0, stopped=False, at=clock.now()))
+        self._link.send(messages.TaskSwept(order.task, order.attempt, clock.now()))
 
-    def stop(self, grace_s: float, names: Collection[str] | None) -> None:
-        """Have nothing started any more that can still be withdrawn; the rest is stopped when it comes."""
-        for birth in list(self._births):
-            if names is not None and birth.order.task not in names:
+    def _launch(self, tasks: Sequence[PendingTask]) -> None:
+        """Fork or execute each task. A template serves all tasks whose import-time environment is its own, in every attempt of a run."""
+        preload = self._first_preload
+        keys = [import_environment.frozen(task.env, preload.modules) if preload and task.is_python else None for task in tasks]
+        sharing = Counter(keys)
+        for task, key in zip(tasks, keys, strict=True):
+            if preload is None or key is None:
+                self._execute(task)
                 continue
-            birth.stop_after_s = grace_s if birth.stop_after_s is None else min(grace_s, birth.stop_after_s)
-            if birth.template is not None and birth.fork is not None and birth.template.withdraw(birth.fork):
-                self._births.remove(birth)
-                self._on_failed(birth, "stopped before it was started")
+            server = next((server for server in self._fork_servers if server.key == key), None)
+            if server is None and self._fork_servers and sharing[key] > 1:  # for one task alone an import is no gain
+                server = self._add_template(replace(preload, env=task.env))
+            if server is None:
+                self._execute_instead(task, self._no_template or self._explain_difference(key))
+            elif server.gone:
+                self._execute_instead(task, server.why_gone)
+            else:
+                self._fork(task, server)
+        self._report_if_idle()
 
-    def _born(self, birth: Birth, pid: int, lifeline: int) -> None:
-        self._births.remove(birth)
-        self._on_started(birth, pid, lifeline)
-        self._say_if_idle()
+    def _add_template(self, preload: Preload) -> ForkServer | None:
+        """None: the template cannot be started, and tasks get fresh interpreters."""
+        assert self.root is not None
+        directory = os.path.join(self.root.path, "agents")
+        log = os.path.join(directory, f"template-{len(self._fork_servers) + 1}.log")
+        try:
+            os.makedirs(directory, mode=0o700, exist_ok=True)
+            process, self._ready_template = self._ready_template, None
+            if process is None:
+                process = start_template(preload, log, self.limits)
+            else:
+                adopt_template(process, preload, log)
+        except (OSError, SpawnError) as error:
+            self._no_template = f"the template could not be started: {error}"
+            return None
+        self._fork_servers.append(ForkServer(self._loop, self, preload, log, process))
+        return self._fork_servers[-1]
 
-    def _refused(self, birth: Birth, why: str) -> None:
-        self._births.remove(birth)
-        if birth.stop_after_s is not None:
-            self._on_failed(birth, "stopped before it was started")
+    def _explain_difference(self, key: frozenset[tuple[str, str]]) -> str:
+        first = self._fork_servers[0]
+        names = sorted({name for name, _ in key ^ first.key})
+        verb = "differs" if len(names) == 1 else "differ"
+        return f"{', '.join(names)} {verb} from what {', '.join(first.preload.modules)} has been imported under"
+
+    def _fork(self, task: PendingTask, server: ForkServer) -> None:
+        task.fork_server = server
+        self._pending.append(task)
+        if not server.ready:
+            reason = f"importing {', '.join(server.preload.modules)}"
+            self._link.send(messages.TaskWaiting(task.name, task.order.attempt, reason, clock.now()))
+        server.fork(task)
+
+    def _execute(self, task: PendingTask) -> None:
+        try:
+            command = task.command()
+            try:
+                pid, lifeline = spawn(command, self.limits)
+            finally:
+                if command.inherited_fd is not None:
+                    os.close(command.inherited_fd)
+        except (SpawnError, OSError) as error:
+            self._on_not_started(task, str(error))
         else:
-            self._execute_instead(birth, why)
-        self._say_if_idle()
+            self.on_started(task, pid, lifeline)
 
-    def _execute_instead(self, birth: Birth, why: str) -> None:
+    def _execute_instead(self, task: PendingTask, why: str) -> None:
         if not self._not_forked:
-            self._loop.after(GATHER_S, self._say_who_was_not_forked)
-        self._not_forked.setdefault(why, []).append(birth.order.task)
-        self._execute(birth)
+            self._loop.after(GATHER_S, self._report_not_forked)
+        self._not_forked.setdefault(why, []).append(task.name)
+        self._execute(task)
 
-    def _say_if_idle(self) -> None:
-        if not self._births:
-            self._say_who_was_not_forked()
+    def _report_if_idle(self) -> None:
+        if not self._pending:
+            self._report_not_forked()
 
-    def _say_who_was_not_forked(self) -> None:
-        """One line for each reason, whoever shares it."""
+    def _report_not_forked(self) -> None:
+        """One line for each reason, however many tasks share it."""
         for why, names in self._not_forked.items():
             listed = " and ".join(messages.few(names).rsplit(", ", 1))
             who = f"{listed} get fresh interpreters" if len(names) > 1 else f"{listed} gets a fresh interpreter"
-            self._say(f"{who}: {why}")
+            self._note(f"{who}: {why}")
         self._not_forked.clear()
 
-    def _execute(self, birth: Birth) -> None:
-        try:
-            command = _command(birth)
-            try:
-                pid, lifeline = processes.spawn(command, self._limits)
-            finally:
-                if command.order_fd is not None:
-                    os.close(command.order_fd)
-        except (processes.SpawnError, OSError) as error:
-            self._on_failed(birth, str(error))
+    def on_imported(self, modules: tuple[str, ...], seconds: float) -> None:
+        """A template is ready."""
+        self._link.send(messages.TemplateReady(modules, seconds, clock.now()))
+
+    def on_refused(self, task: PendingTask, why: str) -> None:
+        """The template cannot fork this task."""
+        self._pending.remove(task)
+        if task.stop_after_s is not None:
+            self._on_not_started(task, "stopped before it was started")
         else:
-            self._on_started(birth, pid, lifeline)
+            self._execute_instead(task, why)
+        self._report_if_idle()
 
-    def _request(self, birth: Birth) -> dict[str, object]:
-        order = birth.order
-        return {
-            "order": messages.to_json(birth.told),
-            "env": birth.env,
-            "cwd": order.cwd,
-            "stdout": birth.output.path("stdout"),
-            "stderr": birth.output.path("stderr"),
-            "limits": self._limits,
-            "cores": _cores(order),
-            "path": program_checks.directory_of(order.program, order.cwd),
-        }
+    def _on_not_started(self, task: PendingTask, reason: str) -> None:
+        self._forwarder.remove(task.output)
+        self._link.send(messages.TaskNotStarted(task.name, task.order.attempt, reason, clock.now()))
 
+    def on_started(self, pending: PendingTask, pid: int, lifeline: int) -> None:
+        """The task has a process."""
+        order, output = pending.order, pending.output
+        was_pending = pending in self._pending
+        if was_pending:
+            self._pending.remove(pending)
+        task = self._tasks[pid] = Task(order, pid, lifeline, output, Stacks(output, pid))
+        self._running[order.task] = pid
+        self._link.send(messages.TaskStarted(order.task, order.attempt, pid, clock.now()))
+        if pid in self._early_exits:
+            self.on_exited(pid, self._early_exits.pop(pid))
+        elif pending.stop_after_s is not None:
+            self._stop(task, pending.stop_after_s)
+        else:
+            self._prober.watch(order, output)
+        if was_pending:
+            self._report_if_idle()
 
-def prepare(host_env: dict[str, str], start: messages.StartTasks, order: messages.TaskOrder, output: TaskOutput) -> Birth:
-    """All that a task is told. Raises KeyError for a cluster that was not sent."""
-    tf_config = tf_config_of(start, order)
-    env = compose(host_env, start, order, output.directory, tf_config)
-    if messages.TaskId.parse(order.task).type == messages.PREPARE:  # `python` is the one of the tasks, even if PATH names another first
-        env["PATH"] = f"{os.path.dirname(sys.executable)}{os.pathsep}{env.get('PATH', os.defpath)}"
-    told = messages.BootstrapOrder(
-        task=order.task, program=order.program, tf_config=tf_config, log_dir=output.directory, settings=order.settings
-    )
-    return Birth(order, output, told, env)
+    # --- while the tasks run -----------------------------------------------------------------
 
+    def request_stacks(self, names: Collection[str]) -> None:
+        """Have these tasks write their stacks."""
+        for task in self._tasks.values():
+            if task.order.task in names and not task.exited:
+                task.stacks.request()
 
-def _cores(order: messages.TaskOrder) -> list[int] | None:
-    return cores_of(*order.cores) if order.cores is not None else None
+    def send_signal(self, names: Collection[str], number: int) -> None:
+        """Send a signal to the process groups of these tasks. None of them counts as stopped, whatever it does then."""
+        for name in names:
+            pid = self._running.get(name)
+            if pid is not None:
+                process_groups.signal_group(pid, number)
 
+    def poll(self) -> None:
+        """To be called about once a second: counts the kernel's kills, and ends interpreters that do not end by themselves."""
+        self._oom.poll()
+        for task in self._tasks.values():
+            if not (task.exited or task.stopped or task.torn):
+                self._check_teardown(task)
 
-def _command(birth: Birth) -> processes.Command:
-    order, program = birth.order, birth.order.program
-    streams = birth.output.path("stdout"), birth.output.path("stderr")
-    if program.kind == "command":
-        return processes.Command((program.target, *program.args), order.cwd, birth.env, *streams, cores=_cores(order))
-    # The last two words are only there to be read in `ps`; the user's arguments may hold secrets and are not.
-    argv = (sys.executable, _BOOTSTRAP, "{fd}", order.task, program.target or program.kind)
-    told = json.dumps(messages.to_json(birth.told)).encode("ascii")
-    return processes.Command(argv, order.cwd, birth.env, *streams, keep_in_memory(told), _cores(order))
+    def _check_teardown(self, task: Task) -> None:
+        ending = exit_info.read_ending(task.output.directory)
+        if ending is None:
+            return
+        now = time.monotonic()
+        if task.over_at is None:
+            task.over_at = now
+        elif now - task.over_at >= TEARDOWN_S:
+            task.torn = True
+            name = task.order.task
+            self._note(f"{name}: its program ended ({ending.code}), but its interpreter hangs in its teardown for {TEARDOWN_S:g} s; killed")
+            task.stacks.request()
+            self._kill_torn(task)
+
+    def _kill_torn(self, task: Task) -> None:
+        """SIGKILL, once the task has written its stacks."""
+        if task.pid not in self._tasks or task.exited:
+            return
+        if task.stacks.are_coming():
+            self._loop.after(POLL_S, lambda: self._kill_torn(task))
+        else:
+            self._kill(task)
+
+    # --- stop --------------------------------------------------------------------------------
+
+    def stop(self, grace_s: float, names: Collection[str] | None = None) -> None:
+        """SIGTERM now and SIGKILL after `grace_s`, for all tasks or those named. If called again, the earlier SIGKILL counts."""
+        for pending in list(self._pending):
+            if names is None or pending.name in names:
+                self._stop_pending(pending, grace_s)
+        for task in list(self._tasks.values()):
+            if names is None or task.order.task in names:
+                self._stop(task, grace_s)
+
+    def _stop_pending(self, task: PendingTask, grace_s: float) -> None:
+        """Withdraw the task, or stop it as soon as the template has forked it."""
+        task.stop_after_s = grace_s if task.stop_after_s is None else min(grace_s, task.stop_after_s)
+        if task.fork_server is not None and task.fork_server.withdraw(task):
+            self._pending.remove(task)
+            self._on_not_started(task, "stopped before it was started")
+
+    def _stop(self, task: Task, grace_s: float) -> None:
+        if not task.stopped:
+            task.stopped, task.stopped_at, task.condition = True, clock.now(), task.stacks.describe_block()
+            if task.condition and grace_s > 0:
+                task.stacks.resume()
+        self._end_within(task, grace_s, time.monotonic() + PATIENCE_S)
+
+    def _end_within(self, task: Task, grace_s: float, wait_until: float) -> None:
+        """SIGTERM, once the task has written its stacks if it was asked for them; SIGKILL `grace_s` later."""
+        if task.pid not in self._tasks:
+            return
+        if grace_s > 0 and not task.exited and time.monotonic() < wait_until and task.stacks.are_coming():
+            self._loop.after(POLL_S, lambda: self._end_within(task, grace_s, wait_until))
+            return
+        if task.kill_at is None and grace_s > 0 and not task.exited:
+            process_groups.signal_group(task.pid, signal.SIGTERM)
+        kill_at = time.monotonic() + grace_s
+        if task.kill_at is None or kill_at < task.kill_at:
+            task.kill_at = kill_at
+            self._loop.after(grace_s, lambda: self._kill_overdue(task))
+
+    def _kill_overdue(self, task: Task) -> None:
+        if task.pid in self._tasks:
+            self._kill(task)
+            if task.exited:
+                self._leftovers.hurry(task.pid)
+                self._sweep_within(0)
+
+    def _kill(self, task: Task) -> None:
+        process_groups.signal_group(task.pid, signal.SIGKILL)
+        if not (task.exited or task.killed):
+            task.killed = True
+            self._loop.after(OUTLIVED_S, lambda: self._give_up(task))
+
+    def _give_up(self, task: Task) -> None:
+        """SIGKILL has not ended the task: it is in state D, and nobody may wait for it forever."""
+        if not task.exited:
+            left = {task.pid} | process_groups.members(task.pid)
+            self._leftovers.ignore(left)
+            self._on_swept(task, leftovers.describe(task.pid, left))
+
+    # --- exit --------------------------------------------------------------------------------
+
+    def reap(self) -> None:
+        """Collect every child that has ended: tasks, templates, and what they left behind."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            self.on_exited(pid, os.waitstatus_to_exitcode(status))
+            for server in self._fork_servers:
+                if server.pid == pid and not server.gone:
+                    server.on_process_exited()
+        if not self._pending:
+            self._early_exits.clear()
+        self._sweep()
+
+    def on_exited(self, pid: int, code: int) -> None:
+        """A process has ended: seen by the agent, by the template that forked it, or by both. `code`: -n for signal n."""
+        task = self._tasks.get(pid)
+        if task is None:
+            self._early_exits[pid] = code
+            return
+        if task.exited:
+            return
+        task.exited, task.succeeded = True, code == 0 and not task.stopped
+        was_closed = self._prober.is_closed(task.order)
+        self._forget_running(task)
+        self._forwarder.announce(task.output)
+        directory = task.output.directory
+        ending = exit_info.read_ending(directory)
+        if ending is not None and (task.torn or ending.at < task.stopped_at):
+            # The program was over before orch sent its signal, which has only cut the interpreter's teardown short.
+            code, task.stopped, task.stopped_at = ending.code, False, 0.0
+        if code and not task.stopped:
+            self._forwarder.check_disk()  # first: a task that a full disk has ended must not be taken for the cause
+        failure = exit_info.read_failure(directory)
+        known = exit_info.gather(task.order, task.output, code, failure, task.stopped_at, self._oom)
+        evidence = replace(
+            known,
+            condition=task.condition,
+            alone=was_closed and (task.stopped or (ending is not None and ending.alone)),
+            tf_config=exit_info.read_other_tf_config(directory),
+        )
+        shown_code = code if code >= 0 else 128 - code
+        order = task.order
+        self._link.send(messages.TaskExited(order.task, order.attempt, shown_code, task.stopped, clock.now(), failure, code < 0, evidence))
+        # These two variables together are in the environment of no other task's processes.
+        marks = (os.fsencode(f"ORCH_RUN_ID={self.run_id}"), os.fsencode(f"ORCH_TASK={order.task}"))
+        self._leftovers.add(pid, marks, task.kill_at)
+        self._sweep_within(0)
+
+    def _forget_running(self, task: Task) -> None:
+        self._prober.forget(task.order)
+        if self._running.get(task.order.task) == task.pid:
+            del self._running[task.order.task]
+
+    # --- what an exited task has left behind ---------------------------------------------------
+
+    def ignore(self, pids: Collection[int]) -> None:
+        """These processes, children of the agent or of its children, belong to no task, and nobody may wait for their end."""
+        self._leftovers.ignore(pids)
+
+    def _sweep_within(self, seconds: float) -> None:
+        at = time.monotonic() + seconds
+        if at < self._sweep_at:
+            self._sweep_at = at
+            self._loop.after(seconds, lambda: self._sweep() if time.monotonic() >= self._sweep_at else None)
+
+    def _sweep(self) -> None:
+        """End what exited tasks have left behind."""
+        self._sweep_at = math.inf
+        templates = {child.pid for child in (*self._fork_servers, self._ready_template) if child is not None}
+        for pid, left in self._leftovers.poll(self._tasks, templates).items():
+            self._on_swept(self._tasks[pid], left)
+        if self._leftovers:
+            self._sweep_within(leftovers.POLL_S)
+
+    def _on_swept(self, task: Task, left: str) -> None:
+        """Nothing is left of a task, or only what SIGKILL does not end, which is `left`, in words."""
+        del self._tasks[task.pid]
+        self._forget_running(task)  # a task that was given up has not exited
+        if task.order.once_for is not None and task.succeeded and (trouble := preparation_stamps.keep(task.order)):
+            self._note(trouble)
+        os.close(task.lifeline)
+        self._forwarder.remove(task.output)
+        self._link.send(messages.TaskSwept(task.order.task, task.order.attempt, clock.now(), left))
+        if task.output.look_whether_shorter():
+            text = f"{task.order.task} cut its own log short: it opened /dev/stdout or /dev/stderr anew (use >&1, >>, or tee -a)"
+            self._note(text)
+
+    def close(self) -> None:
+        """End the templates, and what their imports have left in sessions of their own. To be called when no task is left."""
+        for server in self._fork_servers:
+            server.close()
+            with suppress(ChildProcessError):
+                os.waitpid(server.pid, 0)
+        for pid in process_state.find_strays(set()) if self._fork_servers else ():
+            process_groups.signal_process(pid, signal.SIGKILL)
+
+    def _note(self, text: str) -> None:
+        """A line for the user."""
+        self._link.send(messages.RunNoted(text, clock.now()))

@@ -1,146 +1,115 @@
-"""Seeing to it that nothing is left of a task: what it has left behind is swept, and what not even SIGKILL ends is told.
+"""Ends what a task leaves behind when its first process has exited: the rest of its group, and processes in sessions of their own.
 
-A process in state D (uninterruptible sleep, as of one whose NFS server or GPU's driver does not answer) sees no signal until the kernel
-lets it go. Nobody can end it, and nobody may wait for it for ever: a task is given up after `OUTLIVED_S`, and its end is said once, then.
+A process in state D (uninterruptible sleep: its NFS server or GPU driver does not answer) receives no signal until the kernel lets it
+go. Nobody can end it, and nobody may wait for it forever.
 """
 
 from __future__ import annotations
 
-import math
-import signal
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import field
+from signal import SIGKILL, SIGTERM
 
-from ...clock import patience
 from ...fast_dataclass import dataclass
-from ..loop import Loop
-from . import process_state, processes
+from ..processes import process_groups, process_state
 
-LOOK_S = 0.02
+POLL_S = 0.02
 GRACE_S = 1.0
-"""How long what a task left behind may take to end after SIGTERM."""
+"""How long a process that was left behind may take to end after SIGTERM."""
 GIVE_UP_S = 5.0
-"""How long after SIGKILL what a task left behind is waited for."""
-OUTLIVED_S = patience(60.0)
-"""How long after its SIGKILL a task is given up. The kernel may take its time: hundreds of gigabytes of memory, eight GPUs."""
+"""How long after SIGKILL a process that was left behind is waited for."""
 
 
 @dataclass(slots=True)
-class _Leftovers:
-    """Of a task that has ended. `marks`: what their environment holds; `by`: when they have to be gone, by the monotonic clock;
-    `warned`: those that were sent SIGTERM."""
+class _Exited:
+    """A task whose first process has exited."""
 
     marks: Collection[bytes]
-    by: float
+    """Variables in the environment of the task's processes that together no other task has, each ``KEY=value``."""
+    deadline: float
+    """When what is left gets SIGKILL, by the monotonic clock."""
     warned: set[int] = field(default_factory=set)
+    """The processes that were sent SIGTERM."""
 
 
-class Sweeper:
-    """Ends what tasks that have ended left behind.
+class Leftovers:
+    """What exited tasks have left on this host. Call `poll` when a child has ended, and every POLL_S as long as the object is true."""
 
-    `tasks`: all that are not swept yet, by the pid of their first process. `templates()` gives the children of the agent that are no
-    task's. `forget(pid, left)` is called when nothing is left of a task; `left` names, in words, the processes that SIGKILL has not ended.
-    """
+    def __init__(self) -> None:
+        self._exited: dict[int, _Exited] = {}
+        """By the pid of the task's first process, which is also the task's process group."""
+        self._ignored: set[int] = set()
+        """Children that are not, or no longer, to be ended."""
 
-    def __init__(
-        self,
-        loop: Loop,
-        tasks: Mapping[int, object],
-        templates: Callable[[], set[int]],
-        forget: Callable[[int, str], None],
-    ) -> None:
-        self._loop, self._tasks, self._templates, self._forget = loop, tasks, templates, forget
-        self._killed: dict[int, object] = {}
-        """The tasks that have been sent SIGKILL and have not ended, each with a mark of its own: a pid may come again."""
-        self._ended: dict[int, _Leftovers] = {}
-        self._given_up: set[int] = set()
-        """Children of ours that are not swept (any more)."""
-        self._look_at = math.inf
+    def __bool__(self) -> bool:
+        return bool(self._exited)
 
-    def leave(self, pids: Collection[int]) -> None:
-        """These are no task's, and have been killed as far as that is possible."""
-        self._given_up.update(pids)
+    def ignore(self, pids: Collection[int]) -> None:
+        """These children belong to no task, or have been killed in vain."""
+        self._ignored.update(pids)
 
-    def await_end(self, pid: int) -> None:
-        """The task has been sent SIGKILL, and should have ended soon. Told again: the first time counts."""
-        if pid not in self._killed:
-            mark = self._killed[pid] = object()
-            self._loop.after(OUTLIVED_S, lambda: self._give_up(pid) if self._killed.get(pid) is mark else None)
+    def add(self, pid: int, marks: Collection[bytes], kill_at: float | None) -> None:
+        """The first process of a task has exited; send SIGTERM to the rest of its group. `marks`: see `_Exited`.
 
-    def _give_up(self, pid: int) -> None:
-        del self._killed[pid]
-        left = {pid} | processes.members(pid)
-        self._given_up |= left
-        self._forget(pid, _describe(pid, left))
-
-    def begin(self, pid: int, marks: Collection[bytes], kill_at: float | None) -> None:
-        """The task has ended. `marks`: variables of its environment that no other task has, ``KEY=value``; `kill_at`: when it would
-        have been killed, by the monotonic clock; None: it was not to be stopped."""
-        self._killed.pop(pid, None)
-        by = time.monotonic() + GRACE_S
-        self._ended[pid] = _Leftovers(marks, by if kill_at is None else min(by, kill_at))
-        processes.signal_group(pid, signal.SIGTERM)
-        self._look_soon(0)
+        `kill_at`: when the task would have been sent SIGKILL, by the monotonic clock; None: it was not told to stop.
+        """
+        deadline = time.monotonic() + GRACE_S
+        self._exited[pid] = _Exited(marks, deadline if kill_at is None else min(deadline, kill_at))
+        process_groups.signal_group(pid, SIGTERM)
 
     def hurry(self, pid: int) -> None:
-        """What a task has left behind has to be gone now."""
-        found = self._ended.get(pid)
-        if found is not None:
-            found.by = min(found.by, time.monotonic())
-            self._look_soon(0)
+        """Let the deadline of this task's leftovers be now."""
+        if (exited := self._exited.get(pid)) is not None:
+            exited.deadline = min(exited.deadline, time.monotonic())
 
-    def look(self) -> None:
-        """End what ended tasks have left behind; forget those of which nothing is left."""
-        self._look_at = math.inf
-        if not self._ended:
-            return
-        # In this order: who leaves a group, and its parent, after the first look is seen by the second.
-        empty = {pid for pid in self._ended if processes.group_is_empty(pid)}
-        strays = processes.find_strays(set(self._tasks) | self._templates() | self._given_up)
-        for pid, found in list(self._ended.items()):
-            left = self._sweep(pid, found, pid in empty, strays)
-            if left is not None:
-                del self._ended[pid]
-                self._given_up |= left
-                self._forget(pid, _describe(pid, left))
-        if self._ended:
-            self._look_soon(LOOK_S)
+    def poll(self, tasks: Collection[int], templates: Collection[int]) -> dict[int, str]:
+        """End what is left. Returns the pids of the tasks that are done with, each with the processes that SIGKILL did not end, in words.
 
-    def _sweep(self, pid: int, found: _Leftovers, is_empty: bool, strays: Mapping[int, frozenset[bytes] | None]) -> set[int] | None:
-        """What is left although all has been done; None: that is not known yet."""
-        # The last task answers for those as well that have dropped our variables, and cannot be told apart by them.
-        marks = found.marks if len(self._tasks) > 1 else ()
+        `tasks`: the first processes of all tasks of this host, exited or not; `templates`: the template processes.
+        """
+        if not self._exited:
+            return {}
+        # In this order: a process that leaves its group, and whose parent ends, between the two calls is found by the second.
+        empty = {pid for pid in self._exited if process_groups.is_empty(pid)}
+        strays = process_state.find_strays({*tasks, *templates, *self._ignored})
+        done: dict[int, str] = {}
+        for pid, exited in list(self._exited.items()):
+            is_last = len(tasks) - len(done) == 1
+            remaining = self._end(pid, exited, pid in empty, strays, is_last=is_last)
+            if remaining is not None:
+                del self._exited[pid]
+                self._ignored |= remaining
+                done[pid] = describe(pid, remaining)
+        return done
+
+    def _end(
+        self, pid: int, exited: _Exited, is_empty: bool, strays: Mapping[int, frozenset[bytes] | None], *, is_last: bool
+    ) -> set[int] | None:
+        """Signal what one task has left. Returns the processes that SIGKILL did not end; None: some may still end."""
+        # A process that has dropped orch's variables cannot be assigned to a task by them; the last task answers for all of those.
+        marks = () if is_last else exited.marks
         left = {stray for stray, environment in strays.items() if environment is not None and environment.issuperset(marks)}
-        unclear = {stray for stray, environment in strays.items() if environment is None}  # whose they are is mostly seen in a moment
+        unclear = {stray for stray, environment in strays.items() if environment is None}  # mostly for a moment only
         now = time.monotonic()
-        overdue = now >= found.by
-        due = left - found.warned if not overdue else left if marks else left | unclear
+        overdue = now >= exited.deadline
+        due = left - exited.warned if not overdue else left if marks else left | unclear
         for stray in due:
-            processes.signal_one(stray, signal.SIGKILL if overdue else signal.SIGTERM)
-        found.warned |= left
+            process_groups.signal_process(stray, SIGKILL if overdue else SIGTERM)
+        exited.warned |= left
         if overdue and not is_empty:
-            processes.signal_group(pid, signal.SIGKILL)
+            process_groups.signal_group(pid, SIGKILL)
         if is_empty and not left | unclear:
             return set()
-        if now < found.by + GIVE_UP_S:
+        if now < exited.deadline + GIVE_UP_S:
             return None
-        self._given_up |= unclear
-        return left | processes.members(pid)
-
-    def _look_soon(self, seconds: float) -> None:
-        at = time.monotonic() + seconds
-        if at < self._look_at:
-            self._look_at = at
-            self._loop.after(seconds, self._look_on_time)
-
-    def _look_on_time(self) -> None:
-        if time.monotonic() >= self._look_at:  # if not, an earlier one was asked for after this one
-            self.look()
+        self._ignored |= unclear
+        return left | process_groups.members(pid)
 
 
-def _describe(task: int, pids: set[int]) -> str:
-    """These processes in words, ``pid 7, waiting in the kernel …``. `task`: the pid of the task's first one."""
-    # What has ended waits for its parent, one of the others.
-    found = [(pid, process_state.what_holds(pid)) for pid in sorted(pids) if pid == task or process_state.state_of(pid) not in ("Z", "")]
-    return "; ".join(f"pid {pid}, {held}" if held else f"pid {pid}" for pid, held in found)
+def describe(task: int, pids: Collection[int]) -> str:
+    """These processes in words, ``pid 7, waiting in the kernel …``. `task`: the pid of the task's first process."""
+    # A zombie waits for its parent, which is another one of these processes. Only the task's first process is named even so.
+    named = [pid for pid in sorted(pids) if pid == task or process_state.state_of(pid) not in ("Z", "")]
+    found = [(pid, process_state.describe_block(pid)) for pid in named]
+    return "; ".join(f"pid {pid}, {block}" if block else f"pid {pid}" for pid, block in found)

@@ -1,8 +1,7 @@
-"""The tasks' output: files that the tasks write themselves, and that we only watch.
+"""The files that a task writes, and how the agent learns that they have grown.
 
-A task's stdout and stderr *are* files. So nobody has to read for the task to go on, and a byte that a task has
-written is on disk whoever dies next. The kernel tells us when a directory's files grow
-(inotify(7)); where it does not, somebody has to look.
+A task's stdout and stderr *are* files. So no task ever waits for a reader, and what a task has written is on disk whichever process
+dies next. The kernel tells when files in a directory grow (inotify(7)); where it does not, the agent reads their sizes now and then.
 """
 
 from __future__ import annotations
@@ -31,70 +30,73 @@ _INPUT = task_files.INPUT.encode()
 
 @dataclass(slots=True)
 class TaskOutput:
-    """The files of one attempt of one task, in `log_dir` below `root`. `told`: how far each stream has been announced or sent."""
+    """The files of one attempt of a task."""
 
     task: str
     attempt: int
     root: Directory
     log_dir: str
-    told: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STREAMS, 0))
+    """Where the files are, below `root`."""
+    sent: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STREAMS, 0))
+    """How many bytes of each stream the controller was sent, or told of."""
     reports_read: int = 0
+    """Bytes of the file of reports that were read."""
     reported: dict[bool, dict[str, Any]] = field(default_factory=dict)
     """The newest counts of the input (True), and the newest report of the program (False)."""
     awaits_begin: bool = False
-    """Its program is Python, and has not come to its first line yet, as far as we know."""
+    """The program is Python, and the controller was not told that it has come to its first line."""
     was_shorter: bool = False
     """A file was found shorter than it had been: the task has opened /dev/stdout with O_TRUNC."""
 
     @property
     def directory(self) -> str:
-        """Where it is now."""
+        """Where the files are now: somebody may move the run directory while the run goes on."""
         return os.path.join(self.root.path, self.log_dir)
 
     def path(self, stream: str) -> str:
         return os.path.join(self.directory, file_of(stream))
 
     def size(self, stream: str) -> int:
-        """Bytes in the file now; never less than what was told, so that offsets only grow."""
+        """Bytes in the file now; never less than what was sent, so that offsets only grow."""
         try:
             size = os.stat(self.path(stream)).st_size
-        except OSError:  # not there yet, or removed with the run directory: not cut short
-            return self.told[stream]
-        self.was_shorter |= size < self.told[stream]
-        return max(size, self.told[stream])
+        except OSError:  # not there yet, or removed with the run directory; the task has not cut it short
+            return self.sent[stream]
+        self.was_shorter |= size < self.sent[stream]
+        return max(size, self.sent[stream])
 
     def look_whether_shorter(self) -> bool:
-        """`was_shorter`, after another look."""
+        """`was_shorter`, after reading the sizes once more."""
         for stream in STREAMS:
             self.size(stream)
         return self.was_shorter
 
     def read(self, stream: str, limit: int) -> tuple[int, bytes]:
-        """The next bytes after what was told, at most `limit`, and where they start."""
-        offset = self.told[stream]
+        """The next bytes after what was sent, at most `limit`, and their offset."""
+        offset = self.sent[stream]
         try:
             with open(self.path(stream), "rb", buffering=0) as file:
                 file.seek(offset)
                 data = file.read(min(limit, _CHUNK)) or b""
         except OSError:
             data = b""
-        self.told[stream] = offset + len(data)
+        self.sent[stream] = offset + len(data)
         return offset, data
 
     def begun_at(self) -> float | None:
-        """When the program came to its first line, by CLOCK_MONOTONIC; told once."""
+        """When the program came to its first line, by CLOCK_MONOTONIC; None if it has not, or if this was returned before."""
         if not self.awaits_begin:
             return None
         try:
             with open(os.path.join(self.directory, task_files.BEGUN), "rb", buffering=0) as file:
                 at = float(file.read())
         except (OSError, ValueError):
-            return None  # not yet, or not wholly
+            return None  # not there yet, or not complete
         self.awaits_begin = False
         return at
 
     def last_report(self) -> dict[str, Any] | None:
-        """The newest whole line that the task has reported, with its newest counts of the input; None if neither is new."""
+        """The newest report of the program, together with the newest counts of its input; None if neither is new."""
         try:
             with open(os.path.join(self.directory, task_files.REPORTS), "rb", buffering=0) as file:
                 end = file.seek(0, os.SEEK_END)
@@ -127,8 +129,8 @@ def _moment(values: dict[str, Any]) -> float:
     return at if isinstance(at, float) else 0.0
 
 
-class Watch:
-    """Tells which directories' files have grown. `is_blind`: the kernel does not tell; ask `changed` now and then."""
+class LogWatcher:
+    """Knows which tasks' files have grown. If `is_blind`, the kernel does not tell: call `changed` now and then."""
 
     def __init__(self) -> None:
         self._by_number: dict[int, TaskOutput] = {}
@@ -140,11 +142,11 @@ class Watch:
         return self._fd
 
     def add(self, output: TaskOutput) -> None:
-        """Watch the files in the output's directory, which must exist."""
+        """Watch the files of a task. Their directory must exist."""
         self._outputs[id(output)] = output
         if not self.is_blind:
             number = _libc.inotify_add_watch(self._fd, os.fsencode(output.directory), _IN_MODIFY)
-            self.is_blind = number < 0  # out of watches (fs.inotify.max_user_watches)
+            self.is_blind = number < 0  # there are too many watches (fs.inotify.max_user_watches)
             self._by_number[number] = output
 
     def remove(self, output: TaskOutput) -> None:
@@ -154,7 +156,7 @@ class Watch:
             _libc.inotify_rm_watch(self._fd, number)
 
     def changed(self) -> list[TaskOutput]:
-        """Outputs that may have grown since the last call."""
+        """The files that may have grown since the last call."""
         numbers = {number for number, mask in self._events() if not mask & _IN_Q_OVERFLOW}
         if self.is_blind or self._overflowed:
             return list(self._outputs.values())
@@ -185,6 +187,6 @@ _libc: Any = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else N
 def _open_inotify() -> int:
     if _libc is None:
         return -1
-    # Fails when the user's instances (fs.inotify.max_user_instances, 128 by default) are used up: then we look.
+    # Fails when this user has too many instances (fs.inotify.max_user_instances, 128 by default); the watcher is blind then.
     fd: int = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
     return fd

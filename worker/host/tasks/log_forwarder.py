@@ -1,37 +1,50 @@
-"""Tells the controller what the tasks write: sizes if it sees the files itself, the bytes if it does not."""
+"""Tells the controller what the tasks write: the sizes of their files if the controller sees the files itself, otherwise the bytes."""
 
 from __future__ import annotations
 
 import contextlib
+import socket
 from typing import Any
 
 from ... import clock
+from ...directory import Directory
 from ...protocol import messages
+from ..host_facts import free_bytes
 from ..link import Link
 from ..loop import Loop
-from .log_files import TaskOutput, Watch
+from .log_files import LogWatcher, TaskOutput
 
 FLUSH_S = 0.02
-"""How long a stream that has just been announced may grow before it is announced again."""
-LOOK_S = 0.05
-"""How often files are looked at where the kernel does not tell when they grow."""
+"""How long files that have grown may grow on before the controller is told again."""
+POLL_S = 0.05
+"""How often sizes are read where the kernel does not tell when files grow."""
 REPORT_S = 0.5
+"""How often a task's newest report is sent."""
 CREDIT = 1024 * 1024
-"""Bytes of output that may be on the way to a controller that has not stored them yet."""
+"""Bytes of output that may be on the way to the controller without its having stored them."""
+DISK_FULL_BYTES = 64 * 1024
+"""Free space at which the disk counts as full."""
 
 
-class Relay:
-    """Follows the outputs that were added. A controller that does not read costs nothing: the files are the buffer."""
+class LogForwarder:
+    """Follows the files of the tasks that were added. A controller that does not read costs no memory: the files are the buffer."""
 
     def __init__(self, loop: Loop, link: Link) -> None:
         self._loop, self._link = loop, link
-        self._watch = Watch()
+        self._watcher = LogWatcher()
         self._dirty: dict[int, TaskOutput] = {}
+        """Those that may have grown since the controller was told, by `id`."""
         self._reports: dict[int, tuple[TaskOutput, dict[str, Any]]] = {}
-        self._reporting = False
+        """Reports to be sent, by the `id` of the task's files."""
+        self._has_report_timer = False
         self._credit = CREDIT
+        """Bytes that may be sent before the controller has acknowledged more."""
         self._listening = False
+        self._disk_full = False
+        self.root: Directory | None = None
+        """The directory that holds the output of all tasks; None until it is known."""
         self.shared = True
+        """The controller sees that directory."""
         link.on_room = self.flush
         self._listen()
 
@@ -41,24 +54,24 @@ class Relay:
         return not self._dirty
 
     def add(self, output: TaskOutput) -> None:
-        """Before the task starts, or its first bytes would go unnoticed."""
+        """Follow the files of a task. To be called before the task starts, or its first bytes would be noticed late."""
         if not self.shared:
-            output.told.setdefault(messages.STACKS, 0)
-        self._watch.add(output)
-        if self._watch.is_blind and self._listening:  # the kernel has run out of watches
-            self._loop.forget(self._watch)
+            output.sent.setdefault(messages.STACKS, 0)
+        self._watcher.add(output)
+        if self._watcher.is_blind and self._listening:  # the kernel has run out of watches
+            self._loop.forget(self._watcher)
             self._listening = False
-            self._look()
+            self._poll()
 
     def remove(self, output: TaskOutput) -> None:
-        """Nothing will be written any more; what has been is still handed on."""
-        self._watch.remove(output)
+        """Follow the files of a task no longer; what they hold is still handed on."""
+        self._watcher.remove(output)
         self.announce(output)
 
     def announce(self, output: TaskOutput) -> None:
-        """Hand on what `output` holds by now, ahead of any frame that is sent later (if the channel has room)."""
+        """Hand on what the files hold by now, ahead of any frame that is sent later (if the channel has room)."""
         self._dirty[id(output)] = output
-        self._tell_begin(output)
+        self._send_begin(output)
         self._take_report(output)
         self._send_reports()
         self.flush()
@@ -69,52 +82,65 @@ class Relay:
         self.flush()
 
     def flush(self) -> None:
-        """Hand on what is there, as far as there is room."""
-        hand_on = self._tell_sizes if self.shared else self._send_bytes
+        """Hand on what the files hold, as far as the channel has room."""
+        hand_on = self._send_sizes if self.shared else self._send_bytes
         while self._dirty and not self._link.is_full and (self.shared or self._credit > 0):
             key = next(iter(self._dirty))
             output = self._dirty.pop(key)
-            if hand_on(output):  # it goes behind the others: one that never stops writing must not keep them waiting
+            if hand_on(output):  # the others come first: a task that never stops writing must not keep them waiting
                 self._dirty[key] = output
 
+    def check_disk(self) -> None:
+        """Tell the controller, once, if there is no space left for the tasks' output."""
+        if self.root is None or self._disk_full:
+            return
+        directory = self.root.path
+        free = free_bytes(directory)
+        if free is not None and free < DISK_FULL_BYTES:
+            self._disk_full = True
+            place = "" if self.shared else f" on {socket.gethostname()}"
+            remedy = "name another directory with --run-dir" if self.shared else "set TMPDIR in setup:"
+            text = f"no space left for the tasks' output in {directory}{place}; make room, or {remedy}"
+            self._link.send(messages.HostBroken(text, clock.now()))
+
     def close(self) -> None:
-        self._watch.close()
+        self._watcher.close()
 
     def _listen(self) -> None:
-        self._listening = not self._watch.is_blind
+        self._listening = not self._watcher.is_blind
         if self._listening:
-            self._loop.on_readable(self._watch, self._hear)
+            self._loop.on_readable(self._watcher, self._on_growth)
         else:
-            self._loop.after(LOOK_S, self._look)
+            self._loop.after(POLL_S, self._poll)
 
-    def _hear(self) -> None:
-        # Listened to again only after FLUSH_S: a task that writes in a loop must not keep us busy.
-        self._loop.forget(self._watch)
+    def _on_growth(self) -> None:
+        # The next event is read after FLUSH_S: a task that writes in a loop must not keep the agent busy.
+        self._loop.forget(self._watcher)
         self._listening = False
-        self._look(FLUSH_S)
+        self._poll(FLUSH_S)
 
-    def _look(self, again_s: float = 0.0) -> None:
-        for output in self._watch.changed():
+    def _poll(self, again_s: float = 0.0) -> None:
+        for output in self._watcher.changed():
             self._dirty[id(output)] = output
-            self._tell_begin(output)
+            self._send_begin(output)
             self._take_report(output)
         self._send_reports_later()
         self.flush()
         self._loop.after(again_s, self._listen)
 
-    def _tell_sizes(self, output: TaskOutput) -> bool:
-        """Returns whether there is more: never."""
+    def _send_sizes(self, output: TaskOutput) -> bool:
+        """Returns whether there is more, which is never the case."""
         for stream in messages.STREAMS:
             size = output.size(stream)
-            if size > output.told[stream]:
-                output.told[stream] = size
+            if size > output.sent[stream]:
+                output.sent[stream] = size
                 self._link.send(messages.Grew(output.task, output.attempt, stream, size))
         return False
 
     def _send_bytes(self, output: TaskOutput) -> bool:
-        """A piece of each stream. Returns whether there may be more."""
+        """Send a piece of each stream. Returns whether there may be more."""
         has_sent = False
-        for stream in output.told:
+        for stream in output.sent:
             if self._credit <= 0 or self._link.is_full:
                 return True
             offset, data = output.read(stream, self._credit)
@@ -124,10 +150,10 @@ class Relay:
                 self._link.send(messages.Output(output.task, output.attempt, stream, offset), data)
         return has_sent
 
-    def _tell_begin(self, output: TaskOutput) -> None:
+    def _send_begin(self, output: TaskOutput) -> None:
         at = output.begun_at()
         if at is not None:
-            # The task has told it, which may have a clock of its own (time_namespaces(7)); ours goes by what we send.
+            # The task wrote the time, and may have a clock of its own (time_namespaces(7)); a time in the future is not believed.
             begun = clock.from_monotonic(at)
             self._link.send(messages.TaskBegan(output.task, output.attempt, begun if begun <= clock.now() else clock.now()))
 
@@ -137,20 +163,21 @@ class Relay:
             self._reports[id(output)] = (output, report)
 
     def _send_reports_later(self) -> None:
-        if self._reports and not self._reporting:
-            self._reporting = True
+        """At once, and then not before REPORT_S have passed."""
+        if self._reports and not self._has_report_timer:
+            self._has_report_timer = True
             self._send_reports()
-            self._loop.after(REPORT_S, self._reports_may_go)
+            self._loop.after(REPORT_S, self._on_report_timer)
 
-    def _reports_may_go(self) -> None:
-        self._reporting = False
+    def _on_report_timer(self) -> None:
+        self._has_report_timer = False
         self._send_reports_later()
 
     def _send_reports(self) -> None:
         for output, report in self._reports.values():
             at = report.pop("at", None)
             when = clock.from_system(at) if isinstance(at, float) else clock.now()
-            with contextlib.suppress(messages.ContractError):  # the program itself may have written into the file
-                words = {"task": output.task, "attempt": output.attempt, "at": when, "values": report}
-                self._link.send(messages.from_json(messages.TaskReported, words))
+            with contextlib.suppress(messages.ContractError):  # any program may write into the file of its reports
+                fields = {"task": output.task, "attempt": output.attempt, "at": when, "values": report}
+                self._link.send(messages.from_json(messages.TaskReported, fields))
         self._reports.clear()

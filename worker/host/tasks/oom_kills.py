@@ -1,9 +1,9 @@
-"""Did the kernel kill it for want of memory? Its own counters say so, and nothing else is believed.
+"""Whether the kernel has killed a task because memory ran out. Only the kernel's own counters are believed.
 
-The kernel counts each kill in the memory cgroup of the process that it chose, whether that group's limit was reached or
-the whole machine's, before it sends the SIGKILL (`__oom_kill_process` in mm/oom_kill.c): line ``oom_kill`` of
-``memory.oom_control`` (v1) or ``memory.events`` (v2; there ancestors count it too). A task is in its agent's cgroup, so looks there
-before and after tell. Which process it was, the counter does not say: it may have been a child of the task.
+The kernel counts each kill in the memory cgroup of the process that it kills, whether the limit of that group or the memory of the
+whole machine is used up, and does so before it sends the SIGKILL (`__oom_kill_process` in mm/oom_kill.c): line ``oom_kill`` of
+``memory.oom_control`` (v1) or ``memory.events`` (v2; there the groups above count the kill too). Tasks are in the cgroup of their agent,
+so the agent reads its own counter before and after. The counter does not name the process: it may have been a child of the task.
 """
 
 from __future__ import annotations
@@ -16,36 +16,38 @@ from ...fast_dataclass import dataclass
 _NO_LIMIT = 1 << 60
 """v1 writes a huge number for no limit (PAGE_COUNTER_MAX, about 2**63)."""
 WINDOW_S = 10.0
-"""How long after its kill a process with much memory may take to end."""
+"""How long after the kernel's kill a process with much memory may take to end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A memory cgroup: its directory, and the names of what is read there."""
+    """A memory cgroup."""
 
     directory: str
     counter: str
+    """The name of the file that holds the number of kills."""
     limit: str
+    """The name of the file that holds the limit in bytes."""
 
 
 class OomCounter:
-    """The kills in this process's own memory cgroup. `claim` answers for one task that was ended by SIGKILL."""
+    """Counts the kills in this process's own memory cgroup. `poll` is to be called about once a second."""
 
     def __init__(self, proc: str = "/proc/self") -> None:
         self._group = find_group(proc)
         self._seen = self._count()
         self._kills: list[float] = []
 
-    def look(self) -> None:
-        """Now and then: what was counted long ago explains nothing that ends now."""
+    def poll(self) -> None:
+        """Note new kills, and forget those of more than WINDOW_S ago: they do not explain a process that ends now."""
         count, now = self._count(), time.monotonic()
         more = 0 if count is None or self._seen is None else max(0, count - self._seen)
         self._kills = [at for at in self._kills if now - at < WINDOW_S] + [now] * more
         self._seen = self._seen if count is None else count
 
     def claim(self) -> str:
-        """That the kernel has lately killed one more process of ours, in words; empty if it has not. A kill explains one task."""
-        self.look()
+        """Whether a kill explains a task that was just ended by SIGKILL, in words; empty if none does. Each kill explains one task."""
+        self.poll()
         if not self._kills or self._group is None:
             return ""
         self._kills.pop(0)
@@ -54,7 +56,7 @@ class OomCounter:
         return f"the kernel killed a process in its memory cgroup{shown}"
 
     def _count(self) -> int | None:
-        """None: it cannot be read."""
+        """None: the counter cannot be read."""
         if self._group is None:
             return None
         try:
@@ -69,7 +71,7 @@ class OomCounter:
 
 
 def find_group(proc: str = "/proc/self") -> Group | None:
-    """The memory cgroup of a process; None where there is none, or none whose kills are counted."""
+    """The memory cgroup of a process; None where there is none, or where kills are not counted."""
     try:
         with open(os.path.join(proc, "cgroup")) as file:
             paths = {names: path for _, names, path in (line.rstrip("\n").split(":", 2) for line in file)}
@@ -100,7 +102,7 @@ def _parse_mount(line: str) -> tuple[str, str, str, str] | None:
 
 
 def _at(point: str, root: str, path: str, counter: str, limit: str) -> Group | None:
-    """A container may see its own group as the root of the mount, under a path that only the machine outside knows."""
+    """A container may see its own group as the root of the mount, while `path` is the one that the machine outside uses."""
     inside = path[len(root.rstrip("/")) :] if path.startswith(root.rstrip("/") + "/") or path == root else path
     for directory in (os.path.join(point, inside.lstrip("/")), point):
         try:

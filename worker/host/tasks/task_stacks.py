@@ -1,68 +1,76 @@
-"""The stacks of a task: it writes them itself, when SIGQUIT asks it, into a file that is there once it can."""
+"""Asks a task for the stacks of its threads. The task writes them itself on SIGQUIT, into a file that exists as soon as it can do so."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
 
 from ... import task_files
-from . import exit_info, process_state, processes
+from ..processes import process_groups, process_state
 from .log_files import TaskOutput
 
 PATIENCE_S = 2.0
-"""How long at most a task that was asked is left alone: a SIGTERM that came at once would end it before its handler has run."""
+"""How long a task that was asked is not sent SIGTERM, which would end it before its SIGQUIT handler has run."""
 QUIET_S = 0.3
-"""They are all there when nothing was added for so long: a task may be put off, or wait for the disk, in the middle of them."""
-LOOK_S = 0.05
-"""How often to look."""
+"""The stacks are complete when nothing was added for this long: a task may lose its core, or wait for the disk, in the middle of them."""
+POLL_S = 0.05
+"""How often the size of the file is read."""
 
 
 class Stacks:
-    """Those of one attempt of a task. `output`: its files; `pid`: its first process."""
+    """The stacks of one attempt of a task, whose first process is `pid`."""
 
     def __init__(self, output: TaskOutput, pid: int) -> None:
         self._output, self._pid = output, pid
-        self._asked = self._seen = 0
+        self._size_asked = self._size_seen = 0
+        """Of the file: when the task was asked, and when it was last examined."""
         self._asked_at = self._grew_at = float("-inf")
-        self._held = ""
+        """By the monotonic clock."""
+        self._block = ""
+        """What kept the task from acting when it was asked; see `process_state.describe_block`."""
 
     @property
     def _path(self) -> str:
         return os.path.join(self._output.directory, task_files.STACKS)
 
-    def ask(self) -> None:
-        """If it is ready for it: SIGQUIT kills any other program. Of one that will not answer, the file says why."""
+    def request(self) -> None:
+        """Ask the task, if its file exists: without a handler, SIGQUIT would kill it. If it cannot answer, the file gets the reason."""
         if not os.path.exists(self._path):
             return
-        exit_info.append(self._path, f"orch: asked at {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
-        deaf = process_state.why_deaf(self._pid)
-        self._held = process_state.what_holds(self._pid)
-        if self._held or deaf:
-            exit_info.append(self._path, f"orch: {f'is {self._held}' if self._held else deaf}\n")
-        if not deaf:
-            self._asked = self._seen = self._size()
+        self._append(f"orch: asked at {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
+        why_not = process_state.why_no_stacks(self._pid)
+        self._block = process_state.describe_block(self._pid)
+        if self._block or why_not:
+            self._append(f"orch: {f'is {self._block}' if self._block else why_not}\n")
+        if not why_not:
+            self._size_asked = self._size_seen = self._size()
             self._asked_at = time.monotonic()
-            processes.signal_one(self._pid, signal.SIGQUIT)
+            process_groups.signal_process(self._pid, signal.SIGQUIT)
 
-    def wake(self) -> None:
-        """SIGCONT to one that was asked while it was stopped, and could not answer."""
+    def resume(self) -> None:
+        """Continue a task that was asked while it was stopped (SIGSTOP), so that it can answer."""
         if self.are_coming():
-            processes.signal_group(self._pid, signal.SIGCONT)
+            process_groups.signal_group(self._pid, signal.SIGCONT)
             self._asked_at = time.monotonic()
 
     def are_coming(self) -> bool:
-        """It was asked, and has not answered in full."""
+        """The task was asked, and has not written all of its stacks."""
         now, size = time.monotonic(), self._size()
         if now - self._asked_at >= PATIENCE_S:
             return False
-        if size != self._seen:
-            self._seen, self._grew_at = size, now
-        return self._seen == self._asked or now - self._grew_at < QUIET_S
+        if size != self._size_seen:
+            self._size_seen, self._grew_at = size, now
+        return self._size_seen == self._size_asked or now - self._grew_at < QUIET_S
 
-    def what_holds(self) -> str:
-        """What keeps the task from doing anything; see `conditions`. One that writes its stacks waits for the disk, for a moment."""
-        return self._held if self.are_coming() else process_state.what_holds(self._pid)
+    def describe_block(self) -> str:
+        """What keeps the task from acting; see `process_state.describe_block`. While it writes its stacks: what did when it was asked."""
+        return self._block if self.are_coming() else process_state.describe_block(self._pid)
+
+    def _append(self, text: str) -> None:
+        with contextlib.suppress(OSError), open(self._path, "a") as file:
+            file.write(text)
 
     def _size(self) -> int:
         try:

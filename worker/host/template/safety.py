@@ -1,4 +1,4 @@
-"""Whether a template may still be forked, and whether a fork would be what a fresh interpreter is."""
+"""Whether a template may be forked, and whether the fork would behave like a fresh interpreter."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ _JOINED_S = 0.2
 
 
 class Safety:
-    """What the imports have done to this process. `ours`: the files that were open before them; `directory`: see `server.serve`."""
+    """What the imports have done to this process."""
 
     def __init__(self, directory: str, ours: dict[int, str]) -> None:
+        """`ours`: the files that were open before the imports; `directory`: see `server.serve`."""
         self._directory = directory
         if count_threads() > 1:
             stop_pools()
             _await_joined()
-        self._leftovers = _look_for_leftovers(ours)
+        self._leftovers = _find_leftovers(ours)
         self._homes = _homes(sys.modules)
 
     def find_danger(self, path: str) -> str | None:
-        """Why a program whose `sys.path[0]` is `path` must not be forked from here; None: it may."""
+        """Why a program whose `sys.path[0]` is `path` must not run in a fork of this process; None: it may."""
         return self.find_activity() or self._find_shadowing(path)
 
     def find_activity(self) -> str | None:
-        """Why nothing at all must be forked from here; None: it may."""
+        """Why this process must not be forked at all; None: it may."""
         if self._leftovers is not None:
             return self._leftovers
         context = sys.modules.get("tensorflow.python.eager.context")
@@ -43,7 +44,7 @@ class Safety:
         return None
 
     def _find_shadowing(self, path: str) -> str | None:
-        """Whether the program would have imported other modules than we have."""
+        """Why the program would have imported other modules than this process has; None: it would not."""
         hidden = importable(path, self._homes)
         for name, home in self._homes.items():
             if home == self._directory != path:
@@ -54,11 +55,11 @@ class Safety:
 
 
 def stop_pools() -> None:
-    """End the threads that a fork would end anyway.
+    """End the helper threads that a fork would end anyway, by forking a child that ends at once.
 
-    Each OpenBLAS (NumPy and SciPy have one each) keeps helper threads on a machine with several cores. It stops them before a
-    fork, in parent and child, and starts them when it is next used (pthread_atfork in its driver/others/memory.c). So whatever
-    is left after a fork that leads to nothing does not know of forks, and must not be forked.
+    Each OpenBLAS (NumPy and SciPy have one each) keeps helper threads on a machine with several cores. It stops them before a fork, in
+    parent and child, and starts them when it is next used (pthread_atfork in its driver/others/memory.c). A thread that is still there
+    afterwards does not know of forks, and a process with such a thread must not be forked.
     """
     reader, writer = os.pipe()
     pid = os.fork()
@@ -66,7 +67,7 @@ def stop_pools() -> None:
         os._exit(0)
     os.close(writer)
     poll = select.poll()
-    poll.register(reader, 0)  # closed by the child's end
+    poll.register(reader, 0)  # the pipe closes when the child ends
     if not poll.poll(_PROBE_MS):
         os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
@@ -74,7 +75,7 @@ def stop_pools() -> None:
 
 
 def _await_joined() -> None:
-    """`Thread.join` returns a moment before the kernel has let go of the thread."""
+    """Wait for threads that are ending: `Thread.join` returns a moment before the kernel has removed the thread."""
     until = time.monotonic() + _JOINED_S
     while count_threads() > 1 and time.monotonic() < until:
         time.sleep(0.005)
@@ -88,7 +89,7 @@ def count_threads() -> int:
 
 
 def open_files() -> dict[int, str]:
-    """Our descriptors, and what they are open on; empty where the platform does not tell."""
+    """The descriptors of this process, each with the file that it stands for; empty where there is no /proc."""
     found = {}
     try:
         names = os.listdir("/proc/self/fd")
@@ -98,12 +99,12 @@ def open_files() -> dict[int, str]:
         try:
             found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
         except OSError:
-            continue  # the listing's own
+            continue  # the descriptor of the listing itself
     return found
 
 
-def _look_for_leftovers(ours: dict[int, str]) -> str | None:
-    """What the imports have left that a task must not share with others."""
+def _find_leftovers(ours: dict[int, str]) -> str | None:
+    """What the imports have left that tasks must not share; None: nothing."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -114,12 +115,13 @@ def _look_for_leftovers(ours: dict[int, str]) -> str | None:
     return f"an import has left {opened[0]} open" if opened else None
 
 
-# Nothing in these has a position or a state that tasks would share.
+# These files have no position and no state that tasks could share.
 _HARMLESS = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 
 
 def _homes(modules: dict[str, Any]) -> dict[str, str]:
-    """Top-level names of modules that came from files, which a file beside the script would hide, with their directories."""
+    """The top-level modules that were imported from files, each with the directory that it was found in; a file beside the script with
+    such a name would hide the module."""
     found = {}
     for name, module in list(modules.items()):
         origin = getattr(getattr(module, "__spec__", None), "origin", None)
@@ -128,7 +130,7 @@ def _homes(modules: dict[str, Any]) -> dict[str, str]:
         if origin is not None:
             found[name] = os.path.dirname(os.path.dirname(origin) if hasattr(module, "__path__") else origin)
         elif hasattr(module, "__path__") and not name.startswith("_orch"):
-            found[name] = ""  # a namespace package: any module of that name comes before it
+            found[name] = ""  # a namespace package: any module of that name is found before it
     return found
 
 

@@ -1,7 +1,8 @@
-"""``python template/start_template.py FD DIRECTORY MODULE…``: a template. Its forks are tasks; FD is its end of the agent's socket,
-DIRECTORY the one in which the program lies.
+"""``python template/start_template.py FD DIRECTORY MODULE…``: a template, whose forks are tasks.
 
-A fork must be what an exec would have given, so this file stands to a forked task as `task/start_task.py` does to a fresh one.
+FD is the template's end of the socket to the agent; DIRECTORY is that of the program.
+
+A forked task must not differ from an executed one, so this file is for a forked task what `task/start_task.py` is for an executed one.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 
 if __name__ == "__main__":
     if not getattr(sys.flags, "safe_path", False):
-        del sys.path[0]  # our own directory
+        del sys.path[0]  # the directory of this file
     package = type(sys)("_orch_worker")
     package.__path__ = [os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))]
     sys.modules[package.__name__] = package
@@ -19,5 +20,5 @@ if __name__ == "__main__":
     from _orch_worker.task import bootstrap  # type: ignore[import-not-found]
 
     order = template_server.serve(int(sys.argv[1]), sys.argv[2], sys.argv[3:])
-    if order is not None:  # we are a task now
+    if order is not None:  # this process is a task now
         bootstrap.run(order, frozenset(sys.modules))

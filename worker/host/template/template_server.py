@@ -1,22 +1,25 @@
 """The template: imports once, never computes, and forks tasks.
 
-Importing TensorFlow takes seconds; forking a process that has imported it takes milliseconds. That is safe as long as the
-template has only imported: one operation starts threads that a fork does not have, and the child then hangs (seen on
-TensorFlow 2.21; tensorflow#2448 says that the runtime "is not designed to be fork-safe"). So that is checked before each
-fork, and a template that cannot be sure says no. Nor may an import leave behind what a fork would share with its parent: a
-process, an open file.
+Importing TensorFlow takes seconds; forking a process that has imported it takes milliseconds. A fork is safe as long as the template
+has only imported: one operation starts threads that a fork does not have, and the child then hangs (seen on TensorFlow 2.21;
+tensorflow#2448 says that the runtime "is not designed to be fork-safe"). The template checks this before each fork (safety.py), and
+refuses if it is not sure. It also refuses if an import has left something that a fork would share with its parent: a process, or an
+open file.
 
-One message on the socket to the agent is one JSON object. The agent asks ``{"fork": TOKEN}`` with three descriptors: the order
-(in memory, of any length), the task's end of its lifeline, and its end of the pipe that lets it run. The template says
-``{"ready": …}`` once, ``{"forked": TOKEN, "pid": …}`` or ``{"refused": TOKEN, "why": …}`` for each, and
-``{"ended": PID, "code": …}`` when a task's first process is done. It says so *before* it reaps: if it dies in between, the agent, a
-subreaper, inherits the process and learns its status from the kernel.
+Each message on the socket to the agent is one JSON object:
 
-A task that was forked and never announced must not run: the agent, seeing that the template is dead, starts it again. So the
-new process first becomes what a task is (from then on a signal to its group reaches it), says so to the template, which says so
-to the agent, and waits. It runs when the agent has written one byte into the second pipe, and ends when that has closed instead.
-Nothing is ever written into a lifeline: Linux signals a pipe's listeners *after* it has woken its reader (``pipe_write`` in
-fs/pipe.c), and so a process that listens as soon as it has read may be killed for the byte that it has read.
+    agent     {"fork": TOKEN}, with three descriptors: the request (in memory, of any length), the task's end of its lifeline, and the
+              task's end of the pipe that lets the task run (`go`)
+    template  {"ready": true, "seconds": …} once, or {"ready": false, "why": …} if an import failed
+              {"forked": TOKEN, "pid": …} or {"refused": TOKEN, "why": …} for each request
+              {"ended": PID, "code": …} when a task has exited. The template sends this *before* it reaps the task: if it dies in between,
+              the agent, a subreaper, inherits the task and learns its exit code from the kernel
+
+A task that was forked and never announced must not run: if the template dies before it has sent "forked", the agent starts the task
+once more. So the new process first becomes what a task is (a signal to its group reaches it from then on) and reports this to the
+template, which announces it to the agent. The process runs the program once the agent has written one byte into `go`, and ends if `go`
+closes instead. Nothing is ever written into a lifeline: Linux signals a pipe's listeners *after* it has woken its reader (``pipe_write``
+in fs/pipe.c), so a process that begins to listen after its read may be killed for the byte that it has read.
 """
 
 from __future__ import annotations
@@ -34,33 +37,36 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from ..tasks import processes
+from ..processes.lifeline import hold_lifeline
+from ..processes.process_setup import bind_to_cores, find_env_slot, name_process, redirect, restore_limits, restore_signals, write_env_slot
+from . import MESSAGE_BYTES
 from .safety import Safety, open_files
 
-MESSAGE_BYTES = 64 * 1024
 _FDS = 3
-_SHORT = 2000
+"""Descriptors that come with a request."""
+_REASON_BYTES = 2000
 _IS_TASK = b"+"
 _NEVER_RAN = 127
+"""The exit code of a process that was forked and has not run the program."""
 
 
 def serve(control_fd: int, directory: str, modules: list[str]) -> dict[str, Any] | None:
     """Import `modules` and fork tasks until the agent is gone. Returns the task's order in a task, None in the template.
 
-    `directory`: where the program lies; what is found nowhere else is imported from there.
+    `directory`: of the program; modules that are found nowhere else are imported from there.
     """
     control = socket.socket(fileno=control_fd)
     control.set_inheritable(False)
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     ours = open_files()
-    room = processes.find_room("ORCH_TASK")
+    room = find_env_slot("ORCH_TASK")
     os.environ.pop("ORCH_TASK", None)
     was_there = directory in sys.path
     try:
         seconds = load(modules, directory)
     except BaseException as error:
-        show(error)  # first: once the agent knows, it ends us
+        show(error)  # first: when the agent reads the message, it kills this process
         _send(control, {"ready": False, "why": describe(error)})
         os._exit(1)
     if not was_there and directory in sys.path:
@@ -71,38 +77,41 @@ def serve(control_fd: int, directory: str, modules: list[str]) -> dict[str, Any]
 def fork_tasks(
     control: socket.socket, safety: Safety, ours: dict[int, str], room: tuple[int, int] | None, seconds: float
 ) -> dict[str, Any] | None:
-    """Serve the agent at the other end of `control`; returns as `serve` does. `ours`: descriptors that are nothing to a task;
-    `room`: see `processes.find_room`; `seconds`: how long the imports took."""
+    """Serve the agent at the other end of `control`; returns as `serve` does.
+
+    `ours`: descriptors that are closed in a task; `room`: the memory that a task's name is written to, see `find_env_slot`; `seconds`:
+    how long the imports took.
+    """
     template = _Template(control, safety, ours, room)
     _send(control, {"ready": True, "seconds": seconds})
     return template.run()
 
 
 def load(modules: Iterable[str], directory: str = "") -> float:
-    """Import modules to fork from; returns the seconds. What is found nowhere else is imported from `directory`, if one is named.
+    """Import modules to fork from. Returns how many seconds that took. Raises whatever an import raises.
 
-    Raises whatever an import raises.
+    Modules that are found nowhere else are imported from `directory`, unless it is empty.
     """
     started = time.monotonic()
     thresholds = gc.get_threshold()
-    gc.set_threshold(0)  # imports make much that stays and hardly any garbage: collecting meanwhile is a fifth of TensorFlow's import
+    gc.set_threshold(0)  # imports make hardly any garbage, and looking for it would be a fifth of the time of TensorFlow's import
     for name in modules:
         _preload(name, directory)
-    if gc.get_threshold()[0] == 0:  # unless a module has set its own
+    if gc.get_threshold()[0] == 0:  # a module may have set thresholds of its own
         gc.set_threshold(*thresholds)
     gc.collect()
-    gc.freeze()  # a collection in a task must not touch, and so copy, every page that it shares with us
+    gc.freeze()  # a collection in a task would otherwise write to, and so copy, every page that the task shares with the template
     return time.monotonic() - started
 
 
 def _preload(name: str, directory: str) -> None:
     if directory and directory not in sys.path and importlib.util.find_spec(name.partition(".")[0]) is None:
         sys.path.append(directory)
-    __import__(name)  # and not import_module: the import's own frames are nothing to the reader of a traceback
+    __import__(name)  # not import_module, whose frames would stand in the traceback of an import that fails
 
 
 def show(error: BaseException) -> None:
-    """Its traceback on stderr, from the imported module on."""
+    """Write the traceback of an exception to stderr, from the imported module on."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
@@ -117,7 +126,7 @@ def describe(error: BaseException) -> str:
 
 
 class _Template:
-    """The loop. In a forked task it is left through `run`'s return, so that the task's code runs at the top level."""
+    """The loop of the template. In a forked task, `run` returns, so that the task's program runs at the top level of the process."""
 
     def __init__(self, control: socket.socket, safety: Safety, ours: dict[int, str], room: tuple[int, int] | None) -> None:
         self._control, self._safety, self._ours = control, safety, ours
@@ -126,7 +135,7 @@ class _Template:
             sock.setblocking(False)
         signal.set_wakeup_fd(self._feeder.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, lambda *_: None)  # the agent decides when we end
+        signal.signal(signal.SIGTERM, lambda *_: None)  # the agent decides when the template ends
         self._room = room
 
     def run(self) -> dict[str, Any] | None:
@@ -141,7 +150,7 @@ class _Template:
                     continue
                 message, fds = _receive(self._control)
                 if message is None:
-                    # Without the teardown of everything that was imported: nothing of it was ever used.
+                    # The agent is gone. No teardown: nothing that was imported was ever used.
                     os._exit(0)
                 order = self._fork(message["fork"], *fds)
                 if order is not None:
@@ -176,56 +185,58 @@ class _Template:
         return None
 
     def _announce(self, token: int, pid: int, child: socket.socket) -> str | None:
-        """Tell the agent of a new process once it is a task. Returns why it cannot be one."""
-        said = child.recv(_SHORT)
-        if said != _IS_TASK:
-            os.waitpid(pid, 0)  # nobody is to hear of its end
-            return said.decode("utf-8", "surrogateescape") or "it died as soon as it was forked"
+        """Announce a new process to the agent once the process is a task. Returns why it cannot become one; None: it has."""
+        reply = child.recv(_REASON_BYTES)
+        if reply != _IS_TASK:
+            os.waitpid(pid, 0)  # the agent must not be told that it has exited
+            return reply.decode("utf-8", "surrogateescape") or "it died as soon as it was forked"
         _send(self._control, {"forked": token, "pid": pid})
         return None
 
     def _become_task(self, request: dict[str, Any], lifeline: int, go: int, template: socket.socket) -> None:
-        """In the child: everything that an exec would have given. Does not return if something goes wrong."""
+        """In the child: set all that an exec would have set. Ends the process if something goes wrong."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         doing = "the new session"
         try:
             for sock in (self._control, self._wake, self._feeder):
                 sock.close()
-            for fd in self._ours:  # among them our own lifeline, which is nothing to the task
+            for fd in self._ours:  # one of them is the template's own lifeline
                 if fd > 2:
                     _close(fd)
             os.setsid()
-            processes.hold_lifeline(lifeline)
+            hold_lifeline(lifeline)
             os.close(lifeline)
-            processes.restore_signals()
+            restore_signals()
             signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a fresh interpreter
             signal.signal(signal.SIGPIPE, signal.SIG_IGN)
             doing = "the log directory"
-            processes.redirect(request["stdout"], request["stderr"])
+            redirect(request["stdout"], request["stderr"])
             doing = "the working directory"
             os.chdir(request["cwd"])
             doing = "the environment"
             os.environ.clear()
             os.environ.update(request["env"])
-            processes.restore_limits(tuple(request["limits"]))
-            processes.tie_to(request["cores"])
+            restore_limits(tuple(request["limits"]))
+            bind_to_cores(request["cores"])
             task = request["order"]["task"]
-            processes.name_process(task)
+            name_process(task)
             if self._room is not None:
-                processes.show_mark(self._room, task)
+                write_env_slot(self._room, task)
             template.send(_IS_TASK, socket.MSG_NOSIGNAL)
         except (OSError, ValueError) as error:
-            # The agent tries an exec instead, which fails in the same way, and says so in its own words.
+            # The launcher executes the task instead, which fails in the same way and gives the message that the user sees.
             with contextlib.suppress(OSError):
-                template.send(f"{doing}: {error}".encode("utf-8", "surrogateescape")[:_SHORT], socket.MSG_NOSIGNAL)
+                template.send(f"{doing}: {error}".encode("utf-8", "surrogateescape")[:_REASON_BYTES], socket.MSG_NOSIGNAL)
             os._exit(_NEVER_RAN)
         template.close()
         if not os.read(go, 1):
             os._exit(_NEVER_RAN)
         os.close(go)
         finder = sys.path_importer_cache.pop(request["path"], None)
-        getattr(finder, "invalidate_caches", int)()  # what is known of a zip file may be out of date, and is kept beside it
+        getattr(
+            finder, "invalidate_caches", int
+        )()  # what Python has kept of a zip file may be out of date, and is kept apart from the importer
         _reseed()
 
     def _reap(self) -> None:
@@ -243,7 +254,7 @@ class _Template:
 
 
 def _reseed() -> None:
-    # Python reseeds `random` after a fork by itself; what follows would be the same in every task.
+    # Python itself reseeds `random` after a fork. These two would be the same in every task.
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed()
@@ -267,7 +278,7 @@ def _send(control: socket.socket, message: dict[str, Any]) -> None:
     try:
         control.send(json.dumps(message).encode("ascii"))
     except OSError:
-        os._exit(0)  # the agent is gone, and so will be the tasks
+        os._exit(0)  # the agent is gone; the tasks end by their lifelines
 
 
 def _receive(control: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:

@@ -20,7 +20,7 @@ def _report(fd: int, message: dict[str, object]) -> None:
 
 def _serve(fd: int, idle_s: float, preload: list[str]) -> dict[str, object] | None:
     """Returns in a task only, with its order."""
-    from _orch_worker.host.tasks import processes  # type: ignore[import-not-found]
+    from _orch_worker.host.processes import lifeline, process_setup  # type: ignore[import-not-found]
     from _orch_worker.host.warm import warm_fork, warm_server, warm_socket  # type: ignore[import-not-found]
 
     # Another directory than that of the variables below would be one for the imports alone.
@@ -28,11 +28,11 @@ def _serve(fd: int, idle_s: float, preload: list[str]) -> dict[str, object] | No
     if not (place.lock() and place.is_still_there):
         _report(fd, {"error": "another one is being started at this moment"})
         os._exit(1)
-    processes.name_process("orch-warm")
-    if lifeline := os.environ.pop("ORCH_WARM_LIFELINE", ""):  # it ends with whoever has the other end, and not by itself
-        processes.hold_lifeline(int(lifeline))
-        os.close(int(lifeline))
-    processes.follow_parent(signal.SIGKILL)  # an import that hangs is given up with the command that waits for it
+    process_setup.name_process("orch-warm")
+    if fd_of_lifeline := os.environ.pop("ORCH_WARM_LIFELINE", ""):  # it ends with whoever has the other end, and not by itself
+        lifeline.hold_lifeline(int(fd_of_lifeline))
+        os.close(int(fd_of_lifeline))
+    lifeline.set_parent_death_signal(signal.SIGKILL)  # an import that hangs is given up with the command that waits for it
     faulthandler.register(signal.SIGQUIT, file=fd)
     try:
         warm = warm_server.WarmProcess(preload)
@@ -43,7 +43,7 @@ def _serve(fd: int, idle_s: float, preload: list[str]) -> dict[str, object] | No
     faulthandler.unregister(signal.SIGQUIT)
 
     def report() -> None:
-        processes.follow_parent(0)
+        lifeline.set_parent_death_signal(0)
         _report(fd, {"pid": os.getpid()})
 
     fork = warm.serve(place, idle_s, report)

@@ -12,10 +12,11 @@ from typing import Any
 from ... import clock
 from ...fast_dataclass import dataclass
 from .. import agent
-from ..tasks import processes
+from ..processes.lifeline import become_subreaper, hold_lifeline
+from ..processes.process_setup import redirect, write_env_slot
 from ..template import template_server as template
+from ..template.fork_server import TemplateProcess
 from ..template.safety import Safety, open_files
-from ..template.template_client import Running
 from . import caller_state
 from .math_threads import THREADS
 from .warm_socket import receive, send
@@ -63,7 +64,7 @@ def become_agent(fork: Fork) -> dict[str, Any] | None:
         for number in (1, 2):
             os.dup2(fork.stderr, number)
         os.close(fork.stderr)
-        processes.become_subreaper()
+        become_subreaper()
         clock.begin()
         control, templates = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         life_read, life_write = os.pipe()
@@ -86,7 +87,7 @@ def become_agent(fork: Fork) -> dict[str, Any] | None:
     fork.connection.close()
     code = 1
     try:
-        code = agent.Agent(fork.channel, os.dup(fork.channel), Running(pid, life_write, control)).run()
+        code = agent.Agent(fork.channel, os.dup(fork.channel), TemplateProcess(pid, life_write, control)).run()
     finally:
         os._exit(code)
 
@@ -95,17 +96,17 @@ def _serve_as_template(fork: Fork, control: socket.socket, lifeline: int) -> dic
     """Be this run's template, as `template.serve` is after its imports, once the agent has said what is to be known."""
     try:
         os.setsid()
-        processes.hold_lifeline(lifeline)
+        hold_lifeline(lifeline)
         os.close(lifeline)
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         start, _ = receive(control)
         if start is None:
             os._exit(0)  # the run has no use for a template
-        processes.redirect(start["log"], start["log"])
+        redirect(start["log"], start["log"])
         run_room, task_room = fork.rooms
         if run_room is not None:
-            processes.show_mark(run_room, start["run_id"])
+            write_env_slot(run_room, start["run_id"])
         ours = {fd: path for fd, path in open_files().items() if fd not in fork.kept}
     except (OSError, ValueError, KeyError):
         os._exit(1)

@@ -26,7 +26,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...protocol.messages import TemplateOrder
-from ..tasks import import_environment, processes
+from ..processes.process_setup import find_env_slot
+from ..tasks import import_environment
 from ..template.safety import Safety, open_files
 from ..template.template_server import describe as describe_error
 from ..template.template_server import load, show
@@ -36,7 +37,7 @@ from .warm_fork import Fork, Threads
 from .warm_socket import WarmDirectory, peer, receive, send
 
 ROOM = 256
-"""Bytes for the name of a run in the environment that others see of a fork (see `processes.find_room`)."""
+"""Bytes for the name of a run in the environment that others see of a fork (see `process_setup.find_env_slot`)."""
 _REQUEST_S = 1.0
 """How long a caller may take to send its request: nobody else is served meanwhile."""
 _AGENT_FDS = 2
@@ -52,7 +53,7 @@ class WarmProcess:
     def __init__(self, preload: Sequence[str]) -> None:
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
-        self._rooms = tuple(processes.find_room(name) for name in ("ORCH_RUN_ID", "ORCH_TASK"))
+        self._rooms = tuple(find_env_slot(name) for name in ("ORCH_RUN_ID", "ORCH_TASK"))
         for name in ("ORCH_RUN_ID", "ORCH_TASK"):
             os.environ.pop(name, None)
         self._preload = list(preload)

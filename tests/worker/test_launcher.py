@@ -1,4 +1,4 @@
-"""The table of a host's tasks by itself, with real processes: what it costs when there are many, and interpreters that do not end."""
+"""The launcher by itself, with real processes: what it costs when there are many, and processes that do not end."""
 
 from __future__ import annotations
 
@@ -8,23 +8,27 @@ import resource
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from tests.live import frozen, wait_for_file, wait_until
 from worker.directory import Directory
 from worker.host.loop import Loop
-from worker.host.tasks import leftovers, processes, task_stacks, task_table
-from worker.host.tasks.log_forwarder import Relay
-from worker.host.tasks.task_table import TaskTable
+from worker.host.network.listen_probe import Prober
+from worker.host.processes import process_state
+from worker.host.processes.spawn import SpawnError
+from worker.host.tasks import import_environment, leftovers, task_stacks
+from worker.host.tasks import launcher as launcher_module
+from worker.host.tasks.launcher import Launcher
+from worker.host.tasks.log_forwarder import LogForwarder
 from worker.protocol import messages
 
 COUNT = 12
 
 
 class Frames(list[Any]):
-    """Takes what the table tells the controller."""
+    """Takes what the launcher sends to the controller."""
 
     is_full = False
 
@@ -41,7 +45,7 @@ def told() -> Frames:
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One entry for each look at our children. None is shown: this process is pytest, and has daemons of other tests, not to be swept."""
     found: list[int] = []
-    monkeypatch.setattr(processes, "_children", lambda: found.append(1) or [])
+    monkeypatch.setattr(process_state, "_children", lambda: found.append(1) or [])
     return found
 
 
@@ -53,29 +57,30 @@ def loop() -> Iterator[Loop]:
 
 
 @pytest.fixture
-def empty(told: Any, tmp_path: Path, looks: list[int], loop: Loop) -> Iterator[TaskTable]:
+def launcher(told: Any, tmp_path: Path, looks: list[int], loop: Loop) -> Iterator[Launcher]:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    relay = Relay(loop, told)
-    found = TaskTable(loop, told, relay, lambda order: None, lambda: None)
+    forwarder = LogForwarder(loop, told)
+    found = Launcher(loop, told, forwarder, Prober(loop, told))
     root = Directory(str(tmp_path))
     found.run_id, found.root = "run", root
     yield found
     found.reap()
     found.close()
     root.close()
-    relay.close()
+    forwarder.close()
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-def start(table: TaskTable, program: messages.Program, count: int, directory: Path) -> None:
+def start(launcher: Launcher, program: messages.Program, count: int, directory: Path) -> None:
     names = [f"worker-{index}" for index in range(count)]
-    table.start(messages.StartTasks(tuple(messages.TaskOrder(name, 1, program, str(directory), name) for name in names)))
+    launcher.start(messages.StartTasks(tuple(messages.TaskOrder(name, 1, program, str(directory), name) for name in names)))
 
 
 @pytest.fixture
-def table(empty: TaskTable, tmp_path: Path) -> TaskTable:
-    start(empty, messages.Program("command", "true"), COUNT, tmp_path)
-    return empty
+def many(launcher: Launcher, tmp_path: Path) -> Launcher:
+    """A launcher with many tasks."""
+    start(launcher, messages.Program("command", "true"), COUNT, tmp_path)
+    return launcher
 
 
 def wait_for_ends(told: Frames) -> None:
@@ -85,44 +90,31 @@ def wait_for_ends(told: Frames) -> None:
             os.waitid(os.P_PID, frame.pid, os.WEXITED | os.WNOWAIT)
 
 
-def run_to_the_end(table: TaskTable, loop: Loop) -> None:
-    """Until the table is empty. Without an agent's signals: this process is pytest."""
+def run_to_the_end(launcher: Launcher, loop: Loop) -> None:
+    """Until no task is left. Without an agent's signals: this process is pytest."""
 
     def step() -> None:
-        table.look()
-        table.reap()
+        launcher.poll()
+        launcher.reap()
         loop.after(0.05, step)
 
     step()
-    loop.run(lambda: not table)
+    loop.run(lambda: not launcher)
 
 
-def test_all_that_have_ended_are_swept_with_one_look_at_our_children(table: TaskTable, told: Frames, looks: list[int]) -> None:
+def test_all_that_have_ended_are_swept_with_one_look_at_our_children(many: Launcher, told: Frames, looks: list[int]) -> None:
     wait_for_ends(told)
-    table.reap()
+    many.reap()
     assert len([frame for frame in told if isinstance(frame, messages.TaskSwept)]) == COUNT
     assert looks == [1]
-    assert not table
-
-
-def test_whether_a_task_runs_is_known_without_a_look_at_all(table: TaskTable, told: Frames, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Unread(dict[int, Any]):
-        def values(self) -> Any:
-            raise AssertionError("all tasks are looked at for one of them")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(table, "_tasks", Unread(table._tasks))
-        assert [table.is_running(f"worker-{index}", 1) for index in (0, COUNT - 1, COUNT)] == [True, True, False]
-    wait_for_ends(told)
-    table.reap()
-    assert not table.is_running("worker-0", 1)
+    assert not many
 
 
 @pytest.mark.parametrize(("ending", "code"), [("", 0), ("sys.exit(7)", 7), ("sys.exit('no')", 1), ("raise OSError", 1)])
 def test_an_interpreter_that_hangs_when_its_program_is_over_is_ended_and_its_exit_code_kept(
-    empty: TaskTable, told: Frames, loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, code: int
+    launcher: Launcher, told: Frames, loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, code: int
 ) -> None:
-    monkeypatch.setattr(task_table, "TEARDOWN_S", 1.0)
+    monkeypatch.setattr(launcher_module, "TEARDOWN_S", 1.0)
     (tmp_path / "script.py").write_text(f"""
 import sys, threading, time
 
@@ -134,8 +126,8 @@ sticky = Sticky()
 threading.Thread(target=lambda: (time.sleep(1.8), print("thread done", flush=True))).start()
 {ending}
 """)
-    start(empty, messages.Program("script", str(tmp_path / "script.py")), 1, tmp_path)
-    run_to_the_end(empty, loop)
+    start(launcher, messages.Program("script", str(tmp_path / "script.py")), 1, tmp_path)
+    run_to_the_end(launcher, loop)
     (exited,) = (frame for frame in told if isinstance(frame, messages.TaskExited))
     assert (exited.code, exited.stopped, exited.killed) == (code, False, False)
     (note,) = (frame for frame in told if isinstance(frame, messages.RunNoted))
@@ -143,6 +135,24 @@ threading.Thread(target=lambda: (time.sleep(1.8), print("thread done", flush=Tru
     # What the program had left to do, it did.
     assert (tmp_path / "worker-0" / "stdout.log").read_text() == "thread done\n"
     assert "__del__" in (tmp_path / "worker-0" / "stacks.txt").read_text()
+
+
+def refuse(*_: Any) -> NoReturn:
+    raise SpawnError("not here")
+
+
+def test_the_import_time_environment_is_determined_once_for_each_task(
+    launcher: Launcher, told: Frames, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("spawn", "start_template"):
+        monkeypatch.setattr(launcher_module, name, refuse)
+    asked = []
+    frozen = import_environment.frozen
+    monkeypatch.setattr(import_environment, "frozen", lambda *words: asked.append(words) or frozen(*words))
+    launcher.start_template(messages.TemplateOrder(("json",), COUNT), (), str(tmp_path))
+    start(launcher, messages.Program("serve"), COUNT, tmp_path)
+    assert [frame.reason for frame in told if isinstance(frame, messages.TaskNotStarted)] == ["not here"] * COUNT
+    assert len(asked) == COUNT
 
 
 SLOW_TO_ANSWER = """
@@ -161,15 +171,15 @@ while True:
 
 @pytest.mark.parametrize(("patience_s", "words"), [(100.0, ("in step", "in main")), (0.2, ())], ids=["slow", "never"])
 def test_a_task_that_was_asked_for_its_stacks_is_not_ended_before_they_are_there(
-    empty: TaskTable, told: Frames, loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience_s: float, words: tuple[str, ...]
+    launcher: Launcher, told: Frames, loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience_s: float, words: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(task_stacks, "PATIENCE_S", patience_s)
     shown = tmp_path / "worker-0" / "stacks.txt"
-    start(empty, messages.Program("command", sys.executable, ("-c", SLOW_TO_ANSWER, str(shown), *words)), 1, tmp_path)
+    start(launcher, messages.Program("command", sys.executable, ("-c", SLOW_TO_ANSWER, str(shown), *words)), 1, tmp_path)
     wait_until(shown.exists, "a task that can answer")
-    empty.show_stacks(("worker-0",))
-    empty.stop(100.0)
-    run_to_the_end(empty, loop)
+    launcher.request_stacks(("worker-0",))
+    launcher.stop(100.0)
+    run_to_the_end(launcher, loop)
     (exited,) = (frame for frame in told if isinstance(frame, messages.TaskExited))
     assert (exited.code, exited.stopped) == (143, True)
     asked, *answered = shown.read_text().splitlines()
@@ -179,7 +189,8 @@ def test_a_task_that_was_asked_for_its_stacks_is_not_ended_before_they_are_there
 
 @pytest.fixture
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OUTLIVED_S", "GRACE_S", "GIVE_UP_S"):
+    monkeypatch.setattr(launcher_module, "OUTLIVED_S", 1.0)
+    for name in ("GRACE_S", "GIVE_UP_S"):
         monkeypatch.setattr(leftovers, name, 1.0)
 
 
@@ -188,14 +199,13 @@ HELD = r"pid {pid}, waiting in the kernel in state D(, in \w+)?, where no signal
 
 @pytest.mark.root
 @pytest.mark.usefixtures("short_patience")
-def test_a_task_that_sigkill_does_not_end_is_given_up_and_said_once(empty: TaskTable, told: Frames, loop: Loop, tmp_path: Path) -> None:
-    start(empty, messages.Program("command", "sleep", ("1000",)), 2, tmp_path)
+def test_a_task_that_sigkill_does_not_end_is_given_up_and_said_once(launcher: Launcher, told: Frames, loop: Loop, tmp_path: Path) -> None:
+    start(launcher, messages.Program("command", "sleep", ("1000",)), 2, tmp_path)
     stuck = told[0].pid
     with frozen(stuck):
-        empty.stop(0.0)
-        empty.stop(0.0)  # as by a second Ctrl-C
-        run_to_the_end(empty, loop)
-        assert not empty.is_running("worker-0", 1)
+        launcher.stop(0.0)
+        launcher.stop(0.0)  # as by a second Ctrl-C
+        run_to_the_end(launcher, loop)
         assert not [frame for frame in told if isinstance(frame, messages.RunNoted)], "its sweep says it, once"
         assert [frame.task for frame in told if isinstance(frame, messages.TaskExited)] == ["worker-1"]
         swept = {frame.task: frame.left for frame in told if isinstance(frame, messages.TaskSwept)}
@@ -207,13 +217,13 @@ def test_a_task_that_sigkill_does_not_end_is_given_up_and_said_once(empty: TaskT
 @pytest.mark.root
 @pytest.mark.usefixtures("short_patience")
 def test_what_a_task_has_left_that_sigkill_does_not_end_is_told_with_its_sweep(
-    empty: TaskTable, told: Frames, loop: Loop, tmp_path: Path
+    launcher: Launcher, told: Frames, loop: Loop, tmp_path: Path
 ) -> None:
     program = "sleep 1000 & echo $! >aside; mv aside child; until test -e go; do sleep 0.01; done"
-    start(empty, messages.Program("command", "sh", ("-c", program)), 1, tmp_path)
+    start(launcher, messages.Program("command", "sh", ("-c", program)), 1, tmp_path)
     child = int(wait_for_file(tmp_path / "child"))
     with frozen(child):
         (tmp_path / "go").touch()
-        run_to_the_end(empty, loop)
+        run_to_the_end(launcher, loop)
         (swept,) = (frame for frame in told if isinstance(frame, messages.TaskSwept))
         assert re.fullmatch(HELD.format(pid=child), swept.left)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.live import frozen, wait_until
-from worker.host.tasks import process_state
+from worker.host.processes import process_state
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="NOT TESTED: only Linux has /proc")
 
@@ -38,16 +38,16 @@ def start() -> Iterator[Start]:
         process.communicate()
 
 
-def test_a_process_that_sleeps_is_held_by_nothing_and_hears(start: Start) -> None:
+def test_nothing_blocks_a_process_that_sleeps(start: Start) -> None:
     process = start("faulthandler.register(signal.SIGQUIT)")
-    assert process_state.what_holds(process.pid) == ""
-    assert process_state.why_deaf(process.pid) == ""
+    assert process_state.describe_block(process.pid) == ""
+    assert process_state.why_no_stacks(process.pid) == ""
 
 
 def test_a_stopped_process_is_said_to_be_stopped(start: Start) -> None:
     process = start("faulthandler.register(signal.SIGQUIT)")
     os.kill(process.pid, signal.SIGSTOP)
-    assert wait_until(lambda: process_state.what_holds(process.pid), "state") == "stopped (SIGSTOP)"
+    assert wait_until(lambda: process_state.describe_block(process.pid), "state") == "stopped (SIGSTOP)"
 
 
 @pytest.mark.root
@@ -58,7 +58,7 @@ def test_of_a_process_that_no_signal_reaches_it_is_said_what_it_waits_in(start: 
     with frozen(process.pid):
         process.kill()
         where = f", in {function}" if function else ""
-        assert process_state.what_holds(process.pid) == f"waiting in the kernel in state D{where}, where no signal reaches it"
+        assert process_state.describe_block(process.pid) == f"waiting in the kernel in state D{where}, where no signal reaches it"
 
 
 @pytest.mark.root
@@ -72,7 +72,7 @@ def test_a_process_that_writes_its_core_file_is_said_to_have_crashed(start: Star
             f"import os, resource\nos.chdir({str(tmp_path)!r})\nresource.setrlimit(resource.RLIMIT_CORE, (-1, -1))\n"
             "x = bytearray(os.urandom(1 << 20)) * 400\nthreading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGSEGV)).start()"
         )
-        found.append(wait_until(lambda process=process: process_state.what_holds(process.pid), "state"))
+        found.append(wait_until(lambda process=process: process_state.describe_block(process.pid), "state"))
         process.kill()
         process.wait()
         if found[-1] == "writing its core file after a crash":
@@ -100,7 +100,7 @@ def test_a_process_that_writes_its_core_file_is_said_to_have_crashed(start: Star
     ],
 )
 def test_a_process_that_would_not_hear_is_told_why(start: Start, text: str, why: str) -> None:
-    found = process_state.why_deaf(start(text).pid)
+    found = process_state.why_no_stacks(start(text).pid)
     assert found.startswith(why)
     assert bool(found) is bool(why)
 
@@ -108,4 +108,4 @@ def test_a_process_that_would_not_hear_is_told_why(start: Start, text: str, why:
 def test_of_a_process_that_is_gone_nothing_is_said() -> None:
     done = subprocess.Popen([sys.executable, "-c", ""])
     done.wait()
-    assert process_state.what_holds(done.pid) == process_state.why_deaf(done.pid) == ""
+    assert process_state.describe_block(done.pid) == process_state.why_no_stacks(done.pid) == ""

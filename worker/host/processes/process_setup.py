@@ -1,0 +1,76 @@
+"""What a new process of orch sets for itself: between fork and exec, or instead of an exec where it is forked from a template."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import sys
+from collections.abc import Sequence
+
+_PR_SET_NAME = 15
+_DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD)
+
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+def allow_many_files() -> tuple[int, int]:
+    """Raise this process's limit of open files as far as it goes. Returns the limits before (soft, hard), for `restore_limits`."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
+    return before
+
+
+def restore_limits(limits: tuple[int, int]) -> None:
+    """Set the limits of open files (soft, hard) to what the agent found when it started."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def restore_signals() -> None:
+    """Give the process the signal handlers and the signal mask that a shell would give it."""
+    for number in _DEFAULT_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def redirect(stdout: str, stderr: str) -> None:
+    """Open /dev/null as stdin and these files as stdout and stderr."""
+    # O_APPEND: the task, its children and a restarted interpreter write one after the other, and never over one another.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    for number, path, mode in ((0, os.devnull, os.O_RDONLY), (1, stdout, flags), (2, stderr, flags)):
+        fd = os.open(path, mode, 0o600)
+        os.dup2(fd, number)
+        os.close(fd)
+
+
+def bind_to_cores(cores: Sequence[int] | None) -> None:
+    """Run on these cores only, with all threads that are yet to be started. None: the process may use all cores."""
+    if cores:
+        os.sched_setaffinity(0, cores)
+
+
+def name_process(name: str) -> None:
+    """Set the name that ``ps -o comm`` and ``top`` show for this process."""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
+
+
+def find_env_slot(name: str) -> tuple[int, int] | None:
+    """Address and length, in this process's memory, of the value of a variable that the process was started with."""
+    if _libc is None:
+        return None
+    _libc.getenv.restype = ctypes.c_void_p
+    address = _libc.getenv(name.encode())
+    return (address, len(ctypes.string_at(address))) if address else None
+
+
+def write_env_slot(slot: tuple[int, int], value: str) -> None:
+    """Write a value there, so that other processes read it in /proc/PID/environ, as `process_state.find_strays` does.
+
+    Python's `os.environ` does not show the change: it is elsewhere in memory.
+    """
+    address, size = slot
+    ctypes.memmove(address, value.encode()[:size].ljust(size, b"\0"), size)

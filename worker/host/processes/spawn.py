@@ -1,0 +1,105 @@
+"""Executes a program in a session and process group of its own, tied to the agent's life by a lifeline (lifeline.py)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Mapping, Sequence
+
+from ...fast_dataclass import dataclass
+from .lifeline import die_with_parent, hold_lifeline, keep_across_exec
+from .process_setup import bind_to_cores, redirect, restore_limits, restore_signals
+
+
+class SpawnError(Exception):
+    """A program could not be started; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A program to execute."""
+
+    argv: tuple[str, ...]
+    """One word may be ``{fd}``: the number of the inherited descriptor stands in its place."""
+    cwd: str
+    env: Mapping[str, str]
+    stdout: str
+    """A path; the program's output is appended to this file."""
+    stderr: str
+    inherited_fd: int | None = None
+    """A descriptor that the program inherits."""
+    cores: Sequence[int] | None = None
+    """The cores that the program may use; None: all."""
+
+
+def spawn(command: Command, limits: tuple[int, int]) -> tuple[int, int]:
+    """Start a program with these limits of open files (soft, hard). Returns its pid and the agent's end of its lifeline.
+
+    Raises `SpawnError`, or OSError if the agent has no descriptors left.
+    """
+    life_read, life_write = os.pipe()
+    try:
+        error_read, error_write = os.pipe()
+    except OSError:
+        os.close(life_read)
+        os.close(life_write)
+        raise
+    agent = os.getpid()
+    try:
+        pid = os.fork()
+    except OSError as error:
+        for fd in (life_read, life_write, error_read, error_write):
+            os.close(fd)
+        raise SpawnError(f"no process can be started: {error.strerror}") from None
+    if pid == 0:
+        _execute(command, agent, limits, life_read, error_write)
+    os.close(life_read)
+    os.close(error_write)
+    with os.fdopen(error_read, "rb") as pipe:
+        report = pipe.read()  # an exec closes the pipe; an error is written into it
+    if report:
+        os.waitpid(pid, 0)
+        os.close(life_write)
+        number, _, what = report.decode(errors="surrogateescape").partition(" ")
+        raise SpawnError(f"{what}: {_explain(int(number), command)}" if int(number) else what)
+    return pid, life_write
+
+
+def _execute(command: Command, agent: int, limits: tuple[int, int], lifeline: int, error_fd: int) -> None:
+    """Runs in the child, between fork and exec. Never returns: it writes an error, as ``ERRNO what failed``, into `error_fd`."""
+    doing = command.argv[0]
+    try:
+        os.setsid()
+        hold_lifeline(lifeline)
+        die_with_parent(agent)
+        doing = f"the log directory of {command.stdout}"
+        redirect(command.stdout, command.stderr)
+        doing = f"the working directory {command.cwd}"
+        os.chdir(command.cwd)
+        doing = command.argv[0]
+        restore_signals()
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores SIGXFSZ, and an exec would pass that on
+        restore_limits(limits)
+        bind_to_cores(command.cores)
+        argv = list(command.argv)
+        if command.inherited_fd is not None:
+            argv[argv.index("{fd}")] = str(keep_across_exec(command.inherited_fd))
+        os.execvpe(argv[0], argv, dict(command.env))
+    except OSError as error:
+        os.write(error_fd, f"{error.errno} {doing}".encode(errors="surrogateescape"))
+    except ValueError as error:  # Python refuses a null byte, or "=" in a variable's name, before it asks the kernel
+        os.write(error_fd, f"0 {doing}: {error}".encode(errors="surrogateescape"))
+    finally:
+        os._exit(127)
+
+
+def _explain(number: int, command: Command) -> str:
+    if number != errno.E2BIG:
+        return os.strerror(number)
+    sizes = {f"the variable {name}": len(os.fsencode(f"{name}={value}")) for name, value in command.env.items()}
+    sizes |= {f"argument {position}": len(os.fsencode(word)) for position, word in enumerate(command.argv)}
+    longest = max(sizes, key=lambda what: sizes[what])
+    return (
+        f"arguments and environment are too long for the kernel (128 KiB a string); the longest is {longest} with {sizes[longest]:,} bytes"
+    )
