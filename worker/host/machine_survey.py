@@ -15,21 +15,18 @@ import os
 import platform
 import re
 import resource
-import signal
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from ..cpu_cores import count_cores
 from ..redact import disclose
 from ..tpu_host import count_chips
 from .gpu import gpu_driver
+from .loop import Loop
 
-END_S = 1.0
-"""How long the end of what has not answered is waited for after SIGKILL. A driver that hangs may not let it come."""
 LIMITS = {"open_files": "RLIMIT_NOFILE", "locked_memory": "RLIMIT_MEMLOCK", "processes": "RLIMIT_NPROC", "address_space": "RLIMIT_AS"}
 MAX_PORTS = 10_000
 """More ports of a range than this are not tried."""
@@ -183,37 +180,20 @@ def _open_to_all() -> Iterator[int]:
 
 def _nvidia() -> dict[str, Any]:
     """The driver and all of its GPUs, as `orch up` finds them, also if they are hidden from programs here."""
+    env = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    loop, told = Loop(), list[gpu_driver.Driver]()
+    asked = gpu_driver.ask(loop, env, told.append, anyway=True)
+    if isinstance(asked, gpu_driver.Driver):
+        told.append(asked)
+    else:
+        loop.run(lambda: bool(told))
+        asked.end()
     version = re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", _read("/proc/driver/nvidia/version"))
-    known = version[1] if version else ""
-    try:
-        done = _run(gpu_driver.command(), os.environ, gpu_driver.ANSWER_S)
-    except subprocess.TimeoutExpired:
-        return {"driver": known, "gpus": [], "problem": f"nvidia-smi has not answered for {gpu_driver.ANSWER_S:g} s"}
-    told = gpu_driver.read(done.stdout, done.stderr, done.returncode, "", None)
-    gpus = told.gpus if gpu_driver.is_there() else ()
     return {
-        "driver": told.version or known,
-        "gpus": [{"index": gpu.index, "name": gpu.name, "memory_mb": gpu.memory_mb} for gpu in gpus],
-        "problem": told.problem,
+        "driver": told[0].version or (version[1] if version else ""),
+        "gpus": [{"index": gpu.index, "name": gpu.name, "memory_mb": gpu.memory_mb} for gpu in told[0].gpus],
+        "problem": told[0].problem,
     }
-
-
-def _run(argv: Sequence[str], env: Mapping[str, str], limit_s: float) -> subprocess.CompletedProcess[str]:
-    """Raises `subprocess.TimeoutExpired` and OSError, as `subprocess.run` does, which would wait on for what not even SIGKILL ends."""
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(
-        argv, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, errors="replace", start_new_session=True
-    )
-    try:
-        out, err = process.communicate(timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        for stream in filter(None, (process.stdout, process.stderr)):
-            stream.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(END_S)
-        raise
-    return subprocess.CompletedProcess(argv, process.returncode, out, err)
 
 
 def main() -> int:

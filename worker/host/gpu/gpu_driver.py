@@ -64,10 +64,13 @@ def read(out: str, err: str, code: int | None, reason: str, variable: str | None
     return Driver(problem=reason or f"nvidia-smi: {' '.join((out + err).split())[:300] or f'exit code {code}'}")
 
 
-def ask(loop: Loop, env: Mapping[str, str], on_told: Callable[[Driver], None]) -> Question | Driver:
-    """Ask for the GPUs that programs with this environment may use. Where this is known without asking, the answer is returned instead."""
+def ask(loop: Loop, env: Mapping[str, str], on_told: Callable[[Driver], None], *, anyway: bool = False) -> Question | Driver:
+    """Ask for the GPUs that programs with this environment may use. Where this is known without asking, the answer is returned instead.
+
+    `anyway`: ask also where no driver is installed. ``nvidia-smi`` may say why.
+    """
     variable = env.get("CUDA_VISIBLE_DEVICES")
-    if not is_there() or variable in ("", "-1"):
+    if not (anyway or is_there()) or variable in ("", "-1"):
         return Driver()
     from ..async_subprocess import Question  # a host without a driver need not load what starts processes
 
