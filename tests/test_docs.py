@@ -92,6 +92,12 @@ def test_links_lead_somewhere(path: Path) -> None:
         assert not anchor or anchor in anchors(target), f"{file}#{anchor}"
 
 
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_that_are_named_exist(path: Path) -> None:
+    named = re.findall(r"`((?:orchestrator|worker|tests|benchmarks|examples)/[\w/-]+\.\w+)`", path.read_text())
+    assert [file for file in named if not (ROOT / file).exists()] == []
+
+
 def test_every_page_is_in_the_index() -> None:
     listed = {(INDEX.parent / file).resolve() for file, _ in links(INDEX) if file}
     assert sorted(path.name for path in (ROOT / "docs").glob("*.md") if path != INDEX and path not in listed) == []
