@@ -1,4 +1,4 @@
-"""Locks of files and directories (flock(2)), which the kernel lets go of when the last copy of their descriptor is closed."""
+"""Locks of files and directories (flock(2)). The kernel releases a lock when the last copy of its descriptor is closed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 
 
 def take(fd: int) -> bool:
-    """Be the only one who has it locked. False: somebody else is."""
+    """Lock the file, if no other process has locked it. Returns whether it is locked now."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -17,7 +17,7 @@ def take(fd: int) -> bool:
 
 
 def is_still_at(path: str, fd: int) -> bool:
-    """Whether the path still leads to what is open as `fd`: it may have been removed, and made anew, before the lock was taken."""
+    """Whether the file at `path` is the one that is open as `fd`: it may have been removed and made anew before the lock was acquired."""
     with contextlib.suppress(OSError):
         return os.path.samestat(os.stat(path), os.fstat(fd))
     return False

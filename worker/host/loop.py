@@ -1,4 +1,7 @@
-"""One thread that waits for descriptors, timers and signals, and calls what was registered for them."""
+"""The agent's event loop: one thread waits for descriptors, timers and signals, and calls the functions that are registered for them.
+
+It is not asyncio, because importing asyncio would cost every agent about 50 ms at its start, on every host of every run.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from typing import Any, Protocol
 
 Action = Callable[[], None]
 LONGEST_S = 86_400.0
-"""epoll_wait(2) takes no more than 24 days."""
+"""The longest single wait: epoll_wait(2) takes no more than 24 days."""
 
 
 class HasFileno(Protocol):
@@ -21,7 +24,7 @@ class HasFileno(Protocol):
 
 
 class Loop:
-    """The agent's reactor. Nothing in it may block."""
+    """An event loop. No function that is registered may block."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -38,32 +41,32 @@ class Loop:
         self._selector.unregister(source)
 
     def after(self, seconds: float, action: Action) -> None:
-        """Call `action` once, that much later."""
+        """Call `action` once, after so many seconds."""
         heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._serial), action))
 
     def on_signals(self, numbers: Collection[int], action: Callable[[bytes], Any]) -> None:
-        """Call `action` with the numbers that arrived, as bytes, from the loop and never from the handler itself."""
-        # A byte for each signal: 65,536 of them. A socket takes less than 300, and hundreds of tasks may end at once.
+        """Call `action` with the numbers of the signals that have arrived, one byte each. The loop calls it, never a handler."""
+        # A pipe holds 65,536 bytes, one for each signal; a socket holds less than 300, and hundreds of tasks may end at once.
         wake, feeder = os.pipe()
         os.set_blocking(feeder, False)
         signal.set_wakeup_fd(feeder, warn_on_full_buffer=False)
         for number in numbers:
             signal.signal(number, lambda *_: None)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)  # whoever has started us may have had them blocked
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)  # the process that has started this one may have blocked them
         self.on_readable(wake, lambda: action(os.read(wake, 4096)))
 
     def run(self, is_done: Callable[[], bool]) -> None:
-        """Until `is_done`, which is asked after every wake-up."""
+        """Run until `is_done` returns True; it is called after every wake-up."""
         while not is_done():
             self._wait(min(max(0.0, self._timers[0][0] - time.monotonic()), LONGEST_S) if self._timers else None)
             now = time.monotonic()
             if self._timers and self._timers[0][0] <= now:
-                self._wait(0.0)  # what has come while we ourselves stood still comes before anybody's deadline
+                self._wait(0.0)  # what arrived while this process was stopped or had no core is handled before any deadline
             while self._timers and self._timers[0][0] <= now:
                 heapq.heappop(self._timers)[2]()
 
     def _wait(self, timeout: float | None) -> None:
-        """For what there is to read or to write; it is called."""
+        """Wait for descriptors that are ready, and call their functions."""
         for key, _ in self._selector.select(timeout):
-            if self._selector.get_map().get(key.fd) is key:  # and has not been forgotten in this same wake-up
+            if self._selector.get_map().get(key.fd) is key:  # another function of this same wake-up may have forgotten it
                 key.data()

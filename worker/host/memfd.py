@@ -1,4 +1,4 @@
-"""Descriptors that hold data in memory: for orders of any length, which no pipe would take and nobody else should read."""
+"""Descriptors of files in memory: for requests of any length. A pipe would not hold them, and a file on disk could be read by others."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 
 
 def keep_in_memory(data: bytes) -> int:
-    """A descriptor that reads as `data`, from the beginning. Raises OSError."""
+    """A descriptor from which `data` can be read, from the beginning. Raises OSError."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("orch-order")
     else:
-        import tempfile  # a slow import, for few
+        import tempfile  # a slow import, which few platforms need
 
         with tempfile.TemporaryFile(prefix="orch-") as file:
             fd = os.dup(file.fileno())

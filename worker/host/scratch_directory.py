@@ -1,6 +1,6 @@
-"""A directory of an agent's own, on a host that does not see the run directory: the tasks' output waits there to be sent.
+"""The agent's own directory on a host that does not see the run directory: the tasks' output waits there to be sent.
 
-It goes when its agent ends. One whose agent was killed goes when the next agent comes: a lock says whether anybody is left.
+The agent removes its directory when it ends. The directory of an agent that was killed, whose lock is free, is removed by the next agent.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _locks: list[int] = []
 
 
 def make() -> str:
-    """A new directory, after taking away those of the dead. Raises OSError."""
+    """Make a new directory, and remove those of agents that were killed. Raises OSError."""
     for path in glob.glob(os.path.join(glob.escape(tempfile.gettempdir()), f"{_PREFIX}*")):
-        with contextlib.suppress(OSError):  # somebody else's, or alive
+        with contextlib.suppress(OSError):  # the directory is another user's, or its agent lives
             if os.stat(path).st_uid == os.geteuid() and os.path.exists(os.path.join(path, ".lock")):
                 remove_unheld(path)
     aside = tempfile.mkdtemp(prefix="orch-new-")
     path = os.path.join(os.path.dirname(aside), _PREFIX + os.path.basename(aside).removeprefix("orch-new-"))
     try:
-        _locks.append(lock(aside, fcntl.LOCK_EX))  # held until this process ends, and before others would look
+        _locks.append(lock(aside, fcntl.LOCK_EX))  # locked before it has the name that other agents look for, and until this process ends
         os.rename(aside, path)
     except OSError:
         shutil.rmtree(aside, ignore_errors=True)

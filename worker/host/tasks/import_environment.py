@@ -1,4 +1,4 @@
-"""The environment that modules are imported under, and what of it a module may look at."""
+"""The environment under which a template imports, and the part of an environment that an import may read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...task_environment import default_environment
 
 
 def compose_for_template(template: TemplateOrder, host: Mapping[str, str], run_id: str) -> dict[str, str]:
-    """The environment under which the imports for these tasks are made."""
+    """The environment of the template for these tasks."""
     return {**default_environment(count_cores(), template.tasks), **host, **template.env, "ORCH_RUN_ID": run_id}
 
 
@@ -19,9 +19,9 @@ _FROZEN = (
     *("ABSL_", "AUTOGRAPH_", "CUBLAS_", "CUDA_", "CUDNN_", "DNNL_", "GLIBC_", "GOTO_", "GRPC_", "KERAS_", "KMP_", "LC_", "LD_", "LIBTPU_"),
     *("MALLOC_", "MKL_", "NPY_", "NUMEXPR_", "NUMPY_", "NVIDIA_", "OMP_", "ONEDNN_", "OPENBLAS_", "PYTHON", "TF_", "TPU_", "XLA_"),
 )
-# The names of the temporary directory are looked at once, and TensorFlow's import does; a time zone when the interpreter starts.
+# The variables that name the temporary directory are read once, by TensorFlow's import; the time zone is read when the interpreter starts.
 _FROZEN_NAMES = {"HOME", "LANG", "LANGUAGE", "TEMP", "TMP", "TMPDIR", "TZ", "VIRTUAL_ENV"}
-# Looked at when a server or a pool is made, not at import (seen on TensorFlow 2.21); CUDA's when a GPU is first used.
+# TensorFlow reads these when a server or a thread pool is made, not at import (seen on TensorFlow 2.21); CUDA's when a GPU is first used.
 _READ_LATE = {
     "TF_CONFIG",
     "TF_GRPC_REUSE_PORT",
@@ -29,21 +29,22 @@ _READ_LATE = {
     "TF_NUM_INTEROP_THREADS",
     "CUDA_VISIBLE_DEVICES",
     "TF_FORCE_GPU_ALLOW_GROWTH",
-    "TF_DETERMINISTIC_OPS",  # when the first operation asks for it (tensorflow/core/util/determinism.cc)
+    "TF_DETERMINISTIC_OPS",  # read when the first operation needs it (tensorflow/core/util/determinism.cc)
 }
 _KNOWN_MODULES = {"keras", "numpy", "tensorflow", "tf_keras"} | sys.stdlib_module_names
-# What orch itself tells each task.
-_TOLD_NAMES = {"LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "no_grpc_proxy"}
+# The variables that orch sets for each task.
+_SET_BY_ORCH = {"LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "no_grpc_proxy"}
 
 
 def frozen(env: Mapping[str, str], modules: Iterable[str] = ()) -> frozenset[tuple[str, str]]:
-    """The part of an environment that importing `modules` may look at. A process that has imported TensorFlow under another one
-    stays as it is: ``TF_CPP_MIN_LOG_LEVEL``, for one, is read once and never again.
+    """The variables of an environment that importing `modules` may read, with their values.
 
-    What other modules look at nobody knows, so with one of those it is all that orch does not set by itself.
+    A later change of one of them has no effect in a process that has imported: ``TF_CPP_MIN_LOG_LEVEL``, for one, is read once. Which
+    variables modules other than TensorFlow, Keras, NumPy and the standard library read is not known; if there are such modules, all
+    variables count that orch does not set.
     """
     all_known = all(module.partition(".")[0] in _KNOWN_MODULES for module in modules)
-    counts = _is_frozen if all_known else _is_the_users
+    counts = _is_frozen if all_known else _is_set_by_user
     return frozenset((name, value) for name, value in env.items() if name not in _READ_LATE and counts(name))
 
 
@@ -51,5 +52,5 @@ def _is_frozen(name: str) -> bool:
     return name.startswith(_FROZEN) or name in _FROZEN_NAMES
 
 
-def _is_the_users(name: str) -> bool:
-    return not name.startswith("ORCH_") and name not in _TOLD_NAMES
+def _is_set_by_user(name: str) -> bool:
+    return not name.startswith("ORCH_") and name not in _SET_BY_ORCH
