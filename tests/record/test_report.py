@@ -107,6 +107,17 @@ def test_a_command_is_shown_by_its_last_lines_and_none_is_endless(run: RunDir) -
     assert lines[5] == "    " + "x" * 500 + " … 4,500 characters left out"
 
 
+def test_the_last_lines_of_a_task_are_its_own(run: RunDir) -> None:
+    """A task that is killed has often written nothing but what TensorFlow says at a start."""
+    noise = (Path(__file__).parent / "noise/tf2.21-multi-worker-0.log").read_bytes()
+    closed = b"E0000 00:00:1.1  9 ring_alg.cc:291] Aborting RingReduce with UNAVAILABLE: Socket closed\n"
+    verdict = Verdict(Outcome.FAILED, 137, 1, 100.0, 110.0, Cause("failed", 110.0, "worker-1", "local", 137, killed=True))
+    run.append_output("worker-1", 1, "stderr", 0, noise)
+    assert "it wrote nothing of its own" in report(verdict, run, None)
+    run.append_output("worker-1", 1, "stderr", len(noise), b"step 1\n" + closed)
+    assert f"its last lines on stderr:\n    step 1\n    {closed.decode()}" in report(verdict, run, None)
+
+
 def test_a_long_traceback_loses_its_middle(run: RunDir) -> None:
     failure = Failure("E", "m", "\n".join(f"frame {i}" for i in range(500)), 110.0)
     text = report(Verdict(Outcome.FAILED, 1, 1, 100.0, 110.0, Cause("failed", 110.0, "worker-0", "local", 1, failure)), run, None)

@@ -108,11 +108,12 @@ class Noise:
     """Recognises the noise in the lines of one stream. Each stream has its own object; the lines are given in order.
 
     `warnings`: the packages' warnings that tasks of this run have printed so far. All streams of a view share this set.
+    `shows_losses`: lines about a lost connection are no noise here.
     """
 
-    __slots__ = ("_before", "_last", "_warnings", "explained", "held", "placements")
+    __slots__ = ("_before", "_last", "_shows_losses", "_warnings", "explained", "held", "placements")
 
-    def __init__(self, warnings: set[str] | None = None, *, explained: bool = False) -> None:
+    def __init__(self, warnings: set[str] | None = None, *, explained: bool = False, shows_losses: bool = False) -> None:
         self.placements = 0
         """How many noise lines said where an operation was placed."""
         self.explained = explained
@@ -120,6 +121,7 @@ class Noise:
         self.held: list[str] = []
         """Lines about a lost connection that nothing explains yet."""
         self._warnings = set() if warnings is None else warnings
+        self._shows_losses = shows_losses
         self._before: Literal["", "noise", "held", "warning", "dump"] = ""
         """What the line before was, if lines may belong to it."""
         self._last = ""
@@ -153,7 +155,7 @@ class Noise:
             self._before = "warning"
         elif _is_noise(line):
             self._before = "noise"
-        elif _is_loss(line) and (self.explained or len(self.held) < MOST_HELD):
+        elif not self._shows_losses and _is_loss(line) and (self.explained or len(self.held) < MOST_HELD):
             self._before = "noise" if self.explained else "held"
             if not self.explained:
                 self.held.append(line)

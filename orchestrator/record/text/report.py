@@ -12,6 +12,7 @@ from ...model.cause.exit_status import describe_code
 from ...model.run.cluster import Cause, Cluster, Outcome, TaskState, Verdict
 from ...model.run.readiness import group_tasks
 from ..output.lines import clean
+from ..output.noise import Noise
 from ..storage.run_directory import RunDir
 from ..storage.run_files import open_file
 from . import stack_report
@@ -114,7 +115,7 @@ def _describe_failure(cause: Cause, run: RunDir, directory: Path) -> list[str]:
         lines += _indent(_shorten(_excerpt(cause.failure.traceback.rstrip().splitlines())))
     elif cause.code is not None:
         stream, tail = _last_words(run, cause.task, cause.attempt)
-        lines += [f"  its last lines on {stream}:", *_indent(tail)] if tail else ["  it wrote nothing"]
+        lines += [f"  its last lines on {stream}:", *_indent(tail)] if tail else ["  it wrote nothing of its own"]
     log = run.log_path(cause.task, cause.attempt, stream).relative_to(run.path)
     return [*lines, f"  log: {directory / log}"]
 
@@ -171,7 +172,7 @@ def _shorten(lines: Sequence[str]) -> list[str]:
 
 
 def _last_words(run: RunDir, task: str, attempt: int) -> tuple[str, list[str]]:
-    """The last lines of a task's stderr, or of its stdout if it wrote nothing there."""
+    """The last lines of a task's stderr, or of its stdout if it wrote nothing there, without TensorFlow's own messages (`noise`)."""
     for stream in ("stderr", "stdout"):
         try:
             with open_file(run.log_path(task, attempt, stream)) as file:
@@ -180,9 +181,10 @@ def _last_words(run: RunDir, task: str, attempt: int) -> tuple[str, list[str]]:
                 data = file.read()
         except (OSError, OrchError):
             continue
-        lines = [_cut(clean(line.rpartition("\r")[2])) for line in data.decode("utf-8", "backslashreplace").rstrip().split("\n")]
+        lines = [clean(line.rpartition("\r")[2]) for line in data.decode("utf-8", "backslashreplace").rstrip().split("\n")]
+        lines = Noise(shows_losses=True).fold(lines)
         if any(lines):
-            return stream, lines[-TAIL_LINES:]
+            return stream, [_cut(line) for line in lines[-TAIL_LINES:]]
     return "stderr", []
 
 
