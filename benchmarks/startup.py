@@ -5,7 +5,7 @@ running; ``orch up`` without its template; TensorFlow's own multi_process_runner
 gloo (``--torchrun PATH``; another library's all-reduce, so a hint and not a peer); and bare forks of one import, with nothing around
 them, twice: the floor, which no launcher can save. They take turns. Beside the seconds stand those of CPU of all processes until
 then, which other people's work on the machine changes less, and the memory (PSS, all processes, what is kept warm included) after
-the first all-reduce. Under the table: what the parts of orch's own start take.
+the first all-reduce. Under the table: what the parts of orch's own start take (`start_parts`).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.measure import PROGRAMS, environment, free_addresses, load, orch_command, table
+from benchmarks.start_parts import print_parts
 
 SCRIPT = PROGRAMS / "first_reduce.py"
 DEADLINE_S = 240.0
@@ -312,9 +313,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--torchrun", default=shutil.which("torchrun"), metavar="PATH")
     parser.add_argument("--memory", type=int, default=8, metavar="N", help="workers of the cluster whose memory is looked at; 0: none")
+    parser.add_argument("--parts", action="store_true", help="only where the time of a start goes, part by part")
     parser.add_argument("--quick", action="store_true", help="one round")
     options = parser.parse_args()
     counts, rounds = options.workers, 1 if options.quick else options.rounds
+    if options.parts:
+        print_parts(5 if options.quick else 15)
+        print(f"\n{load()}")
+        return
     missing = list(why_not(options.torchrun))
     with kept_warm() as warm:
         ways = {
@@ -337,6 +343,8 @@ def main() -> None:
     print(f"\nMedian of {rounds}{' (least to most)' if rounds > 1 else ''}; after the semicolon: divided by the shell loop's. {load()}.")
     for line in missing:
         print(line)
+    print()
+    print_parts(5 if options.quick else 15)
 
 
 if __name__ == "__main__":
