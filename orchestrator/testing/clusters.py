@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 TIMEOUT_S = 120.0
 GRACE_S = 2.0
 STACKS_S = 2.0
-"""How long a task may take to say where it is."""
+"""How long a task may take to write its stack."""
 
 
 def cluster(
@@ -52,7 +52,7 @@ def cluster(
 ) -> Cluster:
     """A real cluster on this machine, for a ``with`` statement.
 
-    The keywords say what `orchestrator.launch` would be told, and `settings` are any others of its keywords (``gpus``, ``keras``,
+    The keywords are those of `orchestrator.launch`, and `settings` are any others of them (``gpus``, ``keras``,
     ``collectives``, …). `timeout`: seconds that a function may take in its tasks. `grace`: how long, in seconds, a function may go on
     in other tasks after it has failed in one. `reuse`: leave the processes running for the next cluster with the same settings, with
     all that their functions have left behind; without, each cluster has fresh processes. `in_process`: the task, such as ``"chief"`` or
@@ -224,7 +224,7 @@ class Cluster:
     # --- functions -------------------------------------------------------------------------------
 
     def run(self, function: Callable[..., Any], *args: Any, on: str | Iterable[str] | None = None, **kwargs: Any) -> dict[str, Any]:
-        """Run a function in tasks, and return what it returned, by task. `start` says what is sent, and `Job.result` what is raised."""
+        """Run a function in tasks, and return its values, by task. See `start` for the arguments, and `Job.result` for the exceptions."""
         __tracebackhide__ = True  # pytest shows where the test called
         return self.start(function, *args, on=on, **kwargs).result()
 
@@ -311,8 +311,8 @@ class Cluster:
     def partition(self, one: str, other: str) -> None:
         """Cut the network between two tasks of a cluster with ``partitions=True``: all that one sends to the other is lost.
 
-        Neither is told: connections stay open and go silent, and a new connection is waited for. The network stays cut, also for a task
-        that is restarted, until `heal` or the end of the cluster.
+        Neither task gets an error: connections stay open and go silent, and a new connection is waited for. The network stays cut, also for
+        a task that is restarted, until `heal` or the end of the cluster.
         """
         network, names = self._network(), [self[name].name for name in (one, other)]
         if one == other:
@@ -336,9 +336,9 @@ class Cluster:
         """
         from .scripts import run_script
 
-        ours = {"timeout": self.timeout_s, "home": self.session.path / "scripts", **self._keywords}
+        defaults = {"timeout": self.timeout_s, "home": self.session.path / "scripts", **self._keywords}
         env = {**(self._keywords.get("env") or {}), **(settings.get("env") or {})}
-        return run_script(script, *args, **{**ours, **settings, "env": env})
+        return run_script(script, *args, **{**defaults, **settings, "env": env})
 
     def debug(self, name: str) -> None:
         """Stop a task at its next line of Python, and sit at Python's debugger there, at the terminal, until that line goes on.
@@ -355,7 +355,7 @@ class Cluster:
         return self[name].logs
 
     def stacks(self) -> dict[str, str]:
-        """Where each living task is, as `faulthandler` writes it; empty for one that does not answer."""
+        """The stack of each living task, as `faulthandler` writes it; empty for a task that does not answer."""
         self.poll()
         return self.collect_stacks([name for name, task in self.tasks.items() if task.pid])
 
@@ -372,7 +372,7 @@ class Cluster:
         return found
 
     def stop_tasks(self, names: Iterable[str]) -> None:
-        """End these, for another has failed, or the time is over."""
+        """End these tasks, because another has failed or the time is over."""
         chosen = [self[name] for name in names]
         for task in chosen:
             task.stop()
@@ -409,7 +409,7 @@ def _find_report(task: Task, wanted: Mapping[str, Any]) -> dict[str, Any] | None
 
 
 def _changes(run: PooledRun) -> tuple[dict[str, str], list[str]]:
-    """What the test has changed in its environment since the run was started: the variables that were set, and those that were removed."""
+    """The variables that the test has set in its environment since the run was started, and the names of those that it has removed."""
     env = {name: value for name, value in os.environ.items() if run.environment.get(name) != value and name not in run.own_variables}
     unset = [name for name in run.environment if name not in os.environ and name not in run.own_variables]
     runtime = os.environ.get("XDG_RUNTIME_DIR")
@@ -417,6 +417,6 @@ def _changes(run: PooledRun) -> tuple[dict[str, str], list[str]]:
 
 
 def _verbosity() -> int | None:
-    """How much pytest says of a failed comparison; None: no test of pytest's is running."""
+    """The verbosity with which pytest explains a failed comparison; None: pytest does not run."""
     config = getattr(sys.modules.get("_pytest.assertion.util"), "_config", None)
     return None if config is None else int(config.get_verbosity("assertions"))

@@ -1,4 +1,4 @@
-"""What a test gets when a function has not come to its end in a task."""
+"""The exceptions that a test gets when a function has not come to its end in a task."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class TaskFailed(OrchError):
-    """A function did not come to its end in a task. The text says all that is known; the attributes have the parts.
+    """A function did not come to its end in a task. The text has all that is known; the attributes have the parts.
 
     An exception that a function raised is raised again in the test, with its own type, if it can be carried there: then this is its
     `__cause__`.
@@ -32,11 +32,11 @@ class TaskFailed(OrchError):
         self.tasks = tasks
         """What became of the function in each task."""
         self.stacks = stacks
-        """Where the tasks were that had not come to an end, as `faulthandler` writes it."""
+        """The stacks of the tasks in which the function had not come to an end, as `faulthandler` writes them."""
 
 
 class TimedOut(TaskFailed, TimeoutError):
-    """A function was not over in time; `stacks` says where each task was."""
+    """A function was not over in time; `stacks` has the stack of each task."""
 
 
 class ClusterLost(OrchError):

@@ -1,4 +1,4 @@
-"""A function that runs in tasks, and what becomes of it in each."""
+"""A function that runs in tasks, and its outcome in each."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ POLL_S = 0.02
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a function in one task."""
+    """The outcome of a function in one task."""
 
     task: str
     state: str = "running"
     """``running``, ``returned``, ``raised``, ``died`` (by itself), ``killed`` (by the test) or ``stopped`` (by orch: another task had
     failed, the time was over, or the cluster was left)."""
     value: Any = None
-    """What the function returned."""
+    """The value that the function returned."""
     what: str = ""
     """``ValueError: …``, ``SIGKILL``, ``exit code 3``."""
     traceback: str = ""
     """Of an exception, as Python prints it in the task."""
     where: str = ""
-    """Where the task was when its stacks were last asked for: ``in all_reduce (test_step.py:12)``."""
+    """The place in the code at which the last stack of the task was taken: ``in all_reduce (test_step.py:12)``."""
     at: float = 0.0
     """When it came to this end, by `time.monotonic`."""
     pickled: bytes | None = field(default=None, repr=False)
@@ -68,9 +68,9 @@ class Job:
         self.own_part: Callable[[], Any] | None = None
         """The part of the job that is for the test's own process (`in_process`); it runs when the job is waited for."""
         self.tasks = {name: Outcome(name) for name in tasks}
-        """What has become of the function, by task."""
+        """The outcome of the function, by task."""
         self.stacks: dict[str, str] = {}
-        """Where the tasks were that had not come to an end when a failure or the timeout was found, as `faulthandler` writes it."""
+        """The stacks of the tasks in which the function still ran at a failure or at the timeout, as `faulthandler` writes them."""
         self.cause: TaskFailed | None = None
         """Why `result` raised what it raised."""
 
@@ -79,12 +79,12 @@ class Job:
 
     @property
     def is_done(self) -> bool:
-        """The function has come to an end, whichever, in all tasks."""
+        """Whether the function has come to an end, good or bad, in all tasks."""
         self._cluster.poll()
         return not self._running()
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait until the function has come to an end in all tasks, whichever end that is. False: not after `timeout` seconds, or not
+        """Wait until the function has come to an end in all tasks, good or bad. False: not after `timeout` seconds, or not
         within the time of the call."""
         self._run_own_part()
         began = time.monotonic()
@@ -103,7 +103,7 @@ class Job:
         return self._began_at + self._cluster.session.debugged_s + self._timeout_s - time.monotonic()
 
     def result(self, timeout: float | None = None) -> dict[str, Any]:
-        """What the function has returned, by task, once it has in all of them.
+        """The values that the function has returned, by task, once it has returned in all of them.
 
         Raises what the function has raised in the task that failed first, from a `TaskFailed` with that task's traceback and the state
         of the others; `TaskFailed` itself if a task was killed or died, if the exception cannot be carried here, or if the cluster was
@@ -122,7 +122,7 @@ class Job:
             if (left := self._left(timeout, began)) <= 0:
                 self.time_out(timeout)
             self._cluster.poll(min(POLL_S, left))
-        if isinstance(self.cause, TimedOut):  # said before
+        if isinstance(self.cause, TimedOut):  # raised before
             raise self.cause
         first = min(self._failed(), key=lambda outcome: outcome.at, default=None)
         if first is not None:

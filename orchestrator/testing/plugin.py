@@ -66,7 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _marked(node: pytest.Item | pytest.Function) -> dict[str, Any]:
-    """What the markers of a test say together; the nearest counts most."""
+    """The keywords of all markers of a test; those of the nearest marker count most."""
     found: dict[str, Any] = {}
     for name in (CLUSTER, EVERYWHERE):
         for marker in reversed(list(node.iter_markers(name))):
@@ -89,7 +89,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _want_cluster(item: pytest.Function) -> None:
-    """Where the body of a test runs in the tasks, the test has a cluster without a parameter for it."""
+    """Give a test whose body runs in the tasks a cluster, for which it has no parameter."""
     if item.get_closest_marker(EVERYWHERE) is not None and "orch_cluster" not in item.fixturenames:
         item.fixturenames.append("orch_cluster")
 
@@ -109,7 +109,7 @@ def orch_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster | ClusterMa
 
 
 class ClusterMaker:
-    """What `orch_cluster` is where no marker says which tasks there are. What a marker says besides is the default for each cluster."""
+    """The value of `orch_cluster` where no marker has numbers of tasks. The other keywords of a marker are the defaults of each cluster."""
 
     def __init__(self, item: pytest.Item, options: Mapping[str, Any]) -> None:
         self._item, self._options = item, options
@@ -130,20 +130,20 @@ def _make(item: pytest.Item, options: dict[str, Any]) -> Cluster:
     from .clusters import cluster
     from .session import Session
 
-    said = item.config.option
-    if said.orch_timeout is not None:
-        options = {"timeout": said.orch_timeout, **options}
-    if said.orch_reuse == "never":
+    given = item.config.option
+    if given.orch_timeout is not None:
+        options = {"timeout": given.orch_timeout, **options}
+    if given.orch_reuse == "never":
         options = {**options, "reuse": False}
-    elif said.orch_reuse is not None:
-        options = {"reuse": item.nodeid.partition("::")[0] if said.orch_reuse == "module" else True, **options}
-    Session.get().keeps = said.orch_keep
+    elif given.orch_reuse is not None:
+        options = {"reuse": item.nodeid.partition("::")[0] if given.orch_reuse == "module" else True, **options}
+    Session.get().keeps = given.orch_keep
     return cluster(**options)
 
 
 @pytest.fixture
 def orch_run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., ScriptRun]:
-    """orch_run("train.py", "--epochs", 1, workers=2) runs a script as `orch up` does, in this test's tmp_path, and says how that ended."""
+    """orch_run("train.py", "--epochs", 1, workers=2) runs a script as `orch up` does, in this test's tmp_path, and returns the result."""
     from .scripts import run_script
 
     marked = {**_marked(request.node), **getattr(request, "param", {})}
@@ -165,7 +165,7 @@ def orch_run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Sc
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """`strategy` is filled in in the tasks, where the tests have no fixture of this name."""
+    """Refuse what cannot run in tasks. `strategy` is filled in in the tasks, where the tests have no fixture of this name."""
     if session := _session():
         session.recent.clear()
     if not isinstance(item, pytest.Function) or item.get_closest_marker(EVERYWHERE) is None:
@@ -212,7 +212,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-# --- what a report says, and the end ----------------------------------------------------------------
+# --- sections of a report, and the end ---------------------------------------------------------------
 
 
 @pytest.hookimpl(wrapper=True)
@@ -232,6 +232,6 @@ def pytest_unconfigure() -> None:
 
 
 def _session() -> Session | None:
-    """What the clusters of this process share, if there have been any."""
+    """The session of this process, if there has been a cluster."""
     module = sys.modules.get("orchestrator.testing.session")
     return module.Session.current() if module is not None else None

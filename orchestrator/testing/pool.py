@@ -61,7 +61,7 @@ class PooledRun:
         """The process of each resident."""
         self._answers: dict[str, deque[dict[str, Any] | None]] = {name: deque() for name in self.names}
         self.tasks: dict[str, Task] = {}
-        """The tasks of the cluster that uses this run; they are told when their processes end."""
+        """The tasks of the cluster that uses this run; their `on_exited` is called when their processes end."""
         self.network: Network | None = None
         """The network between the tasks, if it can be cut."""
         self.forks = 0
@@ -209,5 +209,5 @@ def _spec(keywords: Mapping[str, Any], level: str, workdir: str) -> ClusterSpec:
     given = dict(keywords)
     env = {"TF_CPP_MIN_LOG_LEVEL": level, **(given.pop("env", None) or {})}
     script = os.path.abspath(resident.__file__)
-    ours = {"env": env, "python": sys.executable, "script": script, "workdir": workdir}  # each fork goes to the test's own directory
-    return read_spec(None, {"preload": ["tensorflow"], "name": "test", **given, **ours})
+    fixed = {"env": env, "python": sys.executable, "script": script, "workdir": workdir}  # each fork goes to the test's own directory
+    return read_spec(None, {"preload": ["tensorflow"], "name": "test", **given, **fixed})

@@ -1,4 +1,4 @@
-"""What a test's report says of the tasks that the test has used."""
+"""The sections of a test's report about the tasks that the test has used."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _find_failure(error: BaseException | None) -> TaskFailed | None:
 
 
 def _is_missing(task: Task, report: pytest.TestReport) -> bool:
-    """Nothing of its output is among what pytest has captured: with -s, or where the test itself reads it."""
+    """Whether pytest has captured none of the output of the task: with -s, or where the test itself reads the output."""
     return f"[{task.name}] " not in report.capstdout
 
 

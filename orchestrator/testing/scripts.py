@@ -19,10 +19,10 @@ TIMEOUT_S = 120.0
 
 @dataclass(frozen=True)
 class ScriptRun(Result):
-    """How a run of a script ended: what `orchestrator.Result` has (`exit_code`, `cause`, `reports`, `report`, `run_dir`, …), and more."""
+    """The result of a script: an `orchestrator.Result` (`exit_code`, `cause`, `reports`, `report`, `run_dir`, …) with logs and events."""
 
     logs: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What each task has written, by its name: its stdout, then its stderr."""
+    """The output of each task, by its name: stdout, then stderr."""
     events: tuple[dict[str, Any], ...] = field(default=(), repr=False)
     """The objects of `events.jsonl`, oldest first."""
 

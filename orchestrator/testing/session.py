@@ -1,7 +1,7 @@
-"""What the tests of one process share: a directory, a process that has imported TensorFlow, and the way to the tasks.
+"""The things that all tests of one process share: a directory, a process that has imported TensorFlow, the connections to the tasks.
 
-All of it is made when the first cluster is wanted, and ends with the process, however that ends: the warm process hangs on a pipe of ours,
-and so does the controller of each run.
+They are made for the first cluster, and end with the process of the tests, however that ends: the warm process and the controller of
+each run end when a pipe closes whose other end is in the process of the tests.
 """
 
 from __future__ import annotations
@@ -146,11 +146,11 @@ class Session:
         self._report, report = os.pipe()
         lifeline, self._lifeline = os.pipe()
         # The room that `worker/host/warm` needs for the names of a run and a task, in what others see of its environment.
-        told = {"ORCH_RUN_ID": "-" * _ROOM, "ORCH_TASK": "-" * 64, "ORCH_WARM_LIFELINE": str(lifeline)}
+        names = {"ORCH_RUN_ID": "-" * _ROOM, "ORCH_TASK": "-" * 64, "ORCH_WARM_LIFELINE": str(lifeline)}
         with open(self.path / "warm.log", "wb") as log:
             self._warm = subprocess.Popen(
                 [sys.executable, str(_START), str(report), "1e6", "tensorflow"],
-                env={**default_environment(count_cores(), 1), **env, **told, "XDG_RUNTIME_DIR": str(self.runtime_dir)},
+                env={**default_environment(count_cores(), 1), **env, **names, "XDG_RUNTIME_DIR": str(self.runtime_dir)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -175,12 +175,12 @@ class Session:
             if not selector.select(IMPORT_S):
                 raise ClusterLost(f"importing tensorflow has not ended after {IMPORT_S:g} s")
         with os.fdopen(self._report) as file:
-            said = file.read()
+            text = file.read()
         self._report = -1
-        report = json.loads(said) if said else {"error": "the process that imports tensorflow has died"}
+        report = json.loads(text) if text else {"error": "the process that imports tensorflow has died"}
         if "error" in report:
-            text = (self.path / "warm.log").read_text(errors="replace").strip()
-            raise ClusterLost(f"{report['error']}\n{text}".strip())
+            log = (self.path / "warm.log").read_text(errors="replace").strip()
+            raise ClusterLost(f"{report['error']}\n{log}".strip())
 
     # --- messages ----------------------------------------------------------------------------------
 
@@ -260,7 +260,7 @@ class Session:
 
 
 def _place() -> str:
-    """Where the directories of sessions are. The path of a socket in them has room for 104 bytes on macOS, 108 on Linux."""
+    """The directory for the directories of sessions. The path of a socket in them has room for 104 bytes on macOS, 108 on Linux."""
     usual = tempfile.gettempdir()
     return usual if len(os.fsencode(usual)) < 75 else "/tmp"
 

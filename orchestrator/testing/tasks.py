@@ -1,4 +1,4 @@
-"""One task of a test's cluster: a process, and what is done to it."""
+"""One task of a test's cluster: its process, its output, and its signals."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Task:
         self.connection: Connection | None = None
         self.number = 0
         self._signals: dict[int, str] = {}
-        """What was sent to the process since its function began, by number: ``killed`` (by the test) or ``stopped`` (by orch)."""
+        """The signals that the process was sent since its function began: ``killed`` (by the test) or ``stopped`` (by orch), by number."""
         self._printed = 0
         self._forgotten = (0, 0)
         """How many characters of the output, and how many reports, belong to an earlier cluster."""
@@ -87,21 +87,21 @@ class Task:
         self._cluster.pooled_run.residents[self.name].send({"do": "signal", "number": int(number)})
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """End it with a signal, SIGKILL as a rule, which is waited for. A function that ends by this signal counts as killed."""
+        """End the process with a signal; the end by SIGKILL is waited for. A function that ends by this signal counts as killed."""
         self.send_signal(number)
         if number == signal.SIGKILL:
             self.await_end()
 
     def pause(self) -> None:
-        """Stop it (SIGSTOP): the others wait for it, and hear nothing."""
+        """Stop the process (SIGSTOP): the other tasks wait for it, and get no answer."""
         self.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on (SIGCONT)."""
+        """Continue the process (SIGCONT)."""
         self.send_signal(signal.SIGCONT)
 
     def restart(self) -> None:
-        """A new process in its place, at the same address."""
+        """Fork a new process of the task, at the same address."""
         if self.is_alive:
             self.kill()
         self._cluster.fork([self.name])
@@ -174,7 +174,7 @@ class Task:
 
 
 def read(path: Path) -> str:
-    """What a file holds until now; empty if it is not there."""
+    """The text of a file; empty if there is no file."""
     try:
         return path.read_bytes().decode(errors="replace")
     except OSError:

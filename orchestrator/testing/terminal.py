@@ -25,12 +25,12 @@ def attend(terminal: int, debugger: socket.socket) -> bool:
         ready, _, _ = select.select([terminal, debugger.fileno()], [], [])
         if debugger.fileno() in ready:
             try:
-                said = debugger.recv(65536)
+                text = debugger.recv(65536)
             except OSError:
-                said = b""
-            os.write(terminal, said.replace(GOES_ON, b""))
-            if not said or said.endswith(GOES_ON):
-                return bool(said)
+                text = b""
+            os.write(terminal, text.replace(GOES_ON, b""))
+            if not text or text.endswith(GOES_ON):
+                return bool(text)
         if terminal in ready:
             typed = os.read(terminal, 65536)
             if not typed:  # Ctrl-D

@@ -31,22 +31,22 @@ if TYPE_CHECKING:
 
 def serve(address: str, number: str) -> None:
     """Run what comes, until nothing more can. `number`: which of the resident's processes this is."""
-    door = resident.connect(address)
+    connection = resident.connect(address)
     task, run = os.environ["ORCH_TASK"], os.environ["ORCH_RUN_ID"]
-    resident.send(door, {"who": "process", "task": task, "run": run, "number": int(number), "pid": os.getpid()})
+    resident.send(connection, {"who": "process", "task": task, "run": run, "number": int(number), "pid": os.getpid()})
     save = task_coverage.start()
     os.environ[reports.EVERY] = "1"  # a test may wait for any one of them
     debugger.prepare(address)
     server = start_server() if strategy_builder.only_serves(context()) else None
     while True:
-        message = resident.receive(door)
+        message = resident.receive(connection)
         if message is None:
             del server
             return
-        _answer(door, message, save)
+        _answer(connection, message, save)
 
 
-def _answer(door: socket.socket, message: dict[str, Any], save: Callable[[], object]) -> None:
+def _answer(connection: socket.socket, message: dict[str, Any], save: Callable[[], object]) -> None:
     try:
         import pickle
 
@@ -64,8 +64,8 @@ def _answer(door: socket.socket, message: dict[str, Any], save: Callable[[], obj
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
-    save()  # before the test hears of it, and ends us
-    resident.send(door, answer)
+    save()  # before the test gets the answer, and ends this process
+    resident.send(connection, answer)
 
 
 def fill(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
@@ -86,13 +86,13 @@ def fill(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def _strategy() -> Any:
-    """As `worker.strategy()`: the same object, if the function calls that too. A module `worker` of the user's own is another one."""
+    """The object that `worker.strategy()` returns in the function, too. A module `worker` of the user's own is another one."""
     if strategy_builder.only_serves(context()):
         raise ValueError(f"{context().task} is a server, which has no strategy; run functions that need the strategy in the chief")
     try:
         from importlib import import_module
 
-        return import_module("worker").strategy()  # not the copy of it that we are part of
+        return import_module("worker").strategy()  # not the copy that this module is part of
     except (ImportError, AttributeError):
         return strategy_builder.current()
 
@@ -122,7 +122,7 @@ def _pack(value: Any) -> bytes:
 
 
 def _plain(item: Any) -> Any:
-    """What the test's process gets, which may not have TensorFlow: arrays for tensors and variables, a tuple for values of replicas."""
+    """The value for the test's process, which may not have TensorFlow: arrays for tensors and variables, a tuple for values of replicas."""
     tf = sys.modules.get("tensorflow")
     if tf is None or not type(item).__module__.startswith("tensorflow"):
         return item

@@ -1,4 +1,4 @@
-"""How a failed comparison is explained in a task: as pytest explains it in the test.
+"""Explains failed comparisons in a task as pytest explains them in the test.
 
 The code of an `assert` that pytest has rewritten asks `_pytest.assertion.util._reprcompare` (rewrite.py, `_call_reprcompare`), which pytest
 sets for each test in its own process alone (`pytest_runtest_protocol` in _pytest/assertion/__init__.py). Where pytest keeps these things
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MOST_LINES = 8
-"""As pytest cuts explanations short without ``-vv`` (_pytest/assertion/truncate.py)."""
+"""Lines of an explanation; pytest cuts it there without ``-vv`` (_pytest/assertion/truncate.py)."""
 
 
 def explain(verbosity: int) -> None:
@@ -41,7 +41,7 @@ def explain(verbosity: int) -> None:
 
 
 class _Config:
-    """As much of `pytest.Config` as a comparison asks for."""
+    """The part of `pytest.Config` that explanations use."""
 
     def __init__(self, verbosity: int) -> None:
         self._verbosity = verbosity

@@ -9,7 +9,7 @@ import os
 import time
 
 _POLL_S = (0.0005, 0.01)
-"""How often the others are looked for: at first, and after a while."""
+"""Seconds between two looks for the other tasks: at first, and after a while."""
 
 _tasks: tuple[str, ...] = ()
 _directory = _task = ""

@@ -1,7 +1,7 @@
 """`breakpoint()` in a task: Python's own debugger, at the terminal of the test.
 
-What it prints goes to the test's process (`orchestrator/testing/terminal.py`), which sends what is typed. A zero byte says that the
-program goes on and that nothing is read for now.
+The output of the debugger goes to the test's process (`orchestrator/testing/terminal.py`), which sends the lines that the user types.
+A zero byte means that the program goes on and reads no line for now.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def enter() -> None:
 
 
 def leave() -> None:
-    """It has ended: nothing is traced any more."""
+    """A function has ended: stop tracing."""
     global _is_busy
     _is_busy = False
     if _current is not None:
@@ -60,9 +60,9 @@ def leave() -> None:
 
 def _connect(address: str) -> Any:
     """A debugger there; None: the test has no terminal."""
-    door = resident.connect(address)
-    resident.send(door, {"who": "debugger", "task": os.environ["ORCH_TASK"], "run": os.environ["ORCH_RUN_ID"], "pid": os.getpid()})
-    if not door.recv(1):
+    connection = resident.connect(address)
+    resident.send(connection, {"who": "debugger", "task": os.environ["ORCH_TASK"], "run": os.environ["ORCH_RUN_ID"], "pid": os.getpid()})
+    if not connection.recv(1):
         print("a breakpoint is passed over: the test has no terminal", file=sys.stderr)
         return None
     import pdb
@@ -75,7 +75,7 @@ def _connect(address: str) -> Any:
             super().set_continue()
             self.go_on()
 
-    stream = door.makefile("rw", encoding="utf-8", errors="replace", newline="\n")
+    stream = connection.makefile("rw", encoding="utf-8", errors="replace", newline="\n")
     found = Debugger(stdin=stream, stdout=stream, nosigint=True)
     found.use_rawinput = False
     found.prompt = f"({os.environ['ORCH_TASK']}) "

@@ -12,19 +12,19 @@ _CLONE_NEWNET = 0x40000000
 """`os.unshare` is there from Python 3.12 on."""
 
 
-def change(order: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
-    """Run the lines of ``told["lines"]`` as `ip` does, in the namespace of this process, and return the order of this task.
+def change(order: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
+    """Run the lines of ``request["lines"]`` as `ip` does, in the namespace of this process, and return the order of this task.
 
-    With ``told["addresses"]``, by task, this process enters a namespace of its own first; the order then says that each task of the cluster
-    is at its new address. Raises OSError with what is missing.
+    With ``request["addresses"]``, by task, this process enters a namespace of its own first; in the order, each task then has
+    its new address. Raises OSError with what is missing.
     """
     import subprocess
 
-    addresses = told.get("addresses")
+    addresses = request.get("addresses")
     if addresses is not None:
         _leave_network()
         order = _readdress(order, addresses)
-    lines = "".join(f"{line}\n" for line in told["lines"])
+    lines = "".join(f"{line}\n" for line in request["lines"])
     done = subprocess.run(["ip", "-batch", "-"], input=lines, capture_output=True, text=True)
     if done.returncode:
         raise OSError(f"ip: {' '.join(done.stderr.split())}")

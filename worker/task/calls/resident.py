@@ -1,7 +1,7 @@
 """A task that stays and forks processes which run a test's functions (`orchestrator.testing`).
 
-Such a task has ``ORCH_CALLS`` in its environment: the path of a Unix socket on which the test's process listens. The task connects, says
-who it is, and then does what is requested. It has imported what its template has imported, TensorFlow as a rule, and never computes: so
+Such a task has ``ORCH_CALLS`` in its environment: the path of a Unix socket on which the test's process listens. The task connects, sends
+its name, and then does what is requested. It has imported what its template has imported, TensorFlow as a rule, and never computes: so
 each fork of it is a fresh process of that task, in some milliseconds. The fork goes on as any task does (`bootstrap.run`: devices,
 collectives, Keras), with a directory of its own for what it leaves behind, and then runs functions (`calls`).
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 VARIABLE = "ORCH_CALLS"
 PRELOAD = "ORCH_CALLS_PRELOAD"
-"""What the forks are to find imported, besides what the template has: names with spaces between."""
+"""Names of modules, with spaces between: the forks find them imported, besides those of the template."""
 _LENGTH = 8
 _PR_SET_PDEATHSIG = 1
 _OWN_FROM = 200
-"""Our descriptors stay out of the way of the program's."""
+"""orch's descriptors have numbers from here on, so that those of the program are as usual."""
 _POLL_MS = 20
-"""How often we look for the end of our child where the kernel has no pidfd."""
+"""How often the end of the child is looked for where the kernel has no pidfd, in milliseconds."""
 
 
 def fork_for_calls(order: dict[str, Any]) -> dict[str, Any]:
@@ -40,21 +40,21 @@ def fork_for_calls(order: dict[str, Any]) -> dict[str, Any]:
     address = os.environ.pop(VARIABLE)
     _import(os.environ.pop(PRELOAD, "").split())
     task_coverage.prepare()
-    door = connect(address)
-    send(door, {"who": "resident", "task": order["task"], "run": os.environ["ORCH_RUN_ID"], "pid": os.getpid()})
+    connection = connect(address)
+    send(connection, {"who": "resident", "task": order["task"], "run": os.environ["ORCH_RUN_ID"], "pid": os.getpid()})
     child = 0
     while True:
-        if child and not _wait_for_message(door, child):
-            send(door, {"ended": child, "code": _reap(child)})
+        if child and not _wait_for_message(connection, child):
+            send(connection, {"ended": child, "code": _reap(child)})
             child = 0
             continue
-        request = receive(door)
+        request = receive(connection)
         if request is None:
             os._exit(0)
         if request["do"] == "signal" and child:
             _signal(child, request["number"])
         elif request["do"] == "environment":
-            send(door, {"environment": dict(os.environ)})
+            send(connection, {"environment": dict(os.environ)})
         elif request["do"] == "network":
             from . import network
 
@@ -62,17 +62,17 @@ def fork_for_calls(order: dict[str, Any]) -> dict[str, Any]:
                 order, problem = network.change(order, request), ""
             except OSError as error:
                 problem = error.strerror or str(error)
-            send(door, {"problem": problem})
+            send(connection, {"problem": problem})
         elif request["do"] == "fork":
             child = os.fork()
             if child == 0:
-                door.close()
+                connection.close()
                 return _become(order, request, address)
             _lead_group(child)  # here as well as in the child: whichever comes first
 
 
 def _import(names: list[str]) -> None:
-    """What is not there, each process imports when it wants it, and gets the error if there is one."""
+    """Import these modules. A module that fails is left out: a process that needs it imports it itself, and gets the error."""
     import gc
     import importlib
 
@@ -89,31 +89,31 @@ def connect(address: str) -> socket.socket:
     import fcntl
     import socket
 
-    door = socket.socket(socket.AF_UNIX)
-    door.connect(address)
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(address)
     try:
-        away = fcntl.fcntl(door.fileno(), fcntl.F_DUPFD_CLOEXEC, _OWN_FROM)
+        away = fcntl.fcntl(connection.fileno(), fcntl.F_DUPFD_CLOEXEC, _OWN_FROM)
     except OSError:  # the limit of open files is lower than that
-        return door
-    door.close()
+        return connection
+    connection.close()
     return socket.socket(fileno=away)
 
 
-def send(door: socket.socket, message: dict[str, Any]) -> None:
+def send(connection: socket.socket, message: dict[str, Any]) -> None:
     """Raises OSError if nobody is there any more."""
     import pickle
 
     data = pickle.dumps(message)
-    door.sendall(len(data).to_bytes(_LENGTH, "big") + data)
+    connection.sendall(len(data).to_bytes(_LENGTH, "big") + data)
 
 
-def receive(door: socket.socket) -> dict[str, Any] | None:
+def receive(connection: socket.socket) -> dict[str, Any] | None:
     """The next message; None: the other side has gone."""
     data = bytearray()
     while (message := pop_message(data)) is None:
         wanted = int.from_bytes(data[:_LENGTH], "big") + _LENGTH if len(data) >= _LENGTH else _LENGTH
         try:
-            part = door.recv(min(wanted - len(data), 1 << 20))
+            part = connection.recv(min(wanted - len(data), 1 << 20))
         except ConnectionError:
             return None
         if not part:
@@ -137,12 +137,12 @@ def pop_message(data: bytearray) -> dict[str, Any] | None:
 # --- the child, seen from its parent -----------------------------------------------------------
 
 
-def _wait_for_message(door: socket.socket, child: int) -> bool:
+def _wait_for_message(connection: socket.socket, child: int) -> bool:
     """True: there is a message; False: the child has ended."""
     import select
 
     poll = select.poll()
-    poll.register(door, select.POLLIN)
+    poll.register(connection, select.POLLIN)
     try:
         pidfd = os.pidfd_open(child)
     except (AttributeError, OSError):
@@ -178,7 +178,7 @@ def _lead_group(pid: int) -> None:
 
 
 def _become(order: dict[str, Any], request: dict[str, Any], address: str) -> dict[str, Any]:
-    """Be a process of this task of its own: group, output, directory, environment, import path."""
+    """Give this fork a group, output, directory, environment and import path of its own; returns its order."""
     _lead_group(0)
     _die_with_parent()
     directory = request["directory"]
