@@ -20,7 +20,7 @@ import textwrap
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -359,9 +359,24 @@ class Orch:
         self._started: list[Running] = []
 
     def __call__(self, *args: Argument, timeout: float = 200, check: int | None = None, **options: Any) -> Completed:
-        """Run orch to its end; the options are those of `start`. `check`: the exit code without which the test fails."""
+        """Run orch to its end; the options are those of `start`. `check`: the exit code without which the test fails.
+
+        A command that starts no process runs in this one, unless what is asked for takes a process of its own.
+        """
         __tracebackhide__ = True
+        of_a_process = ("PYTHON", "LC_", "ORCH_TIME_SCALE")
+        if (
+            self._only_reads(args)
+            and options.keys() <= {"env"}
+            and not any(name.startswith(of_a_process) for name in options.get("env") or {})
+        ):
+            return self.in_process(*args, check=check, **options)
         return self.start(*args, **options).wait(timeout, check)
+
+    @staticmethod
+    def _only_reads(args: Sequence[Argument]) -> bool:
+        is_help = bool({"-h", "--help"} & {*args})
+        return is_help or (args[:1] in (("ps",), ("logs",), ("plan",), ("placement",)) and not {"-f", "--follow"} & {*args})
 
     def start(
         self,

@@ -13,7 +13,7 @@ from tests.conftest import Orch
 from tests.live import wait_until, write_script
 from worker.host import machine_survey
 
-RUNS, SOAKING_RUNS = 24, 200
+RUNS, SOAKING_RUNS = 16, 200
 ASKED = 8
 """How often each address is asked. Where two listen on one port, the kernel gives each about half of the connections."""
 

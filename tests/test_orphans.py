@@ -176,10 +176,16 @@ LEFT_BEHIND = {
 }
 
 
-@pytest.mark.parametrize(("text", "own_session"), LEFT_BEHIND.values(), ids=LEFT_BEHIND)
-def test_what_a_task_leaves_behind_is_swept(
-    orch: Orch, tmp_path: Path, run: LiveRun, preload: tuple[str, ...], text: str, own_session: bool
-) -> None:
+@pytest.mark.parametrize(
+    ("preload", "left"),
+    [
+        *(("forked", left) for left in LEFT_BEHIND),
+        *((way, left) for way in ("executed", "warm") for left in ("holds the output", "in a session of its own, with children")),
+    ],
+    indirect=["preload"],
+)
+def test_what_a_task_leaves_behind_is_swept(orch: Orch, tmp_path: Path, run: LiveRun, preload: tuple[str, ...], left: str) -> None:
+    text, own_session = LEFT_BEHIND[left]
     write_script(tmp_path, f"leave_behind({text!r}, own_session={own_session})\nwait_for('child.ready', 'go')", preload)
     running = orch.start("up", "script.py", "-n", "1")
     child = wait_until_ready(tmp_path, "child")["child"]

@@ -277,6 +277,7 @@ def test_a_beginning_names_a_run_if_it_is_the_only_one(orch: Orch, tmp_path: Pat
 
 def test_a_run_whose_controller_was_killed_is_lost_and_down_clears_it(orch: Orch) -> None:
     run = detach(orch, "waiting.py", "-n", "2")
+    wait_until(lambda: "up worker-0" in orch("logs", check=0).out, "output of worker-0")
     before = ps(orch)
     controller = psutil.Process(before["controller_pid"])
     controller.kill()

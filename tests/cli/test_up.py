@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -139,42 +141,47 @@ def test_a_tf_config_of_the_shell_makes_no_difference(orch: Orch, tmp_path: Path
 # --- where settings come from -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("flag", "path"),
-    [
-        ("--workers", "tasks.worker.count"),
-        ("--grace", "timeouts.grace_s"),
-        ("--timeout", "timeouts.run_s"),
-        ("--start-timeout", "timeouts.start_s"),
-        ("--cpus", "defaults.devices.cpus"),
-    ],
-)
-def test_flag_beats_set_beats_variable_beats_file_beats_default(orch: Orch, tmp_path: Path, flag: str, path: str) -> None:
-    def value() -> float:
-        document: Any = spec_of(tmp_path / ".orch")
-        kept = path.replace("defaults.devices", "tasks.worker.devices")
-        for key in kept.split("."):
-            document = document[key]
-        return float(document)
+PRECEDENCE = {
+    "--workers": "tasks.worker.count",
+    "--grace": "timeouts.grace_s",
+    "--timeout": "timeouts.run_s",
+    "--start-timeout": "timeouts.start_s",
+    "--cpus": "defaults.devices.cpus",
+}
 
-    # A timeout that passes would end the run.
-    file, variable, setting, typed = (number * 1000 if path.startswith("timeouts") else number for number in (2, 3, 4, 6))
-    text: Any = file
-    for key in reversed(path.split(".")):
-        text = {key: text}
-    (tmp_path / "orch.yaml").write_text(json.dumps({"script": "show.py", **text}))
-    name = "ORCH_" + flag[2:].replace("-", "_").upper()
-    env, given = {name: str(variable)}, ["--set", f"{path}={setting}"]
+
+def test_flag_beats_set_beats_variable_beats_file_beats_default(orch: Orch, tmp_path: Path) -> None:
+    def scale(path: str) -> int:  # a timeout that passes would end the run
+        return 1000 if path.startswith("timeouts") else 1
+
+    def values() -> list[float]:
+        document = spec_of(tmp_path / ".orch")
+        kept = [path.replace("defaults.devices", "tasks.worker.devices") for path in PRECEDENCE.values()]
+        return [at(document, path) / scale(path) for path in kept]
+
+    def at(document: Any, path: str) -> Any:
+        return reduce(operator.getitem, path.split("."), document)
+
+    def number(factor: int, path: str) -> int:
+        return factor * scale(path)
+
+    timeouts = {"grace_s": 2000, "run_s": 2000, "start_s": 2000}
+    file = {"script": "show.py", "tasks": {"worker": {"count": 2}}, "timeouts": timeouts, "defaults": {"devices": {"cpus": 2}}}
+    (tmp_path / "orch.yaml").write_text(json.dumps(file))
+    names = {flag: "ORCH_" + flag[2:].replace("-", "_").upper() for flag in PRECEDENCE}
+    env = {names[flag]: str(number(3, path)) for flag, path in PRECEDENCE.items()}
+    given = [word for path in PRECEDENCE.values() for word in ("--set", f"{path}={number(4, path)}")]
+    typed = [word for flag, path in PRECEDENCE.items() for word in (flag, str(number(6, path)))]
     orch("up", check=0)
-    assert value() == file
+    assert values() == [2] * 5
     orch("up", env=env, check=0)
-    assert value() == variable
+    assert values() == [3] * 5
     orch("up", *given, env=env, check=0)
-    assert value() == setting
-    orch("up", *given, flag, str(typed), env=env, check=0)
-    assert value() == typed
-    orch("up", env={name: ""}, check=0)
-    assert value() == file, "an empty variable says nothing"
+    assert values() == [4] * 5
+    orch("up", *given, *typed, env=env, check=0)
+    assert values() == [6] * 5
+    orch("up", env=dict.fromkeys(env, ""), check=0)
+    assert values() == [2] * 5, "an empty variable says nothing"
 
 
 def test_a_variable_turns_a_switch_on_and_off(orch: Orch, tmp_path: Path) -> None:
@@ -422,8 +429,15 @@ def test_a_reader_that_has_seen_enough_ends_a_listing_quietly(orch: Orch, words:
     assert done.err == ""
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-@pytest.mark.parametrize("words", ["up show.py", "up show.py --json", "up show.py -d"])
+@pytest.mark.parametrize(
+    ("words", "closed"),
+    [
+        *(("up show.py", closed) for closed in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-")),
+        ("up show.py --json", ">&-"),
+        ("up show.py --json", "<&- >&- 2>&-"),
+        ("up show.py -d", "<&- >&- 2>&-"),
+    ],
+)
 def test_closed_standard_streams_are_no_trouble(tmp_path: Path, closed: str, words: str) -> None:
     def run(command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -129,7 +129,6 @@ def test_two_workers_use_the_forms_of_the_guide(orch: Any, settings: dict[str, s
     ("example", "options", "tasks"),
     [
         ("keras_fit", ("-n", "3"), ["worker-0", "worker-1", "worker-2"]),
-        pytest.param("keras_fit", ("-n", "2", "--keras", "legacy"), ["worker-0", "worker-1"], marks=needs_keras_2),
         pytest.param(
             "keras_parameter_server",
             ("--strategy", "parameter_server", "-n", "2", "--ps", "1", "--keras", "legacy"),

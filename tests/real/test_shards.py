@@ -50,7 +50,7 @@ def ways(draw: Draw) -> str:
 def test_every_worker_of_a_cluster_gets_what_the_planner_says(orch: Any, tmp_path: Path, soaks: bool) -> None:
     """Three processes under MultiWorkerMirroredStrategy, each with one replica: they agree on the end, with empty batches until then."""
     dice = random.Random(14)
-    draws = [draw(dice, workers=3, replicas=1, all_have_files=True) for _ in range(1500 if soaks else 30)]
+    draws = [draw(dice, workers=3, replicas=1, all_have_files=True) for _ in range(1500 if soaks else 16)]
     draws += [{**draws[0], "policy": policy, "repeat": FOR_EVER, "files": [7, 15, 2, 3]} for policy in ("file", "data", "off")]
     ask(orch, tmp_path, draws, "cluster", "--workers", "3", timeout=2500)
     answers = [list(read_answers(tmp_path, f"worker-{worker}")) for worker in range(3)]
@@ -70,7 +70,7 @@ def test_every_replica_gets_what_the_planner_says(orch: Any, tmp_path: Path, soa
     """Any number of workers and replicas, in one process: the datasets that TensorFlow makes for the workers of a cluster."""
     dice = random.Random(41)
     draws = [
-        draw(dice, workers=dice.randint(1, 4), replicas=dice.randint(1, 3), all_have_files=False) for _ in range(3000 if soaks else 80)
+        draw(dice, workers=dice.randint(1, 4), replicas=dice.randint(1, 3), all_have_files=False) for _ in range(3000 if soaks else 36)
     ]
     # Of these, whole epochs: one program feeds all workers, as under TPUStrategy.
     draws += [{**one, "one_program": True} for one in draws if not isinstance(expected_of_worker(one, 0), str)][: 200 if soaks else 10]
