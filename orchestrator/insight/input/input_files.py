@@ -114,7 +114,7 @@ def _parquet() -> Any:
 def ask_tensorflow(patterns: Sequence[str], kind: str = "", elements: int | None = None) -> Iterator[Found]:
     """As `find` and `look`, by the file systems that TensorFlow has. Raises `UsageError`."""
     root = str(Path(worker.data_files.element_counts.__file__).parents[2])
-    code = "import sys; sys.path.insert(0, sys.argv[1]); from worker.task import remote_files; remote_files.main(sys.argv[2])"
+    code = "import sys; sys.path.insert(0, sys.argv[1]); from worker.task.input import remote_files; remote_files.main(sys.argv[2])"
     request = json.dumps({"patterns": list(patterns), "kind": kind, "elements": elements})
     env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"), "CUDA_VISIBLE_DEVICES": "-1"}
     argv = [sys.executable, "-c", code, root, request]
