@@ -9,15 +9,15 @@ import ast
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.model.cause import remedies
 from orchestrator.model.run.cluster import TaskStatus
 from orchestrator.record.output.log_view import LogView
+from orchestrator.testing import cluster
 from worker.host.program import keras_use
 from worker.host.program.keras_source import Source
 from worker.protocol.messages import Evidence, Failure, from_json
@@ -101,46 +101,30 @@ FINE = (
     f"{COMPILED}.save('m.keras'); m.save_weights('m.weights.h5'); m.load_weights('m.weights.h5'); tf.keras.models.load_model('m.keras')",
     f"{COMPILED}.fit(x, y, epochs=1, batch_size=2)",
 )
-# Each example in a fork of one import, so that what one of them leaves behind does not reach the next.
-RUN = """
-import json, os, sys
-import tensorflow as tf
-from worker.task import failure
-legacy = os.environ["TF_USE_LEGACY_KERAS"] == "1"
-top = os.getcwd()
-for number, example in enumerate(json.load(open("../examples.json"))):
-    os.mkdir(str(number))
-    if os.fork() == 0:
-        os.chdir(str(number))
-        os.mkdir("d")
-        out = os.open("out", os.O_WRONLY | os.O_CREAT)
-        os.dup2(out, 1)
-        if legacy:
-            example = example.replace("import keras; ", "import tf_keras as keras; ").replace("from keras.", "from tf_keras.")
-            example = example.replace("import keras.optimizers;", "import tf_keras as keras;").replace("import keras.", "import tf_keras.")
-        try:
-            exec(example, {"tf": tf, "os": os, "legacy": legacy})
-        except BaseException as error:
-            failure.record(error, os.path.join(top, str(number)))
-        sys.stdout.flush()
-        os._exit(0)
-    os.wait()
-"""
 BARS = f"{COMPILED}.fit(x, y, epochs=2, batch_size=1); m.fit(x, y, epochs=2, verbose=2); m.evaluate(x, y); m.predict(x); print('mine')"
 ALL = (*EXAMPLES, *FINE, BARS)
 
 
+def run_examples(directory: str) -> None:
+    """In a task."""
+    from tests.programs import provoke
+
+    legacy, examples = os.environ.get("TF_USE_LEGACY_KERAS") == "1", list(ALL)
+    if legacy:
+        moved = [each.replace("import keras; ", "import tf_keras as keras; ").replace("from keras.", "from tf_keras.") for each in examples]
+        moved = [each.replace("import keras.optimizers;", "import tf_keras as keras;") for each in moved]
+        examples = [each.replace("import keras.", "import tf_keras.") for each in moved]
+    provoke.run(examples, directory, legacy=legacy)
+
+
 def run_both(top: Path) -> dict[str, Path]:
     """What Keras 3 and Keras 2 made of all examples, both at once."""
-    (top / "examples.json").write_text(json.dumps(ALL))
-    running = {}
-    for name, legacy in (("3", "0"), ("2", "1")):
-        (top / name).mkdir()
-        root = str(Path(__file__).parents[2])
-        env = {**os.environ, "PYTHONPATH": root, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": legacy, "PYTHONUTF8": "1"}
-        running[name] = subprocess.Popen([sys.executable, "-c", RUN], cwd=top / name, env=env, stderr=subprocess.DEVNULL)
-    assert [process.wait(timeout=500) for process in running.values()] == [0, 0]
-    return {name: top / name for name in running}
+    alone: dict[str, Any] = {"workers": 1, "strategy": "none", "timeout": 500}
+    with cluster(**alone, keras="v3") as three, cluster(**alone, keras="legacy") as two:
+        running = [c.start(run_examples, str(top / name)) for name, c in (("3", three), ("2", two))]
+        for job in running:
+            job.result()
+    return {name: top / name for name in ("3", "2")}
 
 
 def failure_of(directory: Path, example: str) -> Failure | None:
@@ -158,6 +142,7 @@ def rows_of(text: str) -> set[Gone]:
 
 
 # One test, so that only one process of pytest-xdist runs the examples.
+@pytest.mark.usefixtures("_session")
 def test_keras_3_lacks_what_is_named_and_keras_2_has_it(tmp_path: Path) -> None:
     runs = run_both(tmp_path)
     assert {example: found for example in EXAMPLES if (found := wrong_with(runs, example))} == {}

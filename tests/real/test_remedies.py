@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from orchestrator.model.cause import remedies
 from orchestrator.model.run.cluster import TaskStatus
+from orchestrator.testing import cluster
 from worker.protocol.messages import Evidence, Failure, from_json
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
@@ -49,29 +47,20 @@ STATEMENTS = {
     "tf.no_such_name": "",
     "tf.keras.Input": None,
 }
-# Each statement in a fork of one import, so that what one of them sets does not reach the next.
-PROVOKE = """
-import json, os, sys
-import tensorflow as tf
-from worker.task import failure
-for number, statement in enumerate(json.load(open("statements.json"))):
-    os.mkdir(str(number))
-    if os.fork() == 0:
-        try:
-            exec(statement, {"tf": tf, "os": os})
-        except BaseException as error:
-            failure.record(error, str(number))
-        os._exit(0)
-    os.wait()
-"""
+
+
+def provoke(directory: str) -> None:
+    """In a task."""
+    from tests.programs import provoke
+
+    provoke.run(list(STATEMENTS), directory)
 
 
 @pytest.fixture(scope="module")
-def provoked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def provoked(_session: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("provoked")
-    (directory / "statements.json").write_text(json.dumps(list(STATEMENTS)))
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    subprocess.run([sys.executable, "-c", PROVOKE], cwd=directory, env=environment, check=True, timeout=280, stderr=subprocess.DEVNULL)
+    with cluster(workers=1, strategy="none", keras="off") as c:
+        c.run(provoke, str(directory))
     return directory
 
 
