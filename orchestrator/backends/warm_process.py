@@ -93,7 +93,7 @@ def start(python: str, imports: Imports, idle_s: float, import_s: float) -> dict
             raise
         new = {"running": False}
     if not new["running"]:
-        raise OrchError(f"warm: it was ready, and ended again: nobody had used it for {idle_s:g} s (--idle-timeout)")
+        raise OrchError(f"warm: it was ready, and ended again after {idle_s:g} s without use (--idle-timeout)")
     return {**new, "was_running": False, "replaced": old["refused"] if old["running"] else None}
 
 
@@ -137,7 +137,7 @@ def _ask(message: dict[str, Any]) -> dict[str, Any] | None:
             except ConnectionRefusedError:
                 return None
             except BlockingIOError:
-                raise OrchError("warm: the warm process accepts nobody; end it with kill") from None
+                raise OrchError("warm: the warm process accepts no connection; end it with kill") from None
     if connection is None:
         return None
     with connection:

@@ -81,7 +81,9 @@ def test_three_hosts_at_once_each_with_its_own_trouble(orch: Orch, bed: Bed) -> 
     assert ("error", "the hosts have different versions of TensorFlow", ["hostA", "hostB"]) in findings(found, "tensorflow")
     assert findings(found, "proxy") == [("note", "http_proxy is set", ["hostB"])]
     assert findings(found, "ports") == [("note", "TensorFlow's servers listen on every interface", ["hostA", "hostB"])]
-    assert [one for one in findings(found, "clock") if "ours" in one[1]] == [("warning", "its clock is 100 s ahead of ours", ["hostB"])]
+    assert [one for one in findings(found, "clock") if "this machine" in one[1]] == [
+        ("warning", "its clock is 100 s ahead of this machine's", ["hostB"])
+    ]
     assert "secret" not in done.out
     severities = [one["severity"] for one in found["findings"]]
     assert severities == sorted(severities, key=["error", "warning", "note"].index)
@@ -141,7 +143,7 @@ def test_a_link_that_is_cut_and_ctrl_c_leave_nothing_on_a_host(orch: Orch, bed: 
     wait_until((bed.root / "importing").exists, "import on a host")
     bed["hostA"].cut()
     done = running.wait(timeout=200, check=1)
-    assert findings(json.loads(done.out), "host") == [("error", "this host was lost before it had told all", ["hostA"])]
+    assert findings(json.loads(done.out), "host") == [("error", "this host was lost before it had answered everything", ["hostA"])]
     assert "no message from it for 8 s" in done.out
     bed["hostA"].join()
     bed["hostA"].end_sessions()

@@ -148,12 +148,12 @@ ROWS = [
     (HostReport("b", "python3", unreached="No route to host", unreached_remedy="check the address"), MWMS, "error host", "No route"),
     (replace(SOUND, python=None, unreached="nothing was heard of it", unreached_remedy="ask again"), MWMS, "error host", "was lost"),
     (replace(machine(run_dir=Disk("/tmp", free_bytes=1 << 20)), is_here=False), MIRRORED, "error disk", "set TMPDIR there"),
-    (machine(memory_free_bytes=GB), replace(MIRRORED, tasks=9, shares={"local": 8}), "warning memory", "about 2.7 GB wanted"),
+    (machine(memory_free_bytes=GB), replace(MIRRORED, tasks=9, shares={"local": 8}), "warning memory", "about 2.9 GB needed"),
     (machine(run_dir=Disk("/mnt", writable=False)), MIRRORED, "error disk", "--run-dir or ORCH_HOME"),
-    (machine(run_dir=Disk("/mnt", free_bytes=1 << 20)), MIRRORED, "error disk", "1 MB free"),
-    (machine(run_dir=Disk("/mnt", free_bytes=500 << 20)), MIRRORED, "warning disk", "500 MB free"),
+    (machine(run_dir=Disk("/mnt", free_bytes=1 << 20)), MIRRORED, "error disk", "1.0 MB free"),
+    (machine(run_dir=Disk("/mnt", free_bytes=500 << 20)), MIRRORED, "warning disk", "524 MB free"),
     (machine(run_dir=Disk("/mnt", free_bytes=GB, free_files=3)), MIRRORED, "warning disk", "3 more files"),
-    (machine(memory_free_bytes=GB), replace(MIRRORED, tasks=8), "warning memory", "1.0 GB of memory free, about 2.7 GB wanted"),
+    (machine(memory_free_bytes=GB), replace(MIRRORED, tasks=8), "warning memory", "1.1 GB of memory free, about 2.9 GB needed"),
     (machine(shm=None), MIRRORED, "warning shm", "mount a tmpfs"),
     (machine(shm=Disk("/dev/shm", free_bytes=64 << 20)), MIRRORED, "note shm", "--shm-size"),
     (machine(limits={"open_files": (256, 4096)}), MIRRORED, "warning limits", "ulimit -n 1024"),
@@ -203,7 +203,7 @@ def test_several_hosts_are_compared_and_share_their_findings() -> None:
     by_what = {one.what: one for one in findings}
     versions = by_what["the hosts have different versions of TensorFlow"]
     assert (versions.severity, versions.why.partition(":")[0]) == ("error", "2.19.0 on b; 2.21.0 on a, c")
-    assert by_what["its clock is 1000 s behind ours"].hosts == ("b",)
+    assert by_what["its clock is 1000 s behind this machine's"].hosts == ("b",)
     assert by_what["'box' stands for 127.0.1.1 there"].hosts == ("c",)
     assert by_what["TensorFlow's servers listen on every interface"].hosts == ("a", "b", "c")
     assert findings[0].severity == "error"
@@ -257,7 +257,7 @@ def test_the_text_fits_into_80_columns_and_ends_with_a_verdict() -> None:
     assert "\x1b" not in "".join(lines)
     assert lines[-1] == "1 error, 1 warning, 1 note: a run would fail here"
     assert any("\x1b[31merror\x1b[0m" in line for line in doctor_report.to_text([bad], findings, color=True))
-    assert list(doctor_report.to_text([SOUND], [], color=False))[-1] == "nothing stands in the way"
+    assert list(doctor_report.to_text([SOUND], [], color=False))[-1] == "no problem was found"
 
 
 @pytest.mark.parametrize(

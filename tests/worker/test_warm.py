@@ -272,7 +272,7 @@ def test_a_stale_one_is_not_used(
     assert status(orch)["running"] == (not ends)
     # A new start puts one in its place that fits.
     again = start_warm("part", env=env)
-    assert ("in place of one that did not fit" in again.out) == (not ends)
+    assert ("replaced a warm process that no longer fits" in again.out) == (not ends)
     assert USED in orch("up", "script.py", "-n", "2", check=0, env=env).err
     assert "it was running already" in start_warm("part", env=env).out
 
@@ -482,7 +482,7 @@ def test_it_ends_when_nobody_uses_it(orch: Any, tmp_path: Path, start_warm: Star
 
 def test_one_that_ends_at_once_is_not_said_to_be_there(orch: Any) -> None:
     done = orch("warm", "start", "--preload", "decimal", "--idle-timeout", "0.0001", check=125)
-    assert done.err.endswith("\nError: warm: it was ready, and ended again: nobody had used it for 0.0001 s (--idle-timeout)\n")
+    assert done.err.endswith("\nError: warm: it was ready, and ended again after 0.0001 s without use (--idle-timeout)\n")
     assert not home().exists()
 
 
@@ -524,7 +524,7 @@ def test_an_import_that_takes_too_long_is_ended_and_said(orch: Any, tmp_path: Pa
     (packages / "stuck.py").write_text(STUCK.format(path=str(tmp_path / "importing")))
     done = orch("warm", "start", "--preload", "stuck", "--import-timeout", "8", check=125)
     announced, complaint, *frames = done.err.splitlines()
-    assert announced == f"orch: importing stuck with {sys.executable}, unless that is done already (at most 8 s)"
+    assert announced == f"orch: importing stuck with {sys.executable}, if that is not done yet (at most 8 s)"
     assert complaint == "Error: warm: importing stuck has not ended after 8 s (--import-timeout); it was here"
     assert [frame.strip() for frame in frames] == [f'File "{packages}/stuck.py", line {word}' for word in ("7 in wait", "8 in <module>")]
     assert not home().exists()

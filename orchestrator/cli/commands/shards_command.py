@@ -14,13 +14,13 @@ from typing import Any
 import click
 
 from worker.data_files.element_counts import KINDS
+from worker.words import bytes_of
 
 from ...errors import UsageError
 from ...insight.input import input_files, shards_report
 from ...insight.input.input_files import Found
 from ...insight.input.shards_report import Planned
 from ...model.input.sharding import Sharding
-from ...model.input.sharding_advice import size_of
 from ...model.input.spec_inputs import SpecInput, input_of
 from ...model.spec import ClusterSpec
 from ...record.output.lines import clean
@@ -140,7 +140,7 @@ def _keep(looked_at: Iterable[Found], listed: list[Found]) -> Iterator[Found]:
 def _list(one: Found, index: int, sharding: Sharding, names: tuple[str, ...]) -> None:
     reader = names[index % sharding.workers] if sharding.applied == "file" and sharding.workers > 1 else "all"
     elements = "" if one.file.elements is None else f"  {one.file.elements:,} elements"
-    click.echo(f"{reader}  {clean(one.file.name)}  {size_of(one.file.size)}{elements}")
+    click.echo(f"{reader}  {clean(one.file.name)}  {bytes_of(one.file.size)}{elements}")
 
 
 def _show(planned: Planned, given: dict[str, Any]) -> None:

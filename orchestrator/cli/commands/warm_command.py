@@ -21,7 +21,7 @@ IDLE_S = 1800.0
 
 @click.group("warm")
 def warm_command() -> None:
-    """Keep a process that has imported TensorFlow between runs, so that orch up on this machine need not wait for that.
+    """Keep a process that has imported TensorFlow between runs. orch up on this machine then starts without this import.
 
     \b
     Examples:
@@ -29,8 +29,8 @@ def warm_command() -> None:
       orch warm status
       orch warm stop
 
-    orch up uses it by itself and says so. It is this user's alone, ends when it has not been used for a while, and is not used
-    once the interpreter, an imported file, an installed package, orch itself or the environment of the imports has changed.
+    orch up uses this warm process by itself, and a line says so. The process belongs to one user, and ends after a time without
+    use. A run does not use it if the interpreter, an imported file, a package, orch or the environment of the imports has changed.
     """
 
 
@@ -40,7 +40,7 @@ def _options(command: F) -> F:
         "--preload",
         multiple=True,
         metavar="MODULE",
-        help="What it imports, as in the spec; may be repeated. Default: the spec's, or tensorflow.",
+        help="A module to import. May be repeated. Default: preload of orch.yaml, or tensorflow.",
     )
     as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     return spec_options(preload(as_json(command)))
@@ -55,21 +55,26 @@ def _read_spec(ctx: click.Context, preload: tuple[str, ...]) -> tuple[ClusterSpe
 @warm_command.command("start", cls=ScriptCommand)
 @_options
 @click.option(
-    "--idle-timeout", type=float, default=IDLE_S, show_default=True, metavar="S", help="End it after so many seconds without use."
+    "--idle-timeout",
+    type=float,
+    default=IDLE_S,
+    show_default=True,
+    metavar="S",
+    help="End the process after this many seconds without use.",
 )
 @import_timeout_option("the imports")
 @click.pass_context
 def start_command(
     ctx: click.Context, /, preload: tuple[str, ...], as_json: bool, idle_timeout: float, import_timeout: float, **_: Any
 ) -> int:
-    """Start it, and return when it is ready. One that does not fit any more is replaced; runs that came from it go on.
+    """Start the warm process, and return when it is ready. This replaces a warm process that no longer fits; its runs go on.
 
     \b
     Examples:
       orch warm start
       orch warm start train.py --env TF_CPP_MIN_LOG_LEVEL=2
 
-    Takes what orch up takes to say what runs, and orch.yaml: the interpreter, the environment and the preload are the run's.
+    The options are those of orch up. Interpreter, environment and preload are those of such a run.
     """
     if not 0 < idle_timeout < float("inf"):
         raise UsageError("--idle-timeout must be a positive number of seconds")
@@ -78,7 +83,7 @@ def start_command(
         raise UsageError("the spec says preload: [], so nothing is imported ahead; take that out of it, or name modules with --preload")
     python = interpreters.of_this_machine(spec)
     what = f"importing {', '.join(names)} with {python}"
-    click.echo(f"orch: {what}, unless that is done already (at most {import_timeout:g} s)", err=True)
+    click.echo(f"orch: {what}, if that is not done yet (at most {import_timeout:g} s)", err=True)
     answer = warm_process.start(python, Imports(names, spec.env, spec.workdir), idle_timeout, import_timeout)
     if as_json:
         click.echo(json.dumps(answer))
@@ -86,7 +91,7 @@ def start_command(
     if answer["was_running"]:
         click.echo("it was running already")
     elif answer["replaced"]:
-        click.echo(f"in place of one that did not fit: {answer['replaced']}")
+        click.echo(f"replaced a warm process that no longer fits: {answer['replaced']}")
     click.echo(_line(answer))
     return 0
 
@@ -94,7 +99,7 @@ def start_command(
 @warm_command.command("stop")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def stop_command(as_json: bool) -> int:
-    """End it. Runs that came from it go on.
+    """End the warm process. Runs that use it go on.
 
     \b
     Example:
@@ -114,13 +119,13 @@ def stop_command(as_json: bool) -> int:
 @_options
 @click.pass_context
 def status_command(ctx: click.Context, /, preload: tuple[str, ...], as_json: bool, **_: Any) -> int:
-    """Say whether it is there, what it costs, and whether a run that was started here would use it.
+    """Show the warm process: whether it runs, what it costs, and whether a run from here would use it.
 
     \b
     Example:
       orch warm status train.py
 
-    Takes what orch up takes to say what runs, and orch.yaml: with the same words, it says what that orch up would find.
+    The options are those of orch up. With the same options, the answer is the one that this orch up would get.
     """
     spec, names = _read_spec(ctx, preload)
     imports = Imports(names or DEFAULT_PRELOAD, spec.env, spec.workdir)

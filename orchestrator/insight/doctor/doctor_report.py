@@ -9,11 +9,10 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from worker.redact import disclose
-from worker.words import count_of
+from worker.words import bytes_of, count_of
 
 from .facts import HostReport, Machine, TensorFlow
 from .finding import Finding, Severity, Wanted
-from .rules import size
 
 WIDTH = 80
 _COLORS: dict[Severity, str] = {"error": "\x1b[31m", "warning": "\x1b[33m", "note": "\x1b[36m"}
@@ -66,7 +65,7 @@ def _verdict(findings: Sequence[Finding]) -> str:
     said = ", ".join(count_of(number, kind) for kind in _COLORS if (number := counts[kind]))
     if counts["error"]:
         return f"{said}: a run would fail here"
-    return f"{said}: a run can start" if said else "nothing stands in the way"
+    return f"{said}: a run can start" if said else "no problem was found"
 
 
 def _facts(facts: HostReport) -> Iterator[tuple[str, str]]:
@@ -74,7 +73,7 @@ def _facts(facts: HostReport) -> Iterator[tuple[str, str]]:
     if facts.unreached:
         yield "unreached", facts.unreached
     if machine is not None:
-        memory = f"{size(machine.memory_bytes)} memory ({size(machine.memory_free_bytes)} free)"
+        memory = f"{bytes_of(machine.memory_bytes)} memory ({bytes_of(machine.memory_free_bytes)} free)"
         yield "machine", f"{machine.hostname}: {machine.system}, {count_of(machine.cores, 'core')}, {memory}"
     if facts.python is not None:
         yield "python", f"{facts.python.executable} ({facts.python.version})"
@@ -112,7 +111,7 @@ def _gpus(machine: Machine, found: TensorFlow | None) -> str:
 def _disks(machine: Machine) -> Iterator[str]:
     for disk in (machine.run_dir, machine.shm):
         if disk is not None and disk.free_bytes is not None:
-            yield f"{disk.path} {size(disk.free_bytes)} free"
+            yield f"{disk.path} {bytes_of(disk.free_bytes)} free"
 
 
 def _ports(machine: Machine) -> str:
@@ -121,7 +120,7 @@ def _ports(machine: Machine) -> str:
     listening = (
         f"others listen on every interface at {', '.join(map(str, ports.open_to_all[:6]))}"
         if ports.open_to_all
-        else "nobody listens on every interface"
+        else "no other program listens on every interface"
     )
     more = f" and {len(ports.open_to_all) - 6} more" if len(ports.open_to_all) > 6 else ""
     return f"{'none can be bound' if ports.problem else 'can be bound'}; {tried}{listening}{more}"
@@ -131,7 +130,7 @@ def _limits(limits: Mapping[str, tuple[int | None, int | None]]) -> Iterator[str
     for name, label in (("open_files", "open files"), ("processes", "processes"), ("locked_memory", "locked memory")):
         if name in limits:
             soft = limits[name][0]
-            shown = "unlimited" if soft is None else size(soft) if name == "locked_memory" else f"{soft:,}"
+            shown = "unlimited" if soft is None else bytes_of(soft) if name == "locked_memory" else f"{soft:,}"
             yield f"{label} {shown}"
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from worker.words import bytes_of
+
 from . import tensorflow_rules
 from .facts import HostReport, Machine
 from .finding import Finding, Severity, Wanted, error, note, warning
@@ -39,7 +41,7 @@ _ORDER = {"error": 0, "warning": 1, "note": 2}
 
 def _judge_host(facts: HostReport, wanted: Wanted) -> Iterator[Finding]:
     if facts.unreached:
-        what = "this host cannot be reached" if facts.machine is None else "this host was lost before it had told all"
+        what = "this host cannot be reached" if facts.machine is None else "this host was lost before it had answered everything"
         yield error("host", what, facts.unreached, facts.unreached_remedy)
         return
     yield from tensorflow_rules.judge(facts, wanted)
@@ -62,7 +64,7 @@ def _disk(machine: Machine, is_here: bool) -> Iterator[Finding]:
     elif disk.free_bytes is not None and disk.free_bytes < GB:
         kind = error if disk.free_bytes < 50 * MB else warning
         why = "a run ends when its logs or checkpoints find no room"
-        yield kind("disk", f"{disk.path} has {size(disk.free_bytes)} free", why, f"make room, or {elsewhere}")
+        yield kind("disk", f"{disk.path} has {bytes_of(disk.free_bytes)} free", why, f"make room, or {elsewhere}")
     elif disk.free_files is not None and disk.free_files < 1000:
         yield warning(
             "disk",
@@ -75,7 +77,7 @@ def _disk(machine: Machine, is_here: bool) -> Iterator[Finding]:
 def _memory(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
     needed = max(1, wanted.tasks_here) * TASK_BYTES
     if machine.memory_free_bytes and machine.memory_free_bytes < needed:
-        what = f"{size(machine.memory_free_bytes)} of memory free, about {size(needed)} wanted"
+        what = f"{bytes_of(machine.memory_free_bytes)} of memory free, about {bytes_of(needed)} needed"
         why = "a task that only imports TensorFlow and trains a small model takes 350 MB; short of memory the kernel kills tasks (SIGKILL)"
         yield warning("memory", what, why, "fewer tasks per host, or end what else runs here")
 
@@ -88,8 +90,10 @@ def _shm(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
         )
     elif shm is not None and shm.free_bytes is not None and shm.free_bytes < 128 * MB:
         kind = warning if len(machine.nvidia.gpus) > 1 else note
-        why = "NCCL between GPUs and Python's multiprocessing keep shared memory there; a container gets 64 MB unless told otherwise"
-        yield kind("shm", f"/dev/shm has {size(shm.free_bytes)} free", why, "docker run --shm-size=1g, or an emptyDir with medium: Memory")
+        why = "NCCL between GPUs and Python's multiprocessing keep shared memory there; a container gets 64 MB by default"
+        yield kind(
+            "shm", f"/dev/shm has {bytes_of(shm.free_bytes)} free", why, "docker run --shm-size=1g, or an emptyDir with medium: Memory"
+        )
 
 
 def _limits(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
@@ -103,7 +107,10 @@ def _limits(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
             else "raise nofile in /etc/security/limits.conf (LimitNOFILE= of a service)"
         )
         yield warning(
-            "limits", f"a process may have {files:,} files open", f"about {needed:,} are wanted: each task talks to every other one", how
+            "limits",
+            f"a process may have {files:,} files open",
+            f"about {needed:,} are needed: each task talks to every other task",
+            how,
         )
     processes = _soft(machine, "processes")
     if processes is not None and processes < wanted.tasks_here * THREADS_PER_TASK and not machine.is_root:
@@ -112,11 +119,11 @@ def _limits(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
     space = _soft(machine, "address_space")
     if space is not None:
         why = "TensorFlow reserves much more address space than it uses, above all for GPUs"
-        yield warning("limits", f"address space is limited to {size(space)}", why, "ulimit -v unlimited")
+        yield warning("limits", f"address space is limited to {bytes_of(space)}", why, "ulimit -v unlimited")
     locked = _soft(machine, "locked_memory")
     if locked is not None and len(machine.nvidia.gpus) > 1 and wanted.hosts > 1:
         why = "NCCL over InfiniBand locks its buffers in memory"
-        yield note("limits", f"{size(locked)} of memory may be locked", why, "ulimit -l unlimited, if the hosts talk over InfiniBand")
+        yield note("limits", f"{bytes_of(locked)} of memory may be locked", why, "ulimit -l unlimited, if the hosts talk over InfiniBand")
 
 
 def _soft(machine: Machine, name: str) -> int | None:
@@ -137,8 +144,8 @@ def _ports(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
     if wanted.ports is not None:
         yield from _port_range(machine, wanted, wanted.ports)
     if wanted.strategy:
-        why = "they run what they are sent, without asking who sends it"
-        yield note("ports", "TensorFlow's servers listen on every interface", why, "keep this host's ports closed to whom you do not trust")
+        why = "the servers run every graph that they receive, and check no sender"
+        yield note("ports", "TensorFlow's servers listen on every interface", why, "close this host's ports to untrusted networks")
 
 
 def _port_range(machine: Machine, wanted: Wanted, asked: tuple[int, int]) -> Iterator[Finding]:
@@ -154,8 +161,8 @@ def _port_range(machine: Machine, wanted: Wanted, asked: tuple[int, int]) -> Ite
         yield note("ports", f"{len(ports.busy)} of the ports {first}-{last} are taken ({some})", reasons, "orch leaves them out")
     if ports.ephemeral and first <= ports.ephemeral[1] and last >= ports.ephemeral[0]:
         low, high = ports.ephemeral
-        why = f"the kernel gives ports from {low} to {high} to outgoing connections, so some may be taken when a run starts"
-        yield note("ports", f"the ports {first}-{last} are not for you alone", why, f"choose them outside {low}-{high}")
+        why = f"outgoing connections get ports from {low} to {high}, so some may be taken when a run starts"
+        yield note("ports", f"the kernel also uses the ports {first}-{last}", why, f"choose them outside {low}-{high}")
 
 
 def _names(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
@@ -169,7 +176,7 @@ def _names(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
         yield warning("names", f"{machine.hostname!r} stands for {', '.join(names.addresses)} there", why, etc)
     if names.seconds > SLOW_LOOKUP_S:
         why = "TensorFlow and gRPC look names up again and again, and a start waits each time"
-        yield warning("names", f"looking up the own name took {names.seconds:.1f} s", why, f"{etc}; look at /etc/resolv.conf")
+        yield warning("names", f"looking up its own name took {names.seconds:.1f} s", why, f"{etc}; look at /etc/resolv.conf")
     if not any(_is_loopback(address) for address in names.localhost):
         found = ", ".join(names.localhost) or "nothing"
         yield error("names", f"localhost stands for {found}", "tasks of one host talk over it", "put '127.0.0.1 localhost' into /etc/hosts")
@@ -185,8 +192,8 @@ def _proxies(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
     if not names:
         return
     what = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} set"
-    why = "gRPC would send even connections to localhost to the proxy, and the cluster would wait for ever"
-    yield note("proxy", what, why, "nothing under orch, which excludes the cluster's hosts (no_grpc_proxy); without it: unset them")
+    why = "gRPC would send even connections to localhost to the proxy, and the cluster would wait forever"
+    yield note("proxy", what, why, "nothing under orch, as orch excludes the cluster's hosts (no_grpc_proxy); without orch: unset them")
 
 
 def _clock(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
@@ -243,13 +250,8 @@ def _skewed(hosts: Iterable[HostReport]) -> Iterator[Finding]:
             yield Finding(
                 "warning",
                 "clock",
-                f"its clock is {abs(skew):.0f} s {way} ours",
+                f"its clock is {abs(skew):.0f} s {way} this machine's",
                 why,
                 "run chrony or systemd-timesyncd there",
                 (facts.name,),
             )
-
-
-def size(count: int) -> str:
-    """Bytes for people: ``340 MB``, ``1.5 GB``."""
-    return f"{count / GB:.1f} GB" if count >= GB else f"{count / MB:.0f} MB"

@@ -30,7 +30,7 @@ def judge(facts: HostReport, wanted: Wanted) -> Iterator[Finding]:
     found = facts.tensorflow
     if found is None:
         why = "\n".join([facts.import_problem, *facts.stack])
-        yield severe("tensorflow", "importing TensorFlow does not come to an end", why, _import_remedy(facts))
+        yield severe("tensorflow", "the import of TensorFlow does not end", why, _import_remedy(facts))
     elif found.missing:
         package = "'tensorflow[and-cuda]'" if facts.machine and facts.machine.nvidia.gpus else "tensorflow-cpu"
         remedy = f"{facts.python.executable} -m pip install {package}; or {_CHOOSE}"
@@ -63,7 +63,7 @@ def _import_remedy(facts: HostReport) -> str:
     said = f"{facts.import_problem} {facts.tensorflow.problem if facts.tensorflow else ''}"
     flags = facts.machine.cpu_flags if facts.machine else None
     if "SIGILL" in said or (flags is not None and "avx" not in flags):
-        return "TensorFlow's builds need a CPU with AVX, which this one has not: use another host, or build TensorFlow for it"
+        return "TensorFlow's builds need a CPU with AVX, and this CPU has none: use another host, or build TensorFlow for it"
     if "numpy" in said.lower():
         return "its NumPy does not fit: python -m pip install --upgrade tensorflow numpy, in an environment of its own"
     program = facts.python.executable if facts.python else "python"
@@ -76,7 +76,7 @@ def _tensorflow(found: TensorFlow) -> Iterator[Finding]:
         yield warning("tensorflow", f"TensorFlow is {found.version}", "orch is made for 2.16 or newer", "pip install --upgrade tensorflow")
     if found.problem:
         yield warning(
-            "tensorflow", "TensorFlow's import is not whole", found.problem, "reinstall it: pip install --force-reinstall tensorflow"
+            "tensorflow", "TensorFlow is not installed completely", found.problem, "reinstall it: pip install --force-reinstall tensorflow"
         )
     if found.seconds > SLOW_IMPORT_S:
         why = "every start of a run waits for it once per host; a cold or remote file system is the usual reason"
@@ -118,14 +118,14 @@ def _tpu(python: Python, facts: HostReport, wanted: Wanted) -> Iterator[Finding]
         why = "with a libtpu newer than 0.0.14, importing TensorFlow was seen to end with SIGABRT; pip takes the newest"
         yield error("tpu", what, why, f"{python.executable} -m pip install libtpu=={_LIBTPU}")
     elif found is not None and found.version and is_local and not found.has_tpu:
-        why = "TPUs take the package tensorflow-tpu, whose last release is 2.20"
+        why = "TPUs need the package tensorflow-tpu, whose last release is 2.20"
         yield kind("tpu", f"TensorFlow {found.version} is built without TPU support", why, install)
     if facts.machine is not None and is_local and not facts.machine.tpu_chips and wanted.tpu == LOCAL:
         why = "a local TPU shows itself as a PCI device of Google's"
-        yield kind("tpu", "this host shows no TPU chip", why, "run on a TPU VM (-H), name another TPU (--tpu), or take --fallback cpu")
+        yield kind("tpu", "this host shows no TPU chip", why, "run on a TPU VM (-H), name another TPU (--tpu), or use --fallback cpu")
     if python.libtpu and facts.machine is not None and not facts.machine.tpu_chips and not facts.machine.environment.get(_SKIP):
-        why = "where Google's metadata server tells of no TPU, libtpu asks it for 200 s while TensorFlow is imported"
-        yield note("tpu", f"{_SKIP} is not set", why, f"nothing under orch, which sets it then; by hand: export {_SKIP}=1")
+        why = "where Google's metadata server knows no TPU, libtpu asks the server for 200 s during the import of TensorFlow"
+        yield note("tpu", f"{_SKIP} is not set", why, f"nothing under orch, because orch sets it; by hand: export {_SKIP}=1")
 
 
 def _gpus(found: TensorFlow, machine: Machine, facts: HostReport, wanted: Wanted) -> Iterator[Finding]:
@@ -146,7 +146,7 @@ def _gpus(found: TensorFlow, machine: Machine, facts: HostReport, wanted: Wanted
         yield error(
             "gpu",
             "GPUs are asked for and this host has none",
-            "the driver knows of none" if nvidia.driver else "there is no driver",
+            "the driver knows no GPU" if nvidia.driver else "there is no driver",
             remedy,
         )
 

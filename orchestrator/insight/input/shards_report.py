@@ -9,11 +9,11 @@ from typing import Any
 
 from worker.data_files.element_counts import WITH_READER
 from worker.fast_dataclass import dataclass
-from worker.words import count_of
+from worker.words import bytes_of, count_of
 
 from ...errors import UsageError
 from ...model.input.sharding import FOR_EVER, Epoch, Sharding, Share, Tally, epoch, steps, whole_batch
-from ...model.input.sharding_advice import Advice, advise, size_of
+from ...model.input.sharding_advice import Advice, advise
 from ...model.run.readiness import group_tasks
 from ...record.output.lines import clean
 from ...record.text.format import aligned
@@ -124,7 +124,7 @@ def to_text(planned: Planned, width: int) -> Iterator[str]:
 def _headline(planned: Planned) -> str:
     found = planned.found
     kinds = " and ".join(_NAMES[kind] for kind in planned.kinds)
-    text = f"{count_of(found.files, 'file')} of {kinds}, {size_of(found.bytes)}"
+    text = f"{count_of(found.files, 'file')} of {kinds}, {bytes_of(found.bytes)}"
     if planned.is_counted:
         each = f"{found.smallest:,} to {found.largest:,} in a file" if found.smallest < found.largest else f"{found.largest:,} in each"
         return f"{text}, {found.elements:,} elements" + (f"; {each}" if found.files > 1 else "")
@@ -163,7 +163,7 @@ def _picture(planned: Planned, summed: Epoch, width: int) -> Iterator[str]:
     shown = summed.shares if len(summed.shares) <= MOST_ROWS else summed.shares[: MOST_ROWS - 1]
     rows = [head]
     for share in shown:
-        row = [planned.names[share.worker], f"{share.files:,}", size_of(share.bytes)]
+        row = [planned.names[share.worker], f"{share.files:,}", bytes_of(share.bytes)]
         if planned.is_counted:
             row.append(f"{share.elements:,}")
         if planned.has_steps:
@@ -177,7 +177,7 @@ def _picture(planned: Planned, summed: Epoch, width: int) -> Iterator[str]:
         yield f"{line.ljust(widest)}  {_bar(planned, summed, share, space)}".rstrip()
     if left := summed.shares[len(shown) :]:
         amounts = [share.elements if planned.is_counted else share.bytes for share in left]
-        least, most = (f"{amount:,} elements" if planned.is_counted else size_of(amount) for amount in (min(amounts), max(amounts)))
+        least, most = (f"{amount:,} elements" if planned.is_counted else bytes_of(amount) for amount in (min(amounts), max(amounts)))
         yield f"and {len(left)} more, {least} to {most}; --json has all"
     if planned.has_steps and planned.sharding.repeat != FOR_EVER and any(share.steps < summed.steps for share in shown):
         yield "# steps with data   . steps with batches of size 0, while others go on"

@@ -9,10 +9,9 @@ from typing import Any
 from worker.fast_dataclass import dataclass
 from worker.settings.tpu_settings import Partition
 from worker.tensorflow_facts.partition import ITEM_BYTES, complaints, count_bytes, part_of, show
-from worker.words import count_of
+from worker.words import bytes_of, count_of
 
 from ...model import tpu_topology
-from ...model.input.sharding_advice import size_of
 from ...model.tpu_topology import Mesh
 
 MOST_SHOWN = 256
@@ -204,7 +203,7 @@ def _partition(one: Partition, cores: int) -> Iterator[str]:
 
 def _bytes(shape: Sequence[int | None], dtype: str) -> str:
     rest = " for each element of the dimensions of unknown size" if None in shape else ""
-    return size_of(count_bytes(shape, dtype)) + rest
+    return bytes_of(count_bytes(shape, dtype)) + rest
 
 
 def read(told: Mapping[str, Any]) -> Assignment:

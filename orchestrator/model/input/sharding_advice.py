@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 from worker.fast_dataclass import dataclass
-from worker.words import count_of
+from worker.words import bytes_of, count_of
 
 from ..run.readiness import group_tasks
 from .sharding import FOR_EVER, Epoch, Sharding, Tally, epoch, read_by, whole_batch
@@ -110,7 +110,7 @@ class _Adviser:
         workers = sharding.workers
         if workers == 1 or sharding.applied == "file" or not found.bytes:
             return
-        name, all_bytes = sharding.applied.upper(), f"{size_of(found.bytes * workers)} instead of {size_of(found.bytes)}"
+        name, all_bytes = sharding.applied.upper(), f"{bytes_of(found.bytes * workers)} instead of {bytes_of(found.bytes)}"
         if sharding.applied == "off":
             what = f"OFF: every worker reads and trains on every element, {all_bytes}; one epoch goes {workers} times over the data"
             remedy = "set auto_shard: data or file, unless each worker shuffles in its own way and you count epochs accordingly"
@@ -162,7 +162,7 @@ class _Adviser:
             remedies.append((ideal, f"write {files} files of even size: an epoch then has {ideal:,} steps instead of {summed.steps:,}"))
         data = epoch(replace(sharding, policy="data"), found).steps
         if data < summed.steps:
-            reads = f"every worker then reads all {size_of(found.bytes)}, {size_of(found.bytes * sharding.workers)} together"
+            reads = f"every worker then reads all {bytes_of(found.bytes)}, {bytes_of(found.bytes * sharding.workers)} together"
             remedies.append((data, f"set auto_shard: data: {data:,} steps; {reads}"))
         if remedies:
             remedies.sort(key=lambda one: one[0])  # of two alike the first: files that are read once
@@ -193,13 +193,3 @@ class _Adviser:
             if sharding.applied != "file":
                 remedy += ", or set drop_remainder: true"
             yield Advice("note", "small end", what, remedy)
-
-
-def size_of(count: int) -> str:
-    """Bytes for people: ``340 MB``, ``1.5 GB``."""
-    size = float(count)
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if size < 999.5 or unit == "TB":
-            break
-        size /= 1000
-    return f"{size:.0f} {unit}" if size >= 99.5 or unit == "B" else f"{size:.1f} {unit}"

@@ -284,7 +284,7 @@ class Launcher:
         elif now - task.over_at >= TEARDOWN_S:
             task.torn = True
             name = task.order.task
-            self._note(f"{name}: its program ended ({ending.code}), but its interpreter hangs in its teardown for {TEARDOWN_S:g} s; killed")
+            self._note(f"{name}: its program ended ({ending.code}), but Python did not exit within {TEARDOWN_S:g} s; killed")
             task.stacks.request()
             self._kill_torn(task)
 
