@@ -34,7 +34,7 @@ from .template.fork_server import TemplateProcess
 # Some modules are imported where they are used: a host that is reached over no network has no use for them, and would wait.
 if TYPE_CHECKING:
     from .async_subprocess import Question
-    from .network.doorbell import Doorbell
+    from .network.reachability import ProbeListener
     from .program.code_store import CodeStore
 
 POLL_S = 1.0
@@ -50,7 +50,7 @@ class Agent:
         self._prober = Prober(self._loop, self._link)
         self._launcher = Launcher(self._loop, self._link, self._forwarder, self._prober, template)
         self._held: list[socket.socket] = []
-        self._door: Doorbell | None = None
+        self._listener: ProbeListener | None = None
         self._hello: messages.Hello | None = None
         self._asked: Question | None = None
         self._examining: Question | None = None
@@ -96,7 +96,7 @@ class Agent:
         if isinstance(order, messages.Hello):
             self._greet(order)
         elif isinstance(order, messages.StartTasks):
-            self._close_door()
+            self._close_listener()
             self._launcher.start(order)
         elif isinstance(order, messages.TakeGpus):
             self._take_gpus(order)
@@ -110,9 +110,9 @@ class Agent:
         elif isinstance(order, messages.Ack):
             self._forwarder.acknowledge(order.size)
         elif isinstance(order, messages.Try):
-            from .network.connect_trials import Trials
+            from .network.reachability import ConnectTests
 
-            Trials(self._loop, order.targets, lambda results: self._link.send(messages.Tried(results)))
+            ConnectTests(self._loop, order.targets, lambda results: self._link.send(messages.Tried(results)))
         elif isinstance(order, messages.Code):
             self._expect_code(order)
         elif isinstance(order, messages.CodePart):
@@ -252,17 +252,17 @@ class Agent:
         """For a host that others have to reach."""
         if not hello.word:
             return {}
-        from .network.doorbell import Doorbell
+        from .network.reachability import ProbeListener
         from .network.interfaces import find_addresses, find_arrival
 
         if self._held:
-            self._door = Doorbell(self._loop, self._held[0].getsockname()[1], hello.word)
+            self._listener = ProbeListener(self._loop, self._held[0].getsockname()[1], hello.word)
         return {"addresses": find_addresses(), "arrived_at": find_arrival()}
 
-    def _close_door(self) -> None:
-        if self._door is not None:
-            self._door.close()
-            self._door = None
+    def _close_listener(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
 
     def _poll(self) -> None:
         self._forwarder.check_disk()
@@ -284,7 +284,7 @@ class Agent:
         self._launcher.close()
         self._claims.close()
         self._forwarder.close()
-        self._close_door()
+        self._close_listener()
         if self._code is not None:
             self._code.close()
         for sock in self._held:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.live import PATIENCE_S
 from worker.host.loop import Loop
-from worker.host.network import connect_trials
+from worker.host.network import reachability
 from worker.protocol.messages import Reached, Target
 
 REAL = socket.getaddrinfo
@@ -19,7 +19,7 @@ REAL = socket.getaddrinfo
 def tried(loop: Loop, *targets: Target) -> dict[str, str]:
     """Why each host was not reached."""
     results: list[tuple[Reached, ...]] = []
-    connect_trials.Trials(loop, targets, results.append)
+    reachability.ConnectTests(loop, targets, results.append)
     loop.run(lambda: bool(results))
     loop._selector.close()
     return {result.host: result.refusal for result in results[0]}
@@ -28,7 +28,7 @@ def tried(loop: Loop, *targets: Target) -> dict[str, str]:
 def test_names_are_looked_up_while_the_loop_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """The resolver answers only when the loop has done something else, and when as many ask as may at a time."""
     loop, went_on = Loop(), threading.Event()
-    all_ask = threading.Barrier(connect_trials.AT_ONCE)
+    all_ask = threading.Barrier(reachability.AT_ONCE)
 
     def resolve(name: str, port: int, **options: Any) -> Any:
         if options["flags"] or name == "localhost":
@@ -43,7 +43,7 @@ def test_names_are_looked_up_while_the_loop_goes_on(monkeypatch: pytest.MonkeyPa
     loop.after(0, went_on.set)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        dead = [Target(f"dead-{number}", port, "", ("first" if number < connect_trials.AT_ONCE else "later",)) for number in range(100)]
+        dead = [Target(f"dead-{number}", port, "", ("first" if number < reachability.AT_ONCE else "later",)) for number in range(100)]
         refusals = tried(loop, *dead, Target("number", port, "", ("127.0.0.1",)), Target("name", port, "", ("localhost",)))
     assert refusals.pop("number") == refusals.pop("name") == ""
     assert len(refusals) == 100
@@ -53,9 +53,9 @@ def test_names_are_looked_up_while_the_loop_goes_on(monkeypatch: pytest.MonkeyPa
 def test_a_resolver_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = threading.Event()
     threads = set(threading.enumerate())
-    monkeypatch.setattr(connect_trials, "LOOKUP_S", 0.1)
+    monkeypatch.setattr(reachability, "LOOKUP_S", 0.1)
     monkeypatch.setattr(
-        connect_trials, "_resolve", lambda name, port, flags=0: REAL("x", port, flags=flags) if flags else ended.wait(PATIENCE_S)
+        reachability, "_resolve", lambda name, port, flags=0: REAL("x", port, flags=flags) if flags else ended.wait(PATIENCE_S)
     )
     assert tried(Loop(), Target("dead", 1, "", ("name",))) == {"dead": "its name is still being looked up after 0.1 s"}
     ended.set()
@@ -70,7 +70,7 @@ def test_a_name_that_no_resolver_takes_is_a_refusal() -> None:
 
 def test_a_connection_that_is_lost_is_tried_again_from_another_port(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first goes to a server whose queue is full: the kernel drops it, as a path does that loses connections."""
-    monkeypatch.setattr(connect_trials, "TRY_S", 0.5)
+    monkeypatch.setattr(reachability, "TRY_S", 0.5)
     connected: list[Any] = []
 
     class Socket(socket.socket):
@@ -90,14 +90,14 @@ def test_a_connection_that_is_lost_is_tried_again_from_another_port(monkeypatch:
 
 
 def test_a_host_that_answers_no_connection_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connect_trials, "TRY_S", 0.1)
+    monkeypatch.setattr(reachability, "TRY_S", 0.1)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full, socket.create_connection(full.getsockname()):
         assert tried(Loop(), Target("host", full.getsockname()[1], "", ("127.0.0.1",))) == {"host": "timed out"}
 
 
 def test_a_host_that_is_reached_may_take_its_time_to_say_its_word(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its agent is busy: the kernel has taken the connection long before."""
-    monkeypatch.setattr(connect_trials, "TRY_S", 0.1)
+    monkeypatch.setattr(reachability, "TRY_S", 0.1)
     loop = Loop()
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -106,12 +106,12 @@ def test_a_host_that_is_reached_may_take_its_time_to_say_its_word(monkeypatch: p
             with peer:
                 peer.send(b"word")
 
-        loop.after(connect_trials.TRY_S * 5, answer)
+        loop.after(reachability.TRY_S * 5, answer)
         assert tried(loop, Target("host", server.getsockname()[1], "word", ("127.0.0.1",))) == {"host": ""}
 
 
 def test_a_host_that_is_reached_and_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connect_trials, "HEAR_S", 0.1)
+    monkeypatch.setattr(reachability, "WORD_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as server:
         refusals = tried(Loop(), Target("host", server.getsockname()[1], "word", ("127.0.0.1",)))
     assert refusals == {"host": "it is reached, and says nothing for 0.1 s"}
