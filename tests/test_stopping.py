@@ -196,11 +196,11 @@ def test_the_limit_of_the_run_holds_while_its_agent_is_starting(orch: Orch, tmp_
 
 
 DEAF = """
-def obey(self, order, data, obey=agent.Agent._obey):
+def obey(self, order, data, obey=agent.Agent._on_order):
     if isinstance(order, agent.messages.StopTasks):
         time.sleep(1000)
     return obey(self, order, data)
-agent.Agent._obey = obey
+agent.Agent._on_order = obey
 """
 
 

@@ -45,7 +45,7 @@ class Agent:
 
     def __init__(self, orders_fd: int, frames_fd: int, template: TemplateProcess | None = None) -> None:
         self._loop = Loop()
-        self._link = Link(self._loop, orders_fd, frames_fd, self._obey, self._lose_owner)
+        self._link = Link(self._loop, orders_fd, frames_fd, self._on_order, self._lose_owner)
         self._forwarder = LogForwarder(self._loop, self._link)
         self._prober = Prober(self._loop, self._link)
         self._launcher = Launcher(self._loop, self._link, self._forwarder, self._prober, template)
@@ -85,46 +85,51 @@ class Agent:
 
     def _on_signals(self, numbers: bytes) -> None:
         if signal.SIGTERM in numbers:
-            self._say("the agent received SIGTERM")
+            self._note("the agent received SIGTERM")
             self._lose_owner()
         self._forwarder.check_disk()  # first: a task that a full disk has ended must not be taken for the cause
         for question in filter(None, (self._asked, self._examining)):
             question.look()
         self._launcher.reap()
 
-    def _obey(self, order: Any, data: bytes) -> None:
-        if isinstance(order, messages.Hello):
-            self._greet(order)
-        elif isinstance(order, messages.StartTasks):
-            self._close_listener()
-            self._launcher.start(order)
-        elif isinstance(order, messages.TakeGpus):
-            self._take_gpus(order)
-        elif isinstance(order, messages.StopTasks):
-            self._prober.look()
-            self._launcher.stop(order.grace_s, order.tasks)
-        elif isinstance(order, messages.ShowStacks):
-            self._launcher.request_stacks(order.tasks)
-        elif isinstance(order, messages.SignalTasks):
-            self._launcher.send_signal(order.tasks, order.signal)
-        elif isinstance(order, messages.Ack):
-            self._forwarder.acknowledge(order.size)
-        elif isinstance(order, messages.Try):
-            from .network.reachability import ConnectTests
+    def _on_order(self, order: messages.Order, data: bytes) -> None:
+        """Every order of the controller arrives here."""
+        match order:
+            case messages.Hello():
+                self._on_hello(order)
+            case messages.Try():
+                self._on_try(order)
+            case messages.Code():
+                self._on_code(order)
+            case messages.CodePart():
+                self._on_code_part(order, data)
+            case messages.TakeGpus():
+                self._on_take_gpus(order)
+            case messages.Examine():
+                self._on_examine(order)
+            case messages.StartTasks():
+                self._close_listener()
+                self._launcher.start(order)
+            case messages.StopTasks():
+                self._prober.look()
+                self._launcher.stop(order.grace_s, order.tasks)
+            case messages.ShowStacks():
+                self._launcher.request_stacks(order.tasks)
+            case messages.SignalTasks():
+                self._launcher.send_signal(order.tasks, order.signal)
+            case messages.Ack():
+                self._forwarder.acknowledge(order.size)
+            case messages.Ping():
+                self._link.send(messages.Pong())
+            case messages.Bye():
+                self._leave(grace_s=0.0)
 
-            ConnectTests(self._loop, order.targets, lambda results: self._link.send(messages.Tried(results)))
-        elif isinstance(order, messages.Code):
-            self._expect_code(order)
-        elif isinstance(order, messages.CodePart):
-            self._take_code(order, data)
-        elif isinstance(order, messages.Examine):
-            self._examine(order)
-        elif isinstance(order, messages.Ping):
-            self._link.send(messages.Pong())
-        elif isinstance(order, messages.Bye):
-            self._leave(grace_s=0.0)
+    def _on_try(self, order: messages.Try) -> None:
+        from .network.reachability import ConnectTests
 
-    def _expect_code(self, code: messages.Code) -> None:
+        ConnectTests(self._loop, order.targets, lambda results: self._link.send(messages.Tried(results)))
+
+    def _on_code(self, code: messages.Code) -> None:
         from .program.code_store import CodeError, CodeStore
 
         self._code = CodeStore()
@@ -133,7 +138,7 @@ class Agent:
         except CodeError as error:
             self._link.send(messages.CodeWanted((), str(error)))
 
-    def _take_code(self, part: messages.CodePart, data: bytes) -> None:
+    def _on_code_part(self, part: messages.CodePart, data: bytes) -> None:
         from .program.code_store import CodeError
 
         try:
@@ -142,20 +147,20 @@ class Agent:
         except CodeError as error:
             self._code_trouble = str(error)
 
-    def _examine(self, order: messages.Examine) -> None:
+    def _on_examine(self, order: messages.Examine) -> None:
         from . import examination_programs  # only orch doctor asks for it
 
         self._examining = examination_programs.begin(self._loop, order, self._link.send)
 
-    def _take_gpus(self, order: messages.TakeGpus) -> None:
+    def _on_take_gpus(self, order: messages.TakeGpus) -> None:
         self._link.send(messages.GpusTaken(self._claims.take(self._launcher.run_id, order)))
         if self._claims.trouble:
-            self._say(self._claims.trouble)
+            self._note(self._claims.trouble)
 
-    def _greet(self, hello: messages.Hello) -> None:
-        hello, trouble = self._settle(hello)
+    def _on_hello(self, hello: messages.Hello) -> None:
+        hello, trouble = self._acquire(hello)
         # First, and while the loop goes on: a driver takes its time, and may never answer.
-        asked = gpu_driver.ask(self._loop, os.environ, lambda found: self._tell(facts, found, warms_up=warms_up))
+        asked = gpu_driver.ask(self._loop, os.environ, lambda found: self._send_facts(facts, found, warms_up=warms_up))
         is_wanted = hello.template is not None and program_checks.needs_template(hello.template, hello.programs, hello.cwd)
         # Only a task of a cluster needs a port.
         notes = program_checks.find_notes(hello.programs, hello.cwd) if hello.ports else []
@@ -192,11 +197,11 @@ class Agent:
         if (silence_s := hello.lost_after_s) is not None:
             self._loop.after(silence_s, lambda: self._await_owner(silence_s))  # what was sent meanwhile is yet to be read
         if isinstance(asked, gpu_driver.Driver):
-            self._tell(facts, asked, warms_up=warms_up)
+            self._send_facts(facts, asked, warms_up=warms_up)
         else:
             self._asked = asked
 
-    def _tell(self, facts: messages.HostReady, found: gpu_driver.Driver, *, warms_up: bool) -> None:
+    def _send_facts(self, facts: messages.HostReady, found: gpu_driver.Driver, *, warms_up: bool) -> None:
         """The facts come before any other frame of this host."""
         note = ""
         if self._asked is not None:
@@ -208,15 +213,15 @@ class Agent:
         taken = self._claims.others() if found.gpus else ()
         self._link.send(dataclasses.replace(facts, gpus=found.gpus, taken=taken, at=clock.now()))
         if found.problem:
-            self._say(f"cannot list the GPUs, so the tasks get none: {found.problem}")
+            self._note(f"cannot list the GPUs, so the tasks get none: {found.problem}")
         if note:
-            self._say(note)
+            self._note(note)
         self._poll()
 
-    def _say(self, note: str) -> None:
+    def _note(self, note: str) -> None:
         self._link.send(messages.RunNoted(note, clock.now()))
 
-    def _settle(self, hello: messages.Hello) -> tuple[messages.Hello, str]:
+    def _acquire(self, hello: messages.Hello) -> tuple[messages.Hello, str]:
         """Take the working directory that was sent, the ports, and a place for the output.
 
         Returns the order with that directory, and why this host cannot be used; empty: it can.
@@ -252,8 +257,8 @@ class Agent:
         """For a host that others have to reach."""
         if not hello.word:
             return {}
-        from .network.reachability import ProbeListener
         from .network.interfaces import find_addresses, find_arrival
+        from .network.reachability import ProbeListener
 
         if self._held:
             self._listener = ProbeListener(self._loop, self._held[0].getsockname()[1], hello.word)

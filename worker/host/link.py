@@ -18,11 +18,13 @@ FULL = 4 * 1024 * 1024
 
 
 class Link:
-    """`obey` is called for each order, with its data; `lose` once, when the controller is gone or makes no sense."""
+    """`on_order` is called for each order, with its data; `on_lost` once, when the controller is gone or makes no sense."""
 
-    def __init__(self, loop: Loop, orders_fd: int, frames_fd: int, obey: Callable[[Any, bytes], None], lose: Callable[[], None]) -> None:
+    def __init__(
+        self, loop: Loop, orders_fd: int, frames_fd: int, on_order: Callable[[Any, bytes], None], on_lost: Callable[[], None]
+    ) -> None:
         self._loop, self._orders_fd, self._frames_fd = loop, orders_fd, frames_fd
-        self._obey, self._lose = obey, lose
+        self._on_order, self._on_lost = on_order, on_lost
         self._decoder = Decoder(ORDERS)
         self._outgoing = bytearray()
         self._broken = False
@@ -80,7 +82,7 @@ class Link:
         self.heard_at = time.monotonic()
         try:
             for order, more in orders:
-                self._obey(order, more)
+                self._on_order(order, more)
         except ContractError as error:  # of what only its reader can check
             self._refuse(error)
 
@@ -91,4 +93,4 @@ class Link:
     def _end(self) -> None:
         self._loop.forget(self._orders_fd)
         self._broken = True
-        self._lose()
+        self._on_lost()
