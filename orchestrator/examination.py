@@ -7,6 +7,7 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -27,24 +28,28 @@ MOST_FRAMES = 12
 T = TypeVar("T")
 
 
-def examine(spec: ClusterSpec, order: Examine, run_dir: str) -> list[HostReport]:
+def examine(spec: ClusterSpec, order: Examine, run_dir: str, on_begin: Callable[[], None]) -> list[HostReport]:
     """Examine all hosts of a spec at the same time; the reports are in the spec's order.
 
-    `order`: what is the same for all hosts. `run_dir`: where this machine keeps runs. Raises `UsageError`.
+    `order`: what is the same for all hosts. `run_dir`: where this machine keeps runs. `on_begin`: called once a Ctrl-C would let all
+    agents go. Raises `UsageError`.
     """
-    return asyncio.run(_examine_all(spec, order, run_dir))
+    return asyncio.run(_examine_all(spec, order, run_dir, on_begin))
 
 
-async def _examine_all(spec: ClusterSpec, order: Examine, run_dir: str) -> list[HostReport]:
+async def _examine_all(spec: ClusterSpec, order: Examine, run_dir: str, on_begin: Callable[[], None]) -> list[HostReport]:
     backend = load_checked(spec)
     gate = asyncio.Semaphore(AT_ONCE)
+    on_begin()
     with tempfile.TemporaryDirectory(prefix="orch-doctor-") as logs:
-        return await asyncio.gather(
-            *(
-                _Examination(spec, backend, host, Path(logs, str(number)), order, run_dir).run(gate)
-                for number, host in enumerate(backend.hosts(spec))
-            )
-        )
+        logs_of = ((host, Path(logs, str(number))) for number, host in enumerate(backend.hosts(spec)))
+        examinations = [_Examination(spec, backend, host, log, order, run_dir).run(gate) for host, log in logs_of]
+        # With `return_exceptions`, also a Ctrl-C waits until each has let its agent go.
+        ends = await asyncio.gather(*examinations, return_exceptions=True)
+    for end in ends:
+        if isinstance(end, BaseException):
+            raise end
+    return [end for end in ends if not isinstance(end, BaseException)]
 
 
 class _Examination:

@@ -57,10 +57,14 @@ def doctor_command(ctx: click.Context, /, home: Path, import_timeout: float, str
     hosts_asked = backend.hosts(spec)
     wanted = _wanted(spec, strategy, hosts_asked)
     pythons = [backend.python_for(spec, host) for host in hosts_asked]
-    if said := _announcement(hosts_asked, pythons, wanted.needs_tensorflow, import_timeout):
-        click.echo(f"orch: {said}", err=True)
+
+    def announce() -> None:
+        if text := _announcement(hosts_asked, pythons, wanted.needs_tensorflow, import_timeout):
+            click.echo(f"orch: {text}", err=True)
+
     env = {**({"TPU_SKIP_MDS_QUERY": "1"} if wanted.tpu else {}), **wanted.env}  # or libtpu holds the import up for minutes
-    hosts = examine(spec, Examine("machine", ports=wanted.ports, env=env, import_s=import_timeout), run_dir=str(home))
+    order = Examine("machine", ports=wanted.ports, env=env, import_s=import_timeout)
+    hosts = examine(spec, order, str(home), on_begin=announce)
     findings = judge(hosts, wanted)
     code = doctor_report.exit_code(findings, strict=strict)
     if as_json:
