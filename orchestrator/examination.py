@@ -66,7 +66,7 @@ class _Examination:
         limit_s = MACHINE_S + self._order.import_s + SLACK_S
         try:
             await reach(self._link, self._transport(), self._backend.explain, gate)
-            await asyncio.wait_for(self._ask(), limit_s)
+            await asyncio.wait_for(self._request_all(), limit_s)
         except NotReachedError as error:
             self._fail(error.diagnosis.cause, error.diagnosis.remedy)
         except LostError as error:
@@ -84,7 +84,7 @@ class _Examination:
     def _fail(self, cause: str, remedy: str) -> None:
         self._report = replace(self._report, unreached=cause, unreached_remedy=remedy)
 
-    async def _ask(self) -> None:
+    async def _request_all(self) -> None:
         self._link.keep_alive()
         asked_at = time.monotonic()
         await self._link.request(Hello("doctor", lost_after_s=self._host.lost_after_s))

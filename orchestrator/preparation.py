@@ -99,12 +99,12 @@ class Preparation:
 
     async def _make_plan(self) -> Plan:
         self._describe_directory()
-        await self._saying(self._describe_unanswered, UNANSWERED_S, self._start_agents())
+        await self._noting(self._describe_unanswered, UNANSWERED_S, self._start_agents())
         self._refuse_problems()
-        found = await self._saying(self._describe_untried, UNTRIED_S, self._find_addresses())
+        found = await self._noting(self._describe_untried, UNTRIED_S, self._find_addresses())
         return await self._plan_and_hold([self._host_facts(host, found[host.name]) for host in self.hosts.values()])
 
-    async def _saying(self, describe: Callable[[], str], after_s: float, step: Coroutine[Any, Any, T]) -> T:
+    async def _noting(self, describe: Callable[[], str], after_s: float, step: Coroutine[Any, Any, T]) -> T:
         """What a step comes to. Meanwhile, say what is waited for, if anything; again only when that changes."""
 
         async def remind() -> None:

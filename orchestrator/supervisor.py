@@ -243,7 +243,7 @@ class Supervisor:
     def _record_held(self) -> None:
         """The last reports, though nothing else has happened since."""
         self._catching_up = None
-        for event in self._report_limit.take():
+        for event in self._report_limit.flush():
             self._record(event)
 
     def _perform(self, action: events.Action) -> None:

@@ -56,7 +56,7 @@ def test_the_port_of_a_task_that_has_ended_is_not_tried_any_more(loop: Loop, clo
     for order in (ended, other):
         prober.watch(order, TaskOutput(order.task, 1, root, "."))
     prober.forget(ended)
-    prober.look()
+    prober.poll()
     assert [(type(frame), frame.task) for frame in sent] == [(messages.TaskWaiting, "worker-1")]
     assert prober.is_closed(other)
     assert not prober.is_closed(ended)

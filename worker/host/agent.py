@@ -89,7 +89,7 @@ class Agent:
             self._lose_owner()
         self._forwarder.check_disk()  # first: a task that a full disk has ended must not be taken for the cause
         for question in filter(None, (self._asked, self._examining)):
-            question.look()
+            question.poll()
         self._launcher.reap()
 
     def _on_order(self, order: messages.Order, data: bytes) -> None:
@@ -111,7 +111,7 @@ class Agent:
                 self._close_listener()
                 self._launcher.start(order)
             case messages.StopTasks():
-                self._prober.look()
+                self._prober.poll()
                 self._launcher.stop(order.grace_s, order.tasks)
             case messages.ShowStacks():
                 self._launcher.request_stacks(order.tasks)

@@ -76,13 +76,13 @@ class Question:
         stream.close()
 
     def _await_end(self, again_s: float) -> None:
-        self.look()
+        self.poll()
         if self._process.returncode is None and not self._is_over:
             self._loop.after(again_s, lambda: self._await_end(min(2 * again_s, MOST_END_LOOK_S)))
         elif not self._is_over:
             self._finish("")
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Take in its end, if it has come; before anybody does who waits for all children."""
         self._process.poll()
 

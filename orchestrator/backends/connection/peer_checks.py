@@ -92,11 +92,11 @@ class PeerChecks:
         if visited is None or host not in visited.unreached:
             return
         if result.refusal:
-            self._put_off(host, result.host, visited, result.refusal)
+            self._on_refused(host, result.host, visited, result.refusal)
         else:
-            self._settle(host, result.host, visited)
+            self._on_reached(host, result.host, visited)
 
-    def _put_off(self, host: str, key: str, visited: _Visited, refusal: str) -> None:
+    def _on_refused(self, host: str, key: str, visited: _Visited, refusal: str) -> None:
         up, task = visited.up, visited.task
         if not self._is_awaited(up.task, up.attempt):
             del self._visited[key]
@@ -106,7 +106,7 @@ class PeerChecks:
             self._happen(TaskWaiting(up.task, up.attempt, describe_unreached(task.host, task.address, visited.unreached), now()))
         asyncio.get_running_loop().call_later(AGAIN_S, self._try_from, [host], key)
 
-    def _settle(self, host: str, key: str, visited: _Visited) -> None:
+    def _on_reached(self, host: str, key: str, visited: _Visited) -> None:
         up, task = visited.up, visited.task
         had_failed = visited.unreached.pop(host)
         if not visited.unreached:

@@ -22,7 +22,7 @@ REPORTS_S = 5.0
 class ReportLimit:
     """Limits a task's reports in `events.jsonl` to one in `REPORTS_S` seconds.
 
-    The latest report is recorded before any other event is, so folding the file decides the same as the run has. `take` is to be called
+    The latest report is recorded before any other event is, so folding the file decides the same as the run has. `flush` is to be called
     `REPORTS_S` after `holds` has become true.
     """
 
@@ -33,7 +33,7 @@ class ReportLimit:
     def due(self, event: Event) -> list[Event]:
         """The events to record now that `event` has happened."""
         if not isinstance(event, TaskReported):
-            return [*self.take(), event]
+            return [*self.flush(), event]
         if event.at - self._recorded_at.get(event.task, -REPORTS_S) < REPORTS_S:
             self._held[event.task] = event
             return []
@@ -46,7 +46,7 @@ class ReportLimit:
         """Some task's last report is not recorded yet."""
         return bool(self._held)
 
-    def take(self) -> list[TaskReported]:
+    def flush(self) -> list[TaskReported]:
         """The reports that are held, to be recorded now."""
         held = list(self._held.values())
         self._held.clear()

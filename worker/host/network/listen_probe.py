@@ -51,7 +51,7 @@ class Prober:
         """Whether a task has a port, and the connection was refused there whenever it was tried."""
         return any(one.order is order and one.is_refused for one in self._awaited)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Try all ports at which a task was not seen to listen: the tasks may be stopped next."""
         self._awaited = [one for one in self._awaited if not self._is_up(one)]
 
@@ -62,7 +62,7 @@ class Prober:
 
     def _probe(self) -> None:
         self._has_timer = False
-        self.look()
+        self.poll()
         self._wait_s = min(MOST_S, self._wait_s * 1.2)
         self._probe_later()
 
