@@ -29,20 +29,20 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from worker.directory import Directory
 from worker.protocol.messages import STACKS, ContractError, file_of, from_json, to_json
 
 from ...errors import OrchError
-from ...model.planning import plan
-from ...model.planning.plan import Plan
-from ...model.run import lifecycle
-from ...model.run.cluster import Cluster, Verdict
-from ...model.run.events import Event, HostLost
-from . import event_log
 from .run_files import open_file, read_file, write_all, write_whole
 from .run_lock import RunLock
+
+# The model is imported where it is used: `orch up` makes the directory and starts its agent first, and both are slow to come up.
+if TYPE_CHECKING:
+    from ...model.planning.plan import Plan
+    from ...model.run.cluster import Cluster, Verdict
+    from ...model.run.events import Event
 
 MOST_CHECKPOINTS = 10_000
 """How many files and directories are looked at in search of a new one: the controller does nothing else meanwhile."""
@@ -90,7 +90,9 @@ class RunDir:
         if self._events_fd is None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             self._events_fd = os.open(self.path / "events.jsonl", flags, 0o600)
-        write_all(self._events_fd, event_log.to_line(event))
+        from .event_log import to_line
+
+        write_all(self._events_fd, to_line(event))
 
     def close(self) -> None:
         """Nothing more is recorded, and the verdict is written: the run has no controller any more."""
@@ -156,7 +158,9 @@ class RunDir:
         return self.task_dir(task, attempt) / file_of(stream)
 
     def task_dir(self, task: str, attempt: int) -> Path:
-        return self.path / plan.log_dir(attempt, task)
+        from ...model.planning.plan import log_dir
+
+        return self.path / log_dir(attempt, task)
 
     def stacks_path(self, task: str, attempt: int) -> Path:
         """What the task said when it was asked for its stacks; the agent of its host writes it."""
@@ -197,6 +201,8 @@ class RunDir:
 
     def read_plan(self) -> Plan | None:
         """The plan; None if there is none yet, or the run ended before there was one. `home.plan_of` tells which."""
+        from ...model.planning.plan import Plan
+
         try:
             return from_json(Plan, json.loads(read_file(self.path / "plan.json")))
         except FileNotFoundError:
@@ -220,6 +226,8 @@ class RunDir:
         found = self.read_result()
         if found is None:
             return None
+        from ...model.run.cluster import Verdict
+
         known = {field.name for field in dataclasses.fields(Verdict)}
         try:
             return from_json(Verdict, {name: value for name, value in found.items() if name in known})
@@ -227,9 +235,11 @@ class RunDir:
             return None
 
     def read_events(self) -> Iterator[Event]:
+        from .event_log import from_lines
+
         try:
             with open_file(self.path / "events.jsonl") as file:
-                yield from event_log.from_lines(file)
+                yield from from_lines(file)
         except FileNotFoundError:
             return
 
@@ -240,6 +250,9 @@ class RunDir:
 
     def fold(self, planned: Plan) -> Cluster:
         """The run of this plan as its events tell it."""
+        from ...model.run import lifecycle
+        from ...model.run.events import HostLost
+
         # Asked before the events are read: a controller that ends in between has written its last one before it let go of the lock.
         lives = self.lock.is_alive()
         cluster = lifecycle.of_plan(planned)

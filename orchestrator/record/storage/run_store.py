@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...errors import OrchError, UsageError
-from ...model.planning.plan import Plan
-from ...model.run.cluster import Cluster
 from .run_directory import RunDir
 from .run_files import private_opener, write_whole
+
+if TYPE_CHECKING:  # see run_directory.py
+    from ...model.planning.plan import Plan
+    from ...model.run.cluster import Cluster
 
 RESERVE_BYTES = 32 * 1024
 """Kept free for the verdict: a run that a full disk has ended must still be able to say so."""
