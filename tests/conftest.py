@@ -179,18 +179,21 @@ def _started_here(mark: str) -> set[psutil.Process]:
 def _of_clusters() -> set[int]:
     """The processes that clusters of `orchestrator.testing` are forked from, which stay for the tests that follow, and those of one that
     was left with ``reuse=True``."""
-    testing = sys.modules.get("orchestrator.testing.session")
-    session = testing.Session.current() if testing is not None else None
     found: set[int] = set()
-    for kept in session.beds._beds if session is not None and session.beds is not None else ():
+    if "orchestrator.testing.pool" not in sys.modules:
+        return found
+    from orchestrator.testing.session import Session
+
+    session = Session.current()
+    for kept in session.pool._runs if session is not None and session.pool is not None else ():
         with suppress(psutil.NoSuchProcess):
-            controller = psutil.Process(kept.run._process.pid)
+            controller = psutil.Process(kept.handle._process.pid)
             found.update(process.pid for process in (controller, *controller.children()))
-        for pid in kept.residents.values():
+        for pid in kept.pids.values():
             with suppress(psutil.NoSuchProcess):
                 resident = psutil.Process(pid)
                 found.update(process.pid for process in (resident, *resident.parents()))
-                found.update(process.pid for process in resident.children(recursive=True) if kept.parked is not None)
+                found.update(process.pid for process in resident.children(recursive=True) if kept.kept_tasks)
     return found
 
 

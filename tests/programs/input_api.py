@@ -1,4 +1,4 @@
-"""What each worker is given, case by case: ``python input_api.py RESULTS`` writes what the cases gave to RESULTS, one JSON object.
+"""What each worker is given, case by case: `run` gives what the cases gave.
 
 Runs in each of two workers, whose spec says ``input: {auto_shard: data, global_batch_size: 4}``. An element is a number, so that a case
 can be read: ``[[0, 1], [4, 5]]`` are the batches of this worker's only replica.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,8 @@ import tensorflow as tf
 
 import worker
 
-RESULTS = Path(sys.argv[1])
+PLACE = Path()
+"""A directory; `run` sets it."""
 CASES: dict[str, Callable[[], Any]] = {}
 strategy = worker.strategy()
 SPEC = os.environ["ORCH_TASK_SETTINGS"]
@@ -39,7 +39,7 @@ def text_files(*counts: int) -> list[str]:
     """Files with so many numbers each, one after the other."""
     names, first = [], 0
     for index, count in enumerate(counts):
-        name = RESULTS.parent / f"{os.environ['ORCH_TASK']}-{len(counts)}-{index}.txt"
+        name = PLACE / f"{os.environ['ORCH_TASK']}-{len(counts)}-{index}.txt"
         name.write_text("".join(f"{number}\n" for number in range(first, first + count)))
         names.append(str(name))
         first += count
@@ -201,11 +201,15 @@ def keras_2_fit() -> Any:
     return fitted(tf_keras)
 
 
-results = {}
-for name, function in CASES.items():
-    os.environ["ORCH_TASK_SETTINGS"] = SPEC
-    try:
-        results[name] = function()
-    except Exception:
-        results[name] = traceback.format_exc()
-RESULTS.write_text(json.dumps(results))
+def run(directory: str) -> dict[str, Any]:
+    """What each case gives in this worker, by name. `directory`: where files may be written."""
+    global PLACE
+    PLACE = Path(directory)
+    results = {}
+    for name, function in CASES.items():
+        os.environ["ORCH_TASK_SETTINGS"] = SPEC
+        try:
+            results[name] = function()
+        except Exception:
+            results[name] = traceback.format_exc()
+    return results

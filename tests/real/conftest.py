@@ -31,7 +31,8 @@ def _session(_clean_environment: None) -> Iterator[None]:
         session.warm_up({**os.environ, **QUIET})
         session.await_warm()
     yield
-    session.end()
+    if Session.current() is session:
+        session.end()
     left = conftest._surviving_processes(mark, before) + conftest._leaked_files(files)
     assert not left, left
 

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from orchestrator.testing import cluster
 from tests.conftest import ROOT, Orch
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600), pytest.mark.usefixtures("warm_tensorflow")]
 
-PROGRAM = ROOT / "tests" / "programs" / "input_api.py"
+PROGRAM = "tests/programs/input_api.py"
 SHARED = ([[0, 1], [4, 5], [8, 9]], [[2, 3], [6, 7], [10, 11]])
 """What the mission's document gives for DATA with two workers and global batches of 4: each reads all, and keeps its share."""
 BY_FILE = ([[0, 1], [2, 3], [4, 5]], [[6, 7], [8, 9], [10, 11]])
@@ -66,21 +67,23 @@ SAID = (
 )
 
 
-def test_two_workers(orch: Orch, tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(
-        "import os, runpy, sys\n"
-        f"sys.argv[1:] = [f'{tmp_path}/' + os.environ['ORCH_TASK'] + '.json']\n"
-        f"runpy.run_path({str(PROGRAM)!r}, run_name='__main__')\n"
-    )
-    words = ("--auto-shard", "data", "--global-batch-size", "4", "--set", "input.shuffle_seed=4")
-    done = orch("up", script, "-n", "2", *words, "--timeout", "400", timeout=500, check=0)
-    first, second = (json.loads((tmp_path / f"worker-{index}.json").read_text()) for index in (0, 1))
+def run_cases(directory: str) -> dict[str, Any]:
+    """In a task."""
+    from tests.programs import input_api
+
+    return input_api.run(directory)
+
+
+def test_two_workers(tmp_path: Path) -> None:
+    settings = {"auto_shard": "data", "global_batch_size": 4, "shuffle_seed": 4}
+    with cluster(workers=2, input=settings, timeout=400) as c:
+        first, second = c.run(run_cases, str(tmp_path)).values()
+        said = c.logs("worker-0").replace(f"{ROOT}/", "")
+        assert "orch: input" not in c.logs("worker-1")
     orders = first.pop("the_order_of_files"), second.pop("the_order_of_files")
     assert orders[0] == orders[1] != sorted(orders[0])
     assert {name: (first[name], second[name]) for name in first} == GIVEN
-    assert [said for said in SAID if f"worker-0 | orch: {said.format(program=PROGRAM)}" not in done.out + done.err] == []
-    assert "worker-1 | orch: input" not in done.out + done.err
+    assert [line for line in SAID if f"orch: {line.format(program=PROGRAM)}" not in said] == []
 
 
 # --- one process -----------------------------------------------------------------------------------
