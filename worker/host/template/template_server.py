@@ -97,11 +97,20 @@ def load(modules: Iterable[str], directory: str = "") -> float:
     gc.set_threshold(0)  # imports make hardly any garbage, and looking for it would be a fifth of the time of TensorFlow's import
     for name in modules:
         _preload(name, directory)
+    _prepare_forks()
     if gc.get_threshold()[0] == 0:  # a module may have set thresholds of its own
         gc.set_threshold(*thresholds)
     gc.collect()
     gc.freeze()  # a collection in a task would otherwise write to, and so copy, every page that the task shares with the template
     return time.monotonic() - started
+
+
+def _prepare_forks() -> None:
+    """What each task would otherwise do for itself before its program starts."""
+    from ...task import keras, sigterm  # noqa: F401
+
+    with contextlib.suppress(Exception):  # a Keras that is made otherwise; each task says so
+        keras.prepare_forks()
 
 
 def _preload(name: str, directory: str) -> None:

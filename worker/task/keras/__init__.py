@@ -29,6 +29,18 @@ def apply_soon(settings: dict[str, Any]) -> None:
         import_hooks.after("tf_keras", lambda keras: _try(keras, _report_keras_2))
 
 
+def prepare_forks() -> None:
+    """In a process that tasks are forked from, which has imported Keras: do what each task would otherwise do for itself."""
+    saving_api = sys.modules.get("keras.src.saving.saving_api")
+    if "keras.src.backend.tensorflow.trainer" in sys.modules and saving_api is not None:
+        from ..input import input_counter as input_counter
+        from . import callbacks as callbacks
+        from . import fit as fit
+        from . import saving
+
+        saving.find_holders(saving_api)
+
+
 def _try(keras: ModuleType, change: Callable[[], None]) -> None:
     try:
         change()
