@@ -70,6 +70,39 @@ def test_a_run_uses_it_and_says_so(orch: Any, tmp_path: Path, start_warm: Start)
     assert ready["modules"] == ["decimal"]
 
 
+ASKED_AND_NOT_TAKEN = """
+import os, sys
+from pathlib import Path
+from orchestrator.backends import load
+from orchestrator.backends.connection import agent_process
+from orchestrator.model.spec import ClusterSpec, TaskSpec
+from worker.protocol.orders import Program
+
+log = Path("log")
+spec = ClusterSpec("one", "none", Program("script", "script.py"), (TaskSpec("worker", 1),), os.getcwd(), preload=("decimal",))
+agent_process.start_ahead(load(spec), spec, lambda host: log)
+agent, _ = agent_process.take(log)
+print(type(agent).__name__, "asyncio" in sys.modules, flush=True)
+sys.stdin.readline()
+os._exit(0)
+"""
+
+
+def test_it_is_asked_before_the_rest_of_orch_is_imported_and_an_agent_that_nobody_takes_ends(
+    orch: Any, tmp_path: Path, start_warm: Start
+) -> None:
+    write_script(tmp_path, "", preload=["decimal"])
+    start_warm("decimal")
+    command = [sys.executable, "-c", ASKED_AND_NOT_TAKEN]
+    with subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "WarmAgent False\n"
+        wait_until(lambda: status(orch)["running_agents"] == 1, "agent")
+        process.communicate("\n")
+    wait_until(lambda: status(orch)["running_agents"] == 0, "end of the agent")
+    assert (tmp_path / "log").read_text() == ""
+
+
 def test_two_runs_at_once_share_it_and_its_death_costs_them_nothing(orch: Any, tmp_path: Path, start_warm: Start) -> None:
     start_warm("decimal")
     running = []

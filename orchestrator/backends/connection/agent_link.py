@@ -24,7 +24,7 @@ from worker.protocol.messages import ANSWERS, FRAMES, Bye, Ping
 
 from ...errors import OrchError, UsageError
 from .. import Diagnosis, Host, StartFailure, Transport
-from .agent_process import AgentProcess, private, take
+from .agent_process import AgentProcess, NotUsedError, private, start, take
 from .frames import HostClock, refuse_strangers
 
 if TYPE_CHECKING:
@@ -164,15 +164,14 @@ class AgentLink:
         self._reading = asyncio.create_task(self._read(first))
 
     async def _start(self, transport: Transport, stderr: int) -> AgentProcess | WarmAgent:
-        """The agent that was started ahead, a fork of the warm process, or a program that is started now. Raises OSError."""
-        process = take(self._log)
-        if process is None and transport.imports is not None:
-            from .. import warm_agent
-
-            fork, self.note = await warm_agent.ask(transport.argv[0], transport.imports, stderr)
-            if fork is not None:
-                return fork
-        process = process or AgentProcess(transport.argv, stderr)
+        """The agent that was started ahead, or one that is started now. Raises OSError."""
+        process, self.note = take(self._log) or start(transport, stderr)
+        if not isinstance(process, AgentProcess):
+            try:
+                self.note = await process.connect()
+                return process
+            except NotUsedError as error:
+                process, self.note = AgentProcess(transport.argv, stderr), str(error)
         connecting = asyncio.create_task(process.connect())
         try:
             await asyncio.shield(connecting)

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING
 from worker.host.warm import warm_socket
 
 from ...model.spec import ClusterSpec
-from .. import Backend
+from .. import Backend, Transport
 
 if TYPE_CHECKING:
     import asyncio
+
+    from ..warm_agent import WarmAgent
 
 MOST_BYTES = 1024 * 1024
 """How much is read ahead of a program's stdout."""
@@ -83,28 +85,47 @@ class AgentProcess:
         return code
 
 
-_ahead: dict[Path, AgentProcess] = {}
+class NotUsedError(Exception):
+    """A warm process exists and cannot be used; the message, a line for the user, says why."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the warm template is not used: {why}")
+
+
+def start(transport: Transport, stderr: int) -> tuple[AgentProcess | WarmAgent, str]:
+    """Start an agent, or ask the warm process for one. Returns a line for the user, too, which may be empty. Raises OSError."""
+    note = ""
+    if transport.imports is not None and os.path.lexists(warm_socket.directory(os.environ)):
+        from .. import warm_agent
+
+        try:
+            if (agent := warm_agent.ask(transport, stderr)) is not None:
+                return agent, ""
+        except NotUsedError as error:
+            note = str(error)
+    return AgentProcess(transport.argv, stderr), note
+
+
+_ahead: dict[Path, tuple[AgentProcess | WarmAgent, str]] = {}
 """By the file for its stderr, which is no other agent's."""
 
 
 def start_ahead(backend: Backend, spec: ClusterSpec, log_of: Callable[[str], Path]) -> None:
     """Start the agent of a run that this process is about to run, if this machine is the only host. `log_of`: the file for a host's stderr.
 
-    An agent that nobody takes ends with this process, which holds its stdin. If the program cannot be started, nothing is said: whoever
+    An agent that nobody takes ends with this process, which holds the channel. If the program cannot be started, nothing is said: whoever
     starts it again says so.
     """
     hosts = backend.hosts(spec)
     if len(hosts) != 1 or not hosts[0].is_here:
         return
     transport, log = backend.transport(spec, hosts[0]), log_of(hosts[0].name)
-    if transport.imports is not None and os.path.lexists(warm_socket.directory(os.environ)):
-        return  # the agent may be a fork of the warm process
     with contextlib.suppress(OSError), open(log, "ab", opener=private) as stderr:
-        _ahead[log] = AgentProcess(transport.argv, stderr.fileno())
+        _ahead[log] = start(transport, stderr.fileno())
 
 
-def take(log: Path) -> AgentProcess | None:
-    """The agent that was started ahead for this file, once."""
+def take(log: Path) -> tuple[AgentProcess | WarmAgent, str] | None:
+    """What `start` has given for this file ahead, once."""
     return _ahead.pop(log, None)
 
 
