@@ -235,7 +235,8 @@ def test_requests_are_answered_in_their_order_and_refused_once_the_agent_is_gone
         link.drop()
         late.append(link.request(messages.Try(())))
         ends = await asyncio.wait_for(asyncio.gather(*late, return_exceptions=True), PATIENCE_S)
-        return [*ends, *await asyncio.gather(link.request(messages.Try(())), return_exceptions=True)]
+        again = asyncio.gather(link.request(messages.Try(())), return_exceptions=True)
+        return [*ends, *await asyncio.wait_for(again, PATIENCE_S)]
 
     ends = asyncio.run(run())
     assert [type(end) for end in ends] == [LostError] * 4
