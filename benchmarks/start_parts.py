@@ -41,8 +41,12 @@ def start_once() -> list[Part]:
         words = [python, ROOT / "orchestrator" / "__main__.py", "up", script, "--workers", "1", "--quiet", "--python", python]
         began = time.time()
         env = environment(XDG_RUNTIME_DIR=directory)  # no warm process but one of this directory, and there is none
-        subprocess.run(list(map(str, words)), cwd=directory, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=True)
+        done = subprocess.run(
+            list(map(str, words)), cwd=directory, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
         ended = time.time()
+        if done.returncode:
+            raise SystemExit(f"the traced start ended with {done.returncode}:\n{done.stderr}")
         lines = sorted(notes.read_text().splitlines())
     pids = list(dict.fromkeys(line.split()[1] for line in lines))
     if len(pids) != 3:

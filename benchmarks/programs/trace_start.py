@@ -35,7 +35,7 @@ POINTS: dict[str, dict[str, tuple[str, str]]] = {
     "orchestrator.model.planning.plan": {"make": ("the agent's facts are awaited", "plan")},
     "orchestrator.backends.connection.agent_link": {"AgentLink.order": ("", "{} is sent")},
     "orchestrator.backends.connection.farewell": {"Farewell.run": ("the task is awaited, and swept", "goodbye")},
-    "worker.host.agent": {"main": ("imports", ""), "Agent._obey": ("{} has come", "")},
+    "worker.host.agent": {"main": ("imports", ""), "Agent._on_order": ("{} has come", "")},
     "worker.host.link": {"Link.send": ("", "{} is sent")},
     "worker.task.bootstrap": {"run": ("imports", "script"), "_say": ("bootstrap: {}", "")},
 }
