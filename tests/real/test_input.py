@@ -164,7 +164,7 @@ UNTOUCHED = """
 import sys, tensorflow as tf
 strategy = tf.distribute.MirroredStrategy()
 print("methods", type(strategy).experimental_distribute_dataset.__code__.co_filename.endswith("distribute_lib.py"))
-print("modules", [name for name in sys.modules if "task.input_policy" in name or "task.distribute" in name])
+print("modules", [name for name in sys.modules if "task.input.input_policy" in name or "task.input.distribute" in name])
 """
 
 
