@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.testing import cluster
 from tests.live import LiveRun, wait_for_file
 from tests.real.programs import SUM
 
@@ -179,3 +180,22 @@ def test_sigterm_ends_a_worker_as_its_program_says(orch: Any, tmp_path: Path, ho
     exits = [event for event in LiveRun(tmp_path).events() if event["event"] == "task_exited"]
     assert {(event["code"], event.get("killed", False)) for event in exits} == ({(143, True)} if how == "none" else {(0, False)})
     assert done.out.count("tidied up") == (2 if how == "handler" else 0)
+
+
+def count_questions() -> int:
+    import sys
+
+    import tensorflow as tf
+
+    one = tf.function(lambda: tf.constant(1.0))
+    one()  # the runtime has started
+    asked: list[int] = []
+    sigterm = sys.modules["_orch_worker.task.sigterm"]
+    sigterm._installed = lambda: asked.append(1) or 0  # type: ignore[attr-defined]
+    one()
+    return len(asked)
+
+
+def test_an_operation_does_not_ask_for_the_handler_of_sigterm() -> None:
+    with cluster(workers=2) as c:
+        assert c.run(count_questions, on="worker-0") == {"worker-0": 0}

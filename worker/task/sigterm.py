@@ -42,6 +42,8 @@ def _watch(tensorflow: ModuleType) -> None:
     watch = watcher.__init__
 
     def ensure_initialized(self: Any) -> None:
+        if getattr(self, "_initialized", False):  # each operation calls this
+            return
         before = _installed()
         start(self)
         if _installed() != before:
