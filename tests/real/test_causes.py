@@ -1,6 +1,6 @@
 """The first cause with real TensorFlow clusters: what a survivor says of a lost peer is read, and the peer is named.
 
-tests/model/lost_peers.json holds what 28 such clusters have said; here orch is held to it from end to end, in the two ways
+tests/model/cause/lost_peers.json holds what 28 such clusters have said; here orch is held to it from end to end, in the two ways
 that TensorFlow explains worst.
 """
 

@@ -13,7 +13,7 @@ import pytest
 from orchestrator.insight.input import input_files
 from orchestrator.model.input.sharding import FOR_EVER
 from tests import tfrecords
-from tests.model.test_sharding import VECTORS
+from tests.model.input.test_sharding import VECTORS
 from tests.real.shard_draws import (
     PROGRAM,
     Draw,

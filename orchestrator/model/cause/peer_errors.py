@@ -4,7 +4,7 @@ TensorFlow tells a survivor that something is wrong elsewhere in some twenty way
 `read` recognises those. A text is looked at without Python's own frames, so that a chained exception counts too
 (``raise MyError from error``), and a line of the user's source does not.
 
-The texts are those of TensorFlow 2.21, provoked for tests/model/lost_peers.json, or read in the source named beside each pattern.
+The texts are those of TensorFlow 2.21, provoked for tests/model/cause/lost_peers.json, or read in the source named beside each pattern.
 Words that may come from this task's own mistake are not here: an error that a peer only passes on (``grpc_status:3``,
 INVALID_ARGUMENT, as for shapes that do not match, or for a bad element in a dataset on a worker under a parameter server)
 is a first cause, though it names a peer.

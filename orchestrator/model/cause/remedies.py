@@ -2,7 +2,7 @@
 
 A remedy says no more than is known: a task that was killed is said to have run out of memory only if the kernel's counters
 say so. The texts are those of CPython and its errno table, of TensorFlow 2.21 and of Keras 3.15, each provoked once
-but the one that says "likely"; tests/model/test_remedies.py holds them.
+but the one that says "likely"; tests/model/cause/test_remedies.py holds them.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ A line is noise by its shape:
 * A line that belongs to a noise line is noise: a node, a peer, the text of a protocol buffer.
 
 All other lines are shown: one line too many is a nuisance, one line of the user's that is missing is a fault.
-The lists come from real runs of TensorFlow 2.17 to 2.21; the samples are in tests/record/noise. Pure: no I/O, no clock.
+The lists come from real runs of TensorFlow 2.17 to 2.21; the samples are in tests/record/output/noise. Pure: no I/O, no clock.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ import pytest
 
 from tests.live import LiveRun, wait_for_file, wait_until, wait_until_gone, write_script
 from tests.worker.agent_double import ROOT
-from tests.worker.test_template import LOOK
+from tests.worker.host.test_template import LOOK
 from worker.host.warm.caller_state import find_cgroups
 
 USED = "tasks are forked from the warm template of "

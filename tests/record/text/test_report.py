@@ -109,7 +109,7 @@ def test_a_command_is_shown_by_its_last_lines_and_none_is_endless(run: RunDir) -
 
 def test_the_last_lines_of_a_task_are_its_own(run: RunDir) -> None:
     """A task that is killed has often written nothing but what TensorFlow says at a start."""
-    noise = (Path(__file__).parent / "noise/tf2.21-multi-worker-0.log").read_bytes()
+    noise = (Path(__file__).parent.parent / "output/noise/tf2.21-multi-worker-0.log").read_bytes()
     closed = b"E0000 00:00:1.1  9 ring_alg.cc:291] Aborting RingReduce with UNAVAILABLE: Socket closed\n"
     verdict = Verdict(Outcome.FAILED, 137, 1, 100.0, 110.0, Cause("failed", 110.0, "worker-1", "local", 137, killed=True))
     run.append_output("worker-1", 1, "stderr", 0, noise)

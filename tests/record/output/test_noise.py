@@ -88,7 +88,7 @@ def test_everything_else_is_shown(line: str) -> None:
     assert not Noise().hides(line)
 
 
-PLACEMENT_SAMPLES = SAMPLES.parent.parent / "insight" / "logs"
+PLACEMENT_SAMPLES = SAMPLES.parents[2] / "insight" / "placement" / "logs"
 WHERE = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 
