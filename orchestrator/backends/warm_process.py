@@ -27,8 +27,8 @@ LOCKED_S = 1.0
 """How long what the imports have forked may hold the lock of the directory after it was killed."""
 STACK_S = 1.0
 MOST_FRAMES = 12
-RUN_ROOM, TASK_ROOM = 256, 64
-"""Bytes for the names of a run and of a task in the environment that others see of a fork (see `process_setup.find_env_slot`)."""
+NAME_ROOMS = {"ORCH_RUN_ID": "-" * 256, "ORCH_TASK": "-" * 64}
+"""Room for the names of a run and of a task in the environment that other processes see of a fork (see `process_setup.find_env_slot`)."""
 _WORKER = Path(worker.__file__).parent
 
 
@@ -59,8 +59,7 @@ def start(python: str, imports: Imports, idle_s: float, import_s: float) -> dict
         stop()
     with _trusted(), warm_socket.make(_directory()) as place:
         log = os.open(warm_socket.LOG, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600, dir_fd=place.fd)
-        rooms = {"ORCH_RUN_ID": "-" * RUN_ROOM, "ORCH_TASK": "-" * TASK_ROOM}
-        env = {**default_environment(count_cores(), 1), **os.environ, **imports.env, **rooms, "ORCH_WARM_DIRECTORY": place.path}
+        env = {**default_environment(count_cores(), 1), **os.environ, **imports.env, **NAME_ROOMS, "ORCH_WARM_DIRECTORY": place.path}
         reader, writer = os.pipe()
         try:
             process = subprocess.Popen(

@@ -29,6 +29,7 @@ from worker.cpu_cores import count_cores
 from worker.task.calls import resident
 from worker.task_environment import default_environment
 
+from ..backends.warm_process import NAME_ROOMS
 from . import terminal as terminals
 from .failures import ClusterLost
 
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 
 IMPORT_S = 250.0
 """How long the import of TensorFlow may take."""
-_ROOM = 256
-"""As `worker.host.warm.place.ROOM`: bytes that the fork of a warm process has for the name of its run."""
 _PREFIX = "orch-testing-"
 _START = Path(worker.protocol.messages.__file__).parents[1] / "host" / "warm" / "start_warm.py"
 
@@ -135,7 +134,7 @@ class Session:
 
     @property
     def runtime_dir(self) -> Path:
-        """The XDG_RUNTIME_DIR of the runs: where their agents find the warm process."""
+        """The XDG_RUNTIME_DIR of the runs: where their controllers find the warm process."""
         return self.path / "run"
 
     def warm_up(self, env: Mapping[str, str]) -> None:
@@ -145,8 +144,7 @@ class Session:
         self.runtime_dir.mkdir(mode=0o700)
         self._report, report = os.pipe()
         lifeline, self._lifeline = os.pipe()
-        # The room that `worker/host/warm` needs for the names of a run and a task, in what others see of its environment.
-        names = {"ORCH_RUN_ID": "-" * _ROOM, "ORCH_TASK": "-" * 64, "ORCH_WARM_LIFELINE": str(lifeline)}
+        names = {**NAME_ROOMS, "ORCH_WARM_LIFELINE": str(lifeline)}
         with open(self.path / "warm.log", "wb") as log:
             self._warm = subprocess.Popen(
                 [sys.executable, str(_START), str(report), "1e6", "tensorflow"],

@@ -38,8 +38,6 @@ from .math_threads import THREADS, find_setters
 from .warm_fork import Fork, Threads
 from .warm_socket import WarmDirectory, peer, receive, send
 
-ROOM = 256
-"""Bytes for the name of a run in the environment that others see of a fork (see `process_setup.find_env_slot`)."""
 _REQUEST_S = 1.0
 """How long a caller may take to send its request: nobody else is served meanwhile."""
 _AGENT_FDS = 2
