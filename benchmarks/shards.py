@@ -25,8 +25,8 @@ taken = time.perf_counter() - began
 used = resource.getrusage(resource.RUSAGE_SELF)
 print(json.dumps([taken, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024]), file=sys.stderr)
 """
-IMPORT = "from orchestrator.cli import shards"
-PLAN = "from orchestrator.model.input.sharding import File, Sharding, batches, epoch, tally"
+IMPORT = "from orchestrator.cli.commands import shards_command"
+PLAN = "from orchestrator.model.input.sharding import File, Sharding, Tally, batches, epoch"
 COMMAND = """
 from orchestrator.cli import main
 try:
@@ -46,9 +46,10 @@ def measure(prepare: str, work: str, cwd: str) -> list[float]:
 
 def plan_files(count: int) -> str:
     return f"""
-files = (File(f"data/part-{{number:06}}.tfrecord", 1 << 20, number % 1000) for number in range({count}))
-sharding = Sharding("file", workers=8, replicas=8, batch=1024)
-assert epoch(sharding, tally(files, 8)).steps
+found = Tally(8)
+for number in range({count}):
+    found.add(File(f"data/part-{{number:06}}.tfrecord", 1 << 20, number % 1000))
+assert epoch(Sharding("file", workers=8, replicas=8, batch=1024), found).steps
 """
 
 
