@@ -205,11 +205,11 @@ class Job:
         outcome.state, outcome.traceback, outcome.pickled = "raised", error["traceback"], error["pickled"]
         outcome.what = f"{error['type']}: {error['message']}" if error["message"] else error["type"]
 
-    def on_exited(self, task: str, state: str, code: int) -> None:
+    def on_exited(self, task: str, state: str, code: int, at: float) -> None:
         """The process of a task has ended; `code` negative for a signal."""
         outcome = self.tasks[task]
         if not outcome.has_ended:
-            outcome.state, outcome.what, outcome.at = state, describe_exit(code), time.monotonic()
+            outcome.state, outcome.what, outcome.at = state, describe_exit(code), at
 
 
 def describe_exit(code: int) -> str:

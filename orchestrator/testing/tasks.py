@@ -39,8 +39,9 @@ class Task:
         """The directories of its processes, with ``output.log``, ``reports.jsonl`` and ``stacks.txt``; the newest is the last."""
         self.connection: Connection | None = None
         self.number = 0
-        self._signals: dict[int, str] = {}
-        """The signals that the process was sent since its function began: ``killed`` (by the test) or ``stopped`` (by orch), by number."""
+        self._signals: dict[int, tuple[str, float]] = {}
+        """The signals that the process was sent since its function began, by number: ``killed`` (by the test) or ``stopped`` (by orch), and
+        the time, by `time.monotonic`."""
         self._printed = 0
         self._forgotten = (0, 0)
         """How many characters of the output, and how many reports, belong to an earlier cluster."""
@@ -83,7 +84,7 @@ class Task:
             raise UsageError(f"{self.name} is the test's own process (in_process)")
         if not self.is_alive:
             raise UsageError(f"{self.name} has no process: {'it has not been started' if self.exit is None else describe_exit(self.exit)}")
-        self._signals[int(number)] = "killed"
+        self._signals[int(number)] = "killed", time.monotonic()
         self._cluster.pooled_run.residents[self.name].send({"do": "signal", "number": int(number)})
 
     def kill(self, number: int = signal.SIGKILL) -> None:
@@ -108,7 +109,7 @@ class Task:
 
     def stop(self) -> None:
         """Send SIGKILL for a reason of orch's own, without waiting for the end."""
-        self._signals[int(signal.SIGKILL)] = "stopped"
+        self._signals[int(signal.SIGKILL)] = "stopped", time.monotonic()
         if self.pid is not None and self.pid != os.getpid():
             self._cluster.pooled_run.residents[self.name].send({"do": "signal", "number": int(signal.SIGKILL)})
 
@@ -151,7 +152,9 @@ class Task:
             self.connection = None
         if self.job is not None:
             job, self.job = self.job, None
-            job.on_exited(self.name, self._signals.get(-code, "died"), code)
+            # A task that was killed failed when it was sent the signal: its peers may have noticed before its parent has.
+            state, at = self._signals.get(-code, ("died", time.monotonic()))
+            job.on_exited(self.name, state, code, at)
 
     def print_output(self) -> None:
         """Print the lines that were not printed yet, with the name of the task before each, where the test prints."""

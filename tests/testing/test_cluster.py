@@ -175,6 +175,33 @@ def test_a_signal_that_a_task_has_survived_does_not_explain_its_end() -> None:
         assert job.tasks["worker-0"].state == "died"
 
 
+def test_a_killed_task_comes_before_a_peer_that_has_noticed_its_end_first(tmp_path: Path) -> None:
+    def lose(going: Path) -> None:
+        import signal
+
+        def end_slowly(*_: object) -> None:
+            going.touch()
+            time.sleep(0.5)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        if os.environ["ORCH_TASK"] == "worker-1":
+            signal.signal(signal.SIGTERM, end_slowly)
+        print("ready", flush=True)
+        while not going.exists():
+            time.sleep(0.01)
+        if os.environ["ORCH_TASK"] == "worker-0":
+            raise OddError("the peer is gone")
+        time.sleep(100)
+
+    with cluster(workers=2) as c:
+        job = c.start(lose, tmp_path / "going")
+        c.wait_for("worker-1", log="ready")
+        c["worker-1"].kill(signal.SIGTERM)
+        with pytest.raises(TaskFailed, match=r"^worker-1: SIGTERM\n"):
+            job.result()
+
+
 def test_what_cannot_be_sent_is_named() -> None:
     lock = threading.Lock()
     with cluster(workers=1) as c:

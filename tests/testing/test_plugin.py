@@ -29,7 +29,7 @@ class PytestRun:
     def __init__(self, code: int, out: str) -> None:
         self.code, self.out = code, out
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return f"exit code {self.code}\n{self.out}"
 
     @property
