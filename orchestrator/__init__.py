@@ -28,7 +28,7 @@ _HOMES = {
     "launch": "api",
     **dict.fromkeys(("OrchError", "SpecError", "UsageError"), "errors"),
     **dict.fromkeys(("Line", "Result", "Run", "RunFailed", "Task"), "handle"),
-    "Cause": "model.cluster",
+    "Cause": "model.run.cluster",
     "ClusterSpec": "model.spec",
 }
 __all__ = ["__version__", *_HOMES]

@@ -55,7 +55,7 @@ from .record.text.report import report
 from .requests import Requests
 from .signals import handle_signals, hold_signals
 from .starting import cannot_keep
-from .supervisor import Supervisor, Viewer, verdict_of_error
+from .supervision.supervisor import Supervisor, Viewer, verdict_of_error
 
 Control = Callable[[Supervisor], AbstractContextManager[None]]
 """A way in which others steer a run while it goes on: entered in its loop, before anything is started."""

@@ -43,10 +43,10 @@ ARROWS: dict[str, tuple[str, ...]] = {
         *(
             "orchestrator.__version__",
             "orchestrator.end_process",
-            "orchestrator.examination",
-            "orchestrator.import_own_worker",
             "orchestrator.controller",
+            "orchestrator.import_own_worker",
             "orchestrator.starting",
+            "orchestrator.supervision.examination",
         ),
         *("orchestrator.sources", "orchestrator.signals", "orchestrator.insight", "worker.cpu_cores", "worker.data_files"),
         *PLACES,
@@ -59,22 +59,20 @@ ARROWS: dict[str, tuple[str, ...]] = {
             "orchestrator.signals",
             "orchestrator.starting",
         ),
-        *("orchestrator.supervisor", *PLACES),
+        *("orchestrator.supervision.supervisor", *PLACES),
     ),
     "orchestrator.api": ("orchestrator.handle", "orchestrator.sources", "orchestrator.starting", *PLACES),
     "orchestrator.testing": (
         *("orchestrator.api", "orchestrator.handle", "worker.cpu_cores", "worker.host.tasks.import_environment"),
         *("worker.task.calls", "worker.task.context", "worker.task.strategy.strategy_builder", *PLACES),
     ),
-    "orchestrator.examination": ("orchestrator.insight", *PLACES),
     "orchestrator.handle": PLACES,
     "orchestrator.sources": MODEL,
     "orchestrator.starting": ("orchestrator.signals", *PLACES),
     "orchestrator.requests": ("orchestrator.errors", "orchestrator.signals"),
-    "orchestrator.supervisor": ("orchestrator.log_collector", "orchestrator.preparation", "orchestrator.signals", *PLACES),
-    "orchestrator.log_collector": PLACES,
+    "orchestrator.supervision": ("orchestrator.signals", *PLACES),
+    "orchestrator.supervision.examination": ("orchestrator.insight", *PLACES),
     "orchestrator.signals": ("orchestrator.errors",),
-    "orchestrator.preparation": PLACES,
     "orchestrator.insight": ("orchestrator.record", "worker.data_files", *MODEL),
     "orchestrator.backends": (*MODEL, "worker", "worker.clock", "worker.cpu_cores", "worker.host.warm", "worker.workdir"),
     "orchestrator.record": ("worker.clock", "worker.directory", "worker.excerpts", *MODEL),
@@ -394,7 +392,7 @@ def test_only_their_modules_know_the_backends() -> None:
     ],
 )
 def test_a_backend_that_is_named_elsewhere_is_found(source: str, times: int) -> None:
-    assert len(list(place_names("orchestrator.supervisor", source))) == times
+    assert len(list(place_names("orchestrator.controller", source))) == times
 
 
 LISTED = re.compile(r"^  ([a-z][a-z-]*)(?:  |$)", re.MULTILINE)
@@ -469,17 +467,21 @@ BAD = {
     ),
     "the contract prints": ("worker.protocol.messages", "print(1)", "pure code calls print()"),
     "record imports a backend": ("orchestrator.record.output.log_view", "from orchestrator.backends import local", "must not import"),
-    "record imports the supervisor": ("orchestrator.record.output.log_view", "import orchestrator.supervisor", "must not import"),
+    "record imports the supervisor": ("orchestrator.record.output.log_view", "import orchestrator.supervision", "must not import"),
     "a backend imports the supervisor": (
         "orchestrator.backends.local",
-        "from orchestrator.supervisor import Supervisor",
+        "from orchestrator.supervision.supervisor import Supervisor",
         "must not import",
     ),
     "a backend imports the command line": ("orchestrator.backends.local", "import orchestrator.cli.commands.up_command", "must not import"),
-    "the supervisor imports click": ("orchestrator.supervisor", "import click", "only orchestrator/cli imports click"),
-    "the supervisor imports the command line": ("orchestrator.supervisor", "from orchestrator import cli", "must not import"),
-    "the supervisor imports a task's code": ("orchestrator.supervisor", "import worker.task.bootstrap", "must not import"),
-    "the controller imports TensorFlow": ("orchestrator.supervisor", "def f():\n    import tensorflow as tf", "tensorflow is imported"),
+    "the supervisor imports click": ("orchestrator.supervision.supervisor", "import click", "only orchestrator/cli imports click"),
+    "the supervisor imports the command line": ("orchestrator.supervision.supervisor", "from orchestrator import cli", "must not import"),
+    "the supervisor imports a task's code": ("orchestrator.supervision.supervisor", "import worker.task.bootstrap", "must not import"),
+    "the controller imports TensorFlow": (
+        "orchestrator.supervision.supervisor",
+        "def f():\n    import tensorflow as tf",
+        "tensorflow is imported",
+    ),
     "worker imports orchestrator": ("worker.host.agent", "from orchestrator import errors", "must not import orchestrator.errors"),
     "worker imports itself absolutely": (
         "worker.host.agent",
@@ -513,7 +515,7 @@ GOOD = {
     ),
     "cli, relative": ("orchestrator.cli.commands.up_command", "from .. import options\nfrom ...errors import OrchError"),
     "supervisor": (
-        "orchestrator.supervisor",
+        "orchestrator.supervision.supervisor",
         "import asyncio\nfrom orchestrator.backends.connection import agent_link\nfrom worker.protocol.messages import Exited",
     ),
     "backend": (

@@ -17,7 +17,7 @@ from orchestrator.errors import OrchError
 from orchestrator.model.spec import ClusterSpec, TaskSpec
 from orchestrator.record.output.console import Console, Sink
 from orchestrator.record.storage.run_store import create_run
-from orchestrator.supervisor import Supervisor
+from orchestrator.supervision.supervisor import Supervisor
 from tests.conftest import Orch
 from tests.live import LiveRun
 from worker.protocol.messages import Program

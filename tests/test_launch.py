@@ -58,6 +58,11 @@ def processes_of(run: Run) -> list[psutil.Process]:
     return [process for pid in [run._process.pid] for process in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True))]
 
 
+@pytest.mark.parametrize("name", orchestrator.__all__)
+def test_each_public_name_can_be_imported(name: str) -> None:
+    assert getattr(orchestrator, name) is not None
+
+
 # --- the result -----------------------------------------------------------------------------------
 
 

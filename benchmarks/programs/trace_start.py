@@ -31,7 +31,7 @@ POINTS: dict[str, dict[str, tuple[str, str]]] = {
         "run": ("imports: asyncio, supervisor, console", "report on the console"),
         "_write_verdict": ("", "result.json"),
     },
-    "orchestrator.supervisor": {"Supervisor.run": ("event loop", "")},
+    "orchestrator.supervision.supervisor": {"Supervisor.run": ("event loop", "")},
     "orchestrator.model.planning.plan": {"make": ("the agent's facts are awaited", "plan")},
     "orchestrator.backends.connection.agent_link": {"AgentLink.order": ("", "{} is sent")},
     "orchestrator.backends.connection.farewell": {"Farewell.run": ("the task is awaited, and swept", "goodbye")},

@@ -25,7 +25,7 @@ from worker.protocol.messages import ANSWERS, FRAMES, Bye, Ping
 from ...errors import OrchError, UsageError
 from .. import Diagnosis, Host, StartFailure, Transport
 from .agent_process import AgentProcess, NotUsedError, private, start, take
-from .frames import HostClock, refuse_strangers
+from .incoming_frames import HostClock, refuse_strangers
 
 if TYPE_CHECKING:
     from ..warm_agent import WarmAgent

@@ -50,7 +50,7 @@ def doctor_command(ctx: click.Context, /, home: Path, import_timeout: float, str
     Takes what orch up takes to say what runs, and judges for that; without a script or orch.yaml, for any. Exits with 0 if a run can
     start, with 1 if not.
     """
-    from ...examination import examine  # --help need not load asyncio
+    from ...supervision.examination import examine  # --help need not load asyncio
 
     spec, strategy = _spec(ctx)
     backend = load_checked(spec)

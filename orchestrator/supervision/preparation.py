@@ -16,19 +16,19 @@ from typing import Any, TypeVar
 from worker.clock import now, patience
 from worker.protocol import messages
 
-from .backends import Backend, Host, slots_of, workdir_compare
-from .backends.code_sync import WorkingDirectory, collect
-from .backends.connection.agent_link import AgentLink, NotReachedError, OnFrame, OnLost
-from .backends.connection.reach import AT_ONCE, reach
-from .errors import OrchError, Problem, SpecError
-from .model.cause import version_mismatch
-from .model.planning import addresses, plan, slots
-from .model.planning.plan import HostFacts, Plan
-from .model.planning.slots import Assignment
-from .model.run.events import Event, RunNoted
-from .model.spec import ClusterSpec
-from .model.strategies import named
-from .record.storage.run_directory import RunDir
+from ..backends import Backend, Host, slots_of, workdir_compare
+from ..backends.code_sync import WorkingDirectory, collect
+from ..backends.connection.agent_link import AgentLink, NotReachedError, OnFrame, OnLost
+from ..backends.connection.reach import AT_ONCE, reach
+from ..errors import OrchError, Problem, SpecError
+from ..model.cause import version_mismatch
+from ..model.planning import addresses, plan, slots
+from ..model.planning.plan import HostFacts, Plan
+from ..model.planning.slots import Assignment
+from ..model.run.events import Event, RunNoted
+from ..model.spec import ClusterSpec
+from ..model.strategies import named
+from ..record.storage.run_directory import RunDir
 
 T = TypeVar("T")
 

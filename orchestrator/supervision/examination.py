@@ -14,12 +14,12 @@ from typing import TypeVar
 
 from worker.protocol.messages import ContractError, Examine, Hello, ProgramEnded, from_json
 
-from .backends import Backend, Host, Transport, interpreters, load_checked
-from .backends.connection.agent_link import AgentLink, LostError, NotReachedError
-from .backends.connection.reach import AT_ONCE, reach
-from .insight.doctor.facts import HostReport, Machine, Python, TensorFlow
-from .model.cause.exit_status import describe_answer
-from .model.spec import ClusterSpec
+from ..backends import Backend, Host, Transport, interpreters, load_checked
+from ..backends.connection.agent_link import AgentLink, LostError, NotReachedError
+from ..backends.connection.reach import AT_ONCE, reach
+from ..insight.doctor.facts import HostReport, Machine, Python, TensorFlow
+from ..model.cause.exit_status import describe_answer
+from ..model.spec import ClusterSpec
 
 MACHINE_S, SLACK_S = 80.0, 30.0
 """What a host has for everything but the import: its own limits are shorter (worker/host/examination_programs.py), so they speak first."""

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable
 from worker.clock import now
 from worker.protocol import messages
 
-from .model.run.cluster import TaskStatus
-from .model.run.events import TaskSpoke
-from .model.spec import ClusterSpec, works
-from .record.output.log_index import Marks
-from .record.storage.run_directory import RunDir
+from ..model.run.cluster import TaskStatus
+from ..model.run.events import TaskSpoke
+from ..model.spec import ClusterSpec, works
+from ..record.output.log_index import Marks
+from ..record.storage.run_directory import RunDir
 
 
 class Outputs:

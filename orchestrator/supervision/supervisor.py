@@ -15,23 +15,23 @@ from typing import Any, Protocol
 from worker.clock import now, patience
 from worker.protocol import messages
 
-from .backends import Backend
-from .backends.connection.agent_link import AgentLink, Loss, Unasked
-from .backends.connection.farewell import Farewell
-from .backends.connection.peer_checks import PeerChecks
-from .errors import BROKEN, DEADLINE, OrchError
+from ..backends import Backend
+from ..backends.connection.agent_link import AgentLink, Loss, Unasked
+from ..backends.connection.farewell import Farewell
+from ..backends.connection.peer_checks import PeerChecks
+from ..errors import BROKEN, DEADLINE, OrchError
+from ..model.cause import root_cause
+from ..model.planning.plan import Plan
+from ..model.run import deadlines, events, lifecycle, readiness
+from ..model.run.cluster import Cause, Cluster, Outcome, Phase, Verdict
+from ..model.run.events import StopAsked
+from ..model.run.restarts import PREEMPTED_CODES
+from ..model.spec import ClusterSpec
+from ..record.storage.event_log import REPORTS_S, ReportLimit
+from ..record.storage.run_directory import RunDir
+from ..signals import hold_signals
 from .log_collector import Outputs
-from .model.cause import root_cause
-from .model.planning.plan import Plan
-from .model.run import deadlines, events, lifecycle, readiness
-from .model.run.cluster import Cause, Cluster, Outcome, Phase, Verdict
-from .model.run.events import StopAsked
-from .model.run.restarts import PREEMPTED_CODES
-from .model.spec import ClusterSpec
 from .preparation import Preparation
-from .record.storage.event_log import REPORTS_S, ReportLimit
-from .record.storage.run_directory import RunDir
-from .signals import hold_signals
 
 UNFORMED_S = patience(3.0)
 """When a cluster that has not formed is first said to be waiting for somebody."""

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from orchestrator import preparation
 from orchestrator.backends import Backend, Host, Transport, interpreters, local
 from orchestrator.backends.connection.agent_link import AgentLink, Loss
 from orchestrator.errors import OrchError
 from orchestrator.model.planning import plan
 from orchestrator.model.run import events
 from orchestrator.model.spec import ClusterSpec, GpuWish, TaskDevices, TaskSpec
-from orchestrator.preparation import Preparation
 from orchestrator.record.storage.run_store import create_run
+from orchestrator.supervision import preparation
+from orchestrator.supervision.preparation import Preparation
 from tests.cli.test_devices import HOST_WITH_GPUS
 from tests.live import PATIENCE_S
 from tests.worker.controller_double import patched_agent
