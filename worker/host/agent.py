@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from .. import clock
 from ..cpu_cores import count_cores
 from ..directory import Directory
+from ..fast_dataclass import dataclass
 from ..protocol import messages
 from . import host_facts
 from .gpu import gpu_driver
@@ -40,6 +41,21 @@ if TYPE_CHECKING:
 POLL_S = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Checks:
+    """What was found in the programs of the tasks, before one of them runs."""
+
+    problems: list[str]
+    """Why the tasks cannot run here."""
+    notes: list[str]
+    """Lines for the user."""
+    tensorflow: str
+    """The version of TensorFlow; empty: there is none, or the controller does not need it."""
+    is_template_wanted: bool
+    sets_keras: bool
+    """A program sets TF_USE_LEGACY_KERAS, so a template cannot import Keras for the tasks."""
+
+
 class Agent:
     """Serves one controller. `orders_fd` and `frames_fd` are the two ends of the channel; `template`: the first, if it is there already."""
 
@@ -52,6 +68,10 @@ class Agent:
         self._held: list[socket.socket] = []
         self._listener: ProbeListener | None = None
         self._hello: messages.Hello | None = None
+        self._facts: messages.HostReady | None = None
+        """The facts of this host without its GPUs, until the driver has answered."""
+        self._may_warm_up = False
+        """A template is wanted, and nothing speaks against it."""
         self._asked: Question | None = None
         self._examining: Question | None = None
         self._root: Directory | None = None
@@ -160,7 +180,19 @@ class Agent:
     def _on_hello(self, hello: messages.Hello) -> None:
         hello, trouble = self._acquire(hello)
         # First, and while the loop goes on: a driver takes its time, and may never answer.
-        asked = gpu_driver.ask(self._loop, os.environ, lambda found: self._send_facts(facts, found, warms_up=warms_up))
+        asked = gpu_driver.ask(self._loop, os.environ, self._send_facts)
+        checks = self._check_programs(hello)
+        self._may_warm_up = checks.is_template_wanted and not (trouble or checks.problems or checks.sets_keras)
+        self._facts = self._collect_facts(hello, checks, trouble)
+        if (silence_s := hello.lost_after_s) is not None:
+            self._loop.after(silence_s, lambda: self._await_owner(silence_s))  # what was sent meanwhile is yet to be read
+        if isinstance(asked, gpu_driver.Driver):
+            self._send_facts(asked)
+        else:
+            self._asked = asked
+
+    def _check_programs(self, hello: messages.Hello) -> _Checks:
+        """Read the tasks' programs and the working directory, and find TensorFlow."""
         is_wanted = hello.template is not None and program_checks.needs_template(hello.template, hello.programs, hello.cwd)
         # Only a task of a cluster needs a port.
         notes = program_checks.find_notes(hello.programs, hello.cwd) if hello.ports else []
@@ -177,41 +209,39 @@ class Agent:
         tensorflow = host_facts.find_tensorflow(hello.search_envs, hello.cwd) if hello.word or hello.lost_after_s is not None else None
         if tensorflow == "" and is_wanted:
             problems.append(f"there is no TensorFlow for {sys.executable}: pip install it there, or choose another Python with python:")
-        warms_up = is_wanted and not (trouble or problems or sets_keras)
-        facts = messages.HostReady(
+        return _Checks(problems, notes, tensorflow or "", is_wanted, sets_keras)
+
+    def _collect_facts(self, hello: messages.Hello, checks: _Checks, trouble: str) -> messages.HostReady:
+        """The facts of this host, except for its GPUs."""
+        return messages.HostReady(
             pid=os.getpid(),
             python=sys.executable,
             python_version=host_facts.python_version(),
             cores=count_cores(),
             ports=tuple(sock.getsockname()[1] for sock in self._held),
-            problems=tuple(problems),
+            problems=tuple(checks.problems),
             lacks_workdir=not os.path.isdir(hello.cwd),
-            notes=tuple(notes),
+            notes=tuple(checks.notes),
             trouble=trouble or None,
-            # Its name ends in a random number: nobody else's is called so.
+            # The name of the run directory ends in a random number: no other directory has this name.
             sees_run_dir=bool(hello.run_dir) and os.access(hello.run_dir, os.R_OK | os.W_OK | os.X_OK),
             workdir=hello.cwd if self._code is not None else None,
-            tensorflow=tensorflow or "",
+            tensorflow=checks.tensorflow,
             **self._look_at_network(hello),
         )
-        if (silence_s := hello.lost_after_s) is not None:
-            self._loop.after(silence_s, lambda: self._await_owner(silence_s))  # what was sent meanwhile is yet to be read
-        if isinstance(asked, gpu_driver.Driver):
-            self._send_facts(facts, asked, warms_up=warms_up)
-        else:
-            self._asked = asked
 
-    def _send_facts(self, facts: messages.HostReady, found: gpu_driver.Driver, *, warms_up: bool) -> None:
-        """The facts come before any other frame of this host."""
+    def _send_facts(self, found: gpu_driver.Driver) -> None:
+        """Send the facts, before any other frame of this host."""
+        assert self._facts is not None
         note = ""
         if self._asked is not None:
             self._launcher.ignore(self._asked.left)  # a driver that hangs lets no SIGKILL through
             self._asked = None
-        if warms_up and self._hello is not None and self._hello.template is not None:
+        if self._may_warm_up and self._hello is not None and self._hello.template is not None:
             self._launcher.start_template(self._hello.template, self._hello.programs, self._hello.cwd)
             note = self._hello.template.note
         taken = self._claims.others() if found.gpus else ()
-        self._link.send(dataclasses.replace(facts, gpus=found.gpus, taken=taken, at=clock.now()))
+        self._link.send(dataclasses.replace(self._facts, gpus=found.gpus, taken=taken, at=clock.now()))
         if found.problem:
             self._note(f"cannot list the GPUs, so the tasks get none: {found.problem}")
         if note:
@@ -237,11 +267,11 @@ class Agent:
         try:
             self._held = held_ports.hold(hello.ports, hello.port_range)
             self._root = Directory(hello.shared_dir or _make_directory())
+            self._forwarder.begin(self._root, shared=hello.shared_dir is not None)
+            self._launcher.begin(hello.run_id, self._root)
         except (held_ports.PortsExhaustedError, OSError) as error:
             trouble = str(error)
         self._hello = hello
-        self._forwarder.root, self._forwarder.shared = self._root, hello.shared_dir is not None
-        self._launcher.run_id, self._launcher.root = hello.run_id, self._root
         return hello, trouble
 
     def _await_owner(self, silence_s: float) -> None:

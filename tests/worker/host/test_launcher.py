@@ -62,7 +62,7 @@ def launcher(told: Any, tmp_path: Path, looks: list[int], loop: Loop) -> Iterato
     forwarder = LogForwarder(loop, told)
     found = Launcher(loop, told, forwarder, Prober(loop, told))
     root = Directory(str(tmp_path))
-    found.run_id, found.root = "run", root
+    found.begin("run", root)
     yield found
     found.reap()
     found.close()

@@ -70,8 +70,8 @@ class Launcher:
         """`template`: a fork of the warm process, which becomes the first template that is wanted."""
         self._loop, self._link, self._forwarder, self._prober = loop, link, forwarder, prober
         self.run_id = ""
-        self.root: Directory | None = None
-        """The directory that holds the output of all tasks; None until it is known."""
+        self._root: Directory
+        """The directory that holds the output of all tasks; see `begin`."""
         self.limits = allow_many_files()
         """The limits of open files (soft, hard) that the tasks get."""
         self._env = dict(os.environ)
@@ -97,6 +97,10 @@ class Launcher:
     def __bool__(self) -> bool:
         return bool(self._tasks) or bool(self._pending)
 
+    def begin(self, run_id: str, root: Directory) -> None:
+        """The run is known: its id, and the directory that holds the output of all tasks. To be called before anything is started."""
+        self.run_id, self._root = run_id, root
+
     # --- start -------------------------------------------------------------------------------
 
     def start_template(self, order: messages.TemplateOrder, programs: Sequence[messages.Program], cwd: str) -> None:
@@ -107,17 +111,16 @@ class Launcher:
 
     def start(self, start: messages.StartTasks) -> None:
         """Start tasks, and tell the controller of each that it runs, or why it does not."""
-        assert self.root is not None
         tasks = []
         for order in start.orders:
             if order.once_for is not None and (before := preparation_stamps.find(order)):
                 self._skip(order, before)
                 continue
-            output = TaskOutput(order.task, order.attempt, self.root, order.log_dir)
+            output = TaskOutput(order.task, order.attempt, self._root, order.log_dir)
             output.awaits_begin = order.program.kind != "command"
             try:
-                if self.root.is_gone:
-                    raise FileNotFoundError(f"{self.root.path} was removed while the run went on")
+                if self._root.is_gone:
+                    raise FileNotFoundError(f"{self._root.path} was removed while the run went on")
                 os.makedirs(output.directory, mode=0o700, exist_ok=True)
                 tasks.append(prepare(self._env, start, order, output))
             except (OSError, KeyError) as error:
@@ -156,8 +159,7 @@ class Launcher:
 
     def _add_template(self, preload: Preload) -> ForkServer | None:
         """None: the template cannot be started, and tasks get fresh interpreters."""
-        assert self.root is not None
-        directory = os.path.join(self.root.path, "agents")
+        directory = os.path.join(self._root.path, "agents")
         log = os.path.join(directory, f"template-{len(self._fork_servers) + 1}.log")
         try:
             os.makedirs(directory, mode=0o700, exist_ok=True)

@@ -41,12 +41,14 @@ class LogForwarder:
         """Bytes that may be sent before the controller has acknowledged more."""
         self._listening = False
         self._disk_full = False
-        self.root: Directory | None = None
-        """The directory that holds the output of all tasks; None until it is known."""
-        self.shared = True
-        """The controller sees that directory."""
+        self._root: Directory | None = None
+        self._shared = True
         link.on_room = self.flush
         self._listen()
+
+    def begin(self, root: Directory, *, shared: bool) -> None:
+        """`root`: the directory that holds the output of all tasks. `shared`: the controller sees this directory."""
+        self._root, self._shared = root, shared
 
     @property
     def is_idle(self) -> bool:
@@ -55,7 +57,7 @@ class LogForwarder:
 
     def add(self, output: TaskOutput) -> None:
         """Follow the files of a task. To be called before the task starts, or its first bytes would be noticed late."""
-        if not self.shared:
+        if not self._shared:
             output.sent.setdefault(messages.STACKS, 0)
         self._watcher.add(output)
         if self._watcher.is_blind and self._listening:  # the kernel has run out of watches
@@ -83,8 +85,8 @@ class LogForwarder:
 
     def flush(self) -> None:
         """Hand on what the files hold, as far as the channel has room."""
-        hand_on = self._send_sizes if self.shared else self._send_bytes
-        while self._dirty and not self._link.is_full and (self.shared or self._credit > 0):
+        hand_on = self._send_sizes if self._shared else self._send_bytes
+        while self._dirty and not self._link.is_full and (self._shared or self._credit > 0):
             key = next(iter(self._dirty))
             output = self._dirty.pop(key)
             if hand_on(output):  # the others come first: a task that never stops writing must not keep them waiting
@@ -92,14 +94,14 @@ class LogForwarder:
 
     def check_disk(self) -> None:
         """Tell the controller, once, if there is no space left for the tasks' output."""
-        if self.root is None or self._disk_full:
+        if self._root is None or self._disk_full:
             return
-        directory = self.root.path
+        directory = self._root.path
         free = free_bytes(directory)
         if free is not None and free < DISK_FULL_BYTES:
             self._disk_full = True
-            place = "" if self.shared else f" on {socket.gethostname()}"
-            remedy = "name another directory with --run-dir" if self.shared else "set TMPDIR in setup:"
+            place = "" if self._shared else f" on {socket.gethostname()}"
+            remedy = "name another directory with --run-dir" if self._shared else "set TMPDIR in setup:"
             text = f"no space left for the tasks' output in {directory}{place}; make room, or {remedy}"
             self._link.send(messages.HostBroken(text, clock.now()))
 
