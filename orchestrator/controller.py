@@ -72,7 +72,7 @@ class Ended:
     @property
     def is_hurried(self) -> bool:
         """The user has asked twice, and does not wait for what is still to be shown."""
-        return self.cluster is not None and self.cluster.hurried
+        return self.cluster is not None and self.cluster.stop_repeated
 
     def report(self) -> list[str]:
         """The lines that say how it ended."""

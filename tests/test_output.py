@@ -224,7 +224,7 @@ def test_ctrl_c_leaves_a_console_that_is_not_read(orch: Orch, tmp_path: Path, ru
     os.close(write_fd)
     wait_until_ready(tmp_path, "worker-0")
     running.signal(signal.SIGINT)
-    run.event("stop_asked")
+    run.event("stop_requested")
     running.signal(signal.SIGINT)
     done = running.wait(check=130)
     os.close(read_fd)
@@ -257,7 +257,7 @@ def test_ctrl_c_leaves_a_reader_of_json_that_does_not_read(orch: Orch, tmp_path:
     if moment == "while it stops":
         wait_until_ready(tmp_path, "worker-0")
         running.signal(signal.SIGINT)
-        run.event("stop_asked")
+        run.event("stop_requested")
     else:
         wait_until((run.path / "result.json").exists, "verdict")
         assert running.alive  # nobody has read its lines

@@ -10,7 +10,7 @@ from worker.clock import now
 from worker.protocol import messages
 
 from ..model.run.cluster import TaskStatus
-from ..model.run.events import TaskSpoke
+from ..model.run.events import TaskFirstOutput
 from ..model.spec import ClusterSpec, works
 from ..record.output.log_index import Marks
 from ..record.storage.run_directory import RunDir
@@ -20,7 +20,7 @@ class Outputs:
     """Made for one run. `happen` gets an event for each task's first output; `show` gets how far a file has grown."""
 
     def __init__(
-        self, spec: ClusterSpec, rundir: RunDir, happen: Callable[[TaskSpoke], None], show: Callable[[str, int, str, int], None]
+        self, spec: ClusterSpec, rundir: RunDir, happen: Callable[[TaskFirstOutput], None], show: Callable[[str, int, str, int], None]
     ) -> None:
         self._spec, self._rundir, self._happen, self._show = spec, rundir, happen, show
         self._marks = Marks(rundir)
@@ -39,7 +39,7 @@ class Outputs:
         task, attempt, stream, size = frame.task, frame.attempt, frame.stream, frame.size
         if (task, attempt) not in self._spoken:
             self._spoken.add((task, attempt))
-            self._happen(TaskSpoke(task, attempt, now()))
+            self._happen(TaskFirstOutput(task, attempt, now()))
         if works(messages.TaskId.parse(task).type, self._spec):
             self.heard_at = now()
         due_s = self._marks.grew(task, attempt, stream, size)

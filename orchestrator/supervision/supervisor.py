@@ -24,7 +24,7 @@ from ..model.cause import root_cause
 from ..model.planning.plan import Plan
 from ..model.run import deadlines, events, lifecycle, readiness
 from ..model.run.cluster import Cause, Cluster, Outcome, Phase, Verdict
-from ..model.run.events import StopAsked
+from ..model.run.events import StopRequested
 from ..model.run.restarts import PREEMPTED_CODES
 from ..model.spec import ClusterSpec
 from ..record.storage.event_log import REPORTS_S, ReportLimit
@@ -195,7 +195,7 @@ class Supervisor:
 
     def stop(self, reason: str, code: int) -> None:
         """End the run, for this reason and with this exit code. Asked again: at once, without the grace period."""
-        asked = StopAsked(reason, code, now())
+        asked = StopRequested(reason, code, now())
         if self._cluster is None:
             self._preparation.give_up(EndedEarlyError(Outcome.CANCELLED, code, Cause(reason, asked.at)))
         elif self._cluster.is_over:
@@ -206,7 +206,7 @@ class Supervisor:
     def restart(self) -> None:
         """Stop the tasks and start them again, as the next attempt."""
         if self._cluster is not None:
-            self._happen(events.RestartAsked(now()))
+            self._happen(events.RestartRequested(now()))
 
     def show_stacks(self) -> None:
         """Have the tasks write their stacks into their `stacks.txt`."""
@@ -256,7 +256,7 @@ class Supervisor:
             case events.Stop():
                 for link, mine in self._by_host(action.tasks):
                     link.order(messages.StopTasks(mine, action.grace_s))
-            case events.Hurry():
+            case events.AbandonSilentHosts():
                 for link in self._links.values():
                     link.hurry()
             case events.Finish():
@@ -304,9 +304,9 @@ class Supervisor:
         if self._cluster is None:
             return
         at = now()
-        if self._cluster.policy.hang_s is not None and self._outputs.heard_at > self._cluster.heard_at:
+        if self._cluster.policy.hang_s is not None and self._outputs.heard_at > self._cluster.active_at:
             # Told only now: each line of each task would otherwise be an event.
-            self._happen(events.Heard(self._outputs.heard_at))
+            self._happen(events.TaskActive(self._outputs.heard_at))
         self._happen(events.Tick(at))
 
     def _look_for_checkpoints(self, cluster: Cluster, event: events.TaskExited | events.Tick) -> None:

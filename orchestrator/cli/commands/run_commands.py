@@ -118,7 +118,7 @@ def restart_command(run: RunDir) -> int:
     if holder is None:
         raise UsageError(f"{run.run_id} is not running; orch up starts a new run")
     cluster = cluster_of(run)
-    if cluster.phase is Phase.STOPPING and not restarts.comes_again(cluster, now()):
+    if cluster.phase is Phase.STOPPING and not restarts.will_restart(cluster, now()):
         raise UsageError(f"{run.run_id} is ending and cannot start again; orch up starts a new run")
     if not run.lock.send_signal(holder, signal.SIGUSR2):
         raise UsageError(f"{run.run_id} is not running; orch up starts a new run")

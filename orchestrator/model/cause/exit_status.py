@@ -1,13 +1,13 @@
-"""How a process has ended, in words."""
+"""The end of a process, in words."""
 
 from __future__ import annotations
 
 from signal import Signals
 
 MOST_LAST_WORDS = 300
-"""Characters of the last line that a program has said."""
+"""The most characters of a program's last line in a message."""
 _NAMES = {number.value: number.name for number in Signals}
-"""Most real-time signals have none."""
+"""Most real-time signals have no name."""
 _MEANINGS = {
     "SIGABRT": "native code gave up",
     "SIGBUS": "memory that is not there",
@@ -19,13 +19,13 @@ _MEANINGS = {
     "SIGXCPU": "CPU time limit",
     "SIGXFSZ": "file size limit",
 }
-"""Those that the kernel or a library sends to the process that they are about; signal(7)."""
+"""Signals that the kernel or a library sends because of an error in the process itself; signal(7)."""
 
 
 def describe_code(code: int, killed: bool) -> str:
-    """An end in words: ``exit code 7``, ``killed by SIGKILL``, ``killed by SIGSEGV: segmentation fault``.
+    """``exit code 7``, ``killed by SIGKILL``, ``killed by SIGSEGV: segmentation fault``.
 
-    `code`: 128 + n for signal n. `killed`: by a signal, and not by its own word for one.
+    `code`: 128 + n for signal n. `killed`: a signal ended the process; false for a shell that exits with 128 + n.
     """
     name = _NAMES.get(code - 128, "")
     if killed:
@@ -35,14 +35,14 @@ def describe_code(code: int, killed: bool) -> str:
 
 
 def describe_return(code: int) -> str:
-    """The same of a child of ours, as a verb: ``ended with exit code 7``, ``was killed by SIGKILL``. `code`: -n for signal n."""
+    """With a verb: ``ended with exit code 7``, ``was killed by SIGKILL``. `code`: as in `subprocess`, -n for signal n."""
     return f"was {describe_code(128 - code, killed=True)}" if code < 0 else f"ended with {describe_code(code, killed=False)}"
 
 
 def describe_answer(err: str, code: int | None, reason: str) -> str:
-    """How a program that was asked something has ended, with the last words on its stderr: ``it ended with exit code 1: no such module``.
+    """Why a helper program failed, with the last line of its stderr: ``it ended with exit code 1: no such module``.
 
-    `code`: -n for signal n; None: it was stopped, or could not be started, for the `reason`.
+    `code`: -n for signal n; None: orch stopped the program or could not start it; `reason` is why.
     """
     last = next((line.strip() for line in reversed(err.splitlines()) if line.strip()), "")
     how = reason if code is None else f"it {describe_return(code)}"

@@ -1,13 +1,11 @@
-"""What TensorFlow says when it has lost a peer: errors that are never the first cause, and whom they name.
+"""TensorFlow's errors about a lost peer: such an error is never the first cause.
 
-TensorFlow tells a survivor that something is wrong elsewhere in some twenty ways, and the survivor then ends with a traceback of its own.
-`read` recognises those. A text is looked at without Python's own frames, so that a chained exception counts too
-(``raise MyError from error``), and a line of the user's source does not.
+When a task is lost, TensorFlow has some twenty messages for the other tasks, and these tasks then end with a traceback too. `read`
+recognises the messages, also in a chained exception (``raise MyError from error``), but not in a line of the user's source.
 
-The texts are those of TensorFlow 2.21, provoked for tests/model/cause/lost_peers.json, or read in the source named beside each pattern.
-Words that may come from this task's own mistake are not here: an error that a peer only passes on (``grpc_status:3``,
-INVALID_ARGUMENT, as for shapes that do not match, or for a bad element in a dataset on a worker under a parameter server)
-is a first cause, though it names a peer.
+The texts are those of TensorFlow 2.21: provoked for tests/model/cause/lost_peers.json, or read in the source beside each pattern.
+A message that can come from a mistake in this task is not in the table. For example, a peer can pass an error on (``grpc_status:3``,
+INVALID_ARGUMENT, for shapes that do not match, or for a bad element in a dataset). Such an error is a first cause, though it names a peer.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from itertools import takewhile
 
 from worker.fast_dataclass import dataclass
 from worker.protocol.messages import Failure
@@ -25,32 +24,32 @@ _ANY_TASK = re.compile(_TASK.format("type", "index"))
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """`how`: what happened to the peer, in words. `peers`: the tasks that the error names, the likeliest first; empty: it names none.
-
-    `leader`: it names the task that runs the coordination service, which only the cluster knows.
-    """
+    """What an error says about a lost peer."""
 
     how: str
+    """What happened to the peer: ``it refuses connections``."""
     peers: tuple[str, ...] = ()
+    """The tasks that the error names, the likeliest first."""
     leader: bool = False
+    """The error names the coordination service. `leader` finds the task that runs it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One way of saying it. `peers`: where the names are: ``before`` or ``after`` the match, or ``target``, the remote target of the
-    failed call.
-    """
+    """One message."""
 
     text: str
     how: str
     source: str
+    """The file of TensorFlow or gRPC; ``measured``: also seen in a real cluster."""
     peers: str = ""
+    """Where the names are: ``before`` or ``after`` the match, or ``target``: the remote target of the failed call."""
 
 
 _REMOTE = re.compile(
     rf"Additional GRPC error information from remote target (?:{_TASK.format('type', 'index')}|(?P<service>coordination_service))"
 )
-"""`RPCState::OnCompleted` in xla/tsl/distributed_runtime/rpc/grpc_state.h. The first one is the call that failed."""
+"""`RPCState::OnCompleted` in xla/tsl/distributed_runtime/rpc/grpc_state.h. The first match is the call that failed."""
 
 _LEADER_RPC = re.compile(
     r"RPC: /tensorflow\.CoordinationService/|Leader incarnation ID mismatch|Failed to send RPC to coordination service"
@@ -59,7 +58,7 @@ _LEADER_RPC = re.compile(
 AGENT = "coordination_service_agent.cc"
 SERVICE = "coordination_service.cc"
 
-# In this order: what says more comes first.
+# The first match counts: more specific messages come first.
 PATTERNS = (
     Pattern("unhealthy (stopped sending heartbeats):", "it stopped sending heartbeats", f"measured; {SERVICE}", "after"),
     Pattern(
@@ -101,7 +100,7 @@ PATTERNS = (
 
 _UNAVAILABLE = re.compile(r"errors_impl\.UnavailableError|UNAVAILABLE:|grpc_status:14")
 _LIST_LINES = 64
-"""Longest list of tasks that is read after a heading."""
+"""The most tasks that are read from a list."""
 _TRACEBACK = "Traceback (most recent call last):\n"
 _CHAINED = (
     "The above exception was the direct cause of the following exception:",
@@ -112,21 +111,21 @@ _FATAL = re.compile(r"^F\d{4} ", re.MULTILINE)
 
 
 def read(failure: Failure | None, last_words: str = "", own: str = "") -> Loss | None:
-    """What this failure says of a lost peer; None: it is about the task itself. `own`: the task, which may be named beside others."""
+    """The lost peer that a failure is about; None: the failure is about the task itself. `own`: the name of the task."""
     found = _read(failure.traceback, failure.message) if failure is not None else _read(_final(last_words), "")
     if found is None or own not in found.peers:
         return found
     others = tuple(peer for peer in found.peers if peer != own)
-    # It reads its own obituary: it was cut off or starved, and lost nobody that it knows of.
+    # An error that names only this task means that its heartbeats were late. It did not lose a peer.
     return Loss(found.how, others, found.leader) if others else None
 
 
 @lru_cache(maxsize=256)
 def _read(trace: str, message: str) -> Loss | None:
     text = _without_frames(trace)
-    if message and message not in trace:  # one of them was shortened
+    if message and message not in trace:  # orch shortens long texts
         text += "\n" + message
-    # A broken connection is a lost peer only in a call between TensorFlow's tasks: any other may be about anything.
+    # A broken connection means a lost peer only in a call between TensorFlow's tasks; the program may have other connections.
     is_call = _REMOTE.search(text) is not None and _UNAVAILABLE.search(text) is not None
     for pattern in PATTERNS:
         at = text.find(pattern.text)
@@ -136,9 +135,9 @@ def _read(trace: str, message: str) -> Loss | None:
 
 
 def _final(words: str) -> str:
-    """The part of a log's end that says why the program ended: its last traceback with what that is chained to, or a fatal message.
+    """The part of a log that says why the program ended: the last traceback with its chain, or a fatal message.
 
-    TensorFlow also logs losses that it gets over, as a parameter server does when a worker is restarted.
+    TensorFlow also logs losses that do not end the program, as a parameter server does when a worker restarts.
     """
     parts = words.split(_TRACEBACK)
     if len(parts) == 1:
@@ -151,7 +150,7 @@ def _final(words: str) -> str:
 
 
 def _without_frames(trace: str) -> str:
-    """Without the two kinds of lines that show the user's source: ``  File …`` and what stands deeper below it."""
+    """A traceback without the indented lines, which show the user's source."""
     return "\n".join(line for line in trace.splitlines() if not line.startswith("  "))
 
 
@@ -163,12 +162,7 @@ def _peers(pattern: Pattern, text: str, at: int) -> tuple[str, ...]:
         return _names(text[max(0, at - 200) : at].splitlines()[-1:])
     if pattern.peers == "after":
         heading, *lines = text[at + len(pattern.text) :].splitlines()[: _LIST_LINES + 1] or [""]
-        listed: list[str] = []
-        for line in lines:
-            if not line.startswith("/job:"):
-                break
-            listed.append(line)
-        return _names(listed or [heading])
+        return _names([*takewhile(lambda line: line.startswith("/job:"), lines)] or [heading])
     return ()
 
 

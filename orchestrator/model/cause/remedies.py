@@ -1,8 +1,8 @@
-"""What to do about a failure, where that is known: one line for the report.
+"""What a user can do about a failure: one line for the report, for the failures that orch knows.
 
-A remedy says no more than is known: a task that was killed is said to have run out of memory only if the kernel's counters
-say so. The texts are those of CPython and its errno table, of TensorFlow 2.21 and of Keras 3.15, each provoked once
-but the one that says "likely"; tests/model/cause/test_remedies.py holds them.
+A remedy claims no more than is known: orch names memory as the reason of a kill only if the kernel has counted a kill. The texts are
+those of CPython and its errno table, TensorFlow 2.21 and Keras 3.15. Each was provoked once, except the one with the word "likely";
+tests/model/cause/test_remedies.py has them.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ _SIGKILL, _SIGABRT, _SIGBUS, _SIGSEGV, _SIGILL = (128 + number for number in (9,
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """`kind`: pattern of the exception's type, without its module; `text`: one that its message or its traceback holds.
-
-    `advice` may use the groups of `text`, ``{python}``, the task's interpreter, and ``{keras_2}``, the command that installs Keras 2 there.
-    """
+    """One kind of failure, and the advice for it."""
 
     kind: str
+    """A pattern for the type of the exception, without its module."""
     text: str
+    """A pattern that the message or the traceback contains."""
     advice: str
+    """May use the groups of `text`, ``{python}`` (the task's interpreter) and ``{keras_2}`` (the command that installs Keras 2 there)."""
 
 
 _MISSING_NAME = "AttributeError|ImportError|ModuleNotFoundError"
 _REFUSED_ARGUMENT = "TypeError|ValueError"
 _USE_KERAS_2 = "or use Keras 2: {keras_2}, and --keras legacy (that is for tf.keras; in place of keras import tf_keras)"
 
-# Some of the 351 names that tf.compat.v1 has and tf has not, those with which scripts begin; and the same for tf.train and others.
+# Of the 351 names that are in tf.compat.v1 and not in tf: those that scripts use first. The same for tf.train and others.
 _TENSORFLOW_1 = (
     r"(?:module 'tensorflow' has no attribute|cannot import name) '(?:Session|InteractiveSession|placeholder|placeholder_with_default"
     r"|app|flags|gfile|logging|layers|contrib|ConfigProto|GPUOptions|GraphDef|GraphKeys|RunOptions|Summary|Print|AUTO_REUSE|Dimension"
@@ -52,7 +52,7 @@ _TENSORFLOW_1 = (
     r"|tf\.\w+\(\) is not compatible with eager execution"
 )
 
-# The first that fits counts.
+# The first match counts.
 REMEDIES = (
     Remedy(
         _MISSING_NAME,
@@ -212,14 +212,14 @@ _BY_CODE = {
 
 
 def of_stalled(name: str) -> str:
-    """The remedy where a task is missed by its peers, though it has not ended."""
+    """The remedy for a task that others have lost, though the task has not ended."""
     return f"find out what held {name} up: where it was, and its log; a stalled task often waits for input or for a lock"
 
 
 def find(task: TaskStatus, *, serves: bool = False) -> str:
-    """The remedy for a task's own end; empty if none is known. `serves`: it was to run until others are done."""
+    """The remedy for the end of a task; empty if none is known. `serves`: the task is a server that must run until others are done."""
     if task.code == 0 and task.type in DATA_SERVICE:
-        return ""  # orch's own servers: nothing that a script does makes them end
+        return ""  # orch runs these servers; a script cannot end them
     if task.code == 0:
         return _SERVER_LEFT if serves else _LEFT_EARLY
     evidence = task.evidence
@@ -229,11 +229,11 @@ def find(task: TaskStatus, *, serves: bool = False) -> str:
         return f"leave TF_CONFIG to orch: the task's was not the one that orch gave it ({evidence.tf_config}), and somebody has its port"
     if task.failure is not None:
         kind, text = task.failure.type.rpartition(".")[2], f"{task.failure.message}\n{task.failure.traceback}"
-        return _look_up(kind, text, evidence)
-    return _of_words(evidence.last_words, evidence) or _BY_CODE.get(task.code or 0, "")
+        return _match(kind, text, evidence)
+    return _of_log(evidence.last_words, evidence) or _BY_CODE.get(task.code or 0, "")
 
 
-def _look_up(kind: str, text: str, evidence: Evidence) -> str:
+def _match(kind: str, text: str, evidence: Evidence) -> str:
     keras_2 = install_keras_2(evidence.python, evidence.tensorflow)
     for remedy in REMEDIES:
         match = re.search(remedy.text, text) if re.fullmatch(remedy.kind, kind) else None
@@ -247,10 +247,10 @@ _ERROR_LINE = re.compile(
 )
 
 
-def _of_words(words: str, evidence: Evidence) -> str:
-    """The same for what a log ends with: the last line there that looks like an error's."""
+def _of_log(words: str, evidence: Evidence) -> str:
+    """The remedy for the last line of a log that looks like an error."""
     found = list(_ERROR_LINE.finditer(words))
     if found:
         last = found[-1]
-        return _look_up(last[1] or last[3], words[last.start() :], evidence)
-    return _look_up("OSError", words[-400:], evidence) if "No space left on device" in words[-400:] else ""
+        return _match(last[1] or last[3], words[last.start() :], evidence)
+    return _match("OSError", words[-400:], evidence) if "No space left on device" in words[-400:] else ""

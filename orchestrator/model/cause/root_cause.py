@@ -1,9 +1,11 @@
-"""Who failed first: of all tasks of an attempt that has failed, the one that the others failed because of.
+"""The first cause: the task of a failed attempt because of which the others failed.
 
-Order of belief: what a task did after we had stopped it counts for nothing; a failure that is about the task itself goes before one that is
-about a lost peer (`losses`), whatever the clocks of their hosts say; a peer that such an error names, or that is named by
-the one it names, goes before one that nobody names; then time decides. If nobody failed of its own accord, the peer that was lost
-either ended with code 0 while the others still needed it, or had not ended at all: then it is the suspect, and the report says so.
+1. The end of a task after orch has stopped it does not count.
+2. A failure about the task itself wins over an error about a lost peer (`peer_errors`), whatever the clocks of the hosts say.
+3. A task that such errors name, directly or through another lost task, wins over a task that no error names.
+4. Then time decides.
+
+If no task failed by itself, the lost peer either ended with code 0 while the others needed it, or it has not ended. Then it is the suspect.
 """
 
 from __future__ import annotations
@@ -21,21 +23,22 @@ from .peer_errors import Loss
 
 LEFT_EARLY = "ended by itself (exit code 0) before the training was done"
 _CRASHES = frozenset(128 + number for number in (4, 6, 7, 8, 11))
-"""SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV: no answer to a SIGTERM or SIGKILL of ours."""
+"""SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV: never the effect of orch's SIGTERM or SIGKILL."""
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """A failure of a task's own accord. `loss`: it is about a peer."""
+    """A failure that orch did not cause."""
 
     task: TaskStatus
     at: float
     code: int
     loss: Loss | None
+    """The lost peer that the failure is about; None: the failure is about the task itself."""
 
 
-def settle(cluster: Cluster, ending: Verdict) -> Verdict:
-    """The verdict that `cluster` is heading for, with the true first cause. To be asked when all tasks have ended."""
+def find_cause(cluster: Cluster, ending: Verdict) -> Verdict:
+    """`ending` with the first cause. Call this when all tasks have ended."""
     if ending.outcome is not Outcome.FAILED or ending.cause is None:
         return ending
     ends = _ends(cluster)
@@ -51,7 +54,7 @@ def settle(cluster: Cluster, ending: Verdict) -> Verdict:
 
 
 def _explain_other(cluster: Cluster, ends: Mapping[str, End], seen: Cause, cause: Cause) -> str:
-    """Why the cause is not the task whose end was seen, and told, first; empty if it is."""
+    """Why the task whose end was seen first is not the cause; empty if it is the cause."""
     end = ends.get(seen.task)
     if end is None or seen.task == cause.task:
         return ""
@@ -65,20 +68,20 @@ def _explain_other(cluster: Cluster, ends: Mapping[str, End], seen: Cause, cause
 
 
 def suspects(cluster: Cluster, task: str) -> tuple[str, ...]:
-    """Those that a task's failure is about and that still run: worth asking where they are before they are stopped."""
+    """The running tasks that a task's failure is about: orch collects their stacks before it stops them."""
     loss = _loss(cluster.tasks[task])
     return tuple(name for name in _named(cluster, loss, task) if not cluster.tasks[name].has_ended) if loss else ()
 
 
 def describe_loss(cluster: Cluster, task: str) -> str:
-    """Whom a task's failure is about and why, ``worker-1 (its connection was closed)``; empty if it is about the task itself."""
+    """The peer that a task has lost: ``worker-1 (its connection was closed)``; empty if the failure is about the task itself."""
     status = cluster.tasks[task]
     loss = _loss(status) if status.code else None
     return _describe(cluster, loss) if loss else ""
 
 
 def given_code(cause: Cause) -> int:
-    """A failing task's code as ours. Two mean something else in our table, and 0 would say success."""
+    """The exit code of orch for a failed task: the task's own code. Two codes have a meaning of orch's, and 0 is success; then 1."""
     return cause.code if cause.code not in (None, 0, DEADLINE, BROKEN) else 1
 
 
@@ -86,19 +89,15 @@ def given_code(cause: Cause) -> int:
 
 
 def _ends(cluster: Cluster) -> dict[str, End]:
-    """Every failure that we did not cause. A failing evaluator does not fail the training."""
-    found = {}
-    for task in cluster.tasks.values():
-        end = _end(cluster, task)
-        if end is not None:
-            found[task.name] = end
+    """Every failure that orch did not cause, by task. The failure of an evaluator does not fail the training."""
+    found = {task.name: end for task in cluster.tasks.values() if (end := _end(cluster, task)) is not None}
     accused = {peer for end in found.values() if end.loss for peer in end.loss.peers} if found else set()
     for name in accused & cluster.tasks.keys() - found.keys():
         task = cluster.tasks[name]
-        # It was dying when we stopped it: its peers had missed it before, and we send no such signal. A core file takes its time.
+        # The task was dying when orch stopped it: its peers had lost it before, and orch sends no such signal. A core dump takes time.
         if task.state is TaskState.STOPPED and task.killed and task.code in _CRASHES and task.type != "evaluator":
             found[name] = End(task, task.ended_at or 0.0, task.code or 1, None)
-    # One that was about to come back alone had been forgiven, unless the others failed because of it.
+    # A task that was about to restart alone does not count, unless others failed because of it.
     return {name: end for name, end in found.items() if end.task.restart_at is None or name in accused}
 
 
@@ -109,7 +108,7 @@ def _end(cluster: Cluster, task: TaskStatus) -> End | None:
     at = task.failure.at if task.failure else task.ended_at or 0.0
     if task.state is TaskState.STOPPED:
         stopping_at = cluster.stopping_at or at
-        # After its exception it ended by our signal; its own end would have been Python's code 1.
+        # After its exception orch's signal ended the task; without the signal Python would have exited with 1.
         failed = task.failure is not None and (task.evidence.failed_first or at < stopping_at)
         return End(task, at, 1, loss) if failed else None
     if task.code == 0 and not serves(cluster, task):
@@ -118,31 +117,30 @@ def _end(cluster: Cluster, task: TaskStatus) -> End | None:
 
 
 def _loss(task: TaskStatus) -> Loss | None:
-    """Whom a task has lost, by what it said last."""
+    """The peer that a task has lost, by its last error."""
     return peer_errors.read(task.failure, task.evidence.last_words, task.name)
 
 
 def serves(cluster: Cluster, task: TaskStatus) -> bool:
-    """Whether a task is a server that is not to end before the training is done."""
+    """Whether a task is a server that must not end before the training is done."""
     return named(cluster.policy.strategy).role(task.type).serves
 
 
-# --- who it was --------------------------------------------------------------------------------
+# --- the first ---------------------------------------------------------------------------------
 
 
 def _own_cause(cluster: Cluster, ends: Mapping[str, End]) -> Cause | None:
-    """The first of those that failed for a reason of their own; those that are missed by others before those that nobody misses."""
+    """The first task that failed by itself; tasks that others have lost come first."""
     own = {name: end for name, end in ends.items() if end.loss is None}
     if not own:
         return None
     missed = _missed(cluster, ends) & own.keys()
     first = min((own[name] for name in missed or own), key=lambda end: end.at)
-    what = LEFT_EARLY if first.code == 0 else "failed"
-    return _cause(first, what)
+    return _cause(first, LEFT_EARLY if first.code == 0 else "failed")
 
 
 def _early_leaver(cluster: Cluster, ends: Mapping[str, End]) -> Cause | None:
-    """A task that has succeeded, though its peers still needed it: if they name it, or if they name nobody and it alone has left."""
+    """A task that ended with 0 though its peers needed it: their errors name it, or name no task and only it has ended."""
     left = {name: task for name, task in cluster.tasks.items() if task.state is TaskState.SUCCEEDED and task.trains}
     missed = _missed(cluster, ends)
     found = [left[name] for name in missed & left.keys()] or ([] if missed else list(left.values()))
@@ -154,11 +152,11 @@ def _early_leaver(cluster: Cluster, ends: Mapping[str, End]) -> Cause | None:
 
 
 def _lost(cluster: Cluster, ends: Mapping[str, End]) -> Cause:
-    """All that is known is who said first that somebody was lost."""
+    """The first task that reported a lost peer, with the suspect if there is one."""
     first = min(ends.values(), key=lambda end: end.at)
     loss = first.loss or Loss("")
     missed = [name for name in cluster.tasks if name in _missed(cluster, {first.task.name: first}) and name not in ends]
-    if not missed and not loss.peers:  # it names nobody; whoever has not failed is what is left
+    if not missed and not loss.peers:  # the error names no task: suspect the only one that has not failed
         rest = [task.name for task in cluster.tasks.values() if task.trains and task.name not in ends]
         missed = rest if len(rest) == 1 else []
     if not missed:
@@ -175,11 +173,8 @@ def _cause(end: End, what: str) -> Cause:
 
 
 def _missed(cluster: Cluster, ends: Mapping[str, End]) -> set[str]:
-    """Whom the lost-peer errors name, and whom those name in turn that lost a peer themselves: the ends of all such chains."""
-    found: set[str] = set()
-    for end in ends.values():
-        if end.loss is not None:
-            found.update(_named(cluster, end.loss, end.task.name))
+    """The tasks that errors about lost peers name, without those that lost a peer themselves: the ends of all such chains."""
+    found = {name for end in ends.values() for name in _named(cluster, end.loss, end.task.name)}
     return {name for name in found if name not in ends or ends[name].loss is None}
 
 

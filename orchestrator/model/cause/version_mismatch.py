@@ -1,4 +1,4 @@
-"""Hosts whose Python or TensorFlow differ: a cluster of them may form and then hang, or fail with words that name neither."""
+"""Hosts with different versions of Python or TensorFlow: their cluster may hang, or fail with an error that names no version."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from worker.protocol.messages import HostReady, few
 
 
 def compare(facts: Mapping[str, HostReady]) -> list[str]:
-    """A sentence for each thing that is not the same everywhere; patch releases of Python do not count."""
+    """A sentence for each version that is not the same on all hosts. Patch releases of Python do not count."""
     found = {
         "Python": {host: ".".join(known.python_version.split(".")[:2]) for host, known in facts.items()},
         "TensorFlow": {host: known.tensorflow for host, known in facts.items() if known.tensorflow},
     }
-    return [_say(what, versions) for what, versions in found.items() if len(set(versions.values())) > 1]
+    return [_describe(what, versions) for what, versions in found.items() if len(set(versions.values())) > 1]
 
 
-def _say(what: str, versions: Mapping[str, str]) -> str:
+def _describe(what: str, versions: Mapping[str, str]) -> str:
     hosts: dict[str, list[str]] = {}
     for host, version in versions.items():
         hosts.setdefault(version, []).append(host)

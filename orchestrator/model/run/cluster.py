@@ -1,13 +1,13 @@
-"""What a run is: the states of its tasks, of the cluster, and how it can end. Values only; `lifecycle` moves them.
+"""The state of a run: its tasks, its cluster and its end. These are values only; `lifecycle.step` makes the next value.
 
-a task:     PENDING -> STARTED -> UP -> SUCCEEDED | FAILED | STOPPED | LOST
-a cluster:  [PREPARING ->] STARTING -> RUNNING -> STOPPING -> DONE
+A task:     PENDING -> STARTED -> UP -> SUCCEEDED | FAILED | STOPPED | LOST
+A cluster:  [PREPARING ->] STARTING -> RUNNING -> STOPPING -> DONE
              (hosts are    (started)   (formed)   (one end is decided: success, failure, cancel, deadline)
               prepared)                                    -> RESTARTING -> STARTING
-                                                              (the next attempt is waited for)
+                                                              (a pause before the next attempt)
 
-Attempts are numbered through the run. A task that is started again alone has a number of its own, so each number and task is one
-process, with one directory.
+The attempts of a run have numbers: 1, 2, …. A task that restarts alone gets the next number too. So a number and a task name one process
+and one directory. All times are seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TaskState(str, Enum):
 
 
 INPUT_WATCHED_S = 5.0
-"""So many seconds must have been watched before a share of them says anything: the first steps wait for buffers to fill."""
+"""`InputCounts.waiting` means something only after this many seconds: the first steps wait for buffers to fill."""
 ENDED = frozenset({TaskState.SUCCEEDED, TaskState.FAILED, TaskState.STOPPED, TaskState.LOST})
 
 
@@ -63,19 +63,19 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class InputCounts:
-    """What one task was given of its distributed datasets, in its attempt. The tuples have a place for each of its replicas.
-
-    `steps`: how often it was given a batch for each replica, empty ones included; `batches`: those that were not empty. `bytes`: as the
-    tensors lie in memory; texts are left out. `seconds`: of the time in which there were steps, as far as it was watched;
-    `waiting_s`: what the task waited for input in them.
-    """
+    """What one task has read from its distributed datasets in its attempt. Each tuple has one number per replica of the task."""
 
     steps: Size
+    """How often the task got a batch for each replica, with empty batches."""
     batches: tuple[Size, ...]
+    """The batches that were not empty."""
     elements: tuple[Size, ...]
     bytes: tuple[Size, ...]
+    """The size of the tensors in memory, without tensors of strings."""
     seconds: Seconds = 0.0
+    """The time in which the task made steps and orch measured."""
     waiting_s: Seconds = 0.0
+    """The part of `seconds` in which the task waited for input."""
 
     @property
     def waiting(self) -> float:
@@ -84,17 +84,13 @@ class InputCounts:
 
     @property
     def can_tell_waiting(self) -> bool:
-        """Whether `waiting` was watched for long enough to say anything."""
+        """Whether orch has measured for long enough."""
         return self.seconds >= INPUT_WATCHED_S
 
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """One task, in its latest attempt. Times are seconds since the epoch.
-
-    `restart_at`: it has failed and is started again then, alone. `step_before`, `saved_before`: `Cluster.reached` and
-    `Cluster.saved_at` when it was started.
-    """
+    """One task, in its latest attempt."""
 
     name: str
     host: str
@@ -105,16 +101,23 @@ class TaskStatus:
     up_at: float | None = None
     ended_at: float | None = None
     code: int | None = None
+    """The exit code; 128 + n for signal n."""
     killed: bool = False
+    """A signal ended the process."""
     swept: bool = False
+    """No process of the task is left."""
     waiting: str = ""
+    """Why the task is not up yet, such as ``connection refused``."""
     report: Mapping[str, Any] = field(default_factory=dict)
     reported_at: float | None = None
     input: InputCounts | None = None
     failure: Failure | None = None
     restart_at: float | None = None
+    """When the failed task restarts alone."""
     step_before: float | None = None
+    """`Cluster.reached` when the task started."""
     saved_before: float = 0.0
+    """`Cluster.saved_at` when the task started."""
     evidence: Evidence = Evidence()
 
     @property
@@ -131,23 +134,20 @@ class TaskStatus:
 
     @property
     def prepares(self) -> bool:
-        """It is the command that prepares a host, and no member of the cluster."""
+        """The task is the command that prepares a host, and not a member of the cluster."""
         return self.type == PREPARE
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The part of a spec that decides what happens next. Seconds; None: no limit.
-
-    `opens_ports`: its tasks are up when their runtimes listen; otherwise, as for a program that is not Python and has no `start_s`, when
-    they are started.
-    """
+    """The part of a spec that decides the next step. Limits are in seconds; None: no limit."""
 
     strategy: str
     start_s: float | None = None
     run_s: float | None = None
     grace_s: float = 5.0
     opens_ports: bool = True
+    """A task is up when its runtime listens. If false, as for a command without `start_s`, a task is up when it has started."""
     hang_s: float | None = None
     restart: Restart = Restart()
     prepare_s: float | None = None
@@ -155,118 +155,135 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Secondary:
-    """A task that failed because it lost another one. `lost`: who and how, in words; empty if it does not say."""
+    """A task that failed because it lost another task."""
 
     task: str
     at: float
     code: int | None = None
     lost: str = ""
+    """The lost task and the reason, in words; empty if the error names none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a run, or an attempt, did not succeed. `task` is empty when it was no task. `what`: one sentence without the task's name.
-
-    `attempt`: the one that `task` was in. `killed`: a signal ended it, and `code` is 128 plus its number. `suspect`: the task
-    that it lost, if that is not known to have failed. `remedy`: what to do, if that is known. `instead`: whose end was seen before
-    its own, and why that one is not the cause, such as ``worker-1, whose end was seen first: its error is about a lost peer, …``.
-    """
+    """Why a run, or an attempt, did not succeed."""
 
     what: str
+    """A sentence without its subject, which is the task: ``failed``."""
     at: float
     task: str = ""
+    """Empty if the cause is not a task."""
     host: str = ""
     code: int | None = None
     failure: Failure | None = None
     killed: bool = False
+    """A signal ended the task; `code` is 128 plus the number of the signal."""
     attempt: int = 1
+    """The attempt of `task`."""
     suspect: str = ""
+    """The peer that `task` lost, if orch does not know that this peer failed."""
     remedy: str = ""
+    """What to do, if orch knows."""
     secondary: tuple[Secondary, ...] = ()
     instead: str = ""
+    """The task that ended first, and why it is not the cause: ``worker-1, whose end was seen first: its error is about a lost peer, …``."""
 
 
 @dataclass(frozen=True, slots=True)
 class PastAttempt:
-    """A failure that was followed by a new start, or that might have been. `task`: the one that failed alone; empty: the whole cluster.
-
-    `free`: it does not count against the restarts that are allowed. `progressed`: it brought the training forward.
-    """
+    """An attempt that failed: a restart followed, or could have followed."""
 
     attempt: int
     started_at: float
     ended_at: float
     cause: Cause | None = None
     task: str = ""
+    """The task that failed alone; empty: the whole cluster."""
     free: bool = False
+    """The restart does not count against the limit."""
     progressed: bool = False
+    """The attempt advanced the training."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The end of a run. `attempt`: its last. `past`: the failures before; `gave_up`: why this one was not followed by another start;
-    `remains`: processes that are still there, because not even SIGKILL has ended them, in words; `warning`: what is odd about a success.
-    `input`: what the training tasks have read, by name; `remarks`: what is odd about that, a line each."""
+    """The end of a run."""
 
     outcome: Outcome
     exit_code: int
     attempt: int
+    """The last attempt."""
     started_at: float
     ended_at: float
     cause: Cause | None = None
     past: tuple[PastAttempt, ...] = ()
+    """The failures before."""
     gave_up: str = ""
+    """Why no restart followed the last failure."""
     remains: tuple[str, ...] = ()
+    """Processes that SIGKILL has not ended, in words."""
     warning: str = ""
+    """What is odd about a success."""
     input: Mapping[str, InputCounts] = field(default_factory=dict)
+    """What each training task has read, by name."""
     remarks: tuple[str, ...] = ()
+    """What is odd about `input`, one line each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A run in progress.
-
-    `began_at`: when the run did; `started_at`: when its hosts were ready, and the first attempt began. `attempt`: the newest number;
-    `attempt_at`: when the whole cluster was last started; in
-    `PREPARING`, when that began. `ending` is the verdict to come, as far as it is
-    known while tasks are being stopped; `again`: unless there is another attempt. `resume_at`: when that begins. `alone`: the tasks that
-    wait to be started again alone. `heard_at`: when any task last wrote or reported something, was started or came up, as far as it has
-    been told. `reached`: the highest step reported in this attempt; `furthest`: in those before. `saved_at`: the time of the newest
-    checkpoint's file, as told, by a clock that may be another than ours; `saved_before`: the same when the attempt began.
-    `remains`: processes of any attempt that nothing ends, in words. `seed` makes the pauses of different runs differ. `places`: each task's
-    ``host:port``, where there are several hosts. `missing`, `left`, `undecided`: how many tasks are still to come up, to be swept, and to
-    succeed; kept, for counting them at each event would take minutes in a cluster of thousands.
-    """
+    """A run in progress."""
 
     policy: Policy
     tasks: Mapping[str, TaskStatus]
     attempt: int = 1
+    """The newest number of an attempt."""
     phase: Phase = Phase.STARTING
     began_at: float = 0.0
+    """When the run began."""
     started_at: float = 0.0
+    """When the hosts were ready and the first attempt began."""
     attempt_at: float = 0.0
+    """When the whole cluster last started; in `PREPARING`, when the preparation began."""
     formed_at: float | None = None
     stopping_at: float | None = None
     ending: Verdict | None = None
+    """While tasks stop: the verdict, as far as it is known."""
     again: bool = False
+    """Another attempt may follow `ending`."""
     resume_at: float | None = None
+    """When the next attempt begins."""
     alone: tuple[str, ...] = ()
-    heard_at: float = 0.0
+    """The tasks that will restart alone."""
+    active_at: float = 0.0
+    """When a task last wrote, reported, started or came up, as far as `step` knows."""
     reached: float | None = None
+    """The highest step reported in this attempt."""
     furthest: float | None = None
+    """The highest step reported in earlier attempts."""
     saved_at: float = 0.0
+    """The time of the newest checkpoint file, by the clock of its file system."""
     saved_before: float = 0.0
+    """`saved_at` when the attempt began."""
     past: tuple[PastAttempt, ...] = ()
-    hurried: bool = False
+    stop_repeated: bool = False
+    """The user has requested the end a second time."""
     is_due: bool = False
-    """It should have ended by now (see `events.Hurry`)."""
+    """The run should have ended by now (see `events.AbandonSilentHosts`)."""
     verdict: Verdict | None = None
     remains: tuple[str, ...] = ()
+    """Processes of all attempts that SIGKILL has not ended, in words."""
     seed: str = ""
+    """The id of the run; different seeds give different pauses before restarts."""
     places: Mapping[str, str] = field(default_factory=dict)
+    """``host:port`` of each task; empty with one host."""
+    # `task_counts` updates these three: counting all tasks at each event would take minutes with thousands of tasks.
     missing: int = 0
+    """Tasks that are not up yet."""
     left: int = 0
+    """Tasks that are not swept yet."""
     undecided: int = 0
+    """Tasks whose success decides the run, and that have not succeeded yet."""
 
     @property
     def is_over(self) -> bool:

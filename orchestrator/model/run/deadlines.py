@@ -1,4 +1,4 @@
-"""What a cluster does at a time that is known beforehand: give up, or start something again. Pure."""
+"""When a cluster must act although nothing happens: end an attempt, or start one. Pure."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from .cluster import Cluster, Phase, TaskState
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """`at`: seconds since the epoch. ``run``, ``prepare``, ``start`` and ``hang`` end what goes on; ``resume`` is the next attempt,
-    ``alone`` that of `task`.
-    """
+    """A time at which `lifecycle.step` must get a `Tick`."""
 
     at: float
+    """Seconds since the epoch."""
     kind: Literal["run", "prepare", "start", "hang", "resume", "alone"]
+    """``resume`` starts the next attempt, ``alone`` restarts `task`; the others end the attempt."""
     task: str = ""
 
 
 def next_deadline(cluster: Cluster) -> float | None:
-    """When the cluster wants a `Tick`; None: never."""
+    """When the cluster needs a `Tick`; None: never."""
     return min((deadline.at for deadline in of(cluster)), default=None)
 
 
 def of(cluster: Cluster) -> Iterator[Deadline]:
-    """When what is due, as long as it still matters."""
+    """All deadlines that still apply."""
     policy = cluster.policy
     if policy.run_s is not None and cluster.phase is not Phase.DONE and not cluster.is_due:
         yield Deadline(cluster.began_at + policy.run_s, "run")
@@ -43,11 +43,11 @@ def of(cluster: Cluster) -> Iterator[Deadline]:
         return
     if policy.start_s is not None and cluster.formed_at is None:
         yield Deadline(cluster.attempt_at + policy.start_s, "start")
-    elif policy.start_s is not None and cluster.missing:  # which have been started again alone
+    elif policy.start_s is not None and cluster.missing:  # of tasks that have restarted alone
         begun = (task.started_at for task in readiness.awaited(cluster))
         yield from (Deadline(at + policy.start_s, "start") for at in begun if at is not None)
     if policy.hang_s is not None and not all(task.state is TaskState.PENDING for task in cluster.members):
-        yield Deadline(cluster.heard_at + policy.hang_s, "hang")
-    # One that is not swept yet still has its port.
+        yield Deadline(cluster.active_at + policy.hang_s, "hang")
+    # A task that is not swept yet still has its port.
     waiting = (cluster.tasks[name] for name in cluster.alone)
     yield from (Deadline(task.restart_at or 0.0, "alone", task.name) for task in waiting if task.swept)

@@ -1,9 +1,7 @@
-"""What happens to a run, and what is done about it: what goes into `lifecycle.step` and what comes out.
+"""The events that go into `lifecycle.step`, and the actions that come out.
 
-Most events come from the agents, and are the frames of `worker.protocol.messages` as they are. The others are the controller's own, and
-are here.
-All of them are recorded in `events.jsonl`; some are kept for people and for the timeline only, and `lifecycle.step` changes nothing for
-them. Times are seconds since the epoch, by the controller's clock.
+Most events are frames of the agents (`worker.protocol.messages`); the controller's own events are here. `events.jsonl` records all events,
+also those that `lifecycle.step` ignores: people and the timeline use them. Times are seconds since the epoch, by the controller's clock.
 """
 
 from __future__ import annotations
@@ -26,28 +24,29 @@ from worker.protocol.messages import TemplateReady as TemplateReady
 
 from .cluster import Verdict
 
-# --- what happened -----------------------------------------------------------------------------
+# --- events ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class RunBegun:
-    """The controller has begun; nothing is started yet."""
+    """The controller has begun. No task has started."""
 
     at: float
 
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """The attempt begins: its tasks are to be started. `began_at`: when the run did, which has reached its hosts since."""
+    """The hosts are ready, and the attempt begins."""
 
     attempt: int
     at: float
     began_at: float | None = None
+    """When the run began."""
 
 
 @dataclass(frozen=True, slots=True)
-class TaskSpoke:
-    """The controller has got a task's first output."""
+class TaskFirstOutput:
+    """The controller has received the first output of a task."""
 
     task: str
     attempt: int
@@ -56,18 +55,18 @@ class TaskSpoke:
 
 @dataclass(frozen=True, slots=True)
 class HostLost:
-    """The agent of a host is gone, and with it the host's tasks."""
+    """The agent of a host is gone, and so are the tasks of the host."""
 
     host: str
     reason: str
     at: float
     overdue_at: float | None = None
-    """When its silence was first more than a pause, if the host was lost by silence."""
+    """For a host that is silent: the time from which its silence was too long."""
 
 
 @dataclass(frozen=True, slots=True)
-class StopAsked:
-    """Somebody wants the run to end: Ctrl-C (130), SIGTERM or `orch down` (143). Asked again: now."""
+class StopRequested:
+    """A user requests the end of the run: Ctrl-C (130), SIGTERM or `orch down` (143). A second request means: at once."""
 
     reason: str
     code: int
@@ -75,24 +74,24 @@ class StopAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class RestartAsked:
-    """Somebody wants the cluster to be started anew (`orch restart`)."""
+class RestartRequested:
+    """A user requests a restart of the whole cluster (`orch restart`)."""
 
     at: float
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """Some task has written or reported something; told when it matters to a deadline."""
+class TaskActive:
+    """A task has written or reported something. The controller sends this event when a deadline depends on it."""
 
     at: float
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSeen:
-    """The newest file in the run's checkpoint directory is of this time.
+    """The time of the newest file in the checkpoint directory of the run.
 
-    Told where progress matters, if there is a newer one than was told: before an exit that is no success, and before each `Tick`.
+    The controller sends this event if the time has changed: before an exit that is not a success, and before each `Tick`.
     """
 
     at: float
@@ -100,7 +99,7 @@ class CheckpointSeen:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed; sent when `next_deadline` is due."""
+    """A deadline is reached: see `deadlines.next_deadline`."""
 
     at: float
 
@@ -111,22 +110,22 @@ Event = (
     | HostReady
     | HostEvent
     | TaskEvent
-    | TaskSpoke
+    | TaskFirstOutput
     | HostLost
-    | StopAsked
-    | RestartAsked
-    | Heard
+    | StopRequested
+    | RestartRequested
+    | TaskActive
     | CheckpointSeen
     | Tick
 )
 
 
-# --- what to do --------------------------------------------------------------------------------
+# --- actions -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class StartAttempt:
-    """Start these tasks: all of them, or one that goes on alone."""
+    """Start these tasks: all of the cluster, or one that restarts alone."""
 
     attempt: int
     tasks: tuple[str, ...]
@@ -142,21 +141,21 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class CollectStacks:
-    """Have these tasks say where they are, before they are stopped."""
+    """Collect the stacks of these tasks before they stop."""
 
     tasks: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Hurry:
-    """Wait for no agent that gives no sign of life: a deadline of the user's has passed, or the end was asked for twice."""
+class AbandonSilentHosts:
+    """Stop waiting for silent agents: a deadline of the user has passed, or the user has requested the end twice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The run is over; nothing is left."""
+    """The run is over, and no process is left."""
 
     verdict: Verdict
 
 
-Action = StartAttempt | CollectStacks | Stop | Hurry | Finish
+Action = StartAttempt | CollectStacks | Stop | AbandonSilentHosts | Finish

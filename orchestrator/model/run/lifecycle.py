@@ -1,10 +1,9 @@
-"""What happens next: a pure `step` from (cluster, event) to (cluster, actions).
+"""The policy of a run: a pure function `step` from (cluster, event) to (cluster, actions).
 
-The policy of a run lives here and nowhere else. Time is in the events; nothing here looks at a clock. `orch ps` folds a
-run's recorded events with the same `step` that ran it.
+The events contain the time; this module reads no clock. `orch ps` folds the recorded events of a run with the same `step`.
 
-A verdict is decided when the cluster starts STOPPING, and given when the last task is swept, unless another attempt follows
-(`restarts` knows when). By then all is known that tasks have done by themselves, and `blame` says which of it came first.
+The ending is decided when the phase becomes STOPPING. When the last task is swept, either another attempt follows (see `restarts`),
+or the ending becomes the verdict. By then every failure is known, and `root_cause` finds the first.
 """
 
 from __future__ import annotations
@@ -20,54 +19,24 @@ from ..input import input_counts
 from ..planning.plan import Plan
 from ..spec import ClusterSpec
 from ..strategies import named
-from . import deadlines, readiness, restarts, task_counts
+from . import deadlines, events, readiness, restarts, task_counts
 from .cluster import Cause, Cluster, Outcome, Phase, Policy, TaskState, TaskStatus, Verdict
-from .events import (
-    Action,
-    CheckpointSeen,
-    CollectStacks,
-    Event,
-    Finish,
-    Heard,
-    HostBroken,
-    HostLost,
-    HostReady,
-    Hurry,
-    Launched,
-    RestartAsked,
-    RunBegun,
-    RunNoted,
-    StartAttempt,
-    Stop,
-    StopAsked,
-    TaskBegan,
-    TaskEvent,
-    TaskExited,
-    TaskNotStarted,
-    TaskReported,
-    TaskSpoke,
-    TaskStarted,
-    TaskSwept,
-    TaskUp,
-    TaskWaiting,
-    TemplateReady,
-    Tick,
-)
+from .events import Action, Event
+
+Step = tuple[Cluster, tuple[Action, ...]]
+"""The next cluster, and the actions that the supervisor performs."""
 
 
 def policy_of(spec: ClusterSpec) -> Policy:
-    """What a spec says about life and death."""
+    """The part of a spec that `step` needs."""
     limits = spec.timeouts
-    # A command may be anything. Who gives it a time to come up says that it opens its port.
+    # A command can be any program. A user who sets start_s for a command says that the command opens its port.
     opens_ports = named(spec.strategy).opens_ports and (spec.program.kind != "command" or limits.start_s is not None)
     return Policy(spec.strategy, limits.start_s, limits.run_s, limits.grace_s, opens_ports, limits.hang_s, spec.restart, limits.prepare_s)
 
 
 def new(policy: Policy, hosts_by_task: Mapping[str, str], seed: str = "", places: Mapping[str, str] | None = None) -> Cluster:
-    """A cluster whose tasks are all still to be started. `seed`: the run's id, by which its pauses differ from those of others.
-
-    `places`: see `Cluster`.
-    """
+    """A cluster in which no task has started. `seed`, `places`: see `Cluster`."""
     tasks = {name: TaskStatus(name, host) for name, host in hosts_by_task.items()}
     return task_counts.recount(Cluster(policy, tasks, seed=seed, places=places or {}))
 
@@ -77,61 +46,68 @@ def of_plan(planned: Plan) -> Cluster:
     return new(policy_of(planned.spec), planned.hosts_by_task, planned.run_id, planned.places)
 
 
-def step(cluster: Cluster, event: Event) -> tuple[Cluster, tuple[Action, ...]]:
-    """What the cluster is after `event`, and what has to be done. Events of another attempt, and after the end, change nothing."""
+def step(cluster: Cluster, event: Event) -> Step:
+    """The cluster after `event`, and the actions to perform. Events of another attempt, and events after the end, change nothing."""
     if cluster.is_over or _is_stale(cluster, event):
         return cluster, ()
     match event:
-        case Launched():
+        case events.Launched():
             began_at = event.at if event.began_at is None else event.began_at
             return _start(replace(cluster, began_at=began_at, started_at=event.at), event.at)
-        case TaskStarted():
+        case events.TaskStarted():
             changes = {"state": TaskState.STARTED, "pid": event.pid, "started_at": event.at, "waiting": ""}
             changes |= {"step_before": cluster.reached, "saved_before": cluster.saved_at}
-            return _form(_hear(task_counts.update(cluster, event.task, **changes), event.at), event.at), ()
-        case TaskUp():
+            return _form(_mark_active(task_counts.update(cluster, event.task, **changes), event.at), event.at), ()
+        case events.TaskUp():
             cluster = task_counts.update(cluster, event.task, state=TaskState.UP, up_at=event.at, waiting="")
-            return _form(_hear(cluster, event.at), event.at), ()
-        case TaskWaiting():
+            return _form(_mark_active(cluster, event.at), event.at), ()
+        case events.TaskWaiting():
             return task_counts.update(cluster, event.task, waiting=event.reason), ()
-        case TaskReported():
+        case events.TaskReported():
             return _on_report(cluster, event), ()
-        case TaskNotStarted():
+        case events.TaskNotStarted():
             return _on_not_started(cluster, event)
-        case TaskExited():
+        case events.TaskExited():
             return _on_exit(cluster, event)
-        case TaskSwept():
+        case events.TaskSwept():
             return _on_swept(cluster, event)
-        case HostLost():
+        case events.HostLost():
             return _on_host_lost(cluster, event)
-        case HostBroken():
+        case events.HostBroken():
             return _end(cluster, Outcome.BROKEN, BROKEN, event.at, Cause(event.reason, event.at, host=event.host))
-        case StopAsked():
-            return _on_stop_asked(cluster, event)
-        case RestartAsked():
-            return _on_restart_asked(cluster, event)
-        case Heard():
-            return _hear(cluster, event.at), ()
-        case CheckpointSeen():
+        case events.StopRequested():
+            return _on_stop_requested(cluster, event)
+        case events.RestartRequested():
+            return _on_restart_requested(cluster, event)
+        case events.TaskActive():
+            return _mark_active(cluster, event.at), ()
+        case events.CheckpointSeen():
             return replace(cluster, saved_at=max(cluster.saved_at, event.at)), ()
-        case Tick():
+        case events.Tick():
             return _on_tick(cluster, event.at)
-        case RunBegun() | RunNoted() | HostReady() | TemplateReady() | TaskBegan() | TaskSpoke():
-            return cluster, ()  # for people and for the timeline
+        case (
+            events.RunBegun()
+            | events.RunNoted()
+            | events.HostReady()
+            | events.TemplateReady()
+            | events.TaskBegan()
+            | events.TaskFirstOutput()
+        ):
+            return cluster, ()  # only people and the timeline use these
 
 
 def _is_stale(cluster: Cluster, event: Event) -> bool:
-    if isinstance(event, Launched):
+    if isinstance(event, events.Launched):
         return event.attempt != cluster.attempt
-    if not isinstance(event, TaskEvent):
+    if not isinstance(event, events.TaskEvent):
         return False
     task = cluster.tasks.get(event.task)
     if task is None or event.attempt != task.attempt:
         return True
-    return task.has_ended and not isinstance(event, (TaskSwept, TaskReported))
+    return task.has_ended and not isinstance(event, (events.TaskSwept, events.TaskReported))
 
 
-def _on_report(cluster: Cluster, event: TaskReported) -> Cluster:
+def _on_report(cluster: Cluster, event: events.TaskReported) -> Cluster:
     values = dict(event.values)
     found = input_counts.read(values.pop(INPUT)) if INPUT in values else cluster.tasks[event.task].input
     cluster = task_counts.update(cluster, event.task, report=values, reported_at=event.at, input=found)
@@ -141,12 +117,12 @@ def _on_report(cluster: Cluster, event: TaskReported) -> Cluster:
     if isinstance(step, (int, float)) and not isinstance(step, bool) and step == step:
         reached = step if reached is None else max(reached, step)
     cluster = replace(cluster, reached=reached)
-    return _hear(cluster, event.at) if cluster.tasks[event.task].trains else cluster
+    return _mark_active(cluster, event.at) if cluster.tasks[event.task].trains else cluster
 
 
-def _hear(cluster: Cluster, at: float) -> Cluster:
-    """Some task lives: what is silent from now on hangs from now on."""
-    return replace(cluster, heard_at=max(cluster.heard_at, at))
+def _mark_active(cluster: Cluster, at: float) -> Cluster:
+    """A task is active: the limit `hang_s` counts from here."""
+    return replace(cluster, active_at=max(cluster.active_at, at))
 
 
 def _form(cluster: Cluster, at: float) -> Cluster:
@@ -158,16 +134,16 @@ def _form(cluster: Cluster, at: float) -> Cluster:
 # --- starting ----------------------------------------------------------------------------------
 
 
-def _start(cluster: Cluster, at: float) -> tuple[Cluster, tuple[Action, ...]]:
-    """Start the whole cluster: first the tasks that prepare a host and have not succeeded yet, or, if there is none, all others."""
+def _start(cluster: Cluster, at: float) -> Step:
+    """Start the tasks that prepare a host and have not succeeded yet; if there are none, start the members of the cluster."""
     unprepared = tuple(readiness.unprepared(cluster))
     names = unprepared or tuple(task.name for task in cluster.members)
     phase = Phase.PREPARING if unprepared else Phase.STARTING
-    return replace(cluster, phase=phase, attempt_at=at, heard_at=at), (StartAttempt(cluster.attempt, names),)
+    return replace(cluster, phase=phase, attempt_at=at, active_at=at), (events.StartAttempt(cluster.attempt, names),)
 
 
 def _withdraw_members(cluster: Cluster, at: float) -> Cluster:
-    """The members of a cluster whose preparation has failed will not start."""
+    """The preparation has failed, so the members will not start."""
     withdrawn = {task.name: replace(task, state=TaskState.STOPPED, ended_at=at, swept=True) for task in cluster.members}
     return task_counts.recount(replace(cluster, tasks={**cluster.tasks, **withdrawn}))
 
@@ -175,41 +151,41 @@ def _withdraw_members(cluster: Cluster, at: float) -> Cluster:
 # --- ending ------------------------------------------------------------------------------------
 
 
-def _on_not_started(cluster: Cluster, event: TaskNotStarted) -> tuple[Cluster, tuple[Action, ...]]:
+def _on_not_started(cluster: Cluster, event: events.TaskNotStarted) -> Step:
     state = TaskState.STOPPED if cluster.phase is Phase.STOPPING else TaskState.FAILED
     cluster = task_counts.update(cluster, event.task, state=state, ended_at=event.at, swept=True)
-    if cluster.phase is Phase.STOPPING:  # its start was withdrawn
+    if cluster.phase is Phase.STOPPING:  # the agent has cancelled its start
         return _finish_if_empty(cluster, event.at)
     task = cluster.tasks[event.task]
     cause = Cause(f"could not be started: {event.reason}", event.at, task.name, task.host, attempt=task.attempt)
     return _end(cluster, Outcome.BROKEN, BROKEN, event.at, cause)
 
 
-def _on_exit(cluster: Cluster, event: TaskExited) -> tuple[Cluster, tuple[Action, ...]]:
+def _on_exit(cluster: Cluster, event: events.TaskExited) -> Step:
     state = TaskState.STOPPED if event.stopped else TaskState.FAILED if event.code else TaskState.SUCCEEDED
     changes = {"state": state, "ended_at": event.at, "code": event.code, "killed": event.killed, "failure": event.failure}
     cluster = task_counts.update(cluster, event.task, **changes, evidence=event.evidence)
     if cluster.phase is Phase.STOPPING:
         return cluster, ()
-    # Stopped, though nobody here asked: its agent has lost us, or was told to end. That agent's end is the cause.
+    # The agent stopped the task without an order: the agent lost the controller, or got a signal. The end of that agent is the cause.
     cause = None if event.stopped else _cause_of_exit(cluster, event)
     task = cluster.tasks[event.task]
     if cause is not None and named(cluster.policy.strategy).role(task.type).restarts_alone:
         cluster, pause = _plan_alone(cluster, task, cause)
         if pause is not None:
-            return cluster, ()  # and still waited for, if the cluster has not formed
+            return cluster, ()  # a cluster that has not formed waits for this task
     cluster = _form(cluster, event.at)
     if cause is not None and task.type != "evaluator":
         stalled = root_cause.suspects(cluster, task.name)
         cluster, actions = _end(cluster, Outcome.FAILED, root_cause.given_code(cause), event.at, cause, again=True)
-        return cluster, ((CollectStacks(stalled), *actions) if stalled else actions)
+        return cluster, ((events.CollectStacks(stalled), *actions) if stalled else actions)
     if not cluster.undecided:
         return _end(cluster, Outcome.SUCCEEDED, 0, event.at)
     return cluster, ()
 
 
 def _plan_alone(cluster: Cluster, task: TaskStatus, cause: Cause) -> tuple[Cluster, float | None]:
-    """Have a task start again alone, if it may, after the pause that is returned."""
+    """Plan the restart of one task. Returns the pause before it in seconds, or None if the task may not restart alone."""
     past = (*cluster.past, restarts.of_task(cluster, task, cause))
     pause = restarts.pause_after(cluster.policy.restart, restarts.relevant(past, task.name), f"{cluster.seed}/{task.name}")
     if pause is None:
@@ -218,8 +194,8 @@ def _plan_alone(cluster: Cluster, task: TaskStatus, cause: Cause) -> tuple[Clust
     return task_counts.update(cluster, task.name, restart_at=cause.at + pause), pause
 
 
-def _cause_of_exit(cluster: Cluster, event: TaskExited) -> Cause | None:
-    """The failure that this exit is, if it is one."""
+def _cause_of_exit(cluster: Cluster, event: events.TaskExited) -> Cause | None:
+    """The cause that this exit is; None if the exit is no failure."""
     task = cluster.tasks[event.task]
     if event.code == 0 and not root_cause.serves(cluster, task):
         return None
@@ -228,7 +204,7 @@ def _cause_of_exit(cluster: Cluster, event: TaskExited) -> Cause | None:
     return Cause(what, at, event.task, task.host, event.code, event.failure, event.killed, task.attempt)
 
 
-def _on_swept(cluster: Cluster, event: TaskSwept) -> tuple[Cluster, tuple[Action, ...]]:
+def _on_swept(cluster: Cluster, event: events.TaskSwept) -> Step:
     task = cluster.tasks[event.task]
     if event.left:
         cluster = replace(cluster, remains=(*cluster.remains, f"{task.name} on {task.host}: {event.left}"))
@@ -237,13 +213,13 @@ def _on_swept(cluster: Cluster, event: TaskSwept) -> tuple[Cluster, tuple[Action
         if cluster.phase is Phase.PREPARING and not readiness.unprepared(cluster):
             return _start(cluster, event.at)
         return _finish_if_empty(cluster, event.at)
-    # It has not ended, and will not: nothing may start beside it, on its port and its devices.
+    # SIGKILL has not ended this task. No task may start beside it, on the same port and devices.
     cluster = task_counts.update(cluster, task.name, state=TaskState.LOST, ended_at=event.at, swept=True)
     cause = Cause(f"has outlived SIGKILL: {event.left}", event.at, task.name, task.host, attempt=task.attempt)
     return _end(cluster, Outcome.BROKEN, BROKEN, event.at, cause)
 
 
-def _on_host_lost(cluster: Cluster, event: HostLost) -> tuple[Cluster, tuple[Action, ...]]:
+def _on_host_lost(cluster: Cluster, event: events.HostLost) -> Step:
     lost = [task for task in cluster.tasks.values() if task.host == event.host and not (task.has_ended and task.swept)]
     for task in lost:
         state = task.state if task.has_ended else TaskState.LOST
@@ -252,20 +228,20 @@ def _on_host_lost(cluster: Cluster, event: HostLost) -> tuple[Cluster, tuple[Act
     if cluster.phase is Phase.STOPPING:
         ending = cluster.ending
         if ending and ending.outcome is Outcome.FAILED and ending.cause and event.overdue_at and event.overdue_at < ending.cause.at:
-            # Its peers have noticed before us, and failed because of it.
+            # The tasks on other hosts noticed the loss before the controller, and failed because of it.
             ending = replace(ending, outcome=Outcome.BROKEN, exit_code=BROKEN, cause=replace(cause, at=event.overdue_at))
             cluster = replace(cluster, ending=ending)
     return _end(cluster, Outcome.BROKEN, BROKEN, event.at, cause)
 
 
-def _on_stop_asked(cluster: Cluster, event: StopAsked) -> tuple[Cluster, tuple[Action, ...]]:
-    if cluster.phase is Phase.STOPPING and not restarts.comes_again(cluster, event.at):
+def _on_stop_requested(cluster: Cluster, event: events.StopRequested) -> Step:
+    if cluster.phase is Phase.STOPPING and not restarts.will_restart(cluster, event.at):
         running = tuple(task.name for task in cluster.tasks.values() if not task.swept)
-        return replace(cluster, hurried=True, is_due=True), (Stop(running, 0.0), Hurry())
+        return replace(cluster, stop_repeated=True, is_due=True), (events.Stop(running, 0.0), events.AbandonSilentHosts())
     return _end(cluster, Outcome.CANCELLED, event.code, event.at, Cause(event.reason, event.at))
 
 
-def _on_restart_asked(cluster: Cluster, event: RestartAsked) -> tuple[Cluster, tuple[Action, ...]]:
+def _on_restart_requested(cluster: Cluster, event: events.RestartRequested) -> Step:
     if cluster.phase is Phase.RESTARTING:
         return _begin_attempt(cluster, event.at)
     if cluster.phase is Phase.STOPPING:
@@ -273,22 +249,20 @@ def _on_restart_asked(cluster: Cluster, event: RestartAsked) -> tuple[Cluster, t
     return _end(cluster, Outcome.CANCELLED, 1, event.at, Cause("a restart was asked for (orch restart)", event.at), again=True)
 
 
-def _end(
-    cluster: Cluster, outcome: Outcome, code: int, at: float, cause: Cause | None = None, *, again: bool = False
-) -> tuple[Cluster, tuple[Action, ...]]:
-    """Decide the end and stop what still runs. An end that has been decided stays. `again`: another attempt may follow."""
+def _end(cluster: Cluster, outcome: Outcome, code: int, at: float, cause: Cause | None = None, *, again: bool = False) -> Step:
+    """Decide the ending and stop the running tasks. The first ending stays. `again`: another attempt may follow."""
     ending = Verdict(outcome, code, cluster.attempt, cluster.started_at, at, cause)
     if cluster.phase is Phase.STOPPING:
-        if restarts.is_asked(cluster) and not again:  # to be started anew was no end; this is one
+        if restarts.is_requested_restart(cluster) and not again:  # a requested restart is no failure; this ending is
             cluster = replace(cluster, ending=ending)
-        # What breaks a host while an attempt is being stopped would break the next one too.
+        # A host that breaks while the tasks stop would also break the next attempt.
         return _finish_if_empty(replace(cluster, again=cluster.again and again), at)
     if cluster.phase is Phase.PREPARING:
         cluster = _withdraw_members(cluster, at)
     cluster = replace(cluster, phase=Phase.STOPPING, stopping_at=at, ending=ending, again=again, alone=())
     running = running_tasks(cluster)
     if running:
-        return cluster, (Stop(running, cluster.policy.grace_s),)
+        return cluster, (events.Stop(running, cluster.policy.grace_s),)
     return _finish_if_empty(cluster, at)
 
 
@@ -297,29 +271,28 @@ def running_tasks(cluster: Cluster) -> tuple[str, ...]:
     return tuple(task.name for task in cluster.tasks.values() if not task.has_ended)
 
 
-def _finish_if_empty(cluster: Cluster, at: float) -> tuple[Cluster, tuple[Action, ...]]:
+def _finish_if_empty(cluster: Cluster, at: float) -> Step:
     if cluster.phase is not Phase.STOPPING or cluster.ending is None or cluster.left:
         return cluster, ()
-    ending = root_cause.settle(cluster, cluster.ending)
+    ending = root_cause.find_cause(cluster, cluster.ending)
     cluster = replace(cluster, ending=ending)
     past = (*cluster.past, restarts.of_cluster(cluster, at))
     pause = restarts.pause(cluster, past)
     if pause is not None:
         return replace(cluster, phase=Phase.RESTARTING, resume_at=at + pause, past=past), ()
     gave_up = restarts.explain_end(cluster.policy.restart, restarts.relevant(past)) if cluster.again else ""
-    verdict = replace(ending, ended_at=max(at, cluster.started_at), past=cluster.past, gave_up=gave_up, remains=cluster.remains)
     read = {task.name: task.input for task in cluster.tasks.values() if task.trains and task.input is not None}
-    verdict = replace(verdict, input=read, remarks=input_counts.judge(read))
-    if verdict.outcome is Outcome.SUCCEEDED and cluster.policy.opens_ports:
-        verdict = replace(verdict, warning=readiness.describe_unformed(cluster))
-    return replace(cluster, phase=Phase.DONE, verdict=verdict), (Finish(verdict),)
+    warning = readiness.describe_unformed(cluster) if ending.outcome is Outcome.SUCCEEDED and cluster.policy.opens_ports else ""
+    verdict = replace(ending, ended_at=max(at, cluster.started_at), past=cluster.past, gave_up=gave_up, remains=cluster.remains)
+    verdict = replace(verdict, warning=warning, input=read, remarks=input_counts.judge(read))
+    return replace(cluster, phase=Phase.DONE, verdict=verdict), (events.Finish(verdict),)
 
 
 # --- starting again ----------------------------------------------------------------------------
 
 
-def _begin_attempt(cluster: Cluster, at: float) -> tuple[Cluster, tuple[Action, ...]]:
-    """Start the whole cluster anew."""
+def _begin_attempt(cluster: Cluster, at: float) -> Step:
+    """Start the next attempt of the whole cluster."""
     number = cluster.attempt + 1
     furthest = cluster.reached if cluster.furthest is None else max(cluster.furthest, cluster.reached or cluster.furthest)
     cluster = replace(
@@ -340,28 +313,27 @@ def _begin_attempt(cluster: Cluster, at: float) -> tuple[Cluster, tuple[Action, 
 
 
 def _is_prepared(task: TaskStatus) -> bool:
-    """What has prepared its host is not run again."""
+    """The task has prepared its host, and does not run again."""
     return task.prepares and task.state is TaskState.SUCCEEDED
 
 
-def _begin_alone(cluster: Cluster, name: str) -> tuple[Cluster, StartAttempt]:
-    """Start one task anew, on the port that is held for it."""
+def _begin_alone(cluster: Cluster, name: str) -> tuple[Cluster, events.StartAttempt]:
+    """Restart one task, on the port that its agent holds."""
     number = cluster.attempt + 1
-    cluster = replace(cluster, attempt=number, alone=tuple(other for other in cluster.alone if other != name))
-    fresh = TaskStatus(name, cluster.tasks[name].host, number)
-    tasks = {**cluster.tasks, name: fresh}
-    return task_counts.recount(replace(cluster, tasks=tasks)), StartAttempt(number, (name,))
+    tasks = {**cluster.tasks, name: TaskStatus(name, cluster.tasks[name].host, number)}
+    alone = tuple(other for other in cluster.alone if other != name)
+    return task_counts.recount(replace(cluster, attempt=number, tasks=tasks, alone=alone)), events.StartAttempt(number, (name,))
 
 
 # --- deadlines ---------------------------------------------------------------------------------
 
 
-def _on_tick(cluster: Cluster, at: float) -> tuple[Cluster, tuple[Action, ...]]:
+def _on_tick(cluster: Cluster, at: float) -> Step:
     due = [deadline for deadline in deadlines.of(cluster) if deadline.at <= at]
     kinds = {deadline.kind for deadline in due}
     policy = cluster.policy
     if "run" in kinds and cluster.phase is Phase.STOPPING:
-        return replace(cluster, is_due=True), (Hurry(),)
+        return replace(cluster, is_due=True), (events.AbandonSilentHosts(),)
     if "run" in kinds:
         return _run_out(cluster, at, Cause(f"the run was not over after {policy.run_s:g} s (--timeout)", at), again=False)
     if "resume" in kinds:
@@ -373,21 +345,24 @@ def _on_tick(cluster: Cluster, at: float) -> tuple[Cluster, tuple[Action, ...]]:
         return _run_out(cluster, at, Cause(what, at, host=host))
     if "start" in kinds:
         awaited = readiness.awaited(cluster)
-        said = readiness.describe_awaited(cluster, awaited)
         formed = "the restarted tasks had not come up" if cluster.formed_at is not None else "the cluster had not formed"
-        what = f"{formed} {policy.start_s:g} s after its start (--start-timeout); {said}"
+        what = f"{formed} {policy.start_s:g} s after its start (--start-timeout); {readiness.describe_awaited(cluster, awaited)}"
         return _run_out(cluster, at, Cause(what, at, host=awaited[0].host if awaited else ""))
     if "hang" in kinds:
         return _run_out(cluster, at, Cause(f"no task has written or reported anything for {policy.hang_s:g} s (--hang-timeout)", at))
-    actions = []
+    actions: tuple[Action, ...] = ()
     for deadline in due:
         cluster, action = _begin_alone(cluster, deadline.task)
-        actions.append(action)
-    return cluster, tuple(actions)
+        actions += (action,)
+    return cluster, actions
 
 
-def _run_out(cluster: Cluster, at: float, cause: Cause, *, again: bool = True) -> tuple[Cluster, tuple[Action, ...]]:
+def _run_out(cluster: Cluster, at: float, cause: Cause, *, again: bool = True) -> Step:
     running = running_tasks(cluster)
     cluster, actions = _end(cluster, Outcome.TIMED_OUT, DEADLINE, at, cause, again=again)
-    actions = (CollectStacks(running), *actions) if running else actions
-    return (cluster, actions) if restarts.comes_again(cluster, at) else (replace(cluster, is_due=True), (Hurry(), *actions))
+    actions = (events.CollectStacks(running), *actions) if running else actions
+    return (
+        (cluster, actions)
+        if restarts.will_restart(cluster, at)
+        else (replace(cluster, is_due=True), (events.AbandonSilentHosts(), *actions))
+    )

@@ -1,4 +1,4 @@
-"""Who has come up, who is waited for and why: the formation of a cluster, in words. Pure."""
+"""Which tasks are up, and why the cluster waits for the others, in words. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from worker.protocol.messages import DATA_SERVICE, TaskId
 from .cluster import Cluster, Phase, Policy, TaskState, TaskStatus
 
 LONG_WAIT_S = 60.0
-"""How long all tasks of a cluster run without its being formed, before the user is told what to look at. Forming takes seconds."""
+"""If all tasks have run for so long and the cluster has not formed, orch prints advice. A cluster forms within seconds."""
 
 
 def is_missing(policy: Policy, task: TaskStatus) -> bool:
-    """Whether the cluster cannot form yet for want of this task. An evaluator joins nobody; one that has ended is waited for no longer."""
+    """Whether the cluster cannot form without this task. An evaluator is in no cluster; a task that has ended for good is not awaited."""
     if task.type == "evaluator" or task.prepares or task.state is TaskState.UP:
         return False
     if task.has_ended:
@@ -22,13 +22,13 @@ def is_missing(policy: Policy, task: TaskStatus) -> bool:
 
 
 def awaited(cluster: Cluster) -> tuple[TaskStatus, ...]:
-    """The tasks that the cluster's formation still waits for; once it has formed, those that were started again alone."""
+    """The tasks that the cluster waits for to form; once it has formed, the tasks that restarted alone and are not up yet."""
     missing = (task for task in cluster.tasks.values() if is_missing(cluster.policy, task))
     return tuple(task for task in missing if cluster.formed_at is None or not task.has_ended)
 
 
 def describe_formation(cluster: Cluster) -> str:
-    """``waiting for worker-1 on hostB:41233: connection refused (2 of 3 up)``; empty if nobody is waited for."""
+    """``waiting for worker-1 on hostB:41233: connection refused (2 of 3 up)``; empty if the cluster waits for no task."""
     if cluster.phase is Phase.PREPARING:
         return f"waiting for {group_tasks(unprepared(cluster))}: the tasks start when their hosts are prepared"
     late = awaited(cluster)
@@ -36,19 +36,19 @@ def describe_formation(cluster: Cluster) -> str:
         return describe_awaited(cluster, late) if late else ""
     members = sum(task.type != "evaluator" for task in cluster.members)
     gone = describe_gone(cluster)
-    # Those that open no port are up once they have been started.
+    # Tasks without a port are up as soon as they have started.
     up = members - len(late) - len(_gone(cluster))
     return f"{describe_awaited(cluster, late)}{f'; {gone}' if gone else ''} ({up} of {members} up)" if late else ""
 
 
 def unprepared(cluster: Cluster) -> list[str]:
-    """The tasks that prepare a host and have not succeeded, or have left something behind that still runs."""
+    """The tasks that prepare a host and have not succeeded, or have left a process that still runs."""
     tasks = cluster.tasks.values()
     return [task.name for task in tasks if task.prepares and not (task.state is TaskState.SUCCEEDED and task.swept)]
 
 
 def describe_unformed(cluster: Cluster) -> str:
-    """What is odd about a success: no cluster was formed, and each task did all of the work by itself. Empty unless that is certain."""
+    """A warning that no cluster was formed and each task did all of the work alone. Empty unless this is certain."""
     members = [task for task in cluster.tasks.values() if task.trains]
     by_themselves = [task.name for task in members if task.state is TaskState.SUCCEEDED]
     if len(members) < 2 or not by_themselves or any(task.up_at is not None or not task.evidence.alone for task in members):
@@ -63,7 +63,7 @@ def _describe_other_tf_config(tasks: Iterable[TaskStatus]) -> str:
 
 
 def describe_long_wait(cluster: Cluster, at: float) -> str:
-    """What to look at when a cluster has not formed for a long time though all of its tasks run; empty if that is not so."""
+    """Advice for a cluster that has not formed for `LONG_WAIT_S` though all of its tasks run; empty for any other cluster."""
     tasks = cluster.members
     running = all(task.started_at is not None and not task.has_ended for task in tasks)
     if cluster.formed_at is not None or not running or at - max(task.started_at or 0.0 for task in tasks) < LONG_WAIT_S:
@@ -76,7 +76,7 @@ def describe_long_wait(cluster: Cluster, at: float) -> str:
 
 
 def describe_gone(cluster: Cluster) -> str:
-    """``worker-0 ended (exit code 0) before it was seen to come up``: the others may wait for it for ever. Empty if there is none."""
+    """``worker-0 ended (exit code 0) before it was seen to come up``: the others may wait for this task for ever. Empty: there is none."""
     by_code: dict[int | None, list[str]] = {}
     for task in _gone(cluster):
         by_code.setdefault(task.code, []).append(task.name)
@@ -87,20 +87,17 @@ def describe_gone(cluster: Cluster) -> str:
 
 
 def _gone(cluster: Cluster) -> list[TaskStatus]:
-    """Tasks that have ended, are not started again, and were never seen to listen, though a quick one may have."""
+    """Tasks that have ended, will not restart, and were never seen to listen. A quick task may have listened unseen."""
     tasks = cluster.members if cluster.policy.opens_ports else ()
     return [task for task in tasks if task.type != "evaluator" and task.has_ended and task.restart_at is None and task.up_at is None]
 
 
 MOST_PLACES = 3
-"""So many tasks that wait for the same reason are named each with its place."""
+"""At most so many tasks with the same reason are listed with their places."""
 
 
 def describe_awaited(cluster: Cluster, tasks: Iterable[TaskStatus]) -> str:
-    """``waiting for worker-1..2: connection refused``; tasks that wait for the same reason stand together.
-
-    With several hosts: ``waiting for worker-1 on hostB:41233: connection refused``.
-    """
+    """``waiting for worker-1..2: connection refused``; with several hosts: ``waiting for worker-1 on hostB:41233: connection refused``."""
     by_reason: dict[str, list[str]] = {}
     for task in tasks:
         reason = task.waiting or ("not started" if task.state is TaskState.PENDING else "no port is open yet")
@@ -116,7 +113,7 @@ def _locate(cluster: Cluster, names: Sequence[str]) -> str:
 
 
 def group_tasks(names: Iterable[str]) -> str:
-    """Task names with runs of indices folded: ``chief-0, worker-0..3, worker-5``."""
+    """Names of tasks, with ranges for consecutive indices: ``chief-0, worker-0..3, worker-5``."""
     spans: list[tuple[str, int, int]] = []
     for task in (TaskId.parse(name) for name in names):
         if spans and spans[-1][0] == task.type and spans[-1][2] == task.index - 1:

@@ -1,38 +1,38 @@
-"""When a failure is followed by another start: pure rules over what has failed so far.
+"""When a restart follows a failure, and after which pause. Pure.
 
-The words are TensorFlow's and torchelastic's: an attempt is one try; a budget limits the restarts; a preemption is free of charge.
+`restart.max` limits the restarts. A restart after a preemption, or on request, does not count.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from itertools import takewhile
 
 from ..spec import Restart
 from .cluster import Cause, Cluster, Outcome, PastAttempt, Phase, TaskStatus
 
 PREEMPTED_CODES = (42, 143)
-"""What TensorFlow's `PreemptionCheckpointHandler` exits with once it has saved: "restart me". 143 on Google Compute Engine, 42 elsewhere
-(tensorflow/python/distribute/failure_handling/failure_handling.py and failure_handling_util.py). A task that SIGTERM has killed also
-shows 143, but has said nothing."""
+"""The exit codes of TensorFlow's `PreemptionCheckpointHandler` after it has saved: 143 on Google Compute Engine, 42 elsewhere
+(tensorflow/python/distribute/failure_handling/failure_handling.py and failure_handling_util.py). They request a restart. A task that
+SIGTERM has killed also has code 143, and requests nothing."""
 JITTER = 0.25
-"""By how much a pause is longer or shorter, at most: runs that failed together must not come back together."""
+"""A pause is up to this share longer or shorter, so that runs that failed together do not restart together."""
 
 
 def is_preemption(cause: Cause | None) -> bool:
-    """The task has saved its state and asks for a restart."""
+    """Whether the task has saved its state and requests a restart."""
     return cause is not None and bool(cause.task) and cause.code in PREEMPTED_CODES and not cause.killed
 
 
-def is_asked(cluster: Cluster) -> bool:
-    """Nothing has failed: the user wants the cluster to be started anew."""
+def is_requested_restart(cluster: Cluster) -> bool:
+    """Whether the user has requested a restart, without a failure."""
     return cluster.again and cluster.ending is not None and cluster.ending.outcome is Outcome.CANCELLED
 
 
 def has_progressed(cluster: Cluster, seconds: float, saved_before: float, step_before: float | None) -> bool:
-    """Whether the training came forward: a higher step was reported, a checkpoint came, or, if neither ever happens, by its length.
-
-    `saved_before`, `step_before`: what had been reached when it began.
+    """Whether an attempt of `seconds` advanced the training: it reported a higher step or saved a checkpoint. If the program does neither,
+    the attempt must have lasted `restart.progress_s`. `saved_before`, `step_before`: the state when the attempt began.
     """
     if cluster.saved_at > saved_before:
         return True
@@ -42,24 +42,24 @@ def has_progressed(cluster: Cluster, seconds: float, saved_before: float, step_b
 
 
 def of_cluster(cluster: Cluster, at: float) -> PastAttempt:
-    """What has just ended: the attempt of the whole cluster."""
+    """The attempt of the whole cluster that has just ended."""
     ending = cluster.ending
     cause = ending.cause if ending is not None else None
-    asked = is_asked(cluster)
+    asked = is_requested_restart(cluster)
     seconds = (cluster.stopping_at or at) - cluster.attempt_at
     progressed = asked or has_progressed(cluster, seconds, cluster.saved_before, cluster.furthest)
     return PastAttempt(cluster.attempt, cluster.attempt_at, at, cause, free=asked or is_preemption(cause), progressed=progressed)
 
 
 def of_task(cluster: Cluster, task: TaskStatus, cause: Cause) -> PastAttempt:
-    """What has just ended: a task that can go on alone."""
+    """The attempt of one task that has just failed alone."""
     since = cluster.attempt_at if task.started_at is None else task.started_at
     progressed = has_progressed(cluster, cause.at - since, task.saved_before, task.step_before)
     return PastAttempt(task.attempt, since, cause.at, cause, task.name, free=is_preemption(cause), progressed=progressed)
 
 
-def comes_again(cluster: Cluster, at: float) -> bool:
-    """Whether another attempt will follow the one that is being stopped, as far as is known by now."""
+def will_restart(cluster: Cluster, at: float) -> bool:
+    """Whether another attempt will follow the one that is stopping, as far as is known now."""
     if cluster.phase is not Phase.STOPPING:
         return False
     return pause(cluster, (*cluster.past, of_cluster(cluster, at))) is not None
@@ -67,16 +67,16 @@ def comes_again(cluster: Cluster, at: float) -> bool:
 
 def pause(cluster: Cluster, past: Sequence[PastAttempt]) -> float | None:
     """Seconds until the attempt after `past`; None: there is none."""
-    if not cluster.again or is_asked(cluster):
+    if not cluster.again or is_requested_restart(cluster):
         return 0.0 if cluster.again else None
     return pause_after(cluster.policy.restart, relevant(past), cluster.seed)
 
 
 def pause_after(policy: Restart, past: Sequence[PastAttempt], seed: str) -> float | None:
-    """Seconds until the next start, after the last of `past`; None: there is none, and `explain_end` says why.
+    """Seconds from the last failure of `past` to the restart; None: no restart follows (see `explain_end`).
 
-    The first restart comes at once: most failures are of their moment, such as a lost connection. After the second attempt in a row
-    without progress the pause is `backoff_s`, and after each further one twice as long as before; all with jitter.
+    The first restart comes at once, because most failures are short, such as a lost connection. After the second attempt in a row without
+    progress the pause is `backoff_s`. It doubles with each further attempt without progress. All pauses have jitter.
     """
     if _is_stuck(policy, past) or (not past[-1].free and _spent(past) > policy.max):
         return None
@@ -84,12 +84,12 @@ def pause_after(policy: Restart, past: Sequence[PastAttempt], seed: str) -> floa
     if streak < 2:
         return 0.0
     doubled = min(policy.backoff_s * 2.0 ** min(30, streak - 2), policy.backoff_max_s)
-    drawn = zlib.crc32(f"{seed}/{len(past)}".encode()) / 0xFFFFFFFF  # the same when a run's events are folded again
+    drawn = zlib.crc32(f"{seed}/{len(past)}".encode()) / 0xFFFFFFFF  # a fold of the same events gives the same pause
     return doubled * (1 - JITTER + 2 * JITTER * drawn)
 
 
 def explain_end(policy: Restart, past: Sequence[PastAttempt]) -> str:
-    """Why there is no further start; empty where nobody expected one."""
+    """Why no restart follows; empty if the spec allows none."""
     if not policy.max and not any(attempt.free for attempt in past):
         return ""
     if _is_stuck(policy, past):
@@ -100,10 +100,9 @@ def explain_end(policy: Restart, past: Sequence[PastAttempt]) -> str:
 
 
 def relevant(past: Sequence[PastAttempt], task: str = "") -> list[PastAttempt]:
-    """The failures that count together: an evaluator has a budget of its own, all others share one."""
-    if task.startswith("evaluator-"):
-        return [attempt for attempt in past if attempt.task == task]
-    return [attempt for attempt in past if not attempt.task.startswith("evaluator-")]
+    """The failures that share one limit: an evaluator has its own limit, all other tasks have a common one."""
+    own = task if task.startswith("evaluator-") else ""
+    return [attempt for attempt in past if (attempt.task == own if own else not attempt.task.startswith("evaluator-"))]
 
 
 def _spent(past: Sequence[PastAttempt]) -> int:
@@ -111,14 +110,9 @@ def _spent(past: Sequence[PastAttempt]) -> int:
 
 
 def _streak(past: Sequence[PastAttempt]) -> int:
-    """How many in a row, up to the last and of the same task or of the whole cluster, made no progress."""
-    count = 0
-    for attempt in reversed(past):
-        if attempt.task == past[-1].task:
-            if attempt.progressed:
-                break
-            count += 1
-    return count
+    """How many of the latest attempts, of the last attempt's task or of the whole cluster, made no progress in a row."""
+    latest = (attempt for attempt in reversed(past) if attempt.task == past[-1].task)
+    return sum(1 for _ in takewhile(lambda attempt: not attempt.progressed, latest))
 
 
 def _is_stuck(policy: Restart, past: Sequence[PastAttempt]) -> bool:

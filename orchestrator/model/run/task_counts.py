@@ -1,4 +1,4 @@
-"""How many tasks of a cluster are still to come up, to be swept and to succeed: kept with each change, not counted at each event. Pure."""
+"""Updates `Cluster.missing`, `left` and `undecided` with each change of a task. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .cluster import Cluster, TaskState, TaskStatus
 
 
 def update(cluster: Cluster, name: str, **changes: Any) -> Cluster:
-    """The cluster with one task changed, and its counts kept."""
+    """The cluster with changes to one task, and with new counts."""
     before = cluster.tasks[name]
     after = replace(before, **changes)
     missing, left, undecided = (new - old for new, old in zip(_tally(cluster, after), _tally(cluster, before), strict=True))
@@ -25,14 +25,14 @@ def update(cluster: Cluster, name: str, **changes: Any) -> Cluster:
 
 
 def recount(cluster: Cluster) -> Cluster:
-    """The cluster with its counts made anew."""
+    """The cluster with all counts computed again."""
     tallies = [_tally(cluster, task) for task in cluster.tasks.values()]
     missing, left, undecided = (sum(column) for column in zip(*tallies, strict=True))
     return replace(cluster, missing=missing, left=left, undecided=undecided)
 
 
 def _tally(cluster: Cluster, task: TaskStatus) -> tuple[bool, bool, bool]:
-    """Whether this task counts among those that are still to come up, to be swept, and to succeed."""
+    """Whether this task counts in `missing`, `left` and `undecided`."""
     return (
         readiness.is_missing(cluster.policy, task),
         not (task.has_ended and task.swept),

@@ -32,7 +32,7 @@ def narrate(before: Cluster, after: Cluster, event: events.Event) -> str | None:
         return f"{group_tasks(alone)} {_starts(alone)} again alone (attempt {after.attempt})" if alone else f"attempt {after.attempt}"
     if before.phase is Phase.PREPARING and after.phase is Phase.STARTING:
         return f"prepared after {describe_seconds(after.attempt_at - before.attempt_at)}; the tasks start"
-    if isinstance(event, events.StopAsked) and before.phase is Phase.STOPPING:
+    if isinstance(event, events.StopRequested) and before.phase is Phase.STOPPING:
         return "the restart is cancelled" if before.again and not after.again else "asked again: killing the remaining tasks"
     if before.phase is Phase.STARTING and after.phase is Phase.RUNNING and len(after.members) > 1:
         took = (after.formed_at or after.attempt_at) - after.attempt_at
@@ -81,7 +81,7 @@ def _narrate_ending(after: Cluster) -> str | None:
         return first
     grace = f"SIGTERM now, SIGKILL after {after.policy.grace_s:g} s" if after.policy.grace_s else "SIGKILL"
     again = "; Ctrl-C again kills them at once" if ending and ending.exit_code == 130 else ""
-    if restarts.comes_again(after, after.stopping_at or 0.0):
+    if restarts.will_restart(after, after.stopping_at or 0.0):
         again = "; then all tasks start again"
     return f"{first}; stopping {group_tasks(running)} ({grace}{again})"
 

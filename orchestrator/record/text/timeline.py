@@ -18,7 +18,7 @@ _OF_TASK = {
     events.TaskStarted: "fork or exec",
     events.TaskBegan: "first line",
     events.TaskUp: "port bound",
-    events.TaskSpoke: "first output",
+    events.TaskFirstOutput: "first output",
     events.TaskReported: "first report",
 }
 
@@ -42,9 +42,9 @@ def measure(happened: Iterable[events.Event], cluster: Cluster) -> dict[str, dic
                 hosts.setdefault(event.host, {}).setdefault("template", event.at)
             case events.TaskSwept() if event.task in prepares:
                 hosts.setdefault(prepares[event.task], {})["prepared"] = event.at
-            case events.Tick() | events.RestartAsked():  # with one of them each attempt but the first begins
+            case events.Tick() | events.RestartRequested():  # with one of them each attempt but the first begins
                 asked = event.at
-            case events.TaskBegan() | events.TaskSpoke() | events.TaskStarted() | events.TaskUp() | events.TaskReported():
+            case events.TaskBegan() | events.TaskFirstOutput() | events.TaskStarted() | events.TaskUp() | events.TaskReported():
                 task = cluster.tasks.get(event.task)
                 if task is None or event.attempt != task.attempt:
                     continue

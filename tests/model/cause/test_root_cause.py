@@ -227,4 +227,4 @@ def test_a_server_of_a_data_service_is_a_cause_of_its_own_and_no_lost_peer() -> 
 def test_an_end_that_no_failure_has_decided_keeps_its_cause() -> None:
     verdict = Verdict(Outcome.CANCELLED, 130, 1, 100.0, 110.0, Cause("interrupted (Ctrl-C)", 109.0))
     cluster = lc.new(Policy("none"), {"worker-0": "a"})
-    assert root_cause.settle(cluster, verdict) is verdict
+    assert root_cause.find_cause(cluster, verdict) is verdict

@@ -170,11 +170,11 @@ def test_an_evaluator_is_stopped_when_the_training_is_done() -> None:
 
 def test_asked_once_stops_gracefully_and_asked_twice_kills() -> None:
     history = History().start_all()
-    asked = ev.StopAsked("interrupted (Ctrl-C)", 130, 105.0)
+    asked = ev.StopRequested("interrupted (Ctrl-C)", 130, 105.0)
     assert history.happen(asked) == [ev.Stop(tuple(WORKERS), 5.0)]
     history.end("worker-0", 0, at=106.0, stopped=True)
     history.happen(ev.TaskSwept("worker-0", 1, 106.0))
-    assert history.happen(asked) == [ev.Stop(("worker-1", "worker-2"), 0.0), ev.Hurry()]
+    assert history.happen(asked) == [ev.Stop(("worker-1", "worker-2"), 0.0), ev.AbandonSilentHosts()]
     verdict = history.sweep_all()
     assert (verdict.outcome, verdict.exit_code) == (Outcome.CANCELLED, 130)
 
@@ -182,7 +182,7 @@ def test_asked_once_stops_gracefully_and_asked_twice_kills() -> None:
 def test_being_asked_to_stop_does_not_hide_an_earlier_failure() -> None:
     history = History().start_all()
     history.end("worker-1", 7)
-    history.happen(ev.StopAsked("interrupted (Ctrl-C)", 130, 111.0))
+    history.happen(ev.StopRequested("interrupted (Ctrl-C)", 130, 111.0))
     assert history.sweep_all().exit_code == 7
 
 
@@ -276,7 +276,7 @@ def test_a_formed_cluster_has_no_start_deadline() -> None:
 def test_the_run_deadline_ends_a_formed_cluster() -> None:
     history = History(Policy("multi_worker_mirrored", run_s=60.0)).start_all()
     assert deadlines.next_deadline(history.cluster) == 160.0
-    assert ev.Hurry() in history.happen(ev.Tick(160.0))
+    assert ev.AbandonSilentHosts() in history.happen(ev.Tick(160.0))
     assert deadlines.next_deadline(history.cluster) is None
     assert history.sweep_all(170.0).exit_code == 124
 
@@ -285,7 +285,7 @@ def test_the_run_deadline_holds_while_the_cluster_is_being_stopped() -> None:
     """It failed before, and an agent that must stop the others does not answer."""
     history = History(Policy("multi_worker_mirrored", run_s=60.0)).start_all()
     history.end("worker-0", 1, at=150.0)
-    assert history.happen(ev.Tick(160.0)) == [ev.Hurry()]
+    assert history.happen(ev.Tick(160.0)) == [ev.AbandonSilentHosts()]
     assert deadlines.next_deadline(history.cluster) is None
     assert history.sweep_all(170.0).exit_code == 1
 
@@ -318,9 +318,9 @@ EVENTS = st.one_of(
     st.builds(ev.TaskSwept, NAMES, ATTEMPTS, TIMES),
     st.builds(ev.HostLost, st.sampled_from(["a", "b", "c"]), st.just("gone"), TIMES),
     st.builds(ev.HostBroken, st.just("full"), TIMES, st.sampled_from(["a", "b"])),
-    st.builds(ev.StopAsked, st.just("Ctrl-C"), st.sampled_from([130, 143]), TIMES),
-    st.builds(ev.RestartAsked, TIMES),
-    st.builds(ev.Heard, TIMES),
+    st.builds(ev.StopRequested, st.just("Ctrl-C"), st.sampled_from([130, 143]), TIMES),
+    st.builds(ev.RestartRequested, TIMES),
+    st.builds(ev.TaskActive, TIMES),
     st.builds(ev.CheckpointSeen, TIMES),
     st.builds(ev.Tick, TIMES),
 )
@@ -344,7 +344,7 @@ def test_any_history_ends_in_one_verdict_and_starts_no_task_twice(policy: Policy
     history = History(policy, {name: "ab"[number % 2] for number, name in enumerate(tasks)})
     history.happen(*events)
     # Whatever came before: asked to stop, and with everybody gone, there is an end.
-    history.happen(ev.StopAsked("SIGTERM", 143, 2000.0), ev.HostLost("a", "gone", 2001.0), ev.HostLost("b", "gone", 2002.0))
+    history.happen(ev.StopRequested("SIGTERM", 143, 2000.0), ev.HostLost("a", "gone", 2001.0), ev.HostLost("b", "gone", 2002.0))
     finishes = [action for action in history.did if isinstance(action, ev.Finish)]
     started = [(action.attempt, name) for action in history.did if isinstance(action, ev.StartAttempt) for name in action.tasks]
     assert len(finishes) == 1
@@ -517,8 +517,10 @@ def test_a_task_that_nothing_ends_ends_the_run_and_is_named() -> None:
     assert verdict.remains == (f"worker-0 on a: {LEFT}",)
 
 
-@pytest.mark.parametrize(("first", "outcome"), [(ev.StopAsked("Ctrl-C", 130, 110.0), Outcome.CANCELLED), (None, Outcome.FAILED)])
-def test_a_run_that_was_being_stopped_ends_as_was_decided_and_names_what_nothing_ends(first: ev.StopAsked | None, outcome: Outcome) -> None:
+@pytest.mark.parametrize(("first", "outcome"), [(ev.StopRequested("Ctrl-C", 130, 110.0), Outcome.CANCELLED), (None, Outcome.FAILED)])
+def test_a_run_that_was_being_stopped_ends_as_was_decided_and_names_what_nothing_ends(
+    first: ev.StopRequested | None, outcome: Outcome
+) -> None:
     history = History().start_all()
     if first is not None:
         history.happen(first)

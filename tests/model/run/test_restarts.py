@@ -358,7 +358,7 @@ def test_an_evaluator_that_has_come_back_and_is_done_stays_away() -> None:
 def test_silence_is_a_hang_and_any_word_puts_it_off() -> None:
     life = Life(Restart(), hang_s=30.0).start()
     assert deadlines.next_deadline(life.cluster) == 130.0
-    life.happen(ev.Heard(120.0))
+    life.happen(ev.TaskActive(120.0))
     assert deadlines.next_deadline(life.cluster) == 150.0
     life.now = 125.0
     life.report("worker-1", 1)
@@ -409,7 +409,7 @@ def test_the_limit_of_the_run_counts_from_before_its_hosts_were_reached() -> Non
 
 def test_asked_to_stop_while_an_attempt_is_being_ended_there_is_no_other() -> None:
     life = Life(Restart(max=3)).start().end("worker-1", 7)
-    life.happen(ev.StopAsked("interrupted (Ctrl-C)", 130, life.now))
+    life.happen(ev.StopRequested("interrupted (Ctrl-C)", 130, life.now))
     assert life.did[-1] == ev.Stop(("worker-0",), 5.0)  # and no SIGKILL yet: it was the first time that we were asked
     life.sweep()
     assert life.cluster.verdict is not None
@@ -419,13 +419,13 @@ def test_asked_to_stop_while_an_attempt_is_being_ended_there_is_no_other() -> No
 @pytest.mark.parametrize(
     ("event", "outcome", "code", "what"),
     [
-        (ev.StopAsked("interrupted (Ctrl-C)", 130, 101.0), Outcome.CANCELLED, 130, "interrupted (Ctrl-C)"),
+        (ev.StopRequested("interrupted (Ctrl-C)", 130, 101.0), Outcome.CANCELLED, 130, "interrupted (Ctrl-C)"),
         (ev.HostLost("a", "gone", 101.0), Outcome.BROKEN, 125, "lost host a: gone"),
         (ev.HostBroken("its disk is full", 101.0, "a"), Outcome.BROKEN, 125, "its disk is full"),
     ],
 )
 def test_what_ends_a_run_that_is_being_started_anew_is_its_end(event: ev.Event, outcome: Outcome, code: int, what: str) -> None:
-    life = Life(Restart(max=3)).start().happen(ev.RestartAsked(100.0), event).sweep()
+    life = Life(Restart(max=3)).start().happen(ev.RestartRequested(100.0), event).sweep()
     verdict = life.cluster.verdict
     assert verdict is not None
     assert verdict.cause is not None
@@ -434,14 +434,14 @@ def test_what_ends_a_run_that_is_being_started_anew_is_its_end(event: ev.Event, 
 
 def test_asked_to_stop_between_two_attempts_the_run_is_cancelled() -> None:
     life = Life(Restart(max=3)).fail(7)
-    life.happen(ev.StopAsked("interrupted (Ctrl-C)", 130, life.now))
+    life.happen(ev.StopRequested("interrupted (Ctrl-C)", 130, life.now))
     verdict = life.cluster.verdict
     assert verdict is not None
     assert (verdict.outcome, verdict.exit_code, len(verdict.past)) == (Outcome.CANCELLED, 130, 1)
 
 
 def test_a_restart_that_is_asked_for_costs_nothing_and_comes_at_once() -> None:
-    life = Life(Restart()).start().happen(ev.RestartAsked(100.0))
+    life = Life(Restart()).start().happen(ev.RestartRequested(100.0))
     assert life.did[-1] == ev.Stop(tuple(WORKERS), 5.0)
     life.sweep()
     assert deadlines.next_deadline(life.cluster) == life.now
@@ -450,7 +450,7 @@ def test_a_restart_that_is_asked_for_costs_nothing_and_comes_at_once() -> None:
 
 
 def test_a_restart_that_is_asked_for_leaves_the_budget_and_the_patience_as_they_were() -> None:
-    life = Life(Restart(max=1, without_progress=2)).start().happen(ev.RestartAsked(100.0))
+    life = Life(Restart(max=1, without_progress=2)).start().happen(ev.RestartRequested(100.0))
     life.sweep().wait()
     life.fail().wait()
     assert [attempt for attempt, _ in life.starts] == [1, 2, 3]
@@ -460,7 +460,7 @@ def test_a_restart_that_is_asked_for_leaves_the_budget_and_the_patience_as_they_
 
 
 def test_a_restart_asked_for_during_the_import_withdraws_the_starts_and_comes() -> None:
-    life = Life(Restart()).happen(ev.RestartAsked(100.0))
+    life = Life(Restart()).happen(ev.RestartRequested(100.0))
     for name in WORKERS:
         life.happen(ev.TaskNotStarted(name, 1, "stopped before it was started", 100.0))
     life.wait()
@@ -474,7 +474,7 @@ def test_a_task_that_fails_while_another_imports_is_started_again_with_it() -> N
 
 
 def test_asked_during_a_pause_the_restart_comes_at_once() -> None:
-    life = Life(Restart(max=2, backoff_s=60)).fail().wait().fail().happen(ev.RestartAsked(131.0))
+    life = Life(Restart(max=2, backoff_s=60)).fail().wait().fail().happen(ev.RestartRequested(131.0))
     assert life.starts[2:] == [(3, tuple(WORKERS))]
 
 

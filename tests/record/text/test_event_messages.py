@@ -25,7 +25,7 @@ def test_the_first_failure_is_named_with_those_that_are_stopped_for_it() -> None
 
 
 def test_ctrl_c_says_what_it_waits_for_and_what_a_second_one_does() -> None:
-    asked = events.StopAsked("interrupted (Ctrl-C)", 130, 110.0)
+    asked = events.StopRequested("interrupted (Ctrl-C)", 130, 110.0)
     before = cluster()
     assert told(before, asked) == (
         "interrupted (Ctrl-C); stopping worker-0..2 (SIGTERM now, SIGKILL after 5 s; Ctrl-C again kills them at once)"
@@ -33,7 +33,7 @@ def test_ctrl_c_says_what_it_waits_for_and_what_a_second_one_does() -> None:
     assert told(lifecycle.step(before, asked)[0], asked) == "asked again: killing the remaining tasks"
 
 
-@pytest.mark.parametrize("event", [events.StopAsked("interrupted (Ctrl-C)", 130, 120.0), events.RestartAsked(120.0)])
+@pytest.mark.parametrize("event", [events.StopRequested("interrupted (Ctrl-C)", 130, 120.0), events.RestartRequested(120.0)])
 def test_what_comes_after_the_end_is_not_told_as_the_end_again(event: events.Event) -> None:
     ended = (exited("worker-0", 7), events.TaskSwept("worker-0", 1, 111.0))
     over = cluster(*ended, workers=1)

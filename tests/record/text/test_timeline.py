@@ -20,7 +20,7 @@ HAPPENED = (
     events.TaskBegan("worker-1", 1, 104.125),
     events.TaskBegan("worker-0", 1, 103.875),
     events.TaskUp("worker-0", 1, 104.5),
-    events.TaskSpoke("worker-0", 1, 104.75),
+    events.TaskFirstOutput("worker-0", 1, 104.75),
     events.TaskUp("worker-1", 1, 105.0),
     events.TaskReported("worker-0", 1, {"step": 1}, 106.0),
     events.TaskReported("worker-0", 1, {"step": 2}, 109.0),
