@@ -112,7 +112,7 @@ def started(way: Way, directory: Path, workers: int, more: list[str]) -> Iterato
         (directory / "go").touch()
         if process.wait(DEADLINE_S):
             raise SystemExit(f"{said.read_text(errors='replace')[-4000:]}\n{shlex.join(command)[:500]} ended with {process.returncode}")
-        if way.resident is not None and "forked from the warm template" not in said.read_text(errors="replace"):
+        if way.resident is not None and "forked from the warm process" not in said.read_text(errors="replace"):
             raise SystemExit(f"{said.read_text(errors='replace')[-4000:]}\nthe warm process was not used")
     finally:
         for one in family(process.pid):

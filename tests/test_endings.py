@@ -199,7 +199,7 @@ def test_a_cluster_that_does_not_form_names_who_is_late(orch: Orch, tmp_path: Pa
     write_script(tmp_path, "server = None if TASK == 'worker-1' else listen()\nsleep()")
     done = orch("up", "script.py", "-n", "3", "--start-timeout", "10", check=124)
     last = next(line for line in reversed(done.err.splitlines()) if "(--start-timeout)" in line)
-    assert "waiting for worker-1: connection refused" in last
+    assert "waiting for worker-1: no port is open yet" in last
     assert "worker-0" not in last
     assert run.result()["outcome"] == "timed_out"
 
@@ -227,7 +227,7 @@ def test_a_task_that_ends_before_it_comes_up_is_not_counted_among_those_that_are
     )
     running = orch.start("up", "script.py", "-n", "3", env=IMPATIENT)
     gone = "worker-0 ended (exit code 0) before it was seen to come up"
-    running.wait_for(f"waiting for worker-2: connection refused; {gone} (1 of 3 up)")
+    running.wait_for(f"waiting for worker-2: no port is open yet; {gone} (1 of 3 up)")
     (tmp_path / "go").touch()
     running.wait_for(f"; {gone}; the other tasks may wait forever")
     (tmp_path / "over").touch()
@@ -247,8 +247,8 @@ def test_who_is_awaited_is_said_again_only_when_that_changes(orch: Orch, tmp_pat
         """,
     )
     running = orch.start("up", "script.py", "-n", "3", env=IMPATIENT)
-    first = "waiting for worker-1..2: connection refused (1 of 3 up)"
-    second = "waiting for worker-2: connection refused (2 of 3 up)"
+    first = "waiting for worker-1..2: no port is open yet (1 of 3 up)"
+    second = "waiting for worker-2: no port is open yet (2 of 3 up)"
     running.wait_for(first)
     time.sleep(2.5)  # it is looked at every second
     (tmp_path / "go").touch()
@@ -264,6 +264,6 @@ def test_who_is_awaited_is_said_while_the_user_waits(orch: Orch, tmp_path: Path)
     write_script(tmp_path, "server = TASK == 'worker-0' and listen()\nready()\nsleep()")
     running = orch.start("up", "script.py", "-n", "2", env=IMPATIENT)
     assert wait_for_file(tmp_path / "worker-0.ready")
-    running.wait_for("waiting for worker-1: connection refused (1 of 2 up)")
+    running.wait_for("waiting for worker-1: no port is open yet (1 of 2 up)")
     running.signal(2)
     running.wait(check=130)

@@ -91,7 +91,7 @@ def test_a_program_that_opens_no_port_is_not_waited_for(orch: Orch) -> None:
 
 def test_a_program_that_is_given_a_time_to_open_its_port_is_waited_for(orch: Orch) -> None:
     done = orch("up", "--no-python", "sleep", "-n", "2", "--start-timeout", "8", "--", "1000", check=124)
-    assert "(--start-timeout); waiting for worker-0..1: connection refused" in done.err
+    assert "(--start-timeout); waiting for worker-0..1: no port is open yet" in done.err
 
 
 def test_a_worker_that_is_done_before_the_others_is_not_waited_for(orch: Orch, script: Script) -> None:

@@ -204,7 +204,7 @@ def test_one_that_has_come_back_alone_and_does_not_come_up_is_said_and_ends_the_
     running.wait_for("cluster formed after")
     (tmp_path / "go").touch()
     running.wait_for("worker-0 starts again alone (attempt 2)")
-    running.wait_for("waiting for worker-0: connection refused\n")
+    running.wait_for("waiting for worker-0: no port is open yet\n")
     done = running.wait(check=124)
     assert "the restarted tasks had not come up 10 s after its start (--start-timeout); waiting for worker-0" in done.err
 

@@ -102,7 +102,7 @@ time.sleep(1000)
 def test_tasks_that_wait_with_a_tf_config_of_their_own_are_told_where_it_was_set(orch: Orch, script: Script) -> None:
     script(OWN, "train.py")
     running = orch.start("up", "train.py", "-n", "2", "--start-timeout", "8")
-    reason = "waiting for worker-0..1: connection refused; its TF_CONFIG is not the one that orch gave it: train.py:4 set it"
+    reason = "waiting for worker-0..1: no port is open yet; its TF_CONFIG is not the one that orch gave it: train.py:4 set it"
     running.wait_for(f"orch: {reason} (0 of 2 up)\n")
     assert f"(--start-timeout); {reason}\n" in running.wait(check=124).err
 

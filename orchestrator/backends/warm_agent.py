@@ -70,7 +70,7 @@ class WarmAgent:
                 raise NotUsedError(f"it does not answer as it should ({error})") from None
             raise
         self.pid, self.stdout, self.stdin = answer["pid"], stdout, asyncio.StreamWriter(channel, protocol, stdout, loop)
-        return f"tasks are forked from the warm template of {time.strftime('%H:%M:%S', time.localtime(answer['since']))}"
+        return f"tasks are forked from the warm process of {time.strftime('%H:%M:%S', time.localtime(answer['since']))}"
 
     async def wait(self) -> int:
         """Wait until the agent, whose channel has closed or which was killed, has ended. Returns its exit code, -n for signal n.

@@ -80,9 +80,9 @@ class ScriptCommand(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            near = f"; did you mean {error.possibilities[0]}?" if error.possibilities else ""
-            own = f"; an option of the script itself goes after --: orch {self.name} SCRIPT -- {error.option_name}"
-            raise click.UsageError(f"there is no option {error.option_name}{near}{own}", ctx) from None
+            near = f": did you mean {error.possibilities[0]}?" if error.possibilities else "."
+            own = f"An option of the script itself goes after --: orch {self.name} SCRIPT -- {error.option_name}"
+            raise click.UsageError(f"there is no option {error.option_name}{near}\n{own}", ctx) from None
         except click.UsageError as error:
             if "unexpected extra argument" in error.message:
                 raise click.UsageError(f"{error.message.rstrip('.')}; the script's own arguments go after --", ctx) from None

@@ -111,11 +111,11 @@ class Strategy:
     def complaints(self, counts: Counts) -> Iterator[Complaint]:
         """What is wrong with the counts of the tasks."""
         training = {kind: count for kind, count in counts.items() if kind not in DATA_SERVICE}
-        if self.one_process and sum(training.values()) != 1:
+        strangers = [kind for kind, count in training.items() if count and kind not in self.roles]
+        if self.one_process and not strangers and sum(training.values()) != 1:
             rest = self.one_process_because or f"for several use {DEFAULT.name}"
             yield "tasks", f"strategy {self.name} runs in one process: it takes 1 task; {rest}", ""
-        strangers = [kind for kind, count in training.items() if count and kind not in self.roles]
-        for kind in strangers if not self.one_process else ():
+        for kind in strangers:
             yield f"tasks.{kind}.count", f"tasks.{kind}: {kind} tasks are for strategy {with_tasks(kind)}, not {self.name}", ""
         for rule in self.rules:
             if complaint := rule(counts):

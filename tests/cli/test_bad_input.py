@@ -70,7 +70,7 @@ def nothing_was_kept(directory: Path) -> None:
         (["--log-level", "lots"], ["--log-level", "'lots'"]),
         (["--backend", "cloud"], ["--backend", "'cloud'", "local"]),
         (["--python", ""], ["--python", "empty"]),
-        (["--workrs", "3"], ["--workrs", "did you mean --workers?"]),
+        (["--workrs", "3"], ["there is no option --workrs: did you mean --workers?\n", "An option of the script itself goes after --"]),
         (["--color", "purple"], ["--color", "'purple'", "always"]),
         (["--only", "worker-7"], ["'worker-7'", "did you mean 'worker-0'?"]),
         (["--only", "chief", "-q"], ["'chief'", "worker-0"]),

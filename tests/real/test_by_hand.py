@@ -44,5 +44,5 @@ def test_a_script_of_tensorflows_guides_trains_on_one_core(orch: Orch, tmp_path:
     env = {**QUIET, "MODEL_DIR": str(tmp_path / "model"), "XDG_RUNTIME_DIR": str(warm_on_one_core)}
     done = orch("up", "train.py", *guide.words(TASKS), "--timeout", "250", env=env, timeout=300, check=0)
     assert DONE in done.out
-    assert "tasks are forked from the warm template" in done.err
+    assert "tasks are forked from the warm process" in done.err
     assert json.loads((tmp_path / ".orch" / "latest" / "result.json").read_text())["warning"] == ""

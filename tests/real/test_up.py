@@ -59,7 +59,7 @@ def test_an_example_learns_the_digits(orch: Orch, data: dict[str, str], example:
     assert len(found) == learners
     assert min(found) > 0.9
     assert "succeeded" in done.err
-    assert "tasks are forked from the warm template" in done.err, "or each test of this directory imports TensorFlow again"
+    assert "tasks are forked from the warm process" in done.err, "or each test of this directory imports TensorFlow again"
 
 
 @pytest.mark.usefixtures("warm_tensorflow")
@@ -92,9 +92,9 @@ def test_a_missing_peer_is_named_and_the_deadline_shows_where_everybody_is(orch:
     )
     script(text, "train.py")
     done = orch("up", "train.py", "-n", "2", "--grace", "1", "--start-timeout", "10", timeout=250, check=124)
-    assert "waiting for worker-1: connection refused (1 of 2 up)" in done.err
+    assert "waiting for worker-1: no port is open yet (1 of 2 up)" in done.err
     last = done.err.partition("ran out of time")[2]
-    assert "(--start-timeout); waiting for worker-1: connection refused" in last
+    assert "(--start-timeout); waiting for worker-1: no port is open yet" in last
     assert re.search(r"worker-0: in \S*MultiWorkerMirroredStrategy \(train\.py:\d+\)\n", last), done
     assert re.search(r"worker-1: in time\.sleep \(train\.py:\d+\)\n", last), done
 

@@ -17,8 +17,8 @@ class KerasSettings:
 
     mode: Literal["auto", "v3", "legacy", "off"] = setting(
         "auto",
-        "Which Keras the tasks use. auto: TensorFlow's choice; v3: Keras 3; legacy: Keras 2, the package tf-keras; off: "
-        "TensorFlow's choice, and orch changes nothing in Keras.",
+        "Which Keras the tasks use. auto: TensorFlow's choice, with orch's corrections for several workers; v3: Keras 3; "
+        "legacy: Keras 2, the package tf-keras; off: TensorFlow's choice, and orch changes nothing in Keras.",
         example="legacy",
         flag="--keras",
         metavar="auto|v3|legacy|off",

@@ -89,7 +89,7 @@ class NotUsedError(Exception):
     """A warm process exists and cannot be used; the message, a line for the user, says why."""
 
     def __init__(self, why: str) -> None:
-        super().__init__(f"the warm template is not used: {why}")
+        super().__init__(f"the warm process is not used: {why}")
 
 
 def start(transport: Transport, stderr: int) -> tuple[AgentProcess | WarmAgent, str]:

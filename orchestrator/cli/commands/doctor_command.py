@@ -45,10 +45,11 @@ def doctor_command(ctx: click.Context, /, home: Path, import_timeout: float, str
       orch doctor train.py --strategy parameter_server --ps 1 -n 4
       orch doctor -H hostA:2,hostB:2 --strict
 
-    That is the interpreter, TensorFlow, Keras, GPUs, ports, names, disk, limits; and between hosts, versions and clocks.
+    orch doctor looks at the interpreter, TensorFlow, Keras, GPUs, ports, host names, disk space and limits. With several hosts, orch
+    doctor also compares their versions and clocks.
 
-    Takes what orch up takes to say what runs, and judges for that; without a script or orch.yaml, for any. Exits with 0 if a run can
-    start, with 1 if not.
+    The options of orch up describe the planned run; orch doctor checks what this run needs. Without a script or orch.yaml it checks
+    what any run needs. The exit code is 0 if a run can start, and 1 if not.
     """
     from ...supervision.examination import examine  # --help need not load asyncio
 

@@ -103,7 +103,7 @@ def _keras(found: TensorFlow, facts: HostReport, wanted: Wanted) -> Iterator[Fin
             "keras",
             f"tf.keras is Keras {found.keras}, whose Model.fit {why}",
             "custom training loops work, with Keras models too",
-            f"for fit, Keras 2: {install}, and --keras legacy",
+            "for fit, Keras 2: --keras legacy" if found.tf_keras else f"for fit, Keras 2: {install}, and --keras legacy",
         )
 
 

@@ -27,7 +27,7 @@ def read(data: object) -> InputCounts | None:
 
 def describe(counts: InputCounts) -> str:
     """What a task has read so far, for a table."""
-    waiting = f", {counts.waiting:.0%} waiting" if counts.can_tell_waiting else ""
+    waiting = f", waited for input {counts.waiting:.0%} of the time" if counts.can_tell_waiting else ""
     return f"input: {max(counts.batches, default=0):,} batches, {sum(counts.elements):,} elements{waiting}"
 
 

@@ -313,7 +313,8 @@ def _describe_threads(spec: ClusterSpec, assignment: Assignment, facts: Mapping[
     parts = [f"{max(1, cores // tasks)} for each task ({cores} cores, {tasks} tasks)" for cores, tasks in sorted(shared)]
     beside = ", the dispatcher not counted" if spec.data_workers else ""
     beside += ", tied to cores of its own" if all(found.affinity for found in _all_devices(spec)) else ""
-    yield f"compute threads: {' or '.join(parts[:3])}{' or …' * (len(parts) > 3)}{beside}, unless set otherwise"
+    shares = " or ".join(parts[:3]) + " or …" * (len(parts) > 3)
+    yield f"compute threads: {shares}{beside}; --set defaults.devices.threads.intra=N sets another number"
 
 
 def _describe_input(spec: ClusterSpec) -> Iterator[str]:

@@ -28,7 +28,7 @@ def awaited(cluster: Cluster) -> tuple[TaskStatus, ...]:
 
 
 def describe_formation(cluster: Cluster) -> str:
-    """``waiting for worker-1 on hostB:41233: connection refused (2 of 3 up)``; empty if the cluster waits for no task."""
+    """``waiting for worker-1 on hostB:41233: no port is open yet (2 of 3 up)``; empty if the cluster waits for no task."""
     if cluster.phase is Phase.PREPARING:
         return f"waiting for {group_tasks(unprepared(cluster))}: the tasks start when their hosts are prepared"
     late = awaited(cluster)
@@ -97,7 +97,7 @@ MOST_PLACES = 3
 
 
 def describe_awaited(cluster: Cluster, tasks: Iterable[TaskStatus]) -> str:
-    """``waiting for worker-1..2: connection refused``; with several hosts: ``waiting for worker-1 on hostB:41233: connection refused``."""
+    """``waiting for worker-1..2: no port is open yet``; with several hosts: ``waiting for worker-1 on hostB:41233: no port is …``."""
     by_reason: dict[str, list[str]] = {}
     for task in tasks:
         reason = task.waiting or ("not started" if task.state is TaskState.PENDING else "no port is open yet")

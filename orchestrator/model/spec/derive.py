@@ -68,7 +68,7 @@ def _kind(declared: Setting, hint: Any) -> Kind:
     if hint is int:
         return Integer(int(declared.least or 0), int(_most(declared)))
     if hint is float:
-        return Number(_most(declared), zero=declared.least == 0)
+        return Number(_most(declared), declared.least)
     if get_origin(hint) is Literal:
         return OneOf(get_args(hint), declared.label)
     return _BY_TYPE[hint] if hint in _BY_TYPE else struct_of(hint)

@@ -112,17 +112,18 @@ class Integer:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A finite number from zero to `maximum`; zero itself only if `zero`."""
+    """A finite number from `minimum` to `maximum`; without a `minimum`, every number above 0."""
 
     maximum: float
-    zero: bool = False
+    minimum: float | None = None
 
     def check(self, node: Node, path: str, findings: Findings) -> float | None:
         value = node.value
         if not isinstance(value, (int, float)) or isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
             findings.add(node, path, f"must be a number, not {shown(node)}")
-        elif value < 0 or (value == 0 and not self.zero):
-            findings.add(node, path, f"must be {'at least' if self.zero else 'more than'} 0, not {shown(node)}")
+        elif value <= 0 if self.minimum is None else value < self.minimum:
+            least = "more than 0" if self.minimum is None else f"at least {self.minimum:g}"
+            findings.add(node, path, f"must be {least}, not {shown(node)}")
         elif value > self.maximum:
             findings.add(node, path, f"must be at most {self.maximum:,}, not {shown(node)}")
         else:
@@ -130,7 +131,8 @@ class Number:
         return None
 
     def json_schema(self) -> JsonSchema:
-        return {"type": "number", "minimum" if self.zero else "exclusiveMinimum": 0, "maximum": self.maximum}
+        least = {"exclusiveMinimum": 0} if self.minimum is None else {"minimum": self.minimum}
+        return {"type": "number", **least, "maximum": self.maximum}
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,7 @@ ROWS = [
     ),
     # Keras
     (tensorflow(keras="3.15.1"), PS, "warning keras", "/usr/bin/python3 -m pip install --no-deps 'tf-keras~=2.21.0'"),
+    (tensorflow(keras="3.15.1", tf_keras="2.21.0"), PS, "warning keras", "for fit, Keras 2: --keras legacy"),
     (tensorflow(keras="3.15.1"), PS, "warning keras", "cannot work under ParameterServerStrategy"),
     (tensorflow(keras="3.15.1"), Wanted(), "note keras", "cannot work under ParameterServerStrategy"),
     (

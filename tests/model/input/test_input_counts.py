@@ -69,7 +69,9 @@ def test_what_is_odd_is_said_in_a_line_each(tasks: tuple[InputCounts, ...], line
 
 
 def test_a_task_says_what_it_has_read() -> None:
-    assert describe(counts(1200, 1199, seconds=10, waiting_s=2.5)) == "input: 1,200 batches, 76,768 elements, 25% waiting"
+    assert (
+        describe(counts(1200, 1199, seconds=10, waiting_s=2.5)) == "input: 1,200 batches, 76,768 elements, waited for input 25% of the time"
+    )
     assert describe(counts(3, seconds=1, waiting_s=1)) == "input: 3 batches, 96 elements"
 
 

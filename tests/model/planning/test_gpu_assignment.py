@@ -186,24 +186,39 @@ def test_what_orch_decided_is_said(document: dict[str, Any], gpus: list[tuple[Gp
     assert notes(document, *gpus) == expected
 
 
+OTHER = "; --set defaults.devices.threads.intra=N sets another number"
+
+
 @pytest.mark.parametrize(
     ("document", "hosts", "expected"),
     [
         (workers(1), 1, ()),
         (workers(2), 2, ()),
-        (workers(2), 1, ("compute threads: 2 for each task (4 cores, 2 tasks), unless set otherwise",)),
+        (
+            workers(2),
+            1,
+            (f"compute threads: 2 for each task (4 cores, 2 tasks){OTHER}",),
+        ),
         (
             {"tasks": {"worker": 1, "data_worker": 1}},
             1,
-            ("compute threads: 2 for each task (4 cores, 2 tasks), the dispatcher not counted, unless set otherwise",),
+            (f"compute threads: 2 for each task (4 cores, 2 tasks), the dispatcher not counted{OTHER}",),
         ),
-        (workers(8), 1, ("compute threads: 1 for each task (4 cores, 8 tasks), unless set otherwise",)),
-        (workers(3, threads={"inter": 1}), 1, ("compute threads: 1 for each task (4 cores, 3 tasks), unless set otherwise",)),
+        (
+            workers(8),
+            1,
+            (f"compute threads: 1 for each task (4 cores, 8 tasks){OTHER}",),
+        ),
+        (
+            workers(3, threads={"inter": 1}),
+            1,
+            (f"compute threads: 1 for each task (4 cores, 3 tasks){OTHER}",),
+        ),
         (workers(3, threads={"intra": 1}), 1, ()),
         (
             workers(5),
             2,
-            ("compute threads: 2 for each task (4 cores, 2 tasks) or 1 for each task (4 cores, 3 tasks), unless set otherwise",),
+            (f"compute threads: 2 for each task (4 cores, 2 tasks) or 1 for each task (4 cores, 3 tasks){OTHER}",),
         ),
     ],
 )

@@ -219,14 +219,14 @@ def test_a_full_disk_ends_the_run() -> None:
 
 def test_the_start_deadline_names_who_was_late() -> None:
     history = History(Policy("multi_worker_mirrored", start_s=10.0)).start_all(up=False)
-    history.happen(ev.TaskUp("worker-0", 1, 102.0), ev.TaskWaiting("worker-1", 1, "connection refused", 102.0))
+    history.happen(ev.TaskUp("worker-0", 1, 102.0), ev.TaskWaiting("worker-1", 1, "timed out", 102.0))
     assert deadlines.next_deadline(history.cluster) == 110.0
     assert history.happen(ev.Tick(109.9)) == []
     history.happen(ev.Tick(110.0))
     verdict = history.sweep_all()
     assert (verdict.outcome, verdict.exit_code) == (Outcome.TIMED_OUT, 124)
     assert verdict.cause is not None
-    assert "waiting for worker-1: connection refused; worker-2: no port is open yet" in verdict.cause.what
+    assert "waiting for worker-1: timed out; worker-2: no port is open yet" in verdict.cause.what
 
 
 def test_of_several_hosts_the_place_of_a_late_task_is_said() -> None:
@@ -253,8 +253,8 @@ def test_a_task_that_was_started_again_alone_is_waited_for_as_long_as_all_were()
     assert again_at is not None
     assert history.happen(ev.Tick(again_at)) == [ev.StartAttempt(2, ("worker-0",))]
     assert deadlines.next_deadline(history.cluster) is None
-    history.happen(ev.TaskStarted("worker-0", 2, 99, 120.0), ev.TaskWaiting("worker-0", 2, "connection refused", 120.1))
-    assert readiness.describe_formation(history.cluster) == "waiting for worker-0: connection refused"
+    history.happen(ev.TaskStarted("worker-0", 2, 99, 120.0), ev.TaskWaiting("worker-0", 2, "no port is open yet", 120.1))
+    assert readiness.describe_formation(history.cluster) == "waiting for worker-0: no port is open yet"
     assert deadlines.next_deadline(history.cluster) == 130.0
     up, _ = lc.step(history.cluster, ev.TaskUp("worker-0", 2, 121.0))
     assert (readiness.describe_formation(up), deadlines.next_deadline(up)) == ("", None)
@@ -264,7 +264,7 @@ def test_a_task_that_was_started_again_alone_is_waited_for_as_long_as_all_were()
     assert ending.cause is not None
     assert ending.exit_code == 124
     assert ending.cause.what == (
-        "the restarted tasks had not come up 10 s after its start (--start-timeout); waiting for worker-0: connection refused"
+        "the restarted tasks had not come up 10 s after its start (--start-timeout); waiting for worker-0: no port is open yet"
     )
 
 

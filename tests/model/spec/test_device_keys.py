@@ -93,7 +93,7 @@ def _quoted(written: str) -> str:
         ("{gpus: CPU:1}", "defaults.devices.gpus: 'CPU:1' is not a GPU (for logical CPU devices write cpus: 2)"),
         (
             "{gpus: many}",
-            "defaults.devices.gpus: 'many' is not a GPU (an index (0), a UUID (GPU-… or MIG-…) or a device name (/device:GPU:0))",
+            "defaults.devices.gpus: must be auto, a number of GPUs, or a list of GPUs: 0,2, GPU-… or /device:GPU:0, not 'many'",
         ),
         ("{gpus: [0, GPU:0]}", "defaults.devices.gpus: names GPU 0 twice"),
         (
@@ -102,7 +102,10 @@ def _quoted(written: str) -> str:
             " (write GPU:0: a task can only be given GPUs of its own host)",
         ),
         ("{gpus: -1}", "defaults.devices.gpus: must be at least 0, not -1"),
-        ("{gpus: {}}", "defaults.devices.gpus: must be auto, a number of GPUs, or a list of GPUs, not a mapping (write auto, 2 or [0, 2])"),
+        (
+            "{gpus: {}}",
+            "defaults.devices.gpus: must be auto, a number of GPUs, or a list of GPUs: 0,2, GPU-… or /device:GPU:0, not a mapping",
+        ),
         (
             "{memory_growth: [true, false]}",
             DIFFERS,

@@ -285,8 +285,17 @@ ALONE = "runs in one process: it takes 1 task; for several use multi_worker_mirr
             ["4: tasks.chief: must be 1 under strategy parameter_server, whose chief leads the others (leave it out: 1 is the default)"],
         ),
         ("strategy: mirrored\ntasks: {worker: 4}", [f"3: strategy mirrored {ALONE}"]),
-        ("strategy: one_device\ntasks: {chief: 1}", [f"3: strategy one_device {ALONE}"]),
-        ("strategy: none\ntasks: {ps: 1, evaluator: 1}", [f"3: strategy none {ALONE}"]),
+        (
+            "strategy: one_device\ntasks: {chief: 1}",
+            ["3: tasks.chief: chief tasks are for strategy multi_worker_mirrored or parameter_server, not one_device"],
+        ),
+        (
+            "strategy: none\ntasks: {ps: 1, evaluator: 1}",
+            [
+                "3: tasks.ps: ps tasks are for strategy parameter_server, not none",
+                "3: tasks.evaluator: evaluator tasks are for strategy multi_worker_mirrored or parameter_server, not none",
+            ],
+        ),
         ("strategy: none\ntasks: {data_worker: 2, worker: 2}", [f"3: strategy none {ALONE}"]),
         (
             "tasks: {data_worker: 2, dispatcher: 0}",

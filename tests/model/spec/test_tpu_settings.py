@@ -96,7 +96,7 @@ def test_the_strategy_alone_takes_the_tpu_of_the_environment_and_imports_nothing
         ("tpu: grpc://", "tpu.tpu: 'grpc://' is not an address (write grpc://HOST:8470, several with commas)"),
         ("tpu: {fallback: gpu}", "tpu.fallback: 'gpu' is not known (did you mean 'cpu'?)"),
         ("tpu: local\ntasks: {worker: 2}", "strategy tpu runs in one process: it takes 1 task; TensorFlow drives all hosts of a TPU"),
-        ("tpu: local\nstrategy: tpu\ntasks: {ps: 1}", "strategy tpu runs in one process: it takes 1 task"),
+        ("tpu: local\nstrategy: tpu\ntasks: {ps: 1}", "tasks.ps: ps tasks are for strategy parameter_server, not tpu"),
         ("tpu: local\ntasks: {ps: 1}", "tpu: is for strategy tpu, not parameter_server"),
         ("tpu: local\nstrategy: mirrored", "tpu: is for strategy tpu, not mirrored"),
         ("topology: v3-8", "unknown key 'topology'; write it as tpu: {topology: v3-8}"),

@@ -14,12 +14,12 @@ def test_the_table_has_a_line_a_task_in_straight_columns() -> None:
     state = cluster(
         events.TaskUp("worker-0", 1, 101.0),
         events.TaskReported("worker-0", 1, {"step": 12, "loss": 0.123456789}, 102.0),
-        events.TaskWaiting("worker-1", 1, "connection refused", 103.0),
+        events.TaskWaiting("worker-1", 1, "no port is open yet", 103.0),
     )
     lines = table(state, now=161.0).splitlines()
     assert [line.split()[0] for line in lines] == ["TASK", "worker-0", "worker-1", "worker-2"]
     assert lines[1].endswith("1 min 00 s  step=12 loss=0.1235")
-    assert lines[2].endswith("connection refused")
+    assert lines[2].endswith("no port is open yet")
     assert len({line.index("local") for line in lines[1:]} | {lines[0].index("HOST")}) == 1
     assert all(line == line.rstrip() for line in lines)
 

@@ -27,8 +27,8 @@ from tests.worker.agent_double import ROOT
 from tests.worker.host.test_template import LOOK
 from worker.host.warm.caller_state import find_cgroups
 
-USED = "tasks are forked from the warm template of "
-NOT_USED = "the warm template is not used: "
+USED = "tasks are forked from the warm process of "
+NOT_USED = "the warm process is not used: "
 WHOSE = """
 import os
 stat = lambda pid: open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()
@@ -121,7 +121,7 @@ def test_two_runs_at_once_share_it_and_its_death_costs_them_nothing(orch: Any, t
     for run in running:
         done = run.wait(check=3)
         assert USED in done.err
-        assert "fresh interpreter" not in done.err
+        assert "which takes longer" not in done.err
     # Said once; then it is as if there had never been one.
     for said in (1, 0):
         done = orch("up", "script.py", "-n", "1", cwd=tmp_path / "one", check=3)
@@ -402,7 +402,7 @@ def test_a_kill_at_any_moment_costs_a_run_nothing(orch: Any, tmp_path: Path) -> 
         process.kill()
         done = running.wait(check=0)
         assert [LiveRun(tmp_path).log(name) for name in ("worker-0", "worker-1")] == [b"begun\n"] * 2, done.err
-        assert "fresh interpreter" not in done.err
+        assert "which takes longer" not in done.err
     orch("warm", "stop", check=0)
 
 

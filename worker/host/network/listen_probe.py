@@ -85,6 +85,8 @@ def _connect(port: int) -> tuple[str, bool]:
         socket.create_connection(("127.0.0.1", port), timeout=_TIMEOUT_S).close()
     except TimeoutError:
         return "timed out", False
+    except ConnectionRefusedError:
+        return "no port is open yet", True
     except OSError as error:
-        return (error.strerror or str(error)).lower(), isinstance(error, ConnectionRefusedError)
+        return (error.strerror or str(error)).lower(), False
     return "", False

@@ -215,8 +215,8 @@ class Launcher:
         """One line for each reason, however many tasks share it."""
         for why, names in self._not_forked.items():
             listed = " and ".join(messages.few(names).rsplit(", ", 1))
-            who = f"{listed} get fresh interpreters" if len(names) > 1 else f"{listed} gets a fresh interpreter"
-            self._note(f"{who}: {why}")
+            imports = f"{listed} import TensorFlow by themselves" if len(names) > 1 else f"{listed} imports TensorFlow by itself"
+            self._note(f"{imports}, which takes longer: {why}")
         self._not_forked.clear()
 
     def on_imported(self, modules: tuple[str, ...], seconds: float) -> None:

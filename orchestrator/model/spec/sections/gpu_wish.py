@@ -31,6 +31,9 @@ class GpuWish:
         return self.count is None and not self.ids
 
 
+_FORMS = "must be auto, a number of GPUs, or a list of GPUs: 0,2, GPU-… or /device:GPU:0"
+
+
 def parts_of(node: Node) -> list[Node]:
     """A list that a flag or a variable gives as a text: ``0,2``, ``0,``, ``[0]``."""
     return [scalar(part.strip(), node.place) for part in node.text.strip("[] ").rstrip(",").split(",")]
@@ -50,7 +53,7 @@ class Gpus:
             return self._list(node.value, path, findings)
         if isinstance(node.value, str) and node.value.strip():
             return self._list(parts_of(node), path, findings)
-        findings.add(node, path, f"must be auto, a number of GPUs, or a list of GPUs, not {shown(node)}", "write auto, 2 or [0, 2]")
+        findings.add(node, path, f"{_FORMS}, not {shown(node)}")
         return None
 
     def _list(self, items: list[Node], path: str, findings: Findings) -> GpuWish | None:
@@ -75,9 +78,8 @@ class Gpus:
         if re.fullmatch("[0-9]{1,4}", text):
             return str(int(text))
         name = device_names.parse(text)
-        hint = "an index (0), a UUID (GPU-… or MIG-…) or a device name (/device:GPU:0)"
         if name is None:
-            findings.add(item, path, f"{shown(item)} is not a GPU", hint)
+            findings.add(item, path, f"{_FORMS}, not {shown(item)}")
         elif name.kind != "GPU":
             findings.add(item, path, f"{quoted(text)} is not a GPU", "for logical CPU devices write cpus: 2")
         elif not name.is_local:
