@@ -1,5 +1,4 @@
-"""What the tasks of a cluster have read, as they count it themselves (worker/task/input/input_counter.py), and what is odd about that.
-Pure."""
+"""The input that tasks have read, as the tasks count it (worker/task/input/input_counter.py), and remarks about it. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +11,13 @@ from ..run.cluster import InputCounts
 from ..run.readiness import group_tasks
 
 BOUND = 0.3
-"""From this share of the time on, waiting for input is worth a line."""
+"""A task that waits for input for this share of its time gets a remark."""
 UNEVEN = 0.05
-"""Tasks whose numbers of batches differ by more than this share of the largest end unevenly. One batch is not counted."""
+"""Tasks end unevenly if their numbers of batches differ by more than this share of the largest number, and by more than one batch."""
 
 
 def read(data: object) -> InputCounts | None:
-    """The counts that a task has reported; None if they are none: the program may have written into the file itself."""
+    """The counts in a task's report; None if the data are damaged: the program can write into this file too."""
     try:
         return from_json(InputCounts, data)
     except ContractError:
@@ -26,13 +25,13 @@ def read(data: object) -> InputCounts | None:
 
 
 def describe(counts: InputCounts) -> str:
-    """What a task has read so far, for a table."""
+    """The counts of a task as one cell of a table."""
     waiting = f", waited for input {counts.waiting:.0%} of the time" if counts.can_tell_waiting else ""
     return f"input: {max(counts.batches, default=0):,} batches, {sum(counts.elements):,} elements{waiting}"
 
 
 def judge(tasks: Mapping[str, InputCounts]) -> tuple[str, ...]:
-    """A line for each thing that is odd about what the training tasks, by name, have read."""
+    """The remarks about the input of the training tasks, one line each. `tasks`: the counts by name of task."""
     given = {name: counts for name, counts in tasks.items() if counts.steps and counts.batches}
     return (*_idle(given), *_idle_replicas(given), *_uneven(given), *_waiting(given))
 
@@ -59,7 +58,7 @@ def _idle_replicas(given: Mapping[str, InputCounts]) -> Iterator[str]:
 
 
 def _uneven(given: Mapping[str, InputCounts]) -> Iterator[str]:
-    """Tasks that came to the end of their share while the others went on."""
+    """Tasks whose input ended before that of the others."""
     batches = {name: max(counts.batches) for name, counts in given.items() if any(counts.batches)}
     most = max(batches.values(), default=0)
     short = [name for name, number in batches.items() if most - number > max(1, UNEVEN * most)]

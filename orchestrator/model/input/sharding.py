@@ -1,6 +1,6 @@
-"""What each worker and replica gets of a dataset that TensorFlow distributes: the planner behind ``orch shards``. Pure.
+"""Which elements of a distributed dataset each worker and replica gets: the planner of ``orch shards``. Pure.
 
-It follows TensorFlow 2.21, which tests/real/test_shards.py asks:
+The rules are those of TensorFlow 2.21; tests/real/test_shards.py compares the planner with TensorFlow:
 
 * `DistributedDataset` (tensorflow/python/distribute/input_lib.py) first cuts each batch into smaller ones for the replicas of all workers
   (`Dataset.rebatch` with the sizes of `batch_sizes_for_worker` in tensorflow/python/data/experimental/ops/distribute.py), then shards.
@@ -8,12 +8,12 @@ It follows TensorFlow 2.21, which tests/real/test_shards.py asks:
   each worker batches and cuts what its own files hold.
 * DATA puts it at the end, after the cutting, and replaces `rebatch` by an older cut that divides each batch by itself (`ShardByData`,
   `RewriteRebatchV2ToV1`; `RebatchDatasetOp` in tensorflow/core/kernels/data/experimental/rebatch_dataset_op.cc): every worker reads all.
-* OFF changes nothing: every worker reads everything, and keeps all of it.
+* OFF changes nothing: every worker reads and keeps everything.
 * AUTO is FILE if the dataset begins with a reader of files that TensorFlow knows, and else DATA (`ApplyAutoShard`).
-* HINT puts it where the program says `shard(SHARD_HINT, …)`; here that is taken to be the list of files.
+* HINT puts it where the program has `shard(SHARD_HINT, …)`. The planner assumes the list of files.
 
-Sizes are numbers of elements, and positions count the elements that a worker reads, from 0. `repeat` is taken to stand between the
-reading and the batching, where `worker.files` has it.
+Sizes are numbers of elements. Positions count the elements that a worker reads, from 0. The planner assumes that `repeat` stands between
+the reading and the batching, as in `worker.files`.
 """
 
 from __future__ import annotations
@@ -32,28 +32,32 @@ FOR_EVER = 0
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of a dataset. `size` in bytes; `elements` None: nobody has counted them."""
+    """A file of a dataset."""
 
     name: str
     size: int
+    """In bytes."""
     elements: int | None = None
+    """None: not counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """How a dataset is distributed. `replicas`: of each worker. `batch`: the global batch, of all replicas together."""
+    """How TensorFlow distributes a dataset."""
 
     policy: Policy = "auto"
     workers: int = 1
     replicas: int = 1
+    """The replicas of each worker."""
     batch: int = 1
+    """The global batch size, of all replicas together."""
     drop_remainder: bool = False
     repeat: int = 1
-    """How often the files are gone through; `FOR_EVER`."""
+    """How often the workers read the files; or `FOR_EVER`."""
     has_reader: bool = True
-    """The dataset begins with a reader of files that TensorFlow can shard by file: TFRecord, lines of text, records of a fixed length."""
+    """The dataset begins with a reader that TensorFlow can shard by file: TFRecord, lines of text, records of a fixed length."""
     one_program: bool = False
-    """One program feeds all workers, as under TPUStrategy. Else each worker runs its own, and they agree on the end."""
+    """One program feeds all workers, as under TPUStrategy. Else each worker runs its own program, and the workers agree on the end."""
 
     @property
     def all_replicas(self) -> int:
@@ -61,37 +65,35 @@ class Sharding:
 
     @property
     def applied(self) -> Applied:
-        """What the policy comes to."""
-        if self.policy in ("data", "off"):
-            return "data" if self.policy == "data" else "off"
-        if self.policy == "auto" and not self.has_reader:
+        """The policy that has effect: AUTO becomes FILE or DATA."""
+        if self.policy == "data" or (self.policy == "auto" and not self.has_reader):
             return "data"
-        return "file"
+        return "off" if self.policy == "off" else "file"
 
     @property
     def cuts_each_batch(self) -> bool:
-        """Whether each global batch is divided by itself, and not what follows the last whole one by the same sizes as the others."""
+        """Whether each global batch is divided by its own size. Else a last, smaller batch is cut by the sizes of a whole batch."""
         return self.applied == "data" and self.all_replicas > 1
 
     @property
     def ends_with_the_first(self) -> bool:
-        """Whether an epoch ends for all as soon as one replica has nothing left. Else the others go on, and it gets batches of size 0.
+        """Whether an epoch ends for all replicas when one replica has no data left. Else this replica gets batches of size 0.
 
-        `_enable_get_next_as_optional` in input_lib.py: batches of known size are not asked whether they are there, unless several programs
-        have to agree.
+        Source: `_enable_get_next_as_optional` in input_lib.py. TensorFlow does not test for data if batches have a known size,
+        unless several programs must agree.
         """
         return self.one_program and self.drop_remainder
 
 
 class Tally:
-    """What has been seen of a list of files: sums for each worker, whatever the policy. Holds none of the files."""
+    """Sums over a list of files, in all and for each worker. The object does not keep the files."""
 
     def __init__(self, workers: int) -> None:
         self.files = self.bytes = self.elements = self.empty = 0
         self.uncounted = 0
-        """Files whose elements nobody has counted."""
+        """Files with an unknown number of elements."""
         self.largest = self.smallest = 0
-        """The most and the fewest elements of a file, or bytes if there are uncounted ones."""
+        """The most and the fewest elements of a file; bytes for a file that is not counted."""
         self.by_file = [[0, 0, 0] for _ in range(workers)]
         """Files, bytes and elements of each worker under FILE."""
 
@@ -117,7 +119,7 @@ class Tally:
 def batch_sizes(sharding: Sharding, worker: int) -> list[int]:
     """The sizes that `rebatch` cuts on one worker, in turn; together one global batch.
 
-    As `batch_sizes_for_worker` of TensorFlow: the first ones are larger by one, and each worker begins elsewhere in the round.
+    As in TensorFlow's `batch_sizes_for_worker`, the first sizes of the round are larger by one, and each worker begins at another place.
     """
     parts = sharding.all_replicas
     small, large = divmod(sharding.batch, parts)
@@ -126,7 +128,7 @@ def batch_sizes(sharding: Sharding, worker: int) -> list[int]:
 
 
 def _cut(sharding: Sharding, worker: int, elements: int | None) -> Iterator[range]:
-    """What `rebatch` makes of so many elements (None: without end), which are first batched by the global batch: positions."""
+    """The positions in each batch that `rebatch` makes of so many elements (None: without end) in global batches."""
     if elements is not None and sharding.drop_remainder:
         elements -= elements % sharding.batch
     start = 0
@@ -139,7 +141,7 @@ def _cut(sharding: Sharding, worker: int, elements: int | None) -> Iterator[rang
 
 
 def _slices(sharding: Sharding, worker: int, elements: int | None) -> Iterator[range]:
-    """What the older cut makes of each global batch, and this worker keeps: every slice whose number fits."""
+    """The positions in each slice that the older cut makes of each global batch, and that this worker keeps."""
     parts, size = sharding.all_replicas, sharding.batch
     for start in count(0, size):
         stop = start + size if elements is None else min(start + size, elements)
@@ -152,11 +154,10 @@ def _slices(sharding: Sharding, worker: int, elements: int | None) -> Iterator[r
 
 
 def batches(sharding: Sharding, elements: int, worker: int) -> Iterator[tuple[range, ...]]:
-    """For each step of one worker what its replicas get: positions among the elements that it reads, a range for each replica.
+    """The steps of one worker: for each of its replicas a range of positions among the elements that the worker reads.
 
-    `elements`: how many the worker reads in one pass over its files, see `read_by`. With `repeat` the positions go on behind them.
-    At the end the last replicas may have empty ranges; how long the worker is given empty batches after that, `steps` knows. One step is
-    made at a time.
+    `elements`: how many the worker reads in one pass over its files, see `read_by`. With `repeat` the positions continue after the first
+    pass. In the last step the last replicas may have empty ranges. `steps` adds the empty steps after that.
     """
     total = None if sharding.repeat == FOR_EVER and elements else elements * sharding.repeat
     parts = (_slices if sharding.cuts_each_batch else _cut)(sharding, worker, total)
@@ -165,19 +166,19 @@ def batches(sharding: Sharding, elements: int, worker: int) -> Iterator[tuple[ra
 
 
 def read_by(sharding: Sharding, found: Tally, worker: int) -> int:
-    """How many elements a worker reads in one pass."""
+    """How many elements a worker reads in one pass over its files."""
     return found.by_file[worker][2] if sharding.applied == "file" else found.elements
 
 
 def steps(sharding: Sharding, found: Tally) -> Iterator[tuple[tuple[range, ...], ...]]:
-    """Each step of an epoch: for each worker, for each replica the positions it gets; empty ranges once the worker has ended."""
+    """The steps of an epoch: for each worker and replica a range of positions, which is empty after the end of the worker's data."""
     nothing = (range(0),) * sharding.replicas
     of_workers = [batches(sharding, read_by(sharding, found, worker), worker) for worker in range(sharding.workers)]
     yield from zip(*of_workers, strict=False) if sharding.ends_with_the_first else zip_longest(*of_workers, fillvalue=nothing)
 
 
 def whole_batch(sharding: Sharding) -> list[int]:
-    """The sizes of all replicas' batches in the first step of a dataset that has enough."""
+    """The batch sizes of all replicas in a step with enough data."""
     one = replace(sharding, drop_remainder=False, repeat=FOR_EVER)
     return [len(part) for worker in range(sharding.workers) for part in next(batches(one, sharding.batch, worker))]
 
@@ -187,46 +188,48 @@ def whole_batch(sharding: Sharding) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one worker has in an epoch.
-
-    `elements`: what its replicas get. `steps`: those before its data has ended; `full`: those in which every replica has its whole batch.
-    `empty`, `partial`: batches of its replicas that are of size 0, or smaller than that replica's others.
-    """
+    """One worker in an epoch."""
 
     worker: int
     files: int
     bytes: int
     elements: int
+    """The elements that its replicas get."""
     steps: int
+    """The steps before the end of its data."""
     full: int
+    """The steps in which every replica has a whole batch."""
     empty: int
+    """Batches of size 0, of all its replicas."""
     partial: int
+    """Batches that are smaller than the other batches of the same replica."""
 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """One pass over all files, summed up. `steps`: the longest worker's, or the shortest's where the epoch ends with the first."""
+    """The sums of one epoch."""
 
     shares: tuple[Share, ...]
     steps: int
+    """Those of the worker with the most steps; with the fewest, if the epoch ends with the first (`ends_with_the_first`)."""
     full: int
-    """Steps in which every replica of every worker has its whole batch."""
+    """The steps in which every replica of every worker has a whole batch."""
     dropped: int
-    """Elements that `drop_remainder` leaves out."""
+    """The elements that `drop_remainder` leaves out."""
 
     @property
     def read(self) -> int:
-        """Bytes that all workers read, together."""
+        """The bytes that all workers read together."""
         return sum(share.bytes for share in self.shares)
 
     @property
     def idle(self) -> float:
-        """The share of all workers' steps in which they have nothing to do."""
+        """The share of all workers' steps without data."""
         return 1 - sum(share.steps for share in self.shares) / (self.steps * len(self.shares)) if self.steps else 0.0
 
 
 def epoch(sharding: Sharding, found: Tally) -> Epoch:
-    """The sums of an epoch, without going through its steps. One that never ends is summed up for one pass."""
+    """The sums of an epoch, computed without its steps; of one pass over the files if the dataset never ends."""
     once = replace(sharding, repeat=1) if sharding.repeat == FOR_EVER else sharding
     runs = [_run(once, read_by(once, found, worker) * once.repeat, worker) for worker in range(once.workers)]
     lengths = [run[0] for run in runs]
@@ -244,9 +247,9 @@ def epoch(sharding: Sharding, found: Tally) -> Epoch:
 
 
 def _run(sharding: Sharding, elements: int, worker: int) -> tuple[int, int, int, int, int]:
-    """Of one worker: steps, steps with whole batches, batches that are partial, batches with data, elements of its replicas.
+    """One worker's steps, steps with whole batches, partial batches, batches with data, and elements.
 
-    All whole global batches are alike, so only what follows the last of them is gone through.
+    All whole global batches are alike, so the function computes only the rest after them step by step.
     """
     whole, rest = divmod(elements, sharding.batch)
     rest = 0 if sharding.drop_remainder else rest

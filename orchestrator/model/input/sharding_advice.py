@@ -1,4 +1,4 @@
-"""What is to be said of a sharded dataset: what will not work, what wastes time or bytes, and what to do instead. Pure."""
+"""Advice about a sharded dataset: errors, wasted time or bytes, and remedies. Pure."""
 
 from __future__ import annotations
 
@@ -13,30 +13,29 @@ from ..run.readiness import group_tasks
 from .sharding import FOR_EVER, Epoch, Sharding, Tally, epoch, read_by, whole_batch
 
 IDLE = 0.02
-"""From this share of the workers' steps on it is said that they are idle."""
+"""The share of the workers' steps without data above which orch prints a warning."""
 FILES_PER_WORKER = 16
-"""How many files of even size are advised for each worker: so many even out, and 128 files for 8 workers are still few to list."""
+"""The advised number of files for each worker: their sizes even out, and a directory of 128 files for 8 workers is still small."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """``error``: a run fails or hangs. ``warning``: it wastes time or data, or trains on what nobody expects. ``note``: good to know.
-
-    `topic`: a word for programs. `gain`: the share of steps or of bytes that the remedy saves, 0 to 1.
-    """
+    """One piece of advice."""
 
     severity: Literal["error", "warning", "note"]
+    """``error``: the run fails or hangs. ``warning``: the run wastes time or data, or trains on unexpected data."""
     topic: str
+    """A fixed name for programs."""
     what: str
     remedy: str = ""
     gain: float = 0.0
+    """The share of steps or bytes that the remedy saves, 0 to 1."""
 
 
 def advise(sharding: Sharding, found: Tally, names: Sequence[str] = ()) -> list[Advice]:
-    """Everything there is to say, errors first, and then by what it gains. `names`: those of the workers."""
-    said = [*_Adviser(sharding, found, names).advise()]
+    """All advice, errors first, and then by gain. `names`: of the workers."""
     order = ("error", "warning", "note")
-    return sorted(said, key=lambda one: (order.index(one.severity), -one.gain))
+    return sorted(_Adviser(sharding, found, names).advise(), key=lambda one: (order.index(one.severity), -one.gain))
 
 
 class _Adviser:
@@ -128,9 +127,7 @@ class _Adviser:
 
     def _length_under_file(self) -> str:
         sharding, found = self._sharding, self._found
-        if found.uncounted or not found.elements:
-            return ""
-        if sharding.repeat == FOR_EVER:
+        if found.uncounted or not found.elements or sharding.repeat == FOR_EVER:
             return ""
         by_file, own = epoch(replace(sharding, policy="file"), found).steps, epoch(sharding, found).steps
         return f"; an epoch then has {by_file:,} steps instead of {own:,}" if by_file != own else ""
@@ -144,7 +141,7 @@ class _Adviser:
         if sharding.applied != "file" or sharding.workers == 1:
             return
         least = min(summed.shares, key=lambda share: share.steps)
-        if sharding.repeat == FOR_EVER:  # a worker with fewer elements begins again sooner
+        if sharding.repeat == FOR_EVER:  # a worker with fewer elements only begins the next pass sooner
             if not least.elements:
                 what = f"{self._names[least.worker]} gets no element, so its dataset ends at once, and the others wait for it for ever"
                 yield Advice("error", "hangs", what, "set auto_shard: data, or write files of even size")
@@ -165,7 +162,7 @@ class _Adviser:
             reads = f"every worker then reads all {bytes_of(found.bytes)}, {bytes_of(found.bytes * sharding.workers)} together"
             remedies.append((data, f"set auto_shard: data: {data:,} steps; {reads}"))
         if remedies:
-            remedies.sort(key=lambda one: one[0])  # of two alike the first: files that are read once
+            remedies.sort(key=lambda one: one[0])  # of two equal remedies the first: each file is read once
             gain = 1 - remedies[0][0] / summed.steps
             yield Advice("warning", "uneven", what, "; or ".join(text for _, text in remedies), gain)
 

@@ -1,4 +1,4 @@
-"""What a spec says of its tasks' input, as the planner of sharding.py wants to know it. Pure."""
+"""The input of a spec's tasks, in the form that the planner in sharding.py needs. Pure."""
 
 from __future__ import annotations
 
@@ -14,20 +14,23 @@ from .sharding import Policy
 
 @dataclass(frozen=True, slots=True)
 class SpecInput:
-    """`names`: the tasks that share the input. `batch` None: not said. `ignored`: why the strategy shards nothing, if so."""
+    """The input of the tasks that share one dataset."""
 
     files: tuple[str, ...] = ()
     names: tuple[str, ...] = ("worker-0",)
+    """The tasks."""
     replicas: int = 1
     policy: Policy = "auto"
     batch: int | None = None
+    """None: the spec does not set it."""
     drop_remainder: bool = False
     ignored: str = ""
+    """Why the strategy shards nothing, if it does not."""
     one_program: bool = False
 
 
 def input_of(spec: ClusterSpec) -> SpecInput:
-    """The input of the tasks that train in step; where there are none, as under ParameterServerStrategy, of the workers."""
+    """The input of the tasks that train in step; under ParameterServerStrategy, which has no such tasks, of the workers."""
     row = named(spec.strategy)
     sharing = [tasks for tasks in spec.tasks if row.role(tasks.type).synchronous and tasks.count]
     sharing = sharing or [tasks for tasks in spec.tasks if tasks.type == "worker" and tasks.count]
@@ -47,15 +50,15 @@ def input_of(spec: ClusterSpec) -> SpecInput:
 
 
 def _replicas_of_tpu(spec: ClusterSpec) -> int:
-    """Of a TPU whose topology the spec does not say, as many as it asks for, or 1."""
-    said = spec.tpu
-    if said.num_replicas or not said.topology:
-        return said.num_replicas or 1
-    return tpu_topology.count_replicas(tpu_topology.parse(said.topology), said.computation_shape or (1,) * tpu_topology.RANK)
+    """`num_replicas`, or as many as fit into the topology, or 1 if the spec has neither."""
+    tpu = spec.tpu
+    if tpu.num_replicas or not tpu.topology:
+        return tpu.num_replicas or 1
+    return tpu_topology.count_replicas(tpu_topology.parse(tpu.topology), tpu.computation_shape or (1,) * tpu_topology.RANK)
 
 
 def _replicas(tasks: TaskSpec, *, on_cpus: bool) -> int:
-    """How many replicas each such task has, as far as the spec says it: ``gpus: auto`` is known only on the host."""
+    """The replicas of each task, as far as the spec tells: only the host knows the number for ``gpus: auto``."""
     wish, cpus = tasks.devices.gpus, tasks.devices.settings.cpus
     gpus = len(wish.ids) or wish.count or 0
     return max(1, gpus or ((cpus or 1) if on_cpus else 1))

@@ -1,13 +1,13 @@
-"""By which address the hosts of a cluster reach each other: decided from what they are and from what was tried, never guessed.
+"""The address by which the other hosts reach each host: chosen after trying, never guessed.
 
-First each host's candidates, the likeliest first; then every host tries those of every other; then for each host the first that all
-others have reached. Where there is none, who cannot reach whom, and what to do.
+Each host has candidates, the likeliest first. Every host tries the candidates of every other host. `choose` takes the first candidate
+that all others have reached, or names the pairs of hosts without a connection, and what to do.
 """
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from worker.fast_dataclass import dataclass
 from worker.protocol.messages import HostReady, few
@@ -17,29 +17,31 @@ from ...errors import OrchError
 MOST_CANDIDATES = 8
 MOST_LINES = 8
 Tried = Mapping[tuple[str, str], Mapping[str, str]]
-"""By (from, to): for each address that was tried, why it was not reached; empty if it was."""
+"""By (from, to): for each address that was tried, why it was not reached; empty: it was reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the user says of a host's address; both may be empty."""
+    """The user's settings for the address of a host; both may be empty."""
 
     address: str = ""
     interface: str = ""
 
 
 def candidates(host: str, wish: Wish, facts: HostReady) -> tuple[str, ...]:
-    """Addresses by which others might reach a host. Raises `OrchError` for an interface that it does not have."""
+    """Addresses by which the other hosts may reach `host`. Raises `OrchError` if there is none, or if the host lacks the interface."""
     if wish.address:
         return (wish.address,)
     if wish.interface:
         mine = [one.address for one in facts.addresses if one.interface == wish.interface]
-        found = tuple(address for address in mine if not ipaddress.ip_address(address).is_link_local)  # no address without its interface
+        found = tuple(
+            address for address in mine if not ipaddress.ip_address(address).is_link_local
+        )  # such an address is valid on one interface only
         if not found:
             raise OrchError(f"host {host} has no interface {wish.interface!r} with an address; it has {_listed(facts) or 'none at all'}")
         return tuple(sorted(found, key=_is_6))
     own = [one.address for one in facts.addresses if _is_public(one.address)]
-    # By which the controller has come in is on a network that more than one machine can see; others may be a container bridge's.
+    # The controller has used this address, so its network connects several machines. Another address may be that of a container bridge.
     first = [facts.arrived_at] if facts.arrived_at in own else []
     found = tuple(dict.fromkeys([*first, *sorted(own, key=_is_6)]))[:MOST_CANDIDATES]
     if not found:
@@ -48,7 +50,7 @@ def candidates(host: str, wish: Wish, facts: HostReady) -> tuple[str, ...]:
 
 
 def choose(known: Mapping[str, Sequence[str]], ports: Mapping[str, int], tried: Tried, facts: Mapping[str, HostReady]) -> dict[str, str]:
-    """The address of each host. Raises `OrchError` with a line for each pair that has none."""
+    """The address of each host. Raises `OrchError` with a line for each pair of hosts without a connection."""
     chosen: dict[str, str] = {}
     lines: list[str] = []
     for host, addresses in known.items():
@@ -71,8 +73,7 @@ def _complain(source: str, host: str, port: int, answers: Mapping[str, str], fac
     reasons = dict.fromkeys(answers.values())
     why = "; ".join(f"{reason} at {', '.join(a for a, r in answers.items() if r == reason)}" for reason in reasons)
     text = f"{source} cannot reach {host}:{port}: {why}"
-    apart = list(_apart(source, answers, facts))
-    if apart:
+    if apart := _apart(source, answers, facts):
         networks = f"{host}'s {apart[0]} is on another network than {source}'s {_listed(facts[source])}"
         return f"{text}; {networks}: set address: or interface: for {host}"
     if "refused" in why or "timed out" in why:
@@ -80,16 +81,15 @@ def _complain(source: str, host: str, port: int, answers: Mapping[str, str], fac
     return f"{text}; set address: or interface: for {host}"
 
 
-def _apart(source: str, answers: Mapping[str, str], facts: Mapping[str, HostReady]) -> Iterator[str]:
-    """Those of the addresses that are on none of the source's networks, if all are."""
+def _apart(source: str, answers: Mapping[str, str], facts: Mapping[str, HostReady]) -> list[str]:
+    """The addresses, if none of them is on a network of the source."""
     networks = [ipaddress.ip_interface(f"{one.address}/{one.prefix}").network for one in facts[source].addresses if _is_public(one.address)]
-    found = [address for address in answers if _is_number(address)]
-    if all(not any(ipaddress.ip_address(address) in network for network in networks) for address in found):
-        yield from found
+    found = {address: number for address in answers if (number := parse_ip(address))}
+    return [] if any(number in network for number in found.values() for network in networks) else [*found]
 
 
 def describe_unreached(own: str, address: str, unreached: Mapping[str, str]) -> str:
-    """Why a task whose port is open on its `own` host is still waited for. `unreached`: hosts with the reason; empty while they try."""
+    """Why the cluster waits for a task whose port is open on its `own` host. `unreached`: the reason by host; empty while a host tries."""
     lines = []
     for reason in dict.fromkeys(filter(None, unreached.values())):
         hosts = [host for host, given in unreached.items() if given == reason]
@@ -108,12 +108,12 @@ def _listed(facts: HostReady) -> str:
     return ", ".join(f"{one.address} ({one.interface})" for one in facts.addresses if _is_public(one.address))
 
 
-def _is_number(address: str) -> bool:
+def parse_ip(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The IP address that a text is; None for a name."""
     try:
-        ipaddress.ip_address(address)
+        return ipaddress.ip_address(address)
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def _is_6(address: str) -> bool:
@@ -121,8 +121,6 @@ def _is_6(address: str) -> bool:
 
 
 def _is_public(address: str) -> bool:
-    """Neither this host's own nor good for one link only."""
-    if not _is_number(address):
-        return False
-    number = ipaddress.ip_address(address)
-    return not (number.is_loopback or number.is_link_local or number.is_unspecified or number.is_multicast)
+    """Whether other hosts can use the address: it is neither loopback nor valid on one link only."""
+    number = parse_ip(address)
+    return number is not None and not (number.is_loopback or number.is_link_local or number.is_unspecified or number.is_multicast)

@@ -1,8 +1,7 @@
-"""The tf.data service of a cluster: what its servers are told, and what the training is told of them.
+"""The tf.data service of a cluster: the orders of its servers, and the address for the training.
 
-A dispatcher and its workers make the input that a script hands over with `tf.data.experimental.service.distribute`. orch runs the
-servers itself (worker/task/strategy/data_service_server.py). They are in no TF_CONFIG and have no rank; whoever reads from them
-needs one address.
+A dispatcher and its workers make the input that a script passes to `tf.data.experimental.service.distribute`. orch runs these servers
+(worker/task/strategy/data_service_server.py). The servers are in no TF_CONFIG and have no rank. A reader needs the dispatcher's address.
 """
 
 from __future__ import annotations
@@ -17,21 +16,20 @@ DISPATCHER = TaskId(DATA_SERVICE[0], 0)
 
 
 def environment(addresses: Mapping[TaskId, str]) -> dict[str, str]:
-    """What all tasks are told of the service; empty where there is none."""
+    """The variables of all tasks; empty without a service."""
     return {"ORCH_DATA_SERVICE": f"grpc://{addresses[DISPATCHER]}"} if DISPATCHER in addresses else {}
 
 
 def serve(order: TaskOrder, address: str) -> TaskOrder:
-    """The order of a server that others reach by `address`."""
+    """The order of a server with this address."""
     return replace(order, program=Program(PROGRAM.kind, args=(address,)), settings=TaskSettings())
 
 
 def in_attempt(order: TaskOrder, since: int) -> TaskOrder:
-    """The same order in a cluster that was started as a whole in attempt `since`.
+    """The order for a cluster that started as a whole in attempt `since`. Only for runs that may restart.
 
-    A dispatcher that comes back alone finds the jobs that it had. One that starts with all others begins with none: the
-    training starts anew as well, and must not go on in the middle of an epoch of which it has lost what it had read. For runs that
-    start anything again: in others nobody would read that state.
+    A dispatcher that restarts alone finds its jobs again. A dispatcher that starts with all other tasks has no jobs: the training starts
+    anew too, and must not continue in the middle of an epoch.
     """
     if order.task != str(DISPATCHER):
         return order

@@ -1,10 +1,10 @@
-"""Who gets which GPUs: the wishes of a host's tasks against what the host has. Nobody's GPU is given twice unless that was asked for,
-not to a task of another run either, as far as that is known.
+"""Assigns the GPUs of each host to its tasks. Tasks share a GPU only if the spec allows it, also with tasks of other runs.
 
-In this order: GPUs that are named, by a setting or by a ``CUDA_VISIBLE_DEVICES`` of the spec's own; so many of what is left, to tasks
-that say a number; the rest to the others (``auto``), in blocks of one size. Under MultiWorkerMirroredStrategy that size is the same on
-all hosts: each of its workers counts on as many devices elsewhere as it has itself (``group_size=len(local_devices) *
-self._num_workers`` in tensorflow/python/distribute/collective_all_reduce_strategy.py).
+1. Tasks that name GPUs, by a setting or by ``CUDA_VISIBLE_DEVICES`` in the spec, get these GPUs.
+2. Tasks with a number get so many of the free GPUs.
+3. The other tasks (``auto``) get the rest in blocks of one size. Under MultiWorkerMirroredStrategy this size is the same on all hosts: each
+   worker assumes that the others have as many devices as it has (``group_size=len(local_devices) * self._num_workers`` in
+   tensorflow/python/distribute/collective_all_reduce_strategy.py).
 """
 
 from __future__ import annotations
@@ -25,61 +25,63 @@ from ..spec.rules.device_rules import LEVEL, VISIBLE
 from ..strategies import named
 
 NONE_VISIBLE = "-1"
-"""What CUDA takes for no GPU at all, by its rule that the list ends before the first one that is not there."""
+"""Hides all GPUs: for CUDA the list ends before the first GPU that does not exist."""
 _WAYS = "wait for its end, name others with --gpus, or let both runs share (--share-gpus)"
 
 
 @dataclass(frozen=True, slots=True)
 class HostGpus:
-    """The GPUs of a host that tasks may use; None: it was not asked, in a dry run. `tasks`: those that run there.
-
-    `taken`: what other runs have of the GPUs.
-    """
+    """A host, its GPUs and its tasks."""
 
     name: str
     gpus: tuple[Gpu, ...] | None
+    """The GPUs that tasks may use; None in a dry run."""
     tasks: tuple[TaskId, ...]
     taken: tuple[GpuHolder, ...] = ()
+    """The GPUs that other runs hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskGpus:
-    """What one task gets: `env`, its part of it that says which GPUs, and `settings`, for inside the task. `gpus` None: unknown."""
+    """The devices of one task."""
 
     env: Mapping[str, str]
+    """The variables that choose the devices."""
     settings: DeviceSettings
+    """The settings that the bootstrap applies in the task."""
     gpus: tuple[Gpu, ...] | None = None
+    """None: unknown, in a dry run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """All tasks' devices. `notes`: what a user should know, a line each; `problems`: why it cannot be done.
-
-    `claims`: by host, what its agent must hold for them.
-    """
+    """The devices of all tasks."""
 
     tasks: Mapping[TaskId, TaskGpus]
     notes: tuple[str, ...]
+    """Lines for the user."""
     problems: tuple[Problem, ...]
+    """Why the assignment is not possible."""
     claims: Mapping[str, TakeGpus]
+    """The GPUs that the agent of each host must hold."""
 
 
-def share_out(spec: ClusterSpec, hosts: Sequence[HostGpus]) -> Shares:
-    """Every task's GPUs."""
+def assign_gpus(spec: ClusterSpec, hosts: Sequence[HostGpus]) -> Shares:
+    """The devices of every task."""
     tables = [_Table(spec, host) for host in hosts]
     for table in tables:
-        table.give_named()
+        table.assign_named()
     for table in tables:
-        table.give_counted()
+        table.assign_counted()
     sizes = {table.host.name: table.fair_size() for table in tables}
-    searched = [table for table in tables if table.host.gpus is not None]
+    known = [table for table in tables if table.host.gpus is not None]
     in_step = {tasks.type for tasks in spec.tasks if named(spec.strategy).role(tasks.type).synchronous}
-    waiting = [sizes[table.host.name] for table in searched if any(task.type in in_step for task in table.auto)]
-    asked = [len(gpus) for table in tables for task, gpus in table.given.items() if task.type in in_step]
+    waiting = [sizes[table.host.name] for table in known if any(task.type in in_step for task in table.auto)]
+    asked = [len(gpus) for table in tables for task, gpus in table.assigned.items() if task.type in in_step]
     if waiting:
         sizes = {host: min(size, *waiting, *asked) for host, size in sizes.items()}
     for table in tables:
-        table.give_rest(sizes[table.host.name])
+        table.assign_rest(sizes[table.host.name])
         table.check_memory()
     tasks = {task: gpus for table in tables for task, gpus in table.results()}
     problems = [problem for table in tables for problem in table.found()]
@@ -92,30 +94,34 @@ def share_out(spec: ClusterSpec, hosts: Sequence[HostGpus]) -> Shares:
 
 @dataclass(slots=True)
 class _Table:
-    """One host's GPUs while they are being given away. `users`: how many tasks have each, by uuid."""
+    """One host during the assignment."""
 
     spec: ClusterSpec
     host: HostGpus
-    given: dict[TaskId, tuple[Gpu, ...]] = field(default_factory=dict)
+    assigned: dict[TaskId, tuple[Gpu, ...]] = field(default_factory=dict)
     users: dict[str, list[TaskId]] = field(default_factory=dict)
+    """The tasks of each GPU, by UUID."""
     complaints: dict[tuple[str, str], list[TaskId]] = field(default_factory=dict)
+    """The tasks with each (wish, answer)."""
     unused: int = 0
+    """How many GPUs no task gets, though tasks with ``auto`` exist."""
     left_out: list[TaskId] = field(default_factory=list)
+    """Tasks with ``auto`` that get no GPU."""
     types: dict[str, TaskSpec] = field(init=False)
-    own_words: dict[str, str | None] = field(init=False)
-    """By type, the CUDA_VISIBLE_DEVICES that the spec itself gives: it stands, whatever it says."""
+    visible_in_spec: dict[str, str | None] = field(init=False)
+    """CUDA_VISIBLE_DEVICES in the spec, by type of task. orch never changes this value."""
 
     def __post_init__(self) -> None:
         self.types = {tasks.type: tasks for tasks in self.spec.tasks}
-        self.own_words = {kind: tasks.env.get(VISIBLE, self.spec.env.get(VISIBLE)) for kind, tasks in self.types.items()}
+        self.visible_in_spec = {kind: tasks.env.get(VISIBLE, self.spec.env.get(VISIBLE)) for kind, tasks in self.types.items()}
 
-    # --- who wants what ------------------------------------------------------------------------
+    # --- wishes --------------------------------------------------------------------------------
 
     def devices(self, task: TaskId) -> TaskDevices:
         return self.types[task.type].devices_of(task.index)
 
     def wish(self, task: TaskId) -> GpuWish:
-        wish, own = self.devices(task).wish, self.own_words[task.type]
+        wish, own = self.devices(task).wish, self.visible_in_spec[task.type]
         if wish.is_auto and own is not None:
             return GpuWish(ids=tuple(part.strip() for part in own.split(",") if part.strip()), share=True)
         return wish
@@ -123,7 +129,7 @@ class _Table:
     @property
     def auto(self) -> list[TaskId]:
         users = (task for task in self.host.tasks if named(self.spec.strategy).role(task.type).uses_gpus)
-        return [task for task in users if self.own_words[task.type] is None and self.wish(task).is_auto]
+        return [task for task in users if self.visible_in_spec[task.type] is None and self.wish(task).is_auto]
 
     @property
     def free(self) -> list[Gpu]:
@@ -131,20 +137,20 @@ class _Table:
         return [gpu for gpu in self.host.gpus or () if gpu.uuid not in self.users and gpu.uuid not in taken]
 
     def holders(self, gpu: Gpu) -> list[GpuHolder]:
-        """The other runs that have it."""
+        """The other runs that hold a GPU."""
         return [holder for holder in self.host.taken if holder.uuid == gpu.uuid]
 
     def _may_be_shared(self) -> list[Gpu]:
         return [gpu for gpu in self.host.gpus or () if all(holder.shares for holder in self.holders(gpu))]
 
-    # --- giving --------------------------------------------------------------------------------
+    # --- assignment ----------------------------------------------------------------------------
 
-    def give_named(self) -> None:
+    def assign_named(self) -> None:
         for task in self.host.tasks:
             wish = self.wish(task)
             if wish.ids and self.host.gpus is not None:
                 chosen = [self._find(task, id) for id in wish.ids]
-                self._give(task, [gpu for gpu in chosen if gpu is not None])
+                self._assign(task, [gpu for gpu in chosen if gpu is not None])
 
     def _find(self, task: TaskId, id: str) -> Gpu | None:
         gpus = self.host.gpus or ()
@@ -154,8 +160,8 @@ class _Table:
             matching = [gpu for gpu in gpus if gpu.uuid.lower().startswith(id.lower())]
         if len(matching) == 1:
             return matching[0]
-        if self.own_words[task.type] is not None and self.wish(task).share:
-            return None  # CUDA's business
+        if self.visible_in_spec[task.type] is not None and self.wish(task).share:
+            return None  # CUDA reads this list itself
         asked = f"GPU {id}" if id.isdigit() else id
         if matching:
             self._complain(task, f"for {asked}", f"which stands for {listed(map(_name, matching))}; name one of them")
@@ -163,14 +169,14 @@ class _Table:
             self._complain(task, f"for {asked}", f"host {self.host.name} has {_described(gpus)}")
         return None
 
-    def give_counted(self) -> None:
+    def assign_counted(self) -> None:
         for task in self.host.tasks:
             wish = self.wish(task)
             if wish.count and self.host.gpus is not None:
-                self._give(task, self._choose(task, wish.count, wish.share))
+                self._assign(task, self._choose(task, wish.count, wish.share))
 
     def _choose(self, task: TaskId, count: int, share: bool) -> list[Gpu]:
-        """So many of those that are free; if there are too few and they may be shared, those that fewest others have."""
+        """`count` free GPUs; if there are too few and sharing is allowed, the GPUs with the fewest users."""
         gpus, free = self.host.gpus or (), self.free
         if count <= len(free):
             return free[:count]
@@ -187,23 +193,23 @@ class _Table:
         return []
 
     def fair_size(self) -> int:
-        """How many GPUs each task that says nothing could have."""
+        """How many GPUs each task with ``auto`` can have."""
         size = len(self.free) // max(1, len(self.auto))
-        # CUDA shows a process one part of a GPU and not more ("CUDA Device Enumeration" in NVIDIA's MIG User Guide).
+        # CUDA shows a process at most one part of a GPU ("CUDA Device Enumeration" in NVIDIA's MIG User Guide).
         return min(size, 1) if any(gpu.is_part for gpu in self.free) else size
 
-    def give_rest(self, size: int) -> None:
+    def assign_rest(self, size: int) -> None:
         if self.host.gpus is None:
             return
         for task in self.auto:
             if not size and self._may_be_shared() and self.wish(task).share:
-                self._give(task, self._choose(task, 1, share=True))
+                self._assign(task, self._choose(task, 1, share=True))
             else:
-                self._give(task, self.free[:size])
-        self.left_out = [task for task in self.auto if not self.given[task]] if self.host.gpus else []
+                self._assign(task, self.free[:size])
+        self.left_out = [task for task in self.auto if not self.assigned[task]] if self.host.gpus else []
         self.unused = len(self.free) if self.auto else 0
 
-    def _give(self, task: TaskId, gpus: Sequence[Gpu]) -> None:
+    def _assign(self, task: TaskId, gpus: Sequence[Gpu]) -> None:
         for gpu in gpus:
             holders = [holder for holder in self.holders(gpu) if not (holder.shares and self.wish(task).share)]
             if holders:
@@ -218,7 +224,7 @@ class _Table:
             self._complain(task, f"for {listed(map(_name, gpus))}", "of which CUDA shows a process only one; ask for one part of a GPU")
         if len({gpu.uuid for gpu in gpus}) < len(gpus):
             self._complain(task, "for one GPU under two names", f"host {self.host.name} has {_described(self.host.gpus or ())}")
-        self.given[task] = tuple(gpus)
+        self.assigned[task] = tuple(gpus)
 
     def check_memory(self) -> None:
         for gpu in self.host.gpus or ():
@@ -230,14 +236,14 @@ class _Table:
                 has = f"host {self.host.name}'s {_name(gpu)} ({gpu.name}) has {gpu.memory_mb:,} MB"
                 self.complaints.setdefault((f"for {total:,} MB{' together' * (len(who) > 1)}", has), []).extend(who)
 
-    # --- what came of it -----------------------------------------------------------------------
+    # --- results -------------------------------------------------------------------------------
 
     def claim(self) -> TakeGpus:
         shared = {uuid for uuid, tasks in self.users.items() if all(self.wish(task).share for task in tasks)}
         return TakeGpus(tuple(uuid for uuid in self.users if uuid not in shared), tuple(uuid for uuid in self.users if uuid in shared))
 
     def _others(self) -> str:
-        """``run a-1 (process 7) has GPU 0``, …; empty: nobody has any."""
+        """``run a-1 (process 7) has GPU 0``, …; empty if no other run holds a GPU."""
         having: dict[str, list[Gpu]] = {}
         for gpu in self.host.gpus or ():
             for holder in self.holders(gpu):
@@ -275,13 +281,13 @@ class _Table:
             env = {LEVEL: "0"} if settings.log_placement else {}
             env |= {"TF_DETERMINISTIC_OPS": str(int(settings.determinism))} if settings.determinism is not None else {}
             wish = self.wish(task)
-            given = self.given.get(task, ()) if self.host.gpus is not None or wish.count == 0 else None
-            if self.own_words[task.type] is None and given:
-                settings = replace(settings, gpus_given=len(given)) if wish.is_auto else replace(settings, gpus=len(given))
-            yield task, TaskGpus(env | self._visible(task, wish, given), settings, given)
+            own = self.assigned.get(task, ()) if self.host.gpus is not None or wish.count == 0 else None
+            if self.visible_in_spec[task.type] is None and own:
+                settings = replace(settings, gpus_given=len(own)) if wish.is_auto else replace(settings, gpus=len(own))
+            yield task, TaskGpus(env | self._visible(task, wish, own), settings, own)
 
-    def _visible(self, task: TaskId, wish: GpuWish, given: tuple[Gpu, ...] | None) -> dict[str, str]:
-        if self.own_words[task.type] is not None:
+    def _visible(self, task: TaskId, wish: GpuWish, own: tuple[Gpu, ...] | None) -> dict[str, str]:
+        if self.visible_in_spec[task.type] is not None:
             return {}
         if wish.count == 0:
             return {VISIBLE: NONE_VISIBLE}
@@ -291,11 +297,11 @@ class _Table:
             return {} if wish.is_auto else {VISIBLE: f"<{wish.count} of the GPUs of {self.host.name}>"}
         if not self.host.gpus:
             return {}
-        return {VISIBLE: ",".join(gpu.id for gpu in given or ()) or NONE_VISIBLE}
+        return {VISIBLE: ",".join(gpu.id for gpu in own or ()) or NONE_VISIBLE}
 
 
 def _unequal(spec: ClusterSpec, tasks: Mapping[TaskId, TaskGpus]) -> Iterator[Problem]:
-    """Tasks that train in step would wait for ever for replicas that are not there."""
+    """Tasks that train in step with different numbers of GPUs: they would wait for ever for replicas that do not exist."""
     by_count: dict[int, list[TaskId]] = {}
     for task, found in tasks.items():
         if named(spec.strategy).role(task.type).synchronous and found.gpus is not None:
@@ -306,7 +312,7 @@ def _unequal(spec: ClusterSpec, tasks: Mapping[TaskId, TaskGpus]) -> Iterator[Pr
 
 
 def _summary(tasks: Mapping[TaskId, TaskGpus]) -> Iterator[str]:
-    """One line on who has what, if more than one task has a GPU."""
+    """One line with the GPUs of each task, if several tasks have a GPU."""
     having = {task: found.gpus for task, found in tasks.items() if found.gpus}
     if len(having) < 2:
         return
@@ -319,7 +325,7 @@ def _summary(tasks: Mapping[TaskId, TaskGpus]) -> Iterator[str]:
 
 
 def _megabytes(settings: DeviceSettings) -> int:
-    """What a task takes of each of its GPUs at most; 0 if it says nothing."""
+    """The limit of a task on each of its GPUs; 0 if it has none."""
     return settings.memory_limit_mb or sum(settings.logical_gpus or ())
 
 

@@ -1,8 +1,7 @@
-"""What will be: (spec, host facts) -> plan. Every task with its host, address, environment and order.
+"""The plan of a run: (spec, facts of the hosts) -> each task with its host, address, environment and order.
 
-Made in two steps, because addresses and ports must be facts before a ``TF_CONFIG`` is written:
-`place` says which tasks go where (so that a host can be asked for as many ports), `make` completes the plan
-with what the hosts answered.
+There are two steps, because a ``TF_CONFIG`` needs the real addresses and ports. `place` chooses the host of each task, so that each host
+can hold enough ports. `make` completes the plan with the answers of the hosts.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from worker.settings.keras_settings import LEGACY
 from worker.task_environment import default_environment, tf_config_text
 
 from ...errors import OrchError, SpecError
-from ..spec import ClusterSpec, TaskDevices, TaskSpec, trains
+from ..spec import ClusterSpec, TaskSpec, trains
 from ..spec.rules.device_rules import GROWTH
 from ..strategies import named
 from . import data_service, gpu_assignment, slots, tf_config
@@ -39,53 +38,54 @@ from .slots import Assignment
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """What a plan needs to know of a host. `ports`: held there, one per task; empty in a dry run, when nothing is held.
-
-    `address`: the name or number by which the other hosts reach it. `run_dir`: where tasks there find the run
-    directory; None if they do not see it. `gpus`: those that tasks there may use; None in a dry run, when nobody has looked.
-    `interface`: the network interface that was chosen, if one was.
-    """
+    """The facts of a host that a plan needs."""
 
     name: str
     address: str
+    """The name or IP address by which the other hosts reach this host."""
     cores: int
     ports: tuple[int, ...] = ()
+    """The ports that the agent holds, one per task; empty in a dry run."""
     run_dir: str | None = None
+    """The path of the run directory on this host; None if the host does not see it."""
     gpus: tuple[Gpu, ...] | None = None
+    """The GPUs that tasks may use; None in a dry run."""
     interface: str = ""
+    """The network interface that the user chose, if any."""
     workdir: str | None = None
-    """Where the working directory lies there; None: where the spec says."""
+    """The path of the working directory on this host; None: the path in the spec."""
     taken: tuple[GpuHolder, ...] = ()
-    """What other runs have of `gpus`."""
+    """The `gpus` that other runs hold."""
     is_here: bool = True
-    """It is the machine that the controller runs on."""
+    """The controller runs on this host."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedTask:
-    """One task, fully resolved. `address`: what stands for it in TF_CONFIG."""
+    """One task of a plan."""
 
     id: TaskId
     host: str
     address: str
+    """``host:port`` for TF_CONFIG."""
     order: TaskOrder
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All tasks, as the first attempt starts them, and what they share. `clusters`: JSON texts by name (see `tf_config.clusters`).
-
-    `notes`: what orch decided that nobody has said, a line each. `claims`: by host, the GPUs that this run is to have there.
-    """
+    """All tasks as the first attempt starts them, and what they have in common."""
 
     run_id: str
     spec: ClusterSpec
     tasks: tuple[PlannedTask, ...]
     clusters: Mapping[str, str]
+    """The clusters of TF_CONFIG by name, as JSON (see `tf_config.clusters`)."""
     env: Mapping[str, str]
     hosts: tuple[HostFacts, ...]
     notes: tuple[str, ...] = ()
+    """Decisions of orch that the spec does not contain, one line each."""
     claims: Mapping[str, TakeGpus] = field(default_factory=dict)
+    """The GPUs that the agent of each host must hold."""
 
     @property
     def hosts_by_task(self) -> dict[str, str]:
@@ -99,20 +99,20 @@ class Plan:
 
     @property
     def places(self) -> dict[str, str]:
-        """Each task's ``host:port`` by its name; empty with one host, where a place tells nobody anything."""
+        """``host:port`` of each task, by the name of the task; empty with one host."""
         tasks = self.tasks if len(self.hosts) > 1 else ()
         return {str(task.id): f"{task.host}:{task.order.port}" for task in tasks if task.order.port is not None}
 
     def tf_config(self, task: PlannedTask) -> str | None:
-        """The text of a task's TF_CONFIG, made when asked for: ten thousand of them do not fit in memory."""
+        """The text of a task's TF_CONFIG, made on each call: ten thousand texts do not fit in memory."""
         if task.order.cluster is None:
             return None
         return tf_config_text(self.clusters[task.order.cluster], task.id)
 
     def orders(self, host: str, attempt: int = 1, names: Collection[str] | None = None, *, since: int | None = None) -> StartTasks:
-        """What the agent on `host` is told to start: all of its tasks, or those in `names`. Their TF_CONFIGs are made there.
+        """The order to the agent on `host` to start its tasks, or those in `names`. The agent makes the TF_CONFIGs.
 
-        `since`: the attempt in which the whole cluster was started; None: this one.
+        `since`: the attempt in which the whole cluster started; None: this attempt.
         """
         facts = next(facts for facts in self.hosts if facts.name == host)
         mine = [task for task in self.tasks if task.host == host]
@@ -136,7 +136,7 @@ class Plan:
 
 
 def place(spec: ClusterSpec, hosts: Mapping[str, int | None]) -> dict[str, tuple[TaskId, ...]]:
-    """Which tasks go to which of the hosts, given each with its slots; a host may get none. Raises `SpecError` if there are too few."""
+    """The tasks of each host. `hosts`: the slots of each. Raises `SpecError` if there are too few slots."""
     return slots.assign(spec.counts, hosts)
 
 
@@ -152,24 +152,22 @@ _SEARCHED = ("HOME", "PATH", LEGACY)
 
 
 def search_envs(spec: ClusterSpec) -> tuple[dict[str, str], ...]:
-    """What of the tasks' variables decides where they look for programs, and which modules Python takes; each set of them once."""
-    found: dict[tuple[tuple[str, str], ...], None] = {}
-    for tasks in spec.tasks:
-        env = {**spec.env, **tasks.env}
-        found[tuple((name, env[name]) for name in sorted(env) if name.startswith("PYTHON") or name in _SEARCHED)] = None
-    return tuple(map(dict, found))
+    """The variables of the tasks that decide where programs and Python modules are found; each different set once."""
+    envs = ({**spec.env, **tasks.env} for tasks in spec.tasks)
+    found = (tuple((name, env[name]) for name in sorted(env) if name.startswith("PYTHON") or name in _SEARCHED) for env in envs)
+    return tuple(map(dict, dict.fromkeys(found)))
 
 
 def make(run_id: str, spec: ClusterSpec, assignment: Assignment, hosts: Sequence[HostFacts]) -> Plan:
-    """The plan of a run. A host without ports gets a word in their place: nothing is held in a dry run.
+    """The plan of a run. In a dry run hosts have no ports, and the addresses contain ``<port of TASK>``.
 
-    Raises `SpecError` for devices that are asked for and are not there, `OrchError` if it is other runs that have them.
+    Raises `SpecError` if a host lacks the requested devices, `OrchError` if other runs hold them.
     """
     facts = {host.name: host for host in hosts}
     tables = [HostGpus(host, facts[host].gpus, tuple(ids), facts[host].taken) for host, ids in assignment.items()]
-    shares = gpu_assignment.share_out(spec, tables)
+    shares = gpu_assignment.assign_gpus(spec, tables)
     if shares.problems:
-        is_possible = not gpu_assignment.share_out(spec, [replace(table, taken=()) for table in tables]).problems
+        is_possible = not gpu_assignment.assign_gpus(spec, [replace(table, taken=()) for table in tables]).problems
         raise OrchError("\n".join(map(str, shares.problems))) if is_possible else SpecError(*shares.problems)
     strategy = named(spec.strategy)
     addresses: dict[TaskId, str] = {}
@@ -186,7 +184,7 @@ def make(run_id: str, spec: ClusterSpec, assignment: Assignment, hosts: Sequence
     for host, ids in assignment.items():
         local_size = sum(task.type not in DATA_SERVICE for task in ids)
         parts = [task for task in ids if slots.count_computing([task])]
-        for local_rank, task in enumerate(ids):  # those of the data service come last
+        for local_rank, task in enumerate(ids):  # servers of the data service come last
             env = {**ranks[task], **(_local(local_rank, local_size) if local_rank < local_size else _local(0, 1))}
             order = _order(spec, by_type[task.type], task, ports.get(task), env, shares.tasks[task])
             if task.type in DATA_SERVICE:
@@ -210,20 +208,20 @@ def make(run_id: str, spec: ClusterSpec, assignment: Assignment, hosts: Sequence
 
 
 def log_dir(attempt: int, task: TaskId | str) -> str:
-    """Where a task's output goes, below the run directory."""
+    """The directory of a task's output, below the run directory."""
     return f"attempt-{attempt}/{task}"
 
 
 def _order(spec: ClusterSpec, tasks: TaskSpec, task: TaskId, port: int | None, ranks: Mapping[str, str], gpus: TaskGpus) -> TaskOrder:
     cluster = named(spec.strategy).role(task.type).cluster
-    # A TF_CONFIG of the caller's shell would make a lone task wait for a cluster that is not there.
+    # With a TF_CONFIG of the user's shell, a single task would wait for a cluster that does not exist.
     unset = () if cluster else ("TF_CONFIG",)
     growth = gpus.settings.memory_growth
     forced = {}
     if growth is not None and spec.program.kind == "command":
-        forced = {GROWTH: str(growth).lower()}  # there is no other way into a program that is not ours to start
+        forced = {GROWTH: str(growth).lower()}  # orch cannot call TensorFlow inside a command
     elif growth is not None and GROWTH not in {**spec.env, **tasks.env}:
-        unset = (*unset, GROWTH)  # the shell's would beat the spec and the script
+        unset = (*unset, GROWTH)  # a value of the user's shell would win over the spec and the script
     return TaskOrder(
         task=str(task),
         attempt=1,
@@ -243,7 +241,7 @@ def _preparation(spec: ClusterSpec) -> Program:
 
 
 def _preparations(spec: ClusterSpec, assignment: Assignment) -> list[PlannedTask]:
-    """The tasks that prepare the hosts, one for each host that has tasks, or for the first of them."""
+    """The tasks that prepare the hosts: one for each host with tasks, or for the first such host."""
     if not spec.prepare.run:
         return []
     hosts = [host for host, ids in assignment.items() if ids]
@@ -256,7 +254,7 @@ def _preparations(spec: ClusterSpec, assignment: Assignment) -> list[PlannedTask
             program=_preparation(spec),
             cwd=spec.workdir,
             log_dir=log_dir(1, task),
-            env={**spec.env, "ORCH_TASK": str(task)},  # a stamp of once_for names the variables of the order
+            env={**spec.env, "ORCH_TASK": str(task)},  # the stamp of once_for depends on these variables
             unset=("TF_CONFIG",),
             settings=TaskSettings(strategy=spec.strategy),
             once_for=spec.prepare.once_for,
@@ -266,7 +264,7 @@ def _preparations(spec: ClusterSpec, assignment: Assignment) -> list[PlannedTask
 
 
 def _settings(spec: ClusterSpec, tasks: TaskSpec, devices: DeviceSettings) -> TaskSettings:
-    """What the spec says of the inside of a task. The strategy's own sections are for those that train, and for Python."""
+    """The settings that the bootstrap applies in a task. The sections of a strategy are for Python tasks that train."""
     reached = trains(tasks.type) and spec.program.kind != "command"
     own = named(spec.strategy).sections_inside if reached else ()
     sections = {section: getattr(spec, section) for section in (*own, "keras")}
@@ -284,13 +282,12 @@ def _program(spec: ClusterSpec, tasks: TaskSpec) -> Program:
 
 
 def _ranks(spec: ClusterSpec) -> dict[TaskId, dict[str, str]]:
-    """RANK and WORLD_SIZE among the tasks of the training cluster; any other is a world of its own."""
+    """RANK and WORLD_SIZE among the tasks of the training cluster; any other task has rank 0 of 1."""
     ids = list(slots.task_ids(spec.counts))
     trainers = [task for task in ids if trains(task.type)]
-    chief = trainers[0]
     found = {task: {"RANK": "0", "WORLD_SIZE": "1", "ORCH_IS_CHIEF": "0"} for task in ids}
     for rank, task in enumerate(trainers):
-        found[task] = {"RANK": str(rank), "WORLD_SIZE": str(len(trainers)), "ORCH_IS_CHIEF": str(int(task == chief))}
+        found[task] = {"RANK": str(rank), "WORLD_SIZE": str(len(trainers)), "ORCH_IS_CHIEF": str(int(rank == 0))}
     return found
 
 
@@ -304,34 +301,28 @@ def _threads(devices: DeviceSettings) -> dict[str, str]:
 
 
 def _describe_threads(spec: ClusterSpec, assignment: Assignment, facts: Mapping[str, HostFacts]) -> Iterator[str]:
-    """One line on what `default_environment` gives, if any host has more than one task and not everything is said."""
-    settings = [found.settings for found in _all_devices(spec)]
-    said = all(one.intra_op_threads is not None for one in settings) and not spec.data_workers
+    """One line about the threads of `default_environment`, if a host has several tasks and the spec does not set all threads."""
+    devices = [found for tasks in spec.tasks for found in (tasks.devices, *tasks.overrides.values())]
+    are_set = all(found.settings.intra_op_threads is not None for found in devices) and not spec.data_workers
     shared = {(facts[host].cores, slots.count_computing(ids)) for host, ids in assignment.items() if slots.count_computing(ids) > 1}
-    if said or not shared:
+    if are_set or not shared:
         return
     parts = [f"{max(1, cores // tasks)} for each task ({cores} cores, {tasks} tasks)" for cores, tasks in sorted(shared)]
     beside = ", the dispatcher not counted" if spec.data_workers else ""
-    beside += ", tied to cores of its own" if all(found.affinity for found in _all_devices(spec)) else ""
+    beside += ", tied to cores of its own" if all(found.affinity for found in devices) else ""
     shares = " or ".join(parts[:3]) + " or …" * (len(parts) > 3)
     yield f"compute threads: {shares}{beside}; --set defaults.devices.threads.intra=N sets another number"
 
 
 def _describe_input(spec: ClusterSpec) -> Iterator[str]:
-    """A line for a policy that this strategy does not know."""
-    policies = dict.fromkeys(tasks.input.auto_shard for tasks in spec.tasks if trains(tasks.type))
-    said = [policy for policy in policies if policy not in (None, "off")]
-    if said and not named(spec.strategy).shares_input:
-        yield f"input.auto_shard: {said[0]} has no effect under strategy {spec.strategy}: each worker reads the whole dataset"
-
-
-def _all_devices(spec: ClusterSpec) -> Iterator[TaskDevices]:
-    for tasks in spec.tasks:
-        yield from (tasks.devices, *tasks.overrides.values())
+    """A line about a policy that has no effect under this strategy."""
+    policies = [tasks.input.auto_shard for tasks in spec.tasks if trains(tasks.type) and tasks.input.auto_shard not in (None, "off")]
+    if policies and not named(spec.strategy).shares_input:
+        yield f"input.auto_shard: {policies[0]} has no effect under strategy {spec.strategy}: each worker reads the whole dataset"
 
 
 def _interface(facts: HostFacts) -> dict[str, str]:
-    """What the collectives' own libraries are told, which find an interface by themselves otherwise."""
+    """The variables that tell NCCL and Gloo the network interface; without them the libraries choose one."""
     return {name: facts.interface for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if facts.interface}
 
 

@@ -1,4 +1,4 @@
-"""Which tasks there are, and which go to which host: from their counts and the hosts' slots, before any host is asked. Pure."""
+"""The tasks of a cluster, and the host of each: from the numbers of tasks and the slots, before orch connects to a host. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...errors import Problem, SpecError
 from ..strategies import Strategy
 
 Assignment = Mapping[str, tuple[TaskId, ...]]
-"""Which tasks go to which host."""
+"""The tasks of each host."""
 
 
 def task_ids(counts: Mapping[str, int]) -> Iterator[TaskId]:
@@ -22,15 +22,15 @@ def task_ids(counts: Mapping[str, int]) -> Iterator[TaskId]:
 
 
 def behind_the_chief(counts: Mapping[str, int], strategy: Strategy) -> tuple[str, ...]:
-    """The tasks that train in step with the chief, which is the first of such tasks: what it says of the training holds for them."""
+    """The tasks that train in step with the chief, the first such task: their progress is the same as the chief's."""
     return tuple(str(task) for task in task_ids(counts) if strategy.role(task.type).synchronous)[1:]
 
 
 def assign(counts: Mapping[str, int], slots: Mapping[str, int | None]) -> dict[str, tuple[TaskId, ...]]:
-    """Which tasks go to which host, in order. `slots`: the hosts, and how many tasks each takes; a host may get none.
+    """The tasks of each host, in order. `slots`: how many tasks each host takes. A host may get no task.
 
-    If some hosts have slots, one without takes one task. If none has, the tasks are cut into blocks whose sizes differ by one at most.
-    Then the servers of a tf.data service fill what the others have left. Raises `SpecError` if there are more tasks than slots.
+    If some hosts have slots, a host without slots takes one task. If none has, the tasks are cut into blocks whose sizes differ by one at
+    most, and the servers of a tf.data service fill the smaller blocks. Raises `SpecError` if there are more tasks than slots.
     """
     ids = list(task_ids(counts))
     training = [task for task in ids if task.type not in DATA_SERVICE]
@@ -49,7 +49,7 @@ MORE_SLOTS = "name more slots, or fewer tasks"
 
 
 def describe_lack(tasks: int, slots: Mapping[str, int | None]) -> str:
-    """That the hosts have not enough slots; empty: they have, or none of them says how many."""
+    """The message that the hosts have too few slots; empty if they have enough, or if no host has a number."""
     free = {name: number or 1 for name, number in slots.items()}
     if tasks <= sum(free.values()) or all(number is None for number in slots.values()):
         return ""
@@ -73,5 +73,5 @@ def ports_needed(ids: Iterable[TaskId], strategy: Strategy) -> int:
 
 
 def count_computing(ids: Iterable[TaskId]) -> int:
-    """How many tasks share a host's cores. A dispatcher hardly needs any, and a preparation has ended when they start."""
+    """How many tasks share the cores of a host: without a dispatcher, which hardly computes, and a preparation, which ends before."""
     return sum(task.type not in ("dispatcher", PREPARE) for task in ids)

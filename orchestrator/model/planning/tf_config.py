@@ -1,8 +1,8 @@
-"""Who sees whom: the clusters that go into ``TF_CONFIG``, per strategy.
+"""The clusters in ``TF_CONFIG``.
 
-Checked on TensorFlow 2.21: an evaluator must find itself in its own cluster (else ``KeyError: 'evaluator'``
-from multi_worker_util.py), and must not be in anybody else's (under ParameterServerStrategy the chief then never
-comes up; tensorflow#46169).
+Tested with TensorFlow 2.21: an evaluator must be in the cluster of its own TF_CONFIG (else ``KeyError: 'evaluator'`` from
+multi_worker_util.py), but not in the cluster of any other task (under ParameterServerStrategy the chief then never comes up;
+tensorflow#46169).
 """
 
 from __future__ import annotations
