@@ -1,7 +1,7 @@
-"""The time, as this process tells it: the system's clock when it began, and from then on a clock that nobody sets.
+"""The time of this process: the system's clock when the process began, and from then on a clock that nobody can set.
 
-What happened is put in order by its time, and deadlines are counted from it: a system clock that is set while a run goes on (by a
-person, by NTP after a suspend) must change neither. CLOCK_MONOTONIC stands still while the machine sleeps, and so do the deadlines.
+Events are ordered by their times, and deadlines are counted from them. A system clock that is set during a run (by a person, or by NTP
+after a suspend) must change neither. CLOCK_MONOTONIC stands still while the machine sleeps, and so do the deadlines.
 """
 
 from __future__ import annotations
@@ -9,22 +9,19 @@ from __future__ import annotations
 import os
 import time
 
-JUST_S = 3600.0
-"""How long ago "just past" may be: who was to hear of it may have been stopped meanwhile."""
+RECENT_S = 3600.0
+"""A time that `from_system` converts is at most this long ago, in seconds. The process that reads the time may have been stopped."""
 
 _anchor = time.time() - time.monotonic()
 
 
 def patience(seconds: float) -> float:
-    """How long to wait for somebody, or before something is said: `seconds`, times ORCH_TIME_SCALE where a test has set that.
-
-    For constants of a module; so that no test has to sit them out.
-    """
+    """A waiting time of `seconds`, times ORCH_TIME_SCALE if a test has set that variable. For constants of a module."""
     return seconds * float(os.environ.get("ORCH_TIME_SCALE", "1"))
 
 
-def begin() -> None:
-    """Look at the system's clock again: in a fork that is to be a process in its own right."""
+def reset() -> None:
+    """Read the system's clock again: in a fork that becomes a process of its own."""
     global _anchor
     _anchor = time.time() - time.monotonic()
 
@@ -35,16 +32,16 @@ def now() -> float:
 
 
 def from_monotonic(at: float) -> float:
-    """A moment told by this machine's CLOCK_MONOTONIC, which all its processes share."""
+    """The time `at` of this machine's CLOCK_MONOTONIC, which all its processes share, by this clock."""
     return _anchor + at
 
 
 def from_system(at: float) -> float:
-    """A moment just past, told by the system's clock, as this clock tells it; now, if that clock has been set far since."""
-    for _ in range(5):  # we may be put off between the two looks, and what has just happened would be long past
+    """A recent time `at` of the system's clock, by this clock; now, if the system's clock has been set since."""
+    for _ in range(5):  # the process may be interrupted between the two readings; then the difference is wrong
         here = now()
         ahead = here - time.time()
         if now() - here < 0.001:
             break
     moment = at + ahead
-    return moment if 0 <= here - moment < JUST_S else here
+    return moment if 0 <= here - moment < RECENT_S else here

@@ -1,4 +1,4 @@
-"""The processor cores that this process may use, which both sides count in one way."""
+"""The processor cores that this process may use. The controller and the agents count them in the same way."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import os
 
 
 def count_cores() -> int:
-    """The cores this process may use, which in a container or a Slurm step are not all there are."""
+    """The number of cores that this process may use: in a container or a Slurm step not all cores of the machine."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def cores_of(part: int, parts: int) -> list[int] | None:
-    """One of so many parts of the cores that this process may use, as the kernel numbers their hardware threads. No core is in two parts
-    as long as there are enough of them; then no thread; then several parts have the same one. None: this platform ties nobody to cores.
+    """The cores of this process, divided into `parts`: the hardware threads of the part with the number `part`, from 0.
+
+    Parts never share a core if there are at least `parts` cores, else never a hardware thread, else they overlap. None where CPU affinity
+    is not supported.
     """
     if not hasattr(os, "sched_getaffinity"):
         return None
@@ -30,7 +32,7 @@ def cores_of(part: int, parts: int) -> list[int] | None:
 
 
 def _core_of(number: int) -> tuple[int, int]:
-    """Its package, and its number there (Linux's Documentation/admin-guide/cputopology.rst)."""
+    """The package and the core of a hardware thread (Linux's Documentation/admin-guide/cputopology.rst)."""
     found = []
     for name in ("physical_package_id", "core_id"):
         try:

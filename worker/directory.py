@@ -1,4 +1,4 @@
-"""A directory that is found again when somebody has moved it while it is in use."""
+"""A directory that is found again if somebody moves it while orch uses it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 class Directory:
-    """Keeps a descriptor of a directory. `path` where the kernel names what a descriptor stands for (/proc): the place where it is now.
+    """Keeps a descriptor of a directory. /proc names the place where an open directory is now.
 
     Raises OSError if the directory cannot be opened.
     """
@@ -17,7 +17,7 @@ class Directory:
 
     @property
     def path(self) -> str:
-        """Where it is now; of one that was removed: where it was last."""
+        """Where the directory is now. If it was removed, or there is no /proc: where it was last."""
         if not self._is_at(self._path):
             try:
                 here = os.readlink(f"/proc/self/fd/{self._fd}")
@@ -29,7 +29,7 @@ class Directory:
 
     @property
     def is_gone(self) -> bool:
-        """It was removed, also in order to move it to another file system; without /proc: or moved."""
+        """The directory was removed, or moved to another file system; without /proc, also if it was moved at all."""
         return not self._is_at(self.path)
 
     def _is_at(self, path: str) -> bool:
@@ -39,7 +39,7 @@ class Directory:
             return False
 
     def close(self) -> None:
-        """From now on `path` stays what it is."""
+        """From now on, `path` does not change."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -1,4 +1,4 @@
-"""Which variables of an environment are repeated to people: the same for what a host has and for what a spec sets. Pure."""
+"""Which variables of an environment orch shows: of a host's environment and of the spec's. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LOGIN = re.compile(r"//[^/@]*@")
 
 
 def disclose(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that change how TensorFlow runs, except what looks like a secret. A proxy's password is taken out."""
+    """The variables that change how TensorFlow runs, except those whose name looks like a secret. Passwords of proxies are left out."""
     found = {}
     for name, value in environment.items():
         if name.lower() in PROXIES:

@@ -11,7 +11,7 @@ def count_of(number: int, word: str) -> str:
 
 
 def few(names: Sequence[str], most: int = 4) -> str:
-    """``a, b, c, d``; of more than `most` the last ones are only counted: ``a, b, c, 7 more``."""
+    """``a, b, c, d``. The last of more than `most` names are only counted: ``a, b, c, 7 more``."""
     return ", ".join(names if len(names) <= most else [*names[: most - 1], f"{len(names) - most + 1:,} more"])
 
 

@@ -1,7 +1,6 @@
-"""What a working directory is like on this machine: its program's file, the commit, and whether there are changes.
+"""The state of a working directory on this machine: its program's file, the commit, and whether there are changes.
 
-`look` is called where orch runs and on each host that should have the same directory. What differs is judged in
-host/program/workdir_check.py.
+`read_state` is called where orch runs, and on each host that should have the same directory. host/program/workdir_check.py compares them.
 """
 
 from __future__ import annotations
@@ -12,15 +11,15 @@ import os
 from .protocol.messages import WorkdirState
 
 GIT_S = 10.0
-"""How long git may take, in seconds. After that, the directory counts as one that git does not know."""
+"""How long git may take, in seconds. After that, orch takes the directory for one that is not in git."""
 
 
-def look(cwd: str, program: str) -> WorkdirState:
-    """The state of the directory `cwd`. `program`: the program's file, absolute or relative to `cwd`; empty: it has none there.
+def read_state(cwd: str, program: str) -> WorkdirState:
+    """The state of the directory `cwd`. `program`: the program's file, absolute or relative to `cwd`; empty: the program is no file.
 
     Files that cannot be read count as missing.
     """
-    commit, has_changes = _ask_git(cwd)
+    commit, has_changes = _read_git(cwd)
     path = os.path.join(cwd, program)
     try:
         found = os.stat(path)
@@ -39,9 +38,9 @@ def digest_of(path: str) -> str:
     return found.hexdigest()
 
 
-def _ask_git(cwd: str) -> tuple[str, bool]:
-    """The commit that is checked out, and whether tracked files differ from it; ("", False) where git does not know the directory."""
-    import subprocess  # most agents compare nothing
+def _read_git(cwd: str) -> tuple[str, bool]:
+    """The commit that is checked out, and whether tracked files differ from it; ("", False) for a directory that is not in git."""
+    import subprocess  # most agents do not compare directories
 
     argv = ["git", "--no-optional-locks", "-C", cwd, "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
     try:

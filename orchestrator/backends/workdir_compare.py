@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 
 from worker.protocol.messages import Program, WorkdirState
-from worker.workdir import look
+from worker.workdir import read_state
 
 
 def describe(workdir: str, program: Program) -> WorkdirState:
     """What `workdir` is like here, where orch runs."""
-    return look(workdir, _target(Path(workdir), program))
+    return read_state(workdir, _target(Path(workdir), program))
 
 
 def _target(root: Path, program: Program) -> str:

@@ -102,7 +102,7 @@ def test_without_git_the_program_alone_is_compared_and_that_is_said(here: Path, 
     (other / "script.py").write_text("")
     assert compare(here, other) == refused(other, "script.py is different")
     monkeypatch.setenv("PATH", "/nowhere")
-    assert workdir.look(str(here), "script.py").commit == "", "nor is git installed"
+    assert workdir.read_state(str(here), "script.py").commit == "", "nor is git installed"
 
 
 def test_the_directory_on_a_disk_that_both_sides_share_is_the_same_whatever_has_changed(here: Path) -> None:

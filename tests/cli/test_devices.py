@@ -159,8 +159,8 @@ sys.path.insert(0, os.path.dirname(sys.argv[0]))
 import start_agent
 start_agent.load()
 rooms = ("gpu.gpu_driver", "agent", "gpu.gpu_locks")
-driver, agent, claims = (importlib.import_module(f"_orch_worker.host.{name}") for name in rooms)
-driver.is_there = lambda: True
+driver, agent, locks = (importlib.import_module(f"_orch_worker.host.{name}") for name in rooms)
+driver.is_installed = lambda: True
 driver.command = lambda: ["printf", "550.54.15, %s, 1000, Disabled, Double\\n", *(f"{index}, GPU-{index}{index}" for index in range(4))]
 os._exit(agent.main())
 """
@@ -210,14 +210,14 @@ while not pathlib.Path("go").exists():
 """
 SEES = re.compile(r"sees (\S+)")
 MEET = """
-looked = claims.Claims.others
+looked = locks.GpuLocks.holders
 def meet(self):
     found = looked(self)
     open(f"looked-{os.getpid()}", "w").close()
     while len([name for name in os.listdir() if name.startswith("looked-")]) < 2:
         time.sleep(0.01)
     return found
-claims.Claims.others = meet
+locks.GpuLocks.holders = meet
 """
 """Every agent looks at what others have before any of them claims something."""
 

@@ -21,7 +21,7 @@ from ..fast_dataclass import dataclass
 from ..protocol import messages
 from . import host_facts
 from .gpu import gpu_driver
-from .gpu.gpu_locks import Claims
+from .gpu.gpu_locks import GpuLocks
 from .link import Link
 from .loop import Loop
 from .network import held_ports
@@ -77,7 +77,7 @@ class Agent:
         self._root: Directory | None = None
         self._leaving = self._said_gone = False
         self._owner_lost = False
-        self._claims = Claims()
+        self._gpu_locks = GpuLocks()
         self._code: CodeStore | None = None
         self._code_trouble = ""
 
@@ -152,9 +152,9 @@ class Agent:
     def _on_code(self, code: messages.Code) -> None:
         from .program.code_store import CodeError, CodeStore
 
-        self._code = CodeStore()
+        self._code = CodeStore(code)
         try:
-            self._link.send(messages.CodeWanted(self._code.expect(code)))
+            self._link.send(messages.CodeWanted(self._code.begin()))
         except CodeError as error:
             self._link.send(messages.CodeWanted((), str(error)))
 
@@ -163,7 +163,7 @@ class Agent:
 
         try:
             if self._code is not None and not self._code_trouble:
-                self._code.take(part.digest, data, last=part.last)
+                self._code.add_part(part.digest, data, last=part.last)
         except CodeError as error:
             self._code_trouble = str(error)
 
@@ -173,14 +173,14 @@ class Agent:
         self._examining = examination_programs.begin(self._loop, order, self._link.send)
 
     def _on_take_gpus(self, order: messages.TakeGpus) -> None:
-        self._link.send(messages.GpusTaken(self._claims.take(self._launcher.run_id, order)))
-        if self._claims.trouble:
-            self._note(self._claims.trouble)
+        self._link.send(messages.GpusTaken(self._gpu_locks.acquire(self._launcher.run_id, order)))
+        if self._gpu_locks.problem:
+            self._note(self._gpu_locks.problem)
 
     def _on_hello(self, hello: messages.Hello) -> None:
         hello, trouble = self._acquire(hello)
         # First, and while the loop goes on: a driver takes its time, and may never answer.
-        asked = gpu_driver.ask(self._loop, os.environ, self._send_facts)
+        asked = gpu_driver.request(self._loop, os.environ, self._send_facts)
         checks = self._check_programs(hello)
         self._may_warm_up = checks.is_template_wanted and not (trouble or checks.problems or checks.sets_keras)
         self._facts = self._collect_facts(hello, checks, trouble)
@@ -204,7 +204,7 @@ class Agent:
             notes += differences
         sets_keras = False
         if is_wanted and not problems:
-            problems, likely, sets_keras = program_checks.look_at_keras(hello.programs, hello.cwd, hello.search_envs, hello.no_fit_under)
+            problems, likely, sets_keras = program_checks.check_keras(hello.programs, hello.cwd, hello.search_envs, hello.no_fit_under)
             notes += likely
         tensorflow = host_facts.find_tensorflow(hello.search_envs, hello.cwd) if hello.word or hello.lost_after_s is not None else None
         if tensorflow == "" and is_wanted:
@@ -240,7 +240,7 @@ class Agent:
         if self._may_warm_up and self._hello is not None and self._hello.template is not None:
             self._launcher.start_template(self._hello.template, self._hello.programs, self._hello.cwd)
             note = self._hello.template.note
-        taken = self._claims.others() if found.gpus else ()
+        taken = self._gpu_locks.holders() if found.gpus else ()
         self._link.send(dataclasses.replace(self._facts, gpus=found.gpus, taken=taken, at=clock.now()))
         if found.problem:
             self._note(f"cannot list the GPUs, so the tasks get none: {found.problem}")
@@ -261,7 +261,7 @@ class Agent:
             from .program.code_store import CodeError
 
             try:
-                hello = dataclasses.replace(hello, cwd=self._code.settle())
+                hello = dataclasses.replace(hello, cwd=self._code.finish())
             except CodeError as error:
                 trouble = str(error)
         try:
@@ -317,7 +317,7 @@ class Agent:
         for question in filter(None, (self._asked, self._examining)):
             question.end()
         self._launcher.close()
-        self._claims.close()
+        self._gpu_locks.close()
         self._forwarder.close()
         self._close_listener()
         if self._code is not None:

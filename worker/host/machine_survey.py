@@ -182,7 +182,7 @@ def _nvidia() -> dict[str, Any]:
     """The driver and all of its GPUs, as `orch up` finds them, also if they are hidden from programs here."""
     env = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     loop, told = Loop(), list[gpu_driver.Driver]()
-    asked = gpu_driver.ask(loop, env, told.append, anyway=True)
+    asked = gpu_driver.request(loop, env, told.append, anyway=True)
     if isinstance(asked, gpu_driver.Driver):
         told.append(asked)
     else:

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import worker.data_files.element_counts
+from worker.data_files import matching
 from worker.data_files.element_counts import Damaged
-from worker.data_files.listing import matching
 from worker.fast_dataclass import dataclass
 
 from ...errors import UsageError

@@ -77,20 +77,20 @@ def test_an_agent_that_comes_while_an_old_worker_is_removed_has_its_own(cache: P
 def test_an_agent_that_comes_while_an_old_working_directory_is_removed_has_its_own(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = b"print()\n"
     file = CodeFile("script.py", hashlib.sha256(text).hexdigest(), len(text), False)
-    stores = [code_store.CodeStore(), code_store.CodeStore()]
+    stores = [code_store.CodeStore(Code(digest * 64, (file,))) for digest in "ab"]
 
-    def settle(store: code_store.CodeStore, digest: str) -> Path:
-        for wanted in store.expect(Code(digest, (file,))):
-            store.take(wanted, text, last=True)
-        return Path(store.settle())
+    def receive(store: code_store.CodeStore) -> Path:
+        for wanted in store.begin():
+            store.add_part(wanted, text, last=True)
+        return Path(store.finish())
 
-    first = settle(stores[0], "a" * 64)
+    first = receive(stores[0])
     stores[0].close()
     os.utime(first, (OLD_S, OLD_S))
     came: list[Path] = []
-    again = code_store.CodeStore()
-    while_it_is_removed(monkeypatch, lambda: came.append(settle(again, "a" * 64)))
-    settle(stores[1], "b" * 64)
+    again = code_store.CodeStore(Code("a" * 64, (file,)))
+    while_it_is_removed(monkeypatch, lambda: came.append(receive(again)))
+    receive(stores[1])
     assert (came[0] / "script.py").read_bytes() == text
     assert is_held(came[0])
     assert [path for path in (cache / "code").iterdir() if path not in (came[0], Path(stores[1].path))] == []
@@ -99,13 +99,13 @@ def test_an_agent_that_comes_while_an_old_working_directory_is_removed_has_its_o
 def test_what_a_dead_agent_with_our_pid_has_left_of_a_content_is_none_of_it(cache: Path) -> None:
     text = b"print()\n"
     file = CodeFile("script.py", hashlib.sha256(text).hexdigest(), len(text), False)
-    stores = [code_store.CodeStore(), code_store.CodeStore()]
+    stores = [code_store.CodeStore(Code("a" * 64, (file,))) for _ in range(2)]
     for store in stores:
-        (wanted,) = store.expect(Code("a" * 64, (file,)))
-        store.take(wanted, text[:3], last=False)
-    stores[1].take(file.digest, text[3:5], last=False)
-    stores[1].take(file.digest, text[5:], last=True)
-    assert (Path(stores[1].settle()) / "script.py").read_bytes() == text
+        (wanted,) = store.begin()
+        store.add_part(wanted, text[:3], last=False)
+    stores[1].add_part(file.digest, text[3:5], last=False)
+    stores[1].add_part(file.digest, text[5:], last=True)
+    assert (Path(stores[1].finish()) / "script.py").read_bytes() == text
 
 
 def test_what_somebody_holds_is_not_removed(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Drive
         env = {"PATH": f"{tmp_path}:/usr/bin:/bin"} | ({} if variable is None else {"CUDA_VISIBLE_DEVICES": variable})
         loop, told = Loop(), list[Driver]()
 
-        asked = gpu_driver.ask(loop, env, told.append)
+        asked = gpu_driver.request(loop, env, told.append)
         assert not isinstance(asked, Driver)
         loop.run(lambda: bool(told))
         asked.end()
@@ -142,7 +142,7 @@ def test_what_is_left_goes_by_the_callers_names() -> None:
 def test_where_there_are_none_nobody_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_there: bool, variable: str) -> None:
     monkeypatch.setattr(gpu_driver, "_FILES", (str(tmp_path if is_there else tmp_path / "nvidiactl"),))
     monkeypatch.setitem(sys.modules, "worker.host.async_subprocess", None)
-    assert gpu_driver.ask(Loop(), {"CUDA_VISIBLE_DEVICES": variable}, lambda _: None) == Driver()
+    assert gpu_driver.request(Loop(), {"CUDA_VISIBLE_DEVICES": variable}, lambda _: None) == Driver()
 
 
 def test_facts_carry_them() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.host.gpu.gpu_locks import Claims
+from worker.host.gpu.gpu_locks import GpuLocks
 from worker.protocol.messages import GpuHolder, TakeGpus
 
 
@@ -20,60 +20,60 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def agents() -> Iterator[tuple[Claims, Claims, Claims]]:
+def agents() -> Iterator[tuple[GpuLocks, GpuLocks, GpuLocks]]:
     """Three agents; flock(2) tells their open files apart, though they live in one process."""
-    three = Claims(), Claims(), Claims()
+    three = GpuLocks(), GpuLocks(), GpuLocks()
     yield three
     for one in three:
         one.close()
 
 
-def test_a_claim_is_taken_as_a_whole_or_not_at_all(directory: Path, agents: tuple[Claims, Claims, Claims]) -> None:
+def test_a_claim_is_taken_as_a_whole_or_not_at_all(directory: Path, agents: tuple[GpuLocks, GpuLocks, GpuLocks]) -> None:
     first, second, third = agents
-    assert first.others() == ()
+    assert first.holders() == ()
     assert not directory.exists()
-    assert first.take("one", TakeGpus(("a",))) == ()
+    assert first.acquire("one", TakeGpus(("a",))) == ()
     held = (GpuHolder("a", "one", os.getpid()),)
-    assert first.others() == held == second.others()
-    assert second.take("two", TakeGpus(("b", "a"))) == held
-    assert third.others() == held
-    assert second.take("two", TakeGpus(("b",))) == ()
-    assert second.take("two", TakeGpus(("c",))) == ()  # in place of b
-    assert third.take("three", TakeGpus(("b",))) == ()
+    assert first.holders() == held == second.holders()
+    assert second.acquire("two", TakeGpus(("b", "a"))) == held
+    assert third.holders() == held
+    assert second.acquire("two", TakeGpus(("b",))) == ()
+    assert second.acquire("two", TakeGpus(("c",))) == ()  # in place of b
+    assert third.acquire("three", TakeGpus(("b",))) == ()
     for one in agents:
         one.close()
     assert not directory.exists()
 
 
-def test_only_those_who_all_share_have_one_gpu_together(directory: Path, agents: tuple[Claims, Claims, Claims]) -> None:
+def test_only_those_who_all_share_have_one_gpu_together(directory: Path, agents: tuple[GpuLocks, GpuLocks, GpuLocks]) -> None:
     first, second, third = agents
-    assert first.take("one", TakeGpus(shared=("a",))) == ()
-    assert second.take("two", TakeGpus(("b",), ("a",))) == ()
-    assert {(holder.run_id, holder.uuid, holder.shares) for holder in third.take("three", TakeGpus(("a",)))} == {
+    assert first.acquire("one", TakeGpus(shared=("a",))) == ()
+    assert second.acquire("two", TakeGpus(("b",), ("a",))) == ()
+    assert {(holder.run_id, holder.uuid, holder.shares) for holder in third.acquire("three", TakeGpus(("a",)))} == {
         ("one", "a", True),
         ("two", "a", True),
         ("two", "b", False),
     }
-    assert third.take("three", TakeGpus(shared=("b",))) != ()
+    assert third.acquire("three", TakeGpus(shared=("b",))) != ()
 
 
-def test_what_the_dead_have_left_is_removed_and_holds_nothing(directory: Path, agents: tuple[Claims, Claims, Claims]) -> None:
+def test_what_the_dead_have_left_is_removed_and_holds_nothing(directory: Path, agents: tuple[GpuLocks, GpuLocks, GpuLocks]) -> None:
     child = os.fork()
     if not child:
-        Claims().take("dead", TakeGpus(("a",)))
+        GpuLocks().acquire("dead", TakeGpus(("a",)))
         os._exit(0)
     os.waitpid(child, 0)
     assert len(list(directory.iterdir())) == 1
-    assert agents[0].take("one", TakeGpus(("a",))) == ()
+    assert agents[0].acquire("one", TakeGpus(("a",))) == ()
     assert len(list(directory.iterdir())) == 1
 
 
-def test_a_directory_that_others_can_enter_is_not_believed(directory: Path, agents: tuple[Claims, Claims, Claims]) -> None:
+def test_a_directory_that_others_can_enter_is_not_believed(directory: Path, agents: tuple[GpuLocks, GpuLocks, GpuLocks]) -> None:
     directory.mkdir()
     directory.chmod(0o755)
-    assert agents[0].take("one", TakeGpus(("a",))) == ()  # the run goes on, as it did without any claims
-    assert agents[0].trouble.startswith(
+    assert agents[0].acquire("one", TakeGpus(("a",))) == ()  # the run goes on, as it did without any claims
+    assert agents[0].problem.startswith(
         "which GPUs other runs have cannot be seen, and they do not see which this one has: it must be yours"
     )
-    assert str(directory) in agents[0].trouble
+    assert str(directory) in agents[0].problem
     assert list(directory.iterdir()) == []

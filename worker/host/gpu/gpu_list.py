@@ -1,6 +1,6 @@
-"""The GPUs of this host, read from what ``nvidia-smi`` prints. GPUs of other makers are not seen: tasks use them as if orch was not there.
+"""The GPUs of this host, read from the output of ``nvidia-smi``. orch does not know GPUs of other makers; tasks use them as without orch.
 
-``nvidia-smi`` lists GPUs in the order of the PCI bus and does not look at ``CUDA_VISIBLE_DEVICES``. `visible` does, as CUDA would
+``nvidia-smi`` lists GPUs in the order of the PCI bus and ignores ``CUDA_VISIBLE_DEVICES``. `visible` applies this variable, as CUDA does
 ("CUDA Environment Variables" in the CUDA C++ Programming Guide). Pure: gpu_driver.py starts the program.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import replace
 from ...protocol.messages import Gpu
 
 QUERY = "driver_version,index,uuid,memory.total,mig.mode.current,name"
-"""What is asked of each GPU; see ``nvidia-smi --help-query-gpu``. The name is the last one: it may contain a comma."""
+"""The fields of each GPU; see ``nvidia-smi --help-query-gpu``. The name is the last field, because it may contain a comma."""
 # With --format=csv,noheader,nounits:  550.54.15, 0, GPU-5e8…, 143771, Disabled, NVIDIA H200
 _GPU = re.compile(r"(?P<version>[\d.]+), (?P<index>\d+), (?P<uuid>GPU-\S+), (?P<memory>[^,]*), (?P<mig>[^,]*), (?P<name>.*)")
 # nvidia-smi -L:  GPU 0: NVIDIA H200 (UUID: GPU-5e8…)
@@ -22,10 +22,10 @@ _PART = re.compile(r"\s+(?P<name>MIG \S+)\s+Device\s+\d+: \(UUID: (?P<uuid>MIG-\
 
 
 def read(out: str) -> tuple[str, tuple[Gpu, ...]]:
-    """The driver's version and all GPUs, from the lines of the query and, behind them, of ``nvidia-smi -L``.
+    """The driver's version and all GPUs, from the lines of the query and of ``nvidia-smi -L`` after them.
 
-    A GPU in MIG mode is replaced by its parts, whose memory neither list says. A GPU that has fallen off the bus has no UUID, and is
-    left out: CUDA does not use it either.
+    A GPU in MIG mode is replaced by its parts, whose memory is in neither list. A GPU that has fallen off the bus has no UUID and is left
+    out: CUDA does not use it either.
     """
     version, names, found = "", dict[int, str](), dict[int, list[Gpu]]()
     index = -1
@@ -43,7 +43,7 @@ def read(out: str) -> tuple[str, tuple[Gpu, ...]]:
 
 
 def visible(gpus: tuple[Gpu, ...], variable: str | None) -> tuple[Gpu, ...]:
-    """The GPUs that a ``CUDA_VISIBLE_DEVICES`` leaves, in its order: an empty one leaves none, and the first unknown word ends it."""
+    """The GPUs that a ``CUDA_VISIBLE_DEVICES`` names, in its order. An empty variable names none; the first unknown word ends the list."""
     if variable is None:
         return gpus
     chosen: dict[str, Gpu] = {}
@@ -52,7 +52,7 @@ def visible(gpus: tuple[Gpu, ...], variable: str | None) -> tuple[Gpu, ...]:
         if gpu is None:
             break
         if gpu.uuid in chosen:
-            return ()  # CUDA then finds no device at all
+            return ()  # with a GPU named twice, CUDA finds no device at all
         chosen[gpu.uuid] = replace(gpu, id=word.strip())
     return tuple(chosen.values())
 

@@ -1,9 +1,9 @@
-"""A working directory that was sent: kept in the user's cache by content, so that next time only what has changed is sent.
+"""A working directory that the controller sends: kept in the user's cache by content, so that the next run sends only what has changed.
 
     files/SHA256             contents
-    code/DIGEST/             a directory as it was sent, in which tasks run; what they leave there stays until it goes
+    code/DIGEST/             a directory as it was sent, in which tasks run; files that the tasks write stay there until it is removed
 
-What nobody has used for `KEPT_S` goes, unless an agent still holds it.
+What no run has used for `KEPT_S` is removed, unless an agent still holds it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
 
 from ...protocol.messages import Code, CodeFile
 from ...workdir import digest_of
@@ -25,63 +26,58 @@ class CodeError(Exception):
 
 
 class CodeStore:
-    """One working directory on its way. Give it the order, then the parts, then have it settled."""
+    """One working directory that is being received: `begin`, then `add_part` for each part, then `finish`."""
 
-    def __init__(self) -> None:
+    def __init__(self, code: Code) -> None:
+        self._code = code
         self._base = ""
-        self._code: Code | None = None
         self._lock = -1
-        self._taking = ""
-        """The content of which a part has come."""
+        self._receiving = ""
+        """The digest of the content of which some parts have arrived, but not the last one."""
         self.is_temporary = False
+        """This host has no cache for the user: the directory is removed by `close`."""
 
-    def expect(self, code: Code) -> tuple[str, ...]:
-        """The contents that are not here yet. Raises `CodeError`."""
-        try:
+    def begin(self) -> tuple[str, ...]:
+        """Returns the digests of the contents that must be sent. Raises `CodeError`."""
+        with self._explained():
             base = cache_directory()
             self.is_temporary = base is None
             self._base = base or tempfile.mkdtemp(prefix="orch-code-")
-            self._code = code
             os.makedirs(os.path.join(self._base, "files"), mode=0o700, exist_ok=True)
             os.makedirs(self.path, mode=0o700, exist_ok=True)
             self._lock = lock(self.path, fcntl.LOCK_SH)
             os.utime(self.path)
-            self._forget_old()
-            return tuple(dict.fromkeys(file.digest for file in code.files if not self._is_in_place(file) and not self._is_kept(file)))
-        except OSError as error:
-            raise CodeError(f"the working directory cannot be kept in {self._base or 'the cache'}: {error.strerror or error}") from None
+            self._remove_old()
+            return tuple(dict.fromkeys(file.digest for file in self._code.files if not self._is_in_place(file) and not self._is_kept(file)))
 
-    def take(self, digest: str, data: bytes, *, last: bool) -> None:
-        """A piece of a content. Raises `CodeError`."""
-        aside = f"{self._kept(digest)}.{os.uname().nodename}.{os.getpid()}"
-        begins, self._taking = digest != self._taking, "" if last else digest
-        try:
-            with open(aside, "wb" if begins else "ab", opener=_private) as file:  # a dead agent with our pid may have left the like
-                file.write(data)
-            if last:
-                if digest_of(aside) != digest:
+    def add_part(self, digest: str, data: bytes, *, last: bool) -> None:
+        """Add a part of a content. Raises `CodeError`."""
+        aside = _aside(self._kept(digest))
+        begins, self._receiving = digest != self._receiving, "" if last else digest
+        with self._explained():
+            try:
+                # "wb": a dead agent with the same pid may have left a file of this name.
+                with open(aside, "wb" if begins else "ab", opener=_private) as file:
+                    file.write(data)
+                if last:
+                    if digest_of(aside) != digest:
+                        raise CodeError("a file did not arrive as it was sent; was it changed meanwhile? try again")
+                    os.replace(aside, self._kept(digest))
+            except (OSError, CodeError):
+                with contextlib.suppress(OSError):
                     os.unlink(aside)
-                    raise CodeError("a file did not arrive as it was sent; was it changed meanwhile? try again")
-                os.replace(aside, self._kept(digest))
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                os.unlink(aside)
-            raise CodeError(f"the working directory cannot be kept in {self._base}: {error.strerror or error}") from None
+                raise
 
-    def settle(self) -> str:
+    def finish(self) -> str:
         """Put every file in its place. Returns the directory. Raises `CodeError`."""
-        assert self._code is not None
-        try:
+        with self._explained():
             for file in self._code.files:
                 if not self._is_in_place(file):
                     self._put(file)
-        except OSError as error:
-            raise CodeError(f"the working directory cannot be made in {self.path}: {error.strerror or error}") from None
         return self.path
 
     @property
     def path(self) -> str:
-        assert self._code is not None
         return os.path.join(self._base, "code", self._code.digest[:16])
 
     def close(self) -> None:
@@ -90,17 +86,22 @@ class CodeStore:
         if self.is_temporary and self._base:
             shutil.rmtree(self._base, ignore_errors=True)
 
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise CodeError(f"the working directory cannot be kept in {self._base or 'the cache'}: {error.strerror or error}") from None
+
     def _kept(self, digest: str) -> str:
         return os.path.join(self._base, "files", digest)
 
     def _is_kept(self, file: CodeFile) -> bool:
         path = self._kept(file.digest)
-        try:
+        with contextlib.suppress(OSError):
             if os.stat(path).st_size == file.size and digest_of(path) == file.digest:
                 os.utime(path)
                 return True
-        except OSError:
-            pass
         return False
 
     def _place_of(self, file: CodeFile) -> str:
@@ -110,33 +111,36 @@ class CodeStore:
 
     def _is_in_place(self, file: CodeFile) -> bool:
         path = self._place_of(file)
-        try:
+        with contextlib.suppress(OSError):
             found = os.lstat(path)
             fits = found.st_size == file.size and bool(found.st_mode & 0o100) == file.executable
             return fits and digest_of(path) == file.digest
-        except OSError:
-            return False
+        return False
 
     def _put(self, file: CodeFile) -> None:
         path = self._place_of(file)
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        aside = f"{path}.{os.uname().nodename}.{os.getpid()}"
+        aside = _aside(path)
         shutil.copyfile(self._kept(file.digest), aside)
         os.chmod(aside, 0o700 if file.executable else 0o600)
         os.replace(aside, path)
 
-    def _forget_old(self) -> None:
+    def _remove_old(self) -> None:
         before = time.time() - KEPT_S
         for name in os.listdir(os.path.join(self._base, "files")):
             with contextlib.suppress(OSError):
                 if os.stat(self._kept(name)).st_mtime < before:
                     os.unlink(self._kept(name))
         trees = os.path.join(self._base, "code")
-        for name in os.listdir(trees):
-            path = os.path.join(trees, name)
+        for path in (os.path.join(trees, name) for name in os.listdir(trees)):
             with contextlib.suppress(OSError):
                 if path != self.path and os.stat(path).st_mtime < before:
                     remove_unheld(path)
+
+
+def _aside(path: str) -> str:
+    """The name of a file until the file is complete. Hosts may share a home directory."""
+    return f"{path}.{os.uname().nodename}.{os.getpid()}"
 
 
 def _private(path: str, flags: int) -> int:

@@ -1,5 +1,5 @@
-"""Where a task's interpreter looks for modules. The agent itself runs isolated (``-I``) and sees less: its own `sys.path` has neither
-what PYTHONPATH names nor the user's own site-packages (site.py; "sys.path initialization" in Python's documentation).
+"""Where a task's interpreter finds modules. The agent itself runs isolated (``-I``): its own `sys.path` has neither the directories of
+PYTHONPATH nor the user's own site-packages (site.py; "sys.path initialization" in Python's documentation).
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from importlib.machinery import ModuleSpec
 from ...fast_dataclass import dataclass
 
 _ELSEWHERE = ("HOME", "PYTHONHOME", "PYTHONUSERBASE")
-"""Where these lead to is not known here, if a spec sets them."""
+"""If a spec sets one of these, the agent does not know where the task finds modules."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportPath:
-    """`entries`: directories and zip files, without the one that holds the program itself. `is_all`: there is nothing else; code that
-    runs when that interpreter starts, and not when ours did, may add what nobody knows."""
+    """Where a task's interpreter finds modules."""
 
     entries: tuple[str, ...]
+    """Directories and zip files, without the directory of the program itself."""
     is_all: bool
+    """There are no other places. Code that runs when the task's interpreter starts may add some."""
 
     def find(self, name: str, *first: str) -> ModuleSpec | None:
-        """A top-level module, `first` in these directories, without importing it. Raises what an import hook raises."""
+        """Find a top-level module without importing it, `first` in these directories. Raises the exceptions of import hooks."""
         kept = sys.path
         sys.path = [*first, *self.entries]
         try:
@@ -38,10 +39,10 @@ class ImportPath:
 
 
 def import_path(env: Mapping[str, str], cwd: str) -> ImportPath:
-    """That of a task which runs in `cwd` with this environment over the agent's."""
+    """The path of a task that runs in `cwd`, with the agent's environment and these variables."""
     added: list[str] = [os.path.join(cwd, entry) for entry in python_path(env)]
     is_all = not any(name in env for name in _ELSEWHERE) and not os.environ.get("PYTHONHOME")
-    for directory in _users_packages(env):
+    for directory in _user_site_packages(env):
         added.append(directory)
         for line in _pth_lines(directory):
             if line.startswith(("import ", "import\t")):
@@ -53,21 +54,20 @@ def import_path(env: Mapping[str, str], cwd: str) -> ImportPath:
 
 
 def python_path(env: Mapping[str, str]) -> list[str]:
-    """The parts of PYTHONPATH; an empty one stands for the working directory, an empty variable for none."""
+    """The parts of PYTHONPATH. An empty part stands for the working directory; an empty variable has no parts."""
     text = env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     return text.split(os.pathsep) if text else []
 
 
-def _users_packages(env: Mapping[str, str]) -> Iterator[str]:
-    """The user's own site-packages, where Python looks at them: not in a virtual environment, unless that sees the system's packages."""
-    if env.get("PYTHONNOUSERSITE", os.environ.get("PYTHONNOUSERSITE")) or not _sees_users_packages():
-        return
-    import site  # where Python was told not to (-S), it has not
+def _user_site_packages(env: Mapping[str, str]) -> Iterator[str]:
+    """The user's own site-packages, if Python uses them: not in a virtual environment without the system's packages."""
+    if not env.get("PYTHONNOUSERSITE", os.environ.get("PYTHONNOUSERSITE")) and _uses_user_site():
+        import site  # Python has not imported it under -S
 
-    yield site.getusersitepackages()
+        yield site.getusersitepackages()
 
 
-def _sees_users_packages() -> bool:
+def _uses_user_site() -> bool:
     if sys.prefix == sys.base_prefix:
         return True
     try:
@@ -79,7 +79,7 @@ def _sees_users_packages() -> bool:
 
 
 def _pth_lines(directory: str) -> Iterator[str]:
-    """What the ``.pth`` files there say, which our own interpreter has not read: directories, and lines of code (`site.addpackage`)."""
+    """The lines of the ``.pth`` files in a directory: other directories, and code (`site.addpackage`). The agent's interpreter skips them."""
     for path in sorted(glob.glob(os.path.join(glob.escape(directory), "*.pth"))):
         try:
             with open(path, encoding="utf-8", errors="surrogateescape") as file:

@@ -1,8 +1,12 @@
-"""How a file of Python uses Keras, by its syntax alone: nothing is imported or run, and what is not sure is not said.
+"""How a Python file uses Keras, by its syntax alone: nothing is imported or run, and only certain uses are reported.
 
-A use is a text: a full name (``tf.keras.layers.Dense``), in which ``tf.keras.Sequential()`` stands for an object that was seen to be made
-by that, and ``?`` for one of which nothing is known; and what it is called with, ``tf.keras.optimizers.Adam(lr=)``, a text as it is
-(``?.save_weights('name')``).
+A use is a text:
+
+    tf.keras.layers.Dense              a full name
+    tf.keras.Sequential().fit          () stands for an object that this call has made
+    ?.fit                              ? stands for an object of which nothing is known
+    tf.keras.optimizers.Adam(lr=)      an argument by its name
+    ?.save_weights('name')             an argument that is a text
 """
 
 from __future__ import annotations
@@ -16,13 +20,13 @@ _MODELS = frozenset(
     f"{root}.{name}()" for root in ("tf.keras", "keras") for name in ("Sequential", "Model", "models.Sequential", "models.Model")
 )
 _TELLING = {"epochs", "steps_per_epoch", "validation_data", "validation_steps", "callbacks"}
-"""Arguments of Keras's `fit` that those of other libraries do not have."""
+"""Arguments of Keras's `fit` that the `fit` of other libraries does not have."""
 _LOOPS = ("fit", "evaluate", "predict")
 _ENDS = {"exit", "_exit", "quit", "abort"}
 
 
 class Source:
-    """One file."""
+    """The syntax of one file."""
 
     def __init__(self, tree: ast.AST) -> None:
         self._tree = tree
@@ -30,23 +34,23 @@ class Source:
         """The function that each node is in."""
         self._nodes = list(self._scopes)
         self._names: dict[tuple[ast.AST | None, str], str] = {}
-        """What is imported, and what is made of that: by the function, and the name or the text of an attribute such as ``self.loss``."""
+        """What the names stand for that are imported or assigned: by the function, and the name or an attribute such as ``self.loss``."""
         self._functions = {node.name: node for node in self._nodes if isinstance(node, ast.FunctionDef)}
         self._made: dict[str, str] = {}
-        """What the functions and classes of this file make."""
+        """What calls of the functions and classes of this file return."""
         self.imports_keras = self.imports_keras_itself = self.imports_keras_2 = self.sets_keras = False
         for node in self._nodes:
-            self._take_import(node)
+            self._add_import(node)
             if isinstance(node, ast.Constant) and node.value == "TF_USE_LEGACY_KERAS":
                 self.sets_keras = True
         for node in self._nodes:
             if isinstance(node, ast.ClassDef) and any(f"{self.text(base)}()" in _MODELS for base in node.bases):
                 self._made[node.name] = MODEL
         self._imported = dict(self._names)
-        for _ in range(2):  # what is made of what is made
-            self._take_assignments()
+        for _ in range(2):  # names may be assigned from other assigned names
+            self._add_assignments()
 
-    def _take_import(self, node: ast.AST) -> None:
+    def _add_import(self, node: ast.AST) -> None:
         if isinstance(node, ast.Import):
             found = {alias.asname or alias.name.partition(".")[0]: alias.name if alias.asname else "" for alias in node.names}
             found = {name: whole or name for name, whole in found.items()}
@@ -61,7 +65,7 @@ class Source:
             self.imports_keras_2 |= top == "tf_keras"
             self._names[None, name] = ".".join(filter(None, ("tf" if top == "tensorflow" else top, rest)))
 
-    def _take_assignments(self) -> None:
+    def _add_assignments(self) -> None:
         made: dict[tuple[ast.AST | None, str], set[str]] = {(None, name): {whole} for (_, name), whole in self._imported.items()}
         for node in self._nodes:
             for target, value in _bindings(node):
@@ -89,7 +93,7 @@ class Source:
         return UNKNOWN
 
     def uses(self) -> Iterator[tuple[int, str]]:
-        """Everything that may be Keras's: the line and the use."""
+        """The line and the text of everything that may be a use of Keras."""
         for node in self._nodes:
             if isinstance(node, ast.Attribute):
                 yield node.lineno, self.text(node)
@@ -103,7 +107,7 @@ class Source:
     # --- fit ---------------------------------------------------------------------------------------
 
     def loops(self) -> Iterator[tuple[int, str]]:
-        """Each call of `fit`, `evaluate` or `predict` of a Keras model: the line, and which it is."""
+        """Each call of `fit`, `evaluate` or `predict` of a Keras model: its line and its name."""
         for node in self._nodes:
             if isinstance(node, ast.Call) and (name := self._loop(node)):
                 yield node.lineno, name
@@ -115,12 +119,12 @@ class Source:
         return call.func.attr if is_telling or self.text(call.func.value) in _MODELS else ""
 
     def certain_loop(self, strategy: str) -> tuple[int, str] | None:
-        """The first such call that is made for sure, of a model for sure, which is made in the scope of the strategy with this class.
+        """The first call of `loops` that is certainly made, of an object that certainly is a model, made in the scope of this strategy.
 
-        For sure: on the way through the program that no condition, loop or function that may not be called has a part in.
+        `strategy`: the name of its class. A statement is certain if it is in no condition, no loop and no function that may not be called.
         """
         in_scope: set[str] = set()
-        for node, scope in self._way(getattr(self._tree, "body", []), UNKNOWN, set()):
+        for node, scope in self._certain_statements(getattr(self._tree, "body", []), UNKNOWN, set()):
             if isinstance(node, ast.Assign) and scope.endswith(f".{strategy}()") and self.text(node.value) in _MODELS:
                 in_scope |= {_spelled(target) for target in node.targets} - {""}
             value = node.value if isinstance(node, (ast.Assign, ast.Expr)) else None
@@ -130,29 +134,28 @@ class Source:
                     return value.lineno, value.func.attr
         return None
 
-    def _way(self, body: list[ast.stmt], scope: str, inside: set[str]) -> Iterator[tuple[ast.stmt, str]]:
-        """The statements that are surely run, each with what is known of the strategy in whose scope that is."""
+    def _certain_statements(self, body: list[ast.stmt], scope: str, inside: set[str]) -> Iterator[tuple[ast.stmt, str]]:
+        """The statements that certainly run, each with the strategy in whose scope it runs."""
         for node in body:
             if isinstance(node, ast.With):
                 within = next((self.text(item.context_expr) for item in node.items), UNKNOWN)
-                yield from self._way(node.body, within.removesuffix(".scope()") if within.endswith(".scope()") else scope, inside)
+                entered = within.removesuffix(".scope()") if within.endswith(".scope()") else scope
+                yield from self._certain_statements(node.body, entered, inside)
             elif isinstance(node, ast.If) and not node.orelse and ast.unparse(node.test) == "__name__ == '__main__'":
-                yield from self._way(node.body, scope, inside)
-            elif isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)):
-                continue
+                yield from self._certain_statements(node.body, scope, inside)
             elif isinstance(node, (ast.Assign, ast.Expr, ast.AnnAssign, ast.AugAssign)):
                 yield node, scope
                 if _may_end(node):
                     return
                 name = node.value.func.id if isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name) else ""
                 if name in self._functions and name not in inside:
-                    yield from self._way(self._functions[name].body, scope, inside | {name})
-            elif _may_end(node):
+                    yield from self._certain_statements(self._functions[name].body, scope, inside | {name})
+            elif not isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)) and _may_end(node):
                 return
 
 
 def _scopes(tree: ast.AST) -> Iterator[tuple[ast.AST, ast.AST | None]]:
-    """Each node, and the innermost function that it is in."""
+    """Each node with the innermost function around it."""
     waiting: list[tuple[ast.AST, ast.AST | None]] = [(tree, None)]
     while waiting:
         node, function = waiting.pop()
@@ -162,7 +165,7 @@ def _scopes(tree: ast.AST) -> Iterator[tuple[ast.AST, ast.AST | None]]:
 
 
 def _bindings(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST | None]]:
-    """What a node binds, and to what; None: to something that is not looked into."""
+    """The targets that a node binds, each with its value; None: a value that is not examined."""
     if isinstance(node, ast.Assign):
         yield from ((target, node.value) for target in node.targets if not isinstance(target, (ast.Tuple, ast.List)))
         yield from ((part, None) for target in node.targets if isinstance(target, (ast.Tuple, ast.List)) for part in target.elts)
@@ -177,7 +180,7 @@ def _bindings(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST | None]]:
 
 
 def _spelled(node: ast.AST) -> str:
-    """A name as it stands there; what is longer than ``self.model`` is none."""
+    """The text of a name or of an attribute such as ``self.model``; empty for anything longer."""
     if isinstance(node, ast.Attribute):
         return f"{node.value.id}.{node.attr}" if isinstance(node.value, ast.Name) else ""
     return node.id if isinstance(node, ast.Name) else node.arg if isinstance(node, ast.arg) else ""
@@ -188,7 +191,7 @@ def _only(texts: set[str]) -> str:
 
 
 def _may_end(node: ast.stmt) -> bool:
-    """Whether the way may end here: a return, a raise or an exit."""
+    """Whether the program may end here: by a return, a raise or an exit."""
     for part in ast.walk(node):
         if isinstance(part, (ast.Return, ast.Raise)):
             return True
@@ -198,7 +201,7 @@ def _may_end(node: ast.stmt) -> bool:
 
 
 def _arguments(call: ast.Call) -> Iterator[str]:
-    """What a call is given, as far as it matters: names, short texts, and the end of what seems to be the name of a file."""
+    """The arguments of a call that matter: names, short texts, and the end of a text that seems to be the name of a file."""
     given = {word.arg: word.value for word in call.keywords}
     weights = getattr(given.get("save_weights_only"), "value", False if "save_weights_only" not in given else None)
     for word in call.keywords:
@@ -215,7 +218,7 @@ def _quoted(node: ast.AST) -> str:
 
 
 def _file(node: ast.AST, weights: object) -> Iterator[str]:
-    """A file's name, as far as its end is written there. `weights`: whether only weights are saved; None: that is not known."""
+    """The name of a file, or the end of the name. `weights`: whether only weights are saved; None: unknown."""
     if weights is None:
         return
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Div)):

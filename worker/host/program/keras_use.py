@@ -1,6 +1,5 @@
-"""Which Keras a program needs, seen before it runs: whether Keras 2 is there if it is asked for, and what only Keras 2 has.
-
-Source is read by syntax and never run, so that only what is sure is said: names of Keras 2 that Keras 3 does not have.
+"""Which Keras a program needs, found before the program runs: whether Keras 2 is installed if the run uses it, and names of Keras 2 that
+Keras 3 does not have. The source is parsed and never run, so orch reports only certain uses.
 """
 
 from __future__ import annotations
@@ -16,21 +15,21 @@ from .keras_source import UNKNOWN, Source
 
 
 def find_problem(env: Mapping[str, str], cwd: str) -> str | None:
-    """Why a task with this environment cannot have the Keras 2 that it asks for; None if it can, or asks for none."""
+    """Why a task with this environment cannot use Keras 2; None if the task can use it, or does not want to."""
     if not is_legacy(env):
         return None
     path = import_path(env, cwd)
     try:
         if path.find("tf_keras", cwd) is not None or not path.is_all:
             return None
-    except Exception:  # whatever an import hook has met; the task will say it
+    except Exception:  # an error of an import hook; the task will show it
         return None
     install = install_keras_2(sys.executable, host_facts.find_tensorflow([env], cwd) or "")
     return f"Keras 2 is asked for ({LEGACY}={env[LEGACY]}), and tf-keras is not installed for {sys.executable}: {install}"
 
 
 def find_keras_2(path: str, source: Source, remedy: Callable[[bool], str]) -> str:
-    """What only Keras 2 has, the first of it in this file: a sentence; empty: nothing."""
+    """A sentence about the first use of a name that only Keras 2 has; empty: there is none in this file."""
     from ...tensorflow_facts.keras_2 import GONE
 
     patterns = [(re.compile(gone.use), gone) for gone in GONE]
@@ -43,22 +42,19 @@ def find_keras_2(path: str, source: Source, remedy: Callable[[bool], str]) -> st
     if not found:
         return ""
     line, use, instead = found[0]
+    is_keras_itself = use.startswith("keras.") or (use.startswith(UNKNOWN) and source.imports_keras_itself)
     more = f" (and so on: {len(lines)} lines)" if len(lines := {line for line, _, _ in found}) > 1 else ""
-    return f"{path}:{line}: Keras 3 has no {_show(use)}{more}: {instead}; {remedy(use.startswith('keras.') or _is_unknown(source, use))}"
-
-
-def _is_unknown(source: Source, use: str) -> bool:
-    return use.startswith(UNKNOWN) and source.imports_keras_itself
+    return f"{path}:{line}: Keras 3 has no {_show(use)}{more}: {instead}; {remedy(is_keras_itself)}"
 
 
 def _show(use: str) -> str:
-    """A use as its user knows it."""
+    """A use in words: ``fit of tf.keras.Model``."""
     owner, of, what = use.rpartition("().")
     return f"{what} of {owner}" if of else what.removeprefix(f"{UNKNOWN}.")
 
 
 def describe_keras_2(env: Mapping[str, str], cwd: str) -> Callable[[bool], str]:
-    """How to run with Keras 2, for a sentence; asked with whether the file imports ``keras`` itself, which stays Keras 3."""
+    """A function that describes how to run with Keras 2. Its argument: the file imports ``keras`` itself, which stays Keras 3."""
     is_there = import_path(env, cwd).find("tf_keras", cwd) is not None
     after = "" if is_there else f", after {install_keras_2(sys.executable, host_facts.find_tensorflow([env], cwd) or '')}"
 
@@ -70,14 +66,12 @@ def describe_keras_2(env: Mapping[str, str], cwd: str) -> Callable[[bool], str]:
 
 
 def find_loops(path: str, source: Source, strategy: str, remedy: Callable[[bool], str]) -> tuple[str, bool]:
-    """Where a model is trained by what Keras 3 cannot do under this strategy: a sentence, and whether that is certain; empty: nowhere."""
+    """A sentence about the first call of a model's fit that cannot work under this strategy, and whether that is certain; empty: none."""
     certain = source.certain_loop(strategy)
     found = certain or min(source.loops(), default=None)
     if found is None:
         return "", False
     line, name = found
     how = remedy(source.imports_keras_itself)
-    return (
-        f"{path}:{line}: {name}() of Keras 3 cannot work under {strategy}: {how}; or write the training loop yourself",
-        certain is not None,
-    )
+    problem = f"{path}:{line}: {name}() of Keras 3 cannot work under {strategy}: {how}; or write the training loop yourself"
+    return problem, certain is not None

@@ -1,8 +1,8 @@
-"""What has prepared this host before: a stamp for each command and directory, kept in the user's cache on this host.
+"""Stamps of the commands of ``prepare:`` that have succeeded on this host, for each command and directory, in the user's cache.
 
-A stamp holds how the files of `once_for` were when the command had succeeded. As long as they are so, the command is not run again.
-Another command, another working directory and other variables of the spec have stamps of their own.
-The stamp is taken after the success, so that the files that the command makes are treated like those that it reads.
+A stamp holds the sizes and times of the files of `once_for` after the command has succeeded: of those that the command reads and of those
+that it makes. While they stay the same, the command is not run again. Another command, another working directory and other variables of
+the spec have stamps of their own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import os
 import time
 
-from ...data_files.listing import matching
+from ...data_files import matching
 from ...protocol.messages import TaskOrder
 
 
@@ -21,24 +21,22 @@ class NotThereError(Exception):
 
 
 def find(order: TaskOrder) -> str:
-    """When the task of this order succeeded here, with its files as they are now, in words; empty: it has to run."""
-    try:
+    """When the task of this order succeeded here with its files as they are now, in words; empty: the task must run."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, NotThereError):
         path = _path(order)
         with open(path, encoding="ascii") as file:
             kept = json.load(file)
-        if kept["files"] == _look_at(order):
+        if kept["files"] == _describe_files(order):
             return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(os.stat(path).st_mtime))
-    except (OSError, ValueError, KeyError, TypeError, NotThereError):
-        pass
     return ""
 
 
 def keep(order: TaskOrder) -> str:
-    """Note that the task has succeeded. Returns why that cannot be noted; empty: it is."""
+    """Write the stamp of a task that has succeeded. Returns why the stamp cannot be written; empty: it is written."""
     path = ""
     try:
         path = _path(order)
-        text = json.dumps({"files": _look_at(order)})
+        text = json.dumps({"files": _describe_files(order)})
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         aside = f"{path}.{os.uname().nodename}.{os.getpid()}"
         with open(aside, "w", encoding="ascii") as file:
@@ -55,25 +53,24 @@ def keep(order: TaskOrder) -> str:
 
 def _path(order: TaskOrder) -> str:
     """Where the order's stamp is kept. Raises `OSError` if this user has no cache here."""
-    import hashlib  # slow imports, for few runs
+    import hashlib  # a slow import that few runs need
 
     from ..remote_entry import cache_directory
 
     if (cache := cache_directory()) is None:
         raise OSError("there is no directory for the user's cache that is the user's alone")
     words = [os.uname().nodename, os.path.realpath(order.cwd), order.program.target, *order.program.args, *(order.once_for or ())]
-    variables = sorted(item for item in order.env.items() if item[0] != "ORCH_TASK")  # the number of a host may be another in each run
+    variables = sorted(item for item in order.env.items() if item[0] != "ORCH_TASK")  # a host may have another number in each run
     digest = hashlib.sha256(json.dumps([words, variables]).encode("ascii")).hexdigest()
     return os.path.join(cache, "prepared", digest)
 
 
-def _look_at(order: TaskOrder) -> list[list[str | int]]:
-    """Name, size and time of change (ns) of every file. Raises `NotThereError`, `OSError`."""
+def _describe_files(order: TaskOrder) -> list[list[str | int]]:
+    """Name, size and time of the last change (ns) of every file. Raises `NotThereError`, `OSError`."""
     found: list[list[str | int]] = []
     for pattern in order.once_for or ():
         names = matching(pattern, order.cwd)
         if not names:
             raise NotThereError(repr(pattern))
-        stats = [(name, os.stat(name)) for name in names]
-        found += [[json.dumps(name), stat.st_size, stat.st_mtime_ns] for name, stat in stats]
+        found += [[json.dumps(name), stat.st_size, stat.st_mtime_ns] for name, stat in zip(names, map(os.stat, names), strict=True)]
     return found

@@ -1,4 +1,4 @@
-"""What an agent sees in the programs of a run before it runs them: whether they can run here, and what they import."""
+"""What an agent finds in the programs of a run before it starts them: whether they can run here, and what they import."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .import_path import import_path, python_path
 from .keras_source import Source
 
 MAX_CHECKED = 16 * 1024 * 1024
-"""A script of this length or more is not looked into, only run."""
+"""A script of this length (bytes) or more is run without checks."""
 
 
 def find_problems(programs: Sequence[Program], cwd: str, envs: Sequence[Mapping[str, str]] = ({},)) -> list[str]:
-    """Why these programs cannot run here, one sentence each; empty if they can, with one of the environments at least."""
+    """Why these programs cannot run here, a sentence for each; empty if they can run with at least one of the environments."""
     if not os.path.isdir(cwd):
         return [f"the working directory {cwd!r} does not exist"]
     found = [_find_problem(program, cwd, envs) for program in programs]
@@ -34,7 +34,7 @@ def find_problems(programs: Sequence[Program], cwd: str, envs: Sequence[Mapping[
 
 
 def find_notes(programs: Iterable[Program], cwd: str) -> list[str]:
-    """What is odd about these programs as tasks of a cluster, and may be right: that they make one of their own."""
+    """Notes about programs that seem to make a cluster of their own, which may be intended."""
     found = []
     for program in programs:
         path = _first_file(program, cwd, {})[0] if program.kind in ("script", "module") else ""
@@ -45,16 +45,16 @@ def find_notes(programs: Iterable[Program], cwd: str) -> list[str]:
     return found
 
 
-# TensorFlow's guide to ParameterServerStrategy, which starts servers in threads, and its tests' helpers.
+# Names from TensorFlow's guide to ParameterServerStrategy, which starts servers in threads, and from helpers of TensorFlow's tests.
 _OWN_CLUSTER = re.compile(
     rb"^(?!\s*#).*?\b(portpicker|create_in_process_cluster|create_local_cluster|multi_process_runner|MultiProcessRunner)\b", re.MULTILINE
 )
 
 
-def look_at_keras(
+def check_keras(
     programs: Iterable[Program], cwd: str, envs: Sequence[Mapping[str, str]], no_fit_under: str
 ) -> tuple[list[str], list[str], bool]:
-    """What will be wrong with Keras for sure, what likely, a sentence each, and whether a program sets the variable that chooses Keras.
+    """The certain problems with Keras, the likely ones (a sentence for each), and whether a program sets the variable that chooses Keras.
 
     `no_fit_under`: the class of the run's strategy, if `fit` of Keras 3 cannot work under it.
     """
@@ -64,11 +64,8 @@ def look_at_keras(
     sources = [(os.path.relpath(path, cwd), Source(tree)) for one in programs for path, tree in _sources(one, cwd, envs[0])]
     own = next((path for path, source in sources if source.sets_keras), "")
     if own:
-        return (
-            [],
-            [f"{own} sets TF_USE_LEGACY_KERAS, so each task imports TensorFlow by itself; with --keras legacy they start faster"],
-            True,
-        )
+        note = f"{own} sets TF_USE_LEGACY_KERAS, so each task imports TensorFlow by itself; with --keras legacy they start faster"
+        return [], [note], True
     certain: list[str] = []
     likely: list[str] = []
     remedy = keras_use.describe_keras_2(envs[0], cwd)
@@ -82,30 +79,23 @@ def look_at_keras(
 
 
 def needs_template(template: TemplateOrder, programs: Iterable[Program], cwd: str) -> bool:
-    """Whether one of these programs imports what the template would, itself or through a module that lies beside it.
+    """Whether one of these programs imports a module that the template imports, itself or through a module beside the program.
 
-    A program that never names TensorFlow must not wait for its import; one that comes to it by a longer way only loses the
-    head start.
+    A program without TensorFlow must not wait for TensorFlow's import. A program that imports TensorFlow in another way starts more slowly.
     """
     if template.always or any(program.kind in ("serve", "data_service") for program in programs):
         return True
     wanted = {name.partition(".")[0] for name in template.preload} | _IMPLIED
-    return any(not wanted.isdisjoint(_imports(program, cwd, template.env)) for program in programs)
+    trees = (tree for program in programs for _, tree in _sources(program, cwd, template.env))
+    return any(name in wanted for tree in trees for name, _ in _names(tree))
 
 
 _IMPLIED = {"keras", "tf_keras", "worker"}
 _MOST_FILES = 200
 
 
-def _imports(program: Program, cwd: str, env: Mapping[str, str]) -> Iterator[str]:
-    """Top-level names that a program imports, and those that its neighbours do which it imports."""
-    for _, tree in _sources(program, cwd, env):
-        for name, _ in _names(tree):
-            yield name
-
-
 def _sources(program: Program, cwd: str, env: Mapping[str, str]) -> Iterator[tuple[str, ast.AST]]:
-    """The files of a program that can be read, each with its syntax: the first one, and those beside it that it imports."""
+    """The readable files of a program, each with its syntax: the first file, and the files beside it that are imported."""
     if program.kind not in ("script", "module"):
         return
     first, root = _first_file(program, cwd, env)
@@ -117,15 +107,17 @@ def _sources(program: Program, cwd: str, env: Mapping[str, str]) -> Iterator[tup
             continue
         yield path, tree
         for name, is_relative in _names(tree):
-            neighbours = [os.path.join(os.path.dirname(path), "*.py")] if is_relative else []
-            neighbours += [os.path.join(root, f"{name}.py"), os.path.join(root, name, "*.py")]
-            found = {match for pattern in neighbours for match in glob.iglob(_escape_but_star(pattern))} - seen
+            neighbours = [(os.path.dirname(path), "*.py")] if is_relative else []
+            neighbours += [(root, f"{name}.py"), (os.path.join(root, name), "*.py")]
+            found = {
+                match for directory, pattern in neighbours for match in glob.iglob(os.path.join(glob.escape(directory), pattern))
+            } - seen
             seen |= found
             waiting += found
 
 
 def _first_file(program: Program, cwd: str, env: Mapping[str, str]) -> tuple[str, str]:
-    """The file that a program begins with, and the directory where its own modules lie."""
+    """The first file of a program, and the directory of the program's own modules."""
     if program.kind == "script":
         first = os.path.join(cwd, program.target)
         return first, os.path.dirname(os.path.realpath(first))
@@ -135,13 +127,8 @@ def _first_file(program: Program, cwd: str, env: Mapping[str, str]) -> tuple[str
     return next((place for place in places if os.path.isfile(place[0])), places[0])
 
 
-def _escape_but_star(pattern: str) -> str:
-    directory, name = os.path.split(pattern)
-    return os.path.join(glob.escape(directory), name)
-
-
 def _syntax(path: str) -> ast.AST | None:
-    """The syntax of a file of Python, if it is one that can be read."""
+    """The syntax of a Python file; None if the file cannot be read or parsed."""
     try:
         return ast.parse(_read(path))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -149,7 +136,7 @@ def _syntax(path: str) -> ast.AST | None:
 
 
 def _names(tree: ast.AST) -> Iterator[tuple[str, bool]]:
-    """What a file imports: top-level names, and whether that is relative to its own package."""
+    """The top-level names that a file imports, each with whether the import is relative."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -159,7 +146,7 @@ def _names(tree: ast.AST) -> Iterator[tuple[str, bool]]:
 
 
 def _read(path: str) -> bytes:
-    """A source file; nothing of one that cannot be read, or that is too long to be looked into."""
+    """The content of a source file; empty if the file cannot be read or is too long."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # see `_check_script`
             return b""
@@ -187,11 +174,11 @@ def _check_script(target: str, cwd: str) -> str | None:
         if stat.S_ISDIR(mode):
             has_main = os.path.isfile(os.path.join(path, "__main__.py"))
             return None if has_main else f"the script {target!r} is a directory without a __main__.py"
-        if not stat.S_ISREG(mode):  # a pipe would keep us waiting, /dev/zero would have no end; and each task has to read it anew
+        if not stat.S_ISREG(mode):  # reading a pipe or /dev/zero may never end, and each task must read the script again
             return f"the script {target!r} is not a file but a pipe or a device; save it to a file first"
         if path.endswith(".ipynb"):
-            made = "then delete the lines with get_ipython()"
-            return f"the script {target!r} is a notebook; make a script of it: jupyter nbconvert --to script {target} ({made})"
+            how = f"jupyter nbconvert --to script {target} (then delete the lines with get_ipython())"
+            return f"the script {target!r} is a notebook; make a script of it: {how}"
         with open(path, "rb") as file:
             source = file.read(MAX_CHECKED)
     except OSError as error:
@@ -203,13 +190,13 @@ def _check_script(target: str, cwd: str) -> str | None:
     except (SyntaxError, ValueError) as error:
         return f"the script {target!r} is not valid Python {host_facts.python_version()}: {_describe(error)}"
     except (RecursionError, MemoryError):
-        return None  # too deep for a check; Python itself will say it in the task
+        return None  # too deep for a check; Python will report it in the task
     return None
 
 
 def _suggest(path: str, cwd: str) -> str:
-    """The file that was probably meant by a missing one: of its name in the working directory, or beside it."""
-    import difflib  # wanted only now
+    """A file that the user may have meant instead of a missing one: with its name in the working directory, or beside it."""
+    import difflib  # rarely needed
 
     directory, name = os.path.split(path)
     if os.path.isfile(there := os.path.join(cwd, name)):
@@ -230,13 +217,13 @@ def _describe(error: Exception) -> str:
 
 
 def _check_module(target: str, cwd: str, envs: Sequence[Mapping[str, str]]) -> str | None:
-    # Only a top-level name can be looked up without importing its parents, that is, without running the user's code.
+    # A top-level name can be found without running the user's code. Other names need the import of their parents.
     name = target.partition(".")[0]
     for path in (import_path(env, cwd) for env in envs):
         try:
             if path.find(name, cwd) is not None or not path.is_all:
                 return None
-        except Exception:  # whatever an import hook has met; the task will say it
+        except Exception:  # an error of an import hook; the task will show it
             return None
     return f"no module named {name!r} in {cwd!r} or on the path of {sys.executable}"
 
@@ -248,9 +235,9 @@ def _check_command(target: str, cwd: str, envs: Sequence[Mapping[str, str]]) -> 
             return None
         what = "is not executable" if os.path.isfile(path) else "does not exist"
         return f"the command {target!r} {what} in {cwd!r}"
-    import shutil  # wanted only now
+    import shutil  # rarely needed
 
-    # As `os.execvpe` will look for it in the task.
+    # As `os.execvpe` will find the command in the task.
     texts = [env.get("PATH", os.environ.get("PATH", os.defpath)) for env in envs]
     if any(shutil.which(os.path.join(cwd, entry, target)) for text in texts for entry in text.split(os.pathsep)):
         return None
@@ -259,7 +246,7 @@ def _check_command(target: str, cwd: str, envs: Sequence[Mapping[str, str]]) -> 
 
 
 def directory_of(program: Program, cwd: str) -> str:
-    """What `sys.path[0]` will be: where a program's own modules lie. A directory, or a zip file."""
+    """The program's `sys.path[0]`: the directory or the zip file of its own modules."""
     if program.kind != "script":
         return cwd
     path = os.path.join(cwd, program.target)
@@ -269,7 +256,7 @@ def directory_of(program: Program, cwd: str) -> str:
 
 
 def directory_of_first(programs: Iterable[Program], cwd: str) -> str:
-    """`directory_of` the first of these that has one: where a template looks for modules that are found nowhere else."""
+    """`directory_of` the first script or module: where a template finds modules that are nowhere else."""
     return directory_of(next((program for program in programs if program.kind in ("script", "module")), Program("serve")), cwd)
 
 

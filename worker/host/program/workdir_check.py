@@ -1,9 +1,9 @@
-"""A working directory that should be the one where orch runs: what is wrong with it, in sentences."""
+"""Compares the working directory of this host with the directory where orch runs."""
 
 from __future__ import annotations
 
 from ...protocol.messages import WorkdirState
-from ...workdir import look
+from ...workdir import read_state
 
 REMEDY = "make it the same, or write backend: {code: ship}"
 
@@ -13,9 +13,9 @@ def compare(there: WorkdirState, cwd: str) -> tuple[list[str], list[str]]:
 
     Returns the problems, which end the start, and the notes: each at most one sentence.
     """
-    here = look(cwd, there.program)
+    here = read_state(cwd, there.program)
     if (here.inode, here.mtime_ns) == (there.inode, there.mtime_ns) and here.digest == there.digest:
-        return [], []  # one disk
+        return [], []  # both hosts see the same disk
     what = _difference(there, here)
     if what:
         return [f"{cwd!r} is not what it is where orch runs: {what}; {REMEDY}"], []

@@ -65,7 +65,7 @@ def become_agent(fork: Fork) -> dict[str, Any] | None:
             os.dup2(fork.stderr, number)
         os.close(fork.stderr)
         become_subreaper()
-        clock.begin()
+        clock.reset()
         control, templates = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         life_read, life_write = os.pipe()
         pid = os.fork()

@@ -28,7 +28,7 @@ from typing import Any
 from ...protocol.messages import TemplateOrder
 from ...protocol.orders import Program
 from ..processes.process_setup import find_env_slot
-from ..program.program_checks import look_at_keras
+from ..program.program_checks import check_keras
 from ..tasks import import_environment
 from ..template.safety import Safety, open_files
 from ..template.template_server import describe as describe_error
@@ -58,7 +58,7 @@ class WarmProcess:
             os.environ.pop(name, None)
         self._preload = list(preload)
         self._imports = describe_imports(sys.executable, caller_state.package(), preload, os.getcwd(), os.environ)
-        look_at_keras(
+        check_keras(
             (Program("script", os.path.abspath(__file__)),), "/", ({},), ""
         )  # for an agent to find what this imports, and makes once
         before = open_files()

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...data_files import element_counts, listing
+from ...data_files import element_counts, matching
 from ...words import count_of
 from ..context import context
 from ..strategy import strategy_builder
@@ -149,7 +149,7 @@ def list_files(patterns: Any) -> list[str]:
         raise ValueError("worker.files: which files? name a pattern, or set input.files in the spec")
     found: set[str] = set()
     for pattern in map(os.fspath, patterns):
-        names = tf.io.gfile.glob(pattern) if "://" in pattern else [name for name in listing.matching(pattern) if os.path.isfile(name)]
+        names = tf.io.gfile.glob(pattern) if "://" in pattern else [name for name in matching(pattern) if os.path.isfile(name)]
         if not names:
             raise FileNotFoundError(f"worker.files: no file fits {pattern!r} (the working directory is {os.getcwd()})")
         found.update(names)

@@ -186,7 +186,7 @@ def _describe_absence(where: str, hosts: Sequence[str], said: str) -> str:
             f"{sys.executable} -m pip install {INSTALL}"
         )
     )
-    return f"no TPU was found on this machine: it shows {chips} ({tpu_host.LOOKED}){support}. TensorFlow says: {said}"
+    return f"no TPU was found on this machine: it shows {chips} ({tpu_host.SEARCHED}){support}. TensorFlow says: {said}"
 
 
 def has_tpu_support() -> bool:
