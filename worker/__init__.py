@@ -1,15 +1,15 @@
-"""What a training script may ask of orch. Everything here also works in a script that is run by hand.
+"""The functions of orch for training scripts. All of them also work in a script that is run by hand.
 
     import worker
 
     strategy = worker.strategy()             # the cluster's strategy, built the right way
-    if worker.context().is_chief: ...        # who am I
+    if worker.context().is_chief: ...        # which task is this
     dataset = worker.files("data/*.tfrecord", decode)  # this task's share of some files
-    batches = worker.distribute(dataset)     # shared out as the spec says
+    batches = worker.distribute(dataset)     # divided as the spec says
     worker.report(step=step, loss=loss)      # progress, for `orch ps`
-    image = worker.split(image, [1, 2, 4, 1])  # over the devices of a TPU's replica; elsewhere the tensor stays whole
+    image = worker.split(image, [1, 2, 4, 1])  # over the devices of a TPU's replica; without a TPU, the tensor stays whole
 
-Importing this module imports nothing but the standard library; TensorFlow is imported when it is needed.
+Importing this module imports only parts of the standard library; TensorFlow is imported when a function needs it.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def __getattr__(name: str) -> Any:
 
 
 def context() -> Context:
-    """Who this task is. In a script run by hand: a lone chief, or what a pasted TF_CONFIG says.
+    """This task, its cluster and its run. In a script run by hand: a chief without other tasks, or the task of a pasted TF_CONFIG.
 
-    Raises ValueError if TF_CONFIG, or a variable that orch sets, is not valid; the message says what is wrong.
+    Raises ValueError if TF_CONFIG, or a variable that orch sets, is not valid.
     """
     from .task import context as module
 
@@ -51,40 +51,40 @@ def context() -> Context:
 
 
 def strategy() -> Any:
-    """The `tf.distribute.Strategy` that this run was started with. Called again, it returns the same object.
+    """The `tf.distribute.Strategy` of this run. Each call returns the same object.
 
     NOTE: under ``parameter_server`` this call DOES NOT RETURN in ``worker`` and ``ps`` tasks. They become
-    servers (see `serve`) until they are stopped, so that one script serves all roles; only the chief, and
-    an evaluator, run the lines below the call.
+    servers (see `serve`) until they are stopped, so one script is enough for all tasks. Only the chief and
+    an evaluator run the lines below the call.
 
-    Call it before any TensorFlow operation: collectives "must be configured at program startup".
-    `multi_worker_mirrored` needs all workers to be up, and waits for them.
+    Call this function before any TensorFlow operation: collectives "must be configured at program startup".
+    `multi_worker_mirrored` waits until all workers are up.
 
-    Run by hand, without orch: `tf.distribute.get_strategy()`, or what a pasted TF_CONFIG asks for
-    (``ps`` tasks: parameter servers; several workers: multi-worker mirrored).
+    In a script run by hand: `tf.distribute.get_strategy()`, or the strategy for a pasted TF_CONFIG (with ``ps`` tasks: parameter servers;
+    with several workers: multi-worker mirrored).
 
-    `tpu`: finds the TPU, connects to it and initialises it; the options come from the section `tpu` of the spec.
+    `tpu`: the function finds the TPU, connects to it and initialises it, with the options of the section `tpu` of the spec.
 
-    Raises ValueError for an invalid TF_CONFIG, and for a strategy that is not known; `NoTpu` where there is no TPU; `TpuError` where the
-    layout of the spec does not fit on it (both are RuntimeErrors): the message says what was looked for.
+    Raises ValueError for an invalid TF_CONFIG and for an unknown strategy; `NoTpu` if there is no TPU; `TpuError` if the layout of the spec
+    does not fit the TPU (both are RuntimeErrors).
     """
     from .task.strategy import strategy_builder
 
     try:
         return strategy_builder.current()
     except strategy_builder.Unavailable as error:
-        raise error.with_traceback(None) from None  # the message says it all
+        raise error.with_traceback(None) from None  # the message says everything
 
 
 def split(tensor: Any, dims: Sequence[int] | str) -> Any:
     """The same tensor, split over the logical devices of each replica; for the function that `strategy.run` runs on a TPU.
 
-    `dims`: into how many equal parts each dimension is split, such as ``[1, 2, 4, 1]``, or the name of one of the spec's `tpu.partition`.
-    Where a replica has one device, as on a laptop, the tensor is given back as it is, and one line on stderr says so.
+    `dims`: the number of equal parts of each dimension, such as ``[1, 2, 4, 1]``, or a name in the spec's `tpu.partition`. If a replica has
+    one device, as on a laptop, the tensor is returned unchanged, and one line on stderr says so.
 
-    TensorFlow's `experimental_split_to_logical_devices`, whose rules are checked first, on a laptop too: raises ValueError with a sentence
-    for each rule that is broken. The list has one number for each dimension of the tensor; each number divides the known size of its
-    dimension; the product of the numbers is the number of logical devices of a replica (on a laptop that of `tpu.computation_shape`).
+    Calls TensorFlow's `experimental_split_to_logical_devices`. Its rules are checked before, on a laptop too: raises ValueError with a
+    sentence for each broken rule. The list needs one number for each dimension of the tensor. Each number must divide the size of its
+    dimension. The product of the numbers must be the number of logical devices of a replica (on a laptop: of `tpu.computation_shape`).
     """
     from .task.strategy import logical_devices
 
@@ -108,7 +108,7 @@ def assign(tensor: Any, device: int) -> Any:
     return logical_devices.assign(tensor, device)
 
 
-# These are called while a graph is traced. AutoGraph calls what has this attribute as it is, without translating it
+# These functions are called while a graph is traced. AutoGraph does not translate a function with this attribute
 # (`is_autograph_artifact` in tensorflow/python/autograph/impl/api.py).
 for _function in (split, replicate, assign):
     setattr(_function, "autograph_info__", {})  # noqa: B010
@@ -117,21 +117,21 @@ for _function in (split, replicate, assign):
 def distribute(
     dataset: Any, *, batch: int | bool | None = None, strategy: Any = None, options: Any = None, data_service: bool = True
 ) -> Any:
-    """Share a dataset out among the replicas of all workers, as the spec's ``input:`` says: call it alike in every task.
+    """Divide a dataset among the replicas of all workers, as the spec's ``input:`` says. All tasks must make the same call.
 
-    `dataset`: a `tf.data.Dataset`, or a function that is given a `tf.distribute.InputContext` and returns one. A dataset is cut into
-    batches of the spec's ``global_batch_size``, if it does not come in batches yet (``batch=64``: of 64, whatever the spec says;
-    ``batch=False``: its elements are batches already, such as those of a generator), and each replica gets an equal part of each batch.
-    What a function returns is left as it is: it makes batches of ``context.get_per_replica_batch_size(...)`` and shares them out itself.
+    `dataset`: a `tf.data.Dataset`, or a function from a `tf.distribute.InputContext` to one. A dataset without batches is cut into batches
+    of the spec's ``global_batch_size``, and each replica gets an equal part of each batch. A dataset from a function stays as it is: the
+    function makes batches of ``context.get_per_replica_batch_size(...)`` and divides the data itself.
+    `batch`: the global batch size in place of the spec's; False: the elements are batches already, such as those of a generator.
+    `strategy`: by default the strategy of the scope around the call, or else `worker.strategy()`.
+    `options`: `tf.distribute.InputOptions` in place of the spec's.
+    `data_service`: if the spec has data workers, they make the batches of a dataset.
 
-    Returns what the strategy gives to iterate over: a `tf.distribute.DistributedDataset`; without a strategy a `tf.data.Dataset`; under
-    ParameterServerStrategy what `ClusterCoordinator.create_per_worker_dataset` gives, whose iterator is passed to `schedule`.
+    Returns a `tf.distribute.DistributedDataset`; without a strategy a `tf.data.Dataset`; under ParameterServerStrategy the result of
+    `ClusterCoordinator.create_per_worker_dataset`, whose iterator is passed to `schedule`.
 
-    `strategy`: by default that of the scope around the call, or else `worker.strategy()`. `options`: `tf.distribute.InputOptions` in place
-    of the spec's. Where the spec has data workers, they make the batches of a dataset, unless `data_service` is False.
-
-    Raises TypeError for anything else than a dataset or a function, and ValueError for a global batch of fewer elements than replicas.
-    docs/input.md says what takes effect under which strategy.
+    Raises TypeError for anything but a dataset or a function, and ValueError for a global batch with fewer elements than replicas.
+    docs/input.md says which setting has an effect under which strategy.
     """
     from .task.input import distribute as module
 
@@ -159,52 +159,37 @@ def files(
 ) -> Any:
     """This task's share of some files as a `tf.data.Dataset`, for `strategy.experimental_distribute_dataset` or Keras's `fit`.
 
-    The files are listed in the same order everywhere, shared out, repeated, shuffled, read `cycle_length` at a time, decoded, batched and
-    read ahead, in this order. TensorFlow does not share the dataset out a second time (its `AutoShardPolicy` is OFF).
+    All workers list the files in the same order. Then they are divided, repeated, shuffled, read `cycle_length` at a time, decoded, batched
+    and read ahead, in this order. TensorFlow does not divide the dataset a second time (its `AutoShardPolicy` is OFF).
 
-    `pattern`: one or several, such as ``"data/*.tfrecord"``; a relative one starts at the working directory. `decode`: maps an element.
-    `reader`: ``"tfrecord"``, ``"lines"``, or a function that makes a dataset of a file's name. `compression`: ``"GZIP"`` or ``"ZLIB"``.
-    `batch`: the global batch size, of all replicas of all workers together. `repeat`: how many epochs; None or -1: for ever.
-    `shuffle`: so many elements wait to be drawn from; the files are then taken in a new order in each epoch, too. 0: neither. `seed`:
-    the same order in each run; without one it is another in each run under ``"file"`` and ``"off"``, and that of seed 0 under ``"data"``.
-    `start`: how many batches (global steps) the training has done before; the dataset goes on behind them. With a shuffle this needs a
-    `seed`. `shard`: ``"file"`` (each worker reads its own files), ``"data"`` (each reads all and keeps its share), ``"off"`` (each gets
-    everything), or ``"auto"``: by file if there are as many files as workers, else by data. `count`: look through the files first, which
-    finds damaged ones and makes all workers' epochs equally long; None: if they are on this host, and have 1 GiB at most.
+    `pattern`: one or several patterns, such as ``"data/*.tfrecord"``, relative to the working directory. `decode`: maps an element.
+    `reader`: ``"tfrecord"``, ``"lines"``, or a function from a file's name to a dataset. `compression`: ``"GZIP"`` or ``"ZLIB"``.
+    `batch`: the global batch size, of all replicas of all workers together. `repeat`: the number of epochs; None or -1: no end.
+    `shuffle`: the size of the shuffle buffer, in elements; the order of the files changes in each epoch, too. 0: no shuffle.
+    `seed`: the same order in each run. Without a seed, ``"file"`` and ``"off"`` have another order in each run, ``"data"`` that of seed 0.
+    `start`: the number of batches (global steps) of the training before; the dataset begins after them. A shuffle then needs a `seed`.
+    `shard`: ``"file"``: each worker reads its own files; ``"data"``: each worker reads all files and keeps its share of the elements;
+    ``"off"``: each worker gets everything; ``"auto"``: by file if there are at least as many files as workers, else by data.
+    `count`: count the elements first, which finds damaged files and gives all workers epochs of the same length. None: only if the files
+    are on this host and have 1 GiB at most.
     `input_context`: for a function of `strategy.distribute_datasets_from_function`; the batches are then those of one replica.
 
-    Without the keyword, `pattern`, `batch`, `seed`, `shard`, `drop_remainder`, `deterministic` and `prefetch` are what the section
-    `input` of the spec says. docs/input.md has more.
+    The defaults of `pattern`, `batch`, `seed`, `shard`, `drop_remainder`, `deterministic` and `prefetch` come from the section `input` of
+    the spec. docs/input.md has more.
 
-    Raises FileNotFoundError if no file fits; ValueError for a batch that is smaller than the replicas, fewer files than workers under
+    Raises FileNotFoundError if no file fits; ValueError for a batch with fewer elements than replicas, fewer files than workers under
     ``"file"``, files without elements, a damaged TFRecord file (with the byte), and for arguments that do not fit together.
     """
+    arguments = dict(locals())
     from .task.input import file_dataset
 
-    return file_dataset.dataset(
-        pattern,
-        decode,
-        input_context,
-        reader=reader,
-        compression=compression,
-        batch=batch,
-        repeat=repeat,
-        shuffle=shuffle,
-        seed=seed,
-        start=start,
-        shard=shard,
-        drop_remainder=drop_remainder,
-        deterministic=deterministic,
-        prefetch=prefetch,
-        cycle_length=cycle_length,
-        count=count,
-    )
+    return file_dataset.dataset(**arguments)
 
 
 def serve() -> NoReturn:
     """Run this task's `tf.distribute.Server`, for ``worker`` and ``ps`` tasks under `parameter_server`.
 
-    Never returns: TensorFlow's servers do not end by themselves, and are stopped when the chief is done.
+    Never returns: TensorFlow's servers do not end by themselves. orch stops them when the chief is done.
     Raises ValueError if there is no valid TF_CONFIG.
     """
     from .task.strategy import serve as module
@@ -213,17 +198,16 @@ def serve() -> NoReturn:
 
 
 def report(**values: Any) -> None:
-    """Say how far this task is: ``worker.report(step=100, loss=0.25)``.
+    """Report the progress of this task: ``worker.report(step=100, loss=0.25)``.
 
-    Values are numbers, texts, booleans, None, lists and dicts of these, and anything that holds one number, such
-    as a scalar of NumPy or TensorFlow. ``at``, the time, is added. Outside orch this does nothing.
+    Values are numbers, texts, booleans, None, lists and dicts of these, and objects with one number, such as a scalar of NumPy or
+    TensorFlow. orch adds the time as ``at``. Outside orch, this function does nothing.
 
-    Fit for the innermost loop: a report within 0.1 s of the last one written is kept back, and a later one takes its
-    place. What was kept back is written before the next report that is not, and at the end of the process;
-    it is lost in a process that is killed. A file that cannot be written (a full disk) is told once on
-    stderr and never raised.
+    The function is fast enough for the innermost loop: a report within 0.1 s of the last written one is held back, and replaced by later
+    ones. It is written before the next report that is not held back, and at the end of the process; a process that is killed loses it.
+    If the file cannot be written (a full disk), one line on stderr says so; the function does not raise.
 
-    Raises TypeError for a value of another kind, and for one named ``at``; ValueError for more than 64 KiB.
+    Raises TypeError for a value of another kind, and for a value named ``at``; ValueError for more than 64 KiB.
     """
     from .task import reports
 

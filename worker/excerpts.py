@@ -1,8 +1,8 @@
-"""What is kept and shown of an exception that says very much: its beginning and its end, and a line that says how much lies between.
+"""Shortens long exceptions: the beginning and the end stay, and a line between them says how much was left out.
 
 A tensor in an exception's message is printed as an array of many rows, and a message may have any length. The whole text is in the task's
-own ``stderr.log``; all else that repeats an exception (``error.json``, frames, ``events.jsonl``, ``result.json``, report, console) follows
-these rules. Pure: no I/O, no clock.
+own ``stderr.log``. Everything else that repeats an exception (``error.json``, frames, ``events.jsonl``, ``result.json``, report, console)
+follows these rules. Pure: no I/O, no clock.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LIMIT = 16_384
 LINE = 1_000
 """Longest line of an exception that is shown, in characters."""
 ROWS_SHOWN = 3
-"""So many rows of an array are shown, before what is left out and after it."""
+"""This many rows are shown at the beginning of an array, and as many at its end."""
 
 WHERE = "stderr.log has it all"
 _HEADING = "Traceback (most recent call last):"
@@ -25,19 +25,19 @@ _CHAINED = (
 )
 # Numbers and brackets, as NumPy and TensorFlow print arrays.
 _ROW = re.compile(r"(?:[\s\[\](),.\d+-]|\be[+-]|inf|nan|True|False)+")
-# How loggers begin a line: the program goes on after an exception that it has logged.
+# The beginning of a logger's line: the program continues after an exception that it has logged.
 _RECORD = re.compile(r"[IWEF]\d{4} \d|\d{4}-\d\d-\d\d|\[?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
 
 
 def shorten(text: str, limit: int = LIMIT) -> str:
-    """A text of at most about `limit` characters: the middle of a longer one is left out."""
+    """The text; without its middle if it has more than about `limit` characters."""
     if len(text) <= limit:
         return text
     return f"{text[: limit // 2]}\n[... orch left out {len(text) - limit} characters: {WHERE} ...]\n{text[-(limit // 2) :]}"
 
 
 def shorten_line(line: str, limit: int = LINE) -> str:
-    """The same for one line, which stays one."""
+    """As `shorten`, for one line. The result is one line, too."""
     if len(line) <= limit:
         return line
     tail = limit // 5
@@ -49,11 +49,11 @@ def _note(count: int, what: str) -> str:
 
 
 class TracebackExcerpt:
-    """Shortens the messages of the exceptions in a stream of lines, which pass otherwise; one object per stream, fed in order.
+    """Shortens the messages of exceptions in a stream of lines, and leaves all other lines as they are. Each stream needs its own object.
 
-    A message begins with the first line behind the frames of a traceback, and ends where the next traceback or a logger's line begins.
-    In it, of more than twice `ROWS_SHOWN` rows of an array in succession only the first and the last are given out, and of more than
-    `most` lines, or `most_characters`, the first and the last `tail`.
+    A message begins after the frames of a traceback, and ends where the next traceback or a logger's line begins. Of an array, the first
+    and the last `ROWS_SHOWN` rows are shown. Of a message, the first `most - tail` lines, with at most `most_characters`, and the last
+    `tail` lines are shown.
     """
 
     __slots__ = ("_count", "_held", "_last", "_most", "_most_characters", "_rows", "_rows_after", "_size", "_state")
@@ -67,22 +67,22 @@ class TracebackExcerpt:
         self._last: deque[str] = deque(maxlen=tail)
 
     def feed(self, lines: list[str]) -> list[str]:
-        """What is to be shown of the next lines; the same list object if no exception is near."""
+        """Add the next lines. Returns the lines to be shown: the same list object if there is no exception."""
         if not self._state and _HEADING not in lines:
             return lines
         shown: list[str] = []
         for line in lines:
-            self._take(line, shown)
+            self._add(line, shown)
         return shown
 
     def end(self) -> list[str]:
-        """What was held back. The message is over: there is nothing more for now."""
+        """The message is over. Returns the lines that were held back."""
         shown: list[str] = []
         if self._state == "message":
             self._end_message(shown)
         return shown
 
-    def _take(self, line: str, shown: list[str]) -> None:
+    def _add(self, line: str, shown: list[str]) -> None:
         if self._state == "message" and (line == _HEADING or line in _CHAINED or _RECORD.match(line)):
             self._end_message(shown)
         if line == _HEADING:
@@ -94,23 +94,23 @@ class TracebackExcerpt:
         elif _ROW.fullmatch(line):
             self._rows += 1
             if self._rows <= ROWS_SHOWN:
-                self._say(line, shown)
+                self._show(line, shown)
             else:
                 self._rows_after.append(line)
         else:
             self._end_rows(shown)
-            self._say(line, shown)
+            self._show(line, shown)
 
     def _end_rows(self, shown: list[str]) -> None:
         left_out = self._rows - ROWS_SHOWN - len(self._rows_after)
         if left_out > 0:
-            self._say(_note(left_out, "row"), shown)
+            self._show(_note(left_out, "row"), shown)
         for line in self._rows_after:
-            self._say(line, shown)
+            self._show(line, shown)
         self._rows_after.clear()
         self._rows = 0
 
-    def _say(self, line: str, shown: list[str]) -> None:
+    def _show(self, line: str, shown: list[str]) -> None:
         line = shorten_line(line)
         if not self._held and self._count < self._most and self._size + len(line) <= self._most_characters:
             self._count += 1

@@ -1,8 +1,8 @@
-"""`dataclass`, for frozen classes that are made without compiling anything.
+"""A `dataclass` for frozen classes that compiles no code, so that a process starts faster.
 
-For each frozen dataclass, the standard library writes six methods as text and compiles them. More than a hundred such classes stand between
-``orch up`` and its first task, in the controller and again in the agent. The classes of this module share their methods instead.
-`dataclasses.fields`, `replace`, `asdict` and `is_dataclass` work with them.
+For each frozen dataclass, the standard library writes six methods as text and compiles them. The controller and the agent have more than a
+hundred such classes. The classes of this module share their methods instead. `dataclasses.fields`, `replace`, `asdict` and `is_dataclass`
+work with them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(cls=None, /, **how):
-        """As `dataclasses.dataclass`, which still makes all classes other than frozen ones with slots."""
+        """As `dataclasses.dataclass`, which this function calls for all classes but frozen classes with slots."""
         if how != {"frozen": True, "slots": True}:
             return dataclasses.dataclass(cls, **how)
         return _make if cls is None else _make(cls)
@@ -26,14 +26,14 @@ def _make(cls: type) -> type:
     members = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__")}
     own = sorted(members.keys() & {*_SHARED, "__init__", "__post_init__"})
     if own:
-        raise TypeError(f"{cls.__name__} has its own way of {', '.join(own)}: take dataclasses.dataclass")
+        raise TypeError(f"{cls.__name__} defines {', '.join(own)} itself: use dataclasses.dataclass")
     inherited: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         inherited.update(getattr(base, "__dataclass_fields__", {}))
     hints: dict[str, Any] = members.get("__annotations__", {})
     fields = {**inherited, **{name: _field(name, hint, members.pop(name, dataclasses.MISSING)) for name, hint in hints.items()}}
     if not all(one.compare and one.repr and one.init and one.hash is None for one in fields.values()):
-        raise TypeError(f"{cls.__name__} takes, compares or shows some of its fields only: take dataclasses.dataclass")
+        raise TypeError(f"{cls.__name__} takes, compares or shows only some of its fields: use dataclasses.dataclass")
     slots = tuple(name for name in hints if name not in inherited)
     described = {"__slots__": slots, "__match_args__": tuple(fields), "__dataclass_fields__": fields, "__dataclass_params__": _PARAMS}
     made: Any = type(cls)(cls.__name__, cls.__bases__, {**members, **described, **_SHARED})
@@ -43,9 +43,9 @@ def _make(cls: type) -> type:
 
 
 def _field(name: str, hint: Any, default: Any) -> Any:
-    """As `dataclasses` describes a field. `default` may be what `dataclasses.field` has returned."""
+    """The `dataclasses.Field` of a field. `default`: a value, or the result of `dataclasses.field`."""
     if str(hint).partition("[")[0].rpartition(".")[2] in ("ClassVar", "InitVar", "KW_ONLY"):
-        raise TypeError(f"{name} is no plain field: take dataclasses.dataclass")
+        raise TypeError(f"{name} is no plain field: use dataclasses.dataclass")
     if isinstance(default, (list, dict, set)):
         raise ValueError(f"mutable default {type(default)} for field {name}: use default_factory")
     found: Any = default if isinstance(default, dataclasses.Field) else dataclasses.field(default=default)
@@ -54,7 +54,7 @@ def _field(name: str, hint: Any, default: Any) -> Any:
 
 
 def _initialiser(made: type, fields: list[Any]) -> Callable[..., None]:
-    """``__init__``. Only it can set the fields: it calls the slots themselves, and not ``__setattr__``."""
+    """``__init__``, which calls the slots themselves. ``__setattr__`` refuses to set a field."""
     places = [(one.name, getattr(made, one.name).__set__, one.default, one.default_factory) for one in fields]
     setters = [place[1] for place in places]
 

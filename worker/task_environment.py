@@ -1,4 +1,4 @@
-"""What a task finds in its environment. Pure: its agent composes it, and `orch plan` shows it beforehand."""
+"""The environment of a task. Pure: the task's agent composes the environment, and `orch plan` shows it before a run."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from .protocol.messages import StartTasks, TaskId, TaskOrder, few, to_json
 from .settings.task_settings import VARIABLE
 
 EXEC_LIMIT = 100_000
-"""Longest TF_CONFIG (bytes) that goes through exec; the kernel's limit for one string is 128 KiB (MAX_ARG_STRLEN)."""
+"""The longest TF_CONFIG (bytes) in an environment for exec. The kernel's limit for one string is 128 KiB (MAX_ARG_STRLEN)."""
 
 INTER_OP = "TF_NUM_INTEROP_THREADS"
 _TOO_FEW = ("1",)
-"""With one inter-op thread a `ClusterCoordinator` that has a dataset on each worker never ends its first step (seen on TensorFlow 2.21)."""
+"""With one inter-op thread, a `ClusterCoordinator` with a dataset on each worker never ends its first step (seen on TensorFlow 2.21)."""
 
 
 def compose(host: Mapping[str, str], start: StartTasks, order: TaskOrder, log_dir: str, tf_config: str | None) -> dict[str, str]:
-    """The environment of one task: the host's, then orch's, then the user's own for this task."""
+    """The environment of one task: the variables of the host, then of orch, then of the user for this task."""
     env = {**start.env_defaults, **host, **start.env, **order.env}
     for name in order.unset:
         env.pop(name, None)
@@ -29,32 +29,32 @@ def compose(host: Mapping[str, str], start: StartTasks, order: TaskOrder, log_di
         env["TF_GRPC_REUSE_PORT"] = "true"
     env.pop("TF_CONFIG", None)
     if "ORCH_DATA_SERVICE" not in start.env:
-        env.pop("ORCH_DATA_SERVICE", None)  # another run's, which this one was started from
+        env.pop("ORCH_DATA_SERVICE", None)  # the variable of another run, from which this run was started
     if tf_config is not None and (len(tf_config) <= EXEC_LIMIT or order.program.kind == "command"):
         env["TF_CONFIG"] = tf_config
     return env
 
 
 def _bypass(env: Mapping[str, str], peers: tuple[str, ...]) -> str:
-    # gRPC looks at the first of these that is set (src/core/ext/filters/client_channel/http_proxy_mapper.cc), so
-    # what the user excluded has to be repeated. With a proxy in the way a cluster hangs, even on localhost.
+    # gRPC reads only the first of these variables that is set (src/core/ext/filters/client_channel/http_proxy_mapper.cc), so the hosts that
+    # the user excluded are repeated. If gRPC uses a proxy, a cluster hangs, even on localhost.
     known = env.get("no_grpc_proxy") or env.get("no_proxy") or ""
     return ",".join(dict.fromkeys([*filter(None, known.split(",")), *peers]))
 
 
 def tf_config_of(start: StartTasks, order: TaskOrder) -> str | None:
-    """The text of the task's TF_CONFIG, if it gets one. Raises KeyError for a cluster that was not sent."""
+    """The text of the task's TF_CONFIG; None if the task has none. Raises KeyError for a cluster that was not sent."""
     if order.cluster is None:
         return None
     return tf_config_text(start.clusters[order.cluster], TaskId.parse(order.task))
 
 
 def default_environment(cores: int, tasks: int, inter_op: int | None = None) -> dict[str, str]:
-    """What each of `tasks` tasks on a host with `cores` cores gets, unless the host's environment or the spec says otherwise.
+    """The variables of each of `tasks` tasks on a host with `cores` cores, unless the host's environment or the spec sets them.
 
-    Threads that compute are shared out. TensorFlow's inter-op threads are not: they run functions that wait for other tasks or for
-    a dataset, and where there are too few of them, all wait and the function that would end it has no thread. TensorFlow makes one
-    for each core. `inter_op`: the fewest that the strategy needs; None: the number is TensorFlow's own.
+    Threads that compute are divided among the tasks. TensorFlow's inter-op threads are not: they run functions that wait for other tasks or
+    for a dataset. If there are too few, all of them wait, and the function that would end this has no thread. TensorFlow makes one for each
+    core. `inter_op`: the smallest number that the strategy needs; None: TensorFlow's own number.
     """
     threads = str(max(1, cores // max(1, tasks)))
     found = {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": threads, "TF_NUM_INTRAOP_THREADS": threads}
@@ -64,7 +64,7 @@ def default_environment(cores: int, tasks: int, inter_op: int | None = None) -> 
 
 
 def describe_too_few_threads(start: StartTasks, envs: Mapping[str, Mapping[str, str]]) -> str:
-    """A warning if tasks, by name, have so few inter-op threads that their strategy is known to hang; empty if none has."""
+    """A warning about tasks with so few inter-op threads that their strategy hangs; empty: there are none. `envs`: by the task's name."""
     needed = start.env_defaults.get(INTER_OP)
     few_by_value: dict[str, list[str]] = {}
     for name, env in envs.items():
@@ -80,8 +80,8 @@ def describe_too_few_threads(start: StartTasks, envs: Mapping[str, Mapping[str, 
 def tf_config_text(cluster_json: str, task: TaskId) -> str:
     """The text of ``TF_CONFIG`` for one task of a cluster already rendered as JSON.
 
-    The cluster is rendered once and shared by all its tasks: ten thousand tasks would otherwise hold
-    ten thousand copies of ten thousand addresses. Format: `TFConfigClusterResolver` in
+    The cluster is rendered once for all its tasks: otherwise, ten thousand tasks would hold ten thousand copies of ten thousand addresses.
+    Format: `TFConfigClusterResolver` in
     tensorflow/python/distribute/cluster_resolver/tfconfig_cluster_resolver.py.
     """
     return f'{{"cluster": {cluster_json}, "task": {{"type": "{task.type}", "index": {task.index}}}}}'

@@ -36,7 +36,7 @@ def _read(path: str) -> str:
 
 
 def metadata_server(env: Mapping[str, str]) -> str:
-    """The host of the metadata server. TensorFlow finds it in the same way (`_gce_metadata_endpoint`, tensorflow/python/tpu/client/client.py)."""
+    """The host of the metadata server, as in TensorFlow (`_gce_metadata_endpoint`, tensorflow/python/tpu/client/client.py)."""
     return env.get("GCE_METADATA_HOST") or env.get("GCE_METADATA_IP") or METADATA_HOST
 
 

@@ -1,4 +1,4 @@
-"""Who this task is, from its environment."""
+"""The task of this process, read from its environment."""
 
 from __future__ import annotations
 
@@ -15,44 +15,47 @@ if TYPE_CHECKING:
 _TYPES = ("chief", "worker", "ps", "evaluator")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)  # and not ours: nobody checks the types of a user's script
+@dataclasses.dataclass(frozen=True, slots=True)  # not fast_dataclass: a user's script gets the usual checks
 class Context:
-    """This task, its cluster and its run.
-
-    `type` and `index` are TensorFlow's (``worker``, 0), `task` is both (``worker-0``). `rank` counts the tasks
-    of the cluster, `local_rank` those on this host. `cluster` is what TF_CONFIG says, empty without one:
-    task type -> ``host:port`` of each. `run_id` is empty, and the directories are None, outside orch.
-    `settings` is what the spec says of the inside of this task; its defaults outside orch. `data_service` is what
-    `tf.data.experimental.service.distribute` takes, such as ``grpc://localhost:41000``; None without data workers.
-    """
+    """This task, its cluster and its run."""
 
     task: str
+    """`type` and `index`: ``worker-0``."""
     type: str
+    """TensorFlow's task type: ``worker``."""
     index: int
+    """TensorFlow's index within the type, from 0."""
     is_chief: bool
     run_id: str
+    """Empty outside orch."""
     attempt: int
+    """From 1; a restart is another attempt."""
     rank: int
+    """The number of this task among all tasks of the cluster, from 0."""
     world_size: int
+    """The number of tasks of the cluster."""
     local_rank: int
+    """As `rank`, among the tasks on this host."""
     local_world_size: int
+    """As `world_size`, of the tasks on this host."""
     cluster: Mapping[str, tuple[str, ...]]
+    """The cluster of TF_CONFIG: the ``host:port`` of each task, by task type. Empty without TF_CONFIG."""
     run_dir: Path | None
+    """None outside orch, as `checkpoint_dir`."""
     checkpoint_dir: Path | None
     settings: TaskSettings
+    """The spec's settings for the inside of this task; the defaults outside orch."""
     data_service: str | None = None
+    """The argument of `tf.data.experimental.service.distribute`, such as ``grpc://localhost:41000``; None without data workers."""
 
     @property
     def strategy(self) -> str:
-        """The spec's word for the strategy, such as ``multi_worker_mirrored``."""
+        """The spec's name of the strategy, such as ``multi_worker_mirrored``."""
         return self.settings.strategy
 
 
 def context() -> Context:
-    """Who this task is. In a script run by hand: a lone chief, or what a pasted TF_CONFIG says.
-
-    Raises ValueError if TF_CONFIG, or a variable that orch sets, is not valid; the message says what is wrong.
-    """
+    """See `worker.context`."""
     env = os.environ
     cluster, type_, index = _read_tf_config(env.get("TF_CONFIG", ""))
     if "ORCH_TASK" not in env:
@@ -86,7 +89,7 @@ def _by_hand(cluster: Mapping[str, tuple[str, ...]], type_: str, index: int) -> 
     order = [*(name for name in _TYPES if name in cluster), *(name for name in cluster if name not in _TYPES)]
     tasks = [(name, i) for name in order for i in range(len(cluster[name]))]
     hosts = [address.rpartition(":")[0] for name in order for address in cluster[name]]
-    # An evaluator may be missing in its own cluster.
+    # The evaluator of a cluster may be missing in TF_CONFIG's cluster.
     rank = tasks.index((type_, index)) if (type_, index) in tasks else 0
     here = [i for i, host in enumerate(hosts) if host == hosts[rank]] or [0]
     from ..settings.task_settings import TaskSettings
@@ -143,7 +146,7 @@ def _path(name: str) -> Path | None:
 
 
 def _read_tf_config(text: str) -> tuple[Mapping[str, tuple[str, ...]], str | None, int]:
-    """Cluster, task type, task index. Read as TensorFlow reads it (TFConfigClusterResolver), but checked."""
+    """The cluster, the task type and the task index. Read as in TensorFlow (TFConfigClusterResolver), and checked."""
     if not text.strip():
         return {}, None, 0
     try:

@@ -1,4 +1,4 @@
-"""Doing something right after a module is imported, whoever imports it and whenever that is."""
+"""Calls functions right after the import of a module, at any time and by any code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def after(name: str, then: Callable[[ModuleType], None]) -> None:
-    """Call `then` with the module `name`: now if it is there, as in a fork of what has imported it, or else once it is loaded."""
+    """Call `then` with the module `name`: now if the process or its template has imported it, or else once it is imported."""
     present = sys.modules.get(name)
     if present is not None:
         then(present)
@@ -22,7 +22,7 @@ def after(name: str, then: Callable[[ModuleType], None]) -> None:
 
 
 class _Finder:
-    """A finder that leaves the finding to the others, and calls `then` with the module once it is loaded."""
+    """A finder that lets the other finders find the module, and calls `then` once the module is loaded."""
 
     def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
         self._name, self._then = name, then
@@ -30,7 +30,7 @@ class _Finder:
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name != self._name:
             return None
-        # Only those behind it: another of this kind may wait for the same module, and would ask this one again.
+        # Only the finders after this one: another `_Finder` for the same module would call this one again.
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
             find = getattr(finder, "find_spec", None)
             spec = find(name, path, target) if find is not None else None
@@ -41,14 +41,14 @@ class _Finder:
                 return found
         return None
 
-    def loaded(self, module: ModuleType) -> None:
+    def on_loaded(self, module: ModuleType) -> None:
         if self in sys.meta_path:
             sys.meta_path.remove(self)
             self._then(module)
 
 
 class _Loader:
-    """The module's own loader, until it has run. An import that fails may be tried again: only one that succeeds is the last."""
+    """Stands for the module's own loader until the module has run. The import may fail and be tried again."""
 
     def __init__(self, real: Any, owner: _Finder) -> None:
         self._real, self._owner = real, owner
@@ -61,11 +61,11 @@ class _Loader:
         if module.__spec__ is not None:
             module.__spec__.loader = self._real
         self._real.exec_module(module)
-        self._owner.loaded(module)
+        self._owner.on_loaded(module)
 
 
 def named_like(real: Any, ours: Any) -> Any:
-    """A function of ours under the name and with the docstring of the one that it stands for."""
-    import functools  # which whoever has such functions has imported by now
+    """The function `ours`, with the name and the docstring of `real`, which it replaces."""
+    import functools  # TensorFlow and Keras have imported functools by now
 
     return functools.wraps(real)(ours)

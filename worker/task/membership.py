@@ -1,6 +1,6 @@
-"""Whether this process was in its cluster: asked once, when the program is over.
+"""Whether this process was in its cluster. Determined once, when the program is over.
 
-By then `sys.path` is the program's, and a module that is imported may be a file of the user's. So nothing is imported at the end.
+At that time, `sys.path` is the program's, and an import might find a file of the user. So these functions import nothing.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ if TYPE_CHECKING:
 
 _TENSORFLOW, _CONTEXT = "tensorflow", "tensorflow.python.eager.context"
 _CHILDREN_S = 0.1
-"""Children that took less of a processor altogether have made no cluster. (`import tensorflow` has one, of 2 ms.)"""
+"""Children with less CPU time than this, all together, have made no cluster. (`import tensorflow` has one, with 2 ms.)"""
 _LISTENS = "0A"
 """TCP_LISTEN of the kernel's include/net/tcp_states.h, as in proc_pid_net(5)."""
 
 
 def own_port(tf_config: str) -> int:
-    """The port at which a TF_CONFIG has its own task listen."""
+    """The port of the task that a TF_CONFIG is for."""
     config = json.loads(tf_config)
     address: str = config["cluster"][config["task"]["type"]][config["task"]["index"]]
     return int(address.rpartition(":")[2])
 
 
 def was_in_no_cluster(tf_config: str) -> bool:
-    """Whether it is certain that neither this process nor a child of its own has been in the cluster of this TF_CONFIG.
+    """Whether certainly neither this process nor a child of it was in the cluster of this TF_CONFIG.
 
-    A cluster may come and go faster than any port is looked at from outside, so TensorFlow itself is asked. False where that
-    cannot be done, and in a program without TensorFlow: what that has done with its peers nobody here knows.
+    A cluster may exist for a shorter time than the agent's checks of the port need, so this reads TensorFlow's state. False if that fails,
+    and in a program without TensorFlow, of whose cluster orch knows nothing.
     """
     try:
         return _TENSORFLOW in sys.modules and not (_has_cluster() or _has_children() or _is_open(own_port(tf_config)))
-    except Exception:  # whatever the program has done to Python: its end is not ours to spoil
+    except Exception:  # the program may have changed anything in Python, and must end as without orch
         return False
 
 
 def _has_cluster() -> bool:
-    """TensorFlow's runtime in this process has been told of a cluster: of MultiWorkerMirroredStrategy, or of a coordinator's."""
+    """TensorFlow's runtime in this process has a cluster: of MultiWorkerMirroredStrategy, or of a coordinator."""
     module: Any = sys.modules.get(_CONTEXT)
     context = module.context_safe() if module is not None else None
     return context is not None and (context._server_def is not None or context._collective_ops_server_def is not None)
@@ -58,10 +58,10 @@ def _has_children() -> bool:
 
 
 def _is_open(port: int) -> bool:
-    """Something listens there, as a `tf.distribute.Server` of this process does: TensorFlow never takes one down."""
+    """A process listens at the port, for example with a `tf.distribute.Server`, which TensorFlow never closes."""
     for path in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
         if not os.path.exists(path):
-            continue  # a kernel without IPv6; `_has_children` has seen that there is a /proc
+            continue  # a kernel without IPv6; without /proc, `_has_children` has failed before
         with open(path) as file:
             for line in file:
                 fields = line.split()

@@ -1,12 +1,11 @@
-"""SIGTERM, which TensorFlow takes away from programs that join a cluster, under MultiWorkerMirroredStrategy.
+"""Keeps the program's handler of SIGTERM, which TensorFlow replaces under MultiWorkerMirroredStrategy.
 
-Its preemption notifier installs a handler of its own that only takes note of the signal ("SIGTERM caught at …",
-xla/tsl/distributed_runtime/preemption/preemption_notifier.cc). A task then does not end when it is told to, and a handler that the program
-had set before is never called again. Who stops a cluster would wait for its whole grace period, each time.
+TensorFlow's preemption notifier installs a handler that only logs the signal ("SIGTERM caught at …",
+xla/tsl/distributed_runtime/preemption/preemption_notifier.cc). Then the task does not end at SIGTERM, and the handler that the program has
+set is never called. To stop a cluster would always take its whole grace period.
 
-So the program's own word, or the system's, is put back once TensorFlow's runtime has started. `PreemptionCheckpointHandler` is not
-concerned: it sets a handler through Python (`_start_watching_for_signal` in failure_handling.py). `PreemptionWatcher` is: it gets
-TensorFlow's handler back.
+So orch installs the earlier handler again once TensorFlow's runtime has started. `PreemptionCheckpointHandler` still works: it sets its
+handler through Python (`_start_watching_for_signal` in failure_handling.py). For a `PreemptionWatcher`, orch installs TensorFlow's handler.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ if TYPE_CHECKING:
     from typing import Any
 
 _theirs: list[int] = []
-"""The address of TensorFlow's handler, once it was taken out."""
+"""The address of TensorFlow's handler, after orch has replaced it."""
 
 
 def keep_sigterm() -> None:
-    """Have SIGTERM mean what the program says, also after TensorFlow's runtime has started."""
+    """Keep the program's handler of SIGTERM when TensorFlow's runtime starts."""
     import_hooks.after("tensorflow", _watch)
 
 
 def _watch(tensorflow: ModuleType) -> None:
-    """Look again at each start of the runtime. Where TensorFlow keeps these things elsewhere, nothing is changed."""
+    """Compare the handlers before and after each start of the runtime. A TensorFlow with other names stays unchanged."""
     context: Any = getattr(sys.modules.get("tensorflow.python.eager.context"), "Context", None)
     watcher: Any = getattr(sys.modules.get("tensorflow.python.distribute.failure_handling.preemption_watcher"), "PreemptionWatcher", None)
     if not hasattr(context, "ensure_initialized") or watcher is None:
@@ -47,7 +46,7 @@ def _watch(tensorflow: ModuleType) -> None:
         before = _installed()
         start(self)
         if _installed() != before:
-            _put_back()
+            _restore()
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         if _theirs:
@@ -58,21 +57,21 @@ def _watch(tensorflow: ModuleType) -> None:
     watcher.__init__ = init
 
 
-def _put_back() -> None:
+def _restore() -> None:
     own = signal.getsignal(signal.SIGTERM)
     if own is None or threading.current_thread() is not threading.main_thread():
-        return  # not set through Python, or not to be set from here
+        return  # the handler was not set through Python, or cannot be set in this thread
     _theirs[:] = [_installed()]
     signal.signal(signal.SIGTERM, own)
 
 
 def _installed() -> int:
-    """The address of what the kernel calls at SIGTERM."""
+    """The address of the handler that the kernel calls at SIGTERM."""
     return _call("PyOS_getsig")
 
 
 def _call(name: str, *arguments: int) -> int:
-    # Python's own functions for this, part of its stable interface: they hide the differences between systems.
+    # Functions of Python's stable interface, which hide the differences between systems.
     function = getattr(ctypes.pythonapi, name)
     function.restype = ctypes.c_void_p
     function.argtypes = [ctypes.c_int, *[ctypes.c_void_p] * len(arguments)]

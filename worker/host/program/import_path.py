@@ -79,7 +79,7 @@ def _uses_user_site() -> bool:
 
 
 def _pth_lines(directory: str) -> Iterator[str]:
-    """The lines of the ``.pth`` files in a directory: other directories, and code (`site.addpackage`). The agent's interpreter skips them."""
+    """The lines of a directory's ``.pth`` files: directories and code (`site.addpackage`). The agent's interpreter skips them."""
     for path in sorted(glob.glob(os.path.join(glob.escape(directory), "*.pth"))):
         try:
             with open(path, encoding="utf-8", errors="surrogateescape") as file:

@@ -1,7 +1,7 @@
-"""``import worker`` in a task: the user's own, wherever it lies, and ours if there is none.
+"""``import worker`` in a task imports the user's own module of this name, or else orch's.
 
-This directory is last on the task's `sys.path`. A path entry rather than an import hook, because
-multiprocessing hands `sys.path` on to the processes that it spawns, which import the script again.
+This directory is last on the task's `sys.path`. A path entry works better than an import hook, because multiprocessing passes `sys.path` to
+the processes that it spawns, which import the script again.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ _PACKAGE = os.path.dirname(os.path.dirname(_HERE))
 
 
 def _find() -> ModuleSpec:
-    # What the path finder passed over before it came here: a `worker/` without `__init__.py`, a namespace
-    # package; or what has been put on the path behind us.
+    # The path finder has skipped a `worker/` without `__init__.py` (a namespace package), and entries after this directory.
     users = PathFinder.find_spec(__name__, [entry for entry in sys.path if entry != _HERE])
     ours = spec_from_file_location(__name__, os.path.join(_PACKAGE, "__init__.py"), submodule_search_locations=[_PACKAGE])
     found = users or ours
