@@ -33,7 +33,7 @@ def _make(cls: type) -> type:
     hints: dict[str, Any] = members.get("__annotations__", {})
     fields = {**inherited, **{name: _field(name, hint, members.pop(name, dataclasses.MISSING)) for name, hint in hints.items()}}
     if not all(one.compare and one.repr and one.init and one.hash is None for one in fields.values()):
-        raise TypeError(f"{cls.__name__} takes, compares or shows only some of its fields: use dataclasses.dataclass")
+        raise TypeError(f"{cls.__name__} takes, compares or shows some of its fields only: use dataclasses.dataclass")
     slots = tuple(name for name in hints if name not in inherited)
     described = {"__slots__": slots, "__match_args__": tuple(fields), "__dataclass_fields__": fields, "__dataclass_params__": _PARAMS}
     made: Any = type(cls)(cls.__name__, cls.__bases__, {**members, **described, **_SHARED})
