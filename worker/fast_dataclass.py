@@ -26,7 +26,7 @@ def _make(cls: type) -> type:
     members = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__")}
     own = sorted(members.keys() & {*_SHARED, "__init__", "__post_init__"})
     if own:
-        raise TypeError(f"{cls.__name__} defines {', '.join(own)} itself: use dataclasses.dataclass")
+        raise TypeError(f"{cls.__name__} has its own way of {', '.join(own)}: use dataclasses.dataclass")
     inherited: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         inherited.update(getattr(base, "__dataclass_fields__", {}))
