@@ -16,7 +16,7 @@ from ..record.output.lines import clean
 from ..record.storage.run_directory import RunDir
 from ..record.storage.run_progress import Progress
 from ..record.storage.run_store import discard
-from ..record.text.event_messages import headline
+from ..record.text.event_messages import OUTCOMES, headline
 from ..signals import release_signals
 from ..starting import start_controller
 
@@ -75,7 +75,7 @@ def _look_at_end(run: RunDir, code: int) -> None:
     verdict = run.read_verdict()
     if verdict is None:
         raise OrchError(f"the controller of {run.run_id} died at once; see {run.path / 'controller.log'}")
-    what = headline(verdict.cause) if verdict.cause else verdict.outcome.value
+    what = headline(verdict.cause) if verdict.cause else OUTCOMES[verdict.outcome]
     if verdict.exit_code == USAGE and run.read_plan() is None:  # it was refused
         discard(run)
     elif verdict.exit_code:

@@ -454,7 +454,7 @@ def test_the_events_of_a_run_fold_to_what_ps_shows(orch: Orch, script: Script, t
     assert {task["name"]: task["state"] for task in shown["tasks"]} == {name: task.state.value for name, task in cluster.tasks.items()}
     assert (cluster.verdict.exit_code, cluster.verdict.outcome.value) == (shown["result"]["exit_code"], shown["result"]["outcome"])
     table = orch("ps", check=0).out.splitlines()
-    assert table[1].split() == ["TASK", "HOST", "STATE", "PID", "SINCE", "NOTE"]
+    assert table[1].split() == ["TASK", "HOST", "STATE", "PID", "AGE", "NOTE"]
     assert [line.split()[0] for line in table[2:]] == ["worker-0", "worker-1", "worker-2"]
     assert "exit code 5" in table[3]
 

@@ -19,11 +19,12 @@ from worker.clock import now
 from ...backends import Cleanup, load
 from ...errors import BROKEN, DEADLINE, OrchError, UsageError
 from ...model.run import restarts
-from ...model.run.cluster import Cluster, Phase
+from ...model.run.cluster import Cluster, Outcome, Phase
 from ...record.storage.run_directory import RunDir
 from ...record.storage.run_lock import Holder
 from ...record.storage.run_store import NO_TASKS_YET, cluster_of, find_run, list_runs
 from ...record.text import timeline as times
+from ...record.text.event_messages import OUTCOMES
 from ...record.text.format import describe_moment, describe_seconds
 from ...record.text.run_table import table
 from ..options import home_option, not_nan, run_argument
@@ -242,7 +243,7 @@ def _state(run: RunDir) -> str:
 def _line(run: RunDir) -> str:
     state = _state(run)
     result = run.read_result() or {}
-    text = f"{run.run_id}: {state}"
+    text = f"{run.run_id}: {state if state in ('running', 'lost') else OUTCOMES[Outcome(state)]}"
     if state == "running":
         cluster, problem = _look(run)
         if cluster is None:

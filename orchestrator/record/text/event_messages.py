@@ -8,10 +8,19 @@ from ...model.cause import root_cause
 from ...model.cause.exit_status import describe_code
 from ...model.planning.plan import Plan
 from ...model.run import events, restarts
-from ...model.run.cluster import Cause, Cluster, Phase
+from ...model.run.cluster import Cause, Cluster, Outcome, Phase
 from ...model.run.readiness import describe_gone, group_tasks
 from ...model.strategies import named
 from .format import describe_seconds
+
+OUTCOMES = {
+    Outcome.SUCCEEDED: "succeeded",
+    Outcome.FAILED: "failed",
+    Outcome.CANCELLED: "cancelled",
+    Outcome.TIMED_OUT: "timed out",
+    Outcome.BROKEN: "broke down",
+}
+"""How a run ended, in words for people. JSON has the values of `Outcome`."""
 
 
 def describe_plan(planned: Plan) -> str:

@@ -16,7 +16,7 @@ from ..output.noise import Noise
 from ..storage.run_directory import RunDir
 from ..storage.run_files import open_file
 from . import stack_report
-from .event_messages import headline
+from .event_messages import OUTCOMES, headline
 from .format import describe_seconds
 
 TAIL_LINES = 20
@@ -33,13 +33,6 @@ MESSAGE_LINES = 24
 UNFORMED = (
     "for a single run of the script use --strategy none; to train it together, build a strategy of tf.distribute, which reads TF_CONFIG"
 )
-_HEADLINES = {
-    Outcome.SUCCEEDED: "succeeded",
-    Outcome.FAILED: "failed",
-    Outcome.CANCELLED: "cancelled",
-    Outcome.TIMED_OUT: "ran out of time",
-    Outcome.BROKEN: "broke down",
-}
 
 
 def report(verdict: Verdict, run: RunDir, cluster: Cluster | None, shown_dir: Path | None = None) -> str:
@@ -47,7 +40,7 @@ def report(verdict: Verdict, run: RunDir, cluster: Cluster | None, shown_dir: Pa
     directory = shown_dir or run.path
     took = describe_seconds(max(0.0, verdict.ended_at - verdict.started_at))
     again = f", in attempt {verdict.attempt}" if verdict.past else ""
-    lines = [f"{run.run_id} {_HEADLINES[verdict.outcome]} after {took}{again}"]
+    lines = [f"{run.run_id} {OUTCOMES[verdict.outcome]} after {took}{again}"]
     lines += _describe_past(verdict)
     cause = verdict.cause
     if cause is not None and cause.task:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from ...model.cause.exit_status import describe_code
 from ...model.input import input_counts
-from ...model.run.cluster import Cluster, TaskStatus
+from ...model.run.cluster import Cluster, TaskState, TaskStatus
 from ..output.lines import clean
 from .format import aligned, describe_seconds
 
 
 def table(cluster: Cluster, now: float) -> str:
-    """The tasks of a run, a line each."""
-    rows = [("TASK", "HOST", "STATE", "PID", "SINCE", "NOTE")]
+    """The tasks of a run, a line each. AGE: how long ago the task ended, came up or started, whichever was last."""
+    rows = [("TASK", "HOST", "STATE", "PID", "AGE", "NOTE")]
     rows += [_row(task, now) for task in cluster.tasks.values()]
     rows = [(*row[:5], clean(" ".join(row[5].split()))) for row in rows]  # the note is what a task or an error says
     remarks = input_counts.judge({task.name: task.input for task in cluster.tasks.values() if task.trains and task.input})
@@ -22,7 +22,8 @@ def _row(task: TaskStatus, now: float) -> tuple[str, str, str, str, str, str]:
     since = task.ended_at or task.up_at or task.started_at
     note = ""
     if task.code:
-        note = describe_code(task.code, task.killed)
+        how = describe_code(task.code, task.killed)
+        note = f"stopped by orch ({how.removeprefix('killed by ')})" if task.state is TaskState.STOPPED else how
         if task.restart_at is not None:
             note += f"; started again in {describe_seconds(max(0.0, task.restart_at - now))}"
     elif task.report or task.input:

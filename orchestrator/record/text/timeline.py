@@ -13,6 +13,8 @@ PHASES = ("agent", "template", "prepared", "fork or exec", "first line", "port b
 """In the order in which they come. ``formed`` is the whole cluster's; ``template`` and ``prepared`` are missing where there is none,
 and ``first line``, the program's own, where that is not Python."""
 
+_LABELS = {"template": "TensorFlow imported", "fork or exec": "process started", "port bound": "port open", "formed": "cluster formed"}
+"""The names of phases for people, where they differ from the names in JSON."""
 
 _OF_TASK = {
     events.TaskStarted: "fork or exec",
@@ -51,7 +53,7 @@ def measure(happened: Iterable[events.Event], cluster: Cluster) -> dict[str, dic
                 if isinstance(event, events.TaskStarted) and task.attempt != whole:  # again alone
                     began[task.name] = asked
                 marks[task.name].setdefault(_OF_TASK[type(event)], event.at)
-    formed = {"formed": cluster.formed_at} if cluster.formed_at is not None else {}
+    formed = {"formed": cluster.formed_at} if cluster.formed_at is not None and cluster.all_came_up else {}
     found = {}
     for name, task in cluster.tasks.items():
         since = begun if task.attempt == 1 else began[name]
@@ -67,7 +69,7 @@ def _since(begun: float, marks: dict[str, float]) -> dict[str, float]:
 def table(measured: dict[str, dict[str, float]]) -> str:
     """A line a task, a column a phase: seconds since the run, or its later attempt, began."""
     phases = [phase for phase in PHASES if any(phase in marks for marks in measured.values())]
-    rows = [["TASK", *(phase.upper() for phase in phases)]]
+    rows = [["TASK", *(_LABELS.get(phase, phase).upper() for phase in phases)]]
     rows += [[name, *(f"{marks[phase]:.2f} s" if phase in marks else "-" for phase in phases)] for name, marks in measured.items()]
     return "\n".join(aligned(rows))
 
@@ -78,7 +80,7 @@ def slowest(measured: dict[str, dict[str, float]]) -> str:
     if not spans:
         return ""
     took, phase, name = max(spans)
-    return f"the slowest phase of the start was {phase!r} of {name}: {took:.2f} s"
+    return f"the slowest phase of the start was {_LABELS.get(phase, phase)!r} of {name}: {took:.2f} s"
 
 
 def durations(measured: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:

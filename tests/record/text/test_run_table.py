@@ -7,7 +7,7 @@ import pytest
 from orchestrator.model.run import events
 from orchestrator.record.text.format import aligned
 from orchestrator.record.text.run_table import table
-from tests.record.states import BAD, TAMED, cluster
+from tests.record.states import BAD, TAMED, cluster, exited
 
 
 def test_the_table_has_a_line_a_task_in_straight_columns() -> None:
@@ -22,6 +22,14 @@ def test_the_table_has_a_line_a_task_in_straight_columns() -> None:
     assert lines[2].endswith("no port is open yet")
     assert len({line.index("local") for line in lines[1:]} | {lines[0].index("HOST")}) == 1
     assert all(line == line.rstrip() for line in lines)
+
+
+def test_a_task_that_orch_stopped_is_not_called_killed() -> None:
+    state = cluster(exited("worker-0", 7), exited("worker-1", 143, stopped=True), exited("worker-2", 0, stopped=True))
+    lines = table(state, now=161.0).splitlines()
+    assert lines[1].endswith("51.0 s  exit code 7")
+    assert lines[2].endswith("stopped by orch (SIGTERM)")
+    assert lines[3].endswith("51.0 s")
 
 
 def test_what_a_task_reports_stays_in_its_line_of_the_table() -> None:

@@ -46,6 +46,13 @@ def test_a_cluster_that_has_not_formed_says_so_by_leaving_it_out() -> None:
     assert all("formed" not in marks for marks in measured.values())
 
 
+def test_no_cluster_has_formed_where_no_task_opened_its_port() -> None:
+    ended = (events.TaskExited("worker-0", 1, 0, False, 107.0), events.TaskExited("worker-1", 1, 0, False, 107.25))
+    alone = [event for event in HAPPENED if not isinstance(event, events.TaskUp)]
+    assert all("formed" not in marks for marks in measure((*alone, *ended)).values())
+    assert all("formed" in marks for marks in measure((*HAPPENED, *ended)).values())
+
+
 def test_an_evaluator_that_opens_no_port_and_comes_back_alone_moves_no_time() -> None:
     evaluator = (
         events.TaskStarted("evaluator-0", 1, 12, 104.0),
@@ -81,21 +88,20 @@ def test_a_later_attempt_is_measured_from_its_own_beginning() -> None:
         "worker-0": {"fork or exec": 0.25, "port bound": 2.0, "formed": 3.5},
         "worker-1": {"fork or exec": 1.0, "port bound": 3.5, "formed": 3.5},
     }
-    assert timeline.slowest(measured) == "the slowest phase of the start was 'port bound' of worker-1: 2.50 s"
+    assert timeline.slowest(measured) == "the slowest phase of the start was 'port open' of worker-1: 2.50 s"
     assert timeline.durations(measured)["worker-0"] == {"fork or exec": 0.25, "port bound": 1.75, "formed": 1.5}
 
 
 def test_the_table_has_a_line_a_task_and_a_dash_for_what_is_missing() -> None:
     lines = timeline.table(measure(HAPPENED)).splitlines()
     assert lines[0].split("  ")[0] == "TASK"
-    assert [word for word in map(str.strip, lines[0].split("  ")) if word][1:] == [
-        phase.upper() for phase in timeline.PHASES if phase != "prepared"
-    ]
+    heads = "AGENT|TENSORFLOW IMPORTED|PROCESS STARTED|FIRST LINE|PORT OPEN|CLUSTER FORMED|FIRST OUTPUT|FIRST REPORT"
+    assert [word for word in map(str.strip, lines[0].split("  ")) if word][1:] == heads.split("|")
     assert lines[2].split()[-2:] == ["-", "-"]
 
 
 def test_the_slowest_phase_is_named() -> None:
-    assert timeline.slowest(measure(HAPPENED)) == "the slowest phase of the start was 'template' of worker-1: 3.25 s"
+    assert timeline.slowest(measure(HAPPENED)) == "the slowest phase of the start was 'TensorFlow imported' of worker-1: 3.25 s"
     assert timeline.slowest({}) == ""
 
 
