@@ -12,8 +12,10 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from worker.fast_dataclass import dataclass
+from worker.protocol.messages import Failure
 
 from ..errors import UsageError
+from ..model.cause import peer_errors
 from ..record.text import stack_report
 from .failures import TaskFailed, TimedOut
 from .pickling import unpack
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 POLL_S = 0.02
 """How often the files of tasks are read, in seconds; messages are read at once."""
+LAST_WORDS = 1 << 16
+"""How many characters at the end of a task's output may say why TensorFlow has aborted the process."""
 
 
 @dataclass(slots=True)
@@ -36,10 +40,14 @@ class Outcome:
     failed, the time was over, or the cluster was left)."""
     value: Any = None
     """The value that the function returned."""
-    what: str = ""
-    """``ValueError: …``, ``SIGKILL``, ``exit code 3``."""
+    type: str = ""
+    """The name of the exception's class: ``ValueError``. Empty if no exception was raised."""
+    message: str = ""
+    """The text of the exception."""
     traceback: str = ""
-    """Of an exception, as Python prints it in the task."""
+    """The traceback of the exception, as Python prints it in the task."""
+    code: int | None = None
+    """How the process has ended while it ran the function: an exit code, or -n for signal n."""
     where: str = ""
     """The place in the code at which the last stack of the task was taken: ``in all_reduce (test_step.py:12)``."""
     at: float = 0.0
@@ -50,6 +58,11 @@ class Outcome:
     @property
     def has_ended(self) -> bool:
         return self.state != "running"
+
+    @property
+    def what(self) -> str:
+        """``ValueError: …``, ``SIGKILL``, ``exit code 3``; empty if the function has not failed."""
+        return describe_exit(self.code) if self.code is not None else ": ".join(filter(None, (self.type, self.message)))
 
     def describe(self) -> str:
         """In a line."""
@@ -124,7 +137,8 @@ class Job:
             self._cluster.poll(min(POLL_S, left))
         if isinstance(self.cause, TimedOut):  # raised before
             raise self.cause
-        first = min(self._failed(), key=lambda outcome: outcome.at, default=None)
+        # Within the grace, all tasks have ended that the loss of a peer can be about: the peer that has died is the cause.
+        first = min(self._failed(), key=lambda outcome: (self._has_lost_a_peer(outcome), outcome.at), default=None)
         if first is not None:
             self._raise(first)
         if stopped := [name for name, outcome in self.tasks.items() if outcome.state != "returned"]:
@@ -143,12 +157,21 @@ class Job:
             outcome.state = "returned"
         except Exception as error:
             outcome.state, outcome.error = "raised", error
-            outcome.what = f"{type(error).__name__}: {error}"
+            outcome.type, outcome.message = type(error).__name__, str(error)
             outcome.traceback = "".join(traceback.format_exception(error))
         outcome.at = time.monotonic()
 
     def _failed(self) -> list[Outcome]:
         return [outcome for outcome in self.tasks.values() if outcome.state in ("raised", "died", "killed")]
+
+    def _has_lost_a_peer(self, outcome: Outcome) -> bool:
+        """Whether a task failed because TensorFlow has lost another task, as ``Socket closed`` says."""
+        failure, words = None, ""
+        if outcome.state == "raised":
+            failure = Failure(outcome.type, outcome.message, outcome.traceback, outcome.at)
+        elif outcome.code == -signal.SIGABRT:  # TensorFlow aborts the process after some losses, and writes why
+            words = self._tasks[outcome.task].logs[-LAST_WORDS:]
+        return peer_errors.read(failure, words, outcome.task) is not None
 
     def _give_up(self) -> None:
         """End the tasks in which the function still runs after another task has failed: they wait for that task."""
@@ -197,19 +220,19 @@ class Job:
             try:
                 outcome.value = unpack(message["value"])
             except Exception as problem:
-                outcome.state = "raised"
-                outcome.what = f"{type(problem).__name__}: what {self.name} has returned cannot be read in the test's process: {problem}"
+                outcome.state, outcome.type = "raised", type(problem).__name__
+                outcome.message = f"what {self.name} has returned cannot be read in the test's process: {problem}"
                 return
             outcome.state = "returned"
             return
         outcome.state, outcome.traceback, outcome.pickled = "raised", error["traceback"], error["pickled"]
-        outcome.what = f"{error['type']}: {error['message']}" if error["message"] else error["type"]
+        outcome.type, outcome.message = error["type"], error["message"]
 
     def on_exited(self, task: str, state: str, code: int, at: float) -> None:
         """The process of a task has ended; `code` negative for a signal."""
         outcome = self.tasks[task]
         if not outcome.has_ended:
-            outcome.state, outcome.what, outcome.at = state, describe_exit(code), at
+            outcome.state, outcome.code, outcome.at = state, code, at
 
 
 def describe_exit(code: int) -> str:

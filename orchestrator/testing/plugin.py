@@ -203,11 +203,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     try:
         c.run(pyfuncitem.obj, **given)
     except TaskFailed as failure:  # an exception of pytest's own cannot be sent here
-        kind, _, reason = failure.what.partition(": ")
-        if kind == "Skipped":
-            pytest.skip(f"{failure.task}: {reason}")
-        if kind == "XFailed":
-            pytest.xfail(f"{failure.task}: {reason}")
+        outcome = failure.tasks.get(failure.task)  # none, if the time was over
+        if outcome is not None and outcome.type in ("Skipped", "XFailed"):
+            give_up = pytest.skip if outcome.type == "Skipped" else pytest.xfail
+            give_up(f"{failure.task}: {outcome.message}")
         raise
     return True
 

@@ -21,6 +21,7 @@ from worker.protocol.messages import TaskId
 from worker.task.calls import resident
 
 from ..api import read_spec, start
+from ..errors import UsageError
 from ..handle import Run
 from ..model.spec import ClusterSpec
 from ..model.spec.parse import to_document
@@ -163,6 +164,7 @@ class Pool:
         given = repr((keywords, level, os.getcwd()))
         if given not in self._specs:
             spec = _spec(keywords, level, str(self._session.path))
+            _refuse_servers(spec)
             self._specs[given] = spec, to_document(spec)
         return self._specs[given]
 
@@ -203,6 +205,16 @@ def _preload(spec: ClusterSpec) -> list[str]:
         "cloudpickle",
         *(("_pytest.assertion.rewrite", "pytest") if "_pytest" in sys.modules else ()),
     ]
+
+
+def _refuse_servers(spec: ClusterSpec) -> None:
+    """Raises `UsageError` for settings about servers that each task of a script starts, which a resident does not start."""
+    if spec.data_workers:
+        raise UsageError("data_workers= is not for clusters of tests, whose tasks run no data service; test a script with orch_run")
+    if spec.timeouts.start_s is not None:
+        raise UsageError(
+            "start_timeout= is not for clusters of tests, whose tasks listen only once a function uses TensorFlow; use timeout="
+        )
 
 
 def _spec(keywords: Mapping[str, Any], level: str, workdir: str) -> ClusterSpec:

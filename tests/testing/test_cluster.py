@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -19,6 +20,7 @@ from orchestrator.testing import TaskFailed, TimedOut, barrier, cluster
 pytestmark = pytest.mark.tensorflow
 
 OFFSET = 10.0
+LOST_PEERS = Path(__file__).parents[1] / "model" / "cause" / "lost_peers.json"
 
 
 class OddError(Exception):
@@ -202,6 +204,42 @@ def test_a_killed_task_comes_before_a_peer_that_has_noticed_its_end_first(tmp_pa
             job.result()
 
 
+@pytest.mark.parametrize("end", ["os._exit(3)", "os.kill(os.getpid(), 11)"])
+def test_a_task_that_dies_by_itself_comes_before_a_peer_that_tensorflow_has_told_of_it(end: str, tmp_path: Path) -> None:
+    lost = json.loads(LOST_PEERS.read_text())["mwms kill worker-1 of 2"]["ended"]["worker-0"]["failure"]["message"]
+
+    def end_after_the_peer(path: Path) -> None:
+        if os.environ["ORCH_TASK"] == "worker-0":
+            raise OddError(lost)
+        while not path.exists():
+            time.sleep(0.01)
+        exec(end)
+
+    with cluster(workers=2, grace=60) as c:
+        job = c.start(end_after_the_peer, tmp_path / "go")
+        while not job.tasks["worker-0"].has_ended:
+            c.poll(0.02)
+        (tmp_path / "go").touch()
+        with pytest.raises(TaskFailed, match=r"^worker-1: (exit code 3|SIGSEGV)\n(.*\n)*  worker-0: raised OddError: "):
+            job.result()
+        c.restart()
+        with pytest.raises(OddError):  # nothing else is known
+            c.run(end_after_the_peer, tmp_path / "go", on="worker-0")
+
+
+@pytest.mark.parametrize("end", ["os._exit(3)", "os.kill(os.getpid(), 11)"])
+def test_a_task_that_dies_in_a_collective_is_the_cause(end: str) -> None:
+    def step(strategy: Any, number: int) -> None:
+        for _ in range(number):
+            add_up(strategy, 1.0)
+        if os.environ["ORCH_TASK"] == "worker-1":
+            exec(end)
+        add_up(strategy, 1.0)
+
+    with cluster(workers=2, grace=60) as c, pytest.raises(TaskFailed, match=r"^worker-1: (exit code 3|SIGSEGV)\n"):
+        c.run(step, 3)
+
+
 def test_what_cannot_be_sent_is_named() -> None:
     lock = threading.Lock()
     with cluster(workers=1) as c:
@@ -217,6 +255,14 @@ def test_what_cannot_be_sent_is_named() -> None:
 def test_what_is_wrong_is_said_before_anything_starts() -> None:
     with pytest.raises(SpecError, match="must be at least 1, not 0"), cluster(workers=0):
         pass
+    for partitions in (False, True):
+        with (
+            pytest.raises(UsageError, match="data_workers= is not for clusters"),
+            cluster(workers=1, data_workers=1, partitions=partitions),
+        ):
+            pass
+        with pytest.raises(UsageError, match="start_timeout= is not for cl"), cluster(workers=1, start_timeout=9, partitions=partitions):
+            pass
     with cluster(workers=1) as c:
         with pytest.raises(UsageError, match="no task 'worker-7'; the tasks are worker-0"):
             c.kill("worker-7")
