@@ -63,7 +63,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     ),
     "orchestrator.api": ("orchestrator.handle", "orchestrator.sources", "orchestrator.starting", *PLACES),
     "orchestrator.testing": (
-        *("orchestrator.api", "orchestrator.handle", "worker.cpu_cores", "worker.host.tasks.import_environment"),
+        *("orchestrator.api", "orchestrator.handle", "worker.cpu_cores", "worker.host.template.import_environment"),
         *("worker.task.calls", "worker.task.context", "worker.task.strategy.strategy_builder", *PLACES),
     ),
     "orchestrator.handle": PLACES,
@@ -105,6 +105,15 @@ ARROWS: dict[str, tuple[str, ...]] = {
         *("worker.redact", "worker.settings", "worker.task", "worker.task_environment", "worker.task_files"),
         *("worker.tensorflow_facts", "worker.tpu_host", "worker.workdir"),
     ),
+    # Within the host, the room of the tasks uses these rooms, which do not know tasks.
+    **{
+        f"worker.host.{room}": ("worker.clock", "worker.cpu_cores", "worker.protocol", "worker.task", "worker.task_environment", *used)
+        for room, used in {
+            "network": ("worker.host.link", "worker.host.loop"),
+            "template": ("worker.host.loop", "worker.host.memfd", "worker.host.processes"),
+            "processes": (),
+        }.items()
+    },
     "worker": ("worker.protocol", "worker.task"),
 }
 

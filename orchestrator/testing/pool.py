@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from worker.host.tasks import import_environment
+from worker.host.template import import_environment
 from worker.protocol.messages import TaskId
 from worker.task.calls import resident
 

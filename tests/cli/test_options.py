@@ -14,7 +14,7 @@ from orchestrator.model.planning import plan
 from orchestrator.model.planning.plan import HostFacts
 from orchestrator.model.spec.document import read
 from orchestrator.model.spec.parse import parse
-from worker.host.tasks.import_environment import compose_for_template
+from worker.host.template.import_environment import compose_for_template
 from worker.protocol.messages import TemplateOrder
 from worker.task_environment import compose
 

@@ -30,7 +30,7 @@ from .processes.lifeline import become_subreaper
 from .program import program_checks
 from .tasks.launcher import Launcher
 from .tasks.log_forwarder import LogForwarder
-from .template.fork_server import TemplateProcess
+from .template.template_link import TemplateProcess
 
 # Some modules are imported where they are used: a host that is reached over no network has no use for them, and would wait.
 if TYPE_CHECKING:

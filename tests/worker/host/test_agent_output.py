@@ -192,6 +192,6 @@ def test_a_log_that_is_gone_was_not_cut_short(tmp_path: Path) -> None:
     (tmp_path / "stdout.log").write_text("lines")
     output.sent["stdout"] = output.size("stdout")
     (tmp_path / "stdout.log").unlink()
-    assert not output.look_whether_shorter()
+    assert not output.check_shorter()
     (tmp_path / "stdout.log").write_text("line")
-    assert output.look_whether_shorter()
+    assert output.check_shorter()

@@ -9,7 +9,7 @@ import pytest
 
 from tests.worker.agent_double import run_task
 from worker import task_environment
-from worker.host.tasks import import_environment
+from worker.host.template import import_environment
 from worker.protocol.messages import Program, StartTasks, TaskOrder
 from worker.task_environment import tf_config_of
 

@@ -18,10 +18,11 @@ from worker.host.loop import Loop
 from worker.host.network.listen_probe import Prober
 from worker.host.processes import process_state
 from worker.host.processes.spawn import SpawnError
-from worker.host.tasks import import_environment, leftovers, task_stacks
 from worker.host.tasks import launcher as launcher_module
+from worker.host.tasks import leftovers, task_stacks
 from worker.host.tasks.launcher import Launcher
 from worker.host.tasks.log_forwarder import LogForwarder
+from worker.host.template import import_environment
 from worker.protocol import messages
 
 COUNT = 12

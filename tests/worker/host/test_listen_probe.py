@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from worker.directory import Directory
 from worker.host.loop import Loop
 from worker.host.network.listen_probe import Prober
-from worker.host.tasks.log_files import TaskOutput
 from worker.protocol import messages
 
 
@@ -38,23 +35,16 @@ def closed_port() -> Iterator[int]:
         yield held.getsockname()[1]
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Iterator[Directory]:
-    made = Directory(str(tmp_path))
-    yield made
-    made.close()
-
-
 def order_of(index: int, port: int) -> messages.TaskOrder:
     return messages.TaskOrder(f"worker-{index}", 1, messages.Program("serve"), "/", f"worker-{index}", port=port)
 
 
-def test_the_port_of_a_task_that_has_ended_is_not_tried_any_more(loop: Loop, closed_port: int, root: Directory) -> None:
+def test_the_port_of_a_task_that_has_ended_is_not_tried_any_more(loop: Loop, closed_port: int) -> None:
     sent: Any = Frames()
     prober = Prober(loop, sent)
     ended, other = order_of(0, closed_port), order_of(1, closed_port)
     for order in (ended, other):
-        prober.watch(order, TaskOutput(order.task, 1, root, "."))
+        prober.watch(order, str)
     prober.forget(ended)
     prober.poll()
     assert [(type(frame), frame.task) for frame in sent] == [(messages.TaskWaiting, "worker-1")]
@@ -62,11 +52,11 @@ def test_the_port_of_a_task_that_has_ended_is_not_tried_any_more(loop: Loop, clo
     assert not prober.is_closed(ended)
 
 
-def test_one_timer_serves_all_ports_however_many_tasks_have_ended(loop: Loop, closed_port: int, root: Directory) -> None:
+def test_one_timer_serves_all_ports_however_many_tasks_have_ended(loop: Loop, closed_port: int) -> None:
     sent: Any = Frames()
     prober = Prober(loop, sent)
     for index in range(5):
         order = order_of(index, closed_port)
-        prober.watch(order, TaskOutput(order.task, 1, root, "."))
+        prober.watch(order, str)
         prober.forget(order)
     assert len(loop._timers) == 1

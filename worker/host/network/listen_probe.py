@@ -1,16 +1,15 @@
-"""Learns whether a task's runtime listens at its port, by connecting to the port, never by reading logs."""
+"""Finds out whether a task's runtime listens at its port, by connecting to the port, never by reading logs."""
 
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 
 from ... import clock
 from ...fast_dataclass import dataclass
 from ...protocol import messages
 from ..link import Link
 from ..loop import Loop
-from ..tasks.exit_info import read_other_tf_config
-from ..tasks.log_files import TaskOutput
 
 FIRST_S, MOST_S = 0.05, 0.5
 _TIMEOUT_S = 0.2
@@ -19,11 +18,11 @@ _TIMEOUT_S = 0.2
 @dataclass(slots=True)
 class _Awaited:
     order: messages.TaskOrder
-    output: TaskOutput
+    find_other_tf_config: Callable[[], str]
     refusal: str = ""
-    """Why the port did not answer when it was last tried; empty: it was not tried."""
+    """Why the port did not answer at the last try; empty: there was no try."""
     is_refused: bool = True
-    """Nobody listens, as far as is known. With any other refusal, such as a time-out, the machine may only be too busy to answer."""
+    """No process listens, as far as is known. After any other refusal, such as a time-out, the machine may only be too busy to answer."""
 
 
 class Prober:
@@ -35,12 +34,15 @@ class Prober:
         self._wait_s = FIRST_S
         self._has_timer = False
 
-    def watch(self, order: messages.TaskOrder, output: TaskOutput) -> None:
-        """Try the port of a task that has just been started, if it has one, until it answers. `output`: the files of the task."""
+    def watch(self, order: messages.TaskOrder, find_other_tf_config: Callable[[], str]) -> None:
+        """Try the port of a task that has just been started, if the task has one, until the port answers.
+
+        `find_other_tf_config`: where the program has set another TF_CONFIG, such as ``train.py:12``; empty if the program has not.
+        """
         if order.port is None:
             return
         self._wait_s = FIRST_S
-        self._awaited.append(_Awaited(order, output))
+        self._awaited.append(_Awaited(order, find_other_tf_config))
         self._probe_later()
 
     def forget(self, order: messages.TaskOrder) -> None:
@@ -71,7 +73,7 @@ class Prober:
         if not refusal:
             self._link.send(messages.TaskUp(one.order.task, one.order.attempt, clock.now()))
             return True
-        if other := read_other_tf_config(one.output.directory):
+        if other := one.find_other_tf_config():
             refusal += f"; its TF_CONFIG is not the one that orch gave it: {other}"
         if refusal != one.refusal:
             one.refusal = refusal
@@ -80,7 +82,7 @@ class Prober:
 
 
 def _connect(port: int) -> tuple[str, bool]:
-    """Why nothing can be reached at this host's `port`, in words, and whether nobody listens there; empty: something was reached."""
+    """Why nothing can be reached at this host's `port`, in words, and whether no process listens there; empty: the connection was made."""
     try:
         socket.create_connection(("127.0.0.1", port), timeout=_TIMEOUT_S).close()
     except TimeoutError:

@@ -1,4 +1,4 @@
-"""Why a task has exited, beyond its exit code: its exception, the end of its log, what its program had come to, the kernel's counters."""
+"""Why a task has exited, beyond its exit code: its exception, the end of its log, how its program ended, the kernel's counters."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ...excerpts import shorten, shorten_line
 from ...fast_dataclass import dataclass
 from ...protocol import messages
 from .. import host_facts
-from .log_files import TaskOutput
 from .oom_kills import OomCounter
+from .task import Task
 
 LAST_WORDS = 4096
 """Bytes of the end of a task's stderr that are sent with its exit, if it left no exception."""
@@ -23,17 +23,16 @@ LONGEST_PLACE = 500
 """Characters that are read of a place in a program, a path and a line."""
 
 
-def gather(
-    order: messages.TaskOrder, output: TaskOutput, code: int, failure: messages.Failure | None, stopped_at: float, oom: OomCounter
-) -> messages.Evidence:
-    """What is known of an exit beyond its `code`, which is -n for signal n.
-
-    `stopped_at`: when the task was told to stop, in seconds since the epoch; 0: it was not.
-    """
-    has_failed = code != 0 and not stopped_at
+def gather(task: Task, failure: messages.Failure | None, oom: OomCounter, *, alone: bool) -> messages.Evidence:
+    """What is known of the exit of a task beyond its code. `alone`: the task is known to have been in no cluster."""
+    order, output = task.order, task.output
+    has_failed = task.code != 0 and not task.stopped
     return messages.Evidence(
-        failed_first=failure is not None and 0 < failure.at < stopped_at,
-        out_of_memory=oom.claim() if has_failed and code == -signal.SIGKILL else "",
+        condition=task.condition,
+        alone=alone,
+        tf_config=read_other_tf_config(output.directory),
+        failed_first=failure is not None and 0 < failure.at < task.stopped_at,
+        out_of_memory=oom.claim() if has_failed and task.code == -signal.SIGKILL else "",
         last_words=_read_end(output.path("stderr")) if has_failed and failure is None else "",
         python=sys.executable if failure is not None else "",
         tensorflow=host_facts.find_tensorflow((order.env,), order.cwd) or "" if failure is not None else "",
@@ -64,7 +63,7 @@ class Ending:
 
 
 def read_ending(directory: str) -> Ending | None:
-    """What the bootstrap has written to the file ``ended``; None: the program is not over, as far as is known."""
+    """The end of the program, which the bootstrap has written to the file ``ended``; None: there is no such file."""
     try:
         with open(os.path.join(directory, task_files.ENDED), "rb", buffering=0) as file:
             code, at, *alone = file.read().split()

@@ -6,8 +6,8 @@
              ┌─────────────────┴──────────────────┐
              ▼                                    ▼
           PENDING ─────── on_refused ────────► executed
-             │ forked                             │
-             └────────────► on_started ◄──────────┘        sends TaskStarted (TaskNotStarted, if no process)
+             │ on_forked                          │
+             └───────────► _on_started ◄──────────┘        sends TaskStarted (TaskNotStarted, if no process)
                                ▼
                             RUNNING                        stop(): SIGTERM, and SIGKILL after the grace
                                ▼
@@ -17,9 +17,9 @@
                                ▼
                            _on_swept                       sends TaskSwept
 
-PENDING is a `PendingTask`, RUNNING and EXITED are a `Task` (task.py). Children are noticed by `reap`, and by a template, which calls
-`on_exited` for the tasks that it has forked. A running task that SIGKILL does not end is given up: TaskSwept is sent without
-TaskExited.
+PENDING is a `PendingTask`, RUNNING and EXITED are a `Task` (task.py). `reap` notices the end of children; a `TemplateLink` calls
+`on_exited` for the tasks that its template has forked. The launcher gives up a running task that SIGKILL does not end: it sends
+TaskSwept without TaskExited.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ from ..processes.process_setup import allow_many_files
 from ..processes.spawn import SpawnError, spawn
 from ..program import preparation_stamps
 from ..program.program_checks import directory_of_first
-from ..template.fork_server import ForkServer, Preload, TemplateProcess, adopt_template, start_template
-from . import exit_info, import_environment, leftovers
+from ..template import import_environment
+from ..template.template_link import ForkRequest, Preload, TemplateLink, TemplateProcess, adopt_template, start_template
+from . import exit_info, leftovers
 from .leftovers import Leftovers
 from .log_files import TaskOutput
 from .log_forwarder import LogForwarder
@@ -58,7 +59,7 @@ GATHER_S = 0.1
 """How long tasks that cannot be forked for the same reason are collected, to be named in one message."""
 TEARDOWN_S = clock.patience(20.0)
 """How long an interpreter may take to end when its program is over, threads and exit handlers included. TensorFlow's teardown can hang
-(`ClusterCoordinator.__del__`; see docs/restarts.md), and then nobody would ever learn that the training was done."""
+(`ClusterCoordinator.__del__`; see docs/restarts.md), and the run would never end."""
 OUTLIVED_S = clock.patience(60.0)
 """How long after its SIGKILL a task is given up. The kernel may take its time: hundreds of gigabytes of memory, eight GPUs."""
 
@@ -72,7 +73,7 @@ class Launcher:
         self.run_id = ""
         self._root: Directory
         """The directory that holds the output of all tasks; see `begin`."""
-        self.limits = allow_many_files()
+        self._limits = allow_many_files()
         """The limits of open files (soft, hard) that the tasks get."""
         self._env = dict(os.environ)
         self._ready_template = template
@@ -80,16 +81,17 @@ class Launcher:
         """What the run's first template imports; None: this run uses no templates."""
         self._no_template = ""
         """Why a template could not be started."""
-        self._fork_servers: list[ForkServer] = []
-        self._pending: list[PendingTask] = []
+        self._templates: list[TemplateLink] = []
+        self._pending: dict[ForkRequest, PendingTask] = {}
+        """The tasks that a template is to fork."""
         self._not_forked: dict[str, list[str]] = {}
-        """The names of tasks that got a fresh interpreter, by the reason, until the user is told."""
+        """The names of tasks that got a fresh interpreter, by the reason, until the message for the user is sent."""
         self._tasks: dict[int, Task] = {}
         """By the pid of the first process."""
         self._running: dict[str, int] = {}
         """The pids of the tasks that have not exited, by the name of the task."""
         self._early_exits: dict[int, int] = {}
-        """Exit codes by pid that were known before the start was: a template died right after it had forked the task."""
+        """Exit codes, by pid, of tasks that are not known to have started: a template died right after it had forked the task."""
         self._leftovers = Leftovers()
         self._sweep_at = math.inf
         self._oom = OomCounter()
@@ -104,13 +106,13 @@ class Launcher:
     # --- start -------------------------------------------------------------------------------
 
     def start_template(self, order: messages.TemplateOrder, programs: Sequence[messages.Program], cwd: str) -> None:
-        """Begin with the imports that the tasks, which run `programs`, will need."""
+        """Start the imports that the tasks, which run `programs`, will need."""
         env = import_environment.compose_for_template(order, self._env, self.run_id)
         self._first_preload = Preload(order.preload, env, cwd, directory_of_first(programs, cwd))
         self._add_template(self._first_preload)
 
     def start(self, start: messages.StartTasks) -> None:
-        """Start tasks, and tell the controller of each that it runs, or why it does not."""
+        """Start tasks, and send TaskStarted or TaskNotStarted for each."""
         tasks = []
         for order in start.orders:
             if order.once_for is not None and (before := preparation_stamps.find(order)):
@@ -146,60 +148,61 @@ class Launcher:
             if preload is None or key is None:
                 self._execute(task)
                 continue
-            server = next((server for server in self._fork_servers if server.key == key), None)
-            if server is None and self._fork_servers and sharing[key] > 1:  # for one task alone an import is no gain
-                server = self._add_template(replace(preload, env=task.env))
-            if server is None:
+            template = next((template for template in self._templates if template.key == key), None)
+            if template is None and self._templates and sharing[key] > 1:  # for one task alone an import is no gain
+                template = self._add_template(replace(preload, env=task.env))
+            if template is None:
                 self._execute_instead(task, self._no_template or self._explain_difference(key))
-            elif server.gone:
-                self._execute_instead(task, server.why_gone)
+            elif template.gone:
+                self._execute_instead(task, template.why_gone)
             else:
-                self._fork(task, server)
+                self._fork(task, template)
         self._report_if_idle()
 
-    def _add_template(self, preload: Preload) -> ForkServer | None:
+    def _add_template(self, preload: Preload) -> TemplateLink | None:
         """None: the template cannot be started, and tasks get fresh interpreters."""
         directory = os.path.join(self._root.path, "agents")
-        log = os.path.join(directory, f"template-{len(self._fork_servers) + 1}.log")
+        log = os.path.join(directory, f"template-{len(self._templates) + 1}.log")
         try:
             os.makedirs(directory, mode=0o700, exist_ok=True)
             process, self._ready_template = self._ready_template, None
             if process is None:
-                process = start_template(preload, log, self.limits)
+                process = start_template(preload, log, self._limits)
             else:
                 adopt_template(process, preload, log)
         except (OSError, SpawnError) as error:
             self._no_template = f"the template could not be started: {error}"
             return None
-        self._fork_servers.append(ForkServer(self._loop, self, preload, log, process))
-        return self._fork_servers[-1]
+        self._templates.append(TemplateLink(self._loop, self, preload, log, process))
+        return self._templates[-1]
 
     def _explain_difference(self, key: frozenset[tuple[str, str]]) -> str:
-        first = self._fork_servers[0]
+        first = self._templates[0]
         names = sorted({name for name, _ in key ^ first.key})
         verb = "differs" if len(names) == 1 else "differ"
         return f"{', '.join(names)} {verb} from what {', '.join(first.preload.modules)} has been imported under"
 
-    def _fork(self, task: PendingTask, server: ForkServer) -> None:
-        task.fork_server = server
-        self._pending.append(task)
-        if not server.ready:
-            reason = f"importing {', '.join(server.preload.modules)}"
+    def _fork(self, task: PendingTask, template: TemplateLink) -> None:
+        task.template = template
+        request = task.fork_request(self._limits)
+        self._pending[request] = task
+        if not template.ready:
+            reason = f"importing {', '.join(template.preload.modules)}"
             self._link.send(messages.TaskWaiting(task.name, task.order.attempt, reason, clock.now()))
-        server.fork(task)
+        template.fork(request)
 
     def _execute(self, task: PendingTask) -> None:
         try:
             command = task.command()
             try:
-                pid, lifeline = spawn(command, self.limits)
+                pid, lifeline = spawn(command, self._limits)
             finally:
                 if command.inherited_fd is not None:
                     os.close(command.inherited_fd)
         except (SpawnError, OSError) as error:
             self._on_not_started(task, str(error))
         else:
-            self.on_started(task, pid, lifeline)
+            self._on_started(task, pid, lifeline)
 
     def _execute_instead(self, task: PendingTask, why: str) -> None:
         if not self._not_forked:
@@ -223,9 +226,14 @@ class Launcher:
         """A template is ready."""
         self._link.send(messages.TemplateReady(modules, seconds, clock.now()))
 
-    def on_refused(self, task: PendingTask, why: str) -> None:
+    def on_forked(self, request: ForkRequest, pid: int, lifeline: int) -> None:
+        """A template has forked this task."""
+        self._on_started(self._pending.pop(request), pid, lifeline)
+        self._report_if_idle()
+
+    def on_refused(self, request: ForkRequest, why: str) -> None:
         """The template cannot fork this task."""
-        self._pending.remove(task)
+        task = self._pending.pop(request)
         if task.stop_after_s is not None:
             self._on_not_started(task, "stopped before it was started")
         else:
@@ -236,12 +244,9 @@ class Launcher:
         self._forwarder.remove(task.output)
         self._link.send(messages.TaskNotStarted(task.name, task.order.attempt, reason, clock.now()))
 
-    def on_started(self, pending: PendingTask, pid: int, lifeline: int) -> None:
+    def _on_started(self, pending: PendingTask, pid: int, lifeline: int) -> None:
         """The task has a process."""
         order, output = pending.order, pending.output
-        was_pending = pending in self._pending
-        if was_pending:
-            self._pending.remove(pending)
         task = self._tasks[pid] = Task(order, pid, lifeline, output, Stacks(output, pid))
         self._running[order.task] = pid
         self._link.send(messages.TaskStarted(order.task, order.attempt, pid, clock.now()))
@@ -250,9 +255,7 @@ class Launcher:
         elif pending.stop_after_s is not None:
             self._stop(task, pending.stop_after_s)
         else:
-            self._prober.watch(order, output)
-        if was_pending:
-            self._report_if_idle()
+            self._prober.watch(order, lambda: exit_info.read_other_tf_config(output.directory))
 
     # --- while the tasks run -----------------------------------------------------------------
 
@@ -263,7 +266,7 @@ class Launcher:
                 task.stacks.request()
 
     def send_signal(self, names: Collection[str], number: int) -> None:
-        """Send a signal to the process groups of these tasks. None of them counts as stopped, whatever it does then."""
+        """Send a signal to the process groups of these tasks. A task that ends by this signal does not count as stopped."""
         for name in names:
             pid = self._running.get(name)
             if pid is not None:
@@ -303,29 +306,29 @@ class Launcher:
 
     def stop(self, grace_s: float, names: Collection[str] | None = None) -> None:
         """SIGTERM now and SIGKILL after `grace_s`, for all tasks or those named. If called again, the earlier SIGKILL counts."""
-        for pending in list(self._pending):
+        for request, pending in list(self._pending.items()):
             if names is None or pending.name in names:
-                self._stop_pending(pending, grace_s)
+                self._stop_pending(request, pending, grace_s)
         for task in list(self._tasks.values()):
             if names is None or task.order.task in names:
                 self._stop(task, grace_s)
 
-    def _stop_pending(self, task: PendingTask, grace_s: float) -> None:
-        """Withdraw the task, or stop it as soon as the template has forked it."""
+    def _stop_pending(self, request: ForkRequest, task: PendingTask, grace_s: float) -> None:
+        """Withdraw the request, or stop the task as soon as the template has forked it."""
         task.stop_after_s = grace_s if task.stop_after_s is None else min(grace_s, task.stop_after_s)
-        if task.fork_server is not None and task.fork_server.withdraw(task):
-            self._pending.remove(task)
+        if task.template is not None and task.template.withdraw(request):
+            del self._pending[request]
             self._on_not_started(task, "stopped before it was started")
 
     def _stop(self, task: Task, grace_s: float) -> None:
-        if not task.stopped:
-            task.stopped, task.stopped_at, task.condition = True, clock.now(), task.stacks.describe_block()
+        if not (task.stopped or task.exited):
+            task.stopped_at, task.condition = clock.now(), task.stacks.describe_block()
             if task.condition and grace_s > 0:
                 task.stacks.resume()
         self._end_within(task, grace_s, time.monotonic() + PATIENCE_S)
 
     def _end_within(self, task: Task, grace_s: float, wait_until: float) -> None:
-        """SIGTERM, once the task has written its stacks if it was asked for them; SIGKILL `grace_s` later."""
+        """SIGTERM, once the task has written the stacks that were requested; SIGKILL `grace_s` later."""
         if task.pid not in self._tasks:
             return
         if grace_s > 0 and not task.exited and time.monotonic() < wait_until and task.stacks.are_coming():
@@ -342,7 +345,7 @@ class Launcher:
         if task.pid in self._tasks:
             self._kill(task)
             if task.exited:
-                self._leftovers.hurry(task.pid)
+                self._leftovers.expire(task.pid)
                 self._sweep_within(0)
 
     def _kill(self, task: Task) -> None:
@@ -352,7 +355,7 @@ class Launcher:
             self._loop.after(OUTLIVED_S, lambda: self._give_up(task))
 
     def _give_up(self, task: Task) -> None:
-        """SIGKILL has not ended the task: it is in state D, and nobody may wait for it forever."""
+        """SIGKILL has not ended the task: the task is in state D. Nothing waits for its end any longer."""
         if not task.exited:
             left = {task.pid} | process_groups.members(task.pid)
             self._leftovers.ignore(left)
@@ -370,9 +373,9 @@ class Launcher:
             if pid == 0:
                 break
             self.on_exited(pid, os.waitstatus_to_exitcode(status))
-            for server in self._fork_servers:
-                if server.pid == pid and not server.gone:
-                    server.on_process_exited()
+            for template in self._templates:
+                if template.pid == pid and not template.gone:
+                    template.on_process_exited()
         if not self._pending:
             self._early_exits.clear()
         self._sweep()
@@ -385,25 +388,20 @@ class Launcher:
             return
         if task.exited:
             return
-        task.exited, task.succeeded = True, code == 0 and not task.stopped
+        task.code = code
         was_closed = self._prober.is_closed(task.order)
         self._forget_running(task)
         self._forwarder.announce(task.output)
-        directory = task.output.directory
-        ending = exit_info.read_ending(directory)
+        ending = exit_info.read_ending(task.output.directory)
         if ending is not None and (task.torn or ending.at < task.stopped_at):
             # The program was over before orch sent its signal, which has only cut the interpreter's teardown short.
-            code, task.stopped, task.stopped_at = ending.code, False, 0.0
+            task.code = code = ending.code
+            task.stopped_at = 0.0
         if code and not task.stopped:
             self._forwarder.check_disk()  # first: a task that a full disk has ended must not be taken for the cause
-        failure = exit_info.read_failure(directory)
-        known = exit_info.gather(task.order, task.output, code, failure, task.stopped_at, self._oom)
-        evidence = replace(
-            known,
-            condition=task.condition,
-            alone=was_closed and (task.stopped or (ending is not None and ending.alone)),
-            tf_config=exit_info.read_other_tf_config(directory),
-        )
+        failure = exit_info.read_failure(task.output.directory)
+        alone = was_closed and (task.stopped or (ending is not None and ending.alone))
+        evidence = exit_info.gather(task, failure, self._oom, alone=alone)
         shown_code = code if code >= 0 else 128 - code
         order = task.order
         self._link.send(messages.TaskExited(order.task, order.attempt, shown_code, task.stopped, clock.now(), failure, code < 0, evidence))
@@ -420,7 +418,7 @@ class Launcher:
     # --- what an exited task has left behind ---------------------------------------------------
 
     def ignore(self, pids: Collection[int]) -> None:
-        """These processes, children of the agent or of its children, belong to no task, and nobody may wait for their end."""
+        """These processes, children of the agent or of its children, belong to no task. Nothing waits for their end."""
         self._leftovers.ignore(pids)
 
     def _sweep_within(self, seconds: float) -> None:
@@ -432,7 +430,7 @@ class Launcher:
     def _sweep(self) -> None:
         """End what exited tasks have left behind."""
         self._sweep_at = math.inf
-        templates = {child.pid for child in (*self._fork_servers, self._ready_template) if child is not None}
+        templates = {child.pid for child in (*self._templates, self._ready_template) if child is not None}
         for pid, left in self._leftovers.poll(self._tasks, templates).items():
             self._on_swept(self._tasks[pid], left)
         if self._leftovers:
@@ -442,22 +440,22 @@ class Launcher:
         """Nothing is left of a task, or only what SIGKILL does not end, which is `left`, in words."""
         del self._tasks[task.pid]
         self._forget_running(task)  # a task that was given up has not exited
-        if task.order.once_for is not None and task.succeeded and (trouble := preparation_stamps.keep(task.order)):
+        if task.order.once_for is not None and task.code == 0 and not task.stopped and (trouble := preparation_stamps.keep(task.order)):
             self._note(trouble)
         os.close(task.lifeline)
         self._forwarder.remove(task.output)
         self._link.send(messages.TaskSwept(task.order.task, task.order.attempt, clock.now(), left))
-        if task.output.look_whether_shorter():
+        if task.output.check_shorter():
             text = f"{task.order.task} cut its own log short: it opened /dev/stdout or /dev/stderr anew (use >&1, >>, or tee -a)"
             self._note(text)
 
     def close(self) -> None:
         """End the templates, and what their imports have left in sessions of their own. To be called when no task is left."""
-        for server in self._fork_servers:
-            server.close()
+        for template in self._templates:
+            template.close()
             with suppress(ChildProcessError):
-                os.waitpid(server.pid, 0)
-        for pid in process_state.find_strays(set()) if self._fork_servers else ():
+                os.waitpid(template.pid, 0)
+        for pid in process_state.find_strays(set()) if self._templates else ():
             process_groups.signal_process(pid, signal.SIGKILL)
 
     def _note(self, text: str) -> None:

@@ -1,7 +1,7 @@
 """Ends what a task leaves behind when its first process has exited: the rest of its group, and processes in sessions of their own.
 
-A process in state D (uninterruptible sleep: its NFS server or GPU driver does not answer) receives no signal until the kernel lets it
-go. Nobody can end it, and nobody may wait for it forever.
+A process in state D (uninterruptible sleep: its NFS server or GPU driver does not answer) receives no signal until the kernel lets the
+process go. No signal can end such a process, so `poll` waits for GIVE_UP_S only.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class Leftovers:
     def add(self, pid: int, marks: Collection[bytes], kill_at: float | None) -> None:
         """The first process of a task has exited; send SIGTERM to the rest of its group. `marks`: see `_Exited`.
 
-        `kill_at`: when the task would have been sent SIGKILL, by the monotonic clock; None: it was not told to stop.
+        `kill_at`: when the task would have been sent SIGKILL, by the monotonic clock; None: no order to stop had come.
         """
         deadline = time.monotonic() + GRACE_S
         self._exited[pid] = _Exited(marks, deadline if kill_at is None else min(deadline, kill_at))
         process_groups.signal_group(pid, SIGTERM)
 
-    def hurry(self, pid: int) -> None:
+    def expire(self, pid: int) -> None:
         """Let the deadline of this task's leftovers be now."""
         if (exited := self._exited.get(pid)) is not None:
             exited.deadline = min(exited.deadline, time.monotonic())

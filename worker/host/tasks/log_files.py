@@ -1,7 +1,7 @@
 """The files that a task writes, and how the agent learns that they have grown.
 
 A task's stdout and stderr *are* files. So no task ever waits for a reader, and what a task has written is on disk whichever process
-dies next. The kernel tells when files in a directory grow (inotify(7)); where it does not, the agent reads their sizes now and then.
+dies next. The kernel reports when files in a directory grow (inotify(7)); where it cannot, the agent reads their sizes now and then.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ class TaskOutput:
     log_dir: str
     """Where the files are, below `root`."""
     sent: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STREAMS, 0))
-    """How many bytes of each stream the controller was sent, or told of."""
+    """How many bytes of each stream, or reports of its size, were sent to the controller."""
     reports_read: int = 0
     """Bytes of the file of reports that were read."""
     reported: dict[bool, dict[str, Any]] = field(default_factory=dict)
     """The newest counts of the input (True), and the newest report of the program (False)."""
     awaits_begin: bool = False
-    """The program is Python, and the controller was not told that it has come to its first line."""
+    """The program is Python, and TaskBegan was not sent yet."""
     was_shorter: bool = False
     """A file was found shorter than it had been: the task has opened /dev/stdout with O_TRUNC."""
 
     @property
     def directory(self) -> str:
-        """Where the files are now: somebody may move the run directory while the run goes on."""
+        """Where the files are now: a user may move the run directory while the run goes on."""
         return os.path.join(self.root.path, self.log_dir)
 
     def path(self, stream: str) -> str:
@@ -65,7 +65,7 @@ class TaskOutput:
         self.was_shorter |= size < self.sent[stream]
         return max(size, self.sent[stream])
 
-    def look_whether_shorter(self) -> bool:
+    def check_shorter(self) -> bool:
         """`was_shorter`, after reading the sizes once more."""
         for stream in STREAMS:
             self.size(stream)
@@ -130,7 +130,7 @@ def _moment(values: dict[str, Any]) -> float:
 
 
 class LogWatcher:
-    """Knows which tasks' files have grown. If `is_blind`, the kernel does not tell: call `changed` now and then."""
+    """Finds the tasks whose files have grown. If `is_blind`, the kernel does not report growth: call `changed` now and then."""
 
     def __init__(self) -> None:
         self._by_number: dict[int, TaskOutput] = {}

@@ -1,4 +1,4 @@
-"""Tells the controller what the tasks write: the sizes of their files if the controller sees the files itself, otherwise the bytes."""
+"""Sends the output of the tasks to the controller: the sizes of the files if the controller sees the files, otherwise the bytes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ..loop import Loop
 from .log_files import LogWatcher, TaskOutput
 
 FLUSH_S = 0.02
-"""How long files that have grown may grow on before the controller is told again."""
+"""The shortest time between two reports of growth."""
 POLL_S = 0.05
-"""How often sizes are read where the kernel does not tell when files grow."""
+"""How often sizes are read where the kernel does not report growth."""
 REPORT_S = 0.5
 """How often a task's newest report is sent."""
 CREDIT = 1024 * 1024
@@ -33,7 +33,7 @@ class LogForwarder:
         self._loop, self._link = loop, link
         self._watcher = LogWatcher()
         self._dirty: dict[int, TaskOutput] = {}
-        """Those that may have grown since the controller was told, by `id`."""
+        """Files that may have grown since the last report to the controller, by `id`."""
         self._reports: dict[int, tuple[TaskOutput, dict[str, Any]]] = {}
         """Reports to be sent, by the `id` of the task's files."""
         self._has_report_timer = False
@@ -74,7 +74,7 @@ class LogForwarder:
         """Hand on what the files hold by now, ahead of any frame that is sent later (if the channel has room)."""
         self._dirty[id(output)] = output
         self._send_begin(output)
-        self._take_report(output)
+        self._read_report(output)
         self._send_reports()
         self.flush()
 
@@ -93,7 +93,7 @@ class LogForwarder:
                 self._dirty[key] = output
 
     def check_disk(self) -> None:
-        """Tell the controller, once, if there is no space left for the tasks' output."""
+        """Send HostBroken, once, if there is no space left for the tasks' output."""
         if self._root is None or self._disk_full:
             return
         directory = self._root.path
@@ -125,7 +125,7 @@ class LogForwarder:
         for output in self._watcher.changed():
             self._dirty[id(output)] = output
             self._send_begin(output)
-            self._take_report(output)
+            self._read_report(output)
         self._send_reports_later()
         self.flush()
         self._loop.after(again_s, self._listen)
@@ -159,7 +159,7 @@ class LogForwarder:
             begun = clock.from_monotonic(at)
             self._link.send(messages.TaskBegan(output.task, output.attempt, begun if begun <= clock.now() else clock.now()))
 
-    def _take_report(self, output: TaskOutput) -> None:
+    def _read_report(self, output: TaskOutput) -> None:
         report = output.last_report()
         if report is not None:
             self._reports[id(output)] = (output, report)

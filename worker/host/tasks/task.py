@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from ...cpu_cores import cores_of
 from ...fast_dataclass import dataclass
@@ -15,11 +14,9 @@ from ...task_environment import compose, tf_config_of
 from ..memfd import keep_in_memory
 from ..processes.spawn import Command
 from ..program.program_checks import directory_of
+from ..template.template_link import ForkRequest, TemplateLink
 from .log_files import TaskOutput
 from .task_stacks import Stacks
-
-if TYPE_CHECKING:
-    from ..template.fork_server import ForkServer
 
 _BOOTSTRAP = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../task/start_task.py"))
 
@@ -34,10 +31,10 @@ class PendingTask:
     """The environment of the task, complete."""
     bootstrap: messages.BootstrapOrder
     """What the first code in the task reads, if the program is Python."""
-    fork_server: ForkServer | None = None
-    """The template that was asked to fork the task, and has not answered."""
+    template: TemplateLink | None = None
+    """The template that is to fork the task, and has not answered."""
     stop_after_s: float | None = None
-    """The grace in seconds with which the task was told to stop before it had a process; None: it was not."""
+    """The grace in seconds of an order to stop that came before the task had a process; None: there was no such order."""
 
     @property
     def name(self) -> str:
@@ -56,23 +53,14 @@ class PendingTask:
             return Command((program.target, *program.args), order.cwd, self.env, *streams, cores=self._cores())
         # The last two words are there to be read in `ps`. The user's arguments are left out: they may hold secrets.
         argv = (sys.executable, _BOOTSTRAP, "{fd}", order.task, program.target or program.kind)
-        told = json.dumps(messages.to_json(self.bootstrap)).encode("ascii")
-        return Command(argv, order.cwd, self.env, *streams, keep_in_memory(told), self._cores())
+        bootstrap = json.dumps(messages.to_json(self.bootstrap)).encode("ascii")
+        return Command(argv, order.cwd, self.env, *streams, keep_in_memory(bootstrap), self._cores())
 
-    def fork_request(self, limits: tuple[int, int]) -> bytes:
-        """What `template/template_server.py` reads before it forks the task. `limits`: of open files (soft, hard)."""
-        order = self.order
-        request = {
-            "order": messages.to_json(self.bootstrap),
-            "env": self.env,
-            "cwd": order.cwd,
-            "stdout": self.output.path("stdout"),
-            "stderr": self.output.path("stderr"),
-            "limits": limits,
-            "cores": self._cores(),
-            "path": directory_of(order.program, order.cwd),
-        }
-        return json.dumps(request).encode("ascii")
+    def fork_request(self, limits: tuple[int, int]) -> ForkRequest:
+        """What a template needs to fork the task. `limits`: of open files (soft, hard)."""
+        cwd, streams = self.order.cwd, (self.output.path("stdout"), self.output.path("stderr"))
+        path = directory_of(self.order.program, cwd)
+        return ForkRequest(messages.to_json(self.bootstrap), self.env, cwd, *streams, limits, self._cores(), path)
 
     def _cores(self) -> list[int] | None:
         return cores_of(*self.order.cores) if self.order.cores is not None else None
@@ -89,28 +77,33 @@ class Task:
     """The agent's end of the task's lifeline; see lifeline.py."""
     output: TaskOutput
     stacks: Stacks
-    stopped: bool = False
-    """The task was told to stop while its program ran."""
     stopped_at: float = 0.0
-    """When the task was told to stop, in seconds since the epoch; 0: it was not."""
+    """When the order to stop came while the program ran, in seconds since the epoch; 0: no such order has come."""
     condition: str = ""
-    """What kept the task from acting when it was told to stop, such as ``stopped (SIGSTOP)``; see process_state.py."""
+    """What kept the task from acting when the order to stop came, such as ``stopped (SIGSTOP)``; see process_state.py."""
     kill_at: float | None = None
-    """When the task gets SIGKILL, by the monotonic clock; None: it was not told to stop."""
+    """When the task gets SIGKILL, by the monotonic clock; None: no order to stop has come."""
     killed: bool = False
     """The task was sent SIGKILL before it exited."""
     over_at: float | None = None
-    """When the launcher saw that the program is over and its interpreter is not, by the monotonic clock; None: it has not seen that."""
+    """When the launcher first saw that the program is over and the interpreter is not, by the monotonic clock."""
     torn: bool = False
     """The interpreter did not end by itself after the program was over, and is killed."""
-    exited: bool = False
-    """The first process has ended."""
-    succeeded: bool = False
-    """The task has exited with code 0 without having been told to stop."""
+    code: int | None = None
+    """The exit code of the program, -n for signal n; None: the first process has not ended."""
+
+    @property
+    def stopped(self) -> bool:
+        """The order to stop came while the program ran."""
+        return self.stopped_at > 0
+
+    @property
+    def exited(self) -> bool:
+        return self.code is not None
 
 
 def prepare(host_env: Mapping[str, str], start: messages.StartTasks, order: messages.TaskOrder, output: TaskOutput) -> PendingTask:
-    """Compose all that a task is told. Raises KeyError if `start` does not hold the cluster that the order names."""
+    """Compose the environment and the bootstrap's order of a task. Raises KeyError if `start` lacks the cluster that the order names."""
     tf_config = tf_config_of(start, order)
     env = compose(host_env, start, order, output.directory, tf_config)
     if messages.TaskId.parse(order.task).type == messages.PREPARE:

@@ -1,7 +1,7 @@
 """The template of a host: a process that imports TensorFlow once and forks tasks.
 
-start_template.py starts the process, template_server.py is its loop, and safety.py decides whether it may be forked. fork_server.py is the
-agent's end.
+start_template.py starts the process, template_server.py is its loop, and safety.py decides whether the process may be forked.
+template_link.py is the agent's end. import_environment.py: which tasks can be forked from one template.
 """
 
 MESSAGE_BYTES = 64 * 1024

@@ -15,8 +15,8 @@ from .. import agent
 from ..processes.lifeline import become_subreaper, hold_lifeline
 from ..processes.process_setup import redirect, write_env_slot
 from ..template import template_server as template
-from ..template.fork_server import TemplateProcess
 from ..template.safety import Safety, open_files
+from ..template.template_link import TemplateProcess
 from . import caller_state
 from .math_threads import THREADS
 from .warm_socket import receive, send

@@ -29,7 +29,7 @@ from ...protocol.messages import TemplateOrder
 from ...protocol.orders import Program
 from ..processes.process_setup import find_env_slot
 from ..program.program_checks import check_keras
-from ..tasks import import_environment
+from ..template import import_environment
 from ..template.safety import Safety, open_files
 from ..template.template_server import describe as describe_error
 from ..template.template_server import load, show

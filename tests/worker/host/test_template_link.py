@@ -1,0 +1,52 @@
+"""The agent's end of a template by itself; `test_template.py` has it with real agents and templates."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.live import room_for
+from worker.host.loop import Loop
+from worker.host.template.template_link import ForkRequest, Preload, TemplateLink, TemplateProcess
+
+
+class Listener:
+    """Notes which requests were refused, and why."""
+
+    def __init__(self) -> None:
+        self.refused: list[tuple[ForkRequest, str]] = []
+
+    def on_refused(self, request: ForkRequest, why: str) -> None:
+        self.refused.append((request, why))
+
+
+def fork_request() -> ForkRequest:
+    return ForkRequest({}, {"TZ": "UTC"}, "/", "stdout.log", "stderr.log", (0, 0), None, "/")
+
+
+def test_requests_are_compared_by_identity() -> None:
+    """Two attempts of a task may be the same in all fields; and each request holds a whole environment."""
+    one, other = fork_request(), fork_request()
+    assert len({one, other}) == 2
+
+
+@pytest.mark.parametrize("more", range(3))
+def test_too_many_open_files_cost_a_fork_and_not_the_host(tmp_path: Path, more: int) -> None:
+    loop = Loop()
+    control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener: Any = Listener()
+    request = fork_request()
+    with control, theirs:
+        link = TemplateLink(loop, listener, Preload(("json",), {}, str(tmp_path), str(tmp_path)), "log", TemplateProcess(0, -1, control))
+        link.ready = True
+        before = len(os.listdir("/proc/self/fd"))
+        with room_for(more):
+            link.fork(request)
+            assert listener.refused == [(request, "the template cannot be asked: Too many open files")]
+        assert len(os.listdir("/proc/self/fd")) == before
+        loop.forget(control)
+    loop._selector.close()
