@@ -58,13 +58,26 @@ def _heading(parameter: str) -> str:
 
 
 class ScriptCommand(click.Command):
-    """A command whose words after ``--`` are the script's and are not looked at. Its help text has the options in groups."""
+    """A command whose words after ``--`` are the script's and are not looked at. Its help text has the options in groups.
+
+    `reads`: the keys of orch.yaml that matter to the command. Its help text leaves out the options of other keys. Empty: all matter.
+    """
+
+    def __init__(self, *given: Any, reads: tuple[str, ...] = (), **more: Any) -> None:
+        super().__init__(*given, **more)
+        self._reads = reads
+
+    def _matters(self, parameter: str) -> bool:
+        path = next((option.path for option in OPTIONS if option.parameter == parameter), "")
+        if not self._reads:
+            return True
+        return path.partition(".")[0] in self._reads if path else parameter not in ("no_python", "variables", "hostfile")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (*GROUPS, OTHER_SETTINGS, "")}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
-            if record is not None:
+            if record is not None and self._matters(parameter.name or ""):
                 groups[_heading(parameter.name or "")].append(record)
         for heading, rows in groups.items():
             if rows:

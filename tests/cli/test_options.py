@@ -63,3 +63,12 @@ def test_each_option_of_up_stands_below_the_heading_of_its_subject() -> None:
     )
     assert {"--script", "--module", "--prepare"} & set(below["What runs"]) == {"--module", "--prepare"}
     assert below["Limits and restarts"][-1] == "--max-restarts"
+
+
+def test_an_option_shows_its_default_where_that_is_short() -> None:
+    said = {option.name: option.help for option in OPTIONS}
+    assert said["--grace"].endswith(" Default: 5.")
+    assert said["--max-restarts"].endswith(" Default: 0.")
+    assert said["--start-timeout"].endswith(" Default: no limit.")
+    assert "Default: 1; with hosts" in said["--workers"]
+    assert "Default" not in said["--chief"] + said["--xla"] + said["--hosts"]

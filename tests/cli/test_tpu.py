@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -128,3 +129,9 @@ def test_colour_is_one_for_each_replica() -> None:
 )
 def test_what_is_wrong_is_said(orch: Orch, words: tuple[str, ...], message: str) -> None:
     assert orch("tpu", *words, check=2).err.startswith(message)
+
+
+def test_the_help_leaves_out_options_that_cannot_matter(orch: Orch) -> None:
+    shown = set(re.findall(r"--[\w-]+", orch.in_process("tpu", "--help").out.partition("What runs:")[2]))
+    assert {"--tpu", "--topology", "--fallback", "--python", "--file", "--set", "--partition"} <= shown
+    assert not shown & {"--prepare", "--workers", "--grace", "--hosts", "--hostfile", "--env", "--no-python", "--log-level"}

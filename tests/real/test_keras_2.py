@@ -161,7 +161,7 @@ def wrong_with(runs: dict[str, Path], example: str) -> str:
     before = said_before(example)
     after = remedies.find(TaskStatus("worker-0", "a", code=1, failure=failure, evidence=Evidence(python="/py", tensorflow="2.21.0")))
     is_named = before.startswith("train.py:2: Keras 3 has no ") and rows_of(before) & rows_of(after)
-    keras_2 = "or use Keras 2: /py -m pip install --no-deps 'tf-keras~=2.21.0', and --keras legacy"
+    keras_2 = "or use Keras 2: --keras legacy (if tf-keras is not installed: /py -m pip install --no-deps 'tf-keras~=2.21.0')"
     return "" if is_named and keras_2 in after else f"{before}\n{after}\n{failure.message}"
 
 

@@ -39,7 +39,7 @@ class TpuSettings:
         "The TPU: local (the TPU of this machine), a name, the address of its runtime, or auto. auto is the TPU of the "
         "variable TPU_NAME, or else the hosts of TPU_WORKER_HOSTNAMES, or else local.",
         example="my-tpu",
-        words="auto",
+        words="auto in a section tpu, else no TPU",
         flag="--tpu",
         metavar="local|auto|NAME|ADDRESS",
     )

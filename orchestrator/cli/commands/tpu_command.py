@@ -28,7 +28,7 @@ _READ = ("tpu", "python")
 """What is read of the orch.yaml that happens to be there: the rest may be a spec of tasks that need no TPU."""
 
 
-@click.command("tpu", cls=ScriptCommand)
+@click.command("tpu", cls=ScriptCommand, reads=_READ)
 @spec_options
 @click.option("--partition", "dims", metavar="N,N,…", help="Split a tensor: the number of parts in each dimension.")
 @click.option("--shape", metavar="N,N,…", help="The shape of this tensor, with ? for an unknown size.")

@@ -33,7 +33,10 @@ class Remedy:
 
 _MISSING_NAME = "AttributeError|ImportError|ModuleNotFoundError"
 _REFUSED_ARGUMENT = "TypeError|ValueError"
-_USE_KERAS_2 = "or use Keras 2: {keras_2}, and --keras legacy (that is for tf.keras; in place of keras import tf_keras)"
+_USE_KERAS_2 = (
+    "or use Keras 2: --keras legacy (if tf-keras is not installed: {keras_2}); "
+    "a script that imports keras itself must import tf_keras instead"
+)
 
 # Of the 351 names that are in tf.compat.v1 and not in tf: those that scripts use first. The same for tf.train and others.
 _TENSORFLOW_1 = (

@@ -311,7 +311,7 @@ def _describe_threads(spec: ClusterSpec, assignment: Assignment, facts: Mapping[
     beside = ", the dispatcher not counted" if spec.data_workers else ""
     beside += ", tied to cores of its own" if all(found.affinity for found in devices) else ""
     shares = " or ".join(parts[:3]) + " or …" * (len(parts) > 3)
-    yield f"compute threads: {shares}{beside}; --set defaults.devices.threads.intra=N sets another number"
+    yield f"compute threads: {shares}{beside}; --threads N sets another number"
 
 
 def _describe_input(spec: ClusterSpec) -> Iterator[str]:

@@ -24,6 +24,10 @@ def root() -> Struct:
     return struct_of(ClusterSpec)
 
 
+_SHORT = 70
+"""A default with more characters than this is left out of the help of an option; docs/spec.md has the default."""
+
+
 # --- options ------------------------------------------------------------------------------------
 
 
@@ -83,7 +87,10 @@ def _of_key(key: Key, path: str) -> Iterator[SpecOption]:
         parts = tuple(kind.keys)
     metavar = key.metavar or {Integer: "N", Number: "S", OneOf: "NAME"}.get(type(kind), "TEXT")
     says = "true" if isinstance(kind, Flag) else "1" if kind == Integer(0, 1) else ""
-    yield SpecOption(name, short, path, key.help or key.sentence, metavar, says, parts, isinstance(kind, Text), isinstance(kind, Hosts))
+    text = key.help or key.sentence
+    if key.default and len(key.default) <= _SHORT and not says and (key.default != "none" or isinstance(kind, OneOf)):
+        text += f" Default: {key.default}."
+    yield SpecOption(name, short, path, text, metavar, says, parts, isinstance(kind, Text), isinstance(kind, Hosts))
     if key.no:
         yield SpecOption(name.replace("--", "--no-", 1), "", path, key.no, metavar, "false")
 

@@ -103,7 +103,11 @@ FAILURES = [
     ("ModuleNotFoundError", "No module named 'tf_keras'", INSTALL),
     ("AttributeError", "module 'keras.callbacks' has no attribute 'experimental'", "tf.keras.callbacks.BackupAndRestore"),
     ("ImportError", "`keras.optimizers.legacy` is not supported in Keras 3. When using `tf.keras`, to continue", "without `legacy`"),
-    ("AttributeError", "'Mean' object has no attribute 'reset_states'", f"and a model none; or use Keras 2: {INSTALL}, and --keras"),
+    (
+        "AttributeError",
+        "'Mean' object has no attribute 'reset_states'",
+        f"and a model none; or use Keras 2: --keras legacy (if tf-keras is not installed: {INSTALL}); a script that imports keras itself",
+    ),
     ("AttributeError", "'Adam' object has no attribute 'lr'", "an optimizer of Keras 3 has learning_rate for lr"),
     ("AttributeError", "'Sequential' object has no attribute 'fit_generator'", "fit, evaluate and predict of Keras 3 take generators"),
     ("ValueError", "The filename must end in `.weights.h5`. Received: filepath=w", "Keras 3 writes weights only into .weights.h5"),

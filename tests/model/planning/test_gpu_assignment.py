@@ -186,7 +186,7 @@ def test_what_orch_decided_is_said(document: dict[str, Any], gpus: list[tuple[Gp
     assert notes(document, *gpus) == expected
 
 
-OTHER = "; --set defaults.devices.threads.intra=N sets another number"
+OTHER = "; --threads N sets another number"
 
 
 @pytest.mark.parametrize(
