@@ -50,7 +50,7 @@ from .model.spec.parse import parse
 from .record.output.lines import clean
 from .record.storage.run_directory import RunDir
 from .record.text import timeline
-from .record.text.event_messages import describe_plan, headline, narrate
+from .record.text.event_messages import describe_event, describe_plan, headline
 from .record.text.report import report
 from .requests import Requests
 from .signals import handle_signals, hold_signals
@@ -166,7 +166,7 @@ class Log:
         _say(note.line)
 
     def happened(self, before: Cluster, after: Cluster, event: events.Event) -> None:
-        text = narrate(before, after, event)
+        text = describe_event(before, after, event)
         if text is not None:
             _say(text)
 
@@ -201,7 +201,7 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
         if not os.path.isfile(rundir.path / "spec.yaml"):  # looked for before a lock is made: this may be anybody's directory
             raise UsageError(f"{rundir.path} is no run directory: there is no file spec.yaml in it")
         if given.lock is None:
-            rundir.lock.take()
+            rundir.lock.acquire()
         else:
             rundir.lock.inherit(given.lock)
         _refuse_again(rundir)

@@ -30,9 +30,9 @@ def create(home: Path, spec: ClusterSpec) -> RunDir:
     backend = load_checked(spec)
     run = _draw(home, spec.name)
     try:
-        run.lock.take(sign=False)  # before anything else: a run without a controller is taken for lost
+        run.lock.acquire(sign=False)  # before anything else: a run without a controller is taken for lost
         # JSON is YAML too, and carries texts that are not UTF-8.
-        run.write_spec(json.dumps(to_document(spec), indent=2) + "\n")
+        run.write("spec.yaml", json.dumps(to_document(spec), indent=2) + "\n")
         for name, text in backend.request(spec).items():
             run.write(f"request/{name}", text)
     except (OrchError, OSError) as error:
@@ -85,7 +85,7 @@ def start_controller(run: RunDir, *, tied: bool = False, env: Mapping[str, str] 
             pass_fds=(run.lock.fileno(),),
             start_new_session=True,
         )
-        run.lock.hand_over()
+        run.lock.close()
     except OSError as error:
         raise OrchError(f"the controller cannot be started: {sys.executable}: {error.strerror or error}") from None
     finally:

@@ -80,11 +80,11 @@ def test_a_run_directory_is_run_to_its_verdict(tmp_path: Path) -> None:
 def test_a_spec_that_was_written_by_hand_is_run(tmp_path: Path) -> None:
     run = create_run(tmp_path / ".orch", "by-hand")
     (tmp_path / "script.py").write_text("print('hello')\n")
-    run.write_spec(f"# mine\nscript: script.py\nworkdir: {tmp_path}\npreload: []\nstrategy: none\n")
+    run.write("spec.yaml", f"# mine\nscript: script.py\nworkdir: {tmp_path}\npreload: []\nstrategy: none\n")
     assert control(run, tmp_path).returncode == 0
     assert "by-hand has been run already" in control(run, tmp_path).stderr
     run = create_run(tmp_path / ".orch", "wrong")
-    run.write_spec("script: script.py\ntasks: {worker: 0}\n")
+    run.write("spec.yaml", "script: script.py\ntasks: {worker: 0}\n")
     done = control(run, tmp_path)
     assert done.returncode == 2
     assert f"{run.path}/spec.yaml:2: tasks.worker: must be at least 1, not 0" in done.stderr

@@ -306,7 +306,7 @@ def test_down_now_asks_twice_though_the_controller_is_slow_to_hear(orch: Orch, t
     controller, signals = run.controller(), RunLock(run.path)
     controller.suspend()
     down = orch.start("down", "--now")
-    wait_until(lambda: not signals.has_taken(Holder(controller.pid, ""), signal.SIGTERM), "first signal")
+    wait_until(lambda: not signals.has_received(Holder(controller.pid, ""), signal.SIGTERM), "first signal")
     time.sleep(1.0)  # and what would be the second one
     controller.resume()
     down.wait(check=0)

@@ -55,9 +55,9 @@ def _follow(run: RunDir, process: subprocess.Popen[bytes], *, quiet: bool) -> No
         code = process.poll()  # asked first: all that it has recorded is then there
         for _ in progress.advance():
             is_started = progress.cluster is not None and _are_started(progress.cluster)
-            for text in [] if quiet else progress.told:
+            for text in [] if quiet else progress.messages:
                 _say(clean(text))
-            progress.told.clear()
+            progress.messages.clear()
             if is_started:
                 return
         if code is not None:

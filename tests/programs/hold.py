@@ -6,6 +6,6 @@ from pathlib import Path
 from orchestrator.record.storage.run_directory import RunDir
 
 run = RunDir(Path(sys.argv[1]))
-run.lock.take()
+run.lock.acquire()
 print("locked", flush=True)
 sys.stdin.read()

@@ -208,7 +208,7 @@ class _Streams:
 
 
 def _tell(follower: Follower) -> None:
-    note = follower.take_note()
+    note = follower.pop_note()
     if note:
         click.echo(f"orch: {note}", err=True)
 
@@ -226,7 +226,7 @@ class _TextPrinter:
             behind=behind_the_chief(planned.spec.counts, named(planned.spec.strategy)) if is_all else (),
         )
         if verdict is not None:
-            self._view.heed_verdict(verdict)
+            self._view.on_verdict(verdict)
 
     def show(self, task: str, stream: str, data: bytes) -> None:
         self._sink.write(stream, self._view.render(task, stream, data, now()))

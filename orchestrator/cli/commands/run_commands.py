@@ -170,7 +170,7 @@ def _hurry(run: RunDir, holder: Holder) -> bool:
     time.sleep(LOOK_S)
 
     def heard() -> bool:
-        return run.lock.has_taken(holder, signal.SIGTERM) or run.lock.holder() != holder
+        return run.lock.has_received(holder, signal.SIGTERM) or run.lock.holder() != holder
 
     is_late = not _until(heard, STUCK_S)
     if is_late:

@@ -1,4 +1,4 @@
-"""What `orch doctor` says: the facts of each host, then the findings, as text or for programs. Pure: nothing is printed here."""
+"""The output of `orch doctor`, as text or JSON: the facts about each host, then the findings. Pure."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _RESET = "\x1b[0m"
 
 
 def exit_code(findings: Sequence[Finding], *, strict: bool) -> int:
-    """0: it can run. 1: it cannot; with `strict` also if there are warnings."""
+    """0: a run can start. 1: a run cannot start, or with `strict` there are warnings."""
     bad = {"error", "warning"} if strict else {"error"}
     return int(any(finding.severity in bad for finding in findings))
 
 
 def to_json(hosts: Sequence[HostReport], findings: Sequence[Finding], wanted: Wanted, code: int) -> dict[str, Any]:
-    """Everything, for programs. Of the spec's variables those that are shown of a host's environment."""
+    """Everything, for programs. Variables of the spec that may hold secrets are left out."""
     return {
         "wanted": asdict(replace(wanted, env=disclose(wanted.env))),
         "hosts": [asdict(facts) for facts in hosts],
@@ -135,7 +135,7 @@ def _limits(limits: Mapping[str, tuple[int | None, int | None]]) -> Iterator[str
 
 
 def _harmless(text: str) -> str:
-    """Without what would command the terminal: hosts' own words are repeated."""
+    """The text without characters that command a terminal: the words of other hosts are shown."""
     return "".join(char if char.isprintable() else " " for char in text)
 
 

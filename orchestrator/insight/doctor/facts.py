@@ -1,7 +1,6 @@
-"""What `orch doctor` knows of a host: the answers of worker/host/machine_survey.py and worker/task/examine.py. Values only.
+"""The facts about a host: the answers of worker/host/machine_survey.py and worker/task/examine.py. Values only.
 
-A fact that could not be found out is at its default, which stands for "unknown" and never for "bad". Bytes, seconds and MiB as
-the names say.
+An unknown fact has its default, which never means "bad". The names end in the units: `_bytes`, `_s`, `_mb` (MiB).
 """
 
 from __future__ import annotations
@@ -14,15 +13,17 @@ from worker.fast_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """`at`: seconds since the epoch when the host looked. `synchronised`: a clock service keeps it."""
+    """The clock of the host."""
 
     at: float
+    """Seconds since the epoch, when the host read its clock."""
     synchronised: bool | None = None
+    """Whether a clock service sets the clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """A directory and the file system under it."""
+    """A directory and its file system."""
 
     path: str
     writable: bool = True
@@ -34,29 +35,36 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What the host's own name and ``localhost`` stand for there; `seconds` that the look-up took."""
+    """Names that the host looks up."""
 
     addresses: tuple[str, ...] = ()
+    """The addresses of the host's own name."""
     problem: str = ""
     seconds: float = 0.0
+    """The time of this look-up."""
     localhost: tuple[str, ...] = ()
+    """The addresses of ``localhost``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """`problem`: why no port at all can be bound. `tried` of the spec's range, of which `busy` cannot be had, and why.
-    `ephemeral`: the kernel's own range. `open_to_all`: where somebody listens on every interface."""
+    """The TCP ports of the host."""
 
     problem: str = ""
+    """Why no port can be bound."""
     ephemeral: tuple[int, int] | None = None
+    """The range from which the kernel takes ports for outgoing connections."""
     tried: int = 0
+    """How many ports of the spec's range were tried."""
     busy: Mapping[str, str] = field(default_factory=dict)
+    """Those that cannot be bound, with the reason."""
     open_to_all: tuple[int, ...] = ()
+    """The ports at which some program listens on every interface."""
 
 
 @dataclass(frozen=True, slots=True)
 class DriverGpu:
-    """One GPU, by the driver's word."""
+    """A GPU as the driver lists it."""
 
     index: int
     name: str
@@ -65,11 +73,13 @@ class DriverGpu:
 
 @dataclass(frozen=True, slots=True)
 class Nvidia:
-    """NVIDIA's driver. `problem`: why it did not answer, or what nvidia-smi complained of."""
+    """NVIDIA's driver."""
 
     driver: str = ""
+    """The version."""
     gpus: tuple[DriverGpu, ...] = ()
     problem: str = ""
+    """Why the driver did not answer, or the error of nvidia-smi."""
 
 
 Limit = tuple[int | None, int | None]
@@ -100,7 +110,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Python:
-    """An interpreter."""
+    """The interpreter of the tasks."""
 
     executable: str
     version: str
@@ -108,49 +118,56 @@ class Python:
     prefix: str = ""
     tensorflow_tpu: str = ""
     libtpu: str = ""
-    """The versions of these two packages there; empty: it is not installed."""
+    """The versions of the packages tensorflow-tpu and libtpu; empty: not installed."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorFlow:
-    """What ``import tensorflow`` gave there. `problem`: why it gave less than it should. `keras`: what `tf.keras` stands for."""
+    """The result of ``import tensorflow`` on the host."""
 
     version: str = ""
     path: str = ""
     seconds: float = 0.0
+    """The time of the import."""
     missing: bool = False
+    """Whether TensorFlow is not installed."""
     problem: str = ""
+    """Why the import failed, or gave only a part of TensorFlow."""
     build: Mapping[str, str] = field(default_factory=dict)
     is_cuda_build: bool = False
     gpus: tuple[str, ...] = ()
     has_tpu: bool = False
-    """It is built with support for TPUs."""
+    """Whether TensorFlow is built with support for TPUs."""
     keras: str = ""
+    """The version of the Keras that is `tf.keras`."""
     keras_problem: str = ""
     tf_keras: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class HostReport:
-    """All of it, for one host. `program`: the interpreter as asked for.
-
-    `python_problem`: why it gave no answer. `import_problem`: why there is no `tensorflow` although there is a `python`: it died, or
-    took too long. `stack`: where the import stood then. `complaints`: TensorFlow's own words on stderr. `is_here`: the machine that
-    orch runs on. `unreached`: why it could not be asked, or has not told all; `unreached_remedy`: what to do.
-    """
+    """All facts about one host."""
 
     name: str
     program: str
+    """The interpreter that the spec names."""
     machine: Machine | None = None
     machine_problem: str = ""
+    """Why there is no `machine`."""
     python: Python | None = None
     python_problem: str = ""
+    """Why there is no `python`."""
     tensorflow: TensorFlow | None = None
     import_problem: str = ""
+    """Why there is no `tensorflow` although there is a `python`: the import crashed, or took too long."""
     stack: tuple[str, ...] = ()
+    """The lines of code at which the import was then."""
     complaints: tuple[str, ...] = ()
+    """TensorFlow's messages on stderr."""
     is_here: bool = True
+    """Whether this is the machine that orch runs on."""
     unreached: str = ""
+    """Why the host gave no answer, or only a part of its answers."""
     unreached_remedy: str = ""
     clock_ahead_s: float | None = None
-    """By how many seconds the host's clock is ahead of this machine's, at least; negative: behind. None: unknown."""
+    """The least number of seconds by which the host's clock is ahead of this machine's; negative: behind. None: unknown."""

@@ -1,9 +1,10 @@
-"""A finding of `orch doctor`, and what it is judged for. Values only."""
+"""A finding of `orch doctor`, and the requirements of a run. Values only."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from functools import partial
 from typing import Literal
 
 from worker.fast_dataclass import dataclass
@@ -15,62 +16,54 @@ Severity = Literal["error", "warning", "note"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``error``: a run will fail. ``warning``: it may, or will not do what is expected. ``note``: good to know.
-
-    `topic`: a word for programs (``keras``, ``disk``). `hosts`: where; filled in by `judge`.
-    """
+    """A problem, or a fact that is good to know, with its reason and a remedy."""
 
     severity: Severity
+    """``error``: a run will fail. ``warning``: a run may fail, or do something unexpected. ``note``: good to know."""
     topic: str
+    """A word for programs: ``keras``, ``disk``."""
     what: str
     why: str
     remedy: str
     hosts: tuple[str, ...] = ()
+    """The names of the hosts with this finding; `judge` sets them."""
 
 
-def error(topic: str, what: str, why: str, remedy: str) -> Finding:
-    """A finding with which a run fails."""
-    return Finding("error", topic, what, why, remedy)
-
-
-def warning(topic: str, what: str, why: str, remedy: str) -> Finding:
-    """A finding with which a run may fail, or do what nobody expects."""
-    return Finding("warning", topic, what, why, remedy)
-
-
-def note(topic: str, what: str, why: str, remedy: str) -> Finding:
-    """A finding that is good to know."""
-    return Finding("note", topic, what, why, remedy)
+error, warning, note = partial(Finding, "error"), partial(Finding, "warning"), partial(Finding, "note")
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the hosts are judged for. `strategy` "": no spec was given. `env`: what the spec sets for every task.
-
-    `shares`: how many tasks each host gets, by name; `tasks_here`: the host's that is being judged, filled in by `judge`. `gpus`: it asks
-    for GPUs. `needs_tensorflow`: no for a spec that runs a program which is not Python. `data_service`: it has one of tf.data.
-    """
+    """The requirements of a run: the hosts are judged against them."""
 
     strategy: str = ""
+    """Empty: no spec was given."""
     tasks: int = 1
     hosts: int = 1
     shares: Mapping[str, int] = field(default_factory=dict)
+    """The number of tasks on each host, by name."""
     tasks_here: int = 1
+    """The number of tasks on the host that is being judged; `judge` sets it."""
     ports: tuple[int, int] | None = None
+    """The first and the last port of the spec's range."""
     gpus: bool = False
+    """Whether the spec asks for GPUs."""
     needs_tensorflow: bool = True
+    """False for a program that is not Python."""
     data_service: bool = False
+    """Whether the run has a tf.data service."""
     env: Mapping[str, str] = field(default_factory=dict)
+    """The variables that the spec sets for every task."""
     tpu: str = ""
-    """The TPU of the spec; empty: it takes none."""
+    """The TPU of the spec; empty: the run uses no TPU."""
     falls_back: bool = False
-    """It trains on the CPU where there is no TPU."""
+    """Whether the run trains on the CPU if there is no TPU."""
 
     def share_of(self, host: str) -> int:
-        """How many tasks a host gets; spread evenly unless told."""
+        """The number of tasks on a host; without `shares`, the tasks are spread evenly."""
         return self.shares.get(host, -(-self.tasks // self.hosts))
 
     @property
     def needs_ports(self) -> bool:
-        """Whether tasks of it talk to each other."""
+        """Whether the tasks connect to each other."""
         return self.data_service or not self.strategy or named(self.strategy).opens_ports

@@ -1,18 +1,18 @@
-"""Facts of hosts -> findings: what will go wrong, why, and what to do about it. Pure: a table of small rules.
+"""Facts about hosts -> findings: problems with their reasons and remedies. Pure.
 
-A rule gets one host's facts and what is wanted, and yields findings. What is unknown is not judged.
+A rule is a function of one host's facts and the requirements of the run, and yields findings. Unknown facts give no finding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from worker.words import bytes_of
 
 from . import tensorflow_rules
 from .facts import HostReport, Machine
-from .finding import Finding, Severity, Wanted, error, note, warning
+from .finding import Finding, Wanted, error, note, warning
 
 MB, GB = 1 << 20, 1 << 30
 TASK_BYTES = 350 * MB
@@ -21,11 +21,11 @@ LEAST_FILES, FILES_PER_PEER = 1024, 8
 THREADS_PER_TASK = 64
 MOST_SKEW_S = 2.0
 SLOW_LOOKUP_S = 1.0
-"""Names are looked up at every connection of a cluster."""
+"""TensorFlow looks names up at every connection."""
 
 
 def judge(hosts: Sequence[HostReport], wanted: Wanted) -> list[Finding]:
-    """All findings, the worst first. The same finding of several hosts is one."""
+    """All findings, the worst first. Equal findings of several hosts are one finding."""
     merged: dict[Finding, list[str]] = {}
     wanted = replace(wanted, hosts=len(hosts))
     for facts in hosts:
@@ -66,12 +66,8 @@ def _disk(machine: Machine, is_here: bool) -> Iterator[Finding]:
         why = "a run ends when its logs or checkpoints find no room"
         yield kind("disk", f"{disk.path} has {bytes_of(disk.free_bytes)} free", why, f"make room, or {elsewhere}")
     elif disk.free_files is not None and disk.free_files < 1000:
-        yield warning(
-            "disk",
-            f"{disk.path} has room for {disk.free_files} more files",
-            "each task has five of its own",
-            f"remove files, or {elsewhere}",
-        )
+        what = f"{disk.path} has room for {disk.free_files} more files"
+        yield warning("disk", what, "each task has five of its own", f"remove files, or {elsewhere}")
 
 
 def _memory(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
@@ -85,15 +81,13 @@ def _memory(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
 def _shm(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
     shm = machine.shm
     if machine.system.startswith("Linux") and shm is None:
-        yield warning(
-            "shm", "there is no /dev/shm", "NCCL and Python's multiprocessing keep shared memory there", "mount a tmpfs on /dev/shm"
-        )
+        why = "NCCL and Python's multiprocessing keep shared memory there"
+        yield warning("shm", "there is no /dev/shm", why, "mount a tmpfs on /dev/shm")
     elif shm is not None and shm.free_bytes is not None and shm.free_bytes < 128 * MB:
         kind = warning if len(machine.nvidia.gpus) > 1 else note
         why = "NCCL between GPUs and Python's multiprocessing keep shared memory there; a container gets 64 MB by default"
-        yield kind(
-            "shm", f"/dev/shm has {bytes_of(shm.free_bytes)} free", why, "docker run --shm-size=1g, or an emptyDir with medium: Memory"
-        )
+        how = "docker run --shm-size=1g, or an emptyDir with medium: Memory"
+        yield kind("shm", f"/dev/shm has {bytes_of(shm.free_bytes)} free", why, how)
 
 
 def _limits(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
@@ -101,17 +95,10 @@ def _limits(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
     needed = max(LEAST_FILES, wanted.tasks * FILES_PER_PEER)
     if files is not None and files < needed:
         hard = machine.limits["open_files"][1]
-        how = (
-            f"ulimit -n {needed}"
-            if hard is None or hard >= needed
-            else "raise nofile in /etc/security/limits.conf (LimitNOFILE= of a service)"
-        )
-        yield warning(
-            "limits",
-            f"a process may have {files:,} files open",
-            f"about {needed:,} are needed: each task talks to every other task",
-            how,
-        )
+        can_raise = hard is None or hard >= needed
+        how = f"ulimit -n {needed}" if can_raise else "raise nofile in /etc/security/limits.conf (LimitNOFILE= of a service)"
+        why = f"about {needed:,} are needed: each task connects to every other task"
+        yield warning("limits", f"a process may have {files:,} files open", why, how)
     processes = _soft(machine, "processes")
     if processes is not None and processes < wanted.tasks_here * THREADS_PER_TASK and not machine.is_root:
         why = f"threads count too, and each TensorFlow process has about {THREADS_PER_TASK} or more"
@@ -135,12 +122,8 @@ def _ports(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
     if not wanted.needs_ports:
         return
     if ports.problem:
-        yield error(
-            "ports",
-            "no port can be bound on every interface",
-            ports.problem,
-            "TensorFlow's servers need that; look at the sandbox or container",
-        )
+        how = "TensorFlow's servers need such a port; check the sandbox or container"
+        yield error("ports", "no port can be bound on every interface", ports.problem, how)
     if wanted.ports is not None:
         yield from _port_range(machine, wanted, wanted.ports)
     if wanted.strategy:
@@ -206,52 +189,29 @@ def _clock(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
 
 
 def _compare(hosts: Sequence[HostReport], wanted: Wanted) -> Iterator[Finding]:
-    """What differs between hosts that should not."""
-    for topic, what, severity, version in _VERSIONS:
-        yield from _differing(hosts, topic, what, severity if wanted.needs_tensorflow else "note", version)
-    yield from _skewed(hosts)
-
-
-_VERSIONS: tuple[tuple[str, str, Severity, Callable[[HostReport], str]], ...] = (
-    ("tensorflow", "TensorFlow", "error", lambda facts: facts.tensorflow.version if facts.tensorflow else ""),
-    ("keras", "Keras", "warning", lambda facts: facts.tensorflow.keras if facts.tensorflow else ""),
-    ("python", "Python", "warning", lambda facts: facts.python.version.rpartition(".")[0] if facts.python else ""),
-)
-"""Topic, name, how bad it is where tasks import TensorFlow, and whose version."""
-
-
-def _differing(
-    hosts: Iterable[HostReport], topic: str, what: str, severity: Severity, version: Callable[[HostReport], str]
-) -> Iterator[Finding]:
-    found: dict[str, list[str]] = {}
-    for facts in hosts:
-        if version(facts):
-            found.setdefault(version(facts), []).append(facts.name)
-    if len(found) > 1:
-        versions = "; ".join(f"{name} on {', '.join(where)}" for name, where in sorted(found.items()))
-        why = "the tasks of a cluster exchange graphs and tensors, which other versions may read differently"
-        names = tuple(name for where in found.values() for name in where)
-        yield Finding(
-            severity,
-            topic,
-            f"the hosts have different versions of {what}",
-            f"{versions}: {why}",
-            "install the same version everywhere",
-            names,
-        )
-
-
-def _skewed(hosts: Iterable[HostReport]) -> Iterator[Finding]:
+    """Differences between hosts that should not be there."""
+    for topic, what, kind, version in _VERSIONS:
+        found: dict[str, list[str]] = {}
+        for facts in hosts:
+            if version(facts):
+                found.setdefault(version(facts), []).append(facts.name)
+        if len(found) > 1:
+            versions = "; ".join(f"{name} on {', '.join(where)}" for name, where in sorted(found.items()))
+            why = f"{versions}: the tasks of a cluster exchange graphs and tensors, which other versions may read differently"
+            text = f"the hosts have different versions of {what}"
+            names = tuple(name for where in found.values() for name in where)
+            yield (kind if wanted.needs_tensorflow else note)(topic, text, why, "install the same version everywhere", names)
     for facts in hosts:
         skew = facts.clock_ahead_s or 0.0
         if abs(skew) > MOST_SKEW_S:
-            way = "ahead of" if skew > 0 else "behind"
+            text = f"its clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this machine's"
             why = "which task failed first is decided by the hosts' clocks"
-            yield Finding(
-                "warning",
-                "clock",
-                f"its clock is {abs(skew):.0f} s {way} this machine's",
-                why,
-                "run chrony or systemd-timesyncd there",
-                (facts.name,),
-            )
+            yield warning("clock", text, why, "run chrony or systemd-timesyncd there", (facts.name,))
+
+
+_VERSIONS: tuple[tuple[str, str, Callable[..., Finding], Callable[[HostReport], str]], ...] = (
+    ("tensorflow", "TensorFlow", error, lambda facts: facts.tensorflow.version if facts.tensorflow else ""),
+    ("keras", "Keras", warning, lambda facts: facts.tensorflow.keras if facts.tensorflow else ""),
+    ("python", "Python", warning, lambda facts: facts.python.version.rpartition(".")[0] if facts.python else ""),
+)
+"""Topic, name, kind of finding if the tasks import TensorFlow, and a function that returns a host's version."""

@@ -1,4 +1,4 @@
-"""The rules about the interpreter, TensorFlow, Keras and GPUs. Pure. See `judge`."""
+"""The rules about the interpreter, TensorFlow, Keras, TPUs and GPUs. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CHOOSE = "set python: or --python to an interpreter that has TensorFlow"
 
 
 def judge(facts: HostReport, wanted: Wanted) -> Iterator[Finding]:
-    """What there is to say about the tasks' interpreter on one host."""
+    """The findings about the tasks' interpreter on one host."""
     if facts.python is None:
         yield error("python", f"{facts.program!r} is of no use as the tasks' interpreter", facts.python_problem, _CHOOSE)
         return
@@ -75,9 +75,8 @@ def _tensorflow(found: TensorFlow) -> Iterator[Finding]:
     if version and version < OLDEST_TENSORFLOW:
         yield warning("tensorflow", f"TensorFlow is {found.version}", "orch is made for 2.16 or newer", "pip install --upgrade tensorflow")
     if found.problem:
-        yield warning(
-            "tensorflow", "TensorFlow is not installed completely", found.problem, "reinstall it: pip install --force-reinstall tensorflow"
-        )
+        remedy = "reinstall it: pip install --force-reinstall tensorflow"
+        yield warning("tensorflow", "TensorFlow is not installed completely", found.problem, remedy)
     if found.seconds > SLOW_IMPORT_S:
         why = "every start of a run waits for it once per host; a cold or remote file system is the usual reason"
         yield warning("tensorflow", f"importing TensorFlow took {found.seconds:.0f} s", why, "put the environment on a local disk")
@@ -99,16 +98,13 @@ def _keras(found: TensorFlow, facts: HostReport, wanted: Wanted) -> Iterator[Fin
         if not why or (wanted.strategy and wanted.tasks < 2):
             return
         kind = warning if wanted.strategy else note
-        yield kind(
-            "keras",
-            f"tf.keras is Keras {found.keras}, whose Model.fit {why}",
-            "custom training loops work, with Keras models too",
-            "for fit, Keras 2: --keras legacy" if found.tf_keras else f"for fit, Keras 2: {install}, and --keras legacy",
-        )
+        what = f"tf.keras is Keras {found.keras}, whose Model.fit {why}"
+        remedy = "for fit, Keras 2: --keras legacy" if found.tf_keras else f"for fit, Keras 2: {install}, and --keras legacy"
+        yield kind("keras", what, "custom training loops work, with Keras models too", remedy)
 
 
 def _tpu(python: Python, facts: HostReport, wanted: Wanted) -> Iterator[Finding]:
-    """What a run with a TPU needs of the packages and of the host. docs/tpu.md has the versions."""
+    """The packages and the host of a run with a TPU. docs/tpu.md has the versions."""
     is_local = wanted.tpu in (AUTO, LOCAL)
     kind = note if wanted.falls_back else error
     install = f"{python.executable} -m pip install tensorflow-tpu==2.20.0 libtpu==0.0.14"
@@ -132,33 +128,27 @@ def _gpus(found: TensorFlow, machine: Machine, facts: HostReport, wanted: Wanted
     nvidia, hidden = machine.nvidia, machine.environment.get("CUDA_VISIBLE_DEVICES")
     severe = error if wanted.gpus else warning
     if nvidia.problem:
-        yield severe(
-            "gpu", "NVIDIA's driver does not answer", nvidia.problem, "nvidia-smi has to work first: reload the driver, or restart the host"
-        )
+        remedy = "nvidia-smi has to work first: reload the driver, or restart the host"
+        yield severe("gpu", "NVIDIA's driver does not answer", nvidia.problem, remedy)
     if found.gpus:
         return
     if nvidia.gpus and hidden is not None and hidden.strip() in ("", "-1", "none", "NoDevFiles"):
         yield severe("gpu", "CUDA_VISIBLE_DEVICES hides every GPU", f"it is {hidden!r} in this environment", "unset CUDA_VISIBLE_DEVICES")
     elif nvidia.gpus:
-        yield _unseen(found, facts, len(nvidia.gpus), severe is error)
+        yield severe("gpu", *_unseen(found, facts, len(nvidia.gpus)))
     elif wanted.gpus:
         remedy = "leave out gpus:, or choose a host with GPUs" if not nvidia.driver else "nvidia-smi should list them"
-        yield error(
-            "gpu",
-            "GPUs are asked for and this host has none",
-            "the driver knows no GPU" if nvidia.driver else "there is no driver",
-            remedy,
-        )
+        why = "the driver knows no GPU" if nvidia.driver else "there is no driver"
+        yield error("gpu", "GPUs are asked for and this host has none", why, remedy)
 
 
-def _unseen(found: TensorFlow, facts: HostReport, count: int, fails: bool) -> Finding:
-    kind = error if fails else warning
+def _unseen(found: TensorFlow, facts: HostReport, count: int) -> tuple[str, str, str]:
+    """What, why and remedy, if TensorFlow sees no GPU of the host."""
     what = f"the host has {count} GPU{'s' if count > 1 else ''} and TensorFlow sees none"
     if not found.is_cuda_build:
-        return kind("gpu", what, f"TensorFlow {found.version} was built without CUDA", "pip install 'tensorflow[and-cuda]'")
-    said = next((line for line in facts.complaints if "dlopen" in line or "cuInit" in line or "cuda" in line.lower()), "")
+        return (what, f"TensorFlow {found.version} was built without CUDA", "pip install 'tensorflow[and-cuda]'")
+    line = next((line for line in facts.complaints if "dlopen" in line or "cuInit" in line or "cuda" in line.lower()), "")
     cuda, cudnn = found.build.get("cuda_version", "?"), found.build.get("cudnn_version", "?")
     why = f"it was built for CUDA {cuda} and cuDNN {cudnn}, whose libraries it does not find or the driver is too old for"
-    return kind(
-        "gpu", what, f"{why}{': ' if said else ''}{said}", "pip install 'tensorflow[and-cuda]', or put the libraries on LD_LIBRARY_PATH"
-    )
+    remedy = "pip install 'tensorflow[and-cuda]', or put the libraries on LD_LIBRARY_PATH"
+    return what, f"{why}{': ' if line else ''}{line}", remedy

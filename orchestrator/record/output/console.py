@@ -1,7 +1,7 @@
 """The console of an attached run: a view of the run's files, in a thread of its own.
 
-The files are the truth and the buffer. A console that is paused, slow or gone holds up nobody: the supervisor only leaves word of
-how far each file has grown, and this thread reads, renders and writes when it can.
+The output files are the buffer. So a console that is paused, slow or gone delays nothing: the supervisor only sets the size of each file,
+and this thread reads, renders and writes when it can.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from ...model.planning.plan import Plan
 from ...model.run import events
 from ...model.run.cluster import Cluster
 from ..storage.run_directory import RunDir
-from ..text.event_messages import describe_plan, narrate
+from ..text.event_messages import describe_event, describe_plan
 from .lines import clean
 from .log_view import Follower, LogView
 
 CHUNK = 256 * 1024
 IDLE_S = 0.25
-"""How long an unfinished line is held back in the hope of its end."""
+"""How often the console checks for unfinished lines to show, in seconds."""
 ABANDONED_S = 0.2
-"""How long a console that is no longer wanted may take to end the line that it is at."""
+"""How long an abandoned console may take to finish its present line, in seconds."""
 
 StreamKey = tuple[str, int, str]
 
 
 class Sink:
-    """Writes text to two descriptors, whatever they are. A reader that has gone away is no error: nothing is written any more.
+    """Writes text to two descriptors. Writes nothing more to a descriptor whose reader is gone.
 
-    `is_all`: there is nothing but what is written here, so that another reason, such as a full disk, is raised as the `OSError` that it is.
-    If not, a run goes on behind it: the reason is said on stderr, once, and nothing is written any more.
+    After another error, such as a full disk: with `is_all` (`orch logs`, which does nothing but write), `write` raises the `OSError`.
+    Otherwise a run goes on: `write` prints one line on stderr, and writes nothing more to this descriptor.
     """
 
     def __init__(self, out_fd: int = 1, err_fd: int = 2, encoding: str = "utf-8", *, is_all: bool = False) -> None:
@@ -52,14 +52,14 @@ class Sink:
         while view and fd >= 0:
             try:
                 view = view[os.write(fd, view) :]
-            except BlockingIOError:  # somebody has made our terminal non-blocking
+            except BlockingIOError:  # another program has made the terminal non-blocking
                 select.select((), (fd,), ())
             except OSError as error:
                 self._fds[stream] = -1
-                self._complain(stream, error, fd)
+                self._on_error(stream, error, fd)
                 return
 
-    def _complain(self, stream: str, error: OSError, fd: int) -> None:
+    def _on_error(self, stream: str, error: OSError, fd: int) -> None:
         if error.errno == errno.EPIPE or (error.errno == errno.EIO and stat.S_ISCHR(os.fstat(fd).st_mode)):  # a terminal that is gone
             return
         if self._is_all:
@@ -71,17 +71,17 @@ class Sink:
             )
 
     def has_room(self, stream: str) -> bool:
-        """Something can be written right now. A terminal that was stopped (Ctrl-S) has none, nor a pipe that nobody reads."""
+        """Whether a write would not block. A stopped terminal (Ctrl-S) and a full pipe would block."""
         fd = self._fds[stream]
         return fd >= 0 and bool(select.select((), (fd,), (), 0)[1])
 
     def is_gone(self, stream: str) -> bool:
-        """Nobody reads this stream any more."""
+        """Whether this stream can no longer be written."""
         return self._fds[stream] < 0
 
 
 class Console:
-    """Shows a run while it goes on. All methods but `finish` return at once."""
+    """Shows a run while it goes on. All methods but `finish` and `conclude` return at once."""
 
     def __init__(self, run: RunDir, sink: Sink, *, quiet: bool = False) -> None:
         self._run, self._sink, self._quiet = run, sink, quiet
@@ -89,22 +89,22 @@ class Console:
         self._sizes: dict[StreamKey, int] = {}
         self._followers: dict[StreamKey, Follower] = {}
         self._unread: dict[StreamKey, int] = {}
-        """The files that could not be read, and how large they were then: they are tried again when they have grown."""
+        """Files that could not be read, with their sizes then. Such a file is read again when it has grown."""
         self._attempts: dict[str, int] = {}
         self._notices: deque[str] = deque()
         self._changed = threading.Condition()
         self._ending = self._abandoned = False
-        # Waited for by this and not by join: a join that Ctrl-C interrupts takes the thread for ended (bpo-45274).
+        # An event and not join(): a join() that Ctrl-C interrupts marks the thread as ended (bpo-45274).
         self._ended = threading.Event()
-        # A daemon: a console that nobody reads must not keep orch from exiting.
+        # A daemon thread: a blocked console must not keep orch from exiting.
         threading.Thread(target=self._run_thread, name="console", daemon=True).start()
 
     def show_logs(self, view: LogView) -> None:
-        """From now on the tasks' output is shown too, rendered by `view`."""
+        """Shows the output of the tasks too, rendered by `view`."""
         with self._changed:
             self._view = view
 
-    # --- what the supervisor says --------------------------------------------------------------
+    # --- called by the supervisor --------------------------------------------------------------
 
     def planned(self, planned: Plan) -> None:
         for line in (describe_plan(planned), *planned.notes):
@@ -117,8 +117,8 @@ class Console:
 
     def happened(self, before: Cluster, after: Cluster, event: events.Event) -> None:
         if self._view is not None:
-            self._view.heed(after)
-        text = narrate(before, after, event)
+            self._view.on_state(after)
+        text = describe_event(before, after, event)
         if text is not None:
             self._show_line(text)
 
@@ -134,10 +134,10 @@ class Console:
     # --- the end -------------------------------------------------------------------------------
 
     def finish(self, cluster: Cluster | None) -> None:
-        """Show everything that the files hold by now, and end. Blocks as long as the console does, unless it was abandoned."""
+        """Shows all output up to now, and ends the thread. Blocks as long as the descriptors do, unless `abandon` was called."""
         if cluster is not None:
             if self._view is not None:
-                self._view.heed(cluster)
+                self._view.on_state(cluster)
             for task in cluster.tasks.values():
                 for stream in ("stdout", "stderr"):
                     path = self._run.log_path(task.name, task.attempt, stream)
@@ -149,13 +149,13 @@ class Console:
         self._ended.wait(ABANDONED_S if self._abandoned else None)
 
     def conclude(self, text: str) -> None:
-        """The last words, on stderr. An abandoned console that is stuck there too does not get them."""
+        """Writes the report on stderr, unless the console was abandoned and stderr blocks too."""
         if self._abandoned and not self._ended.is_set() and not self._sink.has_room("stderr"):
             return
         self._sink.write("stderr", text)
 
     def abandon(self) -> None:
-        """Show no more; lets `finish` return even if the console is stuck in the middle of a line."""
+        """Shows nothing more, and lets `finish` return even if the thread is blocked in a write."""
         with self._changed:
             self._abandoned = self._ending = True
             self._changed.notify()
@@ -193,7 +193,7 @@ class Console:
         return bool(self._notices or self._ending or (self._view is not None and self._grown()))
 
     def _grown(self) -> list[StreamKey]:
-        """The files with something new in them, of each task those of its oldest attempt only: the newer ones come after it."""
+        """The files with new bytes; of each task only those of its oldest attempt, which is shown before the next attempt."""
         grown = [key for key, size in self._sizes.items() if size > self._unread.get(key, -1) and self._is_behind(key, size)]
         oldest: dict[str, int] = {}
         for task, attempt, _ in grown:
@@ -201,10 +201,10 @@ class Console:
         return [key for key in grown if key[1] == oldest[key[0]]]
 
     def _earliest(self, grown: list[StreamKey]) -> list[StreamKey]:
-        """Of a task's two streams the one that was written to longer ago: what a task has printed goes before its last traceback.
+        """Of each task the stream that was last written to longer ago: output before a traceback is shown before the traceback.
 
-        Two writes within one tick of the kernel's clock (4 ms) have the same time: then stdout goes first. A stream that goes on meanwhile
-        becomes the later one, so neither waits for long.
+        Two writes within one tick of the kernel's clock (4 ms) have the same time: then stdout is first. A stream that grows meanwhile
+        becomes the later one, so no stream waits for long.
         """
         earliest: dict[str, tuple[int, StreamKey]] = {}
         for key in sorted(grown, key=lambda key: key[2] == "stderr"):
@@ -230,7 +230,7 @@ class Console:
             self._attempts[task] = attempt
             for other, text in view.finish(task, now()):
                 self._sink.write(other, text)
-        path = self._run.log_path(*key)  # asked for each time: the run's directory may be moved
+        path = self._run.log_path(*key)  # not kept: the run's directory may be moved
         follower = self._followers.setdefault(key, Follower(path))
         follower.path = path
         try:
@@ -241,7 +241,7 @@ class Console:
             self._unread[key] = self._sizes[key]
             return
         if not data:
-            # Shorter than it was said to be: its own task has cut it, and what is gone is gone.
+            # The file is shorter than reported: its task has truncated it.
             follower.offset = max(follower.offset, self._sizes[key])
         elif view is not None:
             self._sink.write(stream, view.render(task, stream, data, now()))

@@ -1,7 +1,7 @@
-"""What Keras's `fit`, `evaluate` and `predict` say of their progress: which lines of a task's output are theirs, whole and by their shape.
+"""Recognises the progress lines of Keras's `fit`, `evaluate` and `predict` in the output of a task, by their shape.
 
-Workers that train in step say the same, each on its own: a view shows the chief's. The shapes are those of Keras 3 and of Keras 2, both
-of which draw their bars into files as well (keras/src/utils/progbar.py and tf_keras/src/utils/generic_utils.py, `Progbar`)::
+Workers that train in step print the same lines; a view shows the chief's only. Keras draws its bars into files too
+(keras/src/utils/progbar.py and tf_keras/src/utils/generic_utils.py, `Progbar`)::
 
     Epoch 1/2
     16/16 ━━━━━━━━━━━━━━━━━━━━ 7s 352ms/step - loss: 0.5022 - val_loss: 0.3794       Keras 3
@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import re
 
+from .lines import strip_colors
+
 _COUNT = r" *\d+/(?:\d+|Unknown)"
 _TIME = r"\d+(?:s|(?::\d\d){1,2})"
 _EACH = r"\d+(?:s|ms|us)/"
@@ -23,44 +25,43 @@ _STEP = rf"{_EACH}(?:step|sample)"
 _METRICS = r"(?: - [^:]+: (?:-?\d+\.\d{4}(?:e[+-]\d+)?|-?inf|nan))*"
 _BAR = re.compile(
     rf"{_COUNT}(?:"
-    rf"(?: [━=]+)? {_TIME} {_STEP}{_METRICS}"  # Keras 3; with "=" where the task's output is no UTF-8
+    rf"(?: [━=]+)? {_TIME} {_STEP}{_METRICS}"  # Keras 3; with "=" if the output of the task is not UTF-8
     rf"|(?: \[[=>.]+\])? - (?:ETA: {_TIME}|{_TIME} {_STEP}){_METRICS}"  # Keras 2
     rf"| - {_TIME}(?: - {_STEP}{_METRICS}|{_METRICS} - {_EACH}epoch - {_STEP})"  # verbose=2
     r")(?P<rest>.*)",
     re.ASCII,
 )
 _EPOCH = re.compile(r"Epoch \d+/\d+", re.ASCII)
-_SGR = re.compile(r"\x1b\[[0-9;:]*m")
 
 
 class KerasBars:
-    """Recognises the lines of progress in one stream of one task; fed in order.
+    """Recognises the progress lines in one stream of one task. The lines are given in order.
 
-    An ``Epoch 1/2`` is Keras's only if a bar follows, so it is held back until the next line. With verbose=2 that is written when the epoch
-    ends.
+    ``Epoch 1/2`` is a line of Keras only if a bar follows, so this line is held until the next one. With verbose=2, the next one comes at
+    the end of the epoch.
     """
 
     __slots__ = ("count", "held")
 
     def __init__(self) -> None:
         self.count = 0
-        """How many lines were progress so far."""
+        """The number of progress lines so far."""
         self.held: list[str] = []
-        """A line that the next one explains, if there is one."""
+        """The line that waits for the next one; at most one."""
 
-    def without(self, lines: list[str]) -> list[str]:
-        """The other lines, in order; the same list object if all are. What the program has printed behind a bar is a line."""
+    def remove(self, lines: list[str]) -> list[str]:
+        """The lines without progress, in order; the same list object if none is progress. Text of the program behind a bar is a line."""
         if not self.held and not any("/s" in line or "- ETA: " in line or line.startswith("Epoch ") for line in lines):
             return lines
         return [shown for line in lines for shown in self._shown(line)]
 
     def end(self) -> list[str]:
-        """What is held back, since nothing follows."""
+        """The held line: nothing follows."""
         held, self.held = self.held, []
         return held
 
     def _shown(self, line: str) -> list[str]:
-        text = _SGR.sub("", line) if "\x1b" in line else line
+        text = strip_colors(line)
         if _EPOCH.fullmatch(text):
             before, self.held = self.held, [line]
             return before

@@ -25,22 +25,23 @@ QUIET_S = 1.0
 PROGRESS_S = 10.0
 """An unfinished line that keeps changing (a progress bar) is shown this often."""
 
-_RESET = "\x1b[0m"
+RESET = "\x1b[0m"
+"""The SGR sequence that ends all colours."""
 _ESCAPE = b"\x1b"
-# Every byte that a line must not hand to a terminal as it is; 0xc2 begins the C1 controls in UTF-8. One memchr
-# for each is several times faster than a regular expression or bytes.translate over the same block.
+# The bytes that must not reach a terminal as they are; 0xc2 begins the C1 controls in UTF-8. One memchr for each
+# byte is several times faster than a regular expression or bytes.translate over the same block.
 _SUSPECTS = [bytes([code]) for code in (*range(9), *range(11, 32), 0x7F, 0xC2)]
 _SGR = re.compile(r"\x1b\[[0-9;:]*m")
-# All alternatives begin after the one escape, so that the next one is found at the speed of memchr.
+# All alternatives begin after the escape, so that memchr finds the next one.
 _COMMANDS = re.compile(
     r"\x1b(?:"
     r"(\[[0-9;:]*m)"  # 1: SGR
     r"|(\[[0-?]*[ -/]*[@-~]"  # 2: other CSI commands,
-    r"|[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)"  # OSC, DCS and their kin up to their end,
+    r"|[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)"  # OSC, DCS and similar commands up to their end,
     r"|[ -/]*[0-OQ-WYZ\\`-~])"  # and short escape sequences
-    r")?"  # no group: an escape that begins nothing
+    r")?"  # no group: an escape without a command
 )
-# Characters that show nothing, and control characters that are shown.
+# Characters that are dropped, and control characters that are shown as \xNN.
 _TAMED = dict.fromkeys("\x00\x07\x08\x7f", "") | {
     chr(code): f"\\x{code:02x}" for code in (*range(1, 7), *range(11, 27), *range(28, 32), *range(128, 160))
 }
@@ -51,14 +52,14 @@ _UNFINISHED = re.compile(
 
 
 class LineSplitter:
-    """One stream's bytes in, whole lines out, without their line ends.
+    """The bytes of one stream in, whole lines without their line ends out.
 
-    `color`: keep SGR sequences, and reset them at the end of a line that leaves one open (a colour does not run on
-    into the next line, which may be another task's); else drop them.
+    `color`: keep SGR sequences, and add a reset to a line that leaves one open, because the next line may belong to
+    another task. Otherwise SGR sequences are dropped.
     `longest`: see `LONGEST`.
 
-    An unfinished line that was already shown, by `idle` or `flush`, continues as a new line with the bytes
-    that come later; if nothing but its line end comes, nothing more is shown.
+    If `idle` or `flush` has shown an unfinished line, its later bytes are a new line. If only the line end comes, no
+    line follows.
     """
 
     __slots__ = ("_changes", "_color", "_fed", "_longest", "_pending", "_returned", "_shown", "_since")
@@ -67,15 +68,15 @@ class LineSplitter:
         self._color = color
         self._longest = longest
         self._pending = bytearray()
-        """The current state of the unfinished line; never holds a line end or a carriage return."""
-        self._returned = False  # a \r followed the pending state: the next byte replaces it
-        self._changes = False  # a \r was seen in this line: it is a progress bar
-        self._shown = False  # the beginning of this line has been given out
-        self._since: float | None = None  # when this line began, or was last shown
+        """The unfinished line, without line end or carriage return."""
+        self._returned = False  # a \r followed the pending bytes: the next byte replaces them
+        self._changes = False  # this line has a \r: it is a progress bar
+        self._shown = False  # the beginning of this line was returned
+        self._since: float | None = None  # the time at which this line began, or was last shown
         self._fed = 0.0
 
     def feed(self, data: bytes, now: float = 0.0) -> list[str]:
-        """The lines that `data` completes. `now` is only remembered, for `due`."""
+        """The lines that `data` completes. `now` is kept for `due`."""
         if len(data) <= self._longest:
             return self._feed(data, now)
         lines: list[str] = []
@@ -84,12 +85,12 @@ class LineSplitter:
         return lines
 
     def idle(self, now: float) -> list[str]:
-        """The unfinished line as it stands, if it is time to show it."""
+        """The unfinished line, if `due` has come."""
         due = self.due
         return self._show(now) if due is not None and now >= due else []
 
     def flush(self) -> list[str]:
-        """What is left, whatever it is: the stream has ended, or its reader is about to."""
+        """The unfinished line: the stream or its reader ends."""
         rest = bytes(self._pending)
         if not rest:
             return []
@@ -99,7 +100,7 @@ class LineSplitter:
 
     @property
     def due(self) -> float | None:
-        """When `idle` would show something; None while nothing is unfinished."""
+        """The time from which on `idle` shows the unfinished line; None without such a line."""
         if not self._pending or self._since is None:
             return None
         if self._changes or self._shown:
@@ -107,7 +108,7 @@ class LineSplitter:
         return min(self._fed + QUIET_S, self._since + PROGRESS_S)
 
     def _feed(self, data: bytes, now: float) -> list[str]:
-        """`feed` for at most `longest` bytes, so only the line already begun can be too long."""
+        """`feed` for at most `longest` bytes, so that only a line that has begun before can be too long."""
         self._fed = now
         end = data.rfind(b"\n") + 1
         if not end:
@@ -131,7 +132,7 @@ class LineSplitter:
         return lines
 
     def _hold(self, data: bytes, now: float) -> list[str]:
-        """Takes in bytes without a line end; gives out pieces of a line that is too long."""
+        """Adds bytes without a line end; returns pieces of a line that is too long."""
         head, returns, tail = data.partition(b"\r")
         lines = self._append(head, now)
         if returns:
@@ -170,7 +171,7 @@ class LineSplitter:
         return self._text(shown)
 
     def _text(self, block: bytes) -> list[str]:
-        """The lines of a block that has no carriage return and no line end at its end."""
+        """The lines of a block without carriage returns, and without a line end at its end."""
         suspects = [byte for byte in _SUSPECTS if byte in block]
         text = _decoded(block)
         if not suspects:
@@ -183,15 +184,17 @@ class LineSplitter:
 
 
 def clean(text: str) -> str:
-    """Text of unknown origin, such as a message or a value that a task reports, with nothing in it that commands a terminal.
-
-    Colours go as well. Line ends and tabs stay.
-    """
+    """A text, such as the message of a task, without terminal commands and colours. Line ends and tabs stay."""
     return _SGR.sub("", _tamed(text))
 
 
+def strip_colors(line: str) -> str:
+    """A line without SGR sequences."""
+    return _SGR.sub("", line) if "\x1b" in line else line
+
+
 def _last_states(block: bytes) -> bytes:
-    """Complete lines, each reduced to what follows its last effective carriage return."""
+    """Complete lines, each without the text that its last effective carriage return replaces."""
     if b"\r" not in block:
         return block
     block = block.replace(b"\r\n", b"\n")
@@ -206,14 +209,14 @@ def _last_state(line: bytes) -> bytes:
 
 
 def _whole_end(data: bytearray, end: int) -> int:
-    """The last position up to `end` that is inside neither a UTF-8 character nor an escape sequence."""
+    """The last position up to `end` that is not inside a UTF-8 character or an escape sequence."""
     tail = bytes(data[max(0, end - 64) : end])
     found = _UNFINISHED.search(tail)
     return end if found is None else end - len(tail) + found.start()
 
 
 def _decoded(block: bytes) -> str:
-    """UTF-8, with ``\\xNN`` for each byte that is not: as ``backslashreplace`` decodes it, which calls a function for every such byte."""
+    """Decodes as ``backslashreplace`` does (``\\xNN`` for a byte that is not UTF-8), without calling a function for each such byte."""
     if b"\\udc" in block:
         return block.decode("utf-8", "backslashreplace")
     escaped = block.decode("utf-8", "surrogateescape").encode("utf-8", "backslashreplace")
@@ -221,10 +224,10 @@ def _decoded(block: bytes) -> str:
 
 
 def _tamed(text: str) -> str:
-    """Text in which nothing but SGR sequences commands a terminal."""
+    """The text without terminal commands other than SGR sequences."""
     if "\x1b" in text:
         text = _COMMANDS.sub(lambda found: found[0] if found[1] else "" if found[2] else "\\x1b", text)
-    # Over binary output this takes a tenth of the time of str.translate or of a replacement of one character after the other.
+    # For binary output this takes a tenth of the time of str.translate or of one replacement for each character.
     parts = _CONTROL.split(text)
     if len(parts) == 1:
         return text
@@ -233,6 +236,6 @@ def _tamed(text: str) -> str:
 
 
 def _closed(line: str) -> str:
-    """The line, with a reset at its end unless its last SGR sequence is one."""
+    """The line, with a reset at its end unless its last SGR sequence is a reset."""
     start = line.rfind("\x1b[") + 2
-    return line if not line[start : line.index("m", start)].strip("0;") else line + _RESET
+    return line if not line[start : line.index("m", start)].strip("0;") else line + RESET

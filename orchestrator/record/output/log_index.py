@@ -1,8 +1,8 @@
-"""When a run's output was written: how far its streams had grown by what time, noted now and then.
+"""The file `marks` of a run: how long each output stream was at which time.
 
-The files of a task hold its bytes and nothing else, so ``marks`` in the run's directory holds the times, a line each: the time (seconds
-since the epoch, by the controller's clock), then ``TASK.ATTEMPT.STREAM=BYTES`` for each stream that has grown since the line before.
-There is a line a second while anything grows, or fewer, so that there are not more than `MOST_A_SECOND` sizes a second.
+The output files hold no times. So a line of ``marks`` has a time (seconds since the epoch, by the controller's clock), then
+``TASK.ATTEMPT.STREAM=BYTES`` for each stream that has grown since the line before, for example
+``1795231330.19 worker-0.1.stdout=4096``. A line is written at most once a second, and at most `MOST_A_SECOND` sizes a second.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ..storage.run_files import open_file, private_opener
 from .log_view import BLOCK
 
 EVERY_S = 1.0
-"""How much older than asked for a line may be that `KeptMarks.offset_since` lets through, in a run of up to `MOST_A_SECOND` streams."""
+"""Seconds between two lines, with up to `MOST_A_SECOND` streams: `KeptMarks.offset_since` may begin so much too early."""
 MOST_A_SECOND = 20
 
 
 class Marks:
-    """Written by the controller. A mark that finds no room on the disk is missing, or torn, and no more."""
+    """The controller writes these marks. If the disk is full, a mark is missing or incomplete, without further effect."""
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
@@ -30,20 +30,20 @@ class Marks:
         self._is_torn = False
 
     def grew(self, task: str, attempt: int, stream: str, size: int) -> float | None:
-        """A stream has grown. Returns in how many seconds `write` is to be called; None: that is known already."""
+        """A stream has grown. Returns the seconds until `write` must be called; None if a call is due already."""
         is_first = not self._grown
         self._grown[_key(task, attempt, stream)] = size
         return self._every_s if is_first else None
 
     def write(self, at: float) -> None:
-        """Keep what has grown since the last call. `at`: now."""
+        """Writes the sizes of the streams that have grown since the last call. `at`: the present time."""
         if self._grown:
             self._append(" ".join([repr(at), *(f"{key}={size}" for key, size in self._grown.items())]) + "\n")
             self._every_s = max(EVERY_S, len(self._grown) / MOST_A_SECOND)
             self._grown.clear()
 
     def _append(self, text: str) -> None:
-        # What the disk took of a line before it was full has no end.
+        # If the disk was full, the last line has no end.
         text, self._is_torn = "\n" * self._is_torn + text, True
         with contextlib.suppress(OSError):
             with open(_path(self._run), "a", encoding="ascii", opener=private_opener) as file:
@@ -52,18 +52,18 @@ class Marks:
 
 
 class KeptMarks:
-    """The marks of a run as they are now. Without any, all output counts as old as the run."""
+    """The marks of a run, read once. Without marks, all output counts as old as the run."""
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
         self._marks: dict[str, tuple[list[float], list[int]]] = {}
         with contextlib.suppress(FileNotFoundError), open_file(_path(run)) as file:
             for line in file.read().decode("ascii", "replace").splitlines(keepends=True):
-                if line.endswith("\n"):  # if not, it is being written
-                    with contextlib.suppress(ValueError):  # torn: the disk was full
-                        self._take(line)
+                if line.endswith("\n"):  # otherwise the line is still being written
+                    with contextlib.suppress(ValueError):  # an incomplete line: the disk was full
+                        self._add(line)
 
-    def _take(self, line: str) -> None:
+    def _add(self, line: str) -> None:
         at, *sizes = line.split()
         for text in sizes:
             key, _, size = text.partition("=")
@@ -73,24 +73,24 @@ class KeptMarks:
             known.append(reached)
 
     def offset_since(self, task: str, attempt: int, stream: str, at: float) -> int:
-        """Where the line begins at which to read on, in order to miss nothing that was written at the time `at` or later."""
+        """The offset of a line from which on a reader gets all output that was written at the time `at` or later."""
         times, sizes = self._marks.get(_key(task, attempt, stream), ([], []))
         before = bisect_left(times, at)
         return _line_start(self._run.log_path(task, attempt, stream), sizes[before - 1]) if before else 0
 
     def last_time(self, task: str, attempt: int, stream: str) -> float:
-        """By when a stream had grown for the last time; 0 if nobody has heard of it."""
+        """The time of a stream's last mark; 0 if there is none."""
         times, _ = self._marks.get(_key(task, attempt, stream), ([], []))
         return times[-1] if times else 0.0
 
 
 def _line_start(path: Path, offset: int) -> int:
-    """The beginning of the line that the byte at `offset` belongs to, if it is not too far before it."""
+    """The beginning of the line with the byte at `offset`, or `offset` if the line is longer than `BLOCK`."""
     start = max(0, offset - BLOCK)
     try:
         with open_file(path) as file:
             file.seek(start)
-            before = file.read(offset - start) or b""
+            before = file.read(offset - start)
     except OSError:
         return offset
     end = before.rfind(b"\n") + 1

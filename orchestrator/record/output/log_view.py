@@ -1,7 +1,6 @@
 """The log view: raw output files -> prefixed lines, as the console and ``orch logs`` show them.
 
-Tasks write their output into files, without prefixes, and wait for nobody. A view reads these files, as fast
-or as slowly as its own output takes them. `LogView` is pure: bytes in, text out. `Follower` reads.
+`Follower` reads a file of output. `LogView` is pure: bytes in, text out, for example ``worker-0 | step 12 loss 0.34``.
 """
 
 from __future__ import annotations
@@ -21,27 +20,25 @@ from ...model.cause import peer_errors
 from ...model.run.cluster import Cluster, Outcome, TaskState, Verdict
 from ..storage.run_files import open_file
 from .keras_bars import KerasBars
-from .lines import PROGRESS_S, QUIET_S, LineSplitter
+from .lines import PROGRESS_S, QUIET_S, RESET, LineSplitter, strip_colors
 from .noise import Noise
 
 __all__ = ["Follower", "LineSplitter", "LogView", "tail_offset", "wants_color"]
 
 BLOCK = 1 << 16
-"""Bytes read at a time; the allocator reuses blocks of this size, which larger ones cost a page fault each."""
+"""The bytes of one read. The allocator reuses blocks of this size; a larger block costs a page fault each time."""
 
 MESSAGE_LINES = 500
 MESSAGE_CHARACTERS = 1 << 16
-"""Lines and characters of one exception's message that a view which shortens them shows. More than the report does: where an exception was
-only logged, what the program says next may be taken for a part of its message."""
+"""The most lines and characters of one exception's message that a view with `shorten` shows. The report shows fewer; here, the next lines
+of the program may look like a part of the message."""
 
-_SGR = re.compile(r"\x1b\[[0-9;:]*m")
-_RESET = "\x1b[0m"
-# Cyan, yellow, green, magenta, blue, and their bright forms. Red is left to errors, black and white to the background.
+# Cyan, yellow, green, magenta, blue, and their bright forms. Red stands for errors; black and white may be the background.
 _COLORS = tuple(f"\x1b[{code}m" for code in (36, 33, 32, 35, 34, 96, 93, 92, 95, 94))
 
 
 def wants_color(flag: Literal["auto", "always", "never"], isatty: bool, environ: Mapping[str, str]) -> bool:
-    """Whether to write colours: what the flag says, and for ``auto`` the environment, then the terminal.
+    """Whether to write colours: by the flag; for ``auto`` by the environment, then by the terminal.
 
     ``NO_COLOR`` (no-color.org) and ``FORCE_COLOR`` (force-color.org) count if they are not empty; ``FORCE_COLOR=0``
     forces nothing. ``NO_COLOR`` wins. A terminal with ``TERM=dumb`` gets none.
@@ -56,7 +53,7 @@ def wants_color(flag: Literal["auto", "always", "never"], isatty: bool, environ:
 
 
 class _Stream:
-    """What a view remembers of one stream of one task."""
+    """The state of a view for one stream of one task."""
 
     __slots__ = ("bars", "excerpt", "fed", "noise", "splitter")
 
@@ -68,23 +65,24 @@ class _Stream:
         self.fed = 0.0
 
     def has_no_bars(self, now: float) -> bool:
-        """Nothing has come for long, and no progress of Keras's before that: an epoch that was announced may be the program's own."""
+        """Whether nothing has come for `PROGRESS_S`, and no progress of Keras before: a held ``Epoch 1/2`` may be a line of the program."""
         return self.bars is not None and not self.bars.count and now >= self.fed + PROGRESS_S
 
 
 class LogView:
-    """Many streams in, one readable text out: whole lines, each with its task's name in front.
+    """Many streams in, one text out: whole lines, each with the name of its task in front.
 
-    `tasks`: the names of all tasks, in order; a name's colour is its place in this order, so it is the same in
-    every view of a run. Names that come up later are taken in, and widen the column from then on.
-    `color`, `timestamps` (HH:MM:SS.mmm of the time the view got the line, in the zone `tz`, by default the local one).
-    `fold`: hide what `noise` describes, and count it. `only`: show these tasks; the rest is dropped unseen.
-    `grep`: show the lines in which this pattern is found; it looks at the text without prefix and colours, and at
-    every line, so nothing is folded. `prefix`: off for the plain text of one stream. `shorten`: leave out the middle of an exception's long
-    message (`worker.excerpts`), which `idle` and `finish` take to be over. `behind`: tasks that train in step with a chief, whose progress
-    is theirs: with `fold`, what Keras draws of it is shown of them only if they are asked for, by `only`.
+    * `tasks`: the names of all tasks. The colour of a name is its place in this order, so each view of a run has the same colours.
+    * `color`: write colours.
+    * `timestamps`: write the time (HH:MM:SS.mmm) at which the view got the line, in the zone `tz` (default: the local zone).
+    * `fold`: hide and count the lines that `noise` describes.
+    * `only`: show only these tasks.
+    * `grep`: show only lines that match this pattern (without prefix and colours); nothing is folded then.
+    * `prefix`: write the name of the task.
+    * `shorten`: leave out the middle of long exception messages (`worker.excerpts`).
+    * `behind`: tasks that train in step with a chief. With `fold` and without `only`, Keras's progress lines of these tasks are hidden.
 
-    The text never holds half a line, so views of several streams can be written to one terminal in any order.
+    The text has whole lines only, so the texts of several views can be written to one terminal in any order.
     """
 
     def __init__(
@@ -123,10 +121,10 @@ class LogView:
         for task in tasks:
             self._admit(task)
 
-    def heed(self, cluster: Cluster) -> None:
-        """Take note of the tasks whose end explains connections that the others have lost: see `noise`."""
+    def on_state(self, cluster: Cluster) -> None:
+        """Notes the tasks whose end explains lost connections of other tasks: see `noise`."""
         if cluster.verdict is not None:
-            self.heed_verdict(cluster.verdict)
+            self.on_verdict(cluster.verdict)
             return
         ended = {name for name, task in cluster.tasks.items() if task.state in (TaskState.FAILED, TaskState.LOST, TaskState.STOPPED)}
         leader = peer_errors.leader(cluster.tasks)
@@ -134,18 +132,15 @@ class LogView:
             ended.add(leader)
         self._ended = frozenset(ended)
 
-    def heed_verdict(self, verdict: Verdict) -> None:
-        """The same for a run that is over. The one connection that nothing explains is that of its cause."""
+    def on_verdict(self, verdict: Verdict) -> None:
+        """The same for a run that is over. In a failed run, only the end of the first cause explains lost connections."""
         if verdict.outcome in (Outcome.SUCCEEDED, Outcome.CANCELLED):
             self._ended = frozenset(self._colors)
         else:
             self._ended = frozenset({verdict.cause.task} if verdict.cause is not None else ())
 
     def render(self, task: str, stream: str, data: bytes, now: float = 0.0) -> str:
-        """The lines that `data`, the next bytes of this stream, completes: text ready to be written, or "".
-
-        `now`: seconds since the epoch.
-        """
+        """The text of the lines that `data`, the next bytes of this stream, completes. `now`: seconds since the epoch."""
         if not self._shows(task):
             return ""
         self._now = now
@@ -159,50 +154,47 @@ class LogView:
         return self._write(key, state, state.splitter.feed(data, now))
 
     def idle(self, now: float) -> list[tuple[str, str]]:
-        """Unfinished lines whose time has come (a prompt, a progress bar), and what was held back in vain, as (stream, text).
+        """Unfinished lines that are due (a prompt, a progress bar), and held lines that nothing has explained in time.
 
-        The stream is ``stdout`` or ``stderr``.
+        Each as (``stdout`` or ``stderr``, text).
         """
         self._now = now
         return [
-            *self._each((key, state, state.splitter.idle(now)) for key, state in self._streams.items()),
-            *self._unexplained((key, state) for key, state in self._streams.items() if state.has_no_bars(now)),
-            *self._held((key, state) for key, state in self._streams.items() if now >= state.fed + QUIET_S),
-            *self._rest((key, state) for key, state in self._streams.items() if now >= state.fed + QUIET_S),
+            (key[1], text)
+            for key, state in self._streams.items()
+            for text in self._rest(key, state, state.splitter.idle(now), bars=state.has_no_bars(now), held=now >= state.fed + QUIET_S)
+            if text
         ]
 
     def finish(self, task: str | None = None, now: float | None = None) -> list[tuple[str, str]]:
-        """The unfinished lines of a task that has ended, or of all tasks, as (stream, text).
+        """The unfinished and held lines of a task that has ended, or of all tasks, as (stream, text).
 
-        The streams are forgotten: bytes that come later begin anew, as those of the next attempt do.
+        The view then forgets the streams: later bytes belong to the next attempt.
         """
         if now is not None:
             self._now = now
-        ended = [key for key in self._streams if task is None or key[0] == task]
-        states = [(key, self._streams.pop(key)) for key in ended]
+        ended = [(key, state) for key, state in self._streams.items() if task is None or key[0] == task]
+        for key, _ in ended:
+            del self._streams[key]
         return [
-            *self._each((key, state, state.splitter.flush()) for key, state in states),
-            *self._unexplained(states),
-            *self._held(states),
-            *self._rest(states),
+            (key[1], text) for key, state in ended for text in self._rest(key, state, state.splitter.flush(), bars=True, held=True) if text
         ]
 
     @property
     def folded(self) -> int:
-        """How many lines have been hidden."""
+        """The number of hidden lines."""
         return self._folded + self._bars
 
     @property
     def folded_note(self) -> str:
-        """One line that says how many lines were hidden and how to see them; "" if none were."""
-        noise, said = self._folded - self._placements, []
-        if noise:
-            said.append(f"{count_of(noise, 'line')} of TensorFlow's own messages folded")
-        if self._placements:
-            said.append(f"{count_of(self._placements, 'line')} that say where operations ran folded; orch placement sums them up")
-        if self._bars:
-            said.append(f"{count_of(self._bars, 'line')} of Keras's progress folded, which repeat the chief's")
-        return f"{'; '.join(said)}; --all shows {'all' if len(said) > 1 else 'it' if self.folded == 1 else 'them'}" if said else ""
+        """A line with the number of hidden lines, and the option that shows them; empty if none is hidden."""
+        counts = {
+            "of TensorFlow's own messages folded": self._folded - self._placements,
+            "that say where operations ran folded; orch placement sums them up": self._placements,
+            "of Keras's progress folded, which repeat the chief's": self._bars,
+        }
+        parts = [f"{count_of(number, 'line')} {text}" for text, number in counts.items() if number]
+        return f"{'; '.join(parts)}; --all shows {'all' if len(parts) > 1 else 'it' if self.folded == 1 else 'them'}" if parts else ""
 
     def _shows(self, task: str) -> bool:
         return self._only is None or task in self._only
@@ -215,38 +207,21 @@ class LogView:
             self._width = len(task)
             self._heads.clear()
 
-    def _each(self, found: Iterable[tuple[tuple[str, str], _Stream, list[str]]]) -> Iterator[tuple[str, str]]:
-        for key, state, lines in found:
-            text = self._write(key, state, lines)
-            if text:
-                yield key[1], text
-
     def _explains(self, task: str) -> bool:
-        """Whether the end of another task explains a connection that this task has lost."""
+        """Whether the end of another task explains a lost connection of this task."""
         return not self._ended <= {task}
 
-    def _held(self, quiet: Iterable[tuple[tuple[str, str], _Stream]]) -> Iterator[tuple[str, str]]:
-        """The lines about lost connections that nothing has explained."""
-        for key, state in quiet:
-            held = state.noise.held
-            state.noise.held = []
-            if held and not self._explains(key[0]):
-                self._folded -= len(held)
-                yield key[1], self._prefixed(key, held)
-
-    def _unexplained(self, found: Iterable[tuple[tuple[str, str], _Stream]]) -> Iterator[tuple[str, str]]:
-        """What may have been the beginning of Keras's progress, had more of it followed."""
-        for key, state in found:
-            lines = state.bars.end() if state.bars is not None else []
-            if lines:
-                yield key[1], self._prefixed(key, lines)
-
-    def _rest(self, ended: Iterable[tuple[tuple[str, str], _Stream]]) -> Iterator[tuple[str, str]]:
-        """What was held back of exceptions' messages, which are over."""
-        for key, state in ended:
-            lines = state.excerpt.end() if state.excerpt is not None else []
-            if lines:
-                yield key[1], self._prefixed(key, lines)
+    def _rest(self, key: tuple[str, str], state: _Stream, lines: list[str], *, bars: bool, held: bool) -> Iterator[str]:
+        """The text of the last `lines`, and of the held lines. `bars`: also of a held ``Epoch 1/2``. `held`: also of all others."""
+        yield self._write(key, state, lines)
+        if bars and state.bars is not None:
+            yield self._prefixed(key, state.bars.end())
+        if held:
+            lost, state.noise.held = state.noise.held, []
+            if not self._explains(key[0]):
+                self._folded -= len(lost)
+                yield self._prefixed(key, lost)
+            yield self._prefixed(key, state.excerpt.end() if state.excerpt is not None else [])
 
     def _write(self, key: tuple[str, str], state: _Stream, lines: list[str]) -> str:
         if self._fold and lines:
@@ -259,21 +234,22 @@ class LogView:
                 lines = shown
         if state.bars is not None and lines:
             before = state.bars.count
-            lines = state.bars.without(lines)
+            lines = state.bars.remove(lines)
             self._bars += state.bars.count - before
         if self._grep is not None:
-            search = self._grep.search
-            lines = [line for line in lines if search(_SGR.sub("", line) if "\x1b" in line else line)]
+            lines = [line for line in lines if self._grep.search(strip_colors(line))]
         if state.excerpt is not None and lines:
             lines = state.excerpt.feed(lines)
-        return self._prefixed(key, lines) if lines else ""
+        return self._prefixed(key, lines)
 
     def _prefixed(self, key: tuple[str, str], lines: list[str]) -> str:
+        if not lines:
+            return ""
         head = self._head(key)
         return head + ("\n" + head).join(lines) + "\n"
 
     def _head(self, key: tuple[str, str]) -> str:
-        """What stands in front of a line of this stream, now."""
+        """The text in front of a line of this stream that is shown now."""
         head = self._heads.get(key)
         if head is None:
             head = self._heads[key] = self._name(key[0]) if self._prefix else ""
@@ -283,14 +259,14 @@ class LogView:
 
     def _name(self, task: str) -> str:
         name = f"{task:<{self._width}} |"
-        return f"{self._colors[task]}{name}{_RESET} " if self._color else f"{name} "
+        return f"{self._colors[task]}{name}{RESET} " if self._color else f"{name} "
 
 
 class Follower:
     """Reads one log file as it grows, from `offset` on, or from its last `tail` lines on.
 
-    The file may not exist yet, and may go away; if it was moved, `path` may be set to its new place. It is opened for each read: a run of
-    300 tasks has 600 files, and a process may often have no more than 1024 open. Raises `OrchError` if the file is there but not readable.
+    The file need not exist. If it was moved, `path` may be set to its new place. Each read opens the file: a run of 300 tasks has 600
+    files, and a process often may open no more than 1024. Raises `OrchError` if the file cannot be read.
     """
 
     __slots__ = ("_note", "offset", "path")
@@ -299,10 +275,10 @@ class Follower:
         self.path = path
         self._note: str | None = None
         self.offset = offset if tail is None else tail_offset(path, tail)
-        """Where the next read begins, in bytes."""
+        """The offset of the next read, in bytes."""
 
     def read(self, limit: int = BLOCK) -> bytes:
-        """The next bytes, at most `limit`; empty if there are none for now."""
+        """The next bytes, at most `limit`; empty if there are none yet."""
         try:
             with open_file(self.path) as file:
                 size = os.fstat(file.fileno()).st_size
@@ -310,7 +286,7 @@ class Follower:
                     self._note = f"{self.path} became shorter ({self.offset} to {size} bytes); what follows is what is added from here on"
                     self.offset = size
                 file.seek(self.offset)
-                data = file.read(limit) or b""
+                data = file.read(limit)
         except FileNotFoundError:
             return b""
         except OSError as error:
@@ -318,16 +294,16 @@ class Follower:
         self.offset += len(data)
         return data
 
-    def take_note(self) -> str | None:
-        """What the user should know about the file, once: that it became shorter under the reader."""
+    def pop_note(self) -> str | None:
+        """A message for the user, once, if the file became shorter."""
         note, self._note = self._note, None
         return note
 
 
 def tail_offset(path: Path | str, lines: int) -> int:
-    """Where the last `lines` lines of a file begin, in bytes; 0 if it has no more, or does not exist.
+    """The offset of the last `lines` lines of a file, in bytes; 0 if the file has no more lines, or does not exist.
 
-    Reads backwards, `BLOCK` bytes at a time. A last line without its end counts as a line.
+    Reads backwards, `BLOCK` bytes at a time. A last line without a line end counts.
     """
     try:
         with open_file(path) as file:
@@ -337,10 +313,10 @@ def tail_offset(path: Path | str, lines: int) -> int:
             while position:
                 start = max(0, position - BLOCK)
                 file.seek(start)
-                block = (file.read(position - start) or b"")[: position - start]
+                block = file.read(position - start)
                 found = len(block)
                 if position == size and block.endswith(b"\n"):
-                    found -= 1  # the end of the last line, not of the one before it
+                    found -= 1  # this is the end of the last line, not of the line before
                 while (found := block.rfind(b"\n", 0, found)) >= 0:
                     lines -= 1
                     if not lines:

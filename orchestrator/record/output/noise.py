@@ -11,7 +11,7 @@ A line is noise by its shape:
 * A warning of an installed Python package is noise if a task of this run has printed the same one before.
 * A line that belongs to a noise line is noise: a node, a peer, the text of a protocol buffer.
 
-All other lines are shown: one line too many is a nuisance, one line of the user's that is missing is a fault.
+All other lines are shown: a line of the user that is missing would be worse than a line too many.
 The lists come from real runs of TensorFlow 2.17 to 2.21; the samples are in tests/record/output/noise. Pure: no I/O, no clock.
 """
 
@@ -127,9 +127,9 @@ class Noise:
         self._last = ""
 
     def fold(self, lines: list[str]) -> list[str]:
-        """The lines that are neither noise nor held, in order; the same list object if that is all of them."""
+        """The lines that are neither noise nor held, in order; the same list object if these are all."""
         if not self._before:
-            # Ordinary output passes here, after a look at the first character of each line.
+            # Ordinary output returns here: the first character of each line decides.
             suspects = [line for line in lines if line[:1] in _FIRST or _PLACED_MARK in line]
             if not any(_LOG_LINE.match(line) or _is_noise(line) or _WARNING.match(line) or _says_placement(line) for line in suspects):
                 return lines

@@ -1,7 +1,7 @@
-"""`events.jsonl`: what happened in a run, one JSON object a line, in the order in which the controller heard of it.
+"""`events.jsonl`: the events of a run, one JSON object a line, in the order in which the controller received them.
 
 A line is ``{"event": NAME, …fields…}``, an event of `model.events`: ``TaskExited(task="worker-0", …)`` is written as
-``{"event":"task_exited","task":"worker-0",…}``. Lines that are damaged, or of another kind, are skipped.
+``{"event":"task_exited","task":"worker-0",…}``. Damaged lines and unknown events are skipped.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from worker.protocol.messages import ContractError, from_json, to_json
 from ...model.run.events import Event, TaskReported
 
 REPORTS_S = 5.0
-"""So many seconds lie between two reports of a task that are recorded: a day of a hundred tasks would otherwise be millions."""
+"""The least time between two recorded reports of a task, in seconds. Without this limit, a hundred tasks would record millions a day."""
 
 
 class ReportLimit:
     """Limits a task's reports in `events.jsonl` to one in `REPORTS_S` seconds.
 
-    The latest report is recorded before any other event is, so folding the file decides the same as the run has. `flush` is to be called
-    `REPORTS_S` after `holds` has become true.
+    The latest report is recorded before any other event, so replaying the file gives the same decisions. Call `flush` `REPORTS_S` seconds
+    after `holds` becomes true.
     """
 
     def __init__(self) -> None:
@@ -43,11 +43,11 @@ class ReportLimit:
 
     @property
     def holds(self) -> bool:
-        """Some task's last report is not recorded yet."""
+        """Whether a report is not recorded yet."""
         return bool(self._held)
 
     def flush(self) -> list[TaskReported]:
-        """The reports that are held, to be recorded now."""
+        """The reports to record now."""
         held = list(self._held.values())
         self._held.clear()
         self._recorded_at.update((event.task, event.at) for event in held)
@@ -62,12 +62,12 @@ _BY_NAME: dict[str, type[Any]] = {_name(cls): cls for cls in get_args(Event)}
 
 
 def to_line(event: Event) -> bytes:
-    """An event as its line, newline included."""
+    """The line of an event, with its newline."""
     return json.dumps({"event": _name(type(event)), **to_json(event)}, separators=(",", ":")).encode("ascii") + b"\n"
 
 
 def from_lines(lines: Iterable[bytes]) -> Iterator[Event]:
-    """The events in these lines. A last line without its newline is still being written, and is left out."""
+    """The events in these lines. A last line without a newline is still being written, and is skipped."""
     for line in lines:
         if not line.endswith(b"\n"):
             return

@@ -1,22 +1,22 @@
-"""A run on disk. The paths of `.orch/`, of which a few are made elsewhere.
+"""The directory of a run, and the paths in `.orch/`.
 
-    HOME/.gitignore                 "*", if we made HOME
+    HOME/.gitignore                 "*", if orch made HOME
     HOME/latest -> runs/RUN
     HOME/runs/RUN/
       lock                          held by the controller as long as it lives (run_lock.py)
-      spec.yaml plan.json           what was wanted, what was planned
-      request/                      what the backend ran, byte for byte
-      events.jsonl                  what happened
-      marks                         when each output had grown to how many bytes (log_index.py)
-      reserve                       room for the last events, for when the disk is full
-      agents/HOST.log               what an agent had to complain about; template-N.log: what its imports have printed
+      spec.yaml plan.json           the settings, and the plan
+      request/                      the commands of the backend
+      events.jsonl                  the events (event_log.py)
+      marks                         times and sizes of the output (log_index.py)
+      reserve                       32 KiB kept free, so that result.json can be written when the disk is full
+      agents/HOST.log               messages of an agent; template-N.log: output of an import
       attempt-1/worker-0/           stdout.log stderr.log error.json reports.jsonl stacks.txt begun ended (worker/host, worker/task)
       checkpoints/                  ORCH_CHECKPOINT_DIR of the tasks
       data_service/attempt-1/       the journal of a dispatcher (worker/task/strategy/data_service_server.py)
-      controller.log                what a detached controller has printed (cli/detached_run.py)
+      controller.log                messages of a detached run (cli/detached_run.py)
       result.json                   the verdict
 
-Directories are 0700, files 0600: environments and logs hold secrets. A file that others read whole is written aside and
+Directories have mode 0700, files 0600: environments and logs hold secrets. A file that is read whole is written under another name, then
 renamed.
 """
 
@@ -38,31 +38,31 @@ from ...errors import OrchError
 from .run_files import open_file, read_file, write_all, write_whole
 from .run_lock import RunLock
 
-# The model is imported where it is used: `orch up` makes the directory and starts its agent first, and both are slow to come up.
+# Functions import the model: `orch up` makes the directory and starts its agent first, and imports the model meanwhile.
 if TYPE_CHECKING:
     from ...model.planning.plan import Plan
     from ...model.run.cluster import Cluster, Verdict
     from ...model.run.events import Event
 
 MOST_CHECKPOINTS = 10_000
-"""How many files and directories are looked at in search of a new one: the controller does nothing else meanwhile."""
+"""The most files and directories that one search for checkpoints reads. The controller waits for the search."""
 
 
 class RunDir:
-    """One run's directory. `home` makes and finds it."""
+    """The directory of a run. `run_store` makes and finds such directories."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.run_id = path.name
         self.lock = RunLock(path)
         self.made: list[Path] = []
-        """What was made above HOME for this run."""
+        """The directories above HOME that were made for this run."""
         self._events_fd: int | None = None
         self._held: Directory | None = None
 
     @property
     def path(self) -> Path:
-        """Where it is. For the controller also after somebody has moved it: see `hold`."""
+        """The path of the directory: inside `hold` the present one, even if the directory was moved."""
         if self._held is not None:
             self._path = Path(self._held.path)
         return self._path
@@ -71,7 +71,7 @@ class RunDir:
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
-        """Meanwhile a directory that is moved is found again. Raises OSError if there is none."""
+        """Keeps the directory open, so that `path` follows a move. Raises OSError if the directory does not exist."""
         self._held = Directory(str(self._path))
         try:
             yield
@@ -82,11 +82,11 @@ class RunDir:
 
     @property
     def is_gone(self) -> bool:
-        """The directory that is held was removed: what was recorded is lost, and nothing more can be."""
+        """Whether the held directory was removed: all records are lost, and nothing more can be recorded."""
         return self._held is not None and self._held.is_gone
 
     def record(self, event: Event) -> None:
-        """Append to `events.jsonl`. Raises OSError, such as for a full disk."""
+        """Appends to `events.jsonl`. Raises OSError, for example if the disk is full."""
         if self._events_fd is None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             self._events_fd = os.open(self.path / "events.jsonl", flags, 0o600)
@@ -95,21 +95,18 @@ class RunDir:
         write_all(self._events_fd, to_line(event))
 
     def close(self) -> None:
-        """Nothing more is recorded, and the verdict is written: the run has no controller any more."""
+        """Stops recording and releases the lock. Call this last, when the verdict is written."""
         if self._events_fd is not None:
             os.close(self._events_fd)
             self._events_fd = None
         self.lock.release()
 
-    def write_spec(self, text: str) -> None:
-        self.write("spec.yaml", text)
-
     def make_attempt(self, number: int) -> None:
-        """Make the directory of an attempt; an agent would make it readable by all."""
+        """Makes the directory of an attempt, with mode 0700."""
         (self.path / f"attempt-{number}").mkdir(mode=0o700, exist_ok=True)
 
     def write_plan(self, planned: Plan) -> None:
-        """Write `plan.json`; from now on the run is the latest."""
+        """Writes `plan.json`, and makes the run the latest."""
         self.write("plan.json", json.dumps(to_json(planned)))
         home = self.path.parent.parent
         aside = home / f".latest-{self.run_id}"
@@ -117,8 +114,8 @@ class RunDir:
         aside.replace(home / "latest")
 
     def write_verdict(self, verdict: Verdict, extra: dict[str, Any]) -> None:
-        """Write `result.json`, out of the reserve if need be."""
-        # Every field, also those at their default: programs read this.
+        """Writes `result.json`, with the space of the reserve if the disk is full."""
+        # All fields, also those at their default: programs read this file.
         text = json.dumps({**extra, **dataclasses.asdict(verdict)}, indent=2) + "\n"
         try:
             self.write("result.json", text)
@@ -133,16 +130,16 @@ class RunDir:
         (self.path / "reserve").unlink(missing_ok=True)
 
     def write(self, name: str, text: str) -> None:
-        """Write a file of the run whole: aside, then renamed."""
+        """Writes a file of the run as a whole: under another name, then renamed."""
         path = self.path / name
         if path.parent != self.path:
             path.parent.mkdir(mode=0o700, exist_ok=True)
         write_whole(path, text.encode("utf-8", "surrogateescape"))
 
     def append_output(self, task: str, attempt: int, stream: str, offset: int, data: bytes) -> int:
-        """Store bytes that came from a host which does not see this directory. Returns the file's new size."""
+        """Stores output bytes from a host that does not see this directory. Returns the new size of the file."""
         path = self.log_path(task, attempt, stream)
-        self.make_attempt(attempt)  # no more than that: the run's directory is not made again if somebody has removed it
+        self.make_attempt(attempt)  # not its parents: a run's directory that was removed is not made again
         path.parent.mkdir(mode=0o700, exist_ok=True)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -163,19 +160,19 @@ class RunDir:
         return self.path / log_dir(attempt, task)
 
     def stacks_path(self, task: str, attempt: int) -> Path:
-        """What the task said when it was asked for its stacks; the agent of its host writes it."""
+        """The file into which a task writes its stacks."""
         return self.log_path(task, attempt, STACKS)
 
     def attempts(self) -> list[int]:
-        """The attempts that have begun, the newest last."""
+        """The numbers of the attempts that have begun, the newest last."""
         names = (path.name.partition("-")[2] for path in self.path.glob("attempt-[0-9]*"))
         return sorted(int(name) for name in names if name.isdigit())
 
     def newest_checkpoint(self) -> float:
-        """When a file in the checkpoint directory last changed; 0 if there is none. Of too many: or when one last came or went."""
+        """The newest mtime of a checkpoint's file; 0 if there is none. Beyond `MOST_CHECKPOINTS`, directories count too."""
         newest, seen = 0.0, 0
         folders = [str(self.path / "checkpoints")]
-        for folder in folders:  # which grows meanwhile
+        for folder in folders:  # the loop appends to this list
             with contextlib.suppress(OSError), os.scandir(folder) as entries:
                 for entry in entries:
                     seen += 1
@@ -188,7 +185,7 @@ class RunDir:
         return newest
 
     def last_attempts(self) -> dict[str, int]:
-        """The newest attempt of each task that was ever started."""
+        """The newest attempt of each task that has started."""
         found: dict[str, int] = {}
         for number in self.attempts():
             found.update(dict.fromkeys(os.listdir(self.path / f"attempt-{number}"), number))
@@ -200,7 +197,7 @@ class RunDir:
         return path
 
     def read_plan(self) -> Plan | None:
-        """The plan; None if there is none yet, or the run ended before there was one. `home.plan_of` tells which."""
+        """The plan; None if there is no plan yet, or if the run ended without one (`run_store.plan_of` tells these apart)."""
         from ...model.planning.plan import Plan
 
         try:
@@ -214,7 +211,7 @@ class RunDir:
             ) from None
 
     def read_result(self) -> dict[str, Any] | None:
-        """`result.json` as it is; None while the run goes on, or if its controller died."""
+        """The contents of `result.json`; None while the run goes on, or if its controller died."""
         try:
             found = json.loads(read_file(self.path / "result.json"))
         except (OSError, ValueError, RecursionError, OrchError):
@@ -244,29 +241,29 @@ class RunDir:
             return
 
     def read_cluster(self) -> Cluster | None:
-        """The run as its events tell it; None as for `read_plan`."""
+        """The state of the run after all recorded events; None if `read_plan` returns None."""
         planned = self.read_plan()
         return None if planned is None else self.fold(planned)
 
     def fold(self, planned: Plan) -> Cluster:
-        """The run of this plan as its events tell it."""
+        """The state of the run of this plan after all recorded events."""
         from ...model.run import lifecycle
         from ...model.run.events import HostLost
 
-        # Asked before the events are read: a controller that ends in between has written its last one before it let go of the lock.
+        # Read before the events: a controller writes its last event before it releases the lock.
         lives = self.lock.is_alive()
         cluster = lifecycle.of_plan(planned)
         at = 0.0
         for event in self.read_events():
             (cluster, _), at = lifecycle.step(cluster, event), event.at
         if not cluster.is_over and not lives:
-            # Nobody was left to say so: with the controller went the agents, and with them the tasks.
+            # The controller died without a verdict; its agents have ended with it, and the tasks with them.
             for host in planned.hosts:
                 cluster, _ = lifecycle.step(cluster, HostLost(host.name, "its controller died", at))
         return cluster
 
 
 def _changed_at(path: str) -> float:
-    with contextlib.suppress(OSError):  # it has just been renamed, or removed as too old
+    with contextlib.suppress(OSError):  # a checkpoint may be renamed or removed at any time
         return os.stat(path).st_mtime
     return 0.0

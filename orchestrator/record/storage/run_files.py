@@ -1,4 +1,4 @@
-"""How the files of a run are written and read: written whole and for this user alone; read without trust in what lies there."""
+"""Reading and writing the files of a run. Files are written as a whole and for this user only; reading trusts no file."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ...errors import OrchError
 
 
 def private_opener(path: str, flags: int) -> int:
-    """For `open`: what it makes is this user's alone."""
+    """For `open(opener=)`: a new file has mode 0600."""
     return os.open(path, flags, 0o600)
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that whoever reads it finds all of it or none: aside, then renamed."""
+    """Writes a file under another name, then renames it. So a reader finds the whole file, or none."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(aside, "wb", opener=private_opener) as file:
@@ -28,7 +28,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write all of it: the kernel may take less at once."""
+    """Writes all bytes. One call of `os.write` may write fewer."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
@@ -38,10 +38,10 @@ _KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a named pipe", stat.S_IFCH
 
 
 def open_file(path: Path | str) -> IO[bytes]:
-    """Open a regular file for reading, without ever waiting.
+    """Opens a regular file for reading, without waiting.
 
-    Raises `FileNotFoundError`, and `OrchError` for whatever cannot be read or is no regular file: opening a named pipe would wait for
-    somebody who writes into it.
+    Raises `FileNotFoundError`, and `OrchError` for a file that cannot be read or is not regular: opening a named pipe would wait for a
+    writer.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
@@ -57,13 +57,13 @@ def open_file(path: Path | str) -> IO[bytes]:
 
 
 def read_file(path: Path) -> bytes:
-    """All of a regular file. Raises as `open_file` does."""
+    """The contents of a regular file. Raises as `open_file` does."""
     with open_file(path) as file:
         return file.read()
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file; 0: it is not there."""
+    """The size of a file in bytes; 0 if the file does not exist."""
     try:
         return path.stat().st_size
     except OSError:

@@ -1,8 +1,9 @@
-"""Who runs a run: its `lock`, held (flock) by the controller as long as it lives.
+"""The file `lock` of a run: its controller holds it (flock) as long as the controller lives.
 
-Whether a run is alive is a fact of the kernel. The lock also says, as JSON, the controller's pid and host. Others may see the same file: on
-another host that shares the file system, in a container into which the directory is mounted, or as root. So nobody gets a signal because
-a file names it: the kernel is asked whether that process holds the lock.
+    no lock ──acquire(sign=False)──▶ blank: being started ──sign()──▶ {"pid": …, "host": …}: running ──release(), or death──▶ no lock
+
+So the kernel knows whether a run is alive. Another host, a container or root may see the same file, where the pid means another process.
+So before a process gets a signal, the kernel is asked whether this process holds the lock.
 """
 
 from __future__ import annotations
@@ -26,39 +27,40 @@ from ..output.lines import clean
 from .run_files import open_file
 
 LOCK_S = 2.0
-"""How long a new controller waits for the lock: whoever looks whether the run is alive holds it for a moment."""
+"""How long a new controller waits for the lock, in seconds: a process that checks whether the run is alive holds it for a moment."""
 LOCK_BYTES = 4096
-"""The most that is read of a lock."""
+"""The most bytes that are read of a lock."""
 BLANK = b" " * 256
-"""A lock that is held and says this: the run is being started, and its controller has not signed yet."""
+"""The contents of a lock whose controller has not signed yet."""
 SIGNED_S = 20.0
-"""How long those who want to reach a controller wait for it to sign; it does so as soon as its modules are imported."""
+"""How long a command waits for a controller to sign, in seconds. The controller signs when its modules are imported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The controller of a run, as its lock says."""
+    """The process that has signed a lock: the controller of the run."""
 
     pid: int
     host: str
 
 
 class RunLock:
-    """The lock of the run in a directory."""
+    """The lock of the run in a directory. The methods from `is_alive` on are for other processes than the controller."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._path = directory / "lock"
         self._fd: int | None = None
 
-    def take(self, *, sign: bool = True) -> None:
-        """Say that this process runs the run. Held until it ends, and every process that inherits it. Raises `OrchError` if another one
-        does. Without `sign`: it holds the lock only until the run's controller does, and is not to be taken for that.
+    def acquire(self, *, sign: bool = True) -> None:
+        """Locks the run until this process, and each process that inherits the descriptor, ends. Raises `OrchError` if the run is locked.
+
+        `sign` False: this process only makes the run, and a controller will inherit the lock.
         """
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             deadline = time.monotonic() + LOCK_S
-            while not _took(fd, fcntl.LOCK_EX):
+            while not _try_lock(fd, fcntl.LOCK_EX):
                 if time.monotonic() >= deadline:
                     name = self._directory.name
                     raise OrchError(f"{name} already has a controller; orch down {name} ends it")
@@ -86,40 +88,39 @@ class RunLock:
         assert self._fd is not None
         return self._fd
 
-    def hand_over(self) -> None:
-        """Hold it no longer; another process has inherited it, and does."""
+    def close(self) -> None:
+        """Closes the descriptor. A process that has inherited the lock still holds it."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
 
     def sign(self) -> None:
-        """Say that it is this process who holds it, and not the one that it was forked from. Raises OSError."""
+        """Writes pid and host of this process into the lock. Raises OSError."""
         assert self._fd is not None
         text = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
-        os.pwrite(self._fd, text.ljust(os.fstat(self._fd).st_size).encode(), 0)  # in one go: it is read at any moment
+        os.pwrite(self._fd, text.ljust(os.fstat(self._fd).st_size).encode(), 0)  # one write: others may read at any time
 
     def release(self) -> None:
-        """Say that the run is over, and its verdict is written."""
+        """Unlocks the run. Call this when the verdict is written."""
         if self._fd is not None:
             with contextlib.suppress(OSError):
-                fcntl.flock(self._fd, fcntl.LOCK_UN)  # also for a process that was forked at the wrong moment, and inherited it by accident
-            self.hand_over()
+                fcntl.flock(self._fd, fcntl.LOCK_UN)  # also for a forked process that has inherited the descriptor
+            self.close()
 
     def is_alive(self) -> bool:
-        """The run has a controller, or is about to have one."""
+        """Whether the run has a controller, or is being started."""
         text = self._read_held()
-        return text is not None and (text == BLANK or _parse(text) is not None)
+        return text == BLANK or _parse(text) is not None
 
     def controller_pid(self) -> int | None:
-        """The pid of the controller, if it lives, wherever that is; None as well while it is only being started."""
-        text = self._read_held()
-        holder = _parse(text) if text is not None else None
+        """The pid of the controller, on its own host; None if there is none, or if it has not signed yet."""
+        holder = _parse(self._read_held())
         return holder.pid if holder else None
 
     def holder(self) -> Holder | None:
-        """The controller, if it lives; one that is only being started is waited for.
+        """The controller, or None. Waits for a controller that has not signed yet.
 
-        Raises `OrchError` if that takes too long, or if the lock is no file that can be read.
+        Raises `OrchError` after `SIGNED_S` seconds, or if the lock cannot be read.
         """
         deadline = time.monotonic() + SIGNED_S
         while (text := self._read_held()) == BLANK:
@@ -127,24 +128,24 @@ class RunLock:
                 name = self._directory.name
                 raise OrchError(f"the controller of {name} is being started, and has not come up for {SIGNED_S:g} s; try again")
             time.sleep(SIGNED_S / 1000)
-        return _parse(text) if text is not None else None
+        return _parse(text)
 
     def _read_held(self) -> bytes | None:
-        """What stands in the lock, if somebody holds it."""
-        with contextlib.suppress(OSError), open_file(self._path) as file:  # what cannot be locked, nobody has locked
-            if not _took(file.fileno(), fcntl.LOCK_SH):
+        """The contents of the lock; None if no process holds it."""
+        with contextlib.suppress(OSError), open_file(self._path) as file:  # a file that cannot be locked is not locked
+            if not _try_lock(file.fileno(), fcntl.LOCK_SH):
                 return file.read(LOCK_BYTES)
         return None
 
     def wait(self) -> None:
-        """Return when no controller holds the run any more. Raises as `holder` does."""
+        """Returns when no process holds the lock. Raises `OrchError` if the lock cannot be read."""
         with contextlib.suppress(FileNotFoundError), open_file(self._path) as file:
             fcntl.flock(file, fcntl.LOCK_SH)
 
-    def has_taken(self, holder: Holder, number: signal.Signals) -> bool:
-        """Whether a signal that was sent to the controller is no longer on its way: a second one would be lost in it.
+    def has_received(self, holder: Holder, number: signal.Signals) -> bool:
+        """Whether a signal to the controller is no longer pending; True without /proc. The kernel merges two pending signals into one.
 
-        Where there is no /proc: True. See signal(7), "Queueing and delivery semantics for standard signals".
+        See signal(7), "Queueing and delivery semantics for standard signals".
         """
         try:
             text = Path(f"/proc/{holder.pid}/status").read_text()
@@ -154,9 +155,9 @@ class RunLock:
         return not any(int(mask, 16) >> (number - 1) & 1 for mask in pending)
 
     def send_signal(self, holder: Holder, number: signal.Signals) -> bool:
-        """Send a signal to the controller. False: it has just ended.
+        """Sends a signal to the controller. Returns False if the controller has ended.
 
-        Raises `OrchError` for a run of another user's, who could have written any pid, and for a controller that is not on this machine.
+        Raises `OrchError` for the run of another user, who could have written any pid, and for a controller on another machine.
         """
         name, this = self._directory.name, socket.gethostname()
         owner = self._other_owner()
@@ -176,7 +177,7 @@ class RunLock:
         return True
 
     def _other_owner(self) -> str:
-        """The other user to whom the directory or the lock in it belongs; empty: they belong to the user who asks."""
+        """The other user who owns the directory or the lock; empty if this user owns both."""
         for path in (self._directory, self._path):
             owner = path.stat().st_uid
             if owner != os.geteuid():
@@ -186,37 +187,34 @@ class RunLock:
         return ""
 
     def _is_held_by(self, holder: Holder) -> bool:
-        """Whether that process is one of this machine's, and holds the lock: see ``lock`` in proc_pid_fdinfo(5).
-
-        Where there is no /proc, the host's name has to do.
-        """
+        """Whether this process is on this machine and holds the lock (``lock`` in proc_pid_fdinfo(5)). Without /proc, the host decides."""
         if not os.path.isdir("/proc/self/fdinfo"):
             return holder.host == socket.gethostname()
         held, pid = self._path.stat(), holder.pid
         try:
             fds = os.listdir(f"/proc/{pid}/fd")
-        except OSError:  # it has ended, or is another user's
+        except OSError:  # the process has ended, or belongs to another user
             return False
         for fd in fds:
-            with contextlib.suppress(OSError):  # it has just been closed
+            with contextlib.suppress(OSError):  # the process may close the descriptor at any time
                 is_open = os.path.samestat(held, os.stat(f"/proc/{pid}/fd/{fd}"))
                 if is_open and re.search(r"^lock:.* FLOCK .* WRITE ", Path(f"/proc/{pid}/fdinfo/{fd}").read_text(), re.MULTILINE):
                     return True
         return False
 
 
-def _parse(text: bytes) -> Holder | None:
-    """What a lock says; None if that cannot be."""
+def _parse(text: bytes | None) -> Holder | None:
+    """The process that a lock names; None for any other text."""
     try:
-        said: Any = json.loads(text)
+        found: Any = json.loads(text or b"")
     except (ValueError, RecursionError):
         return None
-    pid, host = (said.get("pid"), said.get("host")) if isinstance(said, dict) else (None, None)
+    pid, host = (found.get("pid"), found.get("host")) if isinstance(found, dict) else (None, None)
     return Holder(pid, host) if type(pid) is int and pid > 1 and isinstance(host, str) else None
 
 
-def _took(fd: int, kind: int) -> bool:
-    """Lock a file, if nobody else holds it. Raises OSError where files cannot be locked."""
+def _try_lock(fd: int, kind: int) -> bool:
+    """Locks a file without waiting. Returns False if another process holds it. Raises OSError where files cannot be locked."""
     try:
         fcntl.flock(fd, kind | fcntl.LOCK_NB)
     except BlockingIOError:

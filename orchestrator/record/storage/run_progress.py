@@ -1,4 +1,4 @@
-"""A run as its events tell it, read on while it goes on."""
+"""Follows a run by its recorded events, while the run goes on."""
 
 from __future__ import annotations
 
@@ -7,34 +7,35 @@ from collections.abc import Iterator
 from ...model.run import lifecycle
 from ...model.run.cluster import Cluster
 from ...model.run.events import Event, RunNoted
-from ..text.event_messages import describe_plan, narrate
+from ..text.event_messages import describe_event, describe_plan
 from . import event_log
 from .run_directory import RunDir
 from .run_files import open_file
 
 
 class Progress:
-    """Reads the events of a run as they are recorded, and folds them with the same `step` that ran it."""
+    """Reads the events of a run, and keeps its state with the same `step` that the controller uses."""
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
         self._offset = 0
         self.cluster: Cluster | None = None
-        """The run after the last event that was read; None before there is a plan."""
-        self.told: list[str] = []
-        """What has happened, in the lines that the run's own console shows; whoever shows them takes them away."""
+        """The state after the last event that was read; None before there is a plan."""
+        self.messages: list[str] = []
+        """The lines that the console of the run shows for the events so far. The caller removes the lines that it has printed."""
 
     def advance(self) -> Iterator[Event]:
-        """The events that have been recorded since, each once it is folded into `cluster`."""
+        """Yields each event that was recorded since the last call; `cluster` is then the state after this event."""
         for event in event_log.from_lines(self._read_lines()):
             if self.cluster is None:
                 self._begin()
             if isinstance(event, RunNoted):
-                self._tell(event.line)
+                self.messages.append(event.line)
             elif self.cluster is not None:
                 before = self.cluster
                 self.cluster, _ = lifecycle.step(before, event)
-                self._tell(narrate(before, self.cluster, event))
+                if message := describe_event(before, self.cluster, event):
+                    self.messages.append(message)
             yield event
 
     def _read_lines(self) -> list[bytes]:
@@ -51,8 +52,4 @@ class Progress:
         planned = self._run.read_plan()
         if planned is not None:
             self.cluster = lifecycle.of_plan(planned)
-            self.told += (describe_plan(planned), *planned.notes)
-
-    def _tell(self, text: str | None) -> None:
-        if text is not None:
-            self.told.append(text)
+            self.messages += (describe_plan(planned), *planned.notes)

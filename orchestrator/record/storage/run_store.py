@@ -1,4 +1,4 @@
-"""HOME, which is `.orch/`: runs are made there, taken away again if nothing was started, and found."""
+"""Makes, finds, lists and removes the runs in HOME, which is `.orch/`."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:  # see run_directory.py
     from ...model.run.cluster import Cluster
 
 RESERVE_BYTES = 32 * 1024
-"""Kept free for the verdict: a run that a full disk has ended must still be able to say so."""
+"""Kept free, so that `result.json` can be written when the disk is full."""
 IGNORE_ALL = b"*\n"
 MOST_NAMED = 8
-"""How many runs an error names."""
+"""The most runs that an error names."""
 NO_TASKS_YET = "no tasks yet: its hosts are being reached"
 ATTEMPTS = 100
-"""How often a directory is made again that runs which are being discarded take away."""
+"""How often `create_run` tries again when a run that is being discarded removes a directory above."""
 
 
 class RunExists(OrchError):
-    """There is a run of this id already."""
+    """A run with this id exists already."""
 
 
 def create_run(home: Path, run_id: str) -> RunDir:
-    """Make the directory of a new run. Raises `RunExists`, or `OrchError` with the place and the reason; nothing of ours is left then."""
+    """Makes the directory of a new run. Raises `RunExists`, or `OrchError` with the reason; then nothing is left behind."""
     run = RunDir(home / "runs" / run_id)
     try:
         _make_directories(run)
@@ -58,12 +58,14 @@ def _make_directories(run: RunDir) -> None:
         try:
             if not home.exists():
                 home.mkdir(mode=0o700, exist_ok=True)
-                # Only a directory that we have made is hidden from git: --run-dir may name one with a project in it.
-                _hide(home)
+                _hide(home)  # from git; not a directory that was there before: --run-dir may name one with a project in it
             run.path.parent.mkdir(mode=0o700, exist_ok=True)
-            _make_own(run)
+            try:
+                run.path.mkdir(mode=0o700)
+            except FileExistsError:
+                raise RunExists(f"there is a run {run.run_id} in {home} already; start again: each orch up has another id") from None
             return
-        except (FileNotFoundError, FileExistsError):  # another run has just been discarded, and its parents with it
+        except (FileNotFoundError, FileExistsError):  # a run has just been discarded, and its parents with it
             if attempt == ATTEMPTS - 1:
                 raise
 
@@ -71,22 +73,14 @@ def _make_directories(run: RunDir) -> None:
 def _hide(home: Path) -> None:
     try:
         write_whole(home / ".gitignore", IGNORE_ALL)
-    except OSError:  # an empty one that is left would never be hidden
+    except OSError:  # the next run would find the directory, and would not hide it
         with contextlib.suppress(OSError):
             home.rmdir()
         raise
 
 
-def _make_own(run: RunDir) -> None:
-    try:
-        run.path.mkdir(mode=0o700)
-    except FileExistsError:
-        home = run.path.parent.parent
-        raise RunExists(f"there is a run {run.run_id} in {home} already; start again: each orch up has another id") from None
-
-
 def _remove_empty(run: RunDir) -> None:
-    """Remove what was only made for this run above its directory, as far as no other run has come there."""
+    """Removes the directories above this run that were made for this run and hold no other run."""
     home = run.path.parent.parent
     with contextlib.suppress(OSError):
         with contextlib.suppress(FileNotFoundError):
@@ -96,14 +90,14 @@ def _remove_empty(run: RunDir) -> None:
             ignore.unlink()
             try:
                 home.rmdir()
-            except OSError:  # another run has just come
+            except OSError:  # another run was made meanwhile
                 write_whole(ignore, IGNORE_ALL)
         for parent in reversed(run.made):
             parent.rmdir()
 
 
 def discard(run: RunDir) -> None:
-    """Remove the directory of a run of which nothing was started, and what was only made for it."""
+    """Removes the directory of a run of which nothing was started, and the directories that were made for this run."""
     run.lock.release()
     import shutil  # a slow import, for runs that are refused
 
@@ -112,12 +106,12 @@ def discard(run: RunDir) -> None:
 
 
 def find_run(home: Path, name: str | None) -> RunDir:
-    """A run by its id or an unambiguous beginning of it; None: the latest. Raises `UsageError`."""
+    """The run whose id is `name` or begins with it; the latest if `name` is None. Raises `UsageError`."""
     if name is None:
         latest = home / "latest"
         if not latest.is_dir():
             known = ", ".join(run.run_id for run in list_runs(home)[-MOST_NAMED:])
-            if known:  # it was removed, or none of them came as far as a plan
+            if known:  # the latest was removed, or no run has got a plan
                 raise UsageError(f"the latest run is not known in {home}; name one of its runs: {known}")
             raise UsageError(f"there is no run in {home}")
         return RunDir(latest.resolve())
@@ -131,8 +125,8 @@ def find_run(home: Path, name: str | None) -> RunDir:
 
 
 def plan_of(run: RunDir) -> Plan:
-    """The plan of a run that has tasks. Raises `UsageError` if it has none yet, `OrchError` if it ended before it had any."""
-    lives = run.lock.is_alive()  # asked first: it may get its plan, or end, at any moment
+    """The plan of a run. Raises `UsageError` if the run has no plan yet, `OrchError` if the run ended without a plan."""
+    lives = run.lock.is_alive()  # read first: the run may get its plan, or end, at any moment
     planned = run.read_plan()
     if planned is None and lives:
         raise UsageError(f"{run.run_id} has {NO_TASKS_YET}")
@@ -142,7 +136,7 @@ def plan_of(run: RunDir) -> Plan:
 
 
 def cluster_of(run: RunDir) -> Cluster:
-    """A run that has tasks, as its events tell it. Raises as `plan_of` does."""
+    """The state of a run after all recorded events. Raises as `plan_of` does."""
     return run.fold(plan_of(run))
 
 
@@ -157,7 +151,7 @@ def list_runs(home: Path) -> list[RunDir]:
 
 
 def _begun_at(path: Path) -> int | None:
-    """When a run was made, in ns: its spec is written once, its directory changes again and again. None: it has just been discarded."""
+    """When a run was made, in ns: the time of its spec, which is written once. None if the run was discarded meanwhile."""
     for kept in (path / "spec.yaml", path / "."):
         with contextlib.suppress(OSError):
             return kept.stat().st_mtime_ns

@@ -1,8 +1,6 @@
-"""What just happened in a run, in a line for whoever watches."""
+"""The line that the console shows for an event."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from ...model.cause import root_cause
 from ...model.cause.exit_status import describe_code
@@ -30,15 +28,19 @@ def describe_plan(planned: Plan) -> str:
     return f"run {planned.run_id}: {planned.spec.strategy}, {tasks} on {hosts}"
 
 
-def narrate(before: Cluster, after: Cluster, event: events.Event) -> str | None:
-    """What an event means to somebody who watches, in a line; None if it means nothing to them."""
+def describe_event(before: Cluster, after: Cluster, event: events.Event) -> str | None:
+    """The line for an event that has changed `before` to `after`; None if users need not see this event."""
     if not before.is_over and before.phase is not Phase.STOPPING and after.phase in (Phase.STOPPING, Phase.DONE):
-        return _narrate_ending(after)
+        return _describe_ending(after)
     if after.phase is Phase.RESTARTING and before.phase is not Phase.RESTARTING:
-        return _narrate_restart(after)
+        return _describe_restart(after)
     if after.attempt != before.attempt:
         alone = [name for name in before.alone if name not in after.alone and after.attempt_at == before.attempt_at]
-        return f"{group_tasks(alone)} {_starts(alone)} again alone (attempt {after.attempt})" if alone else f"attempt {after.attempt}"
+        return (
+            f"{group_tasks(alone)} {'starts' if len(alone) == 1 else 'start'} again alone (attempt {after.attempt})"
+            if alone
+            else f"attempt {after.attempt}"
+        )
     if before.phase is Phase.PREPARING and after.phase is Phase.STARTING:
         return f"prepared after {describe_seconds(after.attempt_at - before.attempt_at)}; the tasks start"
     if isinstance(event, events.StopRequested) and before.phase is Phase.STOPPING:
@@ -52,33 +54,30 @@ def narrate(before: Cluster, after: Cluster, event: events.Event) -> str | None:
         if not after.policy.opens_ports and named(after.policy.strategy).opens_ports:
             return f"{len(after.members)} tasks have started; orch waits for the ports of a command only with --start-timeout"
         return f"cluster formed after {describe_seconds(took)}: {len(after.members)} tasks are up"
-    if isinstance(event, events.TaskExited) and event.task in after.alone:
-        pause = max(0.0, (after.tasks[event.task].restart_at or event.at) - event.at)
-        return f"{event.task} failed ({describe_code(event.code, event.killed)}); it restarts alone{_after(pause)}"
-    if isinstance(event, events.TaskExited) and event.code and after.phase is not Phase.STOPPING:
-        return f"{event.task} failed ({describe_code(event.code, event.killed)}); the training goes on"
+    if isinstance(event, events.TaskExited):
+        failed = f"{event.task} failed ({describe_code(event.code, event.killed)})"
+        if event.task in after.alone:
+            return f"{failed}; it restarts alone{_after((after.tasks[event.task].restart_at or event.at) - event.at)}"
+        if event.code and after.phase is not Phase.STOPPING:
+            return f"{failed}; the training goes on"
     return None
 
 
 def _after(pause: float) -> str:
-    return f" in {describe_seconds(pause)}" if pause else " at once"
+    return f" in {describe_seconds(pause)}" if pause > 0 else " at once"
 
 
-def _starts(tasks: Sequence[str]) -> str:
-    return "starts" if len(tasks) == 1 else "start"
-
-
-def _narrate_restart(after: Cluster) -> str:
+def _describe_restart(after: Cluster) -> str:
     """``attempt 1 ended after 12.3 s; starting again in 1.1 s (restart 1 of 3)``"""
     last = after.past[-1]
     took = describe_seconds(max(0.0, last.ended_at - last.started_at))
-    pause = _after(max(0.0, (after.resume_at or 0.0) - last.ended_at))
+    pause = _after((after.resume_at or 0.0) - last.ended_at)
     spent = sum(not attempt.free for attempt in restarts.relevant(after.past))
     count = "does not count against --max-restarts" if last.free else f"restart {spent} of {after.policy.restart.max}"
     return f"attempt {last.attempt} ended after {took}; starting again{pause} ({count})"
 
 
-def _narrate_ending(after: Cluster) -> str | None:
+def _describe_ending(after: Cluster) -> str | None:
     ending = after.ending or after.verdict
     cause = ending.cause if ending else None
     running = [task.name for task in after.tasks.values() if not task.has_ended]
@@ -96,7 +95,7 @@ def _narrate_ending(after: Cluster) -> str | None:
 
 
 def headline(cause: Cause) -> str:
-    """A cause in a few words, ``worker-1 failed (exit code 7)``."""
+    """A cause in a few words: ``worker-1 failed (exit code 7)``."""
     if not cause.task:
         return cause.what
     code = f" ({describe_code(cause.code, cause.killed)})" if cause.code else ""

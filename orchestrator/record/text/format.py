@@ -1,15 +1,18 @@
-"""How durations, moments and tables are written, and how moments are read."""
+"""Durations, times, tables and paragraphs as text, and times read from text."""
 
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Collection, Sequence
 from datetime import datetime, time, timedelta
+
+from ..output.lines import clean
 
 
 def describe_seconds(seconds: float) -> str:
     """``0.4 s``, ``2 min 05 s``, ``3 h 12 min``."""
-    if seconds < 59.95:  # what rounds to 60.0 is a minute
+    if seconds < 59.95:  # 59.95 would be shown as 60.0 s
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
@@ -17,15 +20,30 @@ def describe_seconds(seconds: float) -> str:
 
 
 def describe_moment(at: float) -> str:
-    """Date and time of day, in the local zone."""
+    """``2026-11-21 14:30:00``, in the local zone. `at`: seconds since the epoch."""
     return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
-    """A line for each row, in straight columns; those in `right` end at the same place. The last column is as long as it is."""
+    """A line for each row, in columns. The columns in `right` are aligned to the right; the last column is not filled."""
     last = len(rows[0]) - 1
     widths = [max(len(row[column]) for row in rows) for column in range(last)]
     return ["  ".join([*_filled(row, widths, right), row[last]]).rstrip() for row in rows]
+
+
+def wrap(text: str, width: int, first: str = "", rest: str | None = None) -> list[str]:
+    """The text in lines of at most `width` characters, unless a word is longer, and without terminal commands.
+
+    `first`: the indent of the first line. `rest`: the indent of the other lines, if it differs.
+    """
+    return textwrap.wrap(
+        clean(text),
+        width,
+        initial_indent=first,
+        subsequent_indent=first if rest is None else rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _filled(row: Sequence[str], widths: Sequence[int], right: Collection[int]) -> list[str]:
@@ -36,10 +54,10 @@ _AGO = re.compile(r"(?:(?P<days>\d+)d)?(?:(?P<hours>\d+)h)?(?:(?P<minutes>\d+)m)
 
 
 def moment(text: str, now: datetime) -> float | None:
-    """What ``90``, ``90s``, ``2h30m``, ``1d`` or ``1d ago``, ``14:30`` (the last one) or ``2026-11-21T14:30`` means, in
-    seconds since the epoch.
+    """A time that a user has written, in seconds since the epoch; None if the text is no time.
 
-    A time without a zone is one of `now`'s, which has one. None: it is none of these.
+    ``90`` (seconds ago), ``90s``, ``2h30m``, ``1d``, ``1d ago``, ``14:30`` (the last one), ``2026-11-21T14:30``.
+    A time without a zone is in the zone of `now`.
     """
     span = text.removesuffix(" ago")
     ago = _AGO.fullmatch(span)

@@ -1,8 +1,8 @@
-"""How a run ended, in lines for people: the first failure, what is known of it, what to do, and what followed from it."""
+"""The report at the end of a run: the first failure, its details, a remedy, and the failures that followed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from worker.excerpts import TracebackExcerpt
@@ -23,20 +23,20 @@ TAIL_LINES = 20
 TAIL_BYTES = 64 * 1024
 TRACEBACK_LINES = 60
 PAST_LINES = 5
-"""How many earlier attempts the failure report tells of."""
+"""The most earlier attempts that the report shows."""
 MOST_OTHERS = 8
-"""How many of the tasks that failed later have a line of their own."""
+"""The most lines about tasks that failed later."""
 LINE_CHARACTERS = 500
-"""The longest line of a log that the failure report repeats."""
+"""The most characters of a log's line that the report shows."""
 MESSAGE_LINES = 24
-"""Lines of one exception's message that the failure report repeats."""
+"""The most lines of one exception's message that the report shows."""
 UNFORMED = (
     "for a single run of the script use --strategy none; to train it together, build a strategy of tf.distribute, which reads TF_CONFIG"
 )
 
 
 def report(verdict: Verdict, run: RunDir, cluster: Cluster | None, shown_dir: Path | None = None) -> str:
-    """The end of a run: what came first, last on the screen."""
+    """The text of the report. `shown_dir`: the run's directory as the user has written it."""
     directory = shown_dir or run.path
     took = describe_seconds(max(0.0, verdict.ended_at - verdict.started_at))
     again = f", in attempt {verdict.attempt}" if verdict.past else ""
@@ -76,7 +76,7 @@ def _describe_past(verdict: Verdict) -> list[str]:
 
 
 def _describe_stacks(run: RunDir, cluster: Cluster) -> list[str]:
-    """Where the tasks were when their stacks were last collected, a line a place."""
+    """The lines of code at which the tasks were when their stacks were last collected."""
     answers = {name: _last_answer(run, name, task.attempt) for name, task in cluster.tasks.items()}
     found = stack_report.summarise({name: answer for name, answer in answers.items() if answer})
     return ["  where the tasks were:", *_indent(found)] if found else []
@@ -90,7 +90,7 @@ def _last_answer(run: RunDir, task: str, attempt: int) -> stack_report.Answer:
 
 
 def _describe_suspect(cause: Cause, run: RunDir, cluster: Cluster | None) -> list[str]:
-    """Where the task was that the first failure was about, if it was asked before it was stopped."""
+    """The line of code at which the suspected task was, if its stacks were collected before it was stopped."""
     if not cause.suspect or cluster is None:
         return []
     answer = _last_answer(run, cause.suspect, cluster.tasks[cause.suspect].attempt)
@@ -117,27 +117,23 @@ def _describe_others(cause: Cause, cluster: Cluster | None) -> list[str]:
     if cluster is None:
         return []
     lost = {end.task: end.lost for end in cause.secondary}
-    said = {name: lost[name] for name in cluster.tasks if name in lost}
-    others = [task for task in cluster.tasks.values() if task.name not in (cause.task, *said)]
+    by_loss: dict[str, list[str]] = {}
+    for name in cluster.tasks:
+        if name in lost:
+            by_loss.setdefault(lost[name], []).append(name)
+    others = [task for task in cluster.tasks.values() if task.name not in (cause.task, *lost)]
     stopped = [task.name for task in others if task.state is TaskState.STOPPED and task.started_at is not None]
     withdrawn = [task.name for task in others if task.state is TaskState.STOPPED and task.started_at is None]
     failed = [task for task in others if task.state is TaskState.FAILED]
     lines = [f"  stopped because of it: {group_tasks(stopped)}"] if stopped else []
     lines += [f"  not started because of it: {group_tasks(withdrawn)}"] if withdrawn else []
-    lines += _some([f"  failed because of it: {names}: lost {whom}" for whom, names in _group_lost(said)])
-    return lines + _some([f"  failed after it: {task.name} ({describe_code(task.code or 0, task.killed)})" for task in failed])
+    lines += _first_of([f"  failed because of it: {group_tasks(names)}: lost {peer}" for peer, names in by_loss.items()])
+    return lines + _first_of([f"  failed after it: {task.name} ({describe_code(task.code or 0, task.killed)})" for task in failed])
 
 
-def _some(lines: list[str]) -> list[str]:
+def _first_of(lines: list[str]) -> list[str]:
     left_out = len(lines) - MOST_OTHERS
     return [*lines[:MOST_OTHERS], f"    and {left_out} more: orch ps"] if left_out > 0 else lines
-
-
-def _group_lost(said: Mapping[str, str]) -> list[tuple[str, str]]:
-    by_loss: dict[str, list[str]] = {}
-    for task, lost in said.items():
-        by_loss.setdefault(lost, []).append(task)
-    return [(lost, group_tasks(names)) for lost, names in by_loss.items()]
 
 
 def _explain_given_code(verdict: Verdict) -> str:
@@ -165,7 +161,7 @@ def _shorten(lines: Sequence[str]) -> list[str]:
 
 
 def _last_words(run: RunDir, task: str, attempt: int) -> tuple[str, list[str]]:
-    """The last lines of a task's stderr, or of its stdout if it wrote nothing there, without TensorFlow's own messages (`noise`)."""
+    """The last lines of a task's stderr, or else of its stdout, without TensorFlow's own messages (`noise`); and the stream's name."""
     for stream in ("stderr", "stdout"):
         try:
             with open_file(run.log_path(task, attempt, stream)) as file:

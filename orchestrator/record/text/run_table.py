@@ -1,4 +1,4 @@
-"""The tasks of a run as a table, for people."""
+"""The tasks of a run as a table: `orch ps`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from .format import aligned, describe_seconds
 
 
 def table(cluster: Cluster, now: float) -> str:
-    """The tasks of a run, a line each. AGE: how long ago the task ended, came up or started, whichever was last."""
+    """A line for each task. AGE: the time since the task ended, came up or started, whichever was last."""
     rows = [("TASK", "HOST", "STATE", "PID", "AGE", "NOTE")]
     rows += [_row(task, now) for task in cluster.tasks.values()]
-    rows = [(*row[:5], clean(" ".join(row[5].split()))) for row in rows]  # the note is what a task or an error says
+    rows = [(*row[:5], clean(" ".join(row[5].split()))) for row in rows]  # a note may be the words of a task
     remarks = input_counts.judge({task.name: task.input for task in cluster.tasks.values() if task.trains and task.input})
     return "\n".join([*aligned(rows), *(f"input: {line}" for line in remarks)])
 

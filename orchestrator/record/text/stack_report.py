@@ -1,9 +1,9 @@
-"""What `stacks.txt` says: where each task was when somebody asked, tasks that were at the same place put together.
+"""Reads `stacks.txt`: at which line of code each task was, with the tasks at the same line in one row.
 
-The file holds what `faulthandler` writes when a task gets SIGQUIT (_Py_DumpTracebackThreads in CPython's Python/traceback.c):
-the youngest thread first, so the main thread last; in each the innermost call first. Which thread is headed "Current thread" says
-nothing: the kernel may give the signal to any of them, also to one of TensorFlow's that Python does not know. Lines that begin with
-``orch: `` are the agent's (worker/host/tasks/task_stacks.py): when it asked, and why a task will not answer.
+The file holds the output of `faulthandler` for SIGQUIT (_Py_DumpTracebackThreads in CPython's Python/traceback.c): the youngest thread
+first, so the main thread last; in each thread the innermost call first. The heading "Current thread" means nothing here: the kernel may
+give the signal to any thread, also to one of TensorFlow. Lines that begin with ``orch: `` are from the agent
+(worker/host/tasks/task_stacks.py): the time of the request, and why a task will not answer.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from ...model.run.readiness import group_tasks
 from ..storage.run_directory import RunDir
 from ..storage.run_files import size_of
 
-LOOK_S = 0.1
+POLL_S = 0.1
 GIVE_UP_S = 10.0
-"""How long Python programs that do not answer are waited for: they, or the controller, may be put off."""
+"""How long `collect` waits for Python programs, in seconds."""
 
 ASKED = "orch: asked at "
 _NOTE = "orch: "
@@ -33,15 +33,15 @@ _HEAD = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call f
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
 _LIBRARY = re.compile(r"/(?:lib|lib64)/python3[^/]*/|/(?:site|dist)-packages/|^<")
 _START = re.compile(r"(.*?)/(?:task/start_task|host/start_agent|host/template/start_template|host/warm/start_warm)\.py")
-"""Where a task begins, in whatever directory orch's worker/ lies on its host. A user's own may have that name as well."""
+"""The outermost frame of a task. Its file tells where orch's worker/ is on this host; a user may have a directory of that name too."""
 _WRAPPERS = frozenset({"error_handler", "wrapper", "wrapped", "inner", "op_dispatch_handler"})
-"""What TensorFlow, Keras and others put around a function that a user calls."""
+"""Names of the functions with which TensorFlow, Keras and other libraries wrap a function that users call."""
 _CALL = re.compile(r"(?<!def )\b(?!(?:if|while|for|in|and|or|not|return|print|await|yield|with|assert|lambda)\b)([A-Za-z_][\w.]*)\s*\(")
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One call: file, line and function as faulthandler has them."""
+    """One call: file, line and function as in faulthandler's output."""
 
     file: str
     line: str
@@ -51,27 +51,26 @@ class Frame:
     def place(self) -> str:
         return f"{PurePath(self.file).name}:{self.line}"
 
-    def is_library(self, ours: str) -> bool:
-        """Not the user's own code, but installed, or below the directory `ours`."""
-        return _LIBRARY.search(self.file) is not None or (bool(ours) and self.file.startswith(f"{ours}/"))
+    def is_library(self, worker_dir: str) -> bool:
+        """Whether the file is installed, or orch's own (in `worker_dir`), and not the user's."""
+        return _LIBRARY.search(self.file) is not None or (bool(worker_dir) and self.file.startswith(f"{worker_dir}/"))
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a task said when it was last asked, or its agent for it.
-
-    `frames`: the main thread's, innermost first. `note`: why it is silent.
-    """
+    """The last answer of a task, or of its agent."""
 
     frames: tuple[Frame, ...] = ()
+    """The frames of the main thread, the innermost first."""
     note: str = ""
+    """The agent's reason why the task does not answer."""
 
     def __bool__(self) -> bool:
         return bool(self.frames or self.note)
 
 
 def read_line(file: str, line: str) -> str:
-    """The source of a frame, if this machine has it; it may have changed since the task read it."""
+    """The source line of a frame, if this machine has the file (which may have changed meanwhile)."""
     return linecache.getline(file, int(line)) if line.isdigit() else ""
 
 
@@ -90,7 +89,7 @@ def parse(text: str) -> Answer:
 
 
 def place(answer: Answer, source: Callable[[str, str], str] = read_line) -> str:
-    """Where that is, for people: ``in all_reduce (train.py:41)``, the innermost line of the user's own code and the call that it is in."""
+    """The innermost line of the user's code, and its call: ``in all_reduce (train.py:41)``."""
     where = _place(answer.frames, source) if answer.frames else ""
     if where and answer.note:
         return f"{where}; {answer.note}"
@@ -99,22 +98,22 @@ def place(answer: Answer, source: Callable[[str, str], str] = read_line) -> str:
 
 def _place(frames: tuple[Frame, ...], source: Callable[[str, str], str]) -> str:
     start = _START.fullmatch(frames[-1].file)
-    ours = start[1] if start else ""
-    own = next((number for number, frame in enumerate(frames) if not frame.is_library(ours)), None)
+    worker_dir = start[1] if start else ""
+    own = next((number for number, frame in enumerate(frames) if not frame.is_library(worker_dir)), None)
     if own is None:
         return f"in {frames[0].function} ({frames[0].place})"
     called = next((frame.function for frame in reversed(frames[:own]) if frame.function not in _WRAPPERS), "")
     if called == "__next__":
         called = "next"
     if not called or called.startswith("_"):
-        # A call of C code has no frame, and one of an object is named after the class: the line says it better, if there is but one in it.
+        # A call of C code has no frame, and a callable object's frame has the class's name: use the source line if it has one call.
         calls = _CALL.findall(source(frames[own].file, frames[own].line))
         called = calls[0] if len(calls) == 1 else frames[0].function
     return f"in {called} ({frames[own].place})"
 
 
 def summarise(answers: Mapping[str, Answer]) -> list[str]:
-    """``worker-0..2: in all_reduce (train.py:41)``: a line a place, the rarest last, and one that is alone among its like named."""
+    """A line for each place, the rarest last: ``worker-0..2: in all_reduce (train.py:41)``. A task that alone is elsewhere is marked."""
     by_place: dict[str, list[str]] = {}
     for task, answer in answers.items():
         by_place.setdefault(place(answer), []).append(task)
@@ -123,7 +122,7 @@ def summarise(answers: Mapping[str, Answer]) -> list[str]:
 
 
 def _is_odd(tasks: list[str], groups: list[tuple[str, list[str]]]) -> str:
-    """Of three or more of one type, the only one that is not where all the others are."""
+    """The mark of a task that alone is elsewhere, while all others of its type, at least two, are at one place."""
     if len(tasks) != 1:
         return ""
     kind = tasks[0].rpartition("-")[0]
@@ -131,25 +130,25 @@ def _is_odd(tasks: list[str], groups: list[tuple[str, list[str]]]) -> str:
     return ", the odd one out" if len(sizes) == 2 and max(sizes.values()) > 1 else ""
 
 
-# --- asking ------------------------------------------------------------------------------------
+# --- collecting --------------------------------------------------------------------------------
 
 
-def collect(run: RunDir, planned: Plan, cluster: Cluster, ask: Callable[[], None]) -> dict[str, str]:
-    """What each task that runs writes into its `stacks.txt` after `ask` has asked the controller; empty: it gave no answer in time."""
+def collect(run: RunDir, planned: Plan, cluster: Cluster, request: Callable[[], None]) -> dict[str, str]:
+    """The stacks of each running task after `request` has signalled the controller; empty for a task without an answer in time."""
     files = {name: run.stacks_path(name, task.attempt) for name, task in cluster.tasks.items() if not task.has_ended}
     before = {name: size_of(path) for name, path in files.items()}
-    ask()
+    request()
     never = {str(task.id) for task in planned.tasks if task.order.program.kind == "command"}
     _wait_until_still(files, before, files.keys() - never)
     return {name: _read_from(path, before[name]) for name, path in files.items()}
 
 
 def _wait_until_still(files: Mapping[str, Path], before: Mapping[str, int], awaited: Collection[str]) -> None:
-    """Until those in `awaited` have answered and no file grows any more, or `GIVE_UP_S` has passed."""
+    """Returns when the tasks in `awaited` have answered and no file grows, or after `GIVE_UP_S`."""
     deadline = time.monotonic() + GIVE_UP_S
     last: dict[str, int] = {}
     while time.monotonic() < deadline:
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
         sizes = {name: size_of(path) for name, path in files.items()}
         if sizes == last and all(parse(_read_from(files[name], before[name])) for name in awaited):
             return

@@ -1,4 +1,4 @@
-"""Where the time of a start went: from a run's recorded events to phases, per task."""
+"""The phases of a start, for each task, from the recorded events of a run."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ...model.run.cluster import Cluster
 from .format import aligned
 
 PHASES = ("agent", "template", "prepared", "fork or exec", "first line", "port bound", "formed", "first output", "first report")
-"""In the order in which they come. ``formed`` is the whole cluster's; ``template`` and ``prepared`` are missing where there is none,
-and ``first line``, the program's own, where that is not Python."""
+"""In their usual order. ``formed`` belongs to the whole cluster. A task without a template, a preparation or a Python program lacks
+``template``, ``prepared`` or ``first line`` (of the program)."""
 
 _LABELS = {"template": "TensorFlow imported", "fork or exec": "process started", "port bound": "port open", "formed": "cluster formed"}
 """The names of phases for people, where they differ from the names in JSON."""
@@ -26,8 +26,10 @@ _OF_TASK = {
 
 
 def measure(happened: Iterable[events.Event], cluster: Cluster) -> dict[str, dict[str, float]]:
-    """For each task, seconds to the end of each phase that it has reached in its last attempt: from the beginning of the run, or of that
-    attempt if it is a later one. What was there before such an attempt began, as an agent or a template, is not in it."""
+    """For each task, the seconds until the end of each phase in its last attempt, since the run (or a later attempt) began.
+
+    A later attempt has no phases that had ended before, such as ``agent`` and ``template``.
+    """
     begun = asked = 0.0
     whole = min((task.attempt for task in cluster.members), default=1)
     began = {name: cluster.attempt_at if task.attempt == whole else math.inf for name, task in cluster.tasks.items()}
@@ -44,13 +46,13 @@ def measure(happened: Iterable[events.Event], cluster: Cluster) -> dict[str, dic
                 hosts.setdefault(event.host, {}).setdefault("template", event.at)
             case events.TaskSwept() if event.task in prepares:
                 hosts.setdefault(prepares[event.task], {})["prepared"] = event.at
-            case events.Tick() | events.RestartRequested():  # with one of them each attempt but the first begins
+            case events.Tick() | events.RestartRequested():  # each attempt but the first begins with one of these
                 asked = event.at
             case events.TaskBegan() | events.TaskFirstOutput() | events.TaskStarted() | events.TaskUp() | events.TaskReported():
                 task = cluster.tasks.get(event.task)
                 if task is None or event.attempt != task.attempt:
                     continue
-                if isinstance(event, events.TaskStarted) and task.attempt != whole:  # again alone
+                if isinstance(event, events.TaskStarted) and task.attempt != whole:  # it was restarted alone
                     began[task.name] = asked
                 marks[task.name].setdefault(_OF_TASK[type(event)], event.at)
     formed = {"formed": cluster.formed_at} if cluster.formed_at is not None and cluster.all_came_up else {}
@@ -67,7 +69,7 @@ def _since(begun: float, marks: dict[str, float]) -> dict[str, float]:
 
 
 def table(measured: dict[str, dict[str, float]]) -> str:
-    """A line a task, a column a phase: seconds since the run, or its later attempt, began."""
+    """A row for each task, a column for each phase: seconds since the run, or a later attempt, began."""
     phases = [phase for phase in PHASES if any(phase in marks for marks in measured.values())]
     rows = [["TASK", *(_LABELS.get(phase, phase).upper() for phase in phases)]]
     rows += [[name, *(f"{marks[phase]:.2f} s" if phase in marks else "-" for phase in phases)] for name, marks in measured.items()]
@@ -75,7 +77,7 @@ def table(measured: dict[str, dict[str, float]]) -> str:
 
 
 def slowest(measured: dict[str, dict[str, float]]) -> str:
-    """The phase that took the longest in any task, in a line; empty if nothing was measured."""
+    """A line about the longest phase of all tasks; empty if nothing was measured."""
     spans = [(took, phase, name) for name, marks in measured.items() for phase, took in _spans(marks)]
     if not spans:
         return ""
@@ -84,12 +86,12 @@ def slowest(measured: dict[str, dict[str, float]]) -> str:
 
 
 def durations(measured: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
-    """For each task, the seconds that each phase took, in the order in which they came."""
+    """For each task, the seconds of each phase, in the order in which the phases ended."""
     return {name: {phase: round(took, 3) for phase, took in _spans(marks)} for name, marks in measured.items()}
 
 
 def _spans(marks: dict[str, float]) -> Iterable[tuple[str, float]]:
-    """How long each phase took: from the phase before it, as they really came."""
+    """The seconds of each phase, since the end of the phase before."""
     before = 0.0
     for phase, at in sorted(marks.items(), key=lambda item: item[1]):
         yield phase, at - before

@@ -57,16 +57,16 @@ def test_who_asks_sees_all_bars() -> None:
 
 @pytest.mark.parametrize("line", OTHERS)
 def test_a_line_that_only_looks_alike_is_shown(line: str) -> None:
-    assert KerasBars().without([line]) == [line]
+    assert KerasBars().remove([line]) == [line]
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n\r\x1b"), max_size=60), max_size=20))
 def test_text_is_shown(lines: list[str]) -> None:
-    assert KerasBars().without(lines) == lines
+    assert KerasBars().remove(lines) == lines
 
 
 def test_what_is_printed_behind_a_bar_is_a_line() -> None:
-    assert KerasBars().without([f"{BARS[0]}my line 5", f"{BARS[0]}12 done", f"{BARS[6]}[1, 2]"]) == ["my line 5", "12 done", "[1, 2]"]
+    assert KerasBars().remove([f"{BARS[0]}my line 5", f"{BARS[0]}12 done", f"{BARS[6]}[1, 2]"]) == ["my line 5", "12 done", "[1, 2]"]
 
 
 def test_an_epoch_of_the_programs_own_loop_is_shown() -> None:

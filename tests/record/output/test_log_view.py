@@ -327,7 +327,7 @@ def verdict(outcome: Outcome, cause: str = "") -> Verdict:
 
 def test_a_lost_connection_that_nothing_explains_is_shown_after_a_moment() -> None:
     view = LogView(["worker-0", "worker-1"])
-    view.heed(cluster())
+    view.on_state(cluster())
     assert view.render("worker-1", "stderr", GONE + b"went on\n", 50.0) == "worker-1 | went on\n"
     assert view.idle(50.9) == []
     assert view.idle(51.0) == [("stderr", "worker-1 | " + GONE.decode())]
@@ -339,7 +339,7 @@ def test_a_lost_connection_that_nothing_explains_is_shown_after_a_moment() -> No
 def test_a_lost_connection_that_another_task_s_end_explains_is_folded_whichever_is_known_first(code: int) -> None:
     view = LogView(["worker-0", "worker-1"])
     assert view.render("worker-1", "stderr", GONE, 50.0) == ""
-    view.heed(cluster(exited("worker-0", code)))
+    view.on_state(cluster(exited("worker-0", code)))
     assert view.render("worker-1", "stderr", GONE, 50.0) == ""
     assert view.idle(51.0) == view.finish() == []
     assert view.folded == 2
@@ -348,11 +348,11 @@ def test_a_lost_connection_that_another_task_s_end_explains_is_folded_whichever_
 def test_the_lost_connection_of_the_task_that_fails_is_shown() -> None:
     view = LogView(["worker-0", "worker-1"])
     assert view.render("worker-1", "stderr", GONE, 50.0) == ""
-    view.heed(cluster(exited("worker-1", 1)))
+    view.on_state(cluster(exited("worker-1", 1)))
     assert view.finish() == [("stderr", "worker-1 | " + GONE.decode())]
     for end, shown in ((verdict(Outcome.FAILED, "worker-1"), 1), (verdict(Outcome.FAILED, "worker-0"), 0), (verdict(Outcome.SUCCEEDED), 0)):
         later = LogView(["worker-0", "worker-1"])
-        later.heed_verdict(end)
+        later.on_verdict(end)
         assert later.render("worker-1", "stderr", GONE) == ""
         assert len(later.finish()) == shown
 
@@ -517,7 +517,7 @@ def test_a_file_is_read_as_it_comes_and_grows(tmp_path: Path) -> None:
     assert follower.read() == b"abc"
     path.unlink()
     assert follower.read() == b""
-    assert follower.take_note() is None
+    assert follower.pop_note() is None
 
 
 def test_a_file_that_becomes_shorter_is_noticed_once(tmp_path: Path) -> None:
@@ -527,14 +527,14 @@ def test_a_file_that_becomes_shorter_is_noticed_once(tmp_path: Path) -> None:
     follower.read()
     path.write_bytes(b"012")
     assert follower.read() == b""
-    note = follower.take_note()
+    note = follower.pop_note()
     assert note is not None
     assert str(path) in note
     assert "10 to 3 bytes" in note
-    assert follower.take_note() is None
+    assert follower.pop_note() is None
     path.write_bytes(b"012new")
     assert follower.read() == b"new"
-    assert follower.take_note() is None
+    assert follower.pop_note() is None
 
 
 def test_a_log_that_cannot_be_read_is_one_message(tmp_path: Path) -> None:

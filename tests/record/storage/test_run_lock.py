@@ -43,7 +43,7 @@ def test_the_lock_and_not_the_pid_in_it_says_whether_a_run_is_alive(tmp_path: Pa
         assert holder.stdout.readline() == b"locked\n"
         assert run.lock.controller_pid() == holder.pid
         with pytest.raises(OrchError, match="one already has a controller"):
-            run.lock.take()
+            run.lock.acquire()
         assert run.lock.controller_pid() == holder.pid, "having asked has changed nothing"
         holder.kill()
     run.lock.wait()
@@ -56,13 +56,13 @@ def test_a_signal_is_on_its_way_until_it_is_taken(held: tuple[RunDir, subprocess
     assert holder is not None
     process.send_signal(signal.SIGSTOP)
     wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED, "stopped holder")
-    assert run.lock.has_taken(holder, signal.SIGTERM)
+    assert run.lock.has_received(holder, signal.SIGTERM)
     assert run.lock.send_signal(holder, signal.SIGTERM)
-    assert not run.lock.has_taken(holder, signal.SIGTERM)
-    assert run.lock.has_taken(holder, signal.SIGHUP)
+    assert not run.lock.has_received(holder, signal.SIGTERM)
+    assert run.lock.has_received(holder, signal.SIGHUP)
     process.send_signal(signal.SIGCONT)
     process.wait()
-    assert run.lock.has_taken(holder, signal.SIGTERM)
+    assert run.lock.has_received(holder, signal.SIGTERM)
 
 
 def test_who_looks_whether_a_run_is_alive_does_not_keep_it_from_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +73,7 @@ def test_who_looks_whether_a_run_is_alive_does_not_keep_it_from_starting(tmp_pat
     fcntl.flock(fd, fcntl.LOCK_SH)  # as `controller_pid` does
     timer = threading.Timer(0.02, os.close, (fd,))
     timer.start()
-    run.lock.take()
+    run.lock.acquire()
     timer.join()
     run.lock.release()
 

@@ -158,7 +158,7 @@ def test_runs_are_listed_in_the_order_in_which_they_were_made(tmp_path: Path) ->
     home = tmp_path / "home"
     for number, name in enumerate(("c", "b", "a")):
         run = create_run(home, name)
-        run.write_spec("{}\n")
+        run.write("spec.yaml", "{}\n")
         os.utime(run.path / "spec.yaml", (100 + number, 100 + number))
     RunDir(home / "runs" / "c").write_verdict(Verdict(Outcome.SUCCEEDED, 0, 1, 1.0, 2.0), {})
     assert [run.run_id for run in list_runs(home)] == ["c", "b", "a"]

@@ -7,12 +7,12 @@ import pytest
 from orchestrator.model.run import deadlines, events, lifecycle
 from orchestrator.model.run.cluster import Cluster, Policy
 from orchestrator.model.spec import Restart
-from orchestrator.record.text.event_messages import narrate
+from orchestrator.record.text.event_messages import describe_event
 from tests.record.states import cluster, exited, lost
 
 
 def told(before: Cluster, event: events.Event) -> str | None:
-    return narrate(before, lifecycle.step(before, event)[0], event)
+    return describe_event(before, lifecycle.step(before, event)[0], event)
 
 
 def test_the_first_failure_is_named_with_those_that_are_stopped_for_it() -> None:
