@@ -62,4 +62,4 @@ def _plan(known: SpecInput, names: Sequence[str]) -> Planned:
 
 def _look(names: Sequence[str]) -> Iterator[Found]:
     is_small = len(names) <= MOST_FILES and sum(os.path.getsize(name) for name in names if os.path.exists(name)) <= MOST_BYTES
-    return input_files.look(names, counts=is_small)
+    return input_files.inspect(names, counts=is_small)

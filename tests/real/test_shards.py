@@ -88,12 +88,12 @@ def look_at_files(orch: Any, tmp_path: Path) -> None:
     told = json.loads((tmp_path / "told.json").read_text())
     for compression in ("", "GZIP", "ZLIB"):
         for count in (0, 1, 900):
-            assert [one.file.elements for one in input_files.look([str(tmp_path / f"{compression}{count}.tfrecord")])] == [count]
-    assert [one.file.elements for one in input_files.look([str(tmp_path / "lines.text")])] == [told["lines"]]
+            assert [one.file.elements for one in input_files.inspect([str(tmp_path / f"{compression}{count}.tfrecord")])] == [count]
+    assert [one.file.elements for one in input_files.inspect([str(tmp_path / "lines.text")])] == [told["lines"]]
     assert told["own"] == 50
     assert "truncated record at" in told["cut"]
     assert input_files.find(["*.txt"], str(tmp_path)) == [str(tmp_path / name) for name in told["listed"]]
-    (cut,) = input_files.look([str(tmp_path / "cut.records")])
+    (cut,) = input_files.inspect([str(tmp_path / "cut.records")])
     assert "at byte 2,022: the file ends inside record 49" in cut.problem
 
 

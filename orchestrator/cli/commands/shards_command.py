@@ -125,10 +125,10 @@ def _spec(home: Path, file: str | None, run: str | None, *, is_needed: bool) -> 
 def _look(patterns: Sequence[str], directory: str, given: dict[str, Any]) -> Iterator[Found]:
     kind, elements = given["kind"] or "", given["elements"]
     remote = [pattern for pattern in patterns if input_files.is_remote(pattern)]
-    here = input_files.look(input_files.find([pattern for pattern in patterns if pattern not in remote], directory), kind, elements)
+    here = input_files.inspect(input_files.find([pattern for pattern in patterns if pattern not in remote], directory), kind, elements)
     if not remote:
         return here
-    return heapq.merge(here, input_files.ask_tensorflow(remote, kind, elements), key=lambda one: os.fsencode(one.file.name))
+    return heapq.merge(here, input_files.list_remote(remote, kind, elements), key=lambda one: os.fsencode(one.file.name))
 
 
 def _keep(looked_at: Iterable[Found], listed: list[Found]) -> Iterator[Found]:

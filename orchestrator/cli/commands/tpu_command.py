@@ -1,4 +1,4 @@
-"""``orch tpu``: how replicas and tensors lie on a TPU, without one."""
+"""``orch tpu``: the layout of replicas and tensors on a TPU, without a TPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from worker.settings.tpu_settings import Partition, TpuSettings
 
 from ...errors import Problem, SpecError, UsageError
 from ...insight.tpu import tpu_report as words
-from ...insight.tpu.tpu_assignment import ask
+from ...insight.tpu.tpu_assignment import request_assignment
 from ...model import tpu_topology
 from ...model.spec import document as documents
 from ...model.spec.findings import Findings
@@ -25,7 +25,7 @@ from ..spec_overlays import read_spec
 from ..view_options import color_option
 
 _READ = ("tpu", "python")
-"""What is read of the orch.yaml that happens to be there: the rest may be a spec of tasks that need no TPU."""
+"""The keys that are read of an orch.yaml without -f: its other sections may be for tasks without a TPU."""
 
 
 @click.command("tpu", cls=ScriptCommand, reads=_READ)
@@ -72,11 +72,15 @@ def tpu_command(
 
 
 def _layout(settings: TpuSettings, python: str) -> words.Layout:
-    """What the settings, which were checked, make; "" for an interpreter: TensorFlow is not asked."""
+    """The layout of checked settings. `python` empty: TensorFlow is not asked."""
     mesh = tpu_topology.parse(settings.topology)
     shape = settings.computation_shape or (1,) * tpu_topology.RANK
     replicas = settings.num_replicas or tpu_topology.count_replicas(mesh, shape)
-    assignment = ask(python, mesh, shape, replicas) if python else words.Assignment(problem="TensorFlow was not asked (--no-tensorflow)")
+    assignment = (
+        request_assignment(python, mesh, shape, replicas)
+        if python
+        else words.Assignment(problem="TensorFlow was not asked (--no-tensorflow)")
+    )
     return words.Layout(mesh, shape, replicas, assignment)
 
 

@@ -1,6 +1,6 @@
-"""The files of a dataset: patterns -> names in TensorFlow's order, and what each file holds. Reads files; decodes none.
+"""The files of a dataset: patterns -> names in TensorFlow's order, with the kind and the number of elements of each file.
 
-A pattern with a scheme (``gs://…``) is asked of TensorFlow's own file systems, in a process that imports it
+Elements are counted but not decoded. For a pattern with a scheme (``gs://…``), another process uses the file systems of TensorFlow
 (worker/task/input/remote_files.py).
 """
 
@@ -29,17 +29,20 @@ from ...model.input.sharding import File
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A file, its kind (`worker.data_files.element_counts.KINDS`), and what is wrong with it, in words that name it."""
+    """A file of a dataset."""
 
     file: File
     kind: str
+    """One of `worker.data_files.element_counts.KINDS`."""
     problem: str = ""
+    """Why the file cannot be read, with its name."""
 
 
 def find(patterns: Sequence[str], directory: str = "") -> list[str]:
-    """The files that patterns name, each once, all in sorted order: those that `worker.files` reads.
+    """The files that fit the patterns, sorted, each once: those that `worker.files` reads.
 
-    `directory`: where they start. A directory only if it is named itself. Raises `UsageError` for a pattern that nothing fits.
+    `directory`: the patterns are relative to it. A directory is in the result only if a pattern is its name. Raises `UsageError` for a
+    pattern without a file.
     """
     names: set[str] = set()
     for pattern in patterns:
@@ -60,25 +63,24 @@ def is_remote(pattern: str) -> bool:
     return "://" in pattern
 
 
-def look(names: Iterable[str], kind: str = "", elements: int | None = None, *, counts: bool = True) -> Iterator[Found]:
+def inspect(names: Iterable[str], kind: str = "", elements: int | None = None, *, counts: bool = True) -> Iterator[Found]:
     """Each file with its size and its number of elements, one after the other.
 
-    `kind`: what all of them are, instead of what their names and first bytes say. `elements`: how many each has, so that none is counted.
-    `counts` False: none is counted either.
+    `kind`: the kind of all files; empty: by their names and first bytes. `elements`: the number in each file; None: count, if `counts`.
     """
     for name in names:
         try:
-            yield _look(name, kind, elements, counts=counts)
+            yield _inspect(name, kind, elements, counts=counts)
         except IsADirectoryError:
             yield Found(File(name, 0), "other", f"{name}: is a directory; name its files: {os.path.join(name, '*')!r}")
         except OSError as error:
             yield Found(File(name, 0), kind or "other", f"{name}: {error.strerror or error}")
 
 
-def _look(name: str, kind: str, elements: int | None, *, counts: bool) -> Found:
+def _inspect(name: str, kind: str, elements: int | None, *, counts: bool) -> Found:
     kind = kind or worker.data_files.element_counts.kind_by_name(name)
     mode = os.stat(name).st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # a pipe would be waited for
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # reading a pipe would wait for a writer
         return Found(File(name, 0), kind or "other", f"{name}: is no regular file, so it cannot be read twice; write the data to a file")
     with open(name, "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
@@ -111,8 +113,8 @@ def _parquet() -> Any:
         return None
 
 
-def ask_tensorflow(patterns: Sequence[str], kind: str = "", elements: int | None = None) -> Iterator[Found]:
-    """As `find` and `look`, by the file systems that TensorFlow has. Raises `UsageError`."""
+def list_remote(patterns: Sequence[str], kind: str = "", elements: int | None = None) -> Iterator[Found]:
+    """As `find` and `inspect`, with the file systems of TensorFlow. Raises `UsageError`."""
     root = str(Path(worker.data_files.element_counts.__file__).parents[2])
     code = "import sys; sys.path.insert(0, sys.argv[1]); from worker.task.input import remote_files; remote_files.main(sys.argv[2])"
     request = json.dumps({"patterns": list(patterns), "kind": kind, "elements": elements})
@@ -123,21 +125,21 @@ def ask_tensorflow(patterns: Sequence[str], kind: str = "", elements: int | None
         ended = False
         for line in asked.stdout:
             try:
-                told = dict(json.loads(line))
+                answer = dict(json.loads(line))
             except (ValueError, TypeError):  # a library has printed this line
                 print(line, end="", file=sys.stderr)
                 continue
-            if "error" in told:
-                raise UsageError(told["error"])
-            if ended := "end" in told:
+            if "error" in answer:
+                raise UsageError(answer["error"])
+            if ended := "end" in answer:
                 break
-            yield Found(File(told["name"], told["size"], told["elements"]), told["kind"], told["problem"])
+            yield Found(File(answer["name"], answer["size"], answer["elements"]), answer["kind"], answer["problem"])
     if not ended:
         raise UsageError(f"the process that asks TensorFlow for {patterns[0]!r} ended with code {asked.returncode}; what it said is above")
 
 
 def explain_uncounted(kinds: Iterable[str]) -> str:
-    """What makes the elements of files known that were not counted."""
+    """How the user can make the number of elements known."""
     if "parquet" in kinds and _parquet() is None:
         return "install pyarrow, which reads the number of rows from Parquet files: pip install pyarrow"
     return "say how many each file has with --elements-per-file, or what the files are with --format"

@@ -1,8 +1,7 @@
-"""What `orch shards` shows of a planned input: text and JSON."""
+"""The output of `orch shards`, as text or JSON."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, fields, replace
 from typing import Any
@@ -15,15 +14,14 @@ from ...errors import UsageError
 from ...model.input.sharding import FOR_EVER, Epoch, Sharding, Share, Tally, epoch, steps, whole_batch
 from ...model.input.sharding_advice import Advice, advise
 from ...model.run.readiness import group_tasks
-from ...record.output.lines import clean
-from ...record.text.format import aligned
+from ...record.text.format import aligned, wrap
 from .input_files import Found, explain_uncounted
 
 MOST_ROWS = 32
-"""Workers that the picture has a row for; of more, only so many."""
+"""The most rows of the picture."""
 MOST_ENDS = 4
 MOST_NAMED = 5
-"""So many files that cannot be read are named."""
+"""The most unreadable files that an error names."""
 _NAMES = {
     "tfrecord": "TFRecords",
     "text": "lines of text",
@@ -38,19 +36,19 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """An input and how it is shared out.
-
-    `names`: the workers. `has_batch`: the global batch is known; else that of `sharding` means nothing. `ignored`: why the strategy shards
-    nothing, if so. `uncounted`: what makes elements known that are not.
-    """
+    """An input, and its distribution to the workers."""
 
     sharding: Sharding
     found: Tally
     kinds: tuple[str, ...]
     names: tuple[str, ...]
+    """The names of the workers."""
     has_batch: bool = True
+    """Whether the global batch size is known; otherwise the size in `sharding` means nothing."""
     ignored: str = ""
+    """Why the strategy shards nothing; empty if it does."""
     uncounted: str = ""
+    """How the user can make the number of elements known, if it is unknown."""
 
     @property
     def is_counted(self) -> bool:
@@ -58,19 +56,19 @@ class Planned:
 
     @property
     def has_steps(self) -> bool:
-        """Whether the steps of an epoch can be told: elements and batch are known, and TensorFlow does not refuse."""
+        """Whether the steps of an epoch are known: elements and batch are known, and TensorFlow accepts the input."""
         refused = self.sharding.applied == "file" and self.found.files < self.sharding.workers
         return self.has_batch and self.is_counted and not refused and self.found.elements > 0
 
     def advice(self) -> list[Advice]:
         if self.ignored:
             return [Advice("note", "not sharded", self.ignored)]
-        said = [one for one in advise(self.sharding, self.found, self.names) if self.has_batch or one.topic not in _OF_BATCHES]
+        found = [one for one in advise(self.sharding, self.found, self.names) if self.has_batch or one.topic not in _OF_BATCHES]
         if "csv" in self.kinds and self.sharding.policy == "auto" and self.sharding.workers > 1:
-            said.append(Advice("note", "csv", _CSV, "say --format text, if the script reads lines with TextLineDataset"))
+            found.append(Advice("note", "csv", _CSV, "say --format text, if the script reads lines with TextLineDataset"))
         if not self.is_counted:
-            said.append(Advice("note", "not counted", "it is not known how many elements these files hold", self.uncounted))
-        return said
+            found.append(Advice("note", "not counted", "it is not known how many elements these files hold", self.uncounted))
+        return found
 
 
 def plan(
@@ -81,7 +79,7 @@ def plan(
     has_batch: bool = True,
     ignored: str = "",
 ) -> Planned:
-    """Go through the files once, and keep none of them. Raises `UsageError` for those that cannot be read, all at once."""
+    """Reads the iterator once, and keeps no file. Raises one `UsageError` for all files that cannot be read."""
     found, kinds, problems = Tally(len(names)), set[str](), list[str]()
     for one in looked_at:
         if one.problem:
@@ -107,15 +105,15 @@ _OF_BATCHES = ("small batch", "odd batch", "uneven", "dropped", "small end")
 
 
 def to_text(planned: Planned, width: int) -> Iterator[str]:
-    """A headline, a row and a bar for each worker, the end of an epoch, and what to do."""
+    """A headline, a row and a bar for each worker, the end of an epoch, and the advice."""
     summed = epoch(planned.sharding, planned.found)
-    yield from _wrapped(_headline(planned), "", width)
-    yield from _wrapped(_rule(planned), "", width)
+    yield from wrap(_headline(planned), width)
+    yield from wrap(_rule(planned), width)
     yield ""
     yield from _picture(planned, summed, width)
     if planned.has_steps:
         yield ""
-        yield from _wrapped(_end(planned, summed), "", width)
+        yield from wrap(_end(planned, summed), width)
     for one in planned.advice():
         yield ""
         yield from _advice(one, width)
@@ -218,22 +216,14 @@ def _end(planned: Planned, summed: Epoch) -> str:
 
 
 def _advice(one: Advice, width: int) -> Iterator[str]:
-    head = f"{one.severity:<9}"
-    indent = " " * len(head)
-    lines = textwrap.wrap(clean(one.what or one.topic), max(20, width - len(indent)), break_long_words=False)
-    yield from (f"{head if number == 0 else indent}{line}" for number, line in enumerate(lines))
+    indent = " " * 9
+    yield from wrap(one.what or one.topic, width, f"{one.severity:<9}", indent)
     if one.remedy:
-        yield from _wrapped(f"do: {one.remedy}", indent, width)
-
-
-def _wrapped(text: str, indent: str, width: int) -> list[str]:
-    return textwrap.wrap(
-        clean(text), width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
+        yield from wrap(f"do: {one.remedy}", width, indent)
 
 
 def batch_lines(planned: Planned) -> Iterator[str]:
-    """A line for each step: the sizes of every replica's batch. Made one by one."""
+    """A line for each step, with the batch sizes of all replicas."""
     for number, step in enumerate(steps(planned.sharding, planned.found), start=1):
         parts = (f"{name} {'+'.join(str(len(part)) for part in of)}" for name, of in zip(planned.names, step, strict=True))
         yield f"step {number}: {', '.join(parts)}"
@@ -243,7 +233,7 @@ def batch_lines(planned: Planned) -> Iterator[str]:
 
 
 def to_json(planned: Planned) -> dict[str, Any]:
-    """Everything that the text says, for programs. Elements and steps are null where they are not known."""
+    """Everything in the text, for programs. Unknown elements and steps are null."""
     sharding, found = planned.sharding, planned.found
     summed = epoch(sharding, found)
     own = {field.name for field in fields(Share)} - ({"elements"} if not planned.is_counted else set())

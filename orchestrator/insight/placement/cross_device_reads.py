@@ -1,15 +1,15 @@
-"""Variables that are read on one device and used on another, as far as a placement log can tell.
+"""Variables that are read on one device and used on another, from the names in a placement log.
 
-A copy between devices is made when a graph is cut into pieces, after placement, so the log has no line for it. What it has are
-the nodes of each graph by name, and two rules of TensorFlow make names speak:
+TensorFlow adds a copy between devices when it partitions a graph, after placement; so the log has no line for the copy. The log has the
+names of all nodes, and two rules of TensorFlow show the device of a variable:
 
 - A ``ReadVariableOp`` always lands on its variable's device (colocation with the resource, placer.cc), whatever `tf.device` says.
 - A variable that is handed to an op is read inside the op's own name scope: the read of node ``layer/MatMul`` is called
-  ``layer/MatMul/ReadVariableOp`` (`convert_to_tensor` in ops.py). So if both are there on different devices, the value crosses.
+  ``layer/MatMul/ReadVariableOp`` (`convert_to_tensor` in ops.py). If the two nodes have different devices, the value is copied.
 
-Keras reads its variables in a ``Cast`` scope of which no node is left (``dense/Cast/ReadVariableOp``); there the ops of the
-enclosing scope, the layer, are compared, and the finding is called likely. Eager ops log no names: nothing is concluded of
-them. Pure: no I/O, no clock.
+Keras reads its variables in a ``Cast`` scope without another node (``dense/Cast/ReadVariableOp``). There the read is compared with the ops
+of the enclosing scope, the layer, and the finding is called probable. Eager ops have no names in the log, so they give no finding.
+Pure: no I/O, no clock.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Literal
 from worker.fast_dataclass import dataclass
 
 MAX_NODES = 50_000
-"""Reads and scopes of one graph that are remembered; what comes later in it is not compared."""
+"""The most reads and scopes of one graph that are compared."""
 MAX_FOUND = 1_000
-"""Different findings of one task that are kept."""
+"""The most different findings of one task."""
 
 READ = b"ReadVariableOp"
 _READ = b"/ReadVariableOp"
@@ -38,30 +38,29 @@ Evidence = Literal["name", "scope"]
 
 @dataclass(frozen=True, slots=True)
 class VariableRead:
-    """An op on `device` that uses a variable on `variable_device`. `node`: the op's name, or its scope's.
-
-    `evidence`: ``name`` is certain; ``scope`` means that the read and the op are of one scope, a layer.
-    """
+    """An op on `device` that uses a variable on `variable_device`."""
 
     node: str
+    """The name of the op's node, or of its scope."""
     op: str
     device: str
     variable_device: str
     evidence: Evidence
+    """``name``: certain. ``scope``: the read and the op are in one scope, a layer."""
 
 
 @dataclass(slots=True)
 class GraphReads:
-    """Fed with the nodes of one stream, in order. A new graph begins with its arguments, or when `end` is called."""
+    """Gets the nodes of one stream, in order. A new graph begins with its arguments, or when `end` is called."""
 
     found: Counter[tuple[bytes, bytes, bytes, bytes, Evidence]] = field(default_factory=Counter)
     pending: dict[bytes, bytes] = field(default_factory=dict)
-    """The reads of this graph whose op has not come yet: the op's name, and the variable's device. While there are none, nodes that
-    neither read nor are arguments need not be added."""
+    """The reads of this graph whose op has not come yet: the op's name, and the variable's device. While this is empty, only reads and
+    arguments need be added."""
     _users: dict[bytes, set[tuple[bytes, bytes]]] = field(default_factory=dict)
 
     def add(self, name: bytes, op: bytes, device: bytes) -> None:
-        """The next node that was placed."""
+        """Adds the next node."""
         if op in ARGUMENTS:
             if self.pending or self._users:
                 self.end()
@@ -81,7 +80,7 @@ class GraphReads:
             self._users.setdefault(name.rpartition(b"/")[0], set()).add((op, device))
 
     def end(self) -> None:
-        """The graph is complete."""
+        """Ends the present graph."""
         for user, source in self.pending.items():
             scope = user.rpartition(b"/")[0]
             if scope not in _OUTER:

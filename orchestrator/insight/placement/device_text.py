@@ -1,6 +1,6 @@
-"""Devices in a few words, and what to do about one that is not there.
+"""Short names of devices, and remedies for devices that do not exist.
 
-A name is as short as it can be: ``GPU:0`` in the task that has it, ``ps-0 CPU:0`` in another task. Pure: no I/O, no clock.
+A name is as short as possible: ``GPU:0`` in the task that has it, ``ps-0 CPU:0`` in another task. Pure: no I/O, no clock.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from worker.tensorflow_facts import missing_devices
 from ...model import device_names
 
 _MOST_DIGITS = 3
-"""Of a number for which a setting is proposed: a log may hold any."""
+"""The most digits of a device number for which a remedy names a setting."""
 _MOST_SPELT = 8
-"""Logical GPUs whose sizes are written out in a proposal."""
+"""The most logical GPUs whose sizes a remedy lists."""
 
 
 def shorten(name: str, task: str = "") -> str:
@@ -29,10 +29,7 @@ def shorten(name: str, task: str = "") -> str:
 
 
 def explain(text: str) -> str | None:
-    """For an error of TensorFlow about a device that does not exist: which device, what there is, and the setting that creates it.
-
-    None for any other text.
-    """
+    """Explains TensorFlow's error about a device that does not exist, with the setting that creates the device; None for other texts."""
     missing = missing_devices.find(text)
     return None if missing is None else _explain(missing.asked, None if missing.had is None else _names(missing.had))
 
@@ -43,7 +40,7 @@ def _names(text: str) -> list[str]:
         try:
             names.append(shorten(word))
         except ValueError:
-            continue  # a list that ends in words, such as an ellipsis
+            continue  # a list may end in an ellipsis
     return names
 
 
@@ -63,7 +60,7 @@ def _explain(asked: str, had: list[str] | None) -> str | None:
 def _remedy(kind: str, number: str, had: list[str] | None) -> str:
     soft = "devices.soft_placement: true (--soft-placement) lets TensorFlow take a device that is there"
     if kind not in ("CPU", "GPU") or (number.isdigit() and len(number) > _MOST_DIGITS):
-        return soft  # nobody has so many devices
+        return soft  # no host has so many devices
     count = int(number) + 1 if number.isdigit() else 1
     if kind == "CPU":
         return f"devices.cpus: {count} (--cpus {count}) makes {count} logical CPU devices"

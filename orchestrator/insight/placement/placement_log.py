@@ -1,18 +1,18 @@
-"""Which operations ran on which device: the lines of `tf.debugging.set_log_device_placement(True)`, counted.
+"""Counts on which device each operation ran, from the lines of `tf.debugging.set_log_device_placement(True)`.
 
-What TensorFlow 2.21 writes (looked at in real runs; older releases begin a line with its date, as in tensorflow#59743):
+TensorFlow 2.21 writes these lines (seen in real runs; in older releases a line begins with its date, as in tensorflow#59743):
 
-- An eager op, each time it runs, on stderr: ``… execute.cc:1775] Executing op MatMul in device /job:…/device:CPU:0``. A function
-  is such an op too, with the device that it was started on, which says nothing about the ops inside.
-- An op that is sent to another task's runtime: ``… execute.cc:2062] Executing op NAME on task /job:ps/…``.
-- Each node of a graph, once, when the graph is placed (a function's first call, and the first use of an eager op), on stderr as
-  ``… placer.cc:162] mm: (MatMul): /job:…`` and *again* on stdout without the beginning. `TF_CPP_MIN_LOG_LEVEL` above 0 silences stderr
-  and not stdout. So nodes are counted in both streams and the fuller one is believed.
-- On processors with AVX-512, oneDNN has kernels of its own for some ops. An eager MatMul is then placed as MatMul, placed *again* as
-  ``_MklMatMul``, and runs as ``_MklMatMul`` (mkl_eager_op_rewrite.cc; names: mkl_graph_util.h, ``_Mkl`` or ``_MklNative`` before the op's
-  own). It is counted as MatMul, placed once: which processor ran an op changes nothing about where it ran.
+- Each run of an eager op, on stderr: ``… execute.cc:1775] Executing op MatMul in device /job:…/device:CPU:0``. A function is such an op
+  too; its device is the one that started it, not the device of the ops inside.
+- An op for the runtime of another task: ``… execute.cc:2062] Executing op NAME on task /job:ps/…``.
+- Each node of a graph, when the graph is placed (at a function's first call, and at the first use of an eager op), on stderr as
+  ``… placer.cc:162] mm: (MatMul): /job:…``, and *again* on stdout without the beginning. `TF_CPP_MIN_LOG_LEVEL` above 0 removes the lines
+  on stderr only. So nodes are counted in both streams, and the higher number is used.
+- On processors with AVX-512, oneDNN has its own kernels for some ops. An eager MatMul is then placed as MatMul, placed *again* as
+  ``_MklMatMul``, and runs as ``_MklMatMul`` (mkl_eager_op_rewrite.cc; the names ``_Mkl…`` and ``_MklNative…`` are in mkl_graph_util.h).
+  Here it counts as MatMul, placed once.
 
-Pure: bytes in, counts out; memory grows with the number of different ops and not with the log.
+Pure: bytes in, counts out. The memory depends on the number of different ops, not on the length of the log.
 """
 
 from __future__ import annotations
@@ -28,28 +28,29 @@ from . import device_text
 from .cross_device_reads import ARGUMENTS, READ, GraphReads, VariableRead
 
 MAX_LINE = 1 << 20
-"""A line without an end is not looked at from this many bytes on."""
+"""The rest of a line that is longer than this is skipped, in bytes."""
 MAX_COMPLAINTS = 20
 MAX_COMPLAINT = 4096
 MAX_KNOWN = 1 << 14
-"""Different lines that are recognised without being taken apart again."""
+"""The most different lines that are kept with their meaning."""
 MAX_TEXT = 4096
-"""A longer line is none of TensorFlow's about placement."""
+"""The longest line about placement, in bytes."""
 
 
 @dataclass(slots=True)
 class _Line:
-    """One text of the log, and how often it came. `kind`: ``executed``, ``sent`` or ``placed``.
-
-    `name`: a node's. `matters`: it is a node that begins a graph or reads a variable.
-    """
+    """A line of the log, without its beginning."""
 
     kind: str
+    """``executed``, ``sent`` or ``placed``."""
     op: bytes
     device: bytes
     name: bytes = b""
+    """The name of a node."""
     matters: bool = False
+    """Whether the node begins a graph, or reads a variable."""
     number: int = 0
+    """How often the line came."""
 
 
 _NAMED = re.compile(
@@ -58,15 +59,15 @@ _NAMED = re.compile(
 _ONEDNN = re.compile(rb"_Mkl(?:Eager|Native)?(?=[A-Z])")
 _CREATED = re.compile(rb"\] Created device (/job:\S+/device:GPU:\d+) ")
 _COMPLAINTS = (b" device specification", b"explicitly assigned to", b"find any devices for spec", b"unknown device.")
-"""One of these is in each text that `devices.explain` knows."""
+"""Each text that `device_text.explain` knows has one of these."""
 _HOW = {b"in device": "executed", b"on task": "sent"}
 _FUNCTION = re.compile(r"__(?:inference|forward|backward)_(.+?)_\d+(?:_partitioned_\d+_\d+)?")
 
 BOOKKEEPING = frozenset(
     ("_Arg", "_DeviceArg", "_Retval", "_DeviceRetval", "_EagerConst", "Const", "NoOp", "Placeholder", "Identity", "IdentityN")
 )
-"""Ops that a table for people leaves out: they compute nothing, and every graph is full of them."""
-# What belongs on the CPU, GPU or not: input pipelines, files, texts, and what only describes other tensors.
+"""Ops that the table leaves out: they compute nothing, and every graph has many of them."""
+# Ops that belong on the CPU: input pipelines, files, texts, and descriptions of other tensors.
 _HOST = re.compile(
     r".*(?:Dataset|DatasetV\d|Iterator\w*|Summary\w*|Barrier\w*|Queue\w*|TensorList\w*)"
     r"|(?:Save|Restore|MergeV2|ShardedFilename|ReadFile|WriteFile|MatchingFiles|Decode|Encode|String|Regex|Parse|Lookup|Print|Assert|Var(?:Handle|IsInit)"
@@ -76,12 +77,17 @@ _HOST = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How often one op met one device in one task. `executed`: eager runs; `sent`: eager runs on another task;
-    `placed`: nodes of graphs, counted once per graph however often it ran."""
+    """How often an op was on a device, in one task."""
 
     executed: int = 0
+    """Eager runs."""
     sent: int = 0
+    """Eager runs on another task."""
     placed: int = 0
+    """Nodes of graphs, once for each graph."""
+
+    def __add__(self, other: Count) -> Count:
+        return Count(self.executed + other.executed, self.sent + other.sent, self.placed + other.placed)
 
     @property
     def total(self) -> int:
@@ -90,32 +96,31 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class TaskPlacement:
-    """What the logs of one task say. `counts`: by op and device; a function's op is its name and ``()``.
-
-    `gpus`: the GPUs that the log shows the task to have. `complaints`: lines about devices that do not exist.
-    `is_muted`: only stdout had lines, so that eager runs are missing.
-    """
+    """The placement of one task, from its logs."""
 
     task: str
     counts: dict[tuple[str, str], Count]
+    """By op and device. The op of a function is its name with ``()``."""
     reads: dict[VariableRead, int] = field(default_factory=dict)
     gpus: frozenset[str] = frozenset()
+    """The GPUs of the task that are in the log."""
     complaints: tuple[str, ...] = ()
+    """Explanations of devices that do not exist."""
     is_muted: bool = False
+    """Whether only stdout has lines, so that eager runs are missing."""
 
     @property
     def fallbacks(self) -> dict[str, Count]:
-        """Ops on the task's own CPU that may have come there for want of a GPU kernel, if the task has a GPU.
+        """Ops on the task's own CPU, perhaps without a GPU kernel, if the task has a GPU. Ops that belong on the CPU are left out.
 
-        Left out is what belongs on the CPU. Whether `tf.device` asked for the CPU, or the type of the data (int32 is kept on the
-        host) decided, the log does not say.
+        The log does not show whether `tf.device` or the data type (int32 stays on the host) was the reason.
         """
         if not self.gpus:
             return {}
         found: dict[str, Count] = {}
         for (op, device), count in self.counts.items():
             if device.startswith("CPU:") and not op.endswith("()") and op not in BOOKKEEPING and not _HOST.fullmatch(op):
-                found[op] = _added(found.get(op, Count()), count)
+                found[op] = found.get(op, Count()) + count
         return found
 
 
@@ -131,7 +136,7 @@ class StreamScan:
         self._rest = b""
 
     def feed(self, data: bytes) -> None:
-        """The next bytes of the stream, cut anywhere."""
+        """Adds the next bytes of the stream; a block may end anywhere."""
         cut = data.rfind(b"\n") + 1
         if cut:
             self._scan(self._rest + data[:cut])
@@ -140,14 +145,14 @@ class StreamScan:
             self._rest += data
 
     def finish(self) -> None:
-        """The stream has ended."""
+        """Ends the stream."""
         self._scan(self._rest)
         self._rest = b""
-        self._settle()
+        self._add_up()
         self.reads.end()
 
     def count(self, kind: str) -> Counter[tuple[str, str]]:
-        """How often each op met each device, in lines of this kind. Only after `finish`."""
+        """The number of lines of this kind, by op and device. Call this after `finish`."""
         found: Counter[tuple[str, str]] = Counter()
         for (what, op, device), number in self._counts.items():
             if what == kind:
@@ -180,16 +185,16 @@ class StreamScan:
         if ran:
             entry = _Line(_HOW[how], _ONEDNN.sub(b"", ran, count=1) if ran.startswith(b"_Mkl") else ran, device)
         elif _ONEDNN.match(op):
-            return None  # it was placed under its own name just before
+            return None  # the op was placed under its own name just before
         else:
             entry = _Line("placed", op, device, name, op == READ or op in ARGUMENTS)
         if len(self._known) >= MAX_KNOWN:
-            self._settle()
+            self._add_up()
         self._known[text] = entry
         return entry
 
-    def _settle(self) -> None:
-        """Add up what the known lines have counted, and forget them."""
+    def _add_up(self) -> None:
+        """Adds the numbers of the known lines to the counts, and forgets the lines."""
         for entry in self._known.values():
             self._counts[entry.kind, entry.op, entry.device] += entry.number
         self._known.clear()
@@ -201,7 +206,7 @@ class StreamScan:
 
 
 def summarise(task: str, stderr: StreamScan, stdout: StreamScan, failure: str = "") -> TaskPlacement:
-    """What both streams of a task, finished, say together. `failure`: the message of its error, if it has one."""
+    """The placement of a task, from its two finished streams. `failure`: the message of the task's error, if any."""
     graphs = max(stderr, stdout, key=lambda scan: scan.count("placed").total())
     counts: dict[tuple[str, str], Count] = {}
     for kind, counter in (
@@ -211,7 +216,7 @@ def summarise(task: str, stderr: StreamScan, stdout: StreamScan, failure: str = 
     ):
         for (op, device), number in counter.items():
             key = op, _short(device, task)
-            counts[key] = _added(counts.get(key, Count()), Count(**{kind: number}))
+            counts[key] = counts.get(key, Count()) + Count(**{kind: number})
     gpus = {_short(device.decode(), task) for device in stderr.gpus | stdout.gpus} | {
         device for _, device in counts if device.startswith("GPU:")
     }
@@ -226,9 +231,9 @@ def summarise(task: str, stderr: StreamScan, stdout: StreamScan, failure: str = 
 
 
 def _explained(texts: Iterable[str]) -> Iterator[str]:
-    """One explanation for each missing device, however often and in whatever words it was complained of."""
+    """One explanation for each missing device."""
     found = (device_text.explain(text) for text in texts)
-    # The longer text of a device also says what there is.
+    # The longest text about a device also lists the devices that exist.
     best: dict[str, str] = {}
     for text in filter(None, found):
         about = text.partition(",")[0]
@@ -253,7 +258,3 @@ def _op_name(op: bytes) -> str:
     text = op.decode(errors="replace")
     found = _FUNCTION.fullmatch(text)
     return f"{found[1]}()" if found else text
-
-
-def _added(one: Count, other: Count) -> Count:
-    return Count(one.executed + other.executed, one.sent + other.sent, one.placed + other.placed)

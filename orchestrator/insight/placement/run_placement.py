@@ -1,10 +1,10 @@
-"""The placement of a run: its tasks' logs read, put together, and told to people and programs."""
+"""The placement of a run: reads the logs of its tasks, and returns text or JSON."""
 
 from __future__ import annotations
 
 import fnmatch
 import json
-import textwrap
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -18,15 +18,15 @@ from ...model.run.readiness import group_tasks
 from ...record.output.lines import clean
 from ...record.storage.run_directory import RunDir
 from ...record.storage.run_files import open_file
-from ...record.text.format import aligned
+from ...record.text.format import aligned, wrap
 from .device_text import shorten
 from .placement_log import BOOKKEEPING, Count, StreamScan, TaskPlacement, summarise
 
 BLOCK = 1 << 20
-"""Bytes read at a time."""
+"""The bytes of one read."""
 WIDTH = 80
 MOST_LISTED = 12
-"""Lines under a heading, after which the rest is only counted; --json has all."""
+"""The most lines under a heading. The text has the number of the others; --json has all."""
 MAX_ERROR = 1 << 20
 
 NOTHING_LOGGED = """\
@@ -37,7 +37,7 @@ MUTED = "eager runs are missing: with TF_CPP_MIN_LOG_LEVEL above 0 TensorFlow lo
 
 
 def read(run: RunDir, attempts: Mapping[str, int]) -> list[TaskPlacement]:
-    """What the logs of these tasks say, each of its attempt, in order. Raises `OrchError` for a log that cannot be read."""
+    """The placement of each task. `attempts`: the attempt by task. Raises `OrchError` for a log that cannot be read."""
     return [
         summarise(task, _scan(run, task, attempt, "stderr"), _scan(run, task, attempt, "stdout"), _failure(run, task, attempt))
         for task, attempt in attempts.items()
@@ -60,7 +60,7 @@ def _scan(run: RunDir, task: str, attempt: int, stream: str) -> StreamScan:
 
 
 def _failure(run: RunDir, task: str, attempt: int) -> str:
-    """The message of the exception that ended the task; "" if there is none."""
+    """The message of the exception that ended the task; empty without one."""
     try:
         with open_file(run.task_dir(task, attempt) / task_files.ERROR) as file:
             found = json.loads(file.read(MAX_ERROR))
@@ -71,31 +71,30 @@ def _failure(run: RunDir, task: str, attempt: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which rows are wanted. Patterns as in a shell, case ignored; empty: all. `everything`: bookkeeping too."""
+    """Which rows to show. The patterns are those of a shell, without case; no pattern: all rows."""
 
     ops: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     everything: bool = True
+    """Whether to show `BOOKKEEPING` too."""
 
-    def takes(self, op: str, device: str) -> bool:
+    def matches(self, op: str, device: str) -> bool:
         if not self.everything and op in BOOKKEEPING and not self.ops:
             return False
         return _fits(op, self.ops) and (_fits(device, self.devices) or _fits(device.rpartition(" ")[2], self.devices))
 
     def apply(self, placement: TaskPlacement) -> TaskPlacement:
-        """The same, without what is not wanted."""
+        """The placement without the rows that do not match."""
         return replace(
             placement,
-            counts={key: count for key, count in placement.counts.items() if self.takes(*key)},
-            reads={read: number for read, number in placement.reads.items() if self.takes(read.op, read.device)},
+            counts={key: count for key, count in placement.counts.items() if self.matches(*key)},
+            reads={read: number for read, number in placement.reads.items() if self.matches(read.op, read.device)},
         )
 
 
 def device_pattern(text: str) -> str:
-    """A device as a user may write it, or a part of one (``GPU``), as a pattern for `Filter`. Raises ValueError."""
-    if text.isalpha():
-        return f"{text}:*"
-    return shorten(text)
+    """The pattern for a device that a user has written, also for a kind of device (``GPU``). Raises ValueError."""
+    return f"{text}:*" if text.isalpha() else shorten(text)
 
 
 def _fits(name: str, patterns: Collection[str]) -> bool:
@@ -106,7 +105,7 @@ def _fits(name: str, patterns: Collection[str]) -> bool:
 
 
 def to_json(run_id: str, attempts: Mapping[str, int], placements: Iterable[TaskPlacement]) -> dict[str, Any]:
-    """Everything, a flat list for each kind of finding. `attempt`: the newest that was looked at; each task's own is in `tasks`."""
+    """Everything, with a flat list for each kind of finding. `attempt` is the newest attempt; `tasks` has the attempt of each task."""
     found = list(placements)
     return {
         "run": run_id,
@@ -130,7 +129,7 @@ def to_json(run_id: str, attempts: Mapping[str, int], placements: Iterable[TaskP
 
 
 def to_text(placements: Sequence[TaskPlacement], wanted: Filter) -> Iterator[str]:
-    """The table, and under it what deserves a look. Tasks that say the same share a line."""
+    """The table, then the findings. Tasks with the same line share the line."""
     shown = [wanted.apply(one) for one in placements]
     rows = _rows(shown)
     yield from _table(rows) if rows else ("no operation fits",)
@@ -142,18 +141,19 @@ def to_text(placements: Sequence[TaskPlacement], wanted: Filter) -> Iterator[str
         yield f"not shown: {hidden:,} of what every graph is full of (constants, arguments); --all"
     muted = [one.task for one in placements if one.is_muted]
     if muted:
-        yield from _wrapped(f"{group_tasks(muted)}: {MUTED}", "")
+        yield from wrap(f"{group_tasks(muted)}: {MUTED}", WIDTH, "", "  ")
     yield from _section("On the CPU although the task has a GPU", shown, _fallback_lines, _FALLBACK_NOTE)
     yield from _section("Variables used on another device than their own (each use copies them)", shown, _read_lines, _READ_NOTE)
     yield from _section("Devices that do not exist", shown, lambda one: list(one.complaints), "")
 
 
+Row = tuple[str, str, Count, list[str]]
 _FALLBACK_NOTE = "tf.device asked for it, or there is no GPU kernel for the op or its type of data: the log does not say which."
 _READ_NOTE = "Seen by the names of graph nodes; of eager operations the log does not say where their inputs came from."
 
 
-def _rows(placements: Iterable[TaskPlacement]) -> list[tuple[str, str, Count, list[str]]]:
-    """(op, device, count in each task, tasks), the most frequent first."""
+def _rows(placements: Iterable[TaskPlacement]) -> list[Row]:
+    """(op, device, count in each task, names of the tasks), the most frequent first."""
     same: dict[tuple[str, str, Count], list[str]] = {}
     for one in placements:
         for (op, device), count in one.counts.items():
@@ -162,8 +162,7 @@ def _rows(placements: Iterable[TaskPlacement]) -> list[tuple[str, str, Count, li
     return sorted(rows, key=lambda row: (-row[2].total, row[0], row[1], row[3]))
 
 
-def _table(rows: Iterable[tuple[str, str, Count, list[str]]]) -> Iterator[str]:
-    rows = list(rows)
+def _table(rows: Sequence[Row]) -> Iterator[str]:
     has_sent = any(count.sent for _, _, count, _ in rows)
     head = ["OPERATION", "DEVICE", "RUN", *(["SENT"] if has_sent else []), "PLACED", "TASKS"]
     cells = [head]
@@ -185,11 +184,10 @@ def _section(title: str, placements: Iterable[TaskPlacement], describe: Callable
     yield ""
     yield f"{title}:"
     for line, tasks in list(same.items())[:MOST_LISTED]:
-        yield from _wrapped(f"{group_tasks(tasks)}: {line}", "  ")
+        yield from wrap(f"{group_tasks(tasks)}: {line}", WIDTH, "  ", "    ")
     if len(same) > MOST_LISTED:
         yield f"  and {len(same) - MOST_LISTED:,} more; --json has all"
-    if note:
-        yield from _wrapped(note, "  ")
+    yield from wrap(note, WIDTH, "  ", "    ")
 
 
 def _fallback_lines(placement: TaskPlacement) -> list[str]:
@@ -199,12 +197,11 @@ def _fallback_lines(placement: TaskPlacement) -> list[str]:
 
 
 def _read_lines(placement: TaskPlacement) -> list[str]:
-    summed: dict[tuple[str, str, str, bool], int] = {}
+    summed = Counter[tuple[str, str, str, bool]]()
     for read, number in placement.reads.items():
         likely = read.evidence == "scope"
         what = f"{read.op} in {read.node}" if likely else f"{read.op} {read.node}"
-        key = (what, read.device, read.variable_device, likely)
-        summed[key] = summed.get(key, 0) + number
+        summed[what, read.device, read.variable_device, likely] += number
     return [
         f"{what} on {device} {'probably ' if likely else ''}uses a variable of {source} ({count_of(number, 'graph')})"
         for (what, device, source, likely), number in sorted(summed.items(), key=lambda item: (item[0][3], -item[1], item[0]))
@@ -214,12 +211,6 @@ def _read_lines(placement: TaskPlacement) -> list[str]:
 def _times(count: Count) -> str:
     words: Mapping[str, int] = {"run": count.executed, "sent": count.sent, "placed": count.placed}
     return ", ".join(f"{word} {number:,} times" if number > 1 else f"{word} once" for word, number in words.items() if number)
-
-
-def _wrapped(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(
-        clean(text), WIDTH, initial_indent=indent, subsequent_indent=indent + "  ", break_long_words=False, break_on_hyphens=False
-    )
 
 
 def _cut(text: str, most: int) -> str:

@@ -1,4 +1,4 @@
-"""Asks TensorFlow, in a process of its own, how it lays replicas out on a TPU."""
+"""Runs TensorFlow in another process, to get its device assignment on a TPU."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _PROGRAM = Path(messages.__file__).parents[1] / "task" / "strategy" / "assign_de
 _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "TPU_SKIP_MDS_QUERY": "1", "TPU_LOAD_LIBRARY": "0"}
 
 
-def ask(python: str, mesh: Mesh, shape: tuple[int, ...], replicas: int) -> Assignment:
-    """`DeviceAssignment.build` on a `Topology` of this mesh, by the TensorFlow of this interpreter."""
+def request_assignment(python: str, mesh: Mesh, shape: tuple[int, ...], replicas: int) -> Assignment:
+    """`DeviceAssignment.build` on a `Topology` of this mesh, with the TensorFlow of the interpreter `python`."""
     request = {"mesh": mesh.shape, "coordinates": mesh.coordinates(), "shape": shape, "replicas": replicas}
     options: dict[str, Any] = {"capture_output": True, "text": True, "errors": "replace", "timeout": WAIT_S, "check": False}
     try:

@@ -1,4 +1,4 @@
-"""What `orch tpu` says: a TPU's mesh, its replicas and the parts of tensors, as text or for programs. Pure."""
+"""The output of `orch tpu`, as text or JSON: the mesh of a TPU, the replicas, and the parts of tensors. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...model import tpu_topology
 from ...model.tpu_topology import Mesh
 
 MOST_SHOWN = 256
-"""Devices that are listed, and drawn; --json has them all."""
+"""The most devices in the table and the picture; --json has all."""
 _WIDTH = 160
 _COLORS = ("\x1b[36m", "\x1b[33m", "\x1b[32m", "\x1b[35m", "\x1b[34m", "\x1b[31m")
 _RESET = "\x1b[0m"
@@ -23,26 +23,31 @@ _RESET = "\x1b[0m"
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """TensorFlow's word: by replica, by logical device. `problem`: why there is none."""
+    """TensorFlow's device assignment."""
 
     places: tuple[tuple[tuple[int, ...], ...], ...] = ()
+    """The coordinates (x, y, z, core), by replica and logical device."""
     names: tuple[tuple[str, ...], ...] = ()
+    """The names of the devices, by replica and logical device."""
     version: str = ""
+    """The version of TensorFlow."""
     problem: str = ""
+    """Why there is no assignment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What was asked for: a mesh, a computation shape and how many replicas of it."""
+    """Replicas on a mesh."""
 
     mesh: Mesh
     shape: tuple[int, ...]
+    """The computation shape: the devices of one replica in x, y, z and core."""
     replicas: int
     assignment: Assignment
 
     @property
     def cores(self) -> int:
-        """The logical devices of a replica."""
+        """The number of logical devices of a replica."""
         return math.prod(self.shape)
 
 
@@ -98,7 +103,7 @@ def _partition_json(one: Partition, cores: int) -> dict[str, Any]:
 
 
 def breaks(one: Partition, cores: int) -> bool:
-    """Whether a tensor cannot be split so over the logical devices of a replica."""
+    """Whether this split of a tensor over the logical devices of a replica is impossible."""
     return any(True for _ in complaints(one.dims, one.shape, cores))
 
 
@@ -133,7 +138,7 @@ def _table(layout: Layout, color: bool) -> Iterator[str]:
 
 
 def _picture(layout: Layout, color: bool) -> Iterator[str]:
-    """Each plane of the mesh: a row for each y, a column for each x, in it the cores of the chip."""
+    """Each plane of the mesh, with a row for each y and a column for each x; a cell has the cores of a chip."""
     x, y, z, cores = layout.mesh.shape
     cell = len(_letter(layout.replicas - 1)) + len(str(layout.cores - 1))
     width = 6 + x * (cores * (cell + 1) + 3)
@@ -206,13 +211,13 @@ def _bytes(shape: Sequence[int | None], dtype: str) -> str:
     return bytes_of(count_bytes(shape, dtype)) + rest
 
 
-def read(told: Mapping[str, Any]) -> Assignment:
+def read(answer: Mapping[str, Any]) -> Assignment:
     """The answer of worker/task/strategy/assign_devices.py."""
-    if "assignment" not in told:
+    if "assignment" not in answer:
         missing = "TensorFlow, which makes it, is not installed for this interpreter; the sizes above need none"
-        return Assignment(problem=missing if "missing" in told else f"TensorFlow says: {told.get('problem', 'nothing')}")
-    places = tuple(tuple(tuple(place) for place in replica) for replica in told["assignment"])
-    return Assignment(places, tuple(map(tuple, told["devices"])), told["version"])
+        return Assignment(problem=missing if "missing" in answer else f"TensorFlow says: {answer.get('problem', 'nothing')}")
+    places = tuple(tuple(tuple(place) for place in replica) for replica in answer["assignment"])
+    return Assignment(places, tuple(map(tuple, answer["devices"])), answer["version"])
 
 
 DTYPES = tuple(ITEM_BYTES)
