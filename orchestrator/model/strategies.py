@@ -1,7 +1,7 @@
-"""What orch knows of each strategy of `tf.distribute`: one row for a strategy, with one role for each type of its tasks. Pure.
+"""The table of strategies of `tf.distribute`: one row for each strategy, with a role for each type of its tasks. Pure.
 
-No other module compares the names of strategies or lists them: it asks a row. What TensorFlow is told of a strategy, inside a task, is in
-the table of worker/task/strategy/strategy_builder.py.
+Other modules read a row and never compare or list the names of strategies. The table in worker/task/strategy/strategy_builder.py creates
+the strategy in a task.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ EVALUATION = "evaluation"
 """The same cluster with the evaluator in it, for the evaluator alone."""
 
 Counts = Mapping[str, int]
-"""How many tasks there are of each type; a type that was set to 0 is there."""
+"""The number of tasks of each type; 0 is possible."""
 Complaint = tuple[str, str, str]
-"""The path of the key that is to blame, what is wrong, what to do."""
+"""The path of the wrong key, what is wrong, what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What the tasks of one type are under a strategy."""
+    """The tasks of one type under a strategy."""
 
     count: int = 0
-    """How many there are if the spec says nothing."""
+    """The default number of tasks."""
     cluster: str | None = TRAINING
-    """The cluster that such a task is told in its TF_CONFIG; None: it gets no TF_CONFIG."""
+    """The cluster in the task's TF_CONFIG; None: the task gets no TF_CONFIG."""
     decides: bool = False
-    """The run has succeeded when all tasks that decide have exited with code 0."""
+    """The run succeeds when all tasks that decide have exited with code 0."""
     serves: bool = False
-    """The task is a server that runs until the training is done. If it ends before that, even with code 0, it has failed."""
+    """The task is a server until the training is done. A server that ends before has failed, even with code 0."""
     restarts_alone: bool = False
-    """A failed task can be started again while the others go on."""
+    """A failed task can restart while the others continue."""
     uses_gpus: bool = True
-    """The task computes on GPUs, so it gets its share of them. To others a GPU would only be locked away."""
+    """The task computes on GPUs, so it gets a share of them."""
     synchronous: bool = False
-    """The task trains in step with all others of which this is said: each needs as many GPUs, and they wait for each other."""
+    """The task trains in step with all other synchronous tasks: these need the same number of GPUs and wait for each other."""
 
 
 EVALUATOR = Role(cluster=EVALUATION, restarts_alone=True)
 DATA_SERVER = Role(cluster=None, serves=True, restarts_alone=True, uses_gpus=False)
-"""A server of the tf.data service, beside any strategy.
+"""A server of the tf.data service, with any strategy.
 
-A task that reads from a server that does not answer asks again until the server does (`grpc_util::Retry` without a deadline in
-tensorflow/core/data/service/client/data_service_client.cc): so the server may be started again alone.
+A reader repeats a request until the server answers (`grpc_util::Retry` without a deadline in
+tensorflow/core/data/service/client/data_service_client.cc), so the server can restart alone.
 """
 
 _STRANGER = Role(cluster=None, uses_gpus=False)
@@ -57,59 +57,59 @@ _STRANGER = Role(cluster=None, uses_gpus=False)
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """One strategy: everything in which it differs from the others."""
+    """One strategy."""
 
     name: str
     summary: str
     roles: Mapping[str, Role]
-    """Its types of tasks. A type that is missing here cannot be had; the servers of the tf.data service go with every strategy."""
+    """The possible types of tasks. Servers of the tf.data service are possible with every strategy."""
     one_process: bool = False
-    """It takes exactly one task, and has no cluster."""
+    """The strategy has exactly one task and no cluster."""
     opens_ports: bool = True
-    """TensorFlow listens on a port in each of its tasks: such a task is up when its port is open."""
+    """TensorFlow listens on a port in each task: the task is up when its port is open."""
     implied_by: str = ""
-    """The type of tasks, or the section of the spec, that means this strategy where the spec names none."""
+    """A type of tasks, or a section, that selects this strategy if the spec names none."""
     one_process_because: str = ""
-    """Why several tasks are no use under a strategy of one process, if there is more to say than that."""
+    """Why there is only one task, if there is a special reason."""
     imports_ahead: bool = True
-    """TensorFlow may be imported before the task is there to be forked. No: its import depends on what the task finds on its host."""
+    """A template may import TensorFlow before the task starts. False if the import depends on the state of the host at the start."""
     sections: tuple[str, ...] = ()
-    """The keys of the spec that are for this strategy."""
+    """The sections of the spec for this strategy."""
     rules: tuple[Callable[[Counts], Complaint | None], ...] = ()
-    """What else must hold of the counts of its tasks."""
+    """More rules for the numbers of tasks."""
     drives_all_hosts: bool = False
     """One program feeds the replicas of all hosts of a TPU."""
     shares_input: bool = True
-    """TensorFlow shares a dataset out among its workers, by a policy."""
+    """TensorFlow divides a dataset among the workers by a policy."""
     no_fit_under: str = ""
-    """Its class in tf.distribute, if `Model.fit` of Keras 3 cannot work under it."""
+    """The class in tf.distribute, if `Model.fit` of Keras 3 does not work under this strategy."""
     no_sharding: str = ""
-    """Why TensorFlow does not share a dataset out among its workers, if it does not: a sentence."""
+    """Why TensorFlow does not divide a dataset among the workers, if it does not: a sentence."""
     replicates_on_cpus: bool = False
-    """Where there is no GPU, each logical CPU device has a replica (`devices: {cpus: 4}`), and not the first alone."""
+    """Without GPUs each logical CPU device has a replica (`devices: {cpus: 4}`), not only the first."""
     fewest_inter_op_threads: Callable[[Counts], int | None] = field(default=lambda counts: None)
-    """How many inter-op threads each task needs at least; None: as many as TensorFlow itself makes."""
+    """The fewest inter-op threads of each task; None: TensorFlow's own number."""
 
     def role(self, task_type: str) -> Role:
-        """What the tasks of a type are under this strategy; of a type that it does not have, as little as possible."""
+        """The role of a type of tasks; for a type that this strategy does not have, a role without any duty."""
         return DATA_SERVER if task_type in DATA_SERVICE else self.roles.get(task_type, _STRANGER)
 
     def opens_port(self, task_type: str) -> bool:
-        """Whether TensorFlow listens in the tasks of a type."""
+        """Whether TensorFlow listens on a port in tasks of this type."""
         return task_type in DATA_SERVICE or (self.opens_ports and task_type != PREPARE)
 
     @property
     def sections_inside(self) -> set[str]:
-        """Those of its sections that are put into effect inside the tasks, which train and are Python programs."""
+        """The sections that the bootstrap applies in Python tasks that train."""
         return set(self.sections) & TaskSettings.__dataclass_fields__.keys()
 
     @property
     def default_counts(self) -> dict[str, int]:
-        """How many chiefs and workers there are if the spec says nothing: 0 or more."""
+        """The default numbers of chiefs and workers."""
         return {kind: self.roles[kind].count if kind in self.roles else 0 for kind in ("chief", "worker")}
 
     def complaints(self, counts: Counts) -> Iterator[Complaint]:
-        """What is wrong with the counts of the tasks."""
+        """The mistakes in the numbers of tasks."""
         training = {kind: count for kind, count in counts.items() if kind not in DATA_SERVICE}
         strangers = [kind for kind, count in training.items() if count and kind not in self.roles]
         if self.one_process and not strangers and sum(training.values()) != 1:
@@ -122,7 +122,7 @@ class Strategy:
                 yield complaint
 
     def refuses(self, section: str) -> Complaint | None:
-        """What is wrong with a key of the spec that is for other strategies only."""
+        """The complaint about a section that is for other strategies only."""
         theirs = with_section(section)
         if not theirs or section in self.sections:
             return None
@@ -214,21 +214,21 @@ def named(name: str) -> Strategy:
 
 
 def implied(counts: Counts) -> Strategy:
-    """The strategy of a spec that names none, by the counts that it gives; a section of the spec that it has counts as 1."""
+    """The strategy of a spec that names none. `counts`: the number of tasks by type, and 1 for each section of the spec."""
     return next((row for row in STRATEGIES.values() if counts.get(row.implied_by)), DEFAULT)
 
 
 def with_tasks(task_type: str) -> str:
-    """The names of the strategies that have tasks of a type, in words."""
+    """The strategies with a type of tasks: ``mirrored or one_device``."""
     return which(lambda row: task_type in row.roles)
 
 
 def with_section(section: str) -> str:
-    """The names of the strategies that a key of the spec is for, in words; empty: it is for all."""
+    """The strategies with a section of the spec; empty: the section is for all."""
     return which(lambda row: section in row.sections)
 
 
 def which(holds: Callable[[Strategy], bool]) -> str:
-    """The names of the strategies of which something holds, in words: ``mirrored, one_device or none``."""
+    """The names of the rows for which `holds` is true: ``mirrored, one_device or none``."""
     names = [row.name for row in STRATEGIES.values() if holds(row)]
     return " or ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))

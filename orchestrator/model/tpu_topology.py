@@ -1,4 +1,4 @@
-"""The shapes of TPUs, and what fits on them: what can be said without TensorFlow and without a TPU. Pure.
+"""The shapes of TPUs, and the replicas that fit on them, computed without TensorFlow and without a TPU. Pure.
 
 A TPU's topology is a mesh of four dimensions, `(x, y, z, core)`: chips, and the devices that TensorFlow sees of each chip
 (`tf.tpu.experimental.Topology`, tensorflow/python/tpu/topology.py). A computation shape is a block of that mesh: the logical devices of one
@@ -17,7 +17,7 @@ from worker.words import count_of
 
 RANK = 4
 MOST_DEVICES = 1 << 16
-"""No TPU has more; a larger mesh is a typing error."""
+"""More than any TPU has: a larger mesh is a typing error."""
 
 # Name -> chips in each dimension. A name counts TensorCores for v2, v3, v4 and v5p, of which a chip has two, and chips for v5e.
 # v4, v5p: MaxText/accelerator_to_spec_map.py (AI-Hypercomputer/maxtext). v5e: "Configurations" in cloud.google.com/tpu/docs/v5e. v2, v3:
@@ -42,16 +42,18 @@ _V5E = {1: (1, 1), 4: (2, 2), 8: (2, 4), 16: (4, 4), 32: (4, 8), 64: (8, 8), 128
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """The TPUs of one generation. `cores`: the devices that TensorFlow sees of a chip. `sizes`: chips by the number in the name."""
+    """The TPUs of one generation."""
 
     cores: int
+    """The devices of a chip that TensorFlow sees."""
     sizes: Mapping[int, tuple[int, ...]]
+    """The chips in each dimension, by the number in the name."""
 
 
 GENERATIONS = {
     "v2": Generation(2, {size: chips for size, chips in _V2_V3.items() if size not in (64, 1024, 2048)}),
     "v3": Generation(2, _V2_V3),
-    # The two cores of a chip work as one device ("megacore"), as that table of MaxText has it. TensorFlow was not asked.
+    # The two cores of a chip work as one device ("megacore"), by the same table of MaxText. Not tested with TensorFlow.
     "v4": Generation(1, _V4_V5P),
     "v5p": Generation(1, _V4_V5P),
     "v5e": Generation(1, _V5E),
@@ -60,7 +62,7 @@ _OTHER_NAMES = {"v5litepod": "v5e"}
 
 
 class ShapeError(ValueError):
-    """A topology or a shape that cannot be. `hint`: what to write."""
+    """An impossible topology or shape. `hint`: what to write."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -69,15 +71,18 @@ class ShapeError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """A topology. `name`: as the user gave it. `shape`: (x, y, z, core). `host`: the chips of one host in each of x, y and z."""
+    """A topology."""
 
     name: str
+    """As the user wrote it."""
     shape: tuple[int, ...]
+    """(x, y, z, core)."""
     host: tuple[int, ...]
+    """The chips of one host in x, y and z."""
 
     @property
     def devices(self) -> int:
-        """How many devices TensorFlow sees."""
+        """The number of devices that TensorFlow sees."""
         return math.prod(self.shape)
 
     @property
@@ -85,7 +90,7 @@ class Mesh:
         return math.prod(self.shape[:3]) // math.prod(self.host)
 
     def coordinates(self) -> list[list[list[int]]]:
-        """The place of each device, as `Topology` takes it: by task (a task is a host), then by the device's number there."""
+        """The coordinates of each device for `Topology`: by task (a task is a host), then by the number of the device on the host."""
         found = []
         steps = [range(0, size, step) for size, step in zip(self.shape, self.host, strict=False)]
         for z, y, x in itertools.product(*reversed(steps)):
@@ -139,14 +144,14 @@ def names_of(mesh: Mesh) -> list[str]:
 
 
 def shape_problem(shape: Sequence[int]) -> str:
-    """Why this can be no computation shape on any TPU; empty if it can."""
+    """Why this is not a computation shape on any TPU; empty if it is."""
     if len(shape) != RANK:
         return f"must be {RANK} numbers, the devices in x, y, z and core, not {len(shape)}"
     return "" if all(number >= 1 for number in shape) else "each number must be at least 1"
 
 
 def fit_problem(mesh: Mesh, shape: Sequence[int], replicas: int | None = None) -> ShapeError | None:
-    """Why replicas of this computation shape cannot be had on this mesh; None if they can. `replicas`: None: as many as fit."""
+    """Why replicas of this computation shape do not fit on this mesh; None if they do. `replicas` None: as many as fit."""
     for axis, size, limit in zip(("x", "y", "z", "core"), shape, mesh.shape, strict=True):
         if size > limit:
             of = "the number of cores of a chip" if axis == "core" else f"the mesh's size in {axis}"
@@ -172,12 +177,12 @@ def _instead(mesh: Mesh, devices: int) -> str:
 
 
 def count_replicas(mesh: Mesh, shape: Sequence[int]) -> int:
-    """How many replicas of a computation shape fit at most: whole blocks in each dimension, as `device_assignment` counts."""
+    """The most replicas of a computation shape: whole blocks in each dimension, as in `device_assignment`."""
     return math.prod(size // number for size, number in zip(mesh.shape, shape, strict=True))
 
 
 def shapes(mesh: Mesh) -> Iterator[tuple[tuple[int, ...], int]]:
-    """The computation shapes that divide the mesh without a rest, each with the number of its replicas; the smaller and compacter first."""
+    """The computation shapes that divide the mesh evenly, each with its number of replicas; small and compact shapes first."""
     divisors = [[number for number in range(1, size + 1) if size % number == 0] for size in mesh.shape]
     found = itertools.product(*divisors)
     # Both cores of a chip in preference to two chips, and a square in preference to a row.

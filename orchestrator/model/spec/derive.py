@@ -1,9 +1,7 @@
-"""Sections -> what follows from their declarations: how a document is checked, the values that it means, and the way back.
+"""Derives from the declaration of a section: the check of a document, the value, and the way back to plain data.
 
-A section is a frozen dataclass whose fields are made by `worker.settings.declare.setting`. Constants of its class say what
-holds for the section as a whole: SHORTHAND, MISPLACED, HINT and NAME are the fields of `Struct`; GROUPS declares the mappings that keys
-such as ``threads.intra``
-stand in.
+A section is a frozen dataclass with fields made by `worker.settings.declare.setting`. Its class constants SHORTHAND, MISPLACED, HINT
+and NAME are the fields of `Struct`; GROUPS declares the mapping around keys such as ``threads.intra``.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ NAMED: dict[str, Callable[[Setting], Kind]] = {
     "computation_shape": lambda declared: ComputationShape(),
     "partition": lambda declared: Partitions(),
 }
-"""The kinds that declarations in worker/ call by a name."""
+"""The types that declarations in worker/ refer to by name."""
 _BY_TYPE: dict[Any, Kind] = {bool: Flag(), str: Text(), tuple[str, ...]: ARGS, Mapping[str, str]: ENV}
 
 
@@ -35,7 +33,7 @@ _STRUCTS: dict[Any, Struct] = {}
 
 
 def struct_of(section: type) -> Struct:
-    """What checks and describes the mapping of a section."""
+    """The type of a section's mapping."""
     if section not in _STRUCTS:
         _STRUCTS[section] = _derive(section)
     return _STRUCTS[section]
@@ -78,14 +76,14 @@ def _most(declared: Setting) -> float:
     return MAX_NUMBER if declared.most is None else declared.most
 
 
-def _key(kind: Kind, said: Setting, default: str) -> Key:
-    example = said.example or (default if said.words == "" else "")
-    words = default if said.words == "" else said.words or ""
-    return Key(kind, said.about, example, words, said.live, said.flag, said.metavar, said.help, said.no, said.everywhere)
+def _key(kind: Kind, declared: Setting, default: str) -> Key:
+    words = default if declared.words == "" else declared.words or ""
+    own = {name: getattr(declared, name) for name in ("about", "live", "flag", "metavar", "help", "no", "everywhere")}
+    return Key(kind, example=declared.example or (default if declared.words == "" else ""), default=words, **own)
 
 
 def _default(field: dataclasses.Field[Any]) -> str:
-    """A field's default as a user would write it; empty if it has none, or None, or a whole section."""
+    """The default of a field as a user writes it; empty if there is none, or if it is None or a section."""
     value = _default_of(field)
     if isinstance(value, bool):
         return str(value).lower()
@@ -100,10 +98,10 @@ def _default(field: dataclasses.Field[Any]) -> str:
 
 
 def make(section: type[S], given: Mapping[str, Any], base: Any = None, **special: Any) -> S:
-    """The value of a section: what checked data say of it, and for the rest `base`, or the defaults. `special`: fields that are told."""
+    """A section from checked data. Missing fields come from `base`, or are the defaults. `special`: fields with a given value."""
     found: dict[str, Any] = dict(special)
     for field, path in _paths(section):
-        inside = _look(given, path)
+        inside = _value_at(path, given)
         if field.name in special or inside is None:
             continue
         before = field.default if base is None else getattr(base, field.name)
@@ -113,7 +111,7 @@ def make(section: type[S], given: Mapping[str, Any], base: Any = None, **special
 
 
 def plain(value: Any, *, leave_out: tuple[str, ...] = (), whole: bool = False) -> dict[str, Any]:
-    """The way back: the data that `make` makes this value of, without the fields in `leave_out`. `whole`: also what is at its default."""
+    """The data from which `make` makes this value, without the fields in `leave_out`. `whole`: also fields with their default."""
     written: dict[str, Any] = {}
     keys = struct_of(type(value)).keys
     for field, path in _paths(type(value)):
@@ -140,12 +138,12 @@ def _plain(item: Any) -> Any:
 
 
 def _paths(section: type) -> Iterator[tuple[dataclasses.Field[Any], tuple[str, ...]]]:
-    """The declared fields of a section, each with the path of its key in the section's mapping; empty: it is spread over that mapping."""
+    """The fields of a section, each with the path of its key; empty for an inline field, whose keys are those of the section."""
     for field, declared in settings_of(section):
         yield field, () if declared.inline else tuple((declared.key or field.name).split("."))
 
 
-def _look(given: Any, path: tuple[str, ...]) -> Any:
+def _value_at(path: tuple[str, ...], given: Any) -> Any:
     for part in path:
         given = given.get(part) if isinstance(given, Mapping) else None
     return given

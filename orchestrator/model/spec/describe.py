@@ -1,6 +1,6 @@
-"""What follows from the declarations for people and for tools: command-line options, the JSON Schema, the file that `orch init` writes.
+"""Derives from the declarations: the command-line options, the JSON Schema, and the file that `orch init` writes.
 
-``python -m orchestrator.model.spec.describe > orchestrator/model/spec/orch.schema.json`` brings the shipped schema up to date.
+``python -m orchestrator.model.spec.describe > orchestrator/model/spec/orch.schema.json`` updates the shipped schema.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ _SHORT = 70
 
 @dataclass(frozen=True, slots=True)
 class SpecOption:
-    """A command-line option that says something of a spec: flag, ``ORCH_*`` variable and key of orch.yaml are three names of one thing."""
+    """A command-line option for a setting. Flag, ``ORCH_*`` variable and key of orch.yaml are three names of one setting."""
 
     name: str
     short: str
     path: str
-    """The key that the option's text is for."""
+    """The key that gets the option's text."""
     help: str
     metavar: str
     says: str = ""
-    """What the option means by itself; empty: it takes a text."""
+    """The value of an option without a text; empty: the option takes a text."""
     parts: tuple[str, ...] = ()
-    """The keys below `path` that the text is for, with commas between; those that are left out keep what they have."""
+    """The keys below `path` that get the parts of the text between commas. Keys without a part keep their values."""
     is_text: bool = False
-    """Whatever is said is a text, though YAML would read it as something else, such as a name of "null"."""
+    """The value is always a text, also where YAML would read something else, such as ``null``."""
     adds_up: bool = False
-    """Given again, the option adds to what was said before; of other options the last one counts."""
+    """A repeated option adds to the value. Of other options the last one counts."""
 
     @property
     def variable(self) -> str:
@@ -60,12 +60,12 @@ class SpecOption:
 
     @property
     def off(self) -> str:
-        """What an option without a text means if its variable turns it off."""
+        """The value of an option without a text if its variable turns it off."""
         return {"true": "false", "false": "true"}.get(self.says, "0")
 
 
 def options() -> tuple[SpecOption, ...]:
-    """The options of all settings, those for the number of tasks first, and of these the workers."""
+    """The options of all settings: first --workers, then the other numbers of tasks."""
     return tuple(sorted(_options(root(), ""), key=lambda option: (not option.path.startswith("tasks."), option.path != "tasks.worker")))
 
 
@@ -99,7 +99,7 @@ def _of_key(key: Key, path: str) -> Iterator[SpecOption]:
 
 
 def shorthand(path: Sequence[str]) -> str:
-    """The key that a scalar at this path stands for, or an empty text: ``backend: local`` is ``backend: {type: local}``."""
+    """The key whose value a scalar at this path is, or an empty text: ``backend: local`` is ``backend: {type: local}``."""
     kind: Kind | None = root()
     for key in path:
         if isinstance(kind, Struct):
@@ -112,7 +112,7 @@ def shorthand(path: Sequence[str]) -> str:
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of orch.yaml. What it refuses, `parse` refuses too; `parse` also checks rules across keys."""
+    """The JSON Schema (draft 2020-12) of orch.yaml. `parse` refuses everything that the schema refuses, and checks rules between keys."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "orch.yaml",
@@ -123,7 +123,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def template() -> str:
-    """A commented orch.yaml with every key, its description and its default. It is valid as it stands."""
+    """A valid orch.yaml with every key, its description and its default. Most keys are commented out."""
     head = (
         "# orch.yaml: a cluster for `orch up`. To set a key, remove the # in front of the key and of the key that contains it.\n"
         "# `orch plan` shows what the file means."
@@ -133,7 +133,7 @@ def template() -> str:
 
 
 def _block(name: str, key: Key, *, inside_comment: bool = False) -> Iterator[str]:
-    """The lines of one key: what it is for, and the key itself with an example, behind a # if it is not live."""
+    """The lines of one key: its description, and the key with an example, after a # if the key is not live."""
     for text in (key.sentence, f"Default: {key.default}." if key.default else ""):
         for line in textwrap.wrap(text, 100, break_on_hyphens=False):
             yield f"# {line}"

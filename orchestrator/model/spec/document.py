@@ -1,7 +1,6 @@
-"""Text -> a tree of values with places; and changes laid over such a tree.
+"""Reads a YAML text into a tree of values with places, and overlays such trees.
 
-PyYAML composes the tree. A text is not trusted: depth and the number of values have limits, and no tag can make anything else of it than
-the values of `tree`.
+PyYAML composes the tree. The text is not trusted: its depth and its number of values have limits, and tags are refused.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ MAX_NODES = 100_000
 # --- reading ------------------------------------------------------------------------------------
 
 _NOT_YAML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
-"""What YAML allows nowhere, not even between quotes (YAML 1.2.2, section 5.1)."""
+"""Characters that YAML does not allow, not even in quotes (YAML 1.2.2, section 5.1)."""
 
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def read(text: bytes | str, source: str) -> Node:
-    """Reads a YAML (or JSON) text whose top level is a mapping. `source` names it in places: ``orch.yaml``.
+    """The tree of a YAML (or JSON) text whose top level is a mapping. `source`: the name of the text in places, such as ``orch.yaml``.
 
-    Raises `SpecError` with the line and the reason for everything that is not such a text.
+    Raises `SpecError` with the line and the reason.
     """
     content = _checked(text, source)
     root = _tree(content, source)
@@ -49,7 +48,7 @@ def read(text: bytes | str, source: str) -> Node:
 
 
 def _checked(text: bytes | str, source: str) -> str:
-    """The text itself, if it is small enough and holds only characters that YAML allows."""
+    """The decoded text. Raises `SpecError` for a text that is too large or has characters that YAML does not allow."""
     size = len(text) if isinstance(text, bytes) else len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_BYTES:
         raise refusal(source, f"has {size:,} bytes; the limit is {MAX_BYTES:,}")
@@ -72,13 +71,13 @@ def _decoded(raw: bytes, source: str) -> str:
 
 def _tree(text: str, source: str) -> Node | None:
     """The tree of the only document in `text`; None if there is no document."""
-    import yaml  # here, because reading YAML takes longer to import than `orch --help` to run
+    import yaml  # imported here: the import takes longer than `orch --help`
 
     loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
     if _SURROGATE_ESCAPE.search(text):
-        loader = yaml.BaseLoader  # libyaml refuses these, and JSON writes every character beyond U+FFFF with two of them
+        loader = yaml.BaseLoader  # libyaml refuses surrogates, and JSON needs two for each character above U+FFFF
     try:
-        _look_over(yaml.parse(text, Loader=loader), yaml, source)
+        _check_events(yaml.parse(text, Loader=loader), yaml, source)
         root = yaml.compose(text, Loader=loader)
     except yaml.MarkedYAMLError as error:
         raise _syntax_error(error, text, source) from None
@@ -88,12 +87,12 @@ def _tree(text: str, source: str) -> Node | None:
 
 
 def _place(source: str, read: Any) -> str:
-    """Where an event or a node of PyYAML's begins."""
+    """The first line of an event or a node of PyYAML."""
     return f"{source}:{read.start_mark.line + 1}"
 
 
-def _look_over(events: Iterable[Any], yaml: Any, source: str) -> None:
-    """Refuse what PyYAML must not be asked to compose, because it would recurse too deeply, or what its nodes no longer tell."""
+def _check_events(events: Iterable[Any], yaml: Any, source: str) -> None:
+    """Refuse a text that is too deep or too large for PyYAML, and mistakes that PyYAML's nodes do not show."""
     depth = nodes = documents = 0
     anchors: dict[str, str] = {}
     for event in events:
@@ -126,7 +125,7 @@ def _check_size(nodes: int, depth: int, place: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A node that has been read, and what it costs with its aliases written out: `nodes` in all, in `height` levels."""
+    """A node, and its size with all aliases written out: `nodes` in `height` levels."""
 
     node: Node
     nodes: int = 1
@@ -134,14 +133,14 @@ class _Read:
 
 
 class _Reader:
-    """Nodes of PyYAML's -> the tree. What several aliases stand for is read once and shared."""
+    """Makes the tree from PyYAML's nodes. Several aliases of one value share one node."""
 
     def __init__(self, source: str) -> None:
         self._source = source
         self._known: dict[int, _Read | None] = {}
 
     def node(self, composed: Any, place: str) -> _Read:
-        """The tree below a node. `place`: where it is used, which for an alias is not where it is written."""
+        """The tree of a node. `place`: the place of the use, which differs for an alias from the place of the value."""
         if id(composed) not in self._known:
             self._known[id(composed)] = None
             self._known[id(composed)] = self._read(composed)
@@ -166,7 +165,7 @@ class _Reader:
         return read
 
     def _mapping(self, composed: Any, place: str) -> _Read:
-        """A plain ``<<`` is a merge: its mappings fill in what the mapping itself does not say."""
+        """A plain ``<<`` merges: the keys of its mappings are added if the mapping does not have them."""
         entries: dict[str, Node] = {}
         merged: dict[str, Node] | None = None
         inside: list[_Read] = []
@@ -202,7 +201,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def _joined(text: str) -> str:
-    """Pairs of surrogates as the one character that JSON means by them; lone ones stay."""
+    """The text with one character for each pair of surrogates, as in JSON. Lone surrogates stay."""
     if not _SURROGATE.search(text):
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
@@ -218,16 +217,16 @@ def _syntax_error(error: Any, text: str, source: str) -> SpecError:
     return refusal(f"{source}:{mark.line + 1}", f"cannot be read as YAML: {error.problem} ({where})", hint)
 
 
-# --- looking up and laying over -----------------------------------------------------------------
+# --- lookup and overlay -------------------------------------------------------------------------
 
 
 def empty() -> Node:
-    """A document that says nothing."""
+    """A document without keys."""
     return Node({}, "")
 
 
 def place_of(document: Node, path: str) -> str:
-    """The place of what `path` (``tasks.ps.count``) names, or of the deepest mapping or value on the way to it."""
+    """The place of the value at `path` (``tasks.ps.count``), or of the deepest value on the way."""
     place = document.place
     for node in _walk(document, path.split(".")):
         place = node.place
@@ -235,7 +234,7 @@ def place_of(document: Node, path: str) -> str:
 
 
 def has(document: Node, keys: Sequence[str]) -> bool:
-    """Whether a document says anything at this path."""
+    """Whether a document has a value at this path."""
     return len(list(_walk(document, keys))) == len(keys)
 
 
@@ -248,11 +247,10 @@ def _walk(node: Node, keys: Sequence[str]) -> Iterator[Node]:
 
 
 def overlay(document: Node, path: str | Sequence[str], value: Node) -> Node:
-    """A new document that says `value` at `path`, and otherwise what `document` says.
+    """A copy of `document` with `value` at `path`.
 
-    `path` is ``tasks.worker.count``, or its keys one by one where a key has a dot in it. Missing mappings are made, a shorthand
-    (``worker: 4``) becomes the mapping that it stands for, and a shorthand laid over a mapping changes only what it stands for.
-    A null laid over a key means what a missing key means.
+    `path` is ``tasks.worker.count``, or a list of keys if a key contains a dot. Missing mappings are added. A shorthand (``worker: 4``)
+    becomes a mapping; a shorthand over a mapping changes one key of the mapping. A null means a missing key.
     """
     keys = path.split(".") if isinstance(path, str) else list(path)
     short = shorthand(keys)
@@ -276,10 +274,10 @@ def _with(node: Node, keys: list[str], depth: int, value: Node) -> Node:
 
 
 def parse_assignment(text: str, place: str) -> tuple[str, Node]:
-    """``tasks.worker.count=4`` -> its path and its value.
+    """Path and value of ``tasks.worker.count=4``.
 
-    The value is a list or mapping if it starts as one (``[a, b]``, ``{a: 1}``), a text if it is in quotes, and otherwise
-    everything behind the first ``=``, as it stands, without blanks around it. Raises `SpecError`.
+    The value is a list or a mapping (``[a, b]``, ``{a: 1}``), a text in quotes, or else everything after the first ``=``, without blanks
+    around it. Raises `SpecError`.
     """
     path, equals, value = text.partition("=")
     if not equals:
@@ -298,7 +296,7 @@ def parse_assignment(text: str, place: str) -> tuple[str, Node]:
 
 
 def _moved(node: Node, place: str) -> Node:
-    """The same tree, all of it at one place: a flag has no lines worth naming."""
+    """The tree with one place for all values: a flag has no lines."""
     if isinstance(node.value, dict):
         return Node({key: _moved(item, place) for key, item in node.value.items()}, place)
     if isinstance(node.value, list):
@@ -310,7 +308,7 @@ def _moved(node: Node, place: str) -> Node:
 
 
 def from_data(data: Any, place: str, depth: int = 0) -> Node:
-    """Plain data of Python or JSON as a document, all of it at one place. A text stays a text. Raises `SpecError`."""
+    """Plain data of Python or JSON as a document with one place. A text stays a text. Raises `SpecError`."""
     if depth > MAX_DEPTH:
         raise refusal(place, f"is nested more than {MAX_DEPTH} levels deep")
     if isinstance(data, Mapping):

@@ -1,4 +1,4 @@
-"""What is wrong with a document: the findings themselves, and the words they are told in."""
+"""The mistakes found in a document, and functions for their messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_FINDINGS = 100
 
 
 class Findings:
-    """What has been found wrong so far, and where."""
+    """The mistakes found so far, with their places."""
 
     def __init__(self) -> None:
         self._problems: list[Problem] = []
@@ -19,11 +19,11 @@ class Findings:
         self._spoiled: set[str] = set()
 
     def add(self, node: Node, path: str, message: str, hint: str = "") -> None:
-        """Notes that the value at `path` is wrong, in words that go on from the path: ``must be at least 1, not 0``."""
+        """Add a mistake at `path`. The message continues the path: ``must be at least 1, not 0``."""
         self.note(Problem(node.place, about(path, message), hint), spoils=path)
 
     def note(self, problem: Problem, *, spoils: str | None = None) -> None:
-        """Notes a problem. `spoils`: the path whose value cannot be relied on because of it, if any."""
+        """Add a problem. `spoils`: the path whose value is not reliable because of the problem."""
         if spoils is not None:
             self._spoiled.add(spoils)
         if self.full:
@@ -33,34 +33,34 @@ class Findings:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """The first `MAX_FINDINGS` problems, and how many more there are."""
+        """The first `MAX_FINDINGS` problems, and the number of the others."""
         more = (Problem("", f"and {self._left_out:,} more"),) if self._left_out else ()
         return (*self._problems, *more)
 
     @property
     def full(self) -> bool:
-        """Whether further problems are only counted."""
+        """Whether more problems are only counted."""
         return len(self._problems) >= MAX_FINDINGS
 
     def sound(self, paths: Iterable[str]) -> bool:
-        """Whether nothing was found wrong with these paths, nor with a mapping around them."""
+        """Whether these paths, and the mappings around them, have no mistakes."""
         around = {"", *(path[:end] for path in paths for end, mark in enumerate(path + ".") if mark == ".")}
         return around.isdisjoint(self._spoiled)
 
 
 def about(path: str, message: str) -> str:
-    """The message with the path in front, unless that is the whole document."""
+    """``path: message``; the empty path is the whole document."""
     return f"{path}: {message}" if path else message
 
 
-# --- words --------------------------------------------------------------------------------------
+# --- messages -----------------------------------------------------------------------------------
 
 
 def nearest(word: str, words: Iterable[str]) -> str:
-    """The one of `words` that was probably meant, or an empty text. Case and ``-``/``_`` make no difference."""
+    """The nearest of `words`, or an empty text. Case, ``-`` and ``_`` do not matter."""
     if len(word) > 80:
         return ""
-    import difflib  # here, because only a mistake needs it
+    import difflib  # imported here: only a mistake needs difflib
 
     plain = {_plain(right): right for right in words}
     found = difflib.get_close_matches(_plain(word), plain, n=1, cutoff=0.6)
@@ -78,7 +78,7 @@ def listed(words: Iterable[str], last: str = "and") -> str:
 
 
 def shown(node: Node) -> str:
-    """A value in a message: what kind it is, and its text if it has one."""
+    """A value in a message: its text, or its type."""
     if isinstance(node.value, dict):
         return "a mapping"
     if isinstance(node.value, list):
@@ -89,7 +89,7 @@ def shown(node: Node) -> str:
 
 
 def quoted(text: str) -> str:
-    """A text in quotes, cut to a line's worth, with everything unprintable escaped."""
+    """A text in quotes, shortened, with escapes for unprintable characters."""
     return repr(shortened(text))
 
 

@@ -1,6 +1,6 @@
-"""Types of settings: each checks a node of a document and describes itself as JSON Schema.
+"""The types of settings. A type checks a node of a document, and describes itself as JSON Schema.
 
-A check never stops at the first thing wrong: it notes every finding, each with its place and path, and goes on.
+A check does not stop at the first mistake: it adds every mistake to the findings, with place and path.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from .findings import Findings, about, listed, nearest, quoted, shown
 from .tree import Node, scalar
 
 MAX_NUMBER = 1_000_000_000
-"""The largest number of a setting whose declaration names none."""
+"""The limit of a setting whose declaration has no `most`."""
 MAX_NAME = 40
 FIRST_PORT, LAST_PORT = 1024, 65535
 
 JsonSchema = dict[str, Any]
 Complaint = Callable[[str], str]
-"""Says what is wrong with a text (``must not be empty``); an empty answer: nothing."""
+"""Returns what is wrong with a text (``must not be empty``), or an empty text."""
 
 
 class Kind(Protocol):
     """A type of setting."""
 
     def check(self, node: Node, path: str, findings: Findings) -> Any:
-        """The node's value, as the spec holds it; None after a finding."""
+        """The value of a node for the spec; None after a mistake."""
 
     def json_schema(self) -> JsonSchema:
-        """What an editor may check; never stricter than `check`."""
+        """The JSON Schema for editors: never stricter than `check`."""
 
 
 def is_scalar(node: Node) -> bool:
@@ -60,14 +60,14 @@ def _bytes_complaint(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text that the system can take: no NUL, and lone surrogates only where they stand for a byte that is not UTF-8.
+    """A text without NUL, and with a lone surrogate only for a byte that is not UTF-8.
 
-    Every scalar counts as the text it was written as, so that ``1e3`` and ``yes`` arrive as they stand. `complaint` looks further;
-    `keywords` are the part of that which JSON Schema can say.
+    Any scalar is accepted and stays as written: ``1e3``, ``yes``.
     """
 
     complaint: Complaint = lambda text: "" if text else "must not be empty"
     keywords: Mapping[str, Any] = field(default_factory=lambda: {"minLength": 1})
+    """The part of `complaint` that JSON Schema can express."""
 
     def check(self, node: Node, path: str, findings: Findings) -> str | None:
         text = node.value if isinstance(node.value, str) else node.text
@@ -152,10 +152,11 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """One of some words. `label` names them in a message: ``the strategies``."""
+    """One of several words."""
 
     words: tuple[str, ...]
     label: str
+    """The name of the words in a message: ``the strategies``."""
 
     def check(self, node: Node, path: str, findings: Findings) -> str | None:
         if isinstance(node.value, str) and node.value in self.words:
@@ -223,7 +224,7 @@ class PortRange:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A list, all of one kind."""
+    """A list whose items have one type."""
 
     item: Kind
 
@@ -240,11 +241,13 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Mapping_:
-    """A mapping whose keys the user chooses; `complaint` and `pattern` say which keys will do."""
+    """A mapping whose keys the user chooses."""
 
     value: Kind
     complaint: Complaint
+    """Checks a key."""
     pattern: str
+    """The same check for JSON Schema."""
 
     def check(self, node: Node, path: str, findings: Findings) -> dict[str, Any] | None:
         if not isinstance(node.value, dict):
@@ -279,15 +282,13 @@ ENV = Mapping_(ANY_TEXT, _variable_complaint, "^(?!TF_CONFIG$|ORCH_)[^=]+$")
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key of a `Struct`, and what is said about it.
-
-    `default` says in words what holds without the key; the other fields are those of `worker.settings.declare.Setting`.
-    """
+    """A key of a `Struct`. The fields are explained in `worker.settings.declare.Setting`."""
 
     kind: Kind
     about: str
     example: str = ""
     default: str = ""
+    """The effect without the key, in words."""
     live: bool = False
     flag: str = ""
     metavar: str = ""
@@ -301,30 +302,26 @@ class Key:
 
     @property
     def sentence(self) -> str:
-        """What the setting does, with the words of a choice."""
+        """What the setting does; for a choice with its words."""
         words = self.kind.words if isinstance(self.kind, OneOf) else ()
         return self.about if all(word in self.about for word in words) else f"{self.about.rstrip('.')}: {listed(words, 'or')}."
 
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """A mapping with known keys. A null counts as a missing key.
-
-    `shorthand`: the key that a scalar in the mapping's place stands for. `misplaced`: wrong keys that deserve an
-    answer of their own. `hint`: what to write, where the value is not a mapping at all. `name`: under which a JSON
-    Schema defines this once (`definition`) and refers to it.
-    """
+    """A mapping with known keys. A null counts as a missing key."""
 
     keys: Mapping[str, Key]
     shorthand: str = ""
+    """A scalar instead of the mapping is the value of this key: ``backend: ssh``."""
     misplaced: Mapping[str, str] = field(default_factory=dict)
+    """Messages for wrong keys."""
     hint: str = ""
+    """What to write if the value is not a mapping."""
     name: str = ""
+    """The JSON Schema has one `definition` with this name, and references to it."""
 
     def check(self, node: Node, path: str, findings: Findings) -> dict[str, Any] | None:
-        return self.check_keys(node, path, findings)
-
-    def check_keys(self, node: Node, path: str, findings: Findings) -> dict[str, Any] | None:
         if self.shorthand and is_scalar(node):
             value = self.keys[self.shorthand].kind.check(node, path, findings)
             return None if value is None else {self.shorthand: value}
@@ -354,7 +351,7 @@ class Struct:
         return {"$ref": f"#/$defs/{self.name}"} if self.name else self.definition()
 
     def definition(self) -> JsonSchema:
-        """Its JSON Schema, written out."""
+        """The JSON Schema without a reference."""
         mapping = {
             "type": "object",
             "properties": {name: _described(name, key) for name, key in self.keys.items()},
@@ -372,7 +369,7 @@ def _described(name: str, key: Key) -> JsonSchema:
 
 
 def _or_null(schema: JsonSchema) -> JsonSchema:
-    """The same, and null as well: ``env:`` with nothing behind it is a missing key."""
+    """A schema that also accepts null: ``env:`` without a value is a missing key."""
     if "enum" in schema:
         return {**schema, "enum": [*schema["enum"], None]}
     if "$ref" in schema:

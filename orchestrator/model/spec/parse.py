@@ -1,4 +1,4 @@
-"""A document -> a `ClusterSpec`, or everything that is wrong with it; and the way back."""
+"""Makes a `ClusterSpec` from a document, or reports all mistakes; and makes a document from a `ClusterSpec`."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ LOG_LEVEL_ENV = {
     "warning": {"TF_CPP_MIN_LOG_LEVEL": "1"},
     "error": {"TF_CPP_MIN_LOG_LEVEL": "2"},
 }
-"""What TensorFlow's runtime reads (xla/tsl/platform/default/logging.cc)."""
+"""The variables that TensorFlow's runtime reads (xla/tsl/platform/default/logging.cc)."""
 KERAS_ENV = {"v3": {LEGACY: "0"}, "legacy": {LEGACY: "1"}}
-"""What decides which Keras `tf.keras` is (tensorflow/python/util/keras_deps and lazy_loader.py)."""
+"""The variable that decides which Keras `tf.keras` is (tensorflow/python/util/keras_deps and lazy_loader.py)."""
 
 
 def parse(document: Node, *, workdir: str) -> ClusterSpec:
-    """The spec that a document means. `workdir`: an absolute path, the default and the base of the key `workdir`.
+    """The spec of a document. `workdir`: an absolute path, the default and the base of the key `workdir`.
 
     Raises `SpecError` with every problem of the document.
     """
@@ -58,7 +58,7 @@ def _spec(draft: Draft, workdir: str) -> ClusterSpec:
     keras = KERAS_ENV.get(given.get("keras", {}).get("mode", ""), {})
     env = LOG_LEVEL_ENV.get(defaults.get("log_level", ""), {}) | keras | defaults.get("env", {})
     if defaults.get("devices", {}).get("log_placement"):
-        env = {LEVEL: "0"} | env  # here and not only in each task's own, so that a template is started under it
+        env = {LEVEL: "0"} | env  # a template must start with this variable too
     return make(
         ClusterSpec,
         given,
@@ -74,14 +74,14 @@ def _spec(draft: Draft, workdir: str) -> ClusterSpec:
 
 
 def _tpu(draft: Draft) -> TpuSettings:
-    """Of a strategy that takes a TPU, never the section at its default: what the bootstrap does for it comes with the section."""
+    """The section `tpu`. For a strategy with a TPU it is never the default, because the bootstrap acts only on a section that is set."""
     tpu = make(TpuSettings, draft.given.get("tpu", {}))
     takes_one = not draft.strategy.refuses("tpu") and "command" not in draft.given
     return replace(tpu, tpu=AUTO) if takes_one and not tpu.tpu else tpu
 
 
 def _shipped_path(draft: Draft, kind: str, workdir: str) -> str:
-    """The program as the hosts will find it: a directory that is copied lies elsewhere there. Raises `SpecError`."""
+    """The path of the program on the hosts: relative, if orch copies the working directory. Raises `SpecError`."""
     target: str = draft.given[kind]
     if kind == "module" or not draft.backend.copies_workdir or not target.startswith("/"):
         return target
@@ -89,7 +89,7 @@ def _shipped_path(draft: Draft, kind: str, workdir: str) -> str:
     if PurePosixPath(target).is_relative_to(root):
         return str(PurePosixPath(target).relative_to(root))
     if kind == "command":
-        return target  # a program of the hosts' own
+        return target  # a program that is installed on the hosts
     message = f"{kind}: {target} lies outside of {root}, which is what is copied to the hosts"
     raise SpecError(Problem(draft.place(kind), message, "run it from a directory around it, or name that with workdir:"))
 
@@ -107,7 +107,7 @@ def _task_spec(draft: Draft, kind: str) -> TaskSpec:
 
 
 def _devices(*owners: Mapping[str, Any]) -> TaskDevices:
-    """What the key `devices` of these checked mappings means in all, a later one over an earlier one."""
+    """The devices from the key `devices` of these checked mappings. A later mapping wins."""
     devices = TaskDevices()
     for owner in owners:
         devices = make(TaskDevices, owner.get("devices", {}), devices)
@@ -115,13 +115,13 @@ def _devices(*owners: Mapping[str, Any]) -> TaskDevices:
 
 
 def _derived_name(program: Program) -> str:
-    """``train`` for ``src/train.py``, ``pkg.train`` and ``/opt/bin/train``, without what a name may not hold."""
+    """``train`` for ``src/train.py``, ``pkg.train`` and ``/opt/bin/train``; characters that a name may not have become ``-``."""
     last = program.target.rpartition(".")[2] if program.kind == "module" else PurePosixPath(program.target).stem
     return re.sub("[^A-Za-z0-9._-]+", "-", last).lstrip("._-")[:MAX_NAME] or "run"
 
 
 def to_document(spec: ClusterSpec) -> dict[str, Any]:
-    """The spec as plain data under the keys of orch.yaml: `parse` reads it (as JSON, too) and gives the same spec."""
+    """The spec as plain data with the keys of orch.yaml. `parse` makes the same spec of it, also as JSON."""
     return {
         **plain(spec, leave_out=("program", "tasks", "env")),
         "timeouts": plain(spec.timeouts, whole=True),
@@ -134,6 +134,6 @@ def to_document(spec: ClusterSpec) -> dict[str, Any]:
 
 
 def _task_document(tasks: TaskSpec, spec: ClusterSpec) -> dict[str, Any]:
-    """Its input is written where it differs from the cluster's, and then whole: a default there is one over the cluster's word."""
+    """The keys of one type of tasks. Its input is written whole if it differs from the cluster's: its defaults then win."""
     differs = tasks.type not in DATA_SERVICE and tasks.input != spec.input
     return plain(tasks, leave_out=("input",)) | ({"input": plain(tasks.input, whole=True)} if differs else {})

@@ -1,7 +1,6 @@
-"""A tree of values that remember where they came from.
+"""A tree of values with their places.
 
-Scalars have the meaning of YAML 1.2's core schema: ``true``, ``null``, ``4`` and ``1.5`` mean something, while ``off``, ``yes`` and
-``2024-01-31`` are texts.
+Scalars follow YAML 1.2's core schema: ``true``, ``null``, ``4`` and ``1.5`` have a meaning; ``off``, ``yes`` and ``2024-01-31`` are texts.
 """
 
 from __future__ import annotations
@@ -13,22 +12,20 @@ from worker.fast_dataclass import dataclass
 from ...errors import Problem, SpecError
 
 MAX_DIGITS = 1000
-"""A longer whole number stays a text: Python refuses to convert it, and no setting has one."""
+"""A longer whole number stays a text: Python refuses to convert it, and no setting needs it."""
 
 Scalar = str | int | float | bool | None
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A value and its place: ``orch.yaml:7``, ``--workers``, ``ORCH_WORKERS``.
-
-    `text`: a scalar as it was written, for settings that want ``1e3`` or ``007`` untouched. The place of a
-    mapping's value is the line of its key. Nodes may be shared within a tree; nothing ever changes one.
-    """
+    """A value with its place. A tree may contain a node several times; a node never changes."""
 
     value: Scalar | dict[str, Node] | list[Node]
     place: str
+    """``orch.yaml:7``, ``--workers``, ``ORCH_WORKERS``. The place of a value in a mapping is the line of its key."""
     text: str = ""
+    """A scalar as written, for settings that need ``1e3`` or ``007`` unchanged."""
 
 
 # --- scalars ------------------------------------------------------------------------------------
@@ -66,5 +63,5 @@ def _meaning(text: str) -> Scalar:
 
 
 def refusal(place: str, message: str, hint: str = "") -> SpecError:
-    """What is wrong at one place, as an exception to raise."""
+    """The exception for a mistake at one place."""
     return SpecError(Problem(place, message, hint))

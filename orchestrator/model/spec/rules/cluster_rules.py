@@ -1,4 +1,4 @@
-"""What must hold between the keys of a spec: each rule is a function from a draft to what is wrong with it. Pure."""
+"""The rules between the keys of a spec. A rule is a function from a draft to a complaint, or None. Pure."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ from . import device_rules, tpu_rules
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a document says once its keys are checked one by one. `counts` holds the defaults; a count of zero stays."""
+    """A document whose keys are checked one by one."""
 
     document: Node
     given: Mapping[str, Any]
+    """The values of the document."""
     strategy: Strategy
     counts: Mapping[str, int]
+    """The number of tasks of each type, with defaults and zeros."""
     backend: BackendSpec
 
     def place(self, path: str) -> str:
@@ -37,14 +39,14 @@ class Draft:
 
 
 def draft_of(document: Node, given: Mapping[str, Any]) -> Draft:
-    """`given`: the values of the document, checked one by one."""
+    """The draft of a document and its checked values."""
     asked = {kind: tasks.get("count", 1) for kind, tasks in given.get("tasks", {}).items()}
     strategy = strategies.named(given["strategy"]) if given.get("strategy") else strategies.implied(dict.fromkeys(given, 1) | asked)
     place = backend_sections.read(given.get("backend", {}))
     counts = strategy.default_counts | ({"dispatcher": 1} if asked.get("data_worker") else {}) | asked
     if "count" not in given.get("tasks", {}).get("worker", {}) and not strategy.one_process:
         free = sum(number or 1 for number in place.named_slots.values())
-        counts["worker"] = max(1, free - sum(counts.values()) + counts["worker"])  # one for each slot that the others leave
+        counts["worker"] = max(1, free - sum(counts.values()) + counts["worker"])  # one worker for each slot that no other task uses
     return Draft(document, given, strategy, {kind: counts[kind] for kind in TASK_TYPES if kind in counts}, place)
 
 
@@ -80,7 +82,7 @@ def _not_too_many(draft: Draft) -> Problem | None:
 def _ports_for_all(draft: Draft) -> Problem | None:
     ports = draft.given.get("ports")
     if not draft.backend.named_slots or _enough_slots(draft):
-        return None  # nobody knows yet which host has how many tasks
+        return None  # the number of tasks on each host is not known yet
     if not ports or ports[1] - ports[0] + 1 >= sum(draft.counts.values()):
         return None
     host, needed = _most_ports(draft)
@@ -92,7 +94,7 @@ def _ports_for_all(draft: Draft) -> Problem | None:
 
 
 def _most_ports(draft: Draft) -> tuple[str, int]:
-    """The host that needs the most ports, each holds its own, and how many; without a name where there is one host only."""
+    """The host that needs the most ports, and how many. The name is empty if there is only one host."""
     named = draft.backend.named_slots
     assignment = slots.assign(draft.counts, named)
     needs = {host: slots.ports_needed(ids, draft.strategy) for host, ids in assignment.items()}
@@ -142,7 +144,7 @@ RULES: tuple[tuple[tuple[str, ...], Callable[[Draft], Problem | None]], ...] = (
     (("keras.mode", "defaults.env"), _one_keras),
     (("prepare.run",), _prepare_is_whole),
 )
-"""Each rule with the paths it reads: a rule is not asked about values that are already known to be wrong."""
+"""Each rule with the paths that it reads. A rule does not run if one of these values is wrong."""
 
 
 def complaints(draft: Draft, findings: Findings) -> Iterator[Problem]:

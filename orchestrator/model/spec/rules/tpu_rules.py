@@ -1,4 +1,4 @@
-"""What must hold between the keys of `tpu:`. Pure."""
+"""The rules between the keys of `tpu:`. Pure."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ from worker.settings.tpu_settings import ADDRESS, AUTO, LOCAL
 from worker.tensorflow_facts import partition
 
 from ... import tpu_topology
-
-Complaint = tuple[str, str, str]
-"""The path that is to blame, what is wrong, what to do."""
+from ...strategies import Complaint
 
 
 def complaints(given: Mapping[str, Any], sound: Callable[[Iterable[str]], bool]) -> Iterator[Complaint]:
-    """Everything that is wrong. `given`: the section, its keys checked one by one; `sound`: whether nothing is wrong with some paths."""
+    """All complaints. `given`: the section, its keys checked one by one; `sound`: whether paths have no mistakes."""
     yield from _named(given)
     shape, replicas = given.get("computation_shape"), given.get("num_replicas")
     if given.get("topology") and sound(["tpu.computation_shape", "tpu.num_replicas"]):
-        mesh = tpu_topology.parse(given["topology"])
-        if problem := tpu_topology.fit_problem(mesh, shape or (1,) * tpu_topology.RANK, replicas):
-            is_count = replicas is not None and tpu_topology.fit_problem(mesh, shape or (1,) * tpu_topology.RANK) is None
+        mesh, block = tpu_topology.parse(given["topology"]), shape or (1,) * tpu_topology.RANK
+        if problem := tpu_topology.fit_problem(mesh, block, replicas):
+            is_count = replicas is not None and tpu_topology.fit_problem(mesh, block) is None
             path = f"tpu.{'num_replicas' if is_count else 'computation_shape'}"
             yield path, f"{path}: {problem}", problem.hint
     if sound(["tpu.computation_shape"]):

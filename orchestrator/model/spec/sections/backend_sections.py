@@ -1,6 +1,6 @@
-"""The section `backend:`, where the tasks run. Each kind of place has its own: a subclass of `BackendSpec`, and a row of `BACKENDS`.
+"""The section `backend:`, where the tasks run. Each backend has a subclass of `BackendSpec` and a row of `BACKENDS`.
 
-``backend:`` takes the keys of all of them, and a spec's value is of the chosen one. docs/backends.md shows how a backend is added.
+``backend:`` accepts the keys of all backends; the value in a spec is of the chosen class. docs/backends.md explains how to add a backend.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Section: TypeAlias = "type[BackendSpec]"
 
 @dataclass(frozen=True, slots=True)
 class BackendSpec:
-    """What a spec says of the place where its tasks run."""
+    """The place where the tasks of a spec run."""
 
     SHORTHAND = "type"
     IMPLIED_BY = ""
-    """The key that chooses this backend where there is no `type`."""
+    """The key that chooses this backend if there is no `type`."""
 
     type: str = setting(
         "local", "Where the tasks run.", kind="backends", example="ssh", words="ssh if there are hosts, else local", flag="--backend"
@@ -35,21 +35,21 @@ class BackendSpec:
 
     @property
     def named_slots(self) -> Mapping[str, int | None]:
-        """The hosts as far as the spec itself names them, each with its slots; empty: the backend alone knows its hosts."""
+        """The hosts in the spec, each with its slots; empty if only the backend knows its hosts."""
         return {}
 
     @property
     def copies_workdir(self) -> bool:
-        """Whether the working directory lies elsewhere on the hosts than here."""
+        """Whether orch copies the working directory, so that its path on the hosts differs."""
         return False
 
     def complaint(self) -> tuple[str, str] | None:
-        """What is wrong with keys that are right one by one, and what to do; None: nothing is."""
+        """What is wrong between the keys, and what to do; None: nothing."""
         return None
 
     @staticmethod
     def class_of(data: Mapping[str, Any]) -> Section:
-        """The section that a value's plain data are of (see worker/protocol/codec.py)."""
+        """The class of a value's plain data (see worker/protocol/codec.py)."""
         return BACKENDS.get(str(data.get("type", "local")), BackendSpec)
 
 
@@ -108,20 +108,20 @@ class SshSettings(BackendSpec):
 
 
 BACKENDS: dict[str, Section] = {"local": LocalSettings, "ssh": SshSettings}
-"""The section of each backend, by its name. The first is that of a spec which says nothing."""
+"""The section of each backend, by name. The first is the default."""
 
 
 def read(given: Mapping[str, Any]) -> BackendSpec:
-    """The value that checked keys of `backend:` mean."""
+    """The value of `backend:` from its checked keys."""
     implied = (name for name, section in BACKENDS.items() if section.IMPLIED_BY in given)
     name = given.get("type") or next(implied, next(iter(BACKENDS)))
     return make(BACKENDS[name], given, type=name)
 
 
 def misplaced(name: str) -> Iterator[tuple[str, str]]:
-    """The keys that choose another backend than the one of that name, and mean nothing to it; each with the other's name.
+    """The keys that backend `name` does not have and that choose another backend; each with the name of the other.
 
-    Other keys of other backends may stand beside its own, and have no effect: a spec for ssh also runs with ``--backend local``.
+    The remaining keys of other backends have no effect: a spec for ssh also runs with ``--backend local``.
     """
     for other, section in BACKENDS.items():
         if section.IMPLIED_BY and name in BACKENDS and section.IMPLIED_BY not in struct_of(BACKENDS[name]).keys:
@@ -134,13 +134,13 @@ def paths() -> list[str]:
 
 
 class ChosenBackend(Struct):
-    """The mapping `backend:`. A key that several backends have is checked by the section of the one that is chosen."""
+    """The mapping `backend:`. The section of the chosen backend checks a key that several backends have."""
 
     __slots__ = ()
 
     def check(self, node: Node, path: str, findings: Findings) -> dict[str, Any] | None:
         chosen = node.value.get("type") if isinstance(node.value, dict) else None
-        return replace(self, keys=_keys(chosen.text if chosen else "")).check_keys(node, path, findings)
+        return Struct.check(replace(self, keys=_keys(chosen.text if chosen else "")), node, path, findings)
 
 
 def _keys(chosen: str = "") -> dict[str, Key]:

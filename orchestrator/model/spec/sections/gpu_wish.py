@@ -1,4 +1,4 @@
-"""Settings of GPUs that may be written in many ways: which ones, whether their memory grows, how they are split."""
+"""Settings of GPUs with several notations: the GPUs, memory growth, the split into logical GPUs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ _UUID = re.compile("(GPU|MIG)-[A-Za-z0-9/-]{1,120}")
 
 @dataclass(frozen=True, slots=True)
 class GpuWish:
-    """The GPUs that a task asks for: `count` of them, or those in `ids` (indices, UUIDs); neither: its share of the host's.
-
-    `share`: they may be other tasks' as well.
-    """
+    """The GPUs that a task requests: a number, or a list, or (``auto``) its share of the host's GPUs."""
 
     count: int | None = None
     ids: tuple[str, ...] = ()
+    """Indices and UUIDs."""
     share: bool = False
+    """Other tasks may use the same GPUs."""
 
     @property
     def is_auto(self) -> bool:
@@ -35,7 +34,9 @@ _FORMS = "must be auto, a number of GPUs, or a list of GPUs: 0,2, GPU-… or /de
 
 
 def parts_of(node: Node) -> list[Node]:
-    """A list that a flag or a variable gives as a text: ``0,2``, ``0,``, ``[0]``."""
+    """The items of a list, or of a text from a flag or a variable (``0,2``, ``0,``, ``[0]``); a number is one item."""
+    if not isinstance(node.value, str):
+        return node.value if isinstance(node.value, list) else [node]
     return [scalar(part.strip(), node.place) for part in node.text.strip("[] ").rstrip(",").split(",")]
 
 
@@ -49,9 +50,7 @@ class Gpus:
             return None if count is None else GpuWish(count=count)
         if isinstance(node.value, str) and node.value.strip().lower() == "auto":
             return GpuWish()
-        if isinstance(node.value, list):
-            return self._list(node.value, path, findings)
-        if isinstance(node.value, str) and node.value.strip():
+        if isinstance(node.value, list) or (isinstance(node.value, str) and node.value.strip()):
             return self._list(parts_of(node), path, findings)
         findings.add(node, path, f"{_FORMS}, not {shown(node)}")
         return None
@@ -69,7 +68,7 @@ class Gpus:
         return GpuWish(ids=tuple(ids)) if ids else GpuWish(count=0)
 
     def _id(self, item: Node, path: str, findings: Findings) -> str | None:
-        """An index as its digits, a UUID as it is."""
+        """The digits of an index, or a UUID."""
         if isinstance(item.value, int) and not isinstance(item.value, bool) and 0 <= item.value < MAX_GPUS:
             return str(item.value)
         text = item.text.strip() if is_scalar(item) else ""
@@ -100,7 +99,7 @@ class Gpus:
 
 @dataclass(frozen=True, slots=True)
 class Growth(Flag):
-    """``true`` or ``false``; or one for each GPU, as a list or by device name, which must all be the same."""
+    """``true`` or ``false``; or one value for each GPU, in a list or by device name: all must be the same."""
 
     def check(self, node: Node, path: str, findings: Findings) -> bool | None:
         if isinstance(node.value, dict):
@@ -126,19 +125,12 @@ class Growth(Flag):
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """A list of sizes in MB, each at most `most`. ``1024,1024`` and a lone ``1024`` are lists too."""
+    """A list of sizes in MB, each at most `most`. ``1024,1024`` and ``1024`` are lists too."""
 
     most: int
 
     def check(self, node: Node, path: str, findings: Findings) -> tuple[int, ...] | None:
-        size = Integer(1, self.most)
-        if isinstance(node.value, list):
-            items = node.value
-        elif isinstance(node.value, str):
-            items = parts_of(node)
-        else:
-            items = [node]
-        found = [size.check(item, path, findings) for item in items]
+        found = [Integer(1, self.most).check(item, path, findings) for item in parts_of(node)]
         if not found:
             findings.add(node, path, "is empty", "write [1024, 1024] for two logical GPUs of 1 GB")
         return tuple(item for item in found if item is not None) if found and None not in found else None

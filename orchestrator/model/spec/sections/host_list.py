@@ -1,13 +1,12 @@
-"""The hosts of a cluster, as a user names them: on the command line, in a hostfile, in orch.yaml.
+"""The hosts of a cluster, in the notations of the command line, of a hostfile and of orch.yaml.
 
-``hostA:2,user@hostB,[fd00::7]:4`` · a hostfile's ``hostA slots=2`` and ``hostA:2``, a line each · a list of such words or of
-mappings · a mapping from names. Slots are how many tasks a host takes, as Open MPI counts them: a host that is named again has so
-many more, and one without a number has one.
+``hostA:2,user@hostB,[fd00::7]:4`` · the lines ``hostA slots=2`` and ``hostA:2`` of a hostfile · a list of such words or of mappings ·
+a mapping from names. Slots are the number of tasks that a host takes. As in Open MPI, a host without a number has one slot, and the slots
+of a host that is named twice are added.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -17,6 +16,7 @@ from worker.fast_dataclass import dataclass
 from worker.settings.declare import setting
 
 from ....errors import Problem, SpecError
+from ...planning.addresses import parse_ip
 from ..derive import make, struct_of
 from ..findings import Findings, quoted, shown
 from ..kinds import JsonSchema, Listing, Struct, Text
@@ -29,7 +29,7 @@ _WORD = re.compile(r"(?:(?P<user>[^@\s]+)@)?(?P<name>\[[^\]\s]*\]|[^:\s]*|[^\s]*
 def _name_complaint(text: str) -> str:
     name = text.rpartition("@")[2]
     if not _is_address6(name) and not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", name):
-        return f"{quoted(name)} is not the name of a host"  # one that began with '-' would be an option of ssh
+        return f"{quoted(name)} is not the name of a host"  # ssh would read a name with '-' in front as an option
     return "" if "@" not in text else _user_complaint(text.rpartition("@")[0])
 
 
@@ -52,10 +52,8 @@ def _line_complaint(text: str) -> str:
 
 
 def _is_address6(text: str) -> bool:
-    try:
-        return ipaddress.ip_address(text).version == 6
-    except ValueError:
-        return False
+    number = parse_ip(text)
+    return number is not None and number.version == 6
 
 
 SETUP = Listing(Text(_line_complaint, {"minLength": 1}))
@@ -63,7 +61,7 @@ SETUP = Listing(Text(_line_complaint, {"minLength": 1}))
 
 @dataclass(frozen=True, slots=True)
 class HostSpec:
-    """A host that the user has named. What is empty or None is left to ssh's configuration, or found out."""
+    """A host in the spec. If a field is empty or None, ssh's configuration decides, or orch finds the value."""
 
     name: str = setting(..., "The name of the host, for ssh.", kind=Text(_name_complaint, {"minLength": 1}), example="hostA")
     slots: int | None = setting(
@@ -99,12 +97,12 @@ class HostSpec:
 
 _NAMED = struct_of(HostSpec)
 HOST = Struct({key: said for key, said in _NAMED.keys.items() if key != "name"}, shorthand="slots")
-"""What a mapping from names says of each."""
+"""The keys of one host in a mapping from names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """All notations. Gives a tuple of `HostSpec`, each host once."""
+    """All notations. The value is a tuple of `HostSpec`, each host once."""
 
     def check(self, node: Node, path: str, findings: Findings) -> tuple[HostSpec, ...] | None:
         before = len(findings.problems)
@@ -181,10 +179,7 @@ def _make(name: str, given: Mapping[str, Any]) -> HostSpec:
 
 
 def read_hostfile(text: str, name: str) -> Node:
-    """The hosts of a hostfile, as a document's value: ``hostA slots=2`` or ``hostA:2``, one a line; # begins a comment.
-
-    Raises `SpecError`.
-    """
+    """The hosts of a hostfile: one ``hostA slots=2`` or ``hostA:2`` per line; # begins a comment. Raises `SpecError`."""
     items: list[Node] = []
     problems: list[Problem] = []
     for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):

@@ -15,7 +15,7 @@ _SHELL = ("/bin/sh", "-c")
 
 
 class CommandLine(Text):
-    """A text for the shell, or a list of a program and its arguments. The value is always such a list."""
+    """A text for the shell, or a list of a program and its arguments. The value is always a list."""
 
     __slots__ = ()
 
@@ -34,7 +34,7 @@ class CommandLine(Text):
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """What prepares a host. `run`: the program and its arguments; empty: nothing."""
+    """The command that prepares a host. `run`: the program and its arguments; empty: no command."""
 
     SHORTHAND = "run"
     HINT = "write prepare: ./fetch.sh data, or prepare: {run: [./fetch.sh, data]}"

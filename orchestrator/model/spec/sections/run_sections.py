@@ -1,4 +1,4 @@
-"""What the user wants: one frozen value, complete and checked."""
+"""The whole spec as one frozen value, complete and checked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .prepare_section import Prepare
 from .task_sections import TASKS, TaskDevices, TaskSpec, trains
 
 PROGRAM_KINDS: tuple[Literal["script", "module", "command"], ...] = ("script", "module", "command")
-"""The keys that say what runs; a spec has one of them."""
+"""The keys for the program; a spec has exactly one."""
 
 DEFAULT_PRELOAD = ("tensorflow",)
 MAX_RESTARTS = 1_000_000
@@ -69,7 +69,7 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """What may be started again after a failure."""
+    """Restarts after failures."""
 
     SHORTHAND = "max"
 
@@ -94,7 +94,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class ProgramKeys:
-    """The keys that say what runs; `ClusterSpec.program` is made of them."""
+    """The keys for the program; `ClusterSpec.program` is made of them."""
 
     script: str = setting(
         "", "The Python file that every task runs. Exactly one of script, module and command is needed.", example="train.py", live=True
@@ -112,7 +112,7 @@ class ProgramKeys:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
-    """A cluster as the user wants it: the whole of orch.yaml."""
+    """The cluster that the user wants: the whole of orch.yaml."""
 
     MISPLACED = (
         ("max_restarts", "unknown key 'max_restarts'; write it as restart: {max: 3}"),
@@ -163,7 +163,7 @@ class ClusterSpec:
         flag="--python",
         metavar="PATH",
     )
-    """The Python of the agents as well. Where hosts have a setup or get the code, its default is a name: its path may differ there."""
+    """Also the Python of the agents. On hosts with `setup` or `code: ship` the default is a name, because the path may differ there."""
     env: Mapping[str, str] = setting(
         {}, "Settings of every task. A task type can have other ones under tasks.", key="defaults", kind=struct_of(Defaults), words=None
     )
@@ -202,28 +202,28 @@ class ClusterSpec:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many tasks there are of each type, in TensorFlow's order of types."""
+        """The number of tasks of each type, in TensorFlow's order of types."""
         return {tasks.type: tasks.count for tasks in self.tasks}
 
     @property
     def size(self) -> int:
-        """How many tasks there are in all."""
+        """The number of all tasks."""
         return sum(tasks.count for tasks in self.tasks)
 
     @property
     def imported_ahead(self) -> tuple[str, ...]:
-        """The modules that each host imports once, for its tasks to be forked from."""
+        """The modules that each host imports once before it forks the tasks."""
         if self.preload is not None:
             return self.preload
         return DEFAULT_PRELOAD if named(self.strategy).imports_ahead else ()
 
     @property
     def data_workers(self) -> int:
-        """How many of them make input for a tf.data service; 0: there is none."""
+        """The number of workers of the tf.data service; 0: there is no service."""
         return sum(tasks.count for tasks in self.tasks if tasks.type == "data_worker")
 
 
 def works(task_type: str, spec: ClusterSpec) -> bool:
-    """Whether such tasks run the training themselves. What only serves it may write a line now and then while the training hangs."""
+    """Whether tasks of this type run the training. A server is different: it may write lines while the training hangs."""
     serves = task_type == "ps" or (task_type == "worker" and spec.serve)
     return trains(task_type) and not serves

@@ -1,4 +1,4 @@
-"""The keys of `tasks:` and `devices:`: what is said of the tasks of each type, and of what each has in devices."""
+"""The keys of `tasks:` and `devices:`: the tasks of each type, and their devices."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ MAX_TASKS = 100_000
 
 
 def trains(task_type: str) -> bool:
-    """Whether such tasks are in the training cluster: neither the evaluator nor a server of the tf.data service nor a preparation is."""
+    """Whether tasks of this type are in the training cluster. An evaluator, a server of the tf.data service and a preparation are not."""
     return task_type not in ("evaluator", PREPARE, *DATA_SERVICE)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskDevices:
-    """What one task asks of its devices: which GPUs, how it is set up on them, and whether it is tied to cores of its own."""
+    """The devices of one task: its GPUs, their settings, and whether it is tied to cores."""
 
     NAME = "devices"
 
@@ -54,7 +54,7 @@ class TaskDevices:
 
 
 class Overrides(Mapping_):
-    """What is said of single tasks, by index."""
+    """Settings of single tasks, by index."""
 
     __slots__ = ()
 
@@ -72,7 +72,7 @@ _OVERRIDE = Struct({"devices": Key(DEVICES, "This task's devices, over those of 
 
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
-    """All tasks of one type. `args` None: the cluster's own arguments. `overrides`: all that is said of single tasks, by index."""
+    """All tasks of one type. `args` None: the arguments of the cluster."""
 
     SHORTHAND = "count"
 
@@ -99,18 +99,18 @@ class TaskSpec:
     )
 
     def devices_of(self, index: int) -> TaskDevices:
-        """What the task of this index asks for."""
+        """The devices of the task with this index."""
         return self.overrides.get(index, self.devices)
 
 
 def _tasks(least: int, most: int) -> Struct:
-    """The keys of one type of tasks, of which there are from `least` to `most`."""
+    """The keys of a type with `least` to `most` tasks."""
     keys = struct_of(TaskSpec).keys
     return Struct({**keys, "count": replace(keys["count"], kind=Integer(least, most))}, shorthand="count")
 
 
 def _servers(most: int) -> Struct:
-    """The keys of a type of tasks that orch itself runs for the tf.data service."""
+    """The keys of a type of server of the tf.data service. orch itself runs these servers."""
     no_devices = "the servers of the tf.data service use the CPU; they have no devices to set"
     misplaced = {
         "args": "orch itself runs the servers of the tf.data service; they take no args",

@@ -1,4 +1,4 @@
-"""Settings of TPUs: a topology, the shape of a computation, how tensors are split."""
+"""Types of TPU settings: a topology, a computation shape, the partition of tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """A name, ``v3-8``, or four numbers, ``2x2x1x2``; the value is the text."""
+    """A name (``v3-8``) or four numbers (``2x2x1x2``). The value is the text."""
 
     def check(self, node: Node, path: str, findings: Findings) -> str | None:
         text = Text().check(node, path, findings)
@@ -36,13 +36,14 @@ class Topology:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A list of whole numbers. ``1,2`` is one too. `unknown`: null, or ``?``, may stand for a number."""
+    """A list of whole numbers, also as ``1,2``."""
 
     example: str
     unknown: bool = False
+    """Null or ``?`` may replace a number."""
 
     def check(self, node: Node, path: str, findings: Findings) -> tuple[int | None, ...] | None:
-        items = node.value if isinstance(node.value, list) else parts_of(node) if isinstance(node.value, str) else [node]
+        items = parts_of(node)
         if isinstance(node.value, dict) or not items:
             findings.add(node, path, f"must be a list of numbers, not {shown(node) if items else 'an empty list'}", f"write {self.example}")
             return None
@@ -59,7 +60,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class ComputationShape:
-    """Four numbers: the devices of a replica in x, y, z and core."""
+    """Four numbers: the devices of one replica in x, y, z and core."""
 
     def check(self, node: Node, path: str, findings: Findings) -> tuple[int, ...] | None:
         found = Numbers("[1, 1, 1, 2]").check(node, path, findings)
@@ -87,7 +88,7 @@ _PARTITION = Struct(
 
 @dataclass(frozen=True, slots=True)
 class Partitions:
-    """A mapping: a tensor's name, and its numbers of parts, alone or with its shape and type."""
+    """A mapping from the name of a tensor to its numbers of parts, alone or with shape and type."""
 
     def check(self, node: Node, path: str, findings: Findings) -> tuple[Partition, ...] | None:
         if not isinstance(node.value, dict):
