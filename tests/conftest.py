@@ -189,11 +189,11 @@ def _of_clusters() -> set[int]:
         with suppress(psutil.NoSuchProcess):
             controller = psutil.Process(kept.handle._process.pid)
             found.update(process.pid for process in (controller, *controller.children()))
-        for pid in kept.pids.values():
+        for connection in kept.residents.values():
             with suppress(psutil.NoSuchProcess):
-                resident = psutil.Process(pid)
+                resident = psutil.Process(connection.pid)
                 found.update(process.pid for process in (resident, *resident.parents()))
-                found.update(process.pid for process in resident.children(recursive=True) if kept.kept_tasks)
+                found.update(process.pid for process in resident.children(recursive=True) if kept.kept_for)
     return found
 
 

@@ -15,7 +15,7 @@ Which process is called what in this package::
         resident of worker-1    …
 
 A `Connection` leads from the test's process to one of the others. The first message of a process is its greeting: the run and the task
-that it belongs to. A run whose cluster was left with ``reuse`` keeps the tasks of that cluster (`kept_tasks`).
+that it belongs to. A run whose cluster was left with ``reuse`` keeps the processes of that cluster (`kept_for`).
 
 Importing this costs nothing; the names that it has are imported when they are first used.
 """

@@ -15,10 +15,9 @@ from worker.task.calls import debugger
 
 from ..errors import UsageError
 from ..model.strategies import named
-from .coverage_variables import without_coverage
-from .failures import ClusterLost, TimedOut
+from .failures import TimedOut
 from .jobs import POLL_S, Job, describe_exit, refuse_busy
-from .network import Network
+from .partitions import Network
 from .pickling import pack
 from .pool import PooledRun, pool_of
 from .session import Session
@@ -62,27 +61,16 @@ def cluster(
 
     Raises `SpecError` for settings that are wrong, at once; entering it raises `ClusterLost` if it cannot be started.
     """
-    keywords = {
-        **settings,
-        "workers": workers,
-        "ps": ps,
-        "chief": chief,
-        "evaluator": evaluator,
-        "strategy": strategy,
-        "devices": devices,
-        "cpus": cpus,
-        "env": env,
-    }
-    return Cluster(
-        {name: value for name, value in keywords.items() if value is not None}, timeout, grace, reuse, in_process or "", partitions
-    )
+    given = dict(locals())
+    own = [given.pop(name) for name in ("timeout", "grace", "reuse", "in_process", "partitions")]
+    return Cluster({**given.pop("settings"), **{name: value for name, value in given.items() if value is not None}}, *own)
 
 
 class Cluster:
     """See `cluster`. All tests of this process share the `session`."""
 
     def __init__(
-        self, keywords: Mapping[str, Any], timeout_s: float, grace_s: float, reuse: bool | str, in_process: str, partitions: bool
+        self, keywords: Mapping[str, Any], timeout_s: float, grace_s: float, reuse: bool | str, in_process: str | None, partitions: bool
     ) -> None:
         if in_process and partitions:
             raise UsageError("in_process= and partitions= exclude each other: the test's own process stays on the network of the machine")
@@ -91,7 +79,7 @@ class Cluster:
         self.timeout_s, self.grace_s = timeout_s, grace_s
         self.tasks: dict[str, Task] = {}
         """By name, in TensorFlow's order: ``chief-0``, ``worker-0``, ``worker-1``, …"""
-        self.in_process = f"{in_process}-0" if in_process in ("chief", "evaluator") else in_process
+        self.in_process = f"{in_process}-0" if in_process in ("chief", "evaluator") else in_process or ""
         """The task that is the test's own process; empty: none is."""
         self._own_env: dict[str, str] = {}
         self._calls = 0
@@ -119,32 +107,18 @@ class Cluster:
         if self._run is not None:
             raise UsageError("this cluster runs already")
         self.session.recent.append(self)
-        env = without_coverage(os.environ)
-        run = self._run = pool_of(self.session).acquire(self._keywords, env, reuse=self._reuse, partitions=self._partitions)
+        run = self._run = pool_of(self.session).acquire(self._keywords, reuse=self._reuse, partitions=self._partitions)
         try:
-            tasks = run.kept_tasks or {name: Task(self, name) for name in run.names}
-            is_kept = bool(self._reuse) and self._reuse == run.kept_for and all(task.pid for task in tasks.values())
-            run.kept_tasks, run.kept_for = {}, False
-            self._use_tasks(tasks)
-            if not is_kept:
-                self._end_processes()
-                for task in tasks.values():
-                    task.directories.clear()
-            for task in tasks.values():
-                task.forget_output()
+            is_kept = run.keep_tasks(self._reuse)
+            self.tasks = run.tasks
             if not is_kept:
                 if self.in_process:
                     self._become_task(self[self.in_process])
-                self.fork(name for name in tasks if name != self.in_process)
+                run.fork(name for name in run.names if name != self.in_process)
         except BaseException:
             self._reuse = False
             self.close()
             raise
-
-    def _use_tasks(self, tasks: dict[str, Task]) -> None:
-        self.tasks = self.pooled_run.tasks = tasks
-        for task in tasks.values():
-            task._cluster = self
 
     def _become_task(self, task: Task) -> None:
         """Make the test's process this task, as far as a running process can become one."""
@@ -171,48 +145,13 @@ class Cluster:
             in_process.forget()
             self[self.in_process].pid = None
         if self._reuse and all(task.pid and task.job is None for task in self.tasks.values()):
-            run.kept_tasks, run.kept_for = self.tasks, self._reuse
+            run.kept_for = self._reuse
         else:
-            self._end_processes()
+            run.end_processes()
         for task in self.tasks.values():
             task.print_output()
         self._run = None
         pool_of(self.session).release(run)
-
-    def _end_processes(self) -> None:
-        for task in self.tasks.values():
-            task.stop()
-        for task in self.tasks.values():
-            if self.pooled_run.residents[task.name].is_open:
-                task.await_end()
-
-    def fork(self, names: Iterable[str]) -> None:
-        """Fork new processes for these tasks. Raises `ClusterLost` if one does not come up."""
-        run, names = self.pooled_run, list(names)
-        run.forks += 1
-        number = run.forks
-        env, unset = _changes(run)
-        for name in names:
-            directory = self.session.path / "clusters" / f"{run.handle.run_id}-{number}" / name
-            self.tasks[name].on_forked(number, directory)
-            message = {"directory": str(directory), "number": number, "cwd": os.getcwd(), "env": env, "unset": unset, "path": sys.path}
-            run.residents[name].send({"do": "fork", **message})
-        until = time.monotonic() + self.timeout_s
-        waiting = list(names)
-        while waiting:
-            for name in list(waiting):
-                who = (run.handle.run_id, name, number)
-                connection = self.session.greeted.pop(who, None)
-                task = self.tasks[name]
-                if connection is not None:
-                    task.on_connected(connection, self.session.pids.pop(who))
-                    waiting.remove(name)
-                elif task.exit is not None or not run.residents[name].is_open:
-                    raise ClusterLost(f"{name} could not be started: {describe_exit(task.exit or 0)}\n{task.logs}".rstrip())
-            if waiting:
-                if time.monotonic() > until:
-                    raise ClusterLost(f"{', '.join(waiting)} did not come up within {self.timeout_s:g} s")
-                self.session.poll(POLL_S)
 
     def poll(self, wait_s: float = 0.0) -> None:
         """Read the messages of the tasks, for which `wait_s` seconds are waited, and print the output of the tasks."""
@@ -306,7 +245,7 @@ class Cluster:
         for task in chosen:
             if task.is_alive:
                 task.kill()
-        self.fork([task.name for task in chosen])
+        self.pooled_run.fork([task.name for task in chosen])
 
     def partition(self, one: str, other: str) -> None:
         """Cut the network between two tasks of a cluster with ``partitions=True``: all that one sends to the other is lost.
@@ -406,14 +345,6 @@ class Cluster:
 
 def _find_report(task: Task, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
     return next((found for found in task.reports if all(found.get(name) == value for name, value in wanted.items())), None)
-
-
-def _changes(run: PooledRun) -> tuple[dict[str, str], list[str]]:
-    """The variables that the test has set in its environment since the run was started, and the names of those that it has removed."""
-    env = {name: value for name, value in os.environ.items() if run.environment.get(name) != value and name not in run.own_variables}
-    unset = [name for name in run.environment if name not in os.environ and name not in run.own_variables]
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    return (env, [*unset, "XDG_RUNTIME_DIR"]) if runtime is None else ({**env, "XDG_RUNTIME_DIR": runtime}, unset)
 
 
 def _verbosity() -> int | None:

@@ -218,15 +218,13 @@ class Job:
         error = message.get("error")
         if error is None:
             try:
-                outcome.value = unpack(message["value"])
-            except Exception as problem:
-                outcome.state, outcome.type = "raised", type(problem).__name__
-                outcome.message = f"what {self.name} has returned cannot be read in the test's process: {problem}"
+                outcome.value, outcome.state = unpack(message["value"]), "returned"
                 return
-            outcome.state = "returned"
-            return
-        outcome.state, outcome.traceback, outcome.pickled = "raised", error["traceback"], error["pickled"]
-        outcome.type, outcome.message = error["type"], error["message"]
+            except Exception as problem:
+                text = f"what {self.name} has returned cannot be read in the test's process: {problem}"
+                error = {"type": type(problem).__name__, "message": text, "traceback": "", "pickled": None}
+        outcome.state, outcome.type, outcome.message = "raised", error["type"], error["message"]
+        outcome.traceback, outcome.pickled = error["traceback"], error["pickled"]
 
     def on_exited(self, task: str, state: str, code: int, at: float) -> None:
         """The process of a task has ended; `code` negative for a signal."""

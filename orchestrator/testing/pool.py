@@ -13,8 +13,8 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from worker.host.template import import_environment
 from worker.protocol.messages import TaskId
@@ -25,13 +25,12 @@ from ..errors import UsageError
 from ..handle import Run
 from ..model.spec import ClusterSpec
 from ..model.spec.parse import to_document
-from .coverage_variables import coverage_of_tasks
+from .connections import Connection
 from .failures import ClusterLost
-from .network import Network
-from .session import Connection, Session
-
-if TYPE_CHECKING:
-    from .tasks import Task
+from .jobs import POLL_S, describe_exit
+from .partitions import Network
+from .session import Session, coverage_of_tasks, environment
+from .tasks import Task
 
 MOST_IDLE = 4
 """How many runs are kept that no cluster uses; the run that was used longest ago ends first."""
@@ -58,20 +57,16 @@ class PooledRun:
         self.handle: Run = start(spec, session.path / "runs", {**env, **given, **coverage_of_tasks()})
         self.residents: dict[str, Connection] = {}
         """The connection to the resident of each task."""
-        self.pids: dict[str, int] = {}
-        """The process of each resident."""
         self._answers: dict[str, deque[dict[str, Any] | None]] = {name: deque() for name in self.names}
         self.tasks: dict[str, Task] = {}
-        """The tasks of the cluster that uses this run; their `on_exited` is called when their processes end."""
+        """The tasks of the cluster that uses this run, or of the last one; their `on_exited` is called when their processes end."""
         self.network: Network | None = None
         """The network between the tasks, if it can be cut."""
-        self.forks = 0
-        """How often processes were forked for a cluster; the processes have this number."""
         self.is_in_use = True
-        self.kept_tasks: dict[str, Task] = {}
-        """The tasks of the cluster that was left with `reuse`, with their processes; none if no cluster was."""
         self.kept_for: bool | str = False
-        """The `reuse` of that cluster."""
+        """The `reuse` of the cluster that was left with its processes; False: no cluster was."""
+        self._forks = 0
+        """How often processes were forked; the processes have this number."""
 
     def await_residents(self) -> None:
         """Wait until the residents of all tasks have connected. Raises `ClusterLost`."""
@@ -83,7 +78,6 @@ class PooledRun:
                 if connection is not None:
                     self.residents[name] = connection
                     connection.on_message = lambda message, name=name: self._on_message(name, message)  # type: ignore[misc]
-                    self.pids[name] = self.session.pids.pop((self.handle.run_id, name, 0))
             if not self.handle.is_running:
                 raise ClusterLost(f"the cluster could not be started\n{self.handle.wait().report}")
             if time.monotonic() > until:
@@ -109,6 +103,57 @@ class PooledRun:
         if (message is None or "ended" in message) and name in self.tasks:
             self.tasks[name].on_exited(-signal.SIGKILL if message is None else message["code"])
 
+    def keep_tasks(self, reuse: bool | str) -> bool:
+        """Prepare the tasks of a new cluster. True: they keep the processes that a cluster with this `reuse` has left."""
+        is_kept = bool(reuse) and reuse == self.kept_for and all(task.pid for task in self.tasks.values())
+        self.kept_for = False
+        if is_kept:
+            for task in self.tasks.values():
+                task.forget_output()
+        else:
+            self.end_processes()
+            self.tasks = {name: Task(self, name) for name in self.names}
+        return is_kept
+
+    def fork(self, names: Iterable[str]) -> None:
+        """Fork new processes for these tasks. Raises `ClusterLost` if one does not come up."""
+        self._forks += 1
+        waiting = list(names)
+        env, unset = self._find_changes()
+        for name in waiting:
+            directory = self.session.path / "clusters" / f"{self.handle.run_id}-{self._forks}" / name
+            self.tasks[name].on_forked(directory)
+            given = {"directory": str(directory), "number": self._forks, "cwd": os.getcwd(), "env": env, "unset": unset, "path": sys.path}
+            self.residents[name].send({"do": "fork", **given})
+        until = time.monotonic() + START_S
+        while waiting:
+            for name in list(waiting):
+                connection, task = self.session.greeted.pop((self.handle.run_id, name, self._forks), None), self.tasks[name]
+                if connection is not None:
+                    task.on_connected(connection)
+                    waiting.remove(name)
+                elif task.exit is not None or not self.residents[name].is_open:
+                    raise ClusterLost(f"{name} could not be started: {describe_exit(task.exit or 0)}\n{task.logs}".rstrip())
+            if waiting:
+                if time.monotonic() > until:
+                    raise ClusterLost(f"{', '.join(waiting)} did not come up within {START_S:g} s")
+                self.session.poll(POLL_S)
+
+    def _find_changes(self) -> tuple[dict[str, str], list[str]]:
+        """The variables that the test has set since the run was started, and the names of those that it has removed."""
+        env = {name: value for name, value in os.environ.items() if self.environment.get(name) != value and name not in self.own_variables}
+        unset = [name for name in self.environment if name not in os.environ and name not in self.own_variables]
+        runtime = os.environ.get("XDG_RUNTIME_DIR")
+        return (env, [*unset, "XDG_RUNTIME_DIR"]) if runtime is None else ({**env, "XDG_RUNTIME_DIR": runtime}, unset)
+
+    def end_processes(self) -> None:
+        """Kill the processes of all tasks, and wait for their ends."""
+        for task in self.tasks.values():
+            task.stop()
+        for task in self.tasks.values():
+            if self.residents[task.name].is_open:
+                task.await_end()
+
     @property
     def is_whole(self) -> bool:
         return self.handle.is_running and len(self.residents) == len(self.names) and all(one.is_open for one in self.residents.values())
@@ -129,11 +174,12 @@ class Pool:
         self._specs: dict[str, tuple[ClusterSpec, Any]] = {}
         session.on_end.append(self.stop)
 
-    def acquire(self, keywords: Mapping[str, Any], env: Mapping[str, str], *, reuse: bool | str, partitions: bool = False) -> PooledRun:
-        """A run that fits and that no cluster uses; if there is none, a new one. `env`: the environment of the test's process.
+    def acquire(self, keywords: Mapping[str, Any], *, reuse: bool | str, partitions: bool) -> PooledRun:
+        """A run that fits and that no cluster uses; if there is none, a new one.
 
         Raises `SpecError` for keywords that are wrong, and `ClusterLost`.
         """
+        env = environment()
         spec, document = self._read(keywords)
         key = json.dumps([document, sorted(import_environment.frozen({**env, **spec.env}, ("tensorflow",))), partitions])
         with self._session.mutex:

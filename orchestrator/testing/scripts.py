@@ -11,8 +11,7 @@ from worker.fast_dataclass import dataclass
 
 from ..api import read_spec, start
 from ..handle import Result
-from .coverage_variables import without_coverage
-from .session import Session
+from .session import Session, environment
 
 TIMEOUT_S = 120.0
 
@@ -45,7 +44,7 @@ def run_script(
     session = Session.get()
     quiet = {"TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"), **(env or {})}
     spec = read_spec(os.fspath(script), {"timeout": timeout, "preload": ["tensorflow"], **settings, "args": list(args), "env": quiet})
-    surroundings = without_coverage(os.environ)
+    surroundings = environment()
     session.import_for(spec, surroundings)
     with start(spec, home, {**surroundings, "XDG_RUNTIME_DIR": str(session.runtime_dir)}) as run:
         for line in run.lines():

@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Any
 
 import worker.protocol.messages
 from worker.cpu_cores import count_cores
-from worker.task.calls import resident
+from worker.task.calls import task_coverage
 from worker.task_environment import default_environment
 
 from ..backends.warm_process import NAME_ROOMS
-from . import terminal as terminals
+from .connections import Connection, join_terminal, open_terminal
 from .failures import ClusterLost
 
 if TYPE_CHECKING:
@@ -42,45 +42,6 @@ IMPORT_S = 250.0
 """How long the import of TensorFlow may take."""
 _PREFIX = "orch-testing-"
 _START = Path(worker.protocol.messages.__file__).parents[1] / "host" / "warm" / "start_warm.py"
-
-
-class Connection:
-    """A connection to the resident of a task, or to a process that the resident has forked."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
-        self._data = bytearray()
-        self.is_open = True
-        self.is_debugger = False
-        self.on_message: Callable[[dict[str, Any] | None], None] = lambda message: None
-        """Is called with each message, and with None when the connection has closed."""
-
-    def send(self, message: dict[str, Any], limit_s: float | None = None) -> None:
-        """Send a message; nothing happens if the process is gone. Raises TimeoutError if it has not read all after `limit_s` seconds.
-
-        The process has a part of the message then, and can get nothing more.
-        """
-        try:
-            self.sock.settimeout(limit_s)
-            resident.send(self.sock, message)
-            self.sock.settimeout(None)
-        except TimeoutError:
-            raise
-        except OSError:
-            pass
-
-    def read(self) -> list[dict[str, Any]]:
-        """The messages that have come."""
-        found = []
-        try:
-            data = self.sock.recv(1 << 20)
-        except OSError:
-            data = b""
-        self.is_open = bool(data)
-        self._data += data
-        while message := resident.pop_message(self._data):
-            found.append(message)
-        return found
 
 
 class Session:
@@ -106,7 +67,6 @@ class Session:
         """The connections of new processes, by run, task and the number of the process, which is 0 for the resident itself."""
         self.debugged_s = 0.0
         """For how long debuggers have waited for the user. This time is not counted as the time of a function."""
-        self.pids: dict[tuple[str, str, int], int] = {}
         self._selector = selectors.DefaultSelector()
         self.address = str(self.path / "calls")
         self._listener = socket.socket(socket.AF_UNIX)
@@ -211,11 +171,11 @@ class Session:
 
     def _attend(self, connection: Connection, first: bytes = b"") -> None:
         """A task has stopped in its debugger: join the debugger and the terminal until the task goes on."""
-        began, terminal = time.monotonic(), terminals.find()
+        began, terminal = time.monotonic(), open_terminal()
         try:
             if terminal is not None:
                 connection.sock.sendall(first)
-            if terminal is None or not terminals.attend(terminal, connection.sock):
+            if terminal is None or not join_terminal(terminal, connection.sock):
                 self.close(connection)
         finally:
             if terminal is not None:
@@ -228,7 +188,7 @@ class Session:
             self._attend(connection, b"+")
         elif message is not None:
             who = (message["run"], message["task"], message.get("number", 0))
-            self.greeted[who], self.pids[who] = connection, message["pid"]
+            self.greeted[who], connection.pid = connection, message["pid"]
             connection.on_message = lambda message: None
 
     # --- the end -----------------------------------------------------------------------------------
@@ -255,6 +215,20 @@ class Session:
         if not self.keeps:
             shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
+
+
+def environment() -> dict[str, str]:
+    """The environment for orch's own processes: without what makes coverage.py measure each Python process (``patch = subprocess``)."""
+    return {name: value for name, value in os.environ.items() if name not in ("COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START")}
+
+
+def coverage_of_tasks() -> dict[str, str]:
+    """Variables by which coverage.py measures the tasks, where it measures this process. It takes coverage 7.10."""
+    coverage = sys.modules.get("coverage")
+    current = coverage.Coverage.current() if coverage is not None else None
+    if current is None or not hasattr(current.config, "serialize"):
+        return {}
+    return {task_coverage.VARIABLE: current.config.serialize()}
 
 
 def _place() -> str:

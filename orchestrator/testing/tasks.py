@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from worker import task_files
 
 from ..errors import UsageError
+from .connections import Connection
 from .failures import ClusterLost
 from .jobs import POLL_S, Job, describe_exit
-from .session import Connection
 
 if TYPE_CHECKING:
-    from .clusters import Cluster
+    from .pool import PooledRun
 
 DYING_S = 10.0
 """How long a killed process may take to end."""
@@ -27,8 +27,8 @@ DYING_S = 10.0
 class Task:
     """One task of a cluster, as ``c["worker-1"]``: a process, which functions run in."""
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
-        self._cluster, self.name = cluster, name
+    def __init__(self, run: PooledRun, name: str) -> None:
+        self._run, self.name = run, name
         self.pid: int | None = None
         """The process; None once it has ended."""
         self.exit: int | None = None
@@ -38,7 +38,6 @@ class Task:
         self.directories: list[Path] = []
         """The directories of its processes, with ``output.log``, ``reports.jsonl`` and ``stacks.txt``; the newest is the last."""
         self.connection: Connection | None = None
-        self.number = 0
         self._signals: dict[int, tuple[str, float]] = {}
         """The signals that the process was sent since its function began, by number: ``killed`` (by the test) or ``stopped`` (by orch), and
         the time, by `time.monotonic`."""
@@ -50,15 +49,19 @@ class Task:
         state = f"process {self.pid}" if self.pid else "no process" if self.exit is None else describe_exit(self.exit)
         return f"<Task {self.name}: {state}>"
 
+    def _poll(self) -> None:
+        if self._run.is_in_use:
+            self._run.session.poll(0)
+
     @property
     def is_alive(self) -> bool:
-        self._cluster.poll()
+        self._poll()
         return self.pid is not None
 
     @property
     def logs(self) -> str:
         """The output of the task in this cluster, stdout and stderr, in the order in which it was written."""
-        self._cluster.poll()
+        self._poll()
         return self._read_output()[self._forgotten[0] :]
 
     def _read_output(self) -> str:
@@ -84,8 +87,11 @@ class Task:
             raise UsageError(f"{self.name} is the test's own process (in_process)")
         if not self.is_alive:
             raise UsageError(f"{self.name} has no process: {'it has not been started' if self.exit is None else describe_exit(self.exit)}")
-        self._signals[int(number)] = "killed", time.monotonic()
-        self._cluster.pooled_run.residents[self.name].send({"do": "signal", "number": int(number)})
+        self._send(int(number), "killed")
+
+    def _send(self, number: int, reason: str) -> None:
+        self._signals[number] = reason, time.monotonic()
+        self._run.residents[self.name].send({"do": "signal", "number": number})
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         """End the process with a signal; the end by SIGKILL is waited for. A function that ends by this signal counts as killed."""
@@ -105,20 +111,19 @@ class Task:
         """Fork a new process of the task, at the same address."""
         if self.is_alive:
             self.kill()
-        self._cluster.fork([self.name])
+        self._run.fork([self.name])
 
     def stop(self) -> None:
         """Send SIGKILL for a reason of orch's own, without waiting for the end."""
-        self._signals[int(signal.SIGKILL)] = "stopped", time.monotonic()
         if self.pid is not None and self.pid != os.getpid():
-            self._cluster.pooled_run.residents[self.name].send({"do": "signal", "number": int(signal.SIGKILL)})
+            self._send(int(signal.SIGKILL), "stopped")
 
     def await_end(self) -> None:
         until = time.monotonic() + DYING_S
         while self.pid is not None:
             if time.monotonic() > until:
                 raise ClusterLost(f"{self.name}, process {self.pid}, has not ended {DYING_S:g} s after SIGKILL")
-            self._cluster.poll(POLL_S)
+            self._run.session.poll(POLL_S)
 
     def begin(self, job: Job) -> None:
         """Run this job's function. A signal that the task has survived before is no reason for what comes."""
@@ -127,14 +132,14 @@ class Task:
 
     # --- what happens to it ----------------------------------------------------------------------
 
-    def on_forked(self, number: int, directory: Path) -> None:
-        self.number, self.exit, self._printed = number, None, 0
+    def on_forked(self, directory: Path) -> None:
+        self.exit, self._printed = None, 0
         self._signals.clear()
         self.directories.append(directory)
 
-    def on_connected(self, connection: Connection, pid: int) -> None:
+    def on_connected(self, connection: Connection) -> None:
         """The process has connected."""
-        self.connection, self.pid = connection, pid
+        self.connection, self.pid = connection, connection.pid
         connection.on_message = self._on_message
 
     def _on_message(self, message: dict[str, Any] | None) -> None:
@@ -148,7 +153,7 @@ class Task:
         if self.connection is not None:
             for message in self.connection.read() if self.connection.is_open else ():  # its last messages
                 self._on_message(message)
-            self._cluster.session.close(self.connection)
+            self._run.session.close(self.connection)
             self.connection = None
         if self.job is not None:
             job, self.job = self.job, None

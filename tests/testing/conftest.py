@@ -32,6 +32,6 @@ def _nothing_left(_shared_processes: None) -> Iterator[None]:
     yield
     session = Session._current
     for run in pool_of(session)._runs if session is not None else ():
-        left = [child.pid for pid in run.pids.values() for child in psutil.Process(pid).children()]
-        assert run.kept_tasks or not left, f"{run.handle.run_id} still has processes of a cluster: {left}"
+        left = [child.pid for one in run.residents.values() for child in psutil.Process(one.pid).children()]
+        assert run.kept_for or not left, f"{run.handle.run_id} still has processes of a cluster: {left}"
         assert not run.is_in_use

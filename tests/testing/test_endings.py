@@ -69,7 +69,7 @@ def test_nothing_survives_when_the_process_of_the_tests_is_killed(script: Callab
         finally:
             process.kill()
     assert_nothing_is_left_of(session)
-    assert not [name for name in os.listdir("/sys/class/net") if name.startswith("to-")]  # cables of `testing.network`
+    assert not [name for name in os.listdir("/sys/class/net") if name.startswith("to-")]  # cables of `testing.partitions`
 
 
 TWO = f"""{ALL_REDUCE}

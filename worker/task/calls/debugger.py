@@ -1,6 +1,6 @@
 """`breakpoint()` in a task: Python's own debugger, at the terminal of the test.
 
-The output of the debugger goes to the test's process (`orchestrator/testing/terminal.py`), which sends the lines that the user types.
+The output of the debugger goes to the test's process (`orchestrator/testing/connections.py`), which sends the lines that the user types.
 A zero byte means that the program goes on and reads no line for now.
 """
 

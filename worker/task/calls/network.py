@@ -1,4 +1,4 @@
-"""The network namespace of a resident and its forks, in a cluster whose network a test can cut (`orchestrator/testing/network.py`)."""
+"""The network namespace of a resident and its forks, in a cluster whose network a test can cut (`orchestrator/testing/partitions.py`)."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Network:
             self._ip(name, "link set lo up", f"address add {self._addresses[name]}/32 dev lo", addresses=self._addresses)
         for one, other in itertools.combinations(run.names, 2):
             ends = f"name {self._cable(other)} type veth peer name {self._cable(one)}"
-            self._ip(one, f"link add {ends} netns {run.pids[other]}", *self._use_cable(one, other))
+            self._ip(one, f"link add {ends} netns {run.residents[other].pid}", *self._use_cable(one, other))
             self._ip(other, *self._use_cable(other, one))
 
     def cut(self, one: str, other: str) -> None:
