@@ -16,7 +16,7 @@ from worker.task.calls import debugger
 from ..errors import UsageError
 from ..model.strategies import named
 from .failures import TimedOut
-from .jobs import POLL_S, Job, describe_exit, refuse_busy
+from .jobs import POLL_S, Job, describe_exit
 from .partitions import Network
 from .pickling import pack
 from .pool import PooledRun, pool_of
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 TIMEOUT_S = 120.0
 GRACE_S = 2.0
 STACKS_S = 2.0
-"""How long a task may take to write its stack."""
+"""How long a task may take to write its stack, in seconds."""
 
 
 def cluster(
@@ -96,14 +96,6 @@ class Cluster:
         return self._run
 
     def __enter__(self) -> Cluster:
-        self.start_up()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def start_up(self) -> None:
-        """Start the cluster; entering the ``with`` block calls this."""
         if self._run is not None:
             raise UsageError("this cluster runs already")
         self.session.recent.append(self)
@@ -119,6 +111,10 @@ class Cluster:
             self._reuse = False
             self.close()
             raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _become_task(self, task: Task) -> None:
         """Make the test's process this task, as far as a running process can become one."""
@@ -154,7 +150,7 @@ class Cluster:
         pool_of(self.session).release(run)
 
     def poll(self, wait_s: float = 0.0) -> None:
-        """Read the messages of the tasks, for which `wait_s` seconds are waited, and print the output of the tasks."""
+        """Wait up to `wait_s` seconds for messages of the tasks, read the messages, and print the output of the tasks."""
         if self._run is not None:
             self.session.poll(wait_s)
             for task in self.tasks.values():
@@ -181,7 +177,7 @@ class Cluster:
         self.poll()
         for name, task in tasks.items():
             if task.job is not None:
-                raise refuse_busy(name, task.job)
+                raise UsageError(f"{name} still runs {task.job.name}; wait for that job first, or leave {name} out with on=")
             if name != self.in_process and (task.pid is None or task.connection is None):
                 ended = f"its process has ended ({describe_exit(task.exit)})" if task.exit is not None else "it has no process"
                 raise UsageError(f"{name} cannot run anything: {ended}; c.restart({name!r}) gives it a new one")
@@ -250,7 +246,7 @@ class Cluster:
     def partition(self, one: str, other: str) -> None:
         """Cut the network between two tasks of a cluster with ``partitions=True``: all that one sends to the other is lost.
 
-        Neither task gets an error: connections stay open and go silent, and a new connection is waited for. The network stays cut, also for
+        Neither task gets an error: connections stay open and become silent, and new ones get no answer. The network stays cut, also for
         a task that is restarted, until `heal` or the end of the cluster.
         """
         network, names = self._network(), [self[name].name for name in (one, other)]
@@ -259,8 +255,7 @@ class Cluster:
         network.cut(*names)
 
     def heal(self, *names: str) -> None:
-        """Take back `partition` between these tasks, or between all. TCP sends again what was lost, after a pause that has grown with
-        the time of the partition: about as long as that was."""
+        """End the partition of these tasks, or all. TCP sends the lost data again, after a pause about as long as the partition."""
         self._network().mend(*[self[name].name for name in names])
 
     def _network(self) -> Network:
@@ -280,13 +275,13 @@ class Cluster:
         return run_script(script, *args, **{**defaults, **settings, "env": env})
 
     def debug(self, name: str) -> None:
-        """Stop a task at its next line of Python, and sit at Python's debugger there, at the terminal, until that line goes on.
+        """Stop a task at its next line of Python, and connect the terminal to Python's debugger there until the program goes on.
 
-        A `breakpoint()` in a function does the same by itself, when the job is waited for.
+        A `breakpoint()` in a function does the same while the test waits for the job.
         """
         self[name].send_signal(debugger.SIGNAL)
-        began, sat_s = time.monotonic(), self.session.debugged_s
-        while self.session.debugged_s == sat_s and time.monotonic() - began < DYING_S:
+        began, before_s = time.monotonic(), self.session.debugged_s
+        while self.session.debugged_s == before_s and time.monotonic() - began < DYING_S:
             self.poll(POLL_S)
 
     def logs(self, name: str) -> str:
@@ -299,24 +294,16 @@ class Cluster:
         return self.collect_stacks([name for name, task in self.tasks.items() if task.pid])
 
     def collect_stacks(self, names: Iterable[str]) -> dict[str, str]:
-        """`stacks` of these."""
-        asked = {name: self[name].directories[-1] / task_files.STACKS for name in names}
-        before = {name: len(read(path)) for name, path in asked.items()}
-        for name in asked:
+        """`stacks` of these tasks."""
+        paths = {name: self[name].directories[-1] / task_files.STACKS for name in names}
+        before = {name: len(read(path)) for name, path in paths.items()}
+        for name in paths:
             self.pooled_run.residents[name].send({"do": "signal", "number": int(signal.SIGQUIT)})
-        until, last, found = time.monotonic() + STACKS_S, None, dict.fromkeys(asked, "")
+        until, last, found = time.monotonic() + STACKS_S, None, dict.fromkeys(paths, "")
         while time.monotonic() < until and (found != last or not all(found.values())):
             self.session.poll(POLL_S)
-            last, found = found, {name: read(path)[before[name] :] for name, path in asked.items()}
+            last, found = found, {name: read(path)[before[name] :] for name, path in paths.items()}
         return found
-
-    def stop_tasks(self, names: Iterable[str]) -> None:
-        """End these tasks, because another has failed or the time is over."""
-        chosen = [self[name] for name in names]
-        for task in chosen:
-            task.stop()
-        for task in chosen:
-            task.await_end()
 
     def wait_for(
         self, name: str, *, report: Mapping[str, Any] | None = None, log: str | None = None, timeout: float | None = None
@@ -331,7 +318,7 @@ class Cluster:
         task, limit_s = self[name], self.timeout_s if timeout is None else timeout
         until = time.monotonic() + limit_s
         while True:
-            alive = task.is_alive  # asked first: what it wrote last is then there
+            alive = task.is_alive  # read first: all that the process has written is then in the files
             found = _find_report(task, report) if report is not None else re.search(log or "", task.logs)
             if found is not None:
                 return found

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from worker.fast_dataclass import dataclass
 from worker.protocol.messages import Failure
 
-from ..errors import UsageError
 from ..model.cause import peer_errors
 from ..record.text import stack_report
 from .failures import TaskFailed, TimedOut
@@ -36,8 +35,8 @@ class Outcome:
 
     task: str
     state: str = "running"
-    """``running``, ``returned``, ``raised``, ``died`` (by itself), ``killed`` (by the test) or ``stopped`` (by orch: another task had
-    failed, the time was over, or the cluster was left)."""
+    """``running``, ``returned``, ``raised``, ``died`` (the process has ended by itself), ``killed`` (by the test) or ``stopped`` (orch has
+    killed the process: another task had failed, the time was over, or the ``with`` block had ended)."""
     value: Any = None
     """The value that the function returned."""
     type: str = ""
@@ -51,7 +50,7 @@ class Outcome:
     where: str = ""
     """The place in the code at which the last stack of the task was taken: ``in all_reduce (test_step.py:12)``."""
     at: float = 0.0
-    """When it came to this end, by `time.monotonic`."""
+    """When the function ended in this task, by `time.monotonic`."""
     pickled: bytes | None = field(default=None, repr=False)
     error: BaseException | None = field(default=None, repr=False)
 
@@ -65,7 +64,7 @@ class Outcome:
         return describe_exit(self.code) if self.code is not None else ": ".join(filter(None, (self.type, self.message)))
 
     def describe(self) -> str:
-        """In a line."""
+        """The state in one line, as reports show it."""
         words = {"returned": "had returned", "raised": f"raised {self.what}", "died": self.what, "killed": f"{self.what}, by the test"}
         text = words.get(self.state, self.state)
         return f"{text}, {self.where}" if self.where and self.state in ("running", "stopped") else text
@@ -130,7 +129,7 @@ class Job:
         while self._running():
             failed_at = min((outcome.at for outcome in self._failed()), default=None)
             if failed_at is not None and time.monotonic() >= failed_at + self._cluster.grace_s:
-                self._give_up()
+                self._end_tasks()  # which wait for the task that has failed
                 break
             if (left := self._left(timeout, began)) <= 0:
                 self.time_out(timeout)
@@ -173,13 +172,13 @@ class Job:
             words = self._tasks[outcome.task].logs[-LAST_WORDS:]
         return peer_errors.read(failure, words, outcome.task) is not None
 
-    def _give_up(self) -> None:
-        """End the tasks in which the function still runs after another task has failed: they wait for that task."""
-        self._locate(self._running())
-        self._cluster.stop_tasks(self._running())
-
     def _running(self) -> list[str]:
         return [name for name, outcome in self.tasks.items() if not outcome.has_ended]
+
+    def _end_tasks(self) -> None:
+        """Kill the tasks in which the function still runs."""
+        self._locate(self._running())
+        self._cluster.pooled_run.end_processes(self._running())
 
     def _locate(self, names: list[str]) -> None:
         self.stacks = self._cluster.collect_stacks(names)
@@ -195,7 +194,7 @@ class Job:
         what = f"{self.name} was not over after {limit_s:g} s"
         text = "\n\n".join(f"--- {name}\n{stack.rstrip()}" for name, stack in self.stacks.items())
         self.cause = TimedOut("", what, {name: copy(outcome) for name, outcome in self.tasks.items()}, self.stacks, text)
-        self._cluster.stop_tasks(running)
+        self._cluster.pooled_run.end_processes(running)
         raise self.cause
 
     def _raise(self, first: Outcome) -> NoReturn:
@@ -209,10 +208,10 @@ class Job:
             raise error from self.cause
         raise self.cause
 
-    # --- what happens --------------------------------------------------------------------------
+    # --- events --------------------------------------------------------------------------------
 
     def on_answer(self, task: str, message: Mapping[str, Any]) -> None:
-        """A task has answered."""
+        """The function has returned or raised in a task."""
         outcome = self.tasks[task]
         outcome.at = time.monotonic()
         error = message.get("error")
@@ -241,7 +240,3 @@ def describe_exit(code: int) -> str:
         return signal.Signals(-code).name
     except ValueError:
         return f"signal {-code}"
-
-
-def refuse_busy(name: str, job: Job) -> UsageError:
-    return UsageError(f"{name} still runs {job.name}; wait for that job first, or leave {name} out with on=")

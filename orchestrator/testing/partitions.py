@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .pool import PooledRun
 
 _NOBODY = "02:00:00:00:00:00"
-"""A hardware address that no device has. What is sent to it is lost, and the sender is not told."""
+"""A hardware address that no device has. Packets to this address are lost, and the sender gets no error."""
 
 
 class Network:

@@ -40,13 +40,14 @@ ANSWER_S = 10.0
 
 
 class PooledRun:
-    """One run. `key`: what the processes of all its clusters have in common; `names`: its tasks, in TensorFlow's order."""
+    """One run of the pool. `key`: the settings and the environment that the processes of all its clusters have in common."""
 
     def __init__(self, session: Session, key: str, spec: ClusterSpec, env: Mapping[str, str]) -> None:
         self.session, self.key, self.spec = session, key, spec
         self.environment = dict(env)
-        """The environment in which it was started."""
+        """The environment in which the run was started."""
         self.names = tuple(str(TaskId(tasks.type, index)) for tasks in spec.tasks for index in range(tasks.count))
+        """The tasks of the run, in TensorFlow's order."""
         self.own_variables = frozenset(spec.env).union(*(tasks.env for tasks in spec.tasks))
         """The variables that the spec sets; the environment of a test does not change them."""
         given = {
@@ -84,7 +85,7 @@ class PooledRun:
                 raise ClusterLost(f"the cluster has not started after {START_S:g} s: {self.handle.stop(now=True).report}")
 
     def request(self, name: str, message: dict[str, Any]) -> dict[str, Any]:
-        """Send a message to the resident of a task, and return the answer. Raises `ClusterLost` if there is none."""
+        """Send a message to the resident of a task, and return the answer. Raises `ClusterLost` if no answer comes."""
         self.residents[name].send(message)
         until = time.monotonic() + ANSWER_S
         while not self._answers[name]:
@@ -146,11 +147,12 @@ class PooledRun:
         runtime = os.environ.get("XDG_RUNTIME_DIR")
         return (env, [*unset, "XDG_RUNTIME_DIR"]) if runtime is None else ({**env, "XDG_RUNTIME_DIR": runtime}, unset)
 
-    def end_processes(self) -> None:
-        """Kill the processes of all tasks, and wait for their ends."""
-        for task in self.tasks.values():
+    def end_processes(self, names: Iterable[str] | None = None) -> None:
+        """Kill the processes of these tasks, or of all, and wait for their ends."""
+        chosen = list(self.tasks.values()) if names is None else [self.tasks[name] for name in names]
+        for task in chosen:
             task.stop()
-        for task in self.tasks.values():
+        for task in chosen:
             if self.residents[task.name].is_open:
                 task.await_end()
 
@@ -170,12 +172,12 @@ class Pool:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._runs: list[PooledRun] = []
-        """The run that was used last is the last."""
+        """In the order of their last use."""
         self._specs: dict[str, tuple[ClusterSpec, Any]] = {}
         session.on_end.append(self.stop)
 
     def acquire(self, keywords: Mapping[str, Any], *, reuse: bool | str, partitions: bool) -> PooledRun:
-        """A run that fits and that no cluster uses; if there is none, a new one.
+        """A run with these settings that no cluster uses; a new run if there is none.
 
         Raises `SpecError` for keywords that are wrong, and `ClusterLost`.
         """
@@ -205,7 +207,7 @@ class Pool:
         return run
 
     def _read(self, keywords: Mapping[str, Any]) -> tuple[ClusterSpec, Any]:
-        """The spec that the keywords mean, and the spec as data. Most tests of a suite want a cluster that another test has had."""
+        """The spec that the keywords mean, and the spec as data. Both are kept: most tests of a suite use the settings of another test."""
         level = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")
         given = repr((keywords, level, os.getcwd()))
         if given not in self._specs:

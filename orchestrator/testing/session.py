@@ -232,13 +232,13 @@ def coverage_of_tasks() -> dict[str, str]:
 
 
 def _place() -> str:
-    """The directory for the directories of sessions. The path of a socket in them has room for 104 bytes on macOS, 108 on Linux."""
+    """The directory for the directories of sessions. The path of a socket may have 104 bytes on macOS, and 108 on Linux."""
     usual = tempfile.gettempdir()
     return usual if len(os.fsencode(usual)) < 75 else "/tmp"
 
 
 def _sweep() -> None:
-    """Remove the directories of processes that were killed: nobody holds their lock."""
+    """Remove the directories of processes that were killed: no process holds their lock."""
     for lock in Path(_place()).glob(f"{_PREFIX}*/lock"):
         with contextlib.suppress(OSError):
             if lock.stat().st_uid != os.geteuid() or time.time() - lock.stat().st_mtime < 60:

@@ -69,7 +69,7 @@ class Task:
 
     @property
     def reports(self) -> list[dict[str, Any]]:
-        """The values that it gave to `worker.report`, oldest first."""
+        """The values that functions gave to `worker.report` in this task, oldest first."""
         return self._read_reports()[self._forgotten[1] :]
 
     def _read_reports(self) -> list[dict[str, Any]]:
@@ -82,7 +82,7 @@ class Task:
         self._forgotten = (len(self._read_output()), len(self._read_reports()))
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to its processes. Raises `UsageError` if it has none."""
+        """Send a signal to the processes of the task. Raises `UsageError` if the task has no process."""
         if self.pid == os.getpid():
             raise UsageError(f"{self.name} is the test's own process (in_process)")
         if not self.is_alive:
@@ -130,7 +130,7 @@ class Task:
         self.job = job
         self._signals.clear()
 
-    # --- what happens to it ----------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------
 
     def on_forked(self, directory: Path) -> None:
         self.exit, self._printed = None, 0
@@ -162,7 +162,7 @@ class Task:
             job.on_exited(self.name, state, code, at)
 
     def print_output(self) -> None:
-        """Print the lines that were not printed yet, with the name of the task before each, where the test prints."""
+        """Print the lines that were not printed yet on the test's stdout, with the name of the task before each line."""
         if not self.directories:
             return
         path = self.directories[-1] / "output.log"
