@@ -1,7 +1,7 @@
-"""From a task's order to the user's program, which must not notice that it was not started by hand.
+"""From a task's order to the user's program, which runs as if it was started by hand.
 
-Start-up time counts once per task, so this module reads the order as plain JSON: `worker.protocol.messages`, with
-its many dataclasses, would cost more than everything else here together. The tests hold the two together.
+Every task pays for this module's time, so the module reads the order as plain JSON: the import of `worker.protocol.messages`, with its many
+dataclasses, would take longer than everything else here. The tests compare the two.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import sys
 import time
 
 from .. import task_files
-from . import failure, membership, own_tf_config  # all that is needed at the end, too: the program may have a worker.py of its own
-from .program import forget_shadowed, prepare
+from . import failure, membership, own_tf_config  # also all that the end needs: the program may have a worker.py of its own
+from .program import prepare, unload_shadowed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "path")
 _BROKEN = 125
-_OUT_OF_THE_WAY = 200
-"""Where our own descriptor goes, so that the user's first one has the number it would have had."""
+_HIGH_FD = 200
+"""The number of orch's descriptor, so that the first descriptor of the user's program has its usual number."""
 
 
 def main(fd: int, loaded: frozenset[str]) -> None:
@@ -34,15 +34,15 @@ def main(fd: int, loaded: frozenset[str]) -> None:
 
 
 def run(order: dict[str, Any], loaded: frozenset[str]) -> None:
-    """Run an order, a `messages.BootstrapOrder` as JSON data, in this process. Returns when the user's program has come to its end.
+    """Run an order, a `messages.BootstrapOrder` as JSON data, in this process. Returns when the user's program is over.
 
-    `loaded`: names of the modules that the interpreter had before our own code came. An exception of the
-    user's leaves this function as it would leave the user's script, so it must be the last thing in `__main__`.
+    `loaded`: the names of the modules that the interpreter had imported before orch's code. An exception leaves this function as it would
+    leave the user's script, so the call must be the last statement of `__main__`.
     """
     if "ORCH_CALLS" in os.environ:
         from .calls import resident
 
-        order = resident.fork_for_calls(order)  # returns in a fork, which is a process of this task like any other
+        order = resident.fork_for_calls(order)  # returns in a fork, which is a process of this task
     _show_stacks_on_signal(order["log_dir"])
     if order["tf_config"] is not None:
         os.environ["TF_CONFIG"] = order["tf_config"]
@@ -50,7 +50,7 @@ def run(order: dict[str, Any], loaded: frozenset[str]) -> None:
     program = order["program"]
     start = prepare(program["kind"], program.get("target", ""), program.get("args", []))
     sys.path.append(_PATH)
-    forget_shadowed(sys.modules.keys() - loaded)
+    unload_shadowed(sys.modules.keys() - loaded)
     settings = order.get("settings", {})
     for section, apply in SECTIONS.items():
         if section in settings or section in ALWAYS:
@@ -61,8 +61,8 @@ def run(order: dict[str, Any], loaded: frozenset[str]) -> None:
         sigterm.keep_sigterm()
     pid = os.getpid()
     ending = _Ending(order["log_dir"], pid, order["tf_config"])
-    atexit.register(ending.say)  # before any of the program's own: what is registered first runs last
-    _say(order["log_dir"], task_files.BEGUN, repr(time.monotonic()))
+    atexit.register(ending.on_exit)  # before the program's own functions: the function that is registered first runs last
+    _write(order["log_dir"], task_files.BEGUN, repr(time.monotonic()))
     try:
         start()
     except SystemExit as exit:
@@ -70,11 +70,14 @@ def run(order: dict[str, Any], loaded: frozenset[str]) -> None:
         raise
     except BaseException as error:
         ending.code = 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
-        # A child that the user forked ends here too, with an exception that is not the task's.
+        # A child that the user's program has forked ends here, too. Its exception is not the task's.
         if os.getpid() == pid and not isinstance(error, KeyboardInterrupt):
-            _explain(error, settings.get("devices", {}))
+            if "tensorflow" in sys.modules:
+                from .strategy import device_setup
+
+                device_setup.explain(error, settings.get("devices", {}))
             failure.record(error, order["log_dir"])
-        failure.hide_our_frames()
+        failure.hide_own_frames()
         raise
 
 
@@ -92,7 +95,7 @@ def _read_order(fd: int) -> dict[str, Any]:
 
 
 def _show_stacks_on_signal(log_dir: str) -> None:
-    """A crash shows the stacks on stderr; SIGQUIT adds those of all threads to ``stacks.txt`` and the task goes on."""
+    """A crash prints the stacks on stderr; SIGQUIT adds the stacks of all threads to ``stacks.txt``, and the task continues."""
     try:  # noqa: SIM105 - contextlib would be one more import before every task
         faulthandler.enable()
     except (AttributeError, RuntimeError, ValueError):
@@ -104,49 +107,49 @@ def _show_stacks_on_signal(log_dir: str) -> None:
     try:
         fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         faulthandler.register(signal.SIGQUIT, _move_away(fd), all_threads=True, chain=False)
-        os.rename(aside, path)  # the agent asks whoever has the file, and SIGQUIT kills whoever has no handler
+        os.rename(aside, path)  # last: the agent sends SIGQUIT once the file exists, and SIGQUIT kills a process without a handler
     except OSError:
-        pass  # the log directory is gone or full: the program can still run
+        pass  # the log directory is removed or full: the program can still run
 
 
 class _Ending:
-    """What is left to say when the program is over: its exit code, in case the interpreter's teardown hangs or is cut short."""
+    """Writes the exit code when the program is over: the interpreter may hang or be killed before it ends."""
 
     code = 0
 
     def __init__(self, log_dir: str, pid: int, tf_config: str | None) -> None:
         self._log_dir, self._pid, self._tf_config = log_dir, pid, tf_config
 
-    def say(self) -> None:
-        if os.getpid() == self._pid:  # not a child that the program has forked
+    def on_exit(self) -> None:
+        if os.getpid() == self._pid:  # not in a child that the program has forked
             at = time.time()
             alone = self._tf_config is not None and membership.was_in_no_cluster(self._tf_config)
-            _say(self._log_dir, task_files.ENDED, f"{self.code} {at!r}{' alone' if alone else ''}")
+            _write(self._log_dir, task_files.ENDED, f"{self.code} {at!r}{' alone' if alone else ''}")
 
 
 def _exit_code(code: object) -> int:
-    """As the interpreter takes what `sys.exit` was given (_Py_HandleSystemExit in CPython's Python/pythonrun.c)."""
+    """The exit code for the argument of `sys.exit`, as in the interpreter (_Py_HandleSystemExit in CPython's Python/pythonrun.c)."""
     if code is None:
         return 0
     return code & 0xFF if isinstance(code, int) else 1
 
 
-def _say(log_dir: str, name: str, text: str) -> None:
-    """Leave a file for the agent to find."""
+def _write(log_dir: str, name: str, text: str) -> None:
+    """Write a file for the agent."""
     try:
         fd = os.open(os.path.join(log_dir, name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         os.write(fd, text.encode())
         os.close(fd)
     except OSError:
-        pass  # the disk is full, or the directory gone: nothing that the program needs is missing
+        pass  # the disk is full, or the directory is removed: the program does not need the file
 
 
 def _move_away(fd: int) -> int:
     import fcntl
 
     try:
-        moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)
-    except OSError:  # the limit of open files is lower than that
+        moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _HIGH_FD)
+    except OSError:  # the limit of open files is lower than this number
         return fd
     os.close(fd)
     return moved
@@ -161,7 +164,7 @@ def _apply_devices(settings: dict[str, Any], log_dir: str) -> None:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()
-        os._exit(1)  # not an exception: the program's import stands around us, and it might catch one and compute on the wrong devices
+        os._exit(1)  # not an exception: the program might catch it around its import, and compute on the wrong devices
 
     device_setup.apply_soon(settings, refuse)
 
@@ -197,17 +200,8 @@ SECTIONS = {
     "keras": _apply_keras,
     "input": _apply_input,
 }
-"""What puts a section of the task's settings into effect before the program starts: called, in this order, where it says something.
-
-Each gets the section as JSON data, and the directory of the task's logs. A section that is missing here is read by whoever needs it, as
-`worker.strategy()` reads its own.
-"""
+"""The functions that apply a section of the task's settings before the program starts. They are called in this order, each only if its
+section is not at its defaults, with the section as JSON data and the directory of the task's logs. Other sections are read where they are
+needed, for example in `worker.strategy()`."""
 ALWAYS = ("keras",)
-"""The sections that do something where they say nothing."""
-
-
-def _explain(error: BaseException, settings: dict[str, Any]) -> None:
-    if "tensorflow" in sys.modules:
-        from .strategy import device_setup
-
-        device_setup.explain(error, settings)
+"""The sections that are applied also if they are at their defaults."""

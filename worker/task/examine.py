@@ -1,10 +1,10 @@
-"""What this interpreter and its TensorFlow are, for `orch doctor`: two JSON objects on stdout, a line each.
+"""Describes this interpreter and its TensorFlow, for `orch doctor`: two JSON objects on stdout, a line each.
 
     python examine.py SECONDS
 
-The first line says which Python this is, at once; the second comes when TensorFlow has been imported, or has refused. An import that
-takes longer than `SECONDS` ends with the stack of where it stands on stderr and no second line. A file by itself, in words that an old
-Python understands too, so that it can say that it is one. The facts are those of `orchestrator.insight.doctor.facts`.
+The first line describes Python and is written at once; the second is written when the import of TensorFlow has succeeded or failed. If the
+import takes longer than `SECONDS`, its stack is written to stderr, and there is no second line. This file imports nothing of orch and runs
+in an old Python, too, so that `orch doctor` can report the version. The facts are those of `orchestrator.insight.doctor.facts`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def describe_python() -> dict[str, Any]:
         "version": platform.python_version(),
         "implementation": platform.python_implementation(),
         "prefix": sys.prefix,
-        # Before the import, which a libtpu that does not fit ends with SIGABRT.
+        # Before the import: a libtpu of another version ends the process with SIGABRT.
         "tensorflow_tpu": _version_of("tensorflow-tpu"),
         "libtpu": _version_of("libtpu"),
     }
 
 
 def describe_tensorflow() -> dict[str, Any]:
-    """TensorFlow, its build, its Keras and the devices that it sees; or why there is none. Imports TensorFlow."""
+    """TensorFlow, its build, its Keras and its devices; or why there is no TensorFlow. Imports TensorFlow."""
     began = time.monotonic()
     try:
         import tensorflow as tf
@@ -41,7 +41,7 @@ def describe_tensorflow() -> dict[str, Any]:
         if error.name == "tensorflow":
             return {"missing": True}
         return {"problem": _last_words(error)}
-    except Exception as error:  # whatever an import may run into
+    except Exception as error:  # an import may raise anything
         return {"problem": _last_words(error)}
     seconds = time.monotonic() - began
     found: dict[str, Any] = {
@@ -59,7 +59,7 @@ def describe_tensorflow() -> dict[str, Any]:
 
         found["has_tpu"] = bool(kernels.get_registered_kernels_for_op("_ConfigureDistributedTPU").kernel)
         found["gpus"] = [device.name for device in tf.config.list_physical_devices("GPU")]
-    except Exception as error:  # a build that is not whole
+    except Exception as error:  # an incomplete build
         found["problem"] = _last_words(error)
     found["keras"], found["keras_problem"] = _keras(tf)
     found["tf_keras"] = _version_of("tf_keras") or _version_of("tf-keras")
@@ -67,7 +67,7 @@ def describe_tensorflow() -> dict[str, Any]:
 
 
 def _keras(tf: Any) -> Any:
-    """The version of what `tf.keras` stands for, which is looked up late; or why there is none."""
+    """The version of `tf.keras`, which is imported at its first use; or why there is none."""
     try:
         return str(tf.keras.__version__), ""
     except Exception as error:  # such as TF_USE_LEGACY_KERAS=1 without tf-keras

@@ -1,7 +1,7 @@
 """The exception that ends a task: shown as plain Python shows it, and kept in ``error.json``.
 
-`error.json` holds a `messages.Failure`. The text of the traceback is Python's own, taken from the hook that
-prints it, so both always say the same, but for the middle of a very long one (`excerpts`).
+`error.json` holds a `messages.Failure`. Its traceback is the output of Python's own hook, so stderr and the file have the same text, except
+for the middle of a very long one (`excerpts`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 def record(error: BaseException, log_dir: str) -> None:
-    """Write ``error.json``. Never raises: the user's own traceback comes next, and nothing may stand in its way."""
+    """Write ``error.json``. Never raises: the user's own traceback must be printed next."""
     at = time.time()
     path = os.path.join(log_dir, task_files.ERROR)
     temporary = f"{path}.{os.getpid()}"
@@ -98,8 +98,8 @@ def _render(error: BaseException) -> str:
 
 
 def strip(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback without the frames of ours that others follow: of what has started the program, and of what stands in TensorFlow's or
-    Keras's place. None if all frames are ours. Frames of ours at the end stay, for there the exception was raised."""
+    """A traceback without orch's frames that other frames follow: those that start the program, and those around functions of TensorFlow
+    and Keras. None if all frames are orch's. Frames of orch at the end stay, because the exception was raised there."""
     parts = []
     while trace is not None:
         parts.append(trace)
@@ -107,15 +107,28 @@ def strip(trace: TracebackType | None) -> TracebackType | None:
     kept: TracebackType | None = None
     is_followed = False
     for part in reversed(parts):
-        is_ours = part.tb_frame.f_code.co_filename.startswith(_PACKAGE)
-        is_followed = is_followed or not is_ours
-        if not (is_ours and is_followed):
+        is_own = part.tb_frame.f_code.co_filename.startswith(_PACKAGE)
+        is_followed = is_followed or not is_own
+        if not (is_own and is_followed):
             kept = type(part)(kept, part.tb_frame, part.tb_lasti, part.tb_lineno)
     return kept if is_followed else None
 
 
+def calling_line(*, in_packages: bool) -> str:
+    """``train.py:12``: the innermost line outside orch and the standard library. `in_packages`: the line may be an installed package's."""
+    library, packages = os.path.dirname(os.__file__), f"{os.sep}site-packages{os.sep}"
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        name = frame.f_code.co_filename
+        is_package = packages in name
+        if not (name.startswith(("<", _PACKAGE)) or (is_package and not in_packages) or (name.startswith(library) and not is_package)):
+            break
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename.removeprefix(os.getcwd() + os.sep)}:{frame.f_lineno}"
+
+
 def _strip_earlier(error: BaseException) -> None:
-    """The same for the exceptions that this one came from."""
+    """Strip the tracebacks of the causes and contexts of an exception."""
     done = {id(error)}
     pending = [error.__cause__, error.__context__]
     while pending:
@@ -126,8 +139,8 @@ def _strip_earlier(error: BaseException) -> None:
             pending += [earlier.__cause__, earlier.__context__]
 
 
-def hide_our_frames() -> None:
-    """The exception that now leaves `__main__` is shown by the user's `sys.excepthook`, without our frames."""
+def hide_own_frames() -> None:
+    """Have the user's `sys.excepthook` show the exception that leaves `__main__` without orch's frames."""
     hook = getattr(sys, "excepthook", None)
 
     def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -140,11 +153,11 @@ def hide_our_frames() -> None:
         _call(hook, kind, error, trace)
 
     sys.excepthook = show
-    _kept.append(show)  # it takes itself out of `sys` while the interpreter, which does not own it, runs it
+    _kept.append(show)  # a reference: the function removes itself from `sys` while the interpreter runs it
 
 
 def _call(hook: Any, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    # What _PyErr_PrintEx in CPython's Python/pythonrun.c does with a hook, word for word.
+    # As _PyErr_PrintEx in CPython's Python/pythonrun.c calls a hook, with the same messages.
     if hook is None:
         sys.stderr.write("sys.excepthook is missing\n")
         sys.__excepthook__(kind, error, trace)

@@ -1,4 +1,4 @@
-"""The user's program, as the interpreter itself would have run it."""
+"""Runs the user's program as the interpreter itself would."""
 
 from __future__ import annotations
 
@@ -32,60 +32,33 @@ def _prepare_module(target: str, args: list[str]) -> Callable[[], None]:
     return lambda: _run_module(target, alter_argv=True)
 
 
-def _prepare_server(target: str, args: list[str]) -> Callable[[], None]:
-    """Orch's own `tf.distribute.Server`."""
-    _present(["orch-serve"], args)
-    _put_first(os.getcwd())
+_OWN = {"serve": "strategy.serve", "data_service": "strategy.data_service_server", "calls": "calls"}
+"""orch's own programs, by kind: the module of this package whose function `serve` is the program."""
+
+
+def _prepare_own(kind: str, args: list[str]) -> Callable[[], None]:
+    is_call = kind == "calls"  # functions of a test, in a fork of a resident task, which has set `sys.path`
+    _present([f"orch-{kind.replace('_', '-')}"], [] if is_call else args)
+    if not is_call:
+        _put_first(os.getcwd())
 
     def run() -> None:
-        from .strategy.serve import serve
+        from importlib import import_module
 
-        serve()
-
-    return run
-
-
-def _prepare_data_server(target: str, args: list[str]) -> Callable[[], None]:
-    """A server of the tf.data service."""
-    _present(["orch-data-service"], args)
-    _put_first(os.getcwd())
-
-    def run() -> None:
-        from .strategy.data_service_server import serve
-
-        serve(*args)
+        import_module(f"{__package__}.{_OWN[kind]}").serve(*args)
 
     return run
-
-
-def _prepare_calls(target: str, args: list[str]) -> Callable[[], None]:
-    """Functions of a test, in a fork of a resident task, which has set `sys.path`."""
-    _present(["orch-calls"], [])
-
-    def run() -> None:
-        from .calls import serve
-
-        serve(*args)
-
-    return run
-
-
-_PREPARATIONS = {
-    "script": _prepare_script,
-    "module": _prepare_module,
-    "serve": _prepare_server,
-    "data_service": _prepare_data_server,
-    "calls": _prepare_calls,
-}
 
 
 def prepare(kind: str, target: str, args: list[str]) -> Callable[[], None]:
-    """Make `sys.argv` and `sys.path` what the program is to find; returns what runs it. `kind`: see `messages.Program`; or `calls`."""
-    return _PREPARATIONS[kind](target, args)
+    """Set `sys.argv` and `sys.path`; returns the function that runs the program. `kind`: as in `messages.Program`, or ``calls``."""
+    if kind in _OWN:
+        return _prepare_own(kind, args)
+    return _prepare_script(target, args) if kind == "script" else _prepare_module(target, args)
 
 
 def _present(name: list[str], args: list[str], shown: list[str] | None = None) -> None:
-    """`sys.argv`, and `sys.orig_argv` with the interpreter's own options."""
+    """Set `sys.argv`, and `sys.orig_argv` with the interpreter's own options."""
     interpreter = sys.orig_argv[: -len(sys.argv)]
     sys.argv = [*name, *args]
     sys.orig_argv = [*interpreter, *(shown or name), *args]
@@ -97,7 +70,7 @@ def _put_first(directory: str) -> None:
 
 
 def _is_importable(path: str) -> bool:
-    """True for a directory or a zip file, which runs by the ``__main__.py`` in it."""
+    """Whether the path is a directory or a zip file, of which ``__main__.py`` is run."""
     for hook in sys.path_hooks:
         try:
             hook(path)
@@ -107,17 +80,17 @@ def _is_importable(path: str) -> bool:
     return False
 
 
-def forget_shadowed(ours: set[str]) -> None:
-    """Unload those of our modules that the user has a file of the same name for: under plain Python it would win."""
+def unload_shadowed(loaded: set[str]) -> None:
+    """Unload modules for which the user has a file of the same name: plain Python would import the user's file."""
     if not sys.path or getattr(sys.flags, "safe_path", False):
         return
     try:
         present = {entry.partition(".")[0] for entry in os.listdir(sys.path[0])}
     except OSError:
         return  # a zip file, or not readable
-    shadowed = {name.partition(".")[0] for name in ours} & present
-    for name in ours:
-        # Built-in and frozen modules come before the path, whatever lies on it.
+    shadowed = {name.partition(".")[0] for name in loaded} & present
+    for name in loaded:
+        # Built-in and frozen modules come before all files.
         origin = getattr(getattr(sys.modules[name], "__spec__", None), "origin", None)
         if name.partition(".")[0] in shadowed and origin not in ("built-in", "frozen"):
             del sys.modules[name]
@@ -125,8 +98,8 @@ def forget_shadowed(ours: set[str]) -> None:
 
 def _new_main() -> ModuleType:
     """The `__main__` of the program, as the interpreter makes its own (add_main_module in Python/pylifecycle.c)."""
-    # The interpreter goes on using the namespace of the one it made, without owning it (pyrun_simple_file in
-    # Python/pythonrun.c), after the exception that was the last to hold it has been printed.
+    # The interpreter uses the namespace of its own `__main__` until the end, without a reference (pyrun_simple_file in
+    # Python/pythonrun.c). `_replaced` keeps that namespace alive.
     _replaced.append(sys.modules.get("__main__"))
     main = type(sys)("__main__")
     main.__builtins__ = sys.modules["builtins"]  # type: ignore[attr-defined]
@@ -141,7 +114,7 @@ def _run_file(path: str) -> None:
         with open(path, "rb") as file:
             source = file.read()
     except OSError as error:
-        # Word for word what the interpreter says, and its exit code.
+        # The interpreter's own message and exit code.
         print(f"{sys.orig_argv[0]}: can't open file {path!r}: [Errno {error.errno}] {error.strerror}", file=sys.stderr)
         sys.exit(2)
     main = _new_main()
@@ -162,7 +135,7 @@ def _compile(source: bytes, path: str) -> CodeType:
 
 
 def _run_module(name: str, alter_argv: bool) -> None:
-    # As the interpreter does for -m, for a directory and for a zip file (pymain_run_module in Modules/main.c).
+    # As in the interpreter for -m, for a directory and for a zip file (pymain_run_module in Modules/main.c).
     import runpy
 
     _new_main()

@@ -1,4 +1,4 @@
-"""`worker.report`: lines of JSON in the task's log directory, of which the agent sends on the newest."""
+"""`worker.report`: lines of JSON in the task's log directory. The agent sends the newest line to the controller."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .. import task_files
 
 INTERVAL_S = 0.1
 EVERY = "ORCH_REPORT_EVERY"
-"""A process with this in its environment writes every report, however fast they come."""
+"""With this variable in its environment, a process writes every report."""
 LONGEST = 64 * 1024
 
 
@@ -30,7 +30,7 @@ def report(values: Mapping[str, Any]) -> None:
 
 
 class _Writer:
-    """Writes at most two lines in any `INTERVAL_S`. One `os.write` to an O_APPEND file a line: no line is ever mixed with another."""
+    """Writes at most two lines in any `INTERVAL_S`, each by one `os.write` to an O_APPEND file, so lines are never mixed."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a signal handler may report, too
@@ -55,8 +55,8 @@ class _Writer:
         with self._lock:
             self._flush()
 
-    def forget(self) -> None:
-        """In a forked child: what was held back is the parent's to write."""
+    def on_fork(self) -> None:
+        """In a forked child: the parent will write the line that is held back."""
         self._lock = threading.RLock()
         self._held = None
 
@@ -96,7 +96,7 @@ class _Writer:
 _writer = _Writer()
 atexit.register(_writer.flush)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_writer.forget)
+    os.register_at_fork(after_in_child=_writer.on_fork)
 
 
 # --- values ------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ def _render(values: Mapping[str, Any]) -> bytes:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """The value as JSON has it. Numbers that JSON does not know become texts: ``"nan"``, ``"inf"``, ``"-inf"``."""
+    """The value for JSON. Numbers that JSON does not have become texts: ``"nan"``, ``"inf"``, ``"-inf"``."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
@@ -130,7 +130,7 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def _unwrap(name: str, value: Any) -> bool | int | float:
-    """The one number in a scalar of NumPy, TensorFlow, Keras or the like."""
+    """The number in a scalar of NumPy, TensorFlow, Keras or a similar library."""
     try:
         if hasattr(value, "numpy"):
             value = value.numpy()
@@ -142,8 +142,7 @@ def _unwrap(name: str, value: Any) -> bool | int | float:
             return int(value)
         if hasattr(value, "__float__"):
             return float(value)
+        reason = ""
     except (TypeError, ValueError, NotImplementedError) as error:
         reason = f": {error}"
-    else:
-        reason = ""
     raise TypeError(f"worker.report: {name} is of type {type(value).__name__}, and not one number, text, list or dict{reason}")

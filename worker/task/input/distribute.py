@@ -1,4 +1,4 @@
-"""`worker.distribute`: a dataset, or a function that makes one, shared out as the spec says, under whatever strategy this is."""
+"""`worker.distribute`: divides a dataset, or the dataset of a function, as the spec says, under any strategy."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from typing import Any
 from ...words import count_of
 from ..context import Context, context
 from . import input_counter, input_policy
-from .input_policy import Changes, say_once
+from .input_policy import Changes, print_once
 
 _jobs = 0
-"""How many datasets this process has taken to the tf.data service."""
+"""The number of datasets that this process has sent to the tf.data service."""
 
 
 def distribute(source: Any, *, batch: int | bool | None, strategy: Any, options: Any, data_service: bool) -> Any:
     """See `worker.distribute`."""
     import tensorflow as tf
+
+    from ...protocol.codec import to_json
 
     is_function = not isinstance(source, tf.data.Dataset)
     if is_function and not callable(source):
@@ -25,45 +27,45 @@ def distribute(source: Any, *, batch: int | bool | None, strategy: Any, options:
         raise TypeError(f"worker.distribute takes a tf.data.Dataset or a function of an InputContext, and not {given}{hint}")
     task, changes = context(), Changes("worker.distribute")
     strategy = strategy if strategy is not None else _current()
-    settings = _said(task)
+    settings: dict[str, Any] = to_json(task.settings.input)
     options = input_policy.input_options(settings, options, strategy, changes, is_function=is_function)
     if not _is_coordinated(strategy):
         input_counter.begin()
     if is_function:
-        return _hand_over_function(source, settings, strategy, options, changes, task)
+        return _distribute_function(source, settings, strategy, options, changes, task)
     dataset = _batched(source, batch, strategy, task, changes)
     if data_service and task.data_service is not None:
         dataset = _through_service(dataset, task)
-        settings.pop("auto_shard", None)  # the service shares out; TensorFlow turns its own sharding off
+        settings.pop("auto_shard", None)  # the service divides the dataset; TensorFlow turns its own sharding off
     if _is_coordinated(strategy):
         settings.pop("auto_shard", None)
-        _say_unshared(strategy)
-    dataset = input_policy.shape(dataset, settings, changes)
-    changes.say()
-    with input_policy.done():
+        _print_not_divided(strategy)
+    dataset = input_policy.apply_to_dataset(dataset, settings, changes)
+    changes.print()
+    with input_policy.applied():
         distributed = strategy.experimental_distribute_dataset(dataset, options)
     return _coordinator(strategy).create_per_worker_dataset(distributed) if _is_coordinated(strategy) else distributed
 
 
-def _hand_over_function(
+def _distribute_function(
     function: Callable[[Any], Any], settings: dict[str, Any], strategy: Any, options: Any, changes: Changes, task: Context
 ) -> Any:
     if task.data_service is not None:
-        say_once("input: datasets from a function do not use the tf.data service; worker.context().data_service is its address")
-    shaped = input_policy.shaped(function, settings, changes)
+        print_once("input: datasets from a function do not use the tf.data service; worker.context().data_service is its address")
+    changed = input_policy.apply_to_function(function, settings, changes)
 
     def make() -> Any:
-        with input_policy.done():
-            return strategy.distribute_datasets_from_function(shaped, options)
+        with input_policy.applied():
+            return strategy.distribute_datasets_from_function(changed, options)
 
     if _is_coordinated(strategy):
-        _say_unshared(strategy)
+        _print_not_divided(strategy)
         return _coordinator(strategy).create_per_worker_dataset(make)  # the function has an InputContext of its own on each worker
     return make()
 
 
 def _current() -> Any:
-    """The strategy of the scope around the call; without one, this run's."""
+    """The strategy of the scope around the call, or else of this run."""
     import tensorflow as tf
 
     from ..strategy import strategy_builder
@@ -71,33 +73,26 @@ def _current() -> Any:
     return tf.distribute.get_strategy() if tf.distribute.has_strategy() else strategy_builder.current()
 
 
-def _said(task: Context) -> dict[str, Any]:
-    from ...protocol.codec import to_json
-
-    said: dict[str, Any] = to_json(task.settings.input)
-    return said
-
-
 # --- a strategy with a coordinator -------------------------------------------------------------------
 
 
 def _is_coordinated(strategy: Any) -> bool:
-    """Whether a `ClusterCoordinator` hands its steps out."""
+    """Whether a `ClusterCoordinator` schedules the steps of this strategy."""
     import tensorflow as tf
 
     return isinstance(strategy, tf.distribute.ParameterServerStrategy)
 
 
 def _coordinator(strategy: Any) -> Any:
-    """The strategy's only one, whoever asks first: `ClusterCoordinator.__new__` (tensorflow/python/distribute/coordinator)."""
+    """The only coordinator of the strategy (`ClusterCoordinator.__new__` in tensorflow/python/distribute/coordinator)."""
     import tensorflow as tf
 
     return tf.distribute.coordinator.ClusterCoordinator(strategy)
 
 
-def _say_unshared(strategy: Any) -> None:
+def _print_not_divided(strategy: Any) -> None:
     name = type(strategy).__name__.removesuffix("V2")
-    say_once(
+    print_once(
         f"input: under {name} the dataset is not divided: each worker reads the whole dataset. Shuffle it, repeat it, and count the steps"
     )
 
@@ -107,31 +102,30 @@ def _say_unshared(strategy: Any) -> None:
 
 def _batched(dataset: Any, batch: int | bool | None, strategy: Any, task: Context, changes: Changes) -> Any:
     """The dataset in batches of the global batch size."""
-    asked = None if isinstance(batch, bool) else batch
-    size = asked or task.settings.input.global_batch_size
+    given = None if isinstance(batch, bool) else batch
+    size = given or task.settings.input.global_batch_size
     replicas, found = strategy.num_replicas_in_sync, _batch_size(dataset)
-    if batch is False or (found is not None and asked is None):
+    if batch is False or (found is not None and given is None):
         if found and size not in (None, found):
             changes.kept.append(f"the dataset comes in batches of {found}, and is not batched by {size}, the global_batch_size")
-        _say_sizes(found or replicas, replicas)
+        _check_size(found or replicas, replicas)
         return dataset
     if size is None:
         return dataset
     if size < replicas:
-        held = f"{count_of(replicas, 'replica')}"
         raise ValueError(
-            f"worker.distribute: a global batch of {size} for {held}: some of them would never get an element; "
+            f"worker.distribute: a global batch of {size} for {count_of(replicas, 'replica')}: some of them would never get an element; "
             f"make it {replicas} or more (input.global_batch_size, --global-batch-size)"
         )
-    _say_sizes(size, replicas)
+    _check_size(size, replicas)
     changes.done.append(f"batches of {size} for {count_of(replicas, 'replica')}")
     return dataset.batch(size, drop_remainder=bool(task.settings.input.drop_remainder))
 
 
 def _batch_size(dataset: Any) -> int | None:
-    """The size of the dataset's batches; 0 if it is not known; None if the dataset comes in none, as far as its Python objects tell.
+    """The size of the dataset's batches, from its Python objects; 0: unknown; None: the dataset has no batches.
 
-    Those say more than TensorFlow's `compute_batch_size`, which does not know what a `map` behind a `batch` gives.
+    TensorFlow's `compute_batch_size` knows less: it does not know the result of a `map` after a `batch`.
     """
     while True:
         name = type(dataset).__name__
@@ -143,29 +137,29 @@ def _batch_size(dataset: Any) -> int | None:
         if "DirectedInterleave" in name:  # sample_from_datasets, choose_from_datasets: a selector, then datasets of elements of one shape
             sizes = {_batch_size(one) for one in inputs[1:]} - {None}
             return sizes.pop() if len(sizes) == 1 else 0 if sizes else None
-        if not inputs or "FlatMap" in name or "Interleave" in name:  # its elements are those of datasets that a function makes
+        if not inputs or "FlatMap" in name or "Interleave" in name:  # the elements come from datasets that a function makes
             return None
         dataset = inputs[0]
 
 
-def _say_sizes(size: int, replicas: int) -> None:
+def _check_size(size: int, replicas: int) -> None:
     if size < replicas:
-        say_once(f"input: a batch of {size} for {replicas} replicas: {replicas - size} of them get empty batches in every step")
+        print_once(f"input: a batch of {size} for {replicas} replicas: {replicas - size} of them get empty batches in every step")
     elif size % replicas:
-        say_once(f"input: a batch of {size} for {replicas} replicas cannot be divided evenly: their batches differ in size by one")
+        print_once(f"input: a batch of {size} for {replicas} replicas cannot be divided evenly: their batches differ in size by one")
 
 
 # --- the tf.data service -------------------------------------------------------------------------------
 
 
 def _through_service(dataset: Any, task: Context) -> Any:
-    """The dataset, made by the data workers: each element once, whichever training worker asks first."""
+    """The dataset, made by the data workers. Each element goes to one training worker, whichever asks first."""
     global _jobs
     import tensorflow as tf
 
     service = tf.data.experimental.service
     _jobs += 1
-    say_once(
+    print_once(
         "input: the data workers of the tf.data service make the batches, which go to whichever worker asks first; "
         "py_function and from_generator do not work there"
     )

@@ -1,9 +1,9 @@
-"""`worker.files`: files as a dataset, with each step of the pipeline where it belongs.
+"""`worker.files`: files as a dataset, with the steps of the pipeline in the right order.
 
-TensorFlow's guide to distributed input lists what goes wrong: workers that list the files in different orders, a shuffle before the
-sharding, a policy that does not fit the number of files, workers whose input ends before that of the others. Here the order is: list,
-shard, repeat, shuffle, interleave, take, decode, batch, prefetch. Each epoch is a dataset that is made of the epoch's number. So its order
-depends on the seed and the number alone, and a training that goes on (`start`) begins in the right epoch without reading those before it.
+TensorFlow's guide to distributed input lists common mistakes: workers list the files in different orders, a shuffle comes before the
+sharding, a policy does not fit the number of files, the input of one worker ends before the others'. Here the order is: list, shard,
+repeat, shuffle, interleave, take, decode, batch, prefetch. The dataset of an epoch is made from the epoch's number. So the order depends
+only on the seed and this number, and a training that continues (`start`) begins in the right epoch without reading the epochs before.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from ..strategy import strategy_builder
 from . import input_policy
 
 MOST_COUNTED = 1 << 30
-"""So many bytes of files, in all, are looked through before the training, if nobody says otherwise."""
+"""Without the argument `count`, the elements are counted if all files together have at most this many bytes."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Share:
-    """What this task reads. `by`: ``file`` (`files` are its own), ``data`` (it keeps one of `workers` elements) or ``off`` (all).
-
-    `elements`: how many it gives in an epoch; None: as many as there are, for nobody has counted them.
-    """
+    """The part of the input that this task reads."""
 
     files: tuple[str, ...]
     by: str
+    """``file``: all elements of `files`; ``data``: one of `workers` elements of `files`; ``off``: all elements of all files."""
     workers: int
     index: int
+    """The number of this worker, from 0."""
     elements: int | None = None
+    """The number of elements in an epoch; None: not counted, all elements."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,14 +60,14 @@ def dataset(pattern: Any, decode: Callable[..., Any] | None, input_context: Any,
     """See `worker.files`."""
     import tensorflow as tf
 
-    said = context().settings.input
-    defaults: dict[str, Any] = {"batch": said.global_batch_size, "seed": said.shuffle_seed, "shard": said.auto_shard}
-    defaults |= {"prefetch": said.prefetch, "deterministic": said.deterministic, "drop_remainder": bool(said.drop_remainder)}
+    settings = context().settings.input
+    defaults: dict[str, Any] = {"batch": settings.global_batch_size, "seed": settings.shuffle_seed, "shard": settings.auto_shard}
+    defaults |= {"prefetch": settings.prefetch, "deterministic": settings.deterministic, "drop_remainder": bool(settings.drop_remainder)}
     completed: dict[str, Any] = {name: defaults.get(name) if value is None else value for name, value in given.items()}
-    if completed["repeat"] == -1:  # tf.data's own word for it
+    if completed["repeat"] == -1:  # as in tf.data: without end
         completed["repeat"] = None
     wishes = Wishes(**completed)
-    names = list_files(said.files if pattern is None else pattern)
+    names = list_files(settings.files if pattern is None else pattern)
     workers, index = strategy_builder.input_pipelines(context())
     if input_context is not None:
         workers, index = input_context.num_input_pipelines, input_context.input_pipeline_id
@@ -75,7 +75,7 @@ def dataset(pattern: Any, decode: Callable[..., Any] | None, input_context: Any,
     of_step = (wishes.batch or workers) // workers
     share = _share(names, wishes, workers, index, of_step)
     first, skipped = divmod(wishes.start * of_step, share.elements) if share.elements else (0, wishes.start * of_step)
-    # All workers, where each keeps some of all elements, must have the files in one order.
+    # If each worker keeps some of all elements, all workers must read the files in one order.
     seed = 0 if wishes.seed is None and share.by == "data" else wishes.seed
     epoch = _epochs(share, wishes, int.from_bytes(os.urandom(4), "little") if seed is None else seed)
 
@@ -85,20 +85,20 @@ def dataset(pattern: Any, decode: Callable[..., Any] | None, input_context: Any,
     else:
         found = tf.data.Dataset.range(first, max(first, wishes.repeat)).flat_map(epoch)
         if share.elements is not None and (workers == 1 or input_context is not None):
-            # Else TensorFlow cuts each batch for all workers, and Keras takes the number of batches for that of the steps.
+            # Otherwise TensorFlow divides each batch among all workers, and Keras takes the number of batches for the number of steps.
             found = found.apply(tf.data.experimental.assert_cardinality(max(0, wishes.repeat - first) * share.elements))
     found = found.skip(skipped) if skipped else found
     if decode is not None:
         found = found.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=wishes.deterministic)
     if wishes.batch is not None:
         size = wishes.batch if input_context is None else input_context.get_per_replica_batch_size(wishes.batch)
-        # Of several workers each has cut its share to whole steps already, and a whole batch is the work of several steps.
+        # Each of several workers has cut its share to whole steps already, and a whole batch is the work of several steps.
         is_cut = share.elements is not None and workers > 1 and input_context is None and wishes.repeat is not None
         found = found.batch(size, drop_remainder=wishes.drop_remainder and not is_cut)
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     if wishes.shuffle:
-        # The shuffle of an epoch has a seed. TensorFlow counts it as stateful all the same (DummySeedGenerator): it saves no such iterator.
+        # The shuffle of an epoch has a seed, but TensorFlow counts it as stateful (DummySeedGenerator) and would not save the iterator.
         options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
     found = found.with_options(options).prefetch(tf.data.AUTOTUNE if wishes.prefetch is None else wishes.prefetch)
     setattr(found, input_policy.SHARED, True)
@@ -106,7 +106,7 @@ def dataset(pattern: Any, decode: Callable[..., Any] | None, input_context: Any,
 
 
 def _epochs(share: Share, wishes: Wishes, seed: int) -> Callable[[Any], Any]:
-    """A function from the number of an epoch to its elements, as they are read."""
+    """A function from the number of an epoch to the dataset of its elements, before `decode`."""
     import tensorflow as tf
 
     def epoch(number: Any) -> Any:
@@ -137,7 +137,7 @@ def _reader(wishes: Wishes) -> Callable[[Any], Any]:
     return lambda name: kind(name, compression_type=wishes.compression)
 
 
-# --- what is read ------------------------------------------------------------------------------------
+# --- files and shares --------------------------------------------------------------------------------
 
 
 def list_files(patterns: Any) -> list[str]:
@@ -162,8 +162,8 @@ def _check(wishes: Wishes, workers: int, input_context: Any) -> None:
     if wishes.reader not in ("tfrecord", "lines") and not callable(wishes.reader):
         raise ValueError(f"worker.files: reader is 'tfrecord', 'lines' or a function of a file's name, and not {wishes.reader!r}")
     if wishes.shard not in (None, "auto", "file", "data", "off"):
-        said = f"shard (input.auto_shard) is auto, file, data or off here, and not {wishes.shard}"
-        raise ValueError(f"worker.files shares the files out itself: {said}")
+        problem = f"shard (input.auto_shard) is auto, file, data or off here, and not {wishes.shard}"
+        raise ValueError(f"worker.files shares the files out itself: {problem}")
     if wishes.repeat is not None and wishes.repeat < 0:
         raise ValueError(f"worker.files: repeat={wishes.repeat}: it is the number of epochs; None (or -1): for ever")
     if wishes.start < 0:
@@ -183,7 +183,7 @@ def _check(wishes: Wishes, workers: int, input_context: Any) -> None:
 
 
 def _share(names: Sequence[str], wishes: Wishes, workers: int, index: int, of_step: int) -> Share:
-    """What this task reads of the files."""
+    """The part of the files that this task reads."""
     by = wishes.shard or "auto"
     if by == "file" and len(names) < workers:
         raise ValueError(
@@ -193,25 +193,23 @@ def _share(names: Sequence[str], wishes: Wishes, workers: int, index: int, of_st
     if by == "auto":
         by = "file" if len(names) >= workers else "data"
     counts = _counts(names, wishes)
-    if by == "file":
-        share = Share(tuple(names[index::workers]), by, workers, index)
-        held = counts and [sum(counts[other::workers]) for other in range(workers)]
-    else:
-        share = Share(tuple(names), by, workers, index)
-        held = counts and [sum(counts) // (workers if by == "data" else 1)]
-    if not held:
-        _say(names, counts, share, None)
-        return share
-    taken = min(held) // of_step * of_step if wishes.drop_remainder else min(held)
-    if not taken:
-        raise ValueError(f"worker.files: {_nothing(sum(counts or ()), held, share, of_step if wishes.drop_remainder else 1)}")
-    share = dataclasses.replace(share, elements=taken)
-    _say(names, counts, share, held)
+    share = Share(tuple(names[index::workers] if by == "file" else names), by, workers, index)
+    held: list[int] = []
+    if counts and by == "file":
+        held = [sum(counts[other::workers]) for other in range(workers)]
+    elif counts:
+        held = [sum(counts) // (workers if by == "data" else 1)]
+    if held:
+        taken = min(held) // of_step * of_step if wishes.drop_remainder else min(held)
+        if not taken:
+            raise ValueError(f"worker.files: {_describe_lack(sum(counts or ()), held, share, of_step if wishes.drop_remainder else 1)}")
+        share = dataclasses.replace(share, elements=taken)
+    _print_summary(names, counts, share, held)
     return share
 
 
-def _nothing(total: int, held: Sequence[int], share: Share, least: int) -> str:
-    """Why a worker would get nothing of `total` elements, and what helps. `least`: what each worker needs for one step."""
+def _describe_lack(total: int, held: Sequence[int], share: Share, least: int) -> str:
+    """Why a worker would get none of `total` elements, and what helps. `least`: the elements that each worker needs for one step."""
     if not total:
         return "there is no element in these files: " + ", ".join(share.files[:3]) + ", …" * (len(share.files) > 3)
     ways = ["say shard='data'"] if share.by == "file" and total // share.workers >= least else []
@@ -223,8 +221,8 @@ def _nothing(total: int, held: Sequence[int], share: Share, least: int) -> str:
 
 
 def _counts(names: Sequence[str], wishes: Wishes) -> list[int] | None:
-    """The elements of each file; None where nobody counts them. Raises ValueError for a damaged file."""
-    # Lines that are compressed with ZLIB look like text to `elements`.
+    """The number of elements of each file; None: they are not counted. Raises ValueError for a damaged file."""
+    # `element_counts` takes lines that are compressed with ZLIB for text.
     known = wishes.reader == "tfrecord" or (wishes.reader == "lines" and wishes.compression != "ZLIB")
     known = known and not any("://" in name for name in names)
     if wishes.count is False or not known or (wishes.count is None and sum(map(os.path.getsize, names)) > MOST_COUNTED):
@@ -242,8 +240,8 @@ def _count(name: str, kind: str) -> int:
             raise ValueError(f"worker.files: {name}: {error}") from None
 
 
-def _say(names: Sequence[str], counts: Sequence[int] | None, share: Share, held: Sequence[int] | None) -> None:
-    """One line on what was done."""
+def _print_summary(names: Sequence[str], counts: Sequence[int] | None, share: Share, held: Sequence[int]) -> None:
+    """Print one line about the files and how they are divided."""
     what = f"{count_of(len(names), 'file')}" + (f" with {sum(counts):,} elements" if counts else "")
     how = ""
     if share.workers > 1 and share.by == "off":
@@ -257,4 +255,4 @@ def _say(names: Sequence[str], counts: Sequence[int] | None, share: Share, held:
             how += f"; the shares have {min(held):,} to {max(held):,} elements, {each}"
     if not counts and share.workers > 1:
         how += "; the elements are not counted, so one worker may end before the others"
-    input_policy.say_once(f"input: worker.files: {what}{how}")
+    input_policy.print_once(f"input: worker.files: {what}{how}")

@@ -1,12 +1,12 @@
-"""Counts what each replica of this task is given of its distributed datasets, and the seconds that it waits for that.
+"""Counts the batches, elements and bytes of each replica of this task, and the seconds that the task waits for them.
 
-All iterators of `tf.distribute` hand over the batches of a step in one function (`_create_per_replica` in
-tensorflow/python/distribute/input_lib.py), which is called for each step where a program iterates in Python, and once, while it is traced,
-where a `tf.function` does, as Keras's `fit` has it. Here a few numbers are added up in the first case; in the second, operations that do
-the same become a part of the graph. A thread looks at the sums once a second and, where they have moved, adds a line to the task's reports.
+All iterators of `tf.distribute` pass the batches of a step to one function (`_create_per_replica` in
+tensorflow/python/distribute/input_lib.py). If a program iterates in Python, TensorFlow calls this function in each step, and the counter
+adds a few numbers. If a `tf.function` iterates, as in Keras's `fit`, TensorFlow calls it once, during tracing, and the counter adds
+operations to the graph that do the same. A thread reads the sums once a second, and adds a line to the task's reports if they have changed.
 
-What is counted is everything that this process takes from distributed datasets, training and validation together. Where a program has
-turned TensorFlow 1's behaviour on, nothing is: its graphs run in sessions, of which we know nothing.
+Training and validation are counted together. With TensorFlow 1's behaviour turned on, nothing is counted: those graphs run in sessions,
+which orch does not see.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from typing import Any
 from ... import task_files
 from ..import_hooks import named_like
 
-LOOK_S = 1.0
+POLL_S = 1.0
+"""The time between two readings of the sums, in seconds."""
 _HOST = "/device:CPU:0"
 _STATE = "_orch_counter"
-"""The attribute of TensorFlow's module that holds the counter: this module may be loaded twice in a task, also under our private name."""
+"""The attribute of TensorFlow's module that holds the counter. A task may import the module you are reading twice, under two names."""
 
 
 def begin() -> None:
-    """From now on, count. Outside orch this does nothing, and in a TensorFlow that is made otherwise."""
+    """Start to count. Outside orch, and in a TensorFlow with other names, this does nothing."""
     directory = os.environ.get("ORCH_LOG_DIR")
     if not directory:
         return
@@ -42,26 +43,26 @@ def begin() -> None:
 
 
 def follow(model: Any) -> None:
-    """Count what is read in `fit` of a class of Keras's models."""
+    """Count the input of `fit` in a class of Keras's models."""
     real = model.fit
 
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         begin()
-        _look_for_an_end(args[0] if args else kwargs.get("x"), kwargs)
+        _check_for_end(args[0] if args else kwargs.get("x"), kwargs)
         return real(self, *args, **kwargs)
 
     model.fit = named_like(real, fit)
 
 
-def _look_for_an_end(data: Any, options: dict[str, Any]) -> None:
+def _check_for_end(data: Any, options: dict[str, Any]) -> None:
     import tensorflow as tf
 
     is_known = tf.executing_eagerly() and isinstance(data, tf.data.Dataset)
     is_endless = is_known and data.cardinality() == tf.data.INFINITE_CARDINALITY
     if is_endless and options.get("steps_per_epoch") is None:
-        from .input_policy import say_once
+        from .input_policy import print_once
 
-        say_once("input: fit() has a dataset that repeats without end, and no steps_per_epoch: the first epoch has no end")
+        print_once("input: fit() has a dataset that repeats without end, and no steps_per_epoch: the first epoch has no end")
 
 
 def _install(module: Any, counter: Counter) -> None:
@@ -95,21 +96,21 @@ class Counter:
         self._lock = threading.Lock()
         self._is_watched = False
         self._is_off = False
-        """Counting has failed, and was given up."""
+        """The counting has failed and was stopped."""
         self._waited, self._steps = 0.0, 0
         self._replicas: list[list[int]] = []
         """For each replica: batches that are not empty, elements, bytes."""
         self._handles: dict[int, Any] = {}
-        """Variables of TensorFlow for what graphs count: 0: seconds; R: for R replicas the steps, then what `_replicas` has."""
-        self._seen: tuple[float, float, int] | None = None
-        """At the last look: the time, the seconds waited, the steps."""
+        """TensorFlow's variables for the sums of graphs. Key 0: seconds; key R: for R replicas the steps, then the numbers of `_replicas`."""
+        self._last: tuple[float, float, int] | None = None
+        """At the last reading: the time, the seconds waited, the steps."""
         self._moving_s, self._moving_waited_s = 0.0, 0.0
-        """Of the time between two looks at which there were new steps: all of it, and what was waited."""
+        """All time between readings with new steps, and the waiting time in it, in seconds."""
 
     # --- while the program iterates ----------------------------------------------------------------
 
     def time(self, strategy: Any, give: Any) -> Any:
-        """What `give` gives; the time that it takes is counted. What `give` raises passes."""
+        """Call `give` and count its time. Returns the result of `give`, or raises its exception."""
         if self._is_off:
             return give()
         if self._tf.executing_eagerly():
@@ -134,7 +135,7 @@ class Counter:
         return value
 
     def count(self, strategy: Any, values: list[Any]) -> None:
-        """Count the batches of one step, one for each replica of this process."""
+        """Count the batches of one step: one batch for each replica of this process."""
         if not self._is_off:
             with self._giving_up():
                 self._count(strategy, values)
@@ -142,7 +143,7 @@ class Counter:
     def _count(self, strategy: Any, values: list[Any]) -> None:
         tf = self._tf
         if tf.executing_eagerly():
-            self._watch()
+            self._start_thread()
             self._steps += 1
             while len(self._replicas) < len(values):
                 self._replicas.append([0, 0, 0])
@@ -153,7 +154,7 @@ class Counter:
                     sums[1] += int(elements)
                     sums[2] += int(size)
         elif _counts_in_graph(tf, strategy):
-            measured = [_measure(tf, value) for value in values]  # where the batch is: only its shape leaves a GPU
+            measured = [_measure(tf, value) for value in values]  # on the device of the batch: only its shape leaves a GPU
             handle = self._handle(len(values), [0.0] * (1 + 3 * len(values)))
             with tf.device(_HOST):
                 sums = [tf.constant(1.0, tf.float64)]
@@ -164,14 +165,14 @@ class Counter:
 
     @contextlib.contextmanager
     def _giving_up(self) -> Iterator[None]:
-        """What fails in here is ours, and no matter of the program's: from then on nothing is counted, and a line says so."""
+        """Stop counting at an error of orch's own code, with one line on stderr: the program must continue."""
         try:
             yield
         except Exception as error:
-            from .input_policy import say_once
+            from .input_policy import print_once
 
             self._is_off = True
-            say_once(f"input: orch no longer counts what is read, because the counting failed: {type(error).__name__}: {error}")
+            print_once(f"input: orch no longer counts what is read, because the counting failed: {type(error).__name__}: {error}")
 
     def _handle(self, key: int, zeros: list[float]) -> Any:
         if key not in self._handles:
@@ -182,34 +183,34 @@ class Counter:
                 handle = tf.raw_ops.VarHandleOp(dtype=tf.float64, shape=value.shape, shared_name=name, container="")
                 tf.raw_ops.AssignVariableOp(resource=handle, value=value)
                 self._handles[key] = handle
-            self._watch()
+            self._start_thread()
         return self._handles[key]
 
-    # --- beside it ---------------------------------------------------------------------------------
+    # --- in the thread------------------------------------------------------------------------------
 
-    def _watch(self) -> None:
+    def _start_thread(self) -> None:
         if not self._is_watched:
             self._is_watched = True
-            threading.Thread(target=self._look_again, name="orch-input", daemon=True).start()
-            atexit.register(self._look_quietly)
+            threading.Thread(target=self._poll_forever, name="orch-input", daemon=True).start()
+            atexit.register(self._poll)
 
-    def _look_again(self) -> None:
+    def _poll_forever(self) -> None:
         while True:
-            time.sleep(LOOK_S)
-            self._look_quietly()
+            time.sleep(POLL_S)
+            self._poll()
 
-    def _look_quietly(self) -> None:
-        with contextlib.suppress(Exception):  # TensorFlow may be on its way down, or the program have left a graph open
-            self.look()
+    def _poll(self) -> None:
+        with contextlib.suppress(Exception):  # TensorFlow may be ending, or the program may have left a graph open
+            self.write_report()
 
-    def look(self) -> None:
-        """Add a line to the reports if anything was read since the last look."""
-        if self._is_off or os.getpid() != self._pid:  # a child that the program has forked
+    def write_report(self) -> None:
+        """Add a line to the reports if the task has read anything since the last call."""
+        if self._is_off or os.getpid() != self._pid:  # in a child that the program has forked
             return
         with self._lock:
             waited, steps, replicas = self._sums()
             now = time.monotonic()
-            before, self._seen = self._seen, (now, waited, steps)
+            before, self._last = self._last, (now, waited, steps)
             if before is not None and steps > before[2]:
                 self._moving_s += now - before[0]
                 self._moving_waited_s += min(waited - before[1], now - before[0])
@@ -217,7 +218,7 @@ class Counter:
                 batches, elements, sizes = zip(*replicas, strict=True)
                 found = {"steps": steps, "batches": batches, "elements": elements, "bytes": sizes}
                 found |= {"seconds": round(self._moving_s, 3), "waiting_s": round(self._moving_waited_s, 3)}
-                self._tell({"at": time.time(), task_files.INPUT: found})
+                self._append({"at": time.time(), task_files.INPUT: found})
 
     def _sums(self) -> tuple[float, int, list[list[int]]]:
         waited, steps, replicas = self._waited, self._steps, [list(sums) for sums in self._replicas]
@@ -232,17 +233,17 @@ class Counter:
                 replicas[index] = [was + int(more) for was, more in zip(replicas[index], found[1 + 3 * index :], strict=False)]
         return waited, steps, replicas
 
-    def _tell(self, line: dict[str, Any]) -> None:
-        with contextlib.suppress(OSError):  # a full disk: `worker.report` says so, where the program uses it
+    def _append(self, line: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):  # a full disk: `worker.report` prints a message about it
             fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             os.write(fd, json.dumps(line).encode() + b"\n")
             os.close(fd)
 
 
 def _counts_in_graph(tf: Any, strategy: Any) -> bool:
-    """Whether operations can be added to a graph that iterates: its steps must run in this process, on devices that take all operations.
+    """Whether the counter can add operations to the graph: its steps must run in this process, on devices that support all operations.
 
-    The graph must be that of a `tf.function`: what runs in a session of TensorFlow 1's would have to initialise our variables.
+    The graph must be that of a `tf.function`: a session of TensorFlow 1 would have to initialise the counter's variables.
     """
     if not tf.compat.v1.executing_eagerly_outside_functions():
         return False
@@ -250,7 +251,7 @@ def _counts_in_graph(tf: Any, strategy: Any) -> bool:
 
 
 def _measure(tf: Any, value: Any) -> tuple[Any, Any]:
-    """The elements of a batch, and its bytes as far as they are known: texts count as none. Numbers, or in a graph tensors."""
+    """The elements and the bytes of a batch, without the bytes of texts. Numbers, or tensors in a graph."""
     elements, size = None, 0
     for part in tf.nest.flatten(value):
         if isinstance(part, tf.RaggedTensor):

@@ -1,26 +1,28 @@
-"""The section `input:` put into effect: on a dataset that `worker.distribute` is given, and on those of a script that does not call it.
+"""Applies the section `input:` to the datasets of `worker.distribute`, and to those of a script that does not call it.
 
-An unchanged script hands its datasets to `tf.distribute` itself, or Keras's `fit` does. Both ways lead through two methods of
-`StrategyBase` (tensorflow/python/distribute/distribute_lib.py), which are completed here: what the script has left at TensorFlow's default
-becomes what the spec says, and what the script says stands.
+An unchanged script passes its datasets to `tf.distribute` itself, or Keras's `fit` does. Both call two methods of `StrategyBase`
+(tensorflow/python/distribute/distribute_lib.py), which this module replaces: the spec's settings hold where the script has left TensorFlow's
+defaults, and the script's own settings stay.
 
-TensorFlow keeps no record of an AUTO that a script sets (`merge_options` in tensorflow/python/data/util/options.py leaves out what
-is equal to the default): AUTO is the default, whoever says it.
+TensorFlow does not record that a script has set AUTO (`merge_options` in tensorflow/python/data/util/options.py leaves out values that are
+equal to the default), so AUTO always counts as the default.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 
-from .. import import_hooks
+from .. import failure, import_hooks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
-    Said = dict[str, Any]
-    """An `InputSettings` as JSON data: what is at its default is not there."""
+    JsonSettings = dict[str, Any]
+    """An `InputSettings` as JSON data, without the fields at their defaults."""
 
 _DISTRIBUTE = "tensorflow.python.distribute.distribute_lib"
 _DATASETS = "tensorflow.python.data.ops.dataset_ops"
@@ -28,34 +30,29 @@ _FOR_DATASETS = ("auto_shard", "deterministic", "prefetch")
 OPTIONS = ("fetch_to_device", "per_replica_buffer_size", "replication_mode")
 """The settings that are fields of `tf.distribute.InputOptions`."""
 SHARED = "_orch_shared"
-"""An attribute of a dataset of `worker.files`, which has put the policy into effect itself."""
+"""An attribute of the datasets of `worker.files`, which has applied the policy itself."""
 
-_DONE = "_orch_has_shaped"
-"""An attribute of `StrategyBase`: how many calls of `worker.distribute` are at work, which has put the section into effect itself.
-A function that it is given may call it again.
-
-There, and not here: in a task this module is loaded twice, under our private name before the program starts, and by the program."""
-
-
-class done:
-    """While this is entered, the methods of `StrategyBase` leave datasets as they are."""
-
-    def __enter__(self) -> None:
-        base = _base()
-        base._orch_has_shaped = getattr(base, _DONE, 0) + 1
-
-    def __exit__(self, *_: object) -> None:
-        _base()._orch_has_shaped -= 1
+_DEPTH = "_orch_input_depth"
+"""An attribute of `StrategyBase`: the number of calls of `worker.distribute` that are running, which apply the section themselves. (The
+function that `worker.distribute` gets may call it again.) The number is not in this module, because a task imports this module twice: orch
+before the program starts, and the program under another name."""
 
 
-def _base() -> Any:
+@contextlib.contextmanager
+def applied() -> Iterator[None]:
+    """While this is entered, the methods of `StrategyBase` do not change datasets."""
     from tensorflow.python.distribute import distribute_lib
 
-    return distribute_lib.StrategyBase
+    base = distribute_lib.StrategyBase
+    setattr(base, _DEPTH, getattr(base, _DEPTH, 0) + 1)
+    try:
+        yield
+    finally:
+        setattr(base, _DEPTH, getattr(base, _DEPTH) - 1)
 
 
-def apply_soon(settings: Said) -> None:
-    """Put settings into effect in TensorFlow's own functions, as soon as they are there."""
+def apply_soon(settings: JsonSettings) -> None:
+    """Change TensorFlow's functions so that they apply the settings, as soon as TensorFlow is imported."""
     if not settings.get("apply", True):
         return
     if "shuffle_seed" in settings:
@@ -64,7 +61,7 @@ def apply_soon(settings: Said) -> None:
         import_hooks.after(_DISTRIBUTE, lambda module: _complete(module, settings))
 
 
-def _complete(module: Any, settings: Said) -> None:
+def _complete(module: Any, settings: JsonSettings) -> None:
     base = module.StrategyBase
     real_dataset, real_function = base.experimental_distribute_dataset, base.distribute_datasets_from_function
 
@@ -72,18 +69,18 @@ def _complete(module: Any, settings: Said) -> None:
 
     def experimental_distribute_dataset(self: Any, dataset: Any, options: Any = None) -> Any:
         input_counter.begin()
-        if not getattr(base, _DONE, 0) and _is_dataset(dataset) and _is_eager():
+        if not getattr(base, _DEPTH, 0) and _is_dataset(dataset) and _is_eager():
             changes = Changes("experimental_distribute_dataset")
-            dataset = shape(dataset, settings, changes)
+            dataset = apply_to_dataset(dataset, settings, changes)
             options = input_options(settings, options, self, changes, is_function=False)
-            changes.say()
+            changes.print()
         return real_dataset(self, dataset, options)
 
     def distribute_datasets_from_function(self: Any, dataset_fn: Any, options: Any = None) -> Any:
         input_counter.begin()
-        if not getattr(base, _DONE, 0):
+        if not getattr(base, _DEPTH, 0):
             changes = Changes("distribute_datasets_from_function")
-            dataset_fn = shaped(dataset_fn, settings, changes)
+            dataset_fn = apply_to_function(dataset_fn, settings, changes)
             options = input_options(settings, options, self, changes, is_function=True)
         return real_function(self, dataset_fn, options)
 
@@ -92,7 +89,7 @@ def _complete(module: Any, settings: Said) -> None:
 
 
 def _seed_lists_of_files(module: Any, seed: int) -> None:
-    """Give `Dataset.list_files` this seed, where it would shuffle with none: each worker would have an order of its own to share out."""
+    """Use this seed in calls of `Dataset.list_files` without one: otherwise each worker would divide a list in another order."""
     datasets = module.DatasetV2
     real = datasets.list_files
 
@@ -106,22 +103,24 @@ def _seed_lists_of_files(module: Any, seed: int) -> None:
 
 
 class Changes:
-    """What was done to one dataset, and what was not, for one line of the log."""
+    """The changes of one dataset, for one line of the log."""
 
-    def __init__(self, how: str) -> None:
-        self.what, self.where = how, _caller()
+    def __init__(self, function: str) -> None:
+        self.function, self.where = function, failure.calling_line(in_packages=False)
         self.done: list[str] = []
+        """The settings that were applied."""
         self.kept: list[str] = []
+        """Sentences about settings that were not applied."""
 
-    def say(self) -> None:
-        """Write the line, in one task of each type; nothing if there is nothing to say."""
+    def print(self) -> None:
+        """Print the line in one task of each type; nothing if there were no changes."""
         parts = [", ".join(self.done), *self.kept]
         if any(parts):
-            say_once(f"input: {'; '.join(filter(None, parts))} ({self.what} at {self.where})")
+            print_once(f"input: {'; '.join(filter(None, parts))} ({self.function} at {self.where})")
 
 
-def shape(dataset: Any, settings: Said, changes: Changes) -> Any:
-    """The dataset with the policy, the order and the reading ahead that the settings say, where the script has not said anything."""
+def apply_to_dataset(dataset: Any, settings: JsonSettings, changes: Changes) -> Any:
+    """The dataset with the policy, the order and the prefetching of the settings, except for those that the script has set itself."""
     import tensorflow as tf
 
     options, found = tf.data.Options(), _options_of(dataset)
@@ -139,33 +138,30 @@ def shape(dataset: Any, settings: Said, changes: Changes) -> Any:
         options.deterministic = settings["deterministic"]
         is_changed = True
         changes.done.append(f"deterministic {str(settings['deterministic']).lower()}")
-    return _read_ahead(dataset.with_options(options) if is_changed else dataset, settings, changes)
-
-
-def shaped(dataset_fn: Any, settings: Said, changes: Changes) -> Any:
-    """A function of an `InputContext` whose datasets have what the settings say of their order and of reading ahead."""
-
-    def function(*args: Any) -> Any:
-        dataset = dataset_fn(*args)
-        if _is_dataset(dataset):
-            if "auto_shard" in settings:
-                changes.kept.append("auto_shard does not apply to datasets from a function, which divides them itself")
-            dataset = shape(dataset, {name: settings[name] for name in settings if name != "auto_shard"}, changes)
-        changes.say()
-        return dataset
-
-    return function
-
-
-def _read_ahead(dataset: Any, settings: Said, changes: Changes) -> Any:
+    dataset = dataset.with_options(options) if is_changed else dataset
     if not settings.get("prefetch") or "Prefetch" in type(dataset).__name__:
         return dataset
     changes.done.append(f"prefetch {settings['prefetch']}")
     return dataset.prefetch(settings["prefetch"])
 
 
-def input_options(settings: Said, given: Any, strategy: Any, changes: Changes, *, is_function: bool) -> Any:
-    """The `tf.distribute.InputOptions` that the settings say; `given`, if the script has options of its own."""
+def apply_to_function(dataset_fn: Any, settings: JsonSettings, changes: Changes) -> Any:
+    """A function from an `InputContext` to a dataset, with the order and the prefetching of the settings."""
+
+    def function(*args: Any) -> Any:
+        dataset = dataset_fn(*args)
+        if _is_dataset(dataset):
+            if "auto_shard" in settings:
+                changes.kept.append("auto_shard does not apply to datasets from a function, which divides them itself")
+            dataset = apply_to_dataset(dataset, {name: settings[name] for name in settings if name != "auto_shard"}, changes)
+        changes.print()
+        return dataset
+
+    return function
+
+
+def input_options(settings: JsonSettings, given: Any, strategy: Any, changes: Changes, *, is_function: bool) -> Any:
+    """The `tf.distribute.InputOptions` of the settings; `given` if the script has options of its own."""
     import tensorflow as tf
 
     wanted = {name: settings[name] for name in OPTIONS if name in settings}
@@ -185,37 +181,25 @@ def input_options(settings: Said, given: Any, strategy: Any, changes: Changes, *
     return tf.distribute.InputOptions(**values) if values else None
 
 
-# --- what is told ------------------------------------------------------------------------------------
+# --- messages ----------------------------------------------------------------------------------------
 
 _policies: dict[str, str] = {}
-_said: set[str] = set()
+_printed: set[str] = set()
 
 
 def _compare(policy: str, changes: Changes) -> None:
-    """Say where two datasets of one program are shared out in different ways: that is seldom meant."""
+    """Print a line if two datasets of one program are divided in different ways, which is seldom intended."""
     _policies.setdefault(policy, changes.where)
     if len(_policies) > 1:
         both = ", ".join(f"{name} at {where}" for name, where in _policies.items())
-        say_once(f"input: datasets of this program are divided in different ways: {both}")
+        print_once(f"input: datasets of this program are divided in different ways: {both}")
 
 
-def say_once(text: str) -> None:
-    """Write a line of orch's to stderr: once in this process, and only in the first task of each type. The others would say the same."""
-    if text not in _said and os.environ.get("ORCH_TASK", "-0").endswith("-0"):
-        _said.add(text)
+def print_once(text: str) -> None:
+    """Print a line on stderr, once in this process, and only in the first task of each type: the other tasks would print the same."""
+    if text not in _printed and os.environ.get("ORCH_TASK", "-0").endswith("-0"):
+        _printed.add(text)
         print(f"orch: {text}", file=sys.stderr)
-
-
-def _caller() -> str:
-    """``train.py:12``: the innermost line of the program that is neither a package's nor ours."""
-    ours = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    frame = sys._getframe(1)
-    while frame.f_back is not None:
-        name = frame.f_code.co_filename
-        if not (f"{os.sep}site-packages{os.sep}" in name or name.startswith(("<", ours, os.path.dirname(os.__file__)))):
-            break
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename.removeprefix(os.getcwd() + os.sep)}:{frame.f_lineno}"
 
 
 def _is_dataset(value: Any) -> bool:
@@ -231,5 +215,5 @@ def _is_eager() -> bool:
 
 
 def _options_of(dataset: Any) -> Any:
-    """Its `tf.data.Options`. Inside a function, where TensorFlow cannot read them from the graph, those that Python knows of."""
+    """The dataset's `tf.data.Options`. Inside a function, TensorFlow cannot read them from the graph: then those that its Python object has."""
     return dataset.options() if _is_eager() else dataset._options_attr

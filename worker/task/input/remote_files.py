@@ -1,6 +1,6 @@
-"""Which files fit a pattern, and what they hold, by TensorFlow's file systems (``gs://``, ``s3://``, ``hdfs://``): for ``orch shards``.
+"""Lists files that fit a pattern, with their elements, by TensorFlow's file systems (``gs://``, ``s3://``, ``hdfs://``): for ``orch shards``.
 
-A program of its own, since it imports TensorFlow: a JSON object a line on stdout, the last says ``end``, or what is wrong.
+A program of its own, because it imports TensorFlow. It prints JSON objects, one on each line. The last one has ``end`` or ``error``.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from ...data_files import element_counts
 
 def main(request: str) -> None:
     """`request`: JSON with `patterns`, `kind` and `elements`, as `orchestrator.insight.input.input_files.look` takes them."""
-    asked = json.loads(request)
+    wanted = json.loads(request)
     try:
         import tensorflow as tf
     except ImportError:
-        _say(error="files with a scheme, such as gs://, are read by TensorFlow, which is not installed here: pip install tensorflow")
+        _print(error="files with a scheme, such as gs://, are read by TensorFlow, which is not installed here: pip install tensorflow")
         return
     names = set()
-    for pattern in asked["patterns"]:
+    for pattern in wanted["patterns"]:
         try:
             fitting = tf.io.gfile.glob(pattern)
         except tf.errors.OpError as error:
-            _say(error=f"{pattern}: {error.message}")
+            _print(error=f"{pattern}: {error.message}")
             return
         if not fitting:
-            _say(error=f"no file fits {pattern!r}")
+            _print(error=f"no file fits {pattern!r}")
             return
         names.update(fitting)
     for name in sorted(names):
         try:
-            _say(name=name, **_look(tf, name, asked["kind"] or element_counts.kind_by_name(name) or "other", asked["elements"]))
+            _print(name=name, **_count(tf, name, wanted["kind"] or element_counts.kind_by_name(name) or "other", wanted["elements"]))
         except tf.errors.OpError as error:
-            _say(name=name, size=0, elements=None, kind="other", problem=f"{name}: {error.message}")
-    _say(end=True)
+            _print(name=name, size=0, elements=None, kind="other", problem=f"{name}: {error.message}")
+    _print(end=True)
 
 
-def _look(tf: Any, name: str, kind: str, counted: int | None) -> dict[str, Any]:
+def _count(tf: Any, name: str, kind: str, counted: int | None) -> dict[str, Any]:
     size, problem = tf.io.gfile.stat(name).length, ""
     if counted is None:
         try:
@@ -49,5 +49,5 @@ def _look(tf: Any, name: str, kind: str, counted: int | None) -> dict[str, Any]:
     return {"size": size, "elements": counted, "kind": kind, "problem": problem}
 
 
-def _say(**told: Any) -> None:
-    print(json.dumps(told), flush=True)
+def _print(**values: Any) -> None:
+    print(json.dumps(values), flush=True)

@@ -3,7 +3,7 @@
     python assign_devices.py < {"mesh": [2, 2, 1, 2], "coordinates": [...], "shape": [1, 1, 1, 2], "replicas": 4}
 
 The answer has `assignment` (by replica, by logical device: x, y, z, core), `devices` (the names) and `version`; or `missing`, without
-TensorFlow; or `problem`, the words of TensorFlow's refusal. A file by itself, for whatever interpreter the tasks have.
+TensorFlow; or `problem`, TensorFlow's message. The file imports nothing of orch, because the tasks' interpreter runs it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Imports TensorFlow."""
+    """The answer to a request. Imports TensorFlow."""
     try:
         import tensorflow as tf
     except ImportError as error:
@@ -32,6 +32,6 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     out = os.dup(1)
-    os.dup2(2, 1)  # what an import prints is not our answer
-    sys.path[:1] = []  # this file's directory, whose modules must not stand in for others
+    os.dup2(2, 1)  # output of imports goes to stderr
+    sys.path[:1] = []  # this file's directory: its modules must not replace others
     os.write(out, json.dumps(answer(json.load(sys.stdin))).encode())

@@ -1,7 +1,7 @@
 """A `dispatcher` or `data_worker` task: a server of the tf.data service, and nothing else.
 
-gRPC binds with SO_REUSEPORT unless it is told not to, and nobody tells these servers (`GrpcDataServerBase::Start` in
-tensorflow/core/data/service/server_lib.cc), so they share the port that is held for them without being asked to.
+gRPC binds with SO_REUSEPORT by default, and these servers keep the default (`GrpcDataServerBase::Start` in
+tensorflow/core/data/service/server_lib.cc). So they share the port with the agent, which holds the port for them.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from ..context import context
 
 
 def serve(address: str, state: str = "") -> NoReturn:
-    """Start this task's server and wait on it for ever. `address`: ``host:port``, by which the others reach it.
+    """Start this task's server and wait for it without end. `address`: ``host:port``, by which the other tasks reach the server.
 
-    `state`: where a dispatcher keeps what it must know when it is started again (the datasets, the jobs, who reads what), relative
-    to the run's directory on this host; empty: it is not. Raises ValueError if this is no task of orch's.
+    `state`: the directory, relative to the run's directory on this host, where a dispatcher keeps the datasets, the jobs and their readers
+    for a restart; empty: it does not keep them. Raises ValueError in a process that is not a task of orch.
     """
     task = context()
     service = (task.data_service or "").removeprefix("grpc://")
@@ -40,7 +40,7 @@ def serve(address: str, state: str = "") -> NoReturn:
 
 
 def _make_directory(state: str) -> Path:
-    # ORCH_LOG_DIR is attempt-N/TASK in the run's directory, or in the agent's own where the host does not see that.
+    # ORCH_LOG_DIR is attempt-N/TASK in the run's directory, or in the agent's own directory on a host that does not see the run's.
     directory = Path(os.environ["ORCH_LOG_DIR"]).parent.parent / state
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     return directory

@@ -1,12 +1,11 @@
 """Device settings, applied before the user's code can touch TensorFlow's runtime.
 
 TensorFlow fixes its devices when its context is made ("Virtual devices cannot be modified after being initialized",
-tensorflow/python/eager/context.py). So they are set at once in a task that has TensorFlow already, forked from a template, and
-otherwise as soon as the program has imported it: one that never does pays nothing. None of the calls here makes the context, so
-what the program itself says to `tf.config` before it computes still counts, where TensorFlow allows that.
+tensorflow/python/eager/context.py). So the settings are applied at once in a task that was forked from a template, and otherwise right
+after the program's import of TensorFlow: a program without TensorFlow pays nothing. None of these calls makes the context, so the program
+can still change its devices by `tf.config` before it computes, where TensorFlow allows this.
 
-Which GPUs there are, thread counts and determinism need nothing here: they are environment variables, which TensorFlow reads late
-and which a program's own word beats.
+Visible GPUs, numbers of threads and determinism are environment variables, which TensorFlow reads late and a program can override.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ SETTINGS = (
 
 
 class SettingRefused(Exception):
-    """A device setting that cannot be applied. The message names it and says why."""
+    """A device setting that cannot be applied. The message names the setting and the reason."""
 
 
 def apply_soon(settings: dict[str, Any], on_refused: Callable[[SettingRefused], None]) -> None:
-    """Apply settings, the JSON of a `messages.DeviceSettings`, now or right after TensorFlow's import."""
+    """Apply settings, a `DeviceSettings` as JSON data, now or right after TensorFlow's import."""
     wanted = {name: settings[name] for name in SETTINGS if settings.get(name) is not None}
     visible = os.environ.get(VISIBLE)
 
@@ -59,14 +58,14 @@ def apply_soon(settings: dict[str, Any], on_refused: Callable[[SettingRefused], 
 
 
 def apply(tf: Any, settings: dict[str, Any], visible: str | None) -> None:
-    """Set what is asked for. `visible`: the ``CUDA_VISIBLE_DEVICES`` that the task was given. Raises `SettingRefused`."""
+    """Apply the settings. `visible`: the ``CUDA_VISIBLE_DEVICES`` of the task at its start. Raises `SettingRefused`."""
     for name, call in _calls(tf, settings, visible):
         try:
             call()
         except SettingRefused:
             raise
-        except Exception as error:  # whatever TensorFlow, or what the user has in its place, may run into
-            what = _say(name, settings)
+        except Exception as error:  # TensorFlow, or a module of the user with this name, may raise anything
+            what = _format(name, settings)
             if "after being initialized" in str(error):
                 reason = "TensorFlow's runtime was in use before the program began, by something that Python imports at its start"
                 raise SettingRefused(f"{what} came too late: {reason} ({_one_line(error)})") from error
@@ -76,7 +75,7 @@ def apply(tf: Any, settings: dict[str, Any], visible: str | None) -> None:
 
 
 def _describe_devices(tf: Any) -> Iterator[str]:
-    """``CPU:0 as 2 logical devices``, ``GPU:0``: what is there to place on. Makes no context."""
+    """The devices of this task: ``CPU:0 as 2 logical devices``, ``GPU:0``. Makes no context."""
     for device in tf.config.list_physical_devices():
         parts = tf.config.get_logical_device_configuration(device) or ()
         name = device.name.rpartition("physical_device:")[2]
@@ -84,7 +83,7 @@ def _describe_devices(tf: Any) -> Iterator[str]:
 
 
 def _calls(tf: Any, settings: dict[str, Any], visible: str | None) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Each setting with what applies it. Cheap ones first; listing GPUs starts CUDA and is only done for a setting of theirs."""
+    """Each setting with the function that applies it, quick ones first. Only settings of GPUs list the GPUs, which starts CUDA."""
     config = tf.config
     simple = {
         "log_placement": lambda on: tf.debugging.set_log_device_placement(on),
@@ -97,9 +96,9 @@ def _calls(tf: Any, settings: dict[str, Any], visible: str | None) -> Iterator[t
         if name in settings:
             yield name, lambda call=call, name=name: call(settings[name])  # type: ignore[misc]
     if "gpus" in settings:
-        yield "gpus", lambda: _demand_gpus(tf, settings["gpus"], visible)
+        yield "gpus", lambda: _check_gpus(tf, settings["gpus"], visible)
     if "gpus_given" in settings:
-        yield "gpus_given", lambda: _mention_gpus(tf, settings["gpus_given"], visible)
+        yield "gpus_given", lambda: _compare_given_gpus(tf, settings["gpus_given"], visible)
     for name in ("memory_growth", "memory_limit_mb", "logical_gpus"):
         if name in settings:
             yield name, lambda name=name: _set_up_gpus(tf, name, settings[name])  # type: ignore[misc]
@@ -118,27 +117,27 @@ def _split(tf: Any, device: Any, limits: list[int | None]) -> None:
     tf.config.set_logical_device_configuration(device, parts)
 
 
-def _demand_gpus(tf: Any, wanted: int, visible: str | None) -> None:
-    """For GPUs that were asked for: as many must be there. That they are others may be what the program wants."""
-    differs = _compare_gpus(tf, wanted, visible)
-    if differs and len(tf.config.list_physical_devices("GPU")) != wanted:
-        raise SettingRefused(f"devices.gpus: {differs}")
-    _mention(differs)
+def _check_gpus(tf: Any, wanted: int, visible: str | None) -> None:
+    """For a number of GPUs that the user has requested: TensorFlow must find this number. The program may have chosen other GPUs."""
+    difference = _compare_gpus(tf, wanted, visible)
+    if difference and len(tf.config.list_physical_devices("GPU")) != wanted:
+        raise SettingRefused(f"devices.gpus: {difference}")
+    _print(difference)
 
 
-def _mention_gpus(tf: Any, given: int, visible: str | None) -> None:
-    """For GPUs that nobody asked for: any other number may be what the program wants, and a TensorFlow without CUDA uses none."""
+def _compare_given_gpus(tf: Any, given: int, visible: str | None) -> None:
+    """For GPUs that orch has chosen: the program may use another number, and a TensorFlow without CUDA uses none."""
     if tf.test.is_built_with_cuda():
-        _mention(_compare_gpus(tf, given, visible))
+        _print(_compare_gpus(tf, given, visible))
 
 
-def _mention(differs: str) -> None:
-    if differs:
-        print(f"orch: {differs}", file=sys.stderr)
+def _print(difference: str) -> None:
+    if difference:
+        print(f"orch: {difference}", file=sys.stderr)
 
 
 def _compare_gpus(tf: Any, given: int, visible: str | None) -> str:
-    """What differs between the GPUs that the task was given and those that TensorFlow finds, and why; empty: nothing."""
+    """How the GPUs that TensorFlow finds differ from those that orch has given to the task, and why; empty: no difference."""
     found, now = len(tf.config.list_physical_devices("GPU")), os.environ.get(VISIBLE)
     if found == given and now == visible:
         return ""
@@ -151,10 +150,10 @@ def _compare_gpus(tf: Any, given: int, visible: str | None) -> str:
     return f"this task was given {given} ({VISIBLE}={visible or ''}), TensorFlow finds {found}; {why}"
 
 
-# --- the program's own word --------------------------------------------------------------------
+# --- the program's own settings --------------------------------------------------------------------
 
-# What TensorFlow says (tensorflow/python/eager/context.py), and the settings that can be the reason.
-_IN_THE_WAY = {
+# TensorFlow's messages (tensorflow/python/eager/context.py), and the settings that can be the reason.
+_CONFLICTS = {
     "Cannot set memory growth on device when virtual devices configured": ("memory_limit_mb", "logical_gpus"),
     "Memory growth cannot differ between GPU devices": ("memory_growth",),
     "Physical devices cannot be modified after being initialized": ("memory_growth",),
@@ -164,8 +163,8 @@ _IN_THE_WAY = {
 
 
 def explain(error: BaseException, settings: dict[str, Any]) -> None:
-    """Add to an exception that leaves the program which setting stood in the way, or which would have helped, if one did."""
-    hint = _missing_device(str(error)) if hasattr(error, "error_code") else _in_the_way(error, settings)
+    """Add a note to an exception that leaves the program: the setting that caused it, or a setting that would have helped."""
+    hint = _missing_device(str(error)) if hasattr(error, "error_code") else _conflict(error, settings)
     if not hint:
         return
     if hasattr(error, "add_note"):
@@ -174,9 +173,9 @@ def explain(error: BaseException, settings: dict[str, Any]) -> None:
         error.args = (f"{error}\norch: {hint}",)
 
 
-def _in_the_way(error: BaseException, settings: dict[str, Any]) -> str:
-    names = next((names for said, names in _IN_THE_WAY.items() if said in str(error)), ())
-    set_ = [_say(name, settings) for name in names if settings.get(name) is not None]
+def _conflict(error: BaseException, settings: dict[str, Any]) -> str:
+    names = next((names for said, names in _CONFLICTS.items() if said in str(error)), ())
+    set_ = [_format(name, settings) for name in names if settings.get(name) is not None]
     if not set_ or not isinstance(error, (RuntimeError, ValueError)):
         return ""
     holds = f"{' and '.join(set_)} {'holds' if len(set_) == 1 else 'hold'} for this task already"
@@ -184,12 +183,12 @@ def _in_the_way(error: BaseException, settings: dict[str, Any]) -> str:
 
 
 def _missing_device(text: str) -> str:
-    import re  # wanted only now, as is what follows
+    import re  # rarely needed, as the next import
 
     from ...tensorflow_facts import missing_devices
 
     missing = missing_devices.find(text)
-    found = re.search(r"(CPU|GPU):([0-9]{1,3})$", missing.asked, re.IGNORECASE) if missing else None  # nobody has more
+    found = re.search(r"(CPU|GPU):([0-9]{1,3})$", missing.asked, re.IGNORECASE) if missing else None  # no host has more
     if found is None:
         return ""
     kind, count = found[1].upper(), int(found[2]) + 1
@@ -197,7 +196,7 @@ def _missing_device(text: str) -> str:
     return f"{makes} would give this task {kind}:{count - 1}; --soft-placement lets TensorFlow take another device"
 
 
-def _say(name: str, settings: dict[str, Any]) -> str:
+def _format(name: str, settings: dict[str, Any]) -> str:
     value = settings[name]
     return f"devices.{name}: {str(value).lower() if isinstance(value, bool) else value}"
 

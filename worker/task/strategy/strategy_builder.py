@@ -1,4 +1,4 @@
-"""The strategy a run was started with, built the right way for this task."""
+"""Builds the strategy of the run for this task."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Unavailable(RuntimeError):
-    """The strategy cannot be had here; the message says why, and what to do."""
+    """The strategy cannot be built here; the message says why, and what to do."""
 
 
 _lock = threading.Lock()
@@ -21,7 +21,7 @@ _current: Any = None
 
 
 def current() -> Any:
-    """The strategy of this process; built by the first call. See `worker.strategy`."""
+    """The strategy of this process. The first call builds it. See `worker.strategy`."""
     global _current
     with _lock:
         if _current is None:
@@ -30,18 +30,18 @@ def current() -> Any:
 
 
 def forget() -> None:
-    """Build it anew when it is next wanted: this process is a task of another cluster then (`orchestrator.testing`)."""
+    """Build the strategy again at the next call: this process becomes a task of another cluster (`orchestrator.testing`)."""
     global _current
     _current = None
 
 
 def only_serves(task: Context) -> bool:
-    """Whether the task is a `tf.distribute.Server` for others, under its strategy, and has none itself."""
+    """Whether the task is only a `tf.distribute.Server` for other tasks, and has no strategy itself."""
     return task.strategy == "parameter_server" and task.type in ("worker", "ps")
 
 
 def built() -> Any:
-    """The strategy of this process if `current` has made it; None: it has not."""
+    """The strategy of this process; None if `current` has not built it."""
     return _current
 
 
@@ -50,7 +50,7 @@ def _build(task: Context) -> Any:
     if build is None:
         raise ValueError(f"the strategy {task.strategy!r} is not one of {', '.join(BUILDERS)}")
     if task.type == "evaluator":
-        # It reads checkpoints and computes alone: in a cluster of its own, with whatever devices it has.
+        # An evaluator reads checkpoints and computes without the other tasks, on its own devices.
         return _own_devices(task)
     return build(task)
 
@@ -64,7 +64,7 @@ def _multi_worker_mirrored(task: Context) -> Any:
 def _communication(settings: CollectiveSettings) -> Any:
     """The options for collectives.
 
-    `collectives` gives them to every strategy that a task builds; in a process that the task starts, only this function does.
+    In a task, `collective_timeouts` gives them to every strategy. In a process that a task starts, only this function does.
     """
     import tensorflow as tf
 
@@ -114,7 +114,7 @@ def _default(task: Context) -> Any:
 
 
 def _local_devices() -> list[str]:
-    """All logical GPUs; without one, all logical CPUs. (MirroredStrategy by itself would take one CPU.)"""
+    """All logical GPUs; without GPUs, all logical CPUs. (MirroredStrategy itself would use one CPU.)"""
     import tensorflow as tf
 
     found = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
@@ -122,16 +122,16 @@ def _local_devices() -> list[str]:
 
 
 def input_pipelines(task: Context) -> tuple[int, int]:
-    """How many tasks read an input that is shared out among them, and which one of these this task is, from 0 on.
+    """The number of tasks among which an input is divided, and the number of this task among them, from 0.
 
-    Under MultiWorkerMirroredStrategy each worker makes its own part. Under ParameterServerStrategy nothing is shared out.
+    Under MultiWorkerMirroredStrategy each worker makes its own part. Under ParameterServerStrategy the input is not divided.
     """
     shares = task.strategy == "multi_worker_mirrored" and task.type != "evaluator"
     return (task.world_size, task.rank) if shares else (1, 0)
 
 
 def of_cluster(cluster: Mapping[str, tuple[str, ...]]) -> str:
-    """The strategy that a TF_CONFIG is for which somebody has pasted by hand."""
+    """The strategy for the cluster of a TF_CONFIG that a user has pasted."""
     workers = len(cluster.get("chief", ())) + len(cluster.get("worker", ()))
     return "parameter_server" if "ps" in cluster else "multi_worker_mirrored" if workers > 1 else "none"
 

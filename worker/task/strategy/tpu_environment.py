@@ -1,4 +1,4 @@
-"""What must be in the environment before TensorFlow is imported where the task takes a TPU."""
+"""The environment variables that a task with a TPU needs before its import of TensorFlow."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ LOAD_LIBRARY = "TPU_LOAD_LIBRARY"
 
 
 def prepare(settings: dict[str, Any]) -> None:
-    """Set what libtpu reads while TensorFlow is imported; what is set already stands. `settings`: `TpuSettings` as JSON.
+    """Set the variables that libtpu reads during the import of TensorFlow, if they are not set. `settings`: `TpuSettings` as JSON data.
 
-    A TPU that is not the machine's own is driven by the runtime of its hosts, and libtpu must not take a local one from it
-    (TPU_LOAD_LIBRARY=0, as Google's guide to TensorFlow on pods has it; xla/stream_executor/tpu/tpu_initializer_framework_helper.cc).
-    For the machine's own, libtpu asks the metadata server for the TPU's layout, 30 times for each of five values: where the server has none
-    to tell, that was seen to take 200 s (libtpu 0.0.14), and TPU_SKIP_MDS_QUERY leaves it out.
+    The runtime of its own hosts drives a TPU of other machines, and libtpu must not use a local TPU then (TPU_LOAD_LIBRARY=0, as in
+    Google's guide to TensorFlow on pods; xla/stream_executor/tpu/tpu_initializer_framework_helper.cc). For the machine's own TPU, libtpu
+    requests five values from the metadata server, 30 times each. If the server has no values, this took 200 s (libtpu 0.0.14);
+    TPU_SKIP_MDS_QUERY prevents these requests.
     """
     from ...settings.tpu_settings import LOCAL, TpuSettings, target
     from ...tpu_host import is_tpu_vm

@@ -1,13 +1,14 @@
-"""`TPUStrategy`: from the spec's word for a TPU to the strategy, each step with its own words where it fails.
+"""Builds `TPUStrategy` for the TPU of the spec, with a message of its own for each step that fails.
 
-The steps are those of TensorFlow's guide: find the TPU (`TPUClusterResolver`), connect to it, initialise it, lay the replicas out
-(`DeviceAssignment`), make the strategy. A step of TensorFlow's that hangs is ended by `_Watch`.
+The steps are those of TensorFlow's guide: find the TPU (`TPUClusterResolver`), connect to it, initialise it, assign devices to replicas
+(`DeviceAssignment`), make the strategy. `_Watch` ends a step that hangs.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import json
+import math
 import os
 import socket
 import sys
@@ -31,41 +32,41 @@ NEWEST_TENSORFLOW = "2.20"
 INSTALL = "tensorflow-tpu==2.20.0 libtpu==0.0.14"
 """The newest packages that work together; docs/tpu.md has the older ones."""
 _ASK_S = 10.0
-"""How long the metadata server may take for one answer."""
+"""The metadata server may take this long for one answer, in seconds."""
 _VERSION_S = 3.0
 _VERSION_PORT = 8475
 _NO_PROXY = "no_grpc_proxy"
 _OTHER_VERSION = ("Op type not registered", "not in Op<", "GraphDef-interpreting binary", "version mismatch")
-"""What TensorFlow says where the two ends of a connection know different operations."""
+"""Parts of TensorFlow's errors if the two ends of a connection have different operations."""
 
 
 class TpuError(Unavailable):
-    """The TPU cannot be had, or not in this layout; the message says what was looked for, and what to do."""
+    """The TPU cannot be used, or not in this layout; the message says what orch has tried, and what to do."""
 
-    __module__ = "worker"  # as which a user sees it in a traceback
+    __module__ = "worker"  # the name in a traceback
 
 
 class NoTpu(TpuError):
-    """There is no TPU where one was looked for."""
+    """There is no TPU at the expected place."""
 
     __module__ = "worker"
 
 
 def build(settings: TpuSettings) -> Any:
-    """The strategy on the TPU of these settings; None: no TPU is named, this machine has none, and the settings fall back.
+    """The strategy on the TPU of these settings; None: no TPU is named, this machine has none, and the settings have a fallback.
 
     Raises `TpuError`.
     """
     import tensorflow as tf
 
-    name, said_by = target(settings, os.environ)
+    name, source = target(settings, os.environ)
     try:
-        resolver, topology = _start(name, said_by, settings)
+        resolver, topology = _start(name, source, settings)
     except NoTpu as error:
         is_without = name == LOCAL and not tpu_host.count_chips()
         if settings.fallback == "none":
             raise NoTpu(f"{error}{'; to try the script on the CPU: --fallback cpu' * is_without}") from None
-        if not is_without:  # a wrong name, or a TPU that does not start, would train on the CPU for hours
+        if not is_without:  # otherwise a run with a wrong name, or with a broken TPU, would train on the CPU for hours
             unused = f"fallback: {settings.fallback} is for a machine without a TPU where no other is named"
             raise NoTpu(f"{error}; the task does not go on without it: {unused}") from None
         print(f"orch: {error}\norch: fallback: {settings.fallback}: the task trains without a TPU", file=sys.stderr, flush=True)
@@ -76,11 +77,11 @@ def build(settings: TpuSettings) -> Any:
     return tf.distribute.TPUStrategy(resolver, **options)
 
 
-def _start(name: str, said_by: str, settings: TpuSettings) -> tuple[Any, Any]:
+def _start(name: str, source: str, settings: TpuSettings) -> tuple[Any, Any]:
     """Find, connect and initialise: the resolver and the `Topology`. Raises `NoTpu`."""
     import tensorflow as tf
 
-    where = "the TPU of this machine" if name == LOCAL else f"the TPU {name or os.environ.get(said_by)!r} ({said_by})"
+    where = "the TPU of this machine" if name == LOCAL else f"the TPU {name or os.environ.get(source)!r} ({source})"
     with _Watch(settings.timeout_s, where) as watch:
         watch.step = "finding"
         with _explained(lambda error: _describe_lookup(error, where)):
@@ -102,7 +103,7 @@ def _find(name: str, settings: TpuSettings) -> Any:
     import tensorflow as tf
 
     before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(_ASK_S)  # TensorFlow asks the metadata server without one
+    socket.setdefaulttimeout(_ASK_S)  # TensorFlow sends requests to the metadata server without a time limit
     try:
         return tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name, zone=settings.zone or None, project=settings.project or None)
     finally:
@@ -110,30 +111,28 @@ def _find(name: str, settings: TpuSettings) -> Any:
 
 
 def _assign(topology: Any, settings: TpuSettings) -> Any:
-    """The device assignment. Raises `TpuError` where the shape does not fit this TPU."""
+    """The device assignment. Raises `TpuError` if the shape does not fit this TPU."""
     import tensorflow as tf
 
     shape = list(settings.computation_shape or (1, 1, 1, 1))
     mesh = [int(size) for size in topology.mesh_shape]
-    most = 1
-    for size, number in zip(mesh, shape, strict=True):
-        most *= size // number
+    most = math.prod(size // number for size, number in zip(mesh, shape, strict=True))
     try:
         return tf.tpu.experimental.DeviceAssignment.build(
             topology, computation_shape=shape, num_replicas=settings.num_replicas or most or 1
         )
-    except (ValueError, AssertionError) as error:  # the latter: chips are missing
+    except (ValueError, AssertionError) as error:  # AssertionError: chips are missing
         said = f": {error}" if str(error) else ", of which chips are missing"
         advice = f"orch tpu --topology {'x'.join(map(str, mesh))} shows what fits"
         raise TpuError(f"the layout of the spec does not fit this TPU, whose topology is {mesh}{said}; {advice}") from None
 
 
-# --- what went wrong, in words -------------------------------------------------------------------
+# --- messages --------------------------------------------------------------------------------------
 
 
 @contextmanager
 def _explained(describe: Any) -> Iterator[None]:
-    """Whatever TensorFlow, its client of the cloud's API or the network raise becomes a `NoTpu`."""
+    """Turn every error of TensorFlow, of its client for the cloud's API and of the network into a `NoTpu`."""
     try:
         yield
     except NoTpu:
@@ -143,7 +142,7 @@ def _explained(describe: Any) -> Iterator[None]:
 
 
 def _words(error: Exception) -> str:
-    """What an error says, on one line: without where in a graph, and without what gRPC adds of its own."""
+    """The message of an error on one line, without the place in a graph and without the lines that gRPC adds."""
     text = str(getattr(error, "message", "") or error)
     lines = [line.strip() for line in text.splitlines()]
     kept = [
@@ -171,39 +170,37 @@ def _describe_lookup(error: Exception, where: str) -> str:
 
 
 def _describe_absence(where: str, hosts: Sequence[str], said: str) -> str:
-    """There is a TPU's runtime, or this process, and no TPU behind it."""
+    """A message for hosts, or for this machine, without a TPU."""
     if hosts:
         return f"there is no TPU at {where}: {', '.join(hosts)} was reached, and is no TPU's runtime, or its TPU does not start ({said})"
     import tensorflow as tf
 
     found = tpu_host.count_chips()
     chips = f"{count_of(found, 'TPU chip')}" if found else "no TPU chip"
-    support = (
-        ""
-        if has_tpu_support()
-        else (
+    support = ""
+    if not has_tpu_support():
+        support = (
             f"; and this TensorFlow, {tf.__version__}, is built without TPU support, which no release after {NEWEST_TENSORFLOW} has: "
             f"{sys.executable} -m pip install {INSTALL}"
         )
-    )
     return f"no TPU was found on this machine: it shows {chips} ({tpu_host.SEARCHED}){support}. TensorFlow says: {said}"
 
 
 def has_tpu_support() -> bool:
-    """Whether this TensorFlow can drive a TPU by itself: whether it has the kernel that starts one."""
+    """Whether this TensorFlow can drive a TPU of this machine: whether it has the kernel that starts a TPU."""
     from tensorflow.python.framework import kernels
 
     return bool(kernels.get_registered_kernels_for_op("_ConfigureDistributedTPU").kernel)
 
 
 def _describe_version(error: Exception, hosts: Sequence[str]) -> str:
-    """The versions of both ends, if the error is one of two that do not fit, and the TPU's host tells its own."""
+    """The versions of both ends, if the error comes from different versions; empty for any other error."""
     if not hosts or not any(sign in str(error) for sign in _OTHER_VERSION):
         return ""
     import tensorflow as tf
 
     theirs = "another"
-    try:  # `runtime_version` in tensorflow/python/tpu/client/client.py, which waits for ever
+    try:  # as `runtime_version` in tensorflow/python/tpu/client/client.py, which has no time limit
         url = f"http://{hosts[0].rpartition(':')[0]}:{_VERSION_PORT}/requestversion"
         with urllib.request.urlopen(url, timeout=_VERSION_S) as answer:
             theirs = str(json.loads(answer.read(1 << 16)).get("currentVersion") or theirs)
@@ -213,7 +210,7 @@ def _describe_version(error: Exception, hosts: Sequence[str]) -> str:
 
 
 def _bypass_proxies(addresses: Sequence[str]) -> None:
-    """gRPC sends even what is for the next machine to a proxy that is set (http_proxy); a TPU's hosts are reached without one."""
+    """Have gRPC connect to the TPU's hosts without the proxy of http_proxy, which gRPC would use for every host."""
     if addresses:
         known = os.environ.get(_NO_PROXY) or os.environ.get("no_proxy") or ""
         hosts = [address.rpartition(":")[0] for address in addresses]
@@ -221,8 +218,8 @@ def _bypass_proxies(addresses: Sequence[str]) -> None:
 
 
 class _Watch:
-    """Ends the process if the steps inside take too long: TensorFlow tries a host that does not answer again for ever, and cannot be
-    interrupted. The stacks of all threads go to stderr before that."""
+    """Ends the process if the steps inside take too long, after printing the stacks of all threads on stderr. TensorFlow tries a host
+    that does not answer again without end, and cannot be interrupted."""
 
     def __init__(self, seconds: float, where: str) -> None:
         self._seconds, self._where = seconds, where
