@@ -1,8 +1,8 @@
-"""How many elements a file holds, without decoding any: TFRecords by their headers, lines, NumPy arrays. Standard library only.
+"""Counts the elements of a file without decoding them: TFRecords by their headers, lines, NumPy arrays. Standard library only.
 
 A TFRecord file is records of: length (8 bytes, little endian), the masked CRC-32C of these 8 bytes (4), the data, the data's CRC (4)
-(tensorflow/core/lib/io/record_writer.h). Here a record's data is not read but passed over; that its length is what was written is known
-from the first CRC. So a file that was cut short, or is none, is found, and the byte is named; a flipped bit inside the data is not.
+(tensorflow/core/lib/io/record_writer.h). This module skips the data of a record; the first CRC shows that the length is right. So it finds
+a file that was cut short, or is no TFRecord file, and names the byte. It does not find a wrong bit inside the data.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 KINDS = ("tfrecord", "text", "csv", "npy", "npz", "parquet", "image", "other")
 WITH_READER = ("tfrecord", "text")
-"""The kinds that TensorFlow's sharding by files knows: `TFRecordDataset`, `TextLineDataset` (`kReaderDatasetOps` in auto_shard.cc)."""
+"""The kinds that TensorFlow can divide by files: `TFRecordDataset`, `TextLineDataset` (`kReaderDatasetOps` in auto_shard.cc)."""
 
 _BY_NAME = re.compile(
     r"(?P<tfrecord>\.(tfrecords?|tfr|tfrec)\b)|(?P<csv>\.[ct]sv\b)|(?P<text>\.(txt|text|jsonl|ndjson|lines)\b)"
@@ -26,13 +26,13 @@ _BY_NAME = re.compile(
 )
 _BLOCK = 1 << 16
 _FAR = 1 << 14
-"""Records longer than this are jumped over one by one; shorter ones are read in blocks."""
+"""Longer records are skipped one by one; shorter records are read in blocks."""
 _CHUNK = 1 << 20
 _HEADER, _FOOTER = 12, 4
 
 
 class Damaged(ValueError):
-    """A file that does not hold what it should: what is wrong, and `at`, the byte where that was seen."""
+    """A damaged file. `at`: the byte where the damage was found; `what`: a description."""
 
     def __init__(self, at: int, what: str) -> None:
         self.at, self.what = at, what
@@ -40,18 +40,18 @@ class Damaged(ValueError):
 
 
 def kind_by_name(name: str) -> str:
-    """One of `KINDS` by a file's name, the last part of its path; "" if the name says nothing."""
+    """One of `KINDS`, by the last part of a file's path; "": unknown."""
     found = _BY_NAME.search(os.path.basename(name))
     return (found.lastgroup or "") if found else ""
 
 
 def looks_like_tfrecord(head: bytes) -> bool:
-    """Whether a file begins as one of TFRecords does."""
+    """Whether a file begins like a TFRecord file."""
     return len(head) >= _HEADER and _is_length(head[:_HEADER])
 
 
 def count(file: BinaryIO, size: int, kind: str) -> int | None:
-    """The elements of a file of `size` bytes that is open at its beginning; None: unknown. Raises `Damaged`, OSError."""
+    """The number of elements of a file of `size` bytes, open at its beginning; None: unknown. Raises `Damaged`, OSError."""
     if kind == "tfrecord":
         return count_records(file, size)
     if kind in ("text", "csv"):
@@ -95,7 +95,7 @@ def _count_plain(file: BinaryIO, size: int, block: bytes) -> int:
 
 
 def _count_compressed(file: BinaryIO) -> int:
-    """Positions are those in the data as it is once decompressed."""
+    """Positions in messages are those in the decompressed data."""
     counted = at = missing = 0
     rest = b""
     for chunk in _inflate(file):
@@ -121,7 +121,7 @@ def _check_header(header: bytes, at: int, number: int) -> None:
         raise Damaged(at, f"{what} (the checksum of its length is wrong)")
 
 
-@functools.lru_cache(4096)  # records are often of few lengths
+@functools.lru_cache(4096)  # the records of a file often have only a few lengths
 def _is_length(header: bytes) -> bool:
     crc = _crc32c(header)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF == int.from_bytes(header[8:12], "little")
@@ -129,7 +129,7 @@ def _is_length(header: bytes) -> bool:
 
 @functools.cache
 def _tables() -> tuple[list[int], ...]:
-    """For CRC-32C, eight bytes at once: table n holds what a byte comes to after n more."""
+    """Tables for CRC-32C of eight bytes at once: table n is for a byte that n bytes follow."""
     first = []
     for value in range(256):
         for _ in range(8):
@@ -160,13 +160,13 @@ def _is_compressed(head: bytes) -> bool:
 
 
 def _inflate(file: BinaryIO) -> Iterator[bytes]:
-    """The data of a compressed file, at most a megabyte at once. It may be several compressed files, one after the other."""
+    """The data of a compressed file, at most a megabyte at once. The file may consist of several compressed files."""
     file.seek(0)
     at, stream = 0, None
     while data := _read(file, _BLOCK):
         chunk = b""
         while data or len(chunk) == _CHUNK:
-            stream = stream or zlib.decompressobj(47)  # whichever of the two it is
+            stream = stream or zlib.decompressobj(47)  # GZIP or ZLIB
             try:
                 chunk = stream.decompress(data, _CHUNK)
             except zlib.error:
@@ -184,7 +184,7 @@ def _inflate(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _count_lines(file: BinaryIO) -> int:
-    """As `TextLineDataset`: what follows the last line feed is a line too. Compressed or not."""
+    """The lines as in `TextLineDataset`: text after the last line feed is a line, too. The file may be compressed."""
     head = _read(file, _HEADER)
     file.seek(0)
     lines, last = 0, b"\n"
@@ -198,7 +198,7 @@ _NPY = b"\x93NUMPY"
 
 
 def _length_of_array(file: BinaryIO, size: int) -> int | None:
-    """The first dimension that the header names (numpy/lib/format.py); None for a single number."""
+    """The first dimension in the header (numpy/lib/format.py); None for a single number."""
     import ast
 
     head = _read(file, 10)
@@ -208,8 +208,8 @@ def _length_of_array(file: BinaryIO, size: int) -> int | None:
     header = _read(file, int.from_bytes(head[8:10] + rest, "little"))
     begin = len(head) + len(rest) + len(header)
     try:
-        told = ast.literal_eval(header.decode("latin-1"))
-        shape, kind = told["shape"], told["descr"]
+        fields = ast.literal_eval(header.decode("latin-1"))
+        shape, kind = fields["shape"], fields["descr"]
         if not all(isinstance(length, int) and length >= 0 for length in shape):
             raise ValueError(shape)
     except (ValueError, SyntaxError, KeyError, TypeError):
@@ -240,7 +240,7 @@ def _length_of_arrays(file: BinaryIO) -> int | None:
 
 
 def _read(file: BinaryIO, size: int) -> bytes:
-    """So many bytes; fewer only at the end of the file, though one call may give fewer before."""
+    """Read `size` bytes, by several calls if necessary; fewer only at the end of the file."""
     data = file.read(size) or b""
     while len(data) < size and (more := file.read(size - len(data))):
         data += more

@@ -1,4 +1,4 @@
-"""A part of the contract: how the tasks of a cluster wait for each other."""
+"""The section `collectives`: how the tasks of a cluster wait for each other."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""How a setting is declared: a field of a section, which is a frozen dataclass, carries all that there is to know about it.
+"""How a setting is declared: a section is a frozen dataclass, and each of its fields carries everything about one setting.
 
     @dataclass(frozen=True, slots=True)
     class CollectiveSettings:
         timeout_s: float | None = setting(None, "The longest that one operation waits.", example="30", words="no limit")
 
-The declarations are plain data, so that a task can import them quickly. What checks, describes and writes a field is derived from them in
-orchestrator/model/spec; docs/settings.md shows how a setting is added.
+The declarations are plain data, so a task imports them quickly. orchestrator/model/spec derives from them the code that checks, describes
+and writes a field. docs/settings.md shows how a setting is added.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ KEY = "setting"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """All that there is to know about a field, beyond its name, its type and its default."""
+    """Everything about a field beyond its name, its type and its default."""
 
     about: str
     """One sentence: what the setting does."""
     example: str = ""
     """A value as YAML, on one line, for the file that ``orch init`` writes; empty: the default."""
     words: str | None = ""
-    """What holds without the setting, in words; empty: the field's default; None: nothing is said of that."""
+    """The value without the setting, in words; empty: the field's default; None: not shown."""
     flag: str = ""
     """Its option on the command line: ``--ps``, or ``-n --workers``. The option's variable follows from it: ORCH_WORKERS."""
     metavar: str = ""
-    """What the help shows in place of a value; empty: N for a whole number, S for seconds, NAME for a choice, else TEXT."""
+    """The placeholder of the value in the help; empty: N for a whole number, S for seconds, NAME for a choice, else TEXT."""
     help: str = ""
-    """A sentence for ``orch up --help``, if `about` is not made for it."""
+    """A sentence for ``orch up --help``, if `about` does not fit there."""
     no: str = ""
-    """The sentence of a second option, ``--no-…``, that turns off what is on by default."""
+    """The sentence of a second option, ``--no-…``, which turns off a setting that is on by default."""
     kind: Any = None
-    """What checks the value, if the field's type does not say so: a `Kind`, or the name of one in orchestrator/model/spec/derive.py."""
+    """How the value is checked, if the field's type is not enough: a `Kind`, or the name of one in orchestrator/model/spec/derive.py."""
     least: float | None = None
     most: float | None = None
     """The smallest and the largest number. Without `least`, a number of seconds must be above 0, and a whole number at least 0. Without
     `most`, the largest is a billion."""
     label: str = ""
-    """What the words of a choice are called in a message: "the levels"."""
+    """The name of the choices in a message: "the levels"."""
     key: str = ""
     """The key in orch.yaml, if that is not the field's name: ``threads.intra`` is the key intra of the mapping threads."""
     inline: Any = None
@@ -57,7 +57,7 @@ class Setting:
 
 
 def setting(default: Any, about: str, **more: Any) -> Any:
-    """A field with a declaration. `default`: the field's default; ``...``: it has none. `more`: the fields of `Setting`."""
+    """A field with a declaration. `default`: the field's default; ``...``: none. `more`: the fields of `Setting`."""
     metadata = {KEY: Setting(about, **more)}
     if default is ...:
         return dataclasses.field(metadata=metadata)
@@ -67,7 +67,7 @@ def setting(default: Any, about: str, **more: Any) -> Any:
 
 
 def settings_of(section: type) -> Iterator[tuple[dataclasses.Field[Any], Setting]]:
-    """The declared fields of a section. A field without a declaration is no setting: orch fills it in itself."""
+    """The declared fields of a section. A field without a declaration is no setting: orch sets it."""
     for field in dataclasses.fields(section):
         if KEY in field.metadata:
             yield field, field.metadata[KEY]

@@ -1,4 +1,4 @@
-"""What a host has in devices, and what a task asks of them; a part of `contract`."""
+"""The section `devices`: the devices of a task."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .declare import Setting, setting
 
 @dataclass(frozen=True, slots=True)
 class DeviceSettings:
-    """What a task asks of its devices, applied before the user's code can touch TensorFlow's runtime. None: TensorFlow's own choice."""
+    """The devices of a task, set before the user's code can use TensorFlow's runtime. None: TensorFlow's own choice."""
 
     NAME = "devices"
     GROUPS = (("threads", Setting("The sizes of TensorFlow's thread pools.", flag="--threads", metavar="INTRA[,INTER]")),)
@@ -38,7 +38,7 @@ class DeviceSettings:
         everywhere=True,
     )
     gpus: int | None = None
-    """How many GPUs TensorFlow must find, because the user asked for that many. CUDA_VISIBLE_DEVICES says which ones."""
+    """The number of GPUs that the user has requested and TensorFlow must find. CUDA_VISIBLE_DEVICES names them."""
     memory_growth: bool | None = setting(
         None,
         "Let a task take GPU memory when the task needs it, not all of it at the start.",
@@ -103,4 +103,4 @@ class DeviceSettings:
         everywhere=True,
     )
     gpus_given: int | None = None
-    """As `gpus`, if nobody asked for a number (auto): fewer GPUs are then no error, only worth a word."""
+    """As `gpus`, if the user has requested no number (auto): with fewer GPUs, the task prints a line and continues."""

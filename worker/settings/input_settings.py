@@ -1,4 +1,4 @@
-"""A part of the contract: how the tasks share their input out, and what TensorFlow does with it."""
+"""The section `input`: how the input is divided among the tasks, and how TensorFlow reads it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _AS_TENSORFLOW = "TensorFlow's own"
 
 @dataclass(frozen=True, slots=True)
 class InputSettings:
-    """What the spec says of the input of a task. None: the script's own word, or else TensorFlow's own choice. docs/input.md has more."""
+    """The input of a task. None: the script's own choice, or else TensorFlow's. docs/input.md has more."""
 
     NAME = "input"
     SHORTHAND = "auto_shard"
@@ -52,7 +52,7 @@ class InputSettings:
         least=-1,
         most=1_000_000,
     )
-    # These three: tf.distribute.InputOptions
+    # The next three: tf.distribute.InputOptions
     fetch_to_device: bool | None = setting(
         None,
         "Copy each batch to the replica's device before the replica needs the batch.",

@@ -1,4 +1,4 @@
-"""A part of the contract: which Keras the tasks use, and what orch does for it."""
+"""The section `keras`: which Keras the tasks use, and what orch changes in it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .declare import setting
 
 @dataclass(frozen=True, slots=True)
 class KerasSettings:
-    """What orch does about Keras in a task."""
+    """Keras in a task."""
 
     SHORTHAND = "mode"
 
@@ -32,15 +32,15 @@ LEGACY = "TF_USE_LEGACY_KERAS"
 
 
 def is_legacy(env: Mapping[str, str]) -> bool:
-    """Whether a task with this environment takes Keras 2 for Keras."""
+    """Whether `tf.keras` is Keras 2 in a task with this environment."""
     return env.get(LEGACY, "").lower() in ("1", "true")
 
 
 def install_keras_2(python: str, tensorflow: str) -> str:
     """The command that installs Keras 2 beside this version of TensorFlow.
 
-    tf-keras depends on the package ``tensorflow``, which pip would install over ``tensorflow-cpu``: tf-keras 2.21 onto 2.21 of that did so.
+    tf-keras depends on the package ``tensorflow``, which pip would install over ``tensorflow-cpu`` (seen with version 2.21 of both).
     """
     minor = ".".join(tensorflow.split(".")[:2])
-    version = f"{minor}.0" if minor.replace(".", "").isdigit() else "MAJOR.MINOR.0"  # of TensorFlow, if nobody has found it
+    version = f"{minor}.0" if minor.replace(".", "").isdigit() else "MAJOR.MINOR.0"  # for the user to replace by TensorFlow's version
     return f"{python or 'python'} -m pip install --no-deps 'tf-keras~={version}'"

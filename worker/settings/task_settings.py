@@ -1,4 +1,4 @@
-"""What the spec says of the inside of a task: a part of the contract."""
+"""The settings of the spec for the inside of a task."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ VARIABLE = "ORCH_TASK_SETTINGS"
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """Everything that the spec says of the inside of a task, a section for each subject. It crosses the wire as one value.
+    """All settings of the spec for the inside of a task, a section for each subject. They cross the wire as one value.
 
-    A section is a frozen dataclass whose fields have defaults. A section at its default is left out, on the wire as in `VARIABLE`; what
-    puts one into effect is imported only where the section says something (`SECTIONS` in task/bootstrap.py, or `worker.strategy()`).
+    A section is a frozen dataclass whose fields have defaults. A section at its defaults is left out, on the wire as in `VARIABLE`. The
+    code that applies a section is imported only if a setting is not at its default (`SECTIONS` in task/bootstrap.py, `worker.strategy()`).
     """
 
     strategy: str = "none"
-    """The spec's word for it, such as ``multi_worker_mirrored``."""
+    """The spec's name of the strategy, such as ``multi_worker_mirrored``."""
     devices: DeviceSettings = DeviceSettings()
     collectives: CollectiveSettings = CollectiveSettings()
     keras: KerasSettings = KerasSettings()

@@ -1,4 +1,4 @@
-"""A part of the contract: which TPU the task takes, and how its replicas and tensors are laid out on the TPU's devices."""
+"""The section `tpu`: the TPU of the task, and how replicas and tensors are placed on its devices."""
 
 from __future__ import annotations
 
@@ -13,24 +13,27 @@ AUTO = "auto"
 LOCAL = "local"
 """The word for a TPU that is part of the machine: a TPU VM's own (`TPUClusterResolver`, tpu="local")."""
 ADDRESS = "grpc://"
-"""What the address of a TPU's runtime begins with: ``grpc://10.0.0.2:8470``, several with commas. Anything else is a name."""
+"""The beginning of the address of a TPU's runtime: ``grpc://10.0.0.2:8470``, several with commas. Any other text is a name."""
 PORT = 8470
 """The port of a TPU host's runtime (`_DEFAULT_ENDPOINT_PORT` of tensorflow/python/tpu/client/client.py)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """How a tensor is split. `dims`: into how many parts each dimension is. `shape`, `dtype`: of the tensor, as far as the spec says."""
+    """How a tensor is split."""
 
     name: str
+    """The name for `worker.split`."""
     dims: tuple[int, ...]
+    """The number of parts of each dimension."""
     shape: tuple[int | None, ...] | None = None
+    """The shape of the tensor; None: unknown."""
     dtype: str = "float32"
 
 
 @dataclass(frozen=True, slots=True)
 class TpuSettings:
-    """What the spec says of the TPU. docs/tpu.md has more."""
+    """The TPU of a task. docs/tpu.md has more."""
 
     SHORTHAND = "tpu"
 
@@ -96,10 +99,11 @@ class TpuSettings:
 
 
 def target(settings: TpuSettings, env: Mapping[str, str]) -> tuple[str, str]:
-    """The argument `tpu` of TensorFlow's `TPUClusterResolver`, and who has said so. An argument of "": TensorFlow reads its own variables.
+    """The argument `tpu` of TensorFlow's `TPUClusterResolver`, and its source in words. "": TensorFlow reads its own variables
+    (`_get_tpu_name` in tensorflow/python/tpu/client/client.py).
 
-    Those are read by `_get_tpu_name` in tensorflow/python/tpu/client/client.py. TPU_WORKER_HOSTNAMES names the hosts of a TPU (on GKE, and
-    where a user sets it): where there are several, each host's runtime listens on `PORT`, and one process drives them all.
+    TPU_WORKER_HOSTNAMES names the hosts of a TPU, on GKE or if a user sets it. With several hosts, the runtime of each host listens on
+    `PORT`, and one process drives all of them.
     """
     if settings.tpu not in ("", AUTO):
         return settings.tpu, "the spec"

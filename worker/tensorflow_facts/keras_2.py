@@ -1,4 +1,4 @@
-"""What scripts for Keras 2 use that Keras 3 has not, or refuses: a table for the look at the source and for the report of a failure.
+"""Names and arguments of Keras 2 that Keras 3 does not have: a table for the check of a source and for the report of a failure.
 
 tests/real/test_keras_2.py runs examples of each row with Keras 3, where they fail, and with Keras 2 (tf-keras), where they work.
 """
@@ -10,23 +10,21 @@ from ..fast_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """Something of Keras 2's. `use`, `error`: regular expressions."""
+    """Something that Keras 3 does not have. `use`, `error`: regular expressions."""
 
     use: str
-    """How it is used, as `host.keras_source` writes it: a full name (``tf.keras.layers.Dense``); with ``()`` for an object whose making was
-    seen, ``?`` for one of which nothing is known (``tf.keras.Sequential().fit``, ``?.fit``); with an argument (``?.fit(workers=)``,
-    ``?.save_weights('name')``)."""
+    """The use, in the notation of host/program/keras_source.py: ``tf.keras.layers.Dense``, ``?.fit(workers=)``."""
     error: str
-    """What Keras 3 says when it is used."""
+    """Keras 3's error for this use."""
     instead: str
-    """What Keras 3 has in its place, or what to write."""
+    """The replacement in Keras 3, or what to write."""
 
 
 _KERAS = r"(?:tf\.)?(?:compat\.v[12]\.)?keras\."
 _MODEL = rf"(?:\?|{_KERAS}(?:models\.)?(?:Sequential|Model)\(\))"
 _OPTIMIZER = r"(?:SGD|Adam|AdamW|RMSprop|Adagrad|Adadelta|Adamax|Nadam|Ftrl|Lion|Adafactor)"
 _ENDS = r"\b(?:\.\w.*|\(.*)?"
-"""What may follow a name: a part of it, or that it is called."""
+"""The possible continuation of a name: an attribute, or a call."""
 
 
 def _lacks(names: str) -> str:
@@ -41,7 +39,7 @@ _BACKEND = (
     "|reset_uids|manual_variable_initialization|local_conv[12]d|normalize_batch_in_training"
 )
 _LOSSES = "mean_(?:squared|absolute|absolute_percentage|squared_logarithmic)_error|kl_divergence|log_cosh"
-# Of these tf.keras of Keras 3 has all, and keras itself none.
+# tf.keras of Keras 3 has all of these, and keras itself none.
 _TF_BACKEND = (
     "abs|all|any|argmax|argmin|batch_dot|batch_flatten|bias_add|binary_crossentropy|cast|categorical_crossentropy|clip|concatenate|constant"
     "|conv2d|count_params|ctc_batch_cost|ctc_decode|cumsum|dot|dropout|equal|eval|exp|expand_dims|flatten|gather|get_value|gradients|greater"
@@ -153,4 +151,4 @@ GONE = (
         "SavedModel: change the name, or use model.export(path) for a SavedModel",
     ),
 )
-"""The first that fits counts."""
+"""The first row that fits counts."""

@@ -1,11 +1,11 @@
-"""What TensorFlow says of a device that it has not. A task explains it where it happens, `orch placement` from the logs."""
+"""TensorFlow's errors about a missing device. A task explains such an error when it happens, `orch placement` from the logs."""
 
 from __future__ import annotations
 
 import re
 from typing import NamedTuple
 
-# TensorFlow 2.21's texts, each with the device and, where it names them, those that it has.
+# TensorFlow 2.21's texts, each with the requested device and, in some texts, the existing devices.
 # Sources: eager/execute.cc, eager/placement_utils.cc, placer.cc, process_function_library_runtime.cc, eager/context.cc.
 _TEXTS = tuple(
     re.compile(pattern)
@@ -21,14 +21,16 @@ _TEXTS = tuple(
 
 
 class MissingDevice(NamedTuple):
-    """As TensorFlow writes them: the device that was asked for, and the list of those that there are, if it says."""
+    """The names of the devices, as TensorFlow writes them."""
 
     asked: str
+    """The requested device."""
     had: str | None
+    """The existing devices; None: not in the text."""
 
 
 def find(text: str) -> MissingDevice | None:
-    """The first device that `text` says is missing; None for any other text."""
+    """The first missing device in `text`; None if there is none."""
     for pattern in _TEXTS:
         found = pattern.search(text)
         if found is not None:

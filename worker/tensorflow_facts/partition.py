@@ -1,7 +1,7 @@
 """How a tensor is split over the logical devices of a replica: for `worker.split`, the spec's `tpu.partition` and ``orch tpu``. Pure.
 
-The rules are those of `TPUStrategy.experimental_split_to_logical_devices` (tensorflow/python/distribute/tpu_strategy.py), which names the
-first one broken; here each has its own words, and all that are broken are told.
+The rules are those of `TPUStrategy.experimental_split_to_logical_devices` (tensorflow/python/distribute/tpu_strategy.py), which reports
+only the first broken rule. This module has a message for each rule, and reports all broken rules.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from ..words import count_of
 
 Shape = Sequence[int | None]
-"""The size of each dimension of a tensor; None: nobody knows it before the start, as of a batch of any size."""
+"""The size of each dimension of a tensor; None: unknown before the start, as for a batch of any size."""
 
 ITEM_BYTES = {
     **dict.fromkeys(("bool", "int8", "uint8"), 1),
@@ -20,14 +20,14 @@ ITEM_BYTES = {
     **dict.fromkeys(("float32", "int32", "uint32"), 4),
     **dict.fromkeys(("float64", "int64", "uint64", "complex64"), 8),
 }
-"""The types of tensors that TPUs take, and the bytes of one element."""
+"""The types of tensors on TPUs, with the bytes of one element."""
 
 
 def complaints(dims: Sequence[int], shape: Shape | None, devices: int | None) -> Iterator[str]:
-    """What is wrong with splitting a tensor: a sentence for each rule that is broken.
+    """A sentence for each rule that the split of a tensor breaks.
 
-    `dims`: into how many parts each dimension is split. `shape`: of the tensor; None: unknown. `devices`: how many logical devices a
-    replica has; None: unknown.
+    `dims`: the number of parts of each dimension. `shape`: of the tensor; None: unknown. `devices`: the number of logical devices of a
+    replica; None: unknown.
     """
     parts = math.prod(dims)
     if shape is not None and len(dims) != len(shape):
@@ -47,15 +47,15 @@ def complaints(dims: Sequence[int], shape: Shape | None, devices: int | None) ->
 
 
 def part_of(dims: Sequence[int], shape: Shape) -> tuple[int | None, ...]:
-    """The shape of what each logical device gets of a tensor that may be split so."""
+    """The shape of the part of each logical device. The split must be possible."""
     return tuple(None if size is None else size // number for size, number in zip(shape, dims, strict=True))
 
 
 def count_bytes(shape: Shape, dtype: str) -> int:
-    """The bytes of a tensor, without the padding that XLA may add; a dimension of unknown size counts as one. KeyError: no such type."""
+    """The bytes of a tensor, without XLA's padding. A dimension of unknown size counts as one. Raises KeyError for an unknown type."""
     return math.prod(1 if size is None else size for size in shape) * ITEM_BYTES[dtype]
 
 
 def show(shape: Shape) -> str:
-    """``[?, 224, 224, 3]``."""
+    """A shape as text: ``[?, 224, 224, 3]``."""
     return f"[{', '.join('?' if size is None else str(size) for size in shape)}]"

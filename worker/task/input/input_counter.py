@@ -101,7 +101,7 @@ class Counter:
         self._replicas: list[list[int]] = []
         """For each replica: batches that are not empty, elements, bytes."""
         self._handles: dict[int, Any] = {}
-        """TensorFlow's variables for the sums of graphs. Key 0: seconds; key R: for R replicas the steps, then the numbers of `_replicas`."""
+        """TensorFlow's variables for the sums of graphs. Key 0: seconds; key R: for R replicas the steps, then as `_replicas`."""
         self._last: tuple[float, float, int] | None = None
         """At the last reading: the time, the seconds waited, the steps."""
         self._moving_s, self._moving_waited_s = 0.0, 0.0

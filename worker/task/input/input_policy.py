@@ -1,8 +1,8 @@
 """Applies the section `input:` to the datasets of `worker.distribute`, and to those of a script that does not call it.
 
 An unchanged script passes its datasets to `tf.distribute` itself, or Keras's `fit` does. Both call two methods of `StrategyBase`
-(tensorflow/python/distribute/distribute_lib.py), which this module replaces: the spec's settings hold where the script has left TensorFlow's
-defaults, and the script's own settings stay.
+(tensorflow/python/distribute/distribute_lib.py), which this module replaces: the spec's settings hold where the script has left
+TensorFlow's defaults, and the script's own settings stay.
 
 TensorFlow does not record that a script has set AUTO (`merge_options` in tensorflow/python/data/util/options.py leaves out values that are
 equal to the default), so AUTO always counts as the default.
@@ -215,5 +215,5 @@ def _is_eager() -> bool:
 
 
 def _options_of(dataset: Any) -> Any:
-    """The dataset's `tf.data.Options`. Inside a function, TensorFlow cannot read them from the graph: then those that its Python object has."""
+    """The dataset's `tf.data.Options`. Inside a function, TensorFlow cannot read them from the graph: then those of its Python object."""
     return dataset.options() if _is_eager() else dataset._options_attr

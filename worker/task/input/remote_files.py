@@ -1,4 +1,4 @@
-"""Lists files that fit a pattern, with their elements, by TensorFlow's file systems (``gs://``, ``s3://``, ``hdfs://``): for ``orch shards``.
+"""Lists files and counts their elements by TensorFlow's file systems (``gs://``, ``s3://``, ``hdfs://``): for ``orch shards``.
 
 A program of its own, because it imports TensorFlow. It prints JSON objects, one on each line. The last one has ``end`` or ``error``.
 """

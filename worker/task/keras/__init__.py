@@ -1,7 +1,7 @@
-"""What orch does for programs that train with Keras: `fit` of Keras 3 works with several workers, and `fit` says how far it is.
+"""Changes Keras for programs of a cluster: `fit` of Keras 3 works with several workers, and `fit` reports its progress.
 
-Everything here waits until the program has imported Keras, and takes effect in Keras's own functions, so that a script needs no change
-and a program without Keras pays nothing. docs/keras.md says what works under which strategy.
+The changes are made in Keras's own functions once the program has imported Keras. So scripts need no change, and a program without Keras
+pays nothing. docs/keras.md says which functions work under which strategy.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 
 def apply_soon(settings: dict[str, Any]) -> None:
-    """Apply settings, the JSON of a `KerasSettings`, as soon as Keras is imported; at once in a fork of what has imported it."""
-
+    """Apply settings, the JSON of a `KerasSettings`, as soon as Keras is imported; at once in a fork of a template with Keras."""
     reports = settings.get("report", True)
     if settings.get("mode") == "off":
         return
@@ -30,7 +29,7 @@ def apply_soon(settings: dict[str, Any]) -> None:
 
 
 def prepare_forks() -> None:
-    """In a process that tasks are forked from, which has imported Keras: do what each task would otherwise do for itself."""
+    """In a template that has imported Keras: do the work that each forked task would otherwise repeat."""
     saving_api = sys.modules.get("keras.src.saving.saving_api")
     if "keras.src.backend.tensorflow.trainer" in sys.modules and saving_api is not None:
         from ..input import input_counter as input_counter
@@ -44,7 +43,7 @@ def prepare_forks() -> None:
 def _try(keras: ModuleType, change: Callable[[], None]) -> None:
     try:
         change()
-    except Exception as error:  # a Keras that is made otherwise must still work as it does by hand
+    except Exception as error:  # another version of Keras must still work as by hand
         version = getattr(keras, "__version__", "of unknown version")
         print(f"orch: Keras {version} is left as it is: {type(error).__name__}: {error}", file=sys.stderr)
 
@@ -82,7 +81,7 @@ def _apply(*, reports: bool) -> None:
 
 
 def _let_variables_be_numbers() -> None:
-    """`int(optimizer.iterations)` and `float(optimizer.learning_rate)`, which work without a strategy, work with one."""
+    """Make `int(optimizer.iterations)` and `float(optimizer.learning_rate)` work under a strategy, as they do without one."""
     from tensorflow.python.distribute import values
 
     for name, kind in (("__int__", int), ("__float__", float)):

@@ -1,12 +1,12 @@
-"""Keras 3's callbacks with several workers: their files do not meet, the statistics are everybody's, and orch is told how far training is.
+"""Keras 3's callbacks with several workers: each worker has its own files, all have the same statistics, and orch gets reports of progress.
 
-Keras 2 had its callbacks know who the chief is (tf_keras/src/callbacks.py, `distributed_file_utils`). Keras 3 has not: every worker
-writes, renames and removes the same files. Here the chief alone writes the backup of a training, which all read, and writes logs where
-the script says; the other workers write their logs into their own directories of the run. (`saving` keeps checkpoints apart.)
+In Keras 2, callbacks know which worker is the chief (tf_keras/src/callbacks.py, `distributed_file_utils`). In Keras 3, every worker writes,
+renames and removes the same files. With this module, only the chief writes the backup of a training, which all workers read, and writes
+logs to the script's paths. The other workers write logs to their own directories of the run. (`saving` separates checkpoints.)
 
-Keras 3 makes the moving mean and variance of `BatchNormalization` a variable of each worker's own, and each worker moves it by what it
-alone has seen, so that the workers' models differ (keras/src/layers/normalization/batch_normalization.py; Keras 2 took the mean
-over all replicas when they were read). Here `fit` sets them to the mean over all workers before they are used or saved.
+In Keras 3, each worker has its own moving mean and variance of `BatchNormalization`, from its own data, so the workers' models differ
+(keras/src/layers/normalization/batch_normalization.py; Keras 2 used the mean over all replicas). With this module, `fit` sets them to the
+mean over all workers before they are used or saved.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 import time
 
 from ..import_hooks import named_like
-from .fit import say_once
+from .fit import print_once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from typing import Any
 
     Wanted = Callable[[Any], bool]
-    """Whether Keras is to be mended under this strategy: `fit.Known`."""
+    """Whether orch changes Keras under a strategy: `fit.Known`."""
 
 REPORT_S = 1.0
 """The shortest time between two reports of a training's progress."""
 
 
 def mend(callbacks: Any, trainer: Any, is_wanted: Wanted | None, *, reports: bool) -> None:
-    """Mend the module of Keras's callbacks.
+    """Change the module of Keras's callbacks.
 
-    `is_wanted`: None in a task that has no others beside it. `reports`: `fit` says how far it is by `worker.report`.
+    `is_wanted`: None in a task without other tasks. `reports`: `fit` reports its progress by `worker.report`.
     """
     first, last = [], []
     if is_wanted is not None:
@@ -46,15 +46,15 @@ def mend(callbacks: Any, trainer: Any, is_wanted: Wanted | None, *, reports: boo
 
 
 def report_keras_2(callbacks: Any, training: Any) -> None:
-    """Let `fit` of Keras 2 say how far it is, too. `callbacks`, `training`: its modules."""
+    """Let `fit` of Keras 2 report its progress, too. `callbacks`, `training`: modules of Keras 2."""
     _add_to_fit(callbacks.CallbackList, training.Model, [], [_progress(callbacks.Callback)])
 
 
 def _add_to_fit(callback_list: Any, trainer: Any, first: list[Any], last: list[Any]) -> None:
-    """Let each `fit` have these callbacks before and behind its own. A list that a program makes for a loop of its own stays as it is."""
+    """Add callbacks to each `fit`, before and after its own. A list that a program makes for a loop of its own stays unchanged."""
     real_fit, real_init = trainer.fit, callback_list.__init__
     is_awaited: list[bool] = []
-    """For each `fit` that is going on: whether it has yet to make its list."""
+    """For each running `fit`: whether it will still make its list."""
 
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         is_awaited.append(True)
@@ -74,20 +74,20 @@ def _add_to_fit(callback_list: Any, trainer: Any, first: list[Any], last: list[A
     callback_list.__init__ = named_like(real_init, __init__)
 
 
-# --- files that do not meet ----------------------------------------------------------------------
+# --- files for each worker ----------------------------------------------------------------------
 
 
 def _keep_apart(callbacks: Any, is_wanted: Wanted) -> None:
     if os.environ.get("ORCH_IS_CHIEF") == "1":
         return
-    for method in ("_save_model", "on_train_end"):  # the second one removes the backup
+    for method in ("_save_model", "on_train_end"):  # on_train_end removes the backup
         _wrap(callbacks.BackupAndRestore, method, lambda real, self, *args, **kwargs: None, is_wanted)
     _wrap(callbacks.TensorBoard, "set_model", _log_to_own_directory, is_wanted)
     _wrap(callbacks.CSVLogger, "on_train_begin", _log_to_own_file, is_wanted)
 
 
 def _wrap(owner: Any, name: str, wrapper: Any, is_wanted: Wanted) -> None:
-    """Call `wrapper(real, self, ...)` in place of a method, for models that are trained with others."""
+    """Call `wrapper(real, self, ...)` in place of a method, for models that several workers train."""
     real = getattr(owner, name)
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -110,20 +110,20 @@ def _log_to_own_file(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _own(path: str, name: str) -> str:
-    """The place in this task's directory of the run that stands for a path which all workers have been given."""
+    """The path in this task's directory of the run that replaces a path which all workers have."""
     directory = os.environ.get("ORCH_LOG_DIR", "")
     own = os.path.join(directory, name)
-    if not directory or path == own:  # it has been moved by an earlier fit
+    if not directory or path == own:  # an earlier fit has replaced the path
         return path
-    say_once(f"{path} is the chief's; this worker's is {own}")
+    print_once(f"{path} is the chief's; this worker's is {own}")
     return own
 
 
-# --- what is added to every fit ----------------------------------------------------------------
+# --- added to every fit ------------------------------------------------------------------------
 
 
 def _mean_over_workers(strategy: Any, value: float) -> float:
-    """The mean of a number over all workers: each of them must ask."""
+    """The mean of a number over all workers, which all must make this call."""
     import tensorflow as tf
 
     return float(strategy.reduce("MEAN", tf.constant(value, tf.float64), axis=None))
@@ -152,7 +152,7 @@ def _shared_statistics(base: Any, is_wanted: Wanted) -> Any:
                 if any(kind.__name__ == "BatchNormalization" for kind in type(layer).__mro__):
                     for variable in layer.non_trainable_variables:
                         if "float" in str(variable.dtype):
-                            own = tf.convert_to_tensor(variable.value)  # the variable itself counts as one value of all workers
+                            own = tf.convert_to_tensor(variable.value)  # TensorFlow takes the variable itself for one value of all workers
                             variable.assign(strategy.reduce("MEAN", own, axis=None))
 
     return SharedStatistics
@@ -160,7 +160,7 @@ def _shared_statistics(base: Any, is_wanted: Wanted) -> Any:
 
 def _agreement(base: Any, is_wanted: Wanted) -> Any:
     class Agreement(base):  # type: ignore[misc]
-        """Has all workers begin at the same epoch, and leave `fit` together: behind `BackupAndRestore`, which some of them may not have."""
+        """Makes all workers begin at the same epoch and leave `fit` together; runs after `BackupAndRestore`, which some may not have."""
 
         def on_train_begin(self, logs: Any = None) -> None:
             strategy, epoch = self.model.distribute_strategy, float(self.model._initial_epoch or 0)
@@ -171,7 +171,7 @@ def _agreement(base: Any, is_wanted: Wanted) -> Any:
                 )
 
         def on_train_end(self, logs: Any = None) -> None:
-            """The chief has removed its backup by now: no other worker looks for one in its next `fit` before that."""
+            """Wait until the chief has removed its backup: the next `fit` of another worker must not find it."""
             if is_wanted(self.model.distribute_strategy):
                 _mean_over_workers(self.model.distribute_strategy, 0.0)
 
@@ -180,16 +180,16 @@ def _agreement(base: Any, is_wanted: Wanted) -> Any:
 
 def _progress(base: Any) -> Any:
     class Progress(base):  # type: ignore[misc]
-        """Reports epoch, step, steps a second, and what `fit` shows, to whoever asks orch.
+        """Reports epoch, step, steps per second, and the values that `fit` shows.
 
-        Under ParameterServerStrategy a step is over when it is scheduled, and what it gave is not known before the epoch's end.
+        Under ParameterServerStrategy a step counts when it is scheduled, and its results are unknown before the end of the epoch.
         """
 
         def __init__(self) -> None:
             super().__init__()
-            self._supports_tf_logs = True  # Keras 2: nothing is fetched for a step that is not reported
+            self._supports_tf_logs = True  # Keras 2: for a step without a report, no values are fetched
             self._epoch = self._step = 0
-            self._since = self._until = self._told = time.monotonic()
+            self._since = self._until = self._reported = time.monotonic()
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             self._epoch, self._step, self._since = epoch + 1, 0, time.monotonic()
@@ -198,7 +198,7 @@ def _progress(base: Any) -> Any:
             self._step, self._until = batch + 1, time.monotonic()
             if not isinstance(logs, dict):
                 self._until = 0.0
-            elif self._until - self._told >= REPORT_S:
+            elif self._until - self._reported >= REPORT_S:
                 self._report(logs)
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -208,14 +208,14 @@ def _progress(base: Any) -> Any:
         def _report(self, logs: Any) -> None:
             from .. import reports
 
-            self._told = time.monotonic()
-            ours: dict[str, float] = {"epoch": self._epoch}
+            self._reported = time.monotonic()
+            progress: dict[str, float] = {"epoch": self._epoch}
             if self._step:
-                ours |= {"step": self._step, "steps_per_s": round(self._step / max(self._until - self._since, 1e-6), 2)}
-            values = {name: value for name, value in (logs or {}).items() if name not in ("at", *ours)}
-            with contextlib.suppress(TypeError, ValueError):  # a metric that is no number is the program's own affair
-                reports.report({**ours, **values})
+                progress |= {"step": self._step, "steps_per_s": round(self._step / max(self._until - self._since, 1e-6), 2)}
+            values = {name: value for name, value in (logs or {}).items() if name not in ("at", *progress)}
+            with contextlib.suppress(TypeError, ValueError):  # a metric of the program may be no number
+                reports.report({**progress, **values})
 
-    # Keras 2 warns of slow callbacks as soon as there is one whose class has another name than its own ones (`CallbackList._check_timing`).
+    # Keras 2 warns of slow callbacks if a class has another name than those of Keras's own callbacks (`CallbackList._check_timing`).
     Progress.__name__ = "LambdaCallback"
     return Progress

@@ -1,15 +1,15 @@
-"""Keras 3's `fit` under MultiWorkerMirroredStrategy with several workers: Keras's functions that fail there are mended.
+"""Keras 3's `fit` under MultiWorkerMirroredStrategy with several workers: replaces the functions of Keras that fail.
 
-What fails, in keras/src/backend/tensorflow/trainer.py (keras#20585; every Keras from 3.3 to 3.15):
+These fail, in keras/src/backend/tensorflow/trainer.py (keras#20585; every Keras from 3.3 to 3.15):
 
-* `_maybe_symbolic_build` reduces a batch, a structure of `PerReplica` values, with a method that takes single values.
-* `reduce_per_replica` reduces scalars along an axis that scalars do not have.
+* `_maybe_symbolic_build` reduces a batch, a structure of `PerReplica` values, with a method for single values.
+* `reduce_per_replica` reduces scalars along an axis, which scalars do not have.
 * Several steps for each execution (`steps_per_execution`) put a distributed iterator into a loop of the graph, which TensorFlow
-  refuses; and XLA (`jit_compile=True`) cannot compile what the workers say to each other.
-* Each worker counts the batches of its own data, so that the one with fewer of them leaves an epoch in which the others go on.
+  refuses; and XLA (`jit_compile=True`) cannot compile the communication between workers.
+* Each worker counts the batches of its own data, so a worker with fewer batches leaves an epoch that the other workers continue.
 
-The mends take effect for this strategy alone: under every other one, and with one worker, Keras's own functions run. A Keras whose
-functions are not those that orch knows stays as it is, and a line on stderr says so.
+The replacements work only for this strategy: under every other strategy, and with one worker, Keras's own functions run. A Keras with
+functions that orch does not know stays unchanged, and a line on stderr says so.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ KNOWN = {
     "reduce_per_replica": ("2e7d54b1e6ed",),  # 3.10 to 3.15
     "metrics_module.Metric.add_variable": ("3bc628b9d872",),  # 3.10 to 3.15
 }
-"""What is replaced, and the first digits of the SHA-256 of its source in the versions of Keras that were tested. The last function is
-not replaced: it tells the older versions, which are wrong under every strategy with replicas. Keras 3.3 to 3.7 add up the replicas'
-gradients, and until 3.9 a loss or metric is that of some replicas only."""
+"""The functions that are replaced, each with the first digits of the SHA-256 of its source in the tested versions of Keras. The last
+function is not replaced: it identifies older versions, which are wrong under every strategy with replicas. Keras 3.3 to 3.7 add up the
+gradients of the replicas, and until 3.9 a loss or metric is that of some replicas only."""
 
 
 class Known:
-    """Whether the functions of Keras that are to be replaced are those that orch knows; they are looked at when that first matters."""
+    """Whether orch knows the functions of Keras that it replaces. Their sources are read at the first need."""
 
     def __init__(self, trainer: Any) -> None:
         self._real = {name: _find(trainer, name) for name in KNOWN}
         self._is_known: bool | None = None
 
     def __call__(self, strategy: Any) -> bool:
-        """Whether the mends are to work under this strategy."""
+        """Whether the replacements are used under this strategy."""
         if not works_with_others(strategy):
             return False
         if self._is_known is None:
@@ -60,9 +60,9 @@ class Known:
 
 
 def mend(trainer: Any) -> Known:
-    """Replace what fails in the module of Keras's trainer. What takes the place of a function calls that, wherever it is not wanted.
+    """Replace the functions that fail in the module of Keras's trainer. A replacement calls the original where it is not wanted.
 
-    Returns what tells where it is wanted.
+    Returns the function that tells under which strategies it is wanted.
     """
     is_wanted = Known(trainer)
     _mend_build(trainer, is_wanted)
@@ -75,7 +75,7 @@ def mend(trainer: Any) -> Known:
 
 def fingerprint(function: Any) -> str:
     """The first 12 hexadecimal digits of the SHA-256 of a function's source; empty without a function."""
-    import hashlib  # wanted only now, as is what follows
+    import hashlib  # rarely needed, as the next import
     import inspect
 
     if function is None:
@@ -88,7 +88,7 @@ def fingerprint(function: Any) -> str:
 
 
 def works_with_others(strategy: Any) -> bool:
-    """Whether it is a MultiWorkerMirroredStrategy of more than one worker."""
+    """Whether the strategy is a MultiWorkerMirroredStrategy with several workers."""
     extended = getattr(strategy, "extended", None)
     is_multi_worker = getattr(extended, "_in_multi_worker_mode", None)
     return is_multi_worker is not None and type(extended).__name__ == "CollectiveAllReduceExtended" and bool(is_multi_worker())
@@ -101,7 +101,7 @@ def _find(module: Any, name: str) -> Any:
 
 
 def _mend_build(trainer: Any, is_wanted: Known) -> None:
-    """Build the model from what is known of the data's shapes: to take a batch for that would lose one of a generator's."""
+    """Build the model from the shapes of the data: Keras would take a batch for this, which a generator makes only once."""
     real = getattr(trainer.TensorFlowTrainer, "_maybe_symbolic_build", None)
     if real is None:
         return
@@ -116,7 +116,7 @@ def _mend_build(trainer: Any, is_wanted: Known) -> None:
 
 
 def _of_first_replica(spec: Any) -> Any:
-    """The spec of a replica's values: a `PerReplicaSpec` (TensorFlow) has one for each replica of this worker."""
+    """The spec of the first replica's values: a `PerReplicaSpec` (TensorFlow) has one for each replica of this worker."""
     parts = getattr(spec, "_value_specs", None)
     return parts[0] if parts else spec
 
@@ -134,7 +134,7 @@ def _mend_reduce(trainer: Any, is_wanted: Known) -> None:
 
 
 def _mend_count(iterator: Any, is_wanted: Known) -> None:
-    """Let an epoch be as long as that of the worker with the most batches: TensorFlow gives the others empty ones until it ends
+    """Make each epoch as long as that of the worker with the most batches: TensorFlow gives the other workers empty batches
     (tensorflow/python/distribute/input_lib.py, `DistributedIteratorBase.get_next`).
     """
     real_init, real_reset = iterator.__init__, iterator.reset
@@ -158,7 +158,7 @@ def _mend_count(iterator: Any, is_wanted: Known) -> None:
 
 
 def _mend_steps(trainer: Any, kind: str, is_wanted: Known) -> None:
-    """Run the steps of one execution one by one, and without XLA. `kind`: ``train`` or ``test``."""
+    """Run the steps of an execution one after the other, without XLA. `kind`: ``train`` or ``test``."""
     name, function_name = f"make_{kind}_function", f"{kind}_function"
     real = getattr(trainer.TensorFlowTrainer, name)
 
@@ -167,7 +167,7 @@ def _mend_steps(trainer: Any, kind: str, is_wanted: Known) -> None:
         if is_made or not is_wanted(self.distribute_strategy):
             return real(self, force)
         if self.jit_compile:
-            say_once("jit_compile=True is ignored: XLA cannot compile the communication between workers")
+            print_once("jit_compile=True is ignored: XLA cannot compile the communication between workers")
             self.jit_compile = False
         steps = self.steps_per_execution
         with _one_step(self):
@@ -180,7 +180,7 @@ def _mend_steps(trainer: Any, kind: str, is_wanted: Known) -> None:
 
 
 class _one_step:
-    """While this is entered, the model runs one step for each execution: Keras looks whenever it traces the function."""
+    """While this is entered, the model runs one step for each execution: Keras reads this number when it traces the function."""
 
     def __init__(self, model: Any) -> None:
         self._model, self._steps = model, model.steps_per_execution
@@ -193,7 +193,7 @@ class _one_step:
 
 
 def _in_steps(model: Any, one: Callable[[Any], Any], steps: int) -> Callable[[Any], Any]:
-    """A function that runs `steps` steps, or as many as there is data for, and gives the outputs of the last one."""
+    """A function that runs `steps` steps, or fewer at the end of the data, and returns the outputs of the last step."""
 
     def function(iterator: Any) -> Any:
         import tensorflow as tf
@@ -212,11 +212,11 @@ def _in_steps(model: Any, one: Callable[[Any], Any], steps: int) -> Callable[[An
     return function
 
 
-_said: set[str] = set()
+_printed: set[str] = set()
 
 
-def say_once(text: str) -> None:
-    """Write a line of orch's to stderr, once in this process."""
-    if text not in _said:
-        _said.add(text)
+def print_once(text: str) -> None:
+    """Print a line on stderr, once in this process."""
+    if text not in _printed:
+        _printed.add(text)
         print(f"orch: {text}", file=sys.stderr)

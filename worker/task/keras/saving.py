@@ -1,7 +1,7 @@
-"""Several workers that save one model to one path: each writes a file of its own and moves that into place.
+"""Several workers save one model to one path: each worker writes a file of its own, and renames it to this path.
 
-Keras opens the path itself, so that the second worker meets a locked or a half-written file (keras/src/saving/saving_lib.py). The
-workers' models are the same: whoever comes last replaces the file by its equal, and nobody ever reads half of one.
+Keras opens the path itself, so a second worker finds a locked or incomplete file (keras/src/saving/saving_lib.py). The workers' models are
+equal: the last worker replaces the file by an equal file, and a reader never finds half of a file.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def mend(saving: Any, files: Any, is_wanted: Callable[[Any], bool]) -> None:
-    """Mend `Model.save` and `Model.save_weights` in the module `saving_api`, and the making of directories in the module `file_utils`.
+    """Replace `Model.save` and `Model.save_weights` in the module `saving_api`, and `makedirs` in the module `file_utils`.
 
-    `is_wanted`: whether under this strategy; see `fit.Known`.
+    `is_wanted`: whether to do this under a strategy; see `fit.Known`.
     """
     for name, modules in find_holders(saving).items():
         ours = _aside(getattr(saving, name), is_wanted)
@@ -32,9 +32,9 @@ def mend(saving: Any, files: Any, is_wanted: Callable[[Any], bool]) -> None:
 
 @functools.lru_cache(maxsize=1)
 def find_holders(saving: Any) -> dict[str, list[Any]]:
-    """The modules of Keras that have one of the functions, such as keras.models.save_model.
+    """For each function, the modules of Keras that have it, such as keras.models for save_model.
 
-    A template calls this before it forks: to go through thousands of modules in each task takes 14 ms and copies their pages.
+    A template calls this before it forks: a search through thousands of modules takes 14 ms in each task, and copies their pages.
     """
     found: dict[str, list[Any]] = {"save_model": [], "save_weights": []}
     for name, module in list(sys.modules.items()):
@@ -46,7 +46,7 @@ def find_holders(saving: Any) -> dict[str, list[Any]]:
 
 
 def _made_together(real: Any) -> Any:
-    """Callbacks look whether a directory is there and then make it. Another worker may have made it between the two."""
+    """Callbacks make a directory if it does not exist. Another worker may make the directory at the same time."""
 
     def makedirs(path: Any) -> None:
         try:
