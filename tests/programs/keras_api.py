@@ -91,6 +91,12 @@ def trained(model: Any, epochs: int = 2, **options: Any) -> dict[str, Any]:
     return told(model, model.fit(options.pop("x", batches()), epochs=epochs, verbose=0, **options))
 
 
+def meet() -> None:
+    """Wait until all workers are here."""
+    if strategy.num_replicas_in_sync > 1:
+        strategy.reduce("SUM", tf.constant(1.0), axis=None)
+
+
 # --- data ----------------------------------------------------------------------------------------
 
 
@@ -315,9 +321,9 @@ def backup_and_restore() -> dict[str, Any]:
     directory = str(SHARED / "backup")
     with contextlib.suppress(InterruptedError):
         trained(compiled(), callbacks=[keras.callbacks.BackupAndRestore(directory, delete_checkpoint=False), Crash()])
-    if strategy.num_replicas_in_sync > 1:  # the others wait for the chief's backup, as they would after a restart
-        strategy.reduce("SUM", tf.constant(1.0), axis=None)
+    meet()  # the others wait for the chief's backup, as they would after a restart
     found = trained(compiled(), epochs=3, callbacks=[keras.callbacks.BackupAndRestore(directory)])
+    meet()  # the others may still be tidying up
     return {**found, "epochs": len(found["loss"]), "is_left": any(Path(directory).rglob("*.*"))}
 
 
