@@ -1,7 +1,7 @@
 """An agent that is a fork of this user's warm process (`orch warm`), in place of a program that is executed.
 
-Each try has a channel of its own. If the warm process refuses, dies, or does not answer in time, this end of the channel is closed, and
-nothing that may come of the try later can live: its channel has ended. The run then goes on with an ordinary agent.
+Each try has a channel of its own. If the warm process refuses, dies, or does not answer in time, this end of the channel is closed. An
+agent that is forked later finds its channel closed, and ends. The run then goes on with an ordinary agent.
 
 As in `connection.agent_process`, `asyncio` is imported only where the agent is connected.
 """
@@ -16,24 +16,22 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from worker.host.warm import warm_socket
-from worker.host.warm.caller_state import describe_request, inherit
+from worker.host.warm.caller_state import describe_request, read_inherited
 
 from . import Transport
-from .connection.agent_process import NotUsedError
+from .connection.agent_process import MOST_BYTES, NotUsedError, make_protocol
 
 if TYPE_CHECKING:
     import asyncio
 
-MOST_BYTES = 1024 * 1024
-"""How much is read ahead of the channel."""
 _ANSWER_BYTES = 64 * 1024
 
 
 class WarmAgent:
-    """The agent that was asked for. `connect` gives it `pid`, which leads a process group of its own, `stdin` and `stdout`."""
+    """The agent that was requested. `connect` sets `pid`, the leader of a process group of its own, `stdin` and `stdout`."""
 
     def __init__(self, connection: socket.socket, transport: Transport, stderr: int) -> None:
-        """Ask for the agent, without waiting. Raises OSError."""
+        """Request the agent, without waiting. Raises OSError."""
         self.pid = 0
         self.stdin: asyncio.StreamWriter | None = None
         self.stdout: asyncio.StreamReader | None = None
@@ -41,7 +39,7 @@ class WarmAgent:
         assert transport.imports is not None
         self._connection = connection
         wanted = describe_request(transport.argv[0], transport.imports.preload, transport.imports.cwd, transport.imports.env)
-        request = warm_socket.encode({"ask": "agent", **wanted, "inherited": inherit()})
+        request = warm_socket.encode({"ask": "agent", **wanted, "inherited": read_inherited()})
         self._channel, agents = socket.socketpair()
         with agents:
             self._rest = request[socket.send_fds(connection, [request], [agents.fileno(), stderr]) :]
@@ -50,10 +48,6 @@ class WarmAgent:
         """Wait for the agent, and open its channel in the loop that runs now. Returns a line for the user. Raises `NotUsedError`."""
         import asyncio
 
-        class Protocol(asyncio.StreamReaderProtocol):
-            def connection_lost(self, exc: Exception | None) -> None:
-                super().connection_lost(None)  # an agent that has not read all of its orders has ended, and `wait` says how
-
         loop = asyncio.get_running_loop()
         try:
             answer = await self._answer()
@@ -61,7 +55,7 @@ class WarmAgent:
                 ended = "; it has ended, and orch warm start starts a new one" if answer.get("stale") else ""
                 raise NotUsedError(f"{answer['refused']}{ended}")
             stdout = asyncio.StreamReader(MOST_BYTES)
-            channel, protocol = await loop.create_connection(lambda: Protocol(stdout), sock=self._channel)
+            channel, protocol = await loop.create_connection(lambda: make_protocol(stdout), sock=self._channel)
         except BaseException as error:
             self.close()
             if isinstance(error, asyncio.TimeoutError):
@@ -91,7 +85,7 @@ class WarmAgent:
         return self.returncode
 
     def close(self) -> None:
-        """Have no more to do with the agent: it ends if it is not connected."""
+        """Close the channel: an agent that is not connected ends."""
         self._channel.close()
         self._connection.close()
 
@@ -113,8 +107,8 @@ class WarmAgent:
         return found
 
 
-def ask(transport: Transport, stderr: int) -> WarmAgent | None:
-    """Ask the warm process for an agent that fits the transport. None: there is no warm process. Raises `NotUsedError`."""
+def request_agent(transport: Transport, stderr: int) -> WarmAgent | None:
+    """Request an agent that fits the transport from the warm process. None: there is no warm process. Raises `NotUsedError`."""
     connection = None
     try:
         place = warm_socket.find(warm_socket.directory(os.environ))
@@ -124,7 +118,7 @@ def ask(transport: Transport, stderr: int) -> WarmAgent | None:
             try:
                 connection = place.connect()
             except ConnectionRefusedError:
-                if place.lock():  # and so nobody else is about to start one
+                if place.lock():  # so no other process is about to start one
                     place.clear()
                 raise NotUsedError("its process has died; orch warm start starts a new one") from None
         return WarmAgent(connection, transport, stderr) if connection is not None else None

@@ -1,4 +1,4 @@
-"""The warm process of this user on this machine: started, asked and ended. See `worker.host.warm`."""
+"""Starts, queries and ends the warm process of this user on this machine. See `worker.host.warm`."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from ..errors import OrchError, UsageError
 from . import Imports
 
 ENDING_S = 5.0
-"""How long the process may take to end after it was asked to, or was killed."""
+"""How long the process may take to end after a request to end, or after SIGKILL."""
 LOCKED_S = 1.0
-"""How long what the imports have forked may hold the lock of the directory after it was killed."""
+"""How long processes that the imports have forked may hold the lock of the directory after SIGKILL."""
 STACK_S = 1.0
 MOST_FRAMES = 12
 NAME_ROOMS = {"ORCH_RUN_ID": "-" * 256, "ORCH_TASK": "-" * 64}
@@ -42,7 +42,7 @@ class NoAnswerError(OrchError):
 
 def status(python: str, imports: Imports) -> dict[str, Any]:
     """Facts about the process; ``refused``: why a run with these imports would not use it. Raises `OrchError`."""
-    facts = _ask({"ask": "status", **describe_request(python, imports.preload, imports.cwd, imports.env)})
+    facts = _request({"ask": "status", **describe_request(python, imports.preload, imports.cwd, imports.env)})
     return {"running": False} if facts is None else {"running": True, **facts}
 
 
@@ -88,7 +88,7 @@ def start(python: str, imports: Imports, idle_s: float, import_s: float) -> dict
     try:
         new = status(python, imports)
     except NoAnswerError as error:
-        if not _ends(error.pid, kill=False):
+        if not _wait_for_end(error.pid, kill=False):
             raise
         new = {"running": False}
     if not new["running"]:
@@ -99,10 +99,10 @@ def start(python: str, imports: Imports, idle_s: float, import_s: float) -> dict
 def stop() -> dict[str, Any]:
     """End the process; by SIGKILL if it does not answer. Raises `OrchError`."""
     try:
-        facts = _ask({"ask": "end"})
+        facts = _request({"ask": "end"})
     except NoAnswerError as error:
         facts = {"pid": error.pid}
-    killed = facts is not None and not _ends(facts["pid"], kill=True)
+    killed = facts is not None and not _wait_for_end(facts["pid"], kill=True)
     with _trusted():
         place = warm_socket.find(_directory())
     if place is not None and (killed or facts is None):
@@ -124,7 +124,7 @@ def _trusted() -> Any:
         raise OrchError(f"warm: {error}") from None
 
 
-def _ask(message: dict[str, Any]) -> dict[str, Any] | None:
+def _request(message: dict[str, Any]) -> dict[str, Any] | None:
     """The answer of the process; None: there is no process. Raises `OrchError`."""
     with _trusted():
         place = warm_socket.find(_directory())
@@ -153,27 +153,27 @@ def _ask(message: dict[str, Any]) -> dict[str, Any] | None:
 
 def _await_imports(process: subprocess.Popen[bytes], reader: int, doing: str, import_s: float, python: str, log: int) -> None:
     """Wait for the end of the imports. Raises `OrchError`."""
-    said, is_all = _read(reader, import_s)
+    output, is_all = _read(reader, import_s)
     if not is_all:
         process.send_signal(signal.SIGQUIT)  # the process writes where the import is
         stack, _ = _read(reader, STACK_S)
         raise OrchError(f"warm: {doing} has not ended after {import_s:g} s (--import-timeout){_describe_stack(stack)}")
-    if not said:
+    if not output:
         last = os.pread(log, 64 * 1024, 0).decode(errors="replace").strip().splitlines()[-1:]
         raise OrchError(": ".join((f"warm: {doing} ended the process; is {python!r} the right Python? (--python)", *last)))
-    if error := json.loads(said).get("error"):
+    if error := json.loads(output).get("error"):
         raise OrchError(f"warm: {error}")
 
 
 def _read(fd: int, limit_s: float) -> tuple[str, bool]:
-    """What comes within so many seconds, and whether that was all."""
-    until, said = time.monotonic() + limit_s, b""
+    """What can be read within `limit_s` seconds, and whether that was all."""
+    until, output = time.monotonic() + limit_s, b""
     while select.select([fd], [], [], max(0.0, until - time.monotonic()))[0]:
         data = os.read(fd, 64 * 1024)
         if not data:
-            return said.decode(errors="replace"), True
-        said += data
-    return said.decode(errors="replace"), False
+            return output.decode(errors="replace"), True
+        output += data
+    return output.decode(errors="replace"), False
 
 
 def _describe_stack(stack: str) -> str:
@@ -184,21 +184,21 @@ def _describe_stack(stack: str) -> str:
 
 
 def _end_start(process: subprocess.Popen[bytes], place: warm_socket.WarmDirectory) -> None:
-    """End a process that has not come up, with what it has started, and remove what it has made, unless another one is there."""
+    """End a process that is not ready, with its children, and remove its files, unless another warm process uses the directory."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     until = time.monotonic() + LOCKED_S
-    while not (is_ours := place.lock()) and time.monotonic() < until:
+    while not (is_locked := place.lock()) and time.monotonic() < until:
         time.sleep(0.01)
-    if is_ours:
+    if is_locked:
         place.clear()
 
 
-def _ends(pid: int, *, kill: bool) -> bool:
-    """Whether a process ends by itself. `kill`: if it does not, it is killed."""
+def _wait_for_end(pid: int, *, kill: bool) -> bool:
+    """Wait until a process has ended; False: it has not ended by itself. `kill`: such a process is killed."""
     try:
-        fd = os.pidfd_open(pid)  # and not the pid, which may be another's a moment later
+        fd = os.pidfd_open(pid)  # not the pid: another process may get the same pid
     except ProcessLookupError:
         return True
     try:

@@ -16,6 +16,7 @@ import time
 
 from .. import task_files
 from . import failure, membership, own_tf_config  # also all that the end needs: the program may have a worker.py of its own
+from .own_process import move_own_fd
 from .program import prepare, unload_shadowed
 
 TYPE_CHECKING = False
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 _PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "path")
 _BROKEN = 125
-_HIGH_FD = 200
-"""The number of orch's descriptor, so that the first descriptor of the user's program has its usual number."""
 
 
 def main(fd: int, loaded: frozenset[str]) -> None:
@@ -106,7 +105,7 @@ def _show_stacks_on_signal(log_dir: str) -> None:
     aside = f"{path}.new"
     try:
         fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        faulthandler.register(signal.SIGQUIT, _move_away(fd), all_threads=True, chain=False)
+        faulthandler.register(signal.SIGQUIT, move_own_fd(fd), all_threads=True, chain=False)
         os.rename(aside, path)  # last: the agent sends SIGQUIT once the file exists, and SIGQUIT kills a process without a handler
     except OSError:
         pass  # the log directory is removed or full: the program can still run
@@ -142,17 +141,6 @@ def _write(log_dir: str, name: str, text: str) -> None:
         os.close(fd)
     except OSError:
         pass  # the disk is full, or the directory is removed: the program does not need the file
-
-
-def _move_away(fd: int) -> int:
-    import fcntl
-
-    try:
-        moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _HIGH_FD)
-    except OSError:  # the limit of open files is lower than this number
-        return fd
-    os.close(fd)
-    return moved
 
 
 def _apply_devices(settings: dict[str, Any], log_dir: str) -> None:

@@ -52,14 +52,10 @@ class AgentProcess:
         """Open both pipes in the loop that runs now."""
         import asyncio
 
-        class Protocol(asyncio.StreamReaderProtocol):
-            def connection_lost(self, exc: Exception | None) -> None:
-                super().connection_lost(None)  # a program that has not read all of its orders has ended, and `wait` says how
-
         loop = asyncio.get_running_loop()
         stdout, nothing = asyncio.StreamReader(MOST_BYTES), asyncio.StreamReader()
-        await loop.connect_read_pipe(lambda: Protocol(stdout), self._process.stdout)
-        transport, protocol = await loop.connect_write_pipe(lambda: Protocol(nothing), self._process.stdin)
+        await loop.connect_read_pipe(lambda: make_protocol(stdout), self._process.stdout)
+        transport, protocol = await loop.connect_write_pipe(lambda: make_protocol(nothing), self._process.stdin)
         self.stdout, self.stdin = stdout, asyncio.StreamWriter(transport, protocol, nothing, loop)
 
     async def wait(self) -> int:
@@ -85,6 +81,17 @@ class AgentProcess:
         return code
 
 
+def make_protocol(reader: asyncio.StreamReader) -> asyncio.StreamReaderProtocol:
+    """The protocol of a pipe or socket of an agent."""
+    import asyncio
+
+    class Protocol(asyncio.StreamReaderProtocol):
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(None)  # an agent that has not read all of its orders has ended, and `wait` returns how
+
+    return Protocol(reader)
+
+
 class NotUsedError(Exception):
     """A warm process exists and cannot be used; the message, a line for the user, says why."""
 
@@ -99,7 +106,7 @@ def start(transport: Transport, stderr: int) -> tuple[AgentProcess | WarmAgent, 
         from .. import warm_agent
 
         try:
-            if (agent := warm_agent.ask(transport, stderr)) is not None:
+            if (agent := warm_agent.request_agent(transport, stderr)) is not None:
                 return agent, ""
         except NotUsedError as error:
             note = str(error)

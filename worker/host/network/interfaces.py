@@ -32,7 +32,7 @@ _IFF_UP = 0x1
 
 
 def find_addresses() -> tuple[NetAddress, ...]:
-    """The addresses of this host's interfaces that are up, as the kernel lists them; none where nobody can tell."""
+    """The addresses of this host's interfaces that are up, as the kernel lists them; none on systems other than Linux."""
     if sys.platform != "linux":
         return ()
     libc: Any = ctypes.CDLL(None, use_errno=True)
@@ -69,6 +69,6 @@ def _prefix(netmask: Any) -> int:
 
 
 def find_arrival() -> str:
-    """The address of this host by which an ssh client has come in (sshd sets the variable; see ssh(1)); empty without one."""
+    """The address of this host to which the ssh client has connected (sshd sets the variable; see ssh(1)); empty without ssh."""
     words = os.environ.get("SSH_CONNECTION", "").split()
     return words[2].removeprefix("::ffff:") if len(words) == 4 else ""

@@ -23,11 +23,10 @@ import select
 import signal
 import sys
 
+from ...task.own_process import OWN_FDS_FROM
+
 _F_SETSIG = 10  # not in the fcntl module; include/uapi/asm-generic/fcntl.h
-_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_INHERITED_FROM = 200
-"""The lowest number of a descriptor that orch hands to a task, above the numbers that a program expects for its own files."""
 
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
@@ -58,28 +57,15 @@ def hold_lifeline(fd: int) -> None:
 def keep_across_exec(fd: int) -> int:
     """A copy of `fd` that an executed program inherits, with a number that the program will not use for its own files."""
     try:
-        return fcntl.fcntl(fd, fcntl.F_DUPFD, _INHERITED_FROM)
+        return fcntl.fcntl(fd, fcntl.F_DUPFD, OWN_FDS_FROM)
     except OSError:  # the limit of open files is lower than that number
         return fcntl.fcntl(fd, fcntl.F_DUPFD, 3)
-
-
-def set_parent_death_signal(number: int) -> None:
-    """Have the kernel send this signal to the calling process when its parent ends. 0 takes an earlier call back."""
-    if _libc is not None:
-        _libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
-
-
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill the calling process when its parent, which has this pid, ends. Ends the process if the parent is gone."""
-    set_parent_death_signal(signal.SIGKILL)
-    if os.getppid() != parent:  # the parent died before the line above took effect
-        os._exit(127)
 
 
 def continue_on_input(fd: int) -> None:
     """Have the kernel continue this process (SIGCONT) whenever data arrive on `fd`, or its other end closes.
 
-    So an agent that somebody has stopped (SIGSTOP) still ends with its controller; otherwise its tasks would outlive the controller.
+    So an agent that was stopped (SIGSTOP) still ends with its controller; otherwise its tasks would outlive the controller.
     """
     if _libc is None:
         return

@@ -1,4 +1,4 @@
-"""Process groups, as the kernel knows them: who is in a group, and signals to groups and processes."""
+"""Process groups, as the kernel knows them: their members, and signals to groups and processes."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def find_env_slot(name: str) -> tuple[int, int] | None:
 def write_env_slot(slot: tuple[int, int], value: str) -> None:
     """Write a value there, so that other processes read it in /proc/PID/environ, as `process_state.find_strays` does.
 
-    Python's `os.environ` does not show the change: it is elsewhere in memory.
+    Python's `os.environ`, a copy, does not show the change.
     """
     address, size = slot
     ctypes.memmove(address, value.encode()[:size].ljust(size, b"\0"), size)

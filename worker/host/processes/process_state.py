@@ -1,6 +1,6 @@
-"""What /proc says of a living process: its state, why it does not answer, whose child it is and with which environment.
+"""What /proc shows of a living process: its state, why it does not answer, its children and their environments.
 
-/proc is Linux's; elsewhere every function answers that nothing is known. Fields: proc_pid_stat(5), proc_pid_status(5).
+/proc exists on Linux only; elsewhere every function returns that nothing is known. Fields: proc_pid_stat(5), proc_pid_status(5).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def state_of(place: int | str) -> str:
 def _describe_wait(place: int | str) -> str:
     try:
         with open(f"/proc/{place}/wchan") as file:
-            function = file.read().strip("0")  # 0: the kernel does not say
+            function = file.read().strip("0")  # 0: not known
     except OSError:
         function = ""
     return f"waiting in the kernel in state D{f', in {function}' if function else ''}, where no signal reaches it"
@@ -91,9 +91,9 @@ def _environment_of(pid: int) -> frozenset[bytes] | None:
         with open(f"/proc/{pid}/environ", "rb") as file:
             if data := file.read():
                 return frozenset(data.split(b"\0"))
-        # Linux frees the memory of an ending process before it closes its files and before its children become ours, which takes a
-        # while; and a process that has executed a program since the file was opened shows nothing here. Only a process that really has
-        # no variables (env -i) has its environment start where it ends.
+        # Linux frees the memory of an ending process before it closes its files and before this process inherits its children, which
+        # takes a while; and a process that has executed a program since the file was opened shows nothing here. Only a process that
+        # really has no variables (env -i) has its environment start where it ends.
         start, end = map(int, _stat_fields(pid)[47:49])
         return frozenset() if end and start == end else None
     except ProcessLookupError:

@@ -8,7 +8,8 @@ import signal
 from collections.abc import Mapping, Sequence
 
 from ...fast_dataclass import dataclass
-from .lifeline import die_with_parent, hold_lifeline, keep_across_exec
+from ...task.own_process import die_with_parent
+from .lifeline import hold_lifeline, keep_across_exec
 from .process_setup import bind_to_cores, redirect, restore_limits, restore_signals
 
 

@@ -297,7 +297,7 @@ class Launcher:
         """SIGKILL, once the task has written its stacks."""
         if task.pid not in self._tasks or task.exited:
             return
-        if task.stacks.are_coming():
+        if task.stacks.are_pending():
             self._loop.after(POLL_S, lambda: self._kill_torn(task))
         else:
             self._kill(task)
@@ -331,7 +331,7 @@ class Launcher:
         """SIGTERM, once the task has written the stacks that were requested; SIGKILL `grace_s` later."""
         if task.pid not in self._tasks:
             return
-        if grace_s > 0 and not task.exited and time.monotonic() < wait_until and task.stacks.are_coming():
+        if grace_s > 0 and not task.exited and time.monotonic() < wait_until and task.stacks.are_pending():
             self._loop.after(POLL_S, lambda: self._end_within(task, grace_s, wait_until))
             return
         if task.kill_at is None and grace_s > 0 and not task.exited:

@@ -1,4 +1,4 @@
-"""Asks a task for the stacks of its threads. The task writes them itself on SIGQUIT, into a file that exists as soon as it can do so."""
+"""Requests the stacks of a task's threads. The task itself writes them on SIGQUIT, into a file that exists as soon as it can do so."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ..processes import process_groups, process_state
 from .log_files import TaskOutput
 
 PATIENCE_S = 2.0
-"""How long a task that was asked is not sent SIGTERM, which would end it before its SIGQUIT handler has run."""
+"""How long after a request the task gets no SIGTERM, which would end the task before its SIGQUIT handler has run."""
 QUIET_S = 0.3
-"""The stacks are complete when nothing was added for this long: a task may lose its core, or wait for the disk, in the middle of them."""
+"""The stacks are complete when the file has not grown for this long: a task that writes may lose its core, or wait for the disk."""
 POLL_S = 0.05
 """How often the size of the file is read."""
 
@@ -24,19 +24,19 @@ class Stacks:
 
     def __init__(self, output: TaskOutput, pid: int) -> None:
         self._output, self._pid = output, pid
-        self._size_asked = self._size_seen = 0
-        """Of the file: when the task was asked, and when it was last examined."""
-        self._asked_at = self._grew_at = float("-inf")
+        self._size_at_request = self._size_seen = 0
+        """The size of the file at the request, and when it was last read."""
+        self._requested_at = self._grew_at = float("-inf")
         """By the monotonic clock."""
         self._block = ""
-        """What kept the task from acting when it was asked; see `process_state.describe_block`."""
+        """What kept the task from acting at the request; see `process_state.describe_block`."""
 
     @property
     def _path(self) -> str:
         return os.path.join(self._output.directory, task_files.STACKS)
 
     def request(self) -> None:
-        """Ask the task, if its file exists: without a handler, SIGQUIT would kill it. If it cannot answer, the file gets the reason."""
+        """Send SIGQUIT, if the file exists: without a handler, SIGQUIT would kill the task. Writes the reason if it cannot answer."""
         if not os.path.exists(self._path):
             return
         self._append(f"orch: asked at {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
@@ -45,28 +45,28 @@ class Stacks:
         if self._block or why_not:
             self._append(f"orch: {f'is {self._block}' if self._block else why_not}\n")
         if not why_not:
-            self._size_asked = self._size_seen = self._size()
-            self._asked_at = time.monotonic()
+            self._size_at_request = self._size_seen = self._size()
+            self._requested_at = time.monotonic()
             process_groups.signal_process(self._pid, signal.SIGQUIT)
 
     def resume(self) -> None:
-        """Continue a task that was asked while it was stopped (SIGSTOP), so that it can answer."""
-        if self.are_coming():
+        """Continue a task that was stopped (SIGSTOP) at the request, so that the task can answer."""
+        if self.are_pending():
             process_groups.signal_group(self._pid, signal.SIGCONT)
-            self._asked_at = time.monotonic()
+            self._requested_at = time.monotonic()
 
-    def are_coming(self) -> bool:
-        """The task was asked, and has not written all of its stacks."""
+    def are_pending(self) -> bool:
+        """The stacks were requested, and the task has not written all of them."""
         now, size = time.monotonic(), self._size()
-        if now - self._asked_at >= PATIENCE_S:
+        if now - self._requested_at >= PATIENCE_S:
             return False
         if size != self._size_seen:
             self._size_seen, self._grew_at = size, now
-        return self._size_seen == self._size_asked or now - self._grew_at < QUIET_S
+        return self._size_seen == self._size_at_request or now - self._grew_at < QUIET_S
 
     def describe_block(self) -> str:
-        """What keeps the task from acting; see `process_state.describe_block`. While it writes its stacks: what did when it was asked."""
-        return self._block if self.are_coming() else process_state.describe_block(self._pid)
+        """What keeps the task from acting; see `process_state.describe_block`. While the stacks are pending: what did at the request."""
+        return self._block if self.are_pending() else process_state.describe_block(self._pid)
 
     def _append(self, text: str) -> None:
         with contextlib.suppress(OSError), open(self._path, "a") as file:

@@ -18,13 +18,13 @@ _JOINED_S = 0.2
 class Safety:
     """What the imports have done to this process."""
 
-    def __init__(self, directory: str, ours: dict[int, str]) -> None:
-        """`ours`: the files that were open before the imports; `directory`: see `server.serve`."""
+    def __init__(self, directory: str, own_files: dict[int, str]) -> None:
+        """`own_files`: descriptors that were open before the imports; `directory`: see `template_server.serve`."""
         self._directory = directory
         if count_threads() > 1:
             stop_pools()
             _await_joined()
-        self._leftovers = _find_leftovers(ours)
+        self._leftovers = _find_leftovers(own_files)
         self._homes = _homes(sys.modules)
 
     def find_danger(self, path: str) -> str | None:
@@ -103,7 +103,7 @@ def open_files() -> dict[int, str]:
     return found
 
 
-def _find_leftovers(ours: dict[int, str]) -> str | None:
+def _find_leftovers(own_files: dict[int, str]) -> str | None:
     """What the imports have left that tasks must not share; None: nothing."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -111,7 +111,7 @@ def _find_leftovers(ours: dict[int, str]) -> str | None:
         pass
     else:
         return "an import has started a process"
-    opened = [target for fd, target in open_files().items() if fd not in ours and not target.startswith(_HARMLESS)]
+    opened = [target for fd, target in open_files().items() if fd not in own_files and not target.startswith(_HARMLESS)]
     return f"an import has left {opened[0]} open" if opened else None
 
 

@@ -37,6 +37,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from ...task.own_process import reseed
 from ..processes.lifeline import hold_lifeline
 from ..processes.process_setup import bind_to_cores, find_env_slot, name_process, redirect, restore_limits, restore_signals, write_env_slot
 from . import MESSAGE_BYTES
@@ -243,10 +244,9 @@ class _Template:
             os._exit(_NEVER_RAN)
         os.close(go)
         finder = sys.path_importer_cache.pop(request["path"], None)
-        getattr(
-            finder, "invalidate_caches", int
-        )()  # what Python has kept of a zip file may be out of date, and is kept apart from the importer
-        _reseed()
+        if finder is not None and hasattr(finder, "invalidate_caches"):
+            finder.invalidate_caches()  # Python keeps the names in a zip file apart from the finder; they may be out of date
+        reseed()
 
     def _reap(self) -> None:
         while True:
@@ -260,16 +260,6 @@ class _Template:
             code = -found.si_status if killed else found.si_status
             _send(self._control, {"ended": found.si_pid, "code": code})
             os.waitpid(found.si_pid, 0)
-
-
-def _reseed() -> None:
-    # Python itself reseeds `random` after a fork. These two would be the same in every task.
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed()
-    process = sys.modules.get("multiprocessing.process")
-    if process is not None:
-        process.current_process().authkey = os.urandom(32)
 
 
 def _close(fd: int) -> None:

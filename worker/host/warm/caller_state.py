@@ -1,7 +1,7 @@
-"""What a caller tells the warm process: what its run would import, and what an agent that the caller executed would have from it.
+"""What a caller sends to the warm process: what its run would import, and what an agent that the caller executed would inherit.
 
-The warm process compares what no process can change about itself (`describe_request`). A fork takes the rest over (`inherit`, `take_over`),
-so that a run has what an executed agent would have given it.
+The warm process compares what no process can change about itself (`describe_request`). A fork applies the rest to itself
+(`read_inherited`, `apply_inherited`), so that a run has the same surroundings as with an executed agent.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def describe_request(python: str, preload: Sequence[str], cwd: str, spec_env: Ma
 
 
 def describe_surroundings() -> dict[str, Any]:
-    """What no process takes over from another; by names that "differs" or "differ" can follow."""
+    """What no process can change about itself; by names that "differs" or "differ" can follow."""
     scheduler = [os.sched_getscheduler(0), os.sched_getparam(0).sched_priority]
     return {
         "the namespaces": [_read_link(f"/proc/self/ns/{name}") for name in _NAMESPACES],
@@ -70,8 +70,8 @@ def _limits_anything(directory: str) -> bool:
     return any(_read(os.path.join(directory, name)).split()[:1] not in ([], ["max"]) for name in _CGROUP_LIMITS)
 
 
-def inherit() -> dict[str, Any]:
-    """What a child of this process would have from it, beside the variables. Raises OSError if the working directory was removed."""
+def read_inherited() -> dict[str, Any]:
+    """What a child of this process would inherit, beside the variables. Raises OSError if the working directory was removed."""
     umask = os.umask(0o77)
     os.umask(umask)
     return {
@@ -83,8 +83,8 @@ def inherit() -> dict[str, Any]:
     }
 
 
-def take_over(given: Mapping[str, Any], env: Mapping[str, str]) -> None:
-    """Make this process as if the one that called `inherit`, with the variables `env`, had started it. Raises OSError or ValueError."""
+def apply_inherited(given: Mapping[str, Any], env: Mapping[str, str]) -> None:
+    """Make this process as if the caller of `read_inherited`, with the variables `env`, had executed it. Raises OSError or ValueError."""
     for number, soft, hard in given["limits"]:
         if resource.getrlimit(number) != (soft, hard):
             resource.setrlimit(number, (soft, hard))

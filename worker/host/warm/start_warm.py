@@ -1,7 +1,7 @@
-"""``python warm/start_warm.py FD IDLE_S MODULE…``: the warm process. What came of the start is written to FD, as one JSON object;
-on SIGQUIT, until then, where the imports stand.
+"""``python warm/start_warm.py FD IDLE_S MODULE…``: the warm process. It writes the result of its start to FD, as one JSON object;
+before that, on SIGQUIT, the stack of the imports.
 
-Its forks become agents, templates and tasks, so this file stands to a task as `task/start_task.py` does to a fresh one.
+Its forks become agents, templates and tasks, so this file is for such a task what `task/start_task.py` is for an executed one.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ def _serve(fd: int, idle_s: float, preload: list[str]) -> dict[str, object] | No
     """Returns in a task only, with its order."""
     from _orch_worker.host.processes import lifeline, process_setup  # type: ignore[import-not-found]
     from _orch_worker.host.warm import warm_fork, warm_server, warm_socket  # type: ignore[import-not-found]
+    from _orch_worker.task.own_process import set_parent_death_signal  # type: ignore[import-not-found]
 
     # Another directory than that of the variables below would be one for the imports alone.
     place = warm_socket.make(os.environ.pop("ORCH_WARM_DIRECTORY", "") or warm_socket.directory(os.environ))
@@ -29,10 +30,10 @@ def _serve(fd: int, idle_s: float, preload: list[str]) -> dict[str, object] | No
         _report(fd, {"error": "another one is being started at this moment"})
         os._exit(1)
     process_setup.name_process("orch-warm")
-    if fd_of_lifeline := os.environ.pop("ORCH_WARM_LIFELINE", ""):  # it ends with whoever has the other end, and not by itself
+    if fd_of_lifeline := os.environ.pop("ORCH_WARM_LIFELINE", ""):  # this process ends with the process that has the other end
         lifeline.hold_lifeline(int(fd_of_lifeline))
         os.close(int(fd_of_lifeline))
-    lifeline.set_parent_death_signal(signal.SIGKILL)  # an import that hangs is given up with the command that waits for it
+    set_parent_death_signal(signal.SIGKILL)  # an import that hangs is given up with the command that waits for it
     faulthandler.register(signal.SIGQUIT, file=fd)
     try:
         warm = warm_server.WarmProcess(preload)
@@ -43,7 +44,7 @@ def _serve(fd: int, idle_s: float, preload: list[str]) -> dict[str, object] | No
     faulthandler.unregister(signal.SIGQUIT)
 
     def report() -> None:
-        lifeline.set_parent_death_signal(0)
+        set_parent_death_signal(0)
         _report(fd, {"pid": os.getpid()})
 
     fork = warm.serve(place, idle_s, report)
@@ -55,12 +56,12 @@ def _serve(fd: int, idle_s: float, preload: list[str]) -> dict[str, object] | No
 
 if __name__ == "__main__":
     if not getattr(sys.flags, "safe_path", False):
-        del sys.path[0]  # our own directory
+        del sys.path[0]  # the directory of this file
     package = type(sys)("_orch_worker")
     package.__path__ = [os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))]
     sys.modules[package.__name__] = package
     from _orch_worker.task import bootstrap  # type: ignore[import-not-found]
 
     order = _serve(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:])
-    if order is not None:  # we are a task now
+    if order is not None:  # this process is a task now
         bootstrap.run(order, frozenset(sys.modules))

@@ -32,7 +32,7 @@ class Threads:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """A new fork, which is nothing yet."""
+    """A new fork, before it is an agent."""
 
     connection: socket.socket
     """To the controller, for one answer."""
@@ -43,7 +43,7 @@ class Fork:
     stderr: int
     """The agent's log."""
     inherited: Mapping[str, Any]
-    """What `caller_state.inherit` has found in the controller."""
+    """What `caller_state.read_inherited` has read in the controller."""
     env: Mapping[str, str]
     """The controller's variables."""
     since: float
@@ -53,14 +53,14 @@ class Fork:
     safety: Safety
     threads: Threads
     rooms: tuple[tuple[int, int] | None, ...]
-    """For the names of a run and a task in the environment that others see."""
+    """The memory for the names of the run and the task in the environment that other processes see."""
 
 
 def become_agent(fork: Fork) -> dict[str, Any] | None:
     """Be the agent until `os._exit`. Returns in a task only, with its order."""
     try:
         os.setsid()
-        caller_state.take_over(fork.inherited, fork.env)
+        caller_state.apply_inherited(fork.inherited, fork.env)
         for number in (1, 2):
             os.dup2(fork.stderr, number)
         os.close(fork.stderr)
@@ -93,7 +93,7 @@ def become_agent(fork: Fork) -> dict[str, Any] | None:
 
 
 def _serve_as_template(fork: Fork, control: socket.socket, lifeline: int) -> dict[str, Any] | None:
-    """Be this run's template, as `template.serve` is after its imports, once the agent has said what is to be known."""
+    """Be this run's template, as `template.serve` is after its imports, once the agent has sent the log and the run's id."""
     try:
         os.setsid()
         hold_lifeline(lifeline)

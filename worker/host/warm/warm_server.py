@@ -1,15 +1,15 @@
 """The warm process: it has imported, never computes, and forks itself for each run that may use its imports.
 
-A request is one message (`warm_socket`); its ``ask`` says what is wanted:
+A request is one message (`warm_socket`); its ``ask`` is the kind of request:
 
 ``agent``: a fork that becomes the agent of a run. With the message come two descriptors, the agent's end of the channel and its stderr.
-    The message describes the run's imports and what the caller is like; the fork answers ``{"pid": …, "since": …}`` when it is the agent.
-    When it has ended, the warm process says ``{"code": …}`` on the same connection.
+    The message describes the run's imports and the caller's state; the fork answers ``{"pid": …, "since": …}`` when it is the agent.
+    When the agent has ended, the warm process sends ``{"code": …}`` on the same connection.
 ``status``: facts about the warm process. If the message describes imports, also why a run with these would not be served (``refused``).
 ``end``: the same facts, before the warm process ends.
 
-A caller that cannot be served is answered ``{"refused": reason, "stale": …}``. A stale process, of whose imported files one has changed
-since, ends. Each try of a controller has a channel of its own. So a controller that has waited in vain closes that channel and starts an
+A caller that cannot be served gets ``{"refused": reason, "stale": …}``. A process is stale when an imported file has changed; it ends
+then. Each try of a controller has a channel of its own. So a controller that has waited in vain closes that channel and starts an
 agent by itself, and a fork that comes too late finds its channel closed and ends.
 """
 
@@ -39,7 +39,7 @@ from .warm_fork import Fork, Threads
 from .warm_socket import WarmDirectory, peer, receive, send
 
 _REQUEST_S = 1.0
-"""How long a caller may take to send its request: nobody else is served meanwhile."""
+"""How long a caller may take to send its request: no other caller is served meanwhile."""
 _AGENT_FDS = 2
 
 
@@ -81,7 +81,7 @@ class WarmProcess:
         os.chdir("/")
 
     def serve(self, place: WarmDirectory, idle_s: float, on_listening: Callable[[], None]) -> Fork | None:
-        """Until no run has used this process for `idle_s`, or it is told to end, or it is stale. Returns a `Fork` in a fork only."""
+        """Serve callers until no run has come for `idle_s`, a caller ends it, or it is stale. Returns a `Fork` only in a fork."""
         self._place, self._idle_s = place, idle_s
         self._server = place.listen()
         on_listening()
@@ -93,7 +93,7 @@ class WarmProcess:
                     poll.unregister(fd)
                     self._reap(fd)
                     continue
-                fork = self._answer()
+                fork = self._on_connection()
                 if fork is not None:
                     return fork
                 for pidfd in self._agents:
@@ -102,18 +102,18 @@ class WarmProcess:
         return None
 
     def _left_s(self) -> float:
-        """Seconds until it has been idle for too long; in use, it never is."""
+        """Seconds until this process has been idle for too long; infinite while an agent runs."""
         return float("inf") if self._agents else self._used_at + self._idle_s - time.monotonic()
 
     def _reap(self, pidfd: int) -> None:
         pid, connection = self._agents.pop(pidfd)
         _, status = os.waitpid(pid, 0)
         os.close(pidfd)
-        _answer_if_there(connection, {"code": os.waitstatus_to_exitcode(status)})
+        _send_if_connected(connection, {"code": os.waitstatus_to_exitcode(status)})
         connection.close()
         self._used_at = time.monotonic()
 
-    def _answer(self) -> Fork | None:
+    def _on_connection(self) -> Fork | None:
         """Serve one caller."""
         try:
             connection, _ = self._server.accept()
@@ -125,21 +125,21 @@ class WarmProcess:
             if peer(connection)[1] != os.geteuid():
                 return None
             request, fds = receive(connection, _AGENT_FDS)
-            asked = request["ask"]
-            self._is_over = asked == "end"
+            kind = request["ask"]
+            self._is_over = kind == "end"
             why = self._find_obstacle(request) if "preload" in request else None
             fork = None
-            if asked == "agent" and why is None:
+            if kind == "agent" and why is None:
                 why, fork = self._fork(connection, request, fds)
-            elif asked == "status":
+            elif kind == "status":
                 why = why or self._find_change()
-            if asked != "agent" or why is not None:
+            if kind != "agent" or why is not None:
                 send(connection, {**self._describe(), "refused": why, "stale": self._is_over})
             return fork
         except OSError:
             return None  # the caller has gone
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            show(error)  # in the log: a mistake in orch, or a caller that is none of orch's
+            show(error)  # in the log: a mistake in orch, or a caller that is not orch
             return None
         finally:
             for fd in fds:
@@ -149,15 +149,15 @@ class WarmProcess:
     def _find_obstacle(self, request: Mapping[str, Any]) -> str | None:
         """Why a run must not be forked from here; None: it may."""
         env = import_environment.compose_for_template(TemplateOrder((), 1, request["spec_env"]), request["env"], "")
-        theirs = describe_imports(request["python"], request["package"], request["preload"], request["imports_in"], env)
-        if difference := _find_difference(self._imports, theirs):
+        callers = describe_imports(request["python"], request["package"], request["preload"], request["imports_in"], env)
+        if difference := _find_difference(self._imports, callers):
             return f"{difference} from what {', '.join(self._preload)} has been imported under"
         if difference := _find_difference(caller_state.describe_surroundings(), request["surroundings"]):
             return f"{difference} from its own"
         return self._safety.find_activity()
 
     def _find_change(self) -> str | None:
-        """An imported file that is not what it was then: this process is of no use any more. None: there is none."""
+        """The imported file that has changed since, in words: no run can use this process any more. None: no file has changed."""
         changed = next((path for path, stamp in self._stamps.items() if _stamp(path) != stamp), None)
         self._is_over = self._is_over or changed is not None
         return f"{changed} has changed since it was imported" if changed is not None else None
@@ -177,9 +177,9 @@ class WarmProcess:
         }
 
     def _fork(self, connection: socket.socket, request: Mapping[str, Any], received: Sequence[int]) -> tuple[str | None, Fork | None]:
-        """Returns why the fork was ended again, None in both if it goes on; and, in the fork, the `Fork`.
+        """Returns why the fork was ended again, None if it goes on; and, in the fork, the `Fork`.
 
-        To look at thousands of files takes about as long as what the fork has to do. So this process does so meanwhile.
+        Checking thousands of files takes about as long as the start of the fork. So this process checks them meanwhile.
         """
         channel, stderr = received
         go_read, go_write = os.pipe()
@@ -218,20 +218,20 @@ def describe_imports(python: str, package: str, preload: Sequence[str], cwd: str
     }
 
 
-def _find_difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
-    """What is not equal, for a sentence that begins with it; empty: all is."""
-    for name, value in ours.items():
-        if value == theirs.get(name):
+def _find_difference(own: Mapping[str, Any], callers: Mapping[str, Any]) -> str:
+    """What is not equal, as the beginning of a sentence, such as ``preload differs``; empty: everything is equal."""
+    for name, value in own.items():
+        if value == callers.get(name):
             continue
         if name == "variables":
-            names = sorted({variable for variable, _ in value.items() ^ theirs[name].items()})
+            names = sorted({variable for variable, _ in value.items() ^ callers[name].items()})
             return f"{', '.join(names)} {'differs' if len(names) == 1 else 'differ'}"
         return f"{name} {'differ' if name.endswith('s') else 'differs'}"
     return ""
 
 
 def _imported_files() -> set[str]:
-    """What the imports were made of: the interpreter, all modules' files, the directories of packages (a new one changes the directory's
+    """The files that the imports depend on: the interpreter, all modules' files, the directories of packages (a new package changes the
     time), and what Keras reads when it is imported."""
     keras = os.environ.get("KERAS_HOME") or os.path.expanduser("~/.keras")
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
@@ -248,7 +248,7 @@ def _stamp(path: str) -> tuple[int, int, int] | None:
 
 
 def _pss_bytes() -> int | None:
-    """The memory of this process: its own pages, and its share of those that it has in common with others."""
+    """The memory of this process (PSS): its own pages, and its part of the pages that it shares with other processes."""
     try:
         with open("/proc/self/smaps_rollup") as file:
             return next((int(line.split()[1]) * 1024 for line in file if line.startswith("Pss:")), None)
@@ -256,6 +256,6 @@ def _pss_bytes() -> int | None:
         return None
 
 
-def _answer_if_there(connection: socket.socket, message: Mapping[str, Any]) -> None:
+def _send_if_connected(connection: socket.socket, message: Mapping[str, Any]) -> None:
     with contextlib.suppress(OSError):
         send(connection, message)

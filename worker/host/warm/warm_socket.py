@@ -1,7 +1,7 @@
-"""The socket of a user's warm process, in a directory that nobody else can enter.
+"""The socket of a user's warm process, in a directory that no other user can enter.
 
-The directory is ``$XDG_RUNTIME_DIR/orch``, or ``/run/user/UID/orch``, or ``orch-UID`` in the directory for temporary files. It is trusted
-only if this user owns it and it is closed to others (0700). It is opened once and everything goes through that descriptor: so the
+The directory is ``$XDG_RUNTIME_DIR/orch``, or ``/run/user/UID/orch``, or ``orch-UID`` in the directory for temporary files. orch trusts
+the directory only if this user owns it and it is closed to others (0700). orch opens it once and then uses the descriptor only: so the
 directory that was checked is the one that is used, and its path may be longer than a socket's address (108 bytes).
 
 A message is one JSON object in one line. Descriptors come with the first byte of a request.
@@ -68,10 +68,10 @@ class WarmDirectory:
         return server
 
     def connect(self) -> socket.socket | None:
-        """Connect to the warm process, without blocking. None: there is no process, and none has left its socket behind.
+        """Connect to the warm process, without blocking. None: there is no process, and no socket of an earlier one.
 
         Raises `UntrustedError`; ConnectionRefusedError if a dead process has left its socket; BlockingIOError if the process accepts
-        nobody; other OSErrors.
+        no connection; other OSErrors.
         """
         connection = socket.socket(socket.AF_UNIX)
         connection.setblocking(False)
@@ -138,7 +138,7 @@ def make(path: str) -> WarmDirectory:
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:
-    """(pid, uid) of the process that listens at the other end, or has connected; the kernel says so."""
+    """(pid, uid) of the process that listens at the other end, or has connected, from the kernel."""
     pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return pid, uid
 

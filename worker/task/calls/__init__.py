@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def serve(address: str, number: str) -> None:
-    """Run what comes, until nothing more can. `number`: which of the resident's processes this is."""
+    """Run the functions that the test sends, until the connection closes. `number`: which of the resident's processes this is."""
     connection = resident.connect(address)
     task, run = os.environ["ORCH_TASK"], os.environ["ORCH_RUN_ID"]
     resident.send(connection, {"who": "process", "task": task, "run": run, "number": int(number), "pid": os.getpid()})
@@ -86,7 +86,7 @@ def fill(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def _strategy() -> Any:
-    """The object that `worker.strategy()` returns in the function, too. A module `worker` of the user's own is another one."""
+    """The object that `worker.strategy()` returns in the function, too. The user's program may have another module `worker`."""
     if strategy_builder.only_serves(context()):
         raise ValueError(f"{context().task} is a server, which has no strategy; run functions that need the strategy in the chief")
     try:

@@ -17,6 +17,7 @@ import os
 import signal
 import sys
 
+from ..own_process import die_with_parent, move_own_fd, reseed
 from . import task_coverage
 
 TYPE_CHECKING = False
@@ -28,11 +29,8 @@ VARIABLE = "ORCH_CALLS"
 PRELOAD = "ORCH_CALLS_PRELOAD"
 """Names of modules, with spaces between: the forks find them imported, besides those of the template."""
 _LENGTH = 8
-_PR_SET_PDEATHSIG = 1
-_OWN_FROM = 200
-"""orch's descriptors have numbers from here on, so that those of the program are as usual."""
 _POLL_MS = 20
-"""How often the end of the child is looked for where the kernel has no pidfd, in milliseconds."""
+"""How often the parent checks whether the child has ended, where the kernel has no pidfd; in milliseconds."""
 
 
 def fork_for_calls(order: dict[str, Any]) -> dict[str, Any]:
@@ -64,10 +62,11 @@ def fork_for_calls(order: dict[str, Any]) -> dict[str, Any]:
                 problem = error.strerror or str(error)
             send(connection, {"problem": problem})
         elif request["do"] == "fork":
+            resident = os.getpid()
             child = os.fork()
             if child == 0:
                 connection.close()
-                return _become(order, request, address)
+                return _become(order, request, address, resident)
             _lead_group(child)  # here as well as in the child: whichever comes first
 
 
@@ -86,21 +85,15 @@ def _import(names: list[str]) -> None:
 
 def connect(address: str) -> socket.socket:
     """A connection to the test's process."""
-    import fcntl
     import socket
 
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(address)
-    try:
-        away = fcntl.fcntl(connection.fileno(), fcntl.F_DUPFD_CLOEXEC, _OWN_FROM)
-    except OSError:  # the limit of open files is lower than that
-        return connection
-    connection.close()
-    return socket.socket(fileno=away)
+    return socket.socket(fileno=move_own_fd(connection.detach()))
 
 
 def send(connection: socket.socket, message: dict[str, Any]) -> None:
-    """Raises OSError if nobody is there any more."""
+    """Raises OSError if the other side has closed the connection."""
     import pickle
 
     data = pickle.dumps(message)
@@ -108,7 +101,7 @@ def send(connection: socket.socket, message: dict[str, Any]) -> None:
 
 
 def receive(connection: socket.socket) -> dict[str, Any] | None:
-    """The next message; None: the other side has gone."""
+    """The next message; None: the other side has closed the connection."""
     data = bytearray()
     while (message := pop_message(data)) is None:
         wanted = int.from_bytes(data[:_LENGTH], "big") + _LENGTH if len(data) >= _LENGTH else _LENGTH
@@ -123,7 +116,7 @@ def receive(connection: socket.socket) -> dict[str, Any] | None:
 
 
 def pop_message(data: bytearray) -> dict[str, Any] | None:
-    """The first message in `data`, which is taken out of it; None: it has not all come."""
+    """Remove the first message from `data` and return it; None: the message is not complete."""
     import pickle
 
     end = int.from_bytes(data[:_LENGTH], "big") + _LENGTH
@@ -153,13 +146,13 @@ def _wait_for_message(connection: socket.socket, child: int) -> bool:
     try:
         poll.register(pidfd, select.POLLIN)
         ready = {fd for fd, _ in poll.poll()}
-        return pidfd not in ready  # its end first: what is asked of it then is too late
+        return pidfd not in ready  # the end first: a request to a child that has ended is too late
     finally:
         os.close(pidfd)
 
 
 def _reap(child: int) -> int:
-    _signal(child, signal.SIGKILL)  # what it has started goes with it
+    _signal(child, signal.SIGKILL)  # ends the processes that the child has started, too
     _, status = os.waitpid(child, 0)
     return os.waitstatus_to_exitcode(status)
 
@@ -177,10 +170,10 @@ def _lead_group(pid: int) -> None:
 # --- the child itself --------------------------------------------------------------------------
 
 
-def _become(order: dict[str, Any], request: dict[str, Any], address: str) -> dict[str, Any]:
+def _become(order: dict[str, Any], request: dict[str, Any], address: str, resident: int) -> dict[str, Any]:
     """Give this fork a group, output, directory, environment and import path of its own; returns its order."""
     _lead_group(0)
-    _die_with_parent()
+    die_with_parent(resident)  # the kernel's signal to the group of the resident does not reach this group (docs/how-it-works.md)
     directory = request["directory"]
     os.makedirs(directory, mode=0o700, exist_ok=True)
     output = os.open(os.path.join(directory, "output.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -193,19 +186,5 @@ def _become(order: dict[str, Any], request: dict[str, Any], address: str) -> dic
     os.environ.update(request["env"])
     os.environ["ORCH_LOG_DIR"] = directory
     sys.path[:] = request["path"]
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed()  # Python reseeds `random` by itself
+    reseed()
     return {**order, "log_dir": directory, "program": {"kind": "calls", "args": [address, str(request["number"])]}}
-
-
-def _die_with_parent() -> None:
-    """A group of our own is not reached by the signal with which the kernel ends our parent's (see docs/how-it-works.md)."""
-    if sys.platform != "linux":
-        return
-    import ctypes
-
-    parent = os.getppid()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(127)

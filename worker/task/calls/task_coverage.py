@@ -13,17 +13,17 @@ VARIABLE = "ORCH_CALLS_COVERAGE"
 
 
 def prepare() -> None:
-    """Have what `start` needs in a process before it forks those that call it."""
+    """Import what `start` needs, before the forks that call it."""
     if VARIABLE in os.environ:
         import inspect
 
         import coverage  # noqa: F401
 
-        inspect.stack()  # coverage.py calls this; the first time, it looks at the file of every module
+        inspect.stack()  # coverage.py calls this; the first call reads the file of every module
 
 
 def start() -> Callable[[], object]:
-    """Measure this process from now on, if the test's is measured. What is returned writes down what has been measured until then."""
+    """Measure this process from now on, if the test's process is measured. The returned function saves the measurements so far."""
     config = os.environ.pop(VARIABLE, None)
     if config is None:
         return lambda: None
