@@ -1,6 +1,6 @@
-"""The command line: parse, call, render, exit. The only place that knows Click.
+"""The command line. Only this room imports Click.
 
-A subcommand's module is imported only when that subcommand is wanted, so that ``orch --help`` costs nothing.
+The module of a subcommand is imported when this subcommand runs, so that ``orch --help`` is fast.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ SETTINGS = {
     "token_normalize_func": lambda word: word.replace("_", "-"),  # --start_timeout is --start-timeout
 }
 COLLECTED_AFTER = 50_000
-"""How many new objects the garbage collector waits for. An import makes thousands, and none of them is garbage."""
+"""The number of new objects that starts a garbage collection. An import makes thousands of objects, and none is garbage."""
 
 
 class Commands(click.Group):
-    """The subcommands, known by name and one line each until one is wanted."""
+    """The subcommands: a name and a line of help each, without an import."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -66,7 +66,7 @@ class Commands(click.Group):
                 sys.stdout.flush()
             return code
         except BrokenPipeError:
-            # Whoever read our output has seen enough. Python would complain once more when it closes stdout.
+            # The reader of the output has ended. Without this, Python would print an error when it closes stdout.
             sys.stdout = None
             return 128 + signal.SIGPIPE
 
@@ -99,8 +99,9 @@ def orch() -> None:
 
 
 def main(args: list[str] | None = None) -> None:
-    """Run the command line and exit with a code of the table in docs/exit-codes.md. `args`: in place of this process's own, which is then
-    nobody else's and ends at once.
+    """Runs the command line, and exits with a code of docs/exit-codes.md.
+
+    `args` None: those of this process, which then ends at once, without Python's clean-up.
     """
     if args is None:
         gc.set_threshold(COLLECTED_AFTER)
@@ -115,18 +116,19 @@ def main(args: list[str] | None = None) -> None:
     except OrchError as error:
         click.echo(_complaint(error), err=True)
         code = error.exit_code
-    except OSError as error:  # such as a full disk behind our own output
-        with contextlib.suppress(OSError):  # or behind this
+    except OSError as error:  # such as a full disk under standard output
+        with contextlib.suppress(OSError):  # or under standard error
             click.echo(f"Error: {error}", err=True)
         sys.stdout = None
         code = BROKEN
+    code = code if isinstance(code, int) else 0
     if args is None:
-        end_process(_as_code(code))
-    sys.exit(_as_code(code))
+        end_process(code)
+    sys.exit(code)
 
 
 def _open_missing_streams() -> None:
-    """With ``>&-`` the next file that is opened, a log or a lock, would be taken for standard output."""
+    """Opens the standard streams that are closed (``>&-``): the next opened file, a log or a lock, would become standard output."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
@@ -137,11 +139,7 @@ def _open_missing_streams() -> None:
 
 
 def _complaint(error: OrchError) -> str:
-    from ..record.output.lines import clean  # an error may repeat what a host or a task has said
+    from ..record.output.lines import clean  # an error may have the words of a host or a task
 
     lines = clean(str(error)).splitlines() or [type(error).__name__]
     return "\n".join(["Error: " + lines[0], *("       " + line for line in lines[1:])])
-
-
-def _as_code(value: Any) -> int:
-    return value if isinstance(value, int) else 0

@@ -1,4 +1,4 @@
-"""What `orch up` does once it knows its spec: make the run's directory, run it or have it run, and show it."""
+"""`orch up` with a spec: makes the run's directory, runs the run or starts its controller, and shows the run."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from ..record.storage.run_directory import RunDir
 from ..record.storage.run_store import discard
 from ..signals import handle_signals, hold_signals
 from ..starting import create
-from .view_options import only_tasks
+from .options import only_tasks
 
 
 def start(home: Path, spec: ClusterSpec, shown: Mapping[str, Any], *, detached: bool, as_json: bool) -> int:
-    """Run `spec` once. `shown`: the options of `views.view_options`. Returns the exit code."""
+    """Runs `spec` once. `shown`: the values of `options.view_options`. Returns the exit code."""
     tasks = [str(task) for task in task_ids(spec.counts)]
     only = only_tasks(shown["only"], tasks)
-    # Before this process is the run's controller, or has one, and before a thread is there that shows something: it would take them.
+    # Before there is a controller or a second thread, which would get the signals.
     blocked = hold_signals()
     try:
         run = create(home, spec)
     except OrchError:
-        with contextlib.suppress(KeyboardInterrupt):  # one that was held back; the error says more
+        with contextlib.suppress(KeyboardInterrupt):  # a Ctrl-C that was held back; the error says more
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         raise
     if detached:
-        from . import detached_run  # this and an attached run need different things, which take time to import
+        from . import detached_run  # imported only where it is needed: imports take time
 
         return detached_run.start(run, quiet=shown["quiet"], as_json=as_json)
-    start_ahead(load(spec), spec, run.agent_log)  # and not before there is a run: a spec that is refused starts nothing
+    start_ahead(load(spec), spec, run.agent_log)  # after `create`: a spec that is refused starts nothing
     return _run(run, spec, shown, tasks, only, as_json=as_json)
 
 

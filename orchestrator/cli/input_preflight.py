@@ -1,4 +1,4 @@
-"""What `orch up` says of the files that its spec names (`input.files`), before anything starts."""
+"""The check of `input.files` before `orch up` starts anything."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import click
 from ..backends import load
 from ..errors import UsageError
 from ..insight.input import input_files, shards_report
-from ..insight.input.input_files import Found
 from ..insight.input.shards_report import Planned
 from ..model.input.sharding import Sharding
 from ..model.input.sharding_advice import Advice
@@ -18,14 +17,14 @@ from ..model.input.spec_inputs import SpecInput, input_of
 from ..model.spec import ClusterSpec
 
 MOST_BYTES, MOST_FILES = 1_000_000_000, 5_000
-"""Of more than this the elements are not counted before a start, only files and bytes."""
+"""Above these limits, the elements are not counted before a start."""
 
 
 def check_input(spec: ClusterSpec) -> None:
-    """Say a line for each warning, on stderr. Raises `UsageError` for an input that cannot work.
+    """Prints a line on stderr for each warning. Raises `UsageError` for an input that cannot work.
 
-    Looks at this machine. Files that are not here may be on the hosts, or made by `prepare`: nothing is said of those, and nothing of
-    files with a scheme, for which TensorFlow would have to be imported.
+    Files that are not on this machine may be on the hosts, or `prepare` makes them; these are not checked. Files with a scheme, which
+    need TensorFlow, are not checked either.
     """
     known = input_of(spec)
     patterns = [pattern for pattern in known.files if not input_files.is_remote(pattern)]
@@ -37,15 +36,15 @@ def check_input(spec: ClusterSpec) -> None:
         if spec.prepare.run or not all(host.is_here for host in load(spec).hosts(spec)):
             return
         raise UsageError(f"input.files: {error}") from None
-    said = _plan(known, names).advice()
-    if refused := [one for one in said if one.topic == "no elements"]:
+    advice = _plan(known, names).advice()
+    if refused := [one for one in advice if one.topic == "no elements"]:
         raise UsageError("\n".join(f"input: {line}" for line in _lines(refused)))
-    for line in _lines(one for one in said if one.severity != "note"):
+    for line in _lines(one for one in advice if one.severity != "note"):
         click.echo(f"orch: input: {line}", err=True)
 
 
 def _lines(advice: Iterable[Advice]) -> Iterator[str]:
-    """What is said. How many files each worker needs depends on the script: `worker.files` and `Dataset.shard` have their own ways."""
+    """The advice as text. A script may distribute its files in another way, with `worker.files` or `Dataset.shard`."""
     for one in advice:
         unless = ", unless the script shares them out itself" if one.topic in ("few files", "no reader", "uneven") else ""
         yield f"{one.what}{unless}" + (f"; {one.remedy}" if one.remedy else "")
@@ -54,12 +53,9 @@ def _lines(advice: Iterable[Advice]) -> Iterator[str]:
 def _plan(known: SpecInput, names: Sequence[str]) -> Planned:
     batch = known.batch or known.replicas * len(known.names)
     sharding = Sharding(known.policy, len(known.names), known.replicas, batch, known.drop_remainder, one_program=known.one_program)
+    is_small = len(names) <= MOST_FILES and sum(os.path.getsize(name) for name in names if os.path.exists(name)) <= MOST_BYTES
+    found, has_batch = input_files.inspect(names, counts=is_small), known.batch is not None
     try:
-        return shards_report.plan(_look(names), sharding, known.names, has_batch=known.batch is not None, ignored=known.ignored)
+        return shards_report.plan(found, sharding, known.names, has_batch=has_batch, ignored=known.ignored)
     except UsageError as error:
         raise UsageError("\n".join(f"input.files: {line}" for line in str(error).splitlines())) from None
-
-
-def _look(names: Sequence[str]) -> Iterator[Found]:
-    is_small = len(names) <= MOST_FILES and sum(os.path.getsize(name) for name in names if os.path.exists(name)) <= MOST_BYTES
-    return input_files.inspect(names, counts=is_small)

@@ -1,6 +1,6 @@
-"""The options that several commands take. Those that say something of a spec come from the declarations of its settings.
+"""The options that several commands have. The options for settings of a spec come from the declarations of the settings.
 
-Nothing of a spec is checked here: what the options mean is read by `settings`.
+This module checks no setting: `spec_overlays` reads the values.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -21,9 +21,7 @@ VARIABLE = "Set an environment variable of the tasks. NAME alone copies the vari
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-
 OPTIONS = options()
-
 
 GROUPS = {
     "What runs": ("script", "module", "command", "python", "workdir", "defaults.env", "prepare", "keras", "serve", "name"),
@@ -34,8 +32,7 @@ GROUPS = {
     "Where the tasks run": ("backend", "ports"),
     "Output": ("defaults.log_level",),
 }
-"""The headings of the settings in a help text, each with the keys of orch.yaml that stand below it. A setting without a heading of its own
-stands below `OTHER_SETTINGS`."""
+"""The headings of the settings in a help text, with the keys of orch.yaml below each. Other settings are below `OTHER_SETTINGS`."""
 OTHER_SETTINGS = "Other settings"
 HELPERS = {
     "file": "What runs",
@@ -45,11 +42,11 @@ HELPERS = {
     "hostfile": "Where the tasks run",
     **dict.fromkeys(("home", "only", "quiet", "verbose", "timestamps", "color", "everything", "as_json"), "Output"),
 }
-"""Options that are no settings of their own, and the headings that they belong to. All others are about the command itself."""
+"""The headings of options that are not settings. All other options are about the command itself."""
 
 
 def _heading(parameter: str) -> str:
-    """The heading that an option stands below; empty for one that is about the command itself and not about the run."""
+    """The heading of an option; empty for an option about the command itself."""
     if parameter in HELPERS:
         return HELPERS[parameter]
     path = next((option.path for option in OPTIONS if option.parameter == parameter), "")
@@ -58,7 +55,7 @@ def _heading(parameter: str) -> str:
 
 
 class ScriptCommand(click.Command):
-    """A command whose words after ``--`` are the script's and are not looked at. Its help text has the options in groups.
+    """A command whose words after ``--`` are arguments of the script. Its help text has the options in groups.
 
     `reads`: the keys of orch.yaml that matter to the command. Its help text leaves out the options of other keys. Empty: all matter.
     """
@@ -107,7 +104,7 @@ def _join(ctx: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
 
 
 def spec_options(command: F) -> F:
-    """Everything that says what to run: SCRIPT, ``-f``, ``--set``, ``--env`` and an option for each setting that has one."""
+    """The options and the argument that describe a run: SCRIPT, ``-f``, ``--set``, ``--env``, and the option of each setting."""
     for option in reversed(OPTIONS):
         settings: dict[str, Any] = {"help": option.help}
         if not option.says:
@@ -150,18 +147,18 @@ def spec_options(command: F) -> F:
 
 
 def home_option(command: F) -> F:
-    """``--run-dir``: where runs are kept, an absolute path."""
+    """``--run-dir``: the directory of the runs, as an absolute path."""
     text = "The directory that holds the runs. Default: .orch in the directory where orch is started, whatever --workdir or -f says."
     options: dict[str, Any] = {"envvar": "ORCH_HOME", "default": ".orch", "metavar": "DIR", "help": text}
     return click.option("--run-dir", "home", callback=_absolute, **options)(command)
 
 
 def run_argument(command: F) -> F:
-    """RUN, the latest if it is left out, below ``--run-dir``: the command is given its `RunDir`."""
+    """RUN (default: the latest) and ``--run-dir``: the command gets the `RunDir`."""
 
     @functools.wraps(command)
     def find(*, run: str | None, home: Path, **given: Any) -> Any:
-        from ..record.storage.run_store import find_run  # only now: a help text needs none of it
+        from ..record.storage.run_store import find_run  # not for a help text
 
         return command(run=find_run(home, run), **given)
 
@@ -169,19 +166,68 @@ def run_argument(command: F) -> F:
 
 
 def import_timeout_option(what: str) -> Callable[[F], F]:
-    """``--import-timeout``: how many seconds `what` may take."""
+    """``--import-timeout``: the most seconds that `what` may take."""
     text = f"The most seconds that {what} may take. Default: 120."
     return click.option("--import-timeout", type=click.FloatRange(1, 86400), callback=not_nan, default=120.0, metavar="S", help=text)
 
 
 def not_nan(ctx: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
-    """For a number of seconds: NaN is neither more nor less than any limit, and so passes click's ranges."""
+    """Refuses NaN as a number of seconds: NaN passes click's ranges."""
     if value is not None and math.isnan(value):
         raise click.BadParameter("'nan' is not a number of seconds", ctx, parameter)
     return value
 
 
 def _absolute(ctx: click.Context, parameter: click.Parameter, value: str) -> Path:
-    if not value:  # it would be the working directory itself
+    if not value:  # this would be the working directory
         raise UsageError("--run-dir: must not be empty; leave it out to keep runs in .orch")
     return Path(os.path.abspath(value))
+
+
+def view_options(command: F) -> F:
+    """``--only --quiet --timestamps``, and `color_options`."""
+    slowest = "Print at the end which phase of the start was the slowest."
+    decorators = (
+        click.option("--only", multiple=True, metavar="TASK", help="Show only the output of this task. May be repeated."),
+        click.option("-q", "--quiet", envvar="ORCH_QUIET", is_flag=True, help="Show only the verdict, and no output of the tasks."),
+        click.option("-v", "--verbose", is_flag=True, envvar="ORCH_VERBOSE", help=slowest),
+        click.option("--timestamps", envvar="ORCH_TIMESTAMPS", is_flag=True, help="Print the time at the beginning of each line."),
+        color_options,
+    )
+    for decorate in reversed(decorators):
+        command = decorate(command)
+    return command
+
+
+def color_options(command: F) -> F:
+    """``--color --all``."""
+    text = "Show also TensorFlow's own messages, and the progress bars of every task."
+    return color_option(click.option("--all", "everything", is_flag=True, help=text)(command))
+
+
+def color_option(command: F) -> F:
+    """``--color``."""
+    choices, text = click.Choice(["auto", "always", "never"]), "Use colours: auto (on a terminal), always or never."
+    return click.option("--color", envvar="ORCH_COLOR", type=choices, default="auto", help=text)(command)
+
+
+def only_tasks(names: Sequence[str], known: Sequence[str]) -> set[str] | None:
+    """The tasks with these names or types; None (all) without names. Raises `UsageError`."""
+    if not names:
+        return None
+    found: set[str] = set()
+    for name in names:
+        matching = [task for task in known if name in (task, task.rpartition("-")[0])]
+        if not matching:
+            raise UsageError(f"there is no task {name!r}{_nearest(name, known)}")
+        found.update(matching)
+    return found
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    import difflib
+
+    from ..model.run.readiness import group_tasks
+
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else f"; tasks: {group_tasks(known)}"

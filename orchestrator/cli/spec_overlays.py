@@ -1,7 +1,7 @@
-"""What a command line and the environment say of a spec: overlays over the file's document.
+"""The settings of a command line and of the environment, as overlays over the document of the file.
 
-Nothing is checked here: a flag's text goes into the document at its path, with the flag as its place, and the one parser
-says what is wrong with it. So precedence is an order of overlays: default, file, environment, ``--set``, flag.
+This module checks nothing: the text of a flag is put into the document at the path of its setting, with the flag as its place, and the
+parser reports problems. Each overlay replaces the ones before: default, file, environment, ``--set``, flag.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _NOTHING_TO_RUN = (
 
 
 def read_spec(ctx: click.Context, *, needs_program: bool = True, only: Sequence[str] = ()) -> tuple[ClusterSpec, Node]:
-    """What the command line means, and the document that says it. Raises `SpecError`, `UsageError`.
+    """The spec of the command line, and its document. Raises `SpecError`, `UsageError`.
 
-    Without `needs_program` a script of no meaning stands in where none is named. `only`: the keys that are taken from a spec that is not
-    named with -f; empty: all.
+    `needs_program` False: the spec need not name a program. `only`: the keys that are read of a file that is not named with -f; empty:
+    all.
     """
     from ..model.spec import document as documents
     from ..model.spec.parse import parse
@@ -49,7 +49,7 @@ def read_spec(ctx: click.Context, *, needs_program: bool = True, only: Sequence[
 
 
 def _read_document(ctx: click.Context, only: Sequence[str]) -> tuple[Node, str]:
-    """The document that the command line means, and the directory that its paths start from."""
+    """The document of the command line, and the directory of its relative paths."""
     from ..model.spec import document as documents
 
     given = ctx.params
@@ -71,28 +71,27 @@ def says(document: Node, *keys: str) -> bool:
 
 
 def _option_overlays(ctx: click.Context) -> tuple[list[Overlay], list[Overlay]]:
-    """What the environment says, and what the flags say. An empty variable says nothing."""
+    """The overlays of the environment, and those of the flags. An empty variable does not count."""
     environment: list[Overlay] = []
     flags: list[Overlay] = []
     for option in OPTIONS:
-        told, text = os.environ.get(option.variable), ctx.params[option.parameter]
-        if told:
-            environment += _overlays(option, _meaning(option, told), option.variable)
-        if text is not None:
+        if value := os.environ.get(option.variable):
+            environment += _overlays(option, _meaning(option, value), option.variable)
+        if (text := ctx.params[option.parameter]) is not None:
             flags += _overlays(option, text, option.name)
     (environment if _is_variable(ctx, "hostfile") else flags).extend(_hostfile(ctx))
     return environment, flags
 
 
 def _is_variable(ctx: click.Context, parameter: str) -> bool:
-    """Whether click has taken this parameter's value from its variable: a flag would have more weight."""
+    """Whether the value of this parameter is from its variable, and not from a flag."""
     return ctx.get_parameter_source(parameter) is ParameterSource.ENVIRONMENT
 
 
 def _overlays(option: SpecOption, text: str, place: str) -> Iterator[Overlay]:
     if option.path in PROGRAM_KINDS:
         yield from instead_of_others(option.path, place)
-    if option.path == "backend.type":  # it takes the place of another that was chosen with less weight
+    if option.path == "backend.type":  # it replaces the backend of an earlier overlay
         yield from ((f"backend.{key}", Node(None, place, "")) for key, _ in misplaced(text))
     if not option.parts:
         yield option.path, _node(option, text, place)
@@ -105,18 +104,18 @@ def _overlays(option: SpecOption, text: str, place: str) -> Iterator[Overlay]:
             yield f"{option.path}.{key}", _node(option, word.strip(), place)
 
 
-def _meaning(option: SpecOption, told: str) -> str:
-    """What a variable says: one that stands for a flag is on or off."""
-    word = told.lower()
+def _meaning(option: SpecOption, value: str) -> str:
+    """The value of a variable as the text of the option: the variable of a flag is on or off."""
+    word = value.lower()
     if option.says and word in ("1", "true", "yes", "on"):
         return option.says
     if option.says and word in ("0", "false", "no", "off"):
         return option.off
-    return told
+    return value
 
 
 def _hostfile(ctx: click.Context) -> Iterator[Overlay]:
-    """The hosts of ``--hostfile`` or its variable, which take the place of those that were named with less weight."""
+    """The hosts of ``--hostfile`` or its variable, which replace the hosts of earlier overlays."""
     from ..model.spec.sections.host_list import read_hostfile
 
     name, has_flag = ctx.params["hostfile"], ctx.params["spec_hosts"] is not None
@@ -130,7 +129,7 @@ def _hostfile(ctx: click.Context) -> Iterator[Overlay]:
 
 
 def _variables(texts: Sequence[str]) -> Iterator[Overlay]:
-    """``NAME=VALUE``; a NAME alone has the value that it has for orch, which no other user of the machine can see."""
+    """``NAME=VALUE``. For NAME alone, the value of orch's own environment, which other users of the machine cannot see."""
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals and name not in os.environ:
@@ -141,7 +140,7 @@ def _variables(texts: Sequence[str]) -> Iterator[Overlay]:
 
 
 def _program(ctx: click.Context, directory: str) -> Iterator[Overlay]:
-    """A program named on the command line takes the place of the file's. `directory`: where the tasks start."""
+    """The program of the command line, which replaces the program of the file. `directory`: the working directory of the tasks."""
     script, module = ctx.params["script"], ctx.params["spec_module"]
     if script is not None and module is not None:
         raise UsageError(f"both a script ({script}) and a module ({module}) are given; only one can run")

@@ -1,4 +1,4 @@
-"""Who is shown a run of `orch up`, from its plan to its last line: a terminal, or a program that reads JSON."""
+"""The two outputs of `orch up`: text for a terminal, and JSON lines for programs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ..signals import release_signals
 
 
 class Terminal(Console):
-    """The tasks' output and what happens, for a person. `view` None: only what happens. `verbose`: the slowest phase at the end."""
+    """Text: the output of the tasks (unless `view` is None) and the messages of orch. `verbose`: at the end also the slowest phase."""
 
     def __init__(self, run: RunDir, sink: Sink, view: LogView | None, *, quiet: bool, verbose: bool) -> None:
         super().__init__(run, sink, quiet=quiet)
@@ -43,26 +43,26 @@ class Terminal(Console):
         try:
             release_signals()
             self.finish(ended.cluster)
-        except KeyboardInterrupt:  # nobody reads the console; the verdict is what is left to say
+        except KeyboardInterrupt:  # the user wants no more output; only the verdict follows
             self.abandon()
         lines = ended.report()
         if self._shows is not None and self._shows.folded_note:
             lines.insert(0, self._shows.folded_note)
         if self._verbose and ended.cluster is not None:
             lines.insert(0, timeline.slowest(timeline.measure(ended.run.read_events(), ended.cluster)))
-        self.conclude(in_orchs_words(lines))
+        self.conclude("".join(f"orch: {line}\n" for line in lines))
 
 
 class JsonLines:
-    """Each event as a line of JSON, the verdict last.
+    """JSON: a line for each event, and the verdict as the last line.
 
-    A thread writes the lines, so that a reader that is slow or gone holds up nobody.
+    A thread writes the lines, so that a slow reader delays nothing.
     """
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self._lines: SimpleQueue[str | None] = SimpleQueue()
-        # Waited for by this and not by join, as in `Console`.
+        # An event and not join(), as in `Console`.
         self._ended = threading.Event()
         threading.Thread(target=self._write, name="json", daemon=True).start()
 
@@ -94,7 +94,7 @@ class JsonLines:
         try:
             release_signals()
             self._ended.wait(ABANDONED_S if ended.is_hurried else None)
-        except KeyboardInterrupt:  # nobody reads; whoever does has a moment to get the verdict
+        except KeyboardInterrupt:  # a reader gets a moment to read the verdict
             self._ended.wait(ABANDONED_S)
 
     def _write(self) -> None:
@@ -106,14 +106,9 @@ class JsonLines:
 
 
 def _release_signals_quietly() -> None:
-    """Before an error is shown that says more than a Ctrl-C that was held back until now."""
+    """Unblocks the signals, and ignores a Ctrl-C that was held back: an error with more information follows."""
     with contextlib.suppress(KeyboardInterrupt):
         release_signals()
-
-
-def in_orchs_words(lines: list[str]) -> str:
-    """Lines of orch's own."""
-    return "".join(f"orch: {line}\n" for line in lines)
 
 
 def _line(data: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""``orch doctor``: are this machine, or the hosts, able to run it, and what to do if not."""
+"""``orch doctor``: checks whether this machine, or the hosts, can start a run."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ from ...insight.doctor.rules import judge
 from ...model.planning import plan
 from ...model.spec import PROGRAM_KINDS, ClusterSpec
 from ...record.output.log_view import wants_color
-from ..options import ScriptCommand, home_option, import_timeout_option, spec_options
+from ..options import ScriptCommand, color_option, home_option, import_timeout_option, spec_options
 from ..spec_overlays import read_spec, says
-from ..view_options import color_option
 
 MOST_NAMED = 8
-"""More hosts than this are counted in the line that says who is asked."""
+"""The most hosts that the first line names; of more, it has the number."""
 
 
 @click.command("doctor", cls=ScriptCommand)
@@ -77,13 +76,13 @@ def doctor_command(ctx: click.Context, /, home: Path, import_timeout: float, str
 
 
 def _spec(ctx: click.Context) -> tuple[ClusterSpec, str]:
-    """What is to be run, as far as it is said, and its strategy; "" if nothing says one."""
+    """The spec, and its strategy; the strategy is empty if neither the command line nor orch.yaml describes a run."""
     spec, document = read_spec(ctx, needs_program=False)
     return spec, spec.strategy if says(document, "strategy", "tasks", "tpu", *PROGRAM_KINDS) else ""
 
 
 def _announcement(hosts: Sequence[Host], pythons: Sequence[str], needs_tensorflow: bool, import_s: float) -> str:
-    """What may take a while."""
+    """The line that is printed before the examination, which may take long."""
     names = [host.name for host in hosts]
     limit = f"(at most {import_s:g} s)"
     if len(hosts) == 1 and hosts[0].is_here:

@@ -1,4 +1,4 @@
-"""``orch logs``: what the tasks of a run wrote, now or as they write it."""
+"""``orch logs``: the output of the tasks of a run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -29,14 +29,13 @@ from ...record.storage.run_directory import RunDir
 from ...record.storage.run_files import size_of
 from ...record.storage.run_store import NO_TASKS_YET, find_run, plan_of
 from ...record.text.format import moment
-from ..options import home_option
-from ..view_options import color_options, only_tasks
+from ..options import color_options, home_option, only_tasks
 
-LOOK_S = 0.1
-"""How often a followed run's files are looked at."""
+POLL_S = 0.1
+"""How often `--follow` reads the files, in seconds."""
 
 Since = tuple[float, KeptMarks]
-"""A time, and what is known of the output's times."""
+"""The time of --since, and the times of the output."""
 
 _TASK = re.compile(rf"({'|'.join((*TASK_TYPES, PREPARE))}|master)(-\d*)?")
 
@@ -74,30 +73,30 @@ def logs_command(names: Sequence[str], home: Path, **given: Any) -> int:
     printer = (
         _JsonPrinter(tasks, _pattern(given["grep"])) if given["as_json"] else _TextPrinter(planned, given, not wanted, run.read_verdict())
     )
-    streams.catch_up(printer)
+    streams.show_present(printer)
     while given["follow"]:
         alive = run.lock.is_alive()
         if not streams.show(printer):
             if not alive:
                 break
-            printer.rest()
-            time.sleep(LOOK_S)
+            printer.idle()
+            time.sleep(POLL_S)
     printer.end()
     return 0
 
 
 def _await_plan(run: RunDir) -> None:
-    """Return once the run has a plan, or nobody is there to make one."""
-    said = False
+    """Returns when the run has a plan, or has ended."""
+    is_announced = False
     while run.lock.is_alive() and run.read_plan() is None:
-        if not said:
+        if not is_announced:
             click.echo(f"orch: {run.run_id} has {NO_TASKS_YET}; waiting for them", err=True)
-            said = True
-        time.sleep(LOOK_S)
+            is_announced = True
+        time.sleep(POLL_S)
 
 
 def _split(home: Path, names: Sequence[str]) -> tuple[RunDir, list[str]]:
-    """Words that look like tasks are tasks; another one names the run."""
+    """The run and the names of tasks: a word that looks like a task is a task, and another word is the run."""
     wanted = [name for name in names if _TASK.fullmatch(name)]
     others = [name for name in names if name not in wanted]
     if len(others) > 1:
@@ -115,7 +114,7 @@ def _check_attempt(run: RunDir, asked: int | None) -> None:
 
 
 def _moment(text: str) -> float:
-    """The moment that is meant, in seconds since the epoch. Raises `SpecError`."""
+    """The time of --since, in seconds since the epoch. Raises `SpecError`."""
     at = moment(text, datetime.now().astimezone())
     if at is None:
         remedy = "write 90s, 10m, 2h30m or 1d ago, or 14:30, or 2026-11-21T14:30"
@@ -131,9 +130,9 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
 
 
 class _Streams:
-    """The files to be shown, each read on from where it was left. When a task is started again, its new files follow.
+    """The files to show. After the files of an attempt, those of the task's next attempt follow.
 
-    `since`: from when on; older attempts are then shown as well, as far as they have lines of that time.
+    `since`: the output begins at this time, also in older attempts.
     """
 
     def __init__(self, run: RunDir, tasks: Sequence[str], given: dict[str, Any], since: Since | None) -> None:
@@ -160,8 +159,8 @@ class _Streams:
                 follower.offset = max(follower.offset, kept.offset_since(task, attempt, stream, at))
         return opened
 
-    def catch_up(self, printer: _TextPrinter | _JsonPrinter) -> None:
-        """Print what is there now, of each task up to its newest attempt. What comes meanwhile may have no end, and is left."""
+    def show_present(self, printer: _TextPrinter | _JsonPrinter) -> None:
+        """Prints the present output of each task, up to its newest attempt. Output that comes meanwhile may have no end, and is left."""
         newest = self._newest()
         ends = {
             (task, attempt, stream): size_of(self._run.log_path(task, attempt, stream))
@@ -174,42 +173,41 @@ class _Streams:
                 end = ends[task, self._attempts[task], stream]
                 while (room := min(BLOCK, end - follower.offset)) > 0 and (data := follower.read(room)):
                     printer.show(task, stream, data)
-                _tell(follower)
-            if not self._go_on(newest, printer):
+                _print_note(follower)
+            if not self._open_next(newest, printer):
                 return
 
     def show(self, printer: _TextPrinter | _JsonPrinter) -> bool:
-        """Print some of what is new in each stream; False if nothing was."""
-        newest = self._newest()  # asked first: nothing is added to an attempt that another has followed
-        heard = set()
+        """Prints new output of each stream, at most `CHUNK` bytes each. Returns False if nothing is new."""
+        newest = self._newest()  # read first: an attempt gets no more output once the next one exists
+        grown = set()
         for task, stream, follower in self._opened():
             if data := follower.read(CHUNK):
-                heard.add(task)
+                grown.add(task)
                 printer.show(task, stream, data)
-            _tell(follower)
-        silent = {task: attempt for task, attempt in newest.items() if task not in heard}
-        return self._go_on(silent, printer) or bool(heard)
+            _print_note(follower)
+        complete = {task: attempt for task, attempt in newest.items() if task not in grown}
+        return self._open_next(complete, printer) or bool(grown)
 
     def _opened(self) -> list[tuple[str, str, Follower]]:
         return [(task, stream, follower) for task, opened in self._followers.items() for stream, follower in opened]
 
     def _newest(self) -> dict[str, int]:
-        """The attempt of each task that is to be shown last, as far as they are known."""
+        """The last attempt to show of each task; empty with --attempt."""
         return {} if self._asked else self._run.last_attempts()
 
-    def _go_on(self, newest: Mapping[str, int], printer: _TextPrinter | _JsonPrinter) -> bool:
-        """Let the tasks that have a newer attempt be followed in the next; False if there are none."""
+    def _open_next(self, newest: Mapping[str, int], printer: _TextPrinter | _JsonPrinter) -> bool:
+        """Opens the next attempt of each task that has one. Returns False if no task has one."""
         behind = [task for task, attempt in self._attempts.items() if newest.get(task, attempt) > attempt]
         for task in behind:
-            self._attempts[task] += 1  # one after the other: there may have been more than one since we looked
-            printer.end_of(task)
+            self._attempts[task] += 1  # one after the other: a task may have several new attempts
+            printer.end_attempt(task)
             self._followers[task] = self._open(task)
         return bool(behind)
 
 
-def _tell(follower: Follower) -> None:
-    note = follower.pop_note()
-    if note:
+def _print_note(follower: Follower) -> None:
+    if note := follower.pop_note():
         click.echo(f"orch: {note}", err=True)
 
 
@@ -229,22 +227,23 @@ class _TextPrinter:
             self._view.on_verdict(verdict)
 
     def show(self, task: str, stream: str, data: bytes) -> None:
-        self._sink.write(stream, self._view.render(task, stream, data, now()))
+        self._write([(stream, self._view.render(task, stream, data, now()))])
         if self._sink.is_gone("stdout"):
             raise BrokenPipeError
 
-    def rest(self) -> None:
-        for stream, text in self._view.idle(now()):
-            self._sink.write(stream, text)
+    def idle(self) -> None:
+        self._write(self._view.idle(now()))
 
-    def end_of(self, task: str) -> None:
-        """What comes next of this task is of another attempt."""
-        for stream, text in self._view.finish(task):
+    def end_attempt(self, task: str) -> None:
+        """The next output of this task belongs to another attempt."""
+        self._write(self._view.finish(task))
+
+    def _write(self, texts: Iterable[tuple[str, str]]) -> None:
+        for stream, text in texts:
             self._sink.write(stream, text)
 
     def end(self) -> None:
-        for stream, text in self._view.finish():
-            self._sink.write(stream, text)
+        self._write(self._view.finish())
         if self._view.folded_note:
             click.echo(f"orch: {self._view.folded_note}", err=True)
 
@@ -260,16 +259,16 @@ class _JsonPrinter:
         view = self._views.setdefault((task, stream), LogView([task], fold=False, grep=self._pattern, prefix=False))
         self._print(task, stream, view.render(task, stream, data))
 
-    def rest(self) -> None: ...
+    def idle(self) -> None: ...
 
-    def end_of(self, task: str) -> None:
+    def end_attempt(self, task: str) -> None:
         for key in [key for key in self._views if key[0] == task]:
             for _, text in self._views.pop(key).finish():
                 self._print(*key, text)
 
     def end(self) -> None:
         for task in self._tasks:
-            self.end_of(task)
+            self.end_attempt(task)
 
     def _print(self, task: str, stream: str, text: str) -> None:
         for line in text.split("\n")[:-1]:

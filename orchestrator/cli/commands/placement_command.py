@@ -1,4 +1,4 @@
-"""``orch placement``: which operations ran on which device, by the tasks' own logs."""
+"""``orch placement``: the devices on which operations ran, from the logs of the tasks."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from ...errors import Problem, SpecError, UsageError
 from ...insight.placement import run_placement
 from ...record.storage.run_directory import RunDir
 from ...record.storage.run_store import cluster_of
-from ..options import run_argument
-from ..view_options import only_tasks
+from ..options import only_tasks, run_argument
 
 
 @click.command("placement")
@@ -50,7 +49,7 @@ def placement_command(
     if attempt is not None and attempt not in run.attempts():
         raise UsageError(f"{run.run_id} has no attempt {attempt}; its last is attempt {cluster.attempt}")
     shown = only_tasks(tasks, list(cluster.tasks))
-    # A task that was started again alone is in a later attempt than the others.
+    # A task that was restarted alone has a later attempt than the others.
     attempts = {name: attempt or task.attempt for name, task in cluster.tasks.items() if shown is None or name in shown}
     read = run_placement.read(run, attempts)
     if as_json:

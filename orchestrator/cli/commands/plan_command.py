@@ -1,4 +1,4 @@
-"""``orch plan``: what a spec means, before anything starts."""
+"""``orch plan``: the tasks, hosts and variables of a spec, before anything starts."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def plan_command(ctx: click.Context, /, as_json: bool, **_: Any) -> int:
 
 
 def print_plan(spec: ClusterSpec, *, as_json: bool) -> None:
-    """The plan as far as it is known before any host was asked: ports are only held when a run starts."""
+    """Prints the plan as known before a start: the ports are known only when a run starts."""
     for text in _json_parts(_imagine(spec)) if as_json else _lines(_imagine(spec)):
         click.echo(text, nl=not as_json)
 
 
 def print_dry_run(spec: ClusterSpec, *, as_json: bool) -> None:
-    """What `orch up` would run, and the plan."""
+    """Prints the commands of `orch up`, and the plan."""
     if not as_json:
         for name, text in load_checked(spec).request(spec).items():
             click.echo(f"# {name}\n{text}")
@@ -64,19 +64,11 @@ def print_dry_run(spec: ClusterSpec, *, as_json: bool) -> None:
 
 
 def _imagine(spec: ClusterSpec) -> Plan:
-    hosts = load_checked(spec).hosts(spec)
-    assignment = plan.place(spec, slots_of(hosts))
-    facts = [
-        HostFacts(
-            host.name,
-            host.address or f"<address of {host.name}>",
-            count_cores(),
-            run_dir=RUN_DIR if host.sees_run_dir else SEEN_RUN_DIR,
-            is_here=host.is_here,
-        )
-        for host in hosts
-    ]
-    return plan.make("<run>", spec, assignment, facts)
+    hosts, facts = load_checked(spec).hosts(spec), []
+    for host in hosts:
+        address, run_dir = host.address or f"<address of {host.name}>", RUN_DIR if host.sees_run_dir else SEEN_RUN_DIR
+        facts.append(HostFacts(host.name, address, count_cores(), run_dir=run_dir, is_here=host.is_here))
+    return plan.make("<run>", spec, plan.place(spec, slots_of(hosts)), facts)
 
 
 def _lines(planned: Plan) -> Iterator[str]:
@@ -92,8 +84,8 @@ def _lines(planned: Plan) -> Iterator[str]:
             yield f"  {task.order.program.kind} {task.order.program.target}".rstrip()
         if task.order.program.args:
             yield f"  arguments {json.dumps(list(task.order.program.args))}"
-        for section, said in _sections(task).items():
-            for name, value in sorted(said.items()):
+        for section, values in _sections(task).items():
+            for name, value in sorted(values.items()):
                 yield f"  {section}.{name}: {json.dumps(value)}"
         if task.order.cores is not None:
             yield f"  cores: part {task.order.cores[0] + 1} of {task.order.cores[1]} of the host's"
@@ -107,13 +99,13 @@ def _lines(planned: Plan) -> Iterator[str]:
 
 
 def _sections(task: PlannedTask) -> dict[str, dict[str, Any]]:
-    """What each section of a task's settings says."""
+    """The settings of a task, by section."""
     settings = task.order.settings
     return {field.name: to_json(getattr(settings, field.name)) for field in fields(settings) if is_dataclass(field.default)}
 
 
 class _Environments:
-    """What orch sets for each task, as far as it is known: ``<…>`` stands for what only a run decides. What a task inherits is left out."""
+    """The variables that orch sets for each task. ``<…>`` stands for a value that is known only in a run."""
 
     def __init__(self, planned: Plan) -> None:
         self._starts = {host.name: planned.orders(host.name, names=()) for host in planned.hosts}
@@ -138,7 +130,7 @@ class _Environments:
 
 
 def _json_parts(planned: Plan) -> Iterator[str]:
-    """One JSON document in pieces: ten thousand TF_CONFIGs are not held at once."""
+    """One JSON document in pieces: ten thousand TF_CONFIGs need not be in memory at once."""
     head = {"strategy": planned.spec.strategy, "name": planned.spec.name, "workdir": planned.spec.workdir}
     yield json.dumps(head)[:-1] + ', "tasks": ['
     shared = _Environments(planned)

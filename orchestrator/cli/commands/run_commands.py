@@ -1,4 +1,4 @@
-"""``orch ps``, ``orch wait``, ``orch restart`` and ``orch down``: runs of this or another terminal."""
+"""``orch ps``, ``orch wait``, ``orch restart`` and ``orch down``: commands for runs of any terminal."""
 
 from __future__ import annotations
 
@@ -30,20 +30,19 @@ from ...record.text.run_table import table
 from ..options import home_option, not_nan, run_argument
 
 STUCK_S = 15.0
-"""How much longer than the grace period a run may take to end before `orch down` says who is late."""
-LOOK_S = 0.1
-"""How often `orch wait --timeout` looks (without a limit the kernel wakes it), and the least between two signals of `orch down`."""
+"""Seconds after the grace period until `orch down` prints why the run has not ended."""
+POLL_S = 0.1
+"""The interval of `orch wait --timeout` (without a limit the kernel wakes it), and the least time between two signals of `orch down`."""
+
+TIMELINE = "Show when each task reached each phase of its start, in seconds since the run, or its last attempt, began."
+TIMEOUT = "Stop waiting after this many seconds, and exit with 124."
 
 
 @click.command("ps")
 @click.argument("run", required=False)
 @home_option
 @click.option("-a", "--all", "everything", is_flag=True, help="List all runs, the newest last.")
-@click.option(
-    "--timeline",
-    is_flag=True,
-    help="Show when each task reached each phase of its start, in seconds since the run, or its last attempt, began.",
-)
+@click.option("--timeline", is_flag=True, help=TIMELINE)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def ps_command(run: str | None, home: Path, everything: bool, timeline: bool, as_json: bool) -> int:
     """Show the tasks of RUN (default: the latest run), or list all runs.
@@ -65,7 +64,8 @@ def ps_command(run: str | None, home: Path, everything: bool, timeline: bool, as
     cluster = found.read_cluster()
     measured = times.measure(found.read_events(), cluster) if cluster else {}
     if as_json:
-        click.echo(json.dumps({**_summary(found, cluster), "tasks": _tasks(cluster), "timeline": measured}))
+        tasks = [asdict(task) for task in cluster.tasks.values()] if cluster else []
+        click.echo(json.dumps({**_summary(found, cluster), "tasks": tasks, "timeline": measured}))
         return 0
     click.echo(_line(found))
     if timeline:
@@ -78,9 +78,7 @@ def ps_command(run: str | None, home: Path, everything: bool, timeline: bool, as
 
 @click.command("wait")
 @run_argument
-@click.option(
-    "--timeout", type=click.FloatRange(0), callback=not_nan, metavar="S", help="Stop waiting after this many seconds, and exit with 124."
-)
+@click.option("--timeout", type=click.FloatRange(0), callback=not_nan, metavar="S", help=TIMEOUT)
 @click.option("--json", "as_json", is_flag=True, help="Print the file result.json of the run.")
 def wait_command(run: RunDir, timeout: float | None, as_json: bool) -> int:
     """Wait until RUN (default: the latest run) ends, and exit with its exit code.
@@ -147,15 +145,19 @@ def down_command(run: RunDir, at_once: bool, as_json: bool) -> int:
     holder = run.lock.holder()
     if holder is not None:
         run.lock.send_signal(holder, signal.SIGTERM)
-        is_said = at_once and _hurry(run, holder)
-        _await_end(run, holder.pid, None if is_said else STUCK_S + (0.0 if at_once else _grace_s(run)))
+        is_reported = at_once and _kill(run, holder)
+        patience_s = STUCK_S + (0.0 if at_once else _grace_s(run))
+        if is_reported or not _wait(run, patience_s):
+            if not is_reported:
+                _report_stuck(run, holder.pid, patience_s)
+            run.lock.wait()
     cleanup = Cleanup()
     planned = run.read_plan()
     if run.read_result() is None and planned is not None:
         cleanup = load(planned.spec).cancel(planned.spec, run.run_id)
     if as_json:
-        told = {"was_running": holder is not None, "cleared": cleanup.killed, "unseen": list(cleanup.unseen)}
-        click.echo(json.dumps({**_summary(run, run.read_cluster()), **told}))
+        ended = {"was_running": holder is not None, "cleared": cleanup.killed, "unseen": list(cleanup.unseen)}
+        click.echo(json.dumps({**_summary(run, run.read_cluster()), **ended}))
     else:
         click.echo(_line(run) if holder is not None else f"{_line(run)}; it was not running")
         if cleanup.killed:
@@ -165,39 +167,34 @@ def down_command(run: RunDir, at_once: bool, as_json: bool) -> int:
     return 0
 
 
-def _hurry(run: RunDir, holder: Holder) -> bool:
-    """Ask a second time, once the first was heard: two signals at once would arrive as one. Returns whether it said why that is late."""
-    time.sleep(LOOK_S)
+def _kill(run: RunDir, holder: Holder) -> bool:
+    """Sends a second SIGTERM when the controller has received the first: two pending signals would be one.
 
-    def heard() -> bool:
+    Returns whether it has printed that the controller is late.
+    """
+    time.sleep(POLL_S)
+
+    def has_received() -> bool:
         return run.lock.has_received(holder, signal.SIGTERM) or run.lock.holder() != holder
 
-    is_late = not _until(heard, STUCK_S)
+    is_late = not _poll(has_received, STUCK_S)
     if is_late:
-        _say_stuck(run, holder.pid, STUCK_S)
-        _until(heard, None)
+        _report_stuck(run, holder.pid, STUCK_S)
+        _poll(has_received, math.inf)
     if run.lock.holder() == holder:
         run.lock.send_signal(holder, signal.SIGTERM)
     return is_late
 
 
 def _grace_s(run: RunDir) -> float:
-    with contextlib.suppress(OrchError):  # a plan that cannot be read is complained of once the run has ended
+    with contextlib.suppress(OrchError):  # a plan that cannot be read is an error once the run has ended
         planned = run.read_plan()
         if planned is not None:
             return planned.spec.timeouts.grace_s
     return 0.0
 
 
-def _await_end(run: RunDir, pid: int, patience_s: float | None) -> None:
-    """Return when the run is over. After `patience_s` say once why that may never be; None: that was said."""
-    if not _wait(run, patience_s):
-        assert patience_s is not None
-        _say_stuck(run, pid, patience_s)
-        run.lock.wait()
-
-
-def _say_stuck(run: RunDir, pid: int, patience_s: float) -> None:
+def _report_stuck(run: RunDir, pid: int, patience_s: float) -> None:
     click.echo(
         f"orch: {run.run_id} has not ended after {patience_s:g} s: its controller, process {pid}, is {_process_state(pid)}; "
         f"kill -9 {pid} ends it and its tasks. Still waiting",
@@ -207,7 +204,7 @@ def _say_stuck(run: RunDir, pid: int, patience_s: float) -> None:
 
 def _process_state(pid: int) -> str:
     """``sleeping``, ``stopped``, …"""
-    import psutil  # loaded only when something is wrong
+    import psutil  # a slow import
 
     try:
         return str(psutil.Process(pid).status())
@@ -219,21 +216,21 @@ def _wait(run: RunDir, timeout: float | None) -> bool:
     if timeout is None:
         run.lock.wait()
         return True
-    return _until(lambda: not run.lock.is_alive(), timeout)
+    return _poll(lambda: not run.lock.is_alive(), timeout)
 
 
-def _until(happened: Callable[[], bool], timeout: float | None) -> bool:
-    """Look until it has happened. False: not within the seconds."""
-    deadline = time.monotonic() + (math.inf if timeout is None else timeout)
-    while not happened():
+def _poll(condition: Callable[[], bool], timeout: float) -> bool:
+    """Waits until the condition is true. Returns False after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while not condition():
         if time.monotonic() >= deadline:
             return False
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
     return True
 
 
 def _state(run: RunDir) -> str:
-    """``running``, how it ended, or ``lost`` if its controller died without a verdict."""
+    """``running``, the outcome, or ``lost`` if the controller died without a verdict."""
     if run.lock.is_alive():
         return "running"
     result = run.read_result()
@@ -242,14 +239,13 @@ def _state(run: RunDir) -> str:
 
 def _line(run: RunDir) -> str:
     state = _state(run)
-    result = run.read_result() or {}
     text = f"{run.run_id}: {state if state in ('running', 'lost') else OUTCOMES[Outcome(state)]}"
     if state == "running":
-        cluster, problem = _look(run)
+        cluster, problem = _read_cluster(run)
         if cluster is None:
             return f"{text}; {problem or f'it has {NO_TASKS_YET}'}"
         return f"{text} ({cluster.phase.value}) since {describe_moment(cluster.started_at)}"
-    if result:
+    if result := run.read_result():
         took = describe_seconds(result.get("ended_at", 0) - result.get("started_at", 0))
         warning = f"; warning: {result['warning']}" if result.get("warning") else ""
         return f"{text} after {took}, exit code {result.get('exit_code', 0)}{warning}"
@@ -265,14 +261,14 @@ def _line_of_several(run: RunDir) -> str:
 
 def _summary_of_several(run: RunDir) -> dict[str, Any]:
     try:
-        return _summary(run, *_look(run))
+        return _summary(run, *_read_cluster(run))
     except OrchError as error:
         unknown = dict.fromkeys(("state", "phase", "controller_pid", "result"))
         return {"run": run.run_id, "directory": str(run.path), **unknown, "problem": str(error)}
 
 
-def _look(run: RunDir) -> tuple[Cluster | None, str | None]:
-    """A run of several, or why it cannot be read: that is no reason to show none of them."""
+def _read_cluster(run: RunDir) -> tuple[Cluster | None, str | None]:
+    """The state of a run, or why it cannot be read. So `orch ps --all` shows the other runs."""
     try:
         return run.read_cluster(), None
     except OrchError as error:
@@ -289,9 +285,3 @@ def _summary(run: RunDir, cluster: Cluster | None, problem: str | None = None) -
         "result": run.read_result(),
         "problem": problem,
     }
-
-
-def _tasks(cluster: Cluster | None) -> list[dict[str, Any]]:
-    if cluster is None:
-        return []
-    return [asdict(task) for task in cluster.tasks.values()]

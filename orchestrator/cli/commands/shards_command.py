@@ -1,4 +1,4 @@
-"""``orch shards``: which files, bytes and batches each worker and replica will get."""
+"""``orch shards``: the files, bytes and batches of each worker and replica."""
 
 from __future__ import annotations
 
@@ -86,23 +86,23 @@ def shards_command(files: Sequence[str], home: Path, **given: Any) -> int:
         one_program=known.one_program,
     )
     listed: list[Found] = []
-    looked_at = _look(patterns, directory, given)
+    inspected = _inspect(patterns, directory, given)
     lists = given["list_files"] and not given["as_json"]
     planned = shards_report.plan(
-        _keep(looked_at, listed) if lists else looked_at,
+        _keep(inspected, listed) if lists else inspected,
         sharding,
         names,
         has_batch=batch is not None,
         ignored=known.ignored,
     )
-    for index, one in enumerate(listed):  # who reads a file is known when the kinds of all are
+    for index, one in enumerate(listed):  # the reader of a file depends on the kinds of all files
         _list(one, index, planned.sharding, names)
     _show(planned, given)
     return 1 if any(one.severity == "error" for one in planned.advice()) else 0
 
 
 def _spec(home: Path, file: str | None, run: str | None, *, is_needed: bool) -> ClusterSpec | None:
-    """The spec that is named; without FILES also an orch.yaml that lies here. Raises `OrchError`."""
+    """The spec of -f or --run; without FILES also the orch.yaml of this directory. Raises `OrchError`."""
     if file is not None and run is not None:
         raise UsageError("both -f and --run name a spec; give one of them")
     if run is not None:
@@ -117,12 +117,12 @@ def _spec(home: Path, file: str | None, run: str | None, *, is_needed: bool) -> 
     from ...model.spec.parse import parse
 
     document, base = read_file(file)
-    if not says(document, *PROGRAM_KINDS):  # it is not run
+    if not says(document, *PROGRAM_KINDS):  # the spec is not run
         document = overlay(document, ("script",), Node("any.py", "orch shards", "any.py"))
     return parse(document, workdir=base)
 
 
-def _look(patterns: Sequence[str], directory: str, given: dict[str, Any]) -> Iterator[Found]:
+def _inspect(patterns: Sequence[str], directory: str, given: dict[str, Any]) -> Iterator[Found]:
     kind, elements = given["kind"] or "", given["elements"]
     remote = [pattern for pattern in patterns if input_files.is_remote(pattern)]
     here = input_files.inspect(input_files.find([pattern for pattern in patterns if pattern not in remote], directory), kind, elements)
@@ -131,8 +131,8 @@ def _look(patterns: Sequence[str], directory: str, given: dict[str, Any]) -> Ite
     return heapq.merge(here, input_files.list_remote(remote, kind, elements), key=lambda one: os.fsencode(one.file.name))
 
 
-def _keep(looked_at: Iterable[Found], listed: list[Found]) -> Iterator[Found]:
-    for one in looked_at:
+def _keep(inspected: Iterable[Found], listed: list[Found]) -> Iterator[Found]:
+    for one in inspected:
         listed.append(one)
         yield one
 

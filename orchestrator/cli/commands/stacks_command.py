@@ -1,4 +1,4 @@
-"""``orch stacks``: where in their Python code the tasks of a run are."""
+"""``orch stacks``: the lines of Python code at which the tasks of a run are."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ...record.text import stack_report
 from ..options import run_argument
 
 NATIVE_S = 30.0
-"""How long py-spy may take for one task."""
+"""The most seconds that py-spy may take for one task."""
 
 
 @click.command("stacks")
@@ -43,11 +43,11 @@ def stacks_command(run: RunDir, full: bool, native: bool) -> int:
     cluster = run.fold(planned)
     py_spy = _py_spy_for(run) if native else ""
 
-    def ask() -> None:
+    def request() -> None:
         if not run.lock.send_signal(holder, signal.SIGUSR1):
             raise UsageError(f"{run.run_id} is not running")
 
-    new = stack_report.collect(run, planned, cluster, ask)
+    new = stack_report.collect(run, planned, cluster, request)
     answers = {name: stack_report.parse(text) for name, text in new.items()}
     for line in stack_report.summarise({name: answer for name, answer in answers.items() if answer}):
         click.echo(clean(line))
@@ -62,7 +62,7 @@ def stacks_command(run: RunDir, full: bool, native: bool) -> int:
 
 
 def _py_spy_for(run: RunDir) -> str:
-    """Raises `UsageError` for a run that it cannot look into, or if it is not installed."""
+    """The path of py-spy. Raises `UsageError` if it is not installed, or if a task is on another host."""
     planned = run.read_plan()
     if planned is not None and not all(host.is_here for host in planned.hosts):
         raise UsageError(
@@ -85,9 +85,8 @@ def _dump_native(py_spy: str, name: str, cluster: Cluster) -> str:
     if pid is None:
         return "not started yet"
     try:
-        done = subprocess.run(
-            [py_spy, "dump", "--native", "--pid", str(pid)], capture_output=True, text=True, errors="replace", timeout=NATIVE_S, check=False
-        )
+        argv = [py_spy, "dump", "--native", "--pid", str(pid)]
+        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=NATIVE_S, check=False)
     except subprocess.TimeoutExpired:
         return f"py-spy gave no answer within {NATIVE_S:.0f} s"
     except OSError as error:

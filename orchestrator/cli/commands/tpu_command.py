@@ -20,9 +20,8 @@ from ...model.spec import document as documents
 from ...model.spec.findings import Findings
 from ...model.spec.sections.tpu_kinds import Numbers
 from ...record.output.log_view import wants_color
-from ..options import ScriptCommand, spec_options
+from ..options import ScriptCommand, color_option, spec_options
 from ..spec_overlays import read_spec
-from ..view_options import color_option
 
 _READ = ("tpu", "python")
 """The keys that are read of an orch.yaml without -f: its other sections may be for tasks without a TPU."""
@@ -76,12 +75,8 @@ def _layout(settings: TpuSettings, python: str) -> words.Layout:
     mesh = tpu_topology.parse(settings.topology)
     shape = settings.computation_shape or (1,) * tpu_topology.RANK
     replicas = settings.num_replicas or tpu_topology.count_replicas(mesh, shape)
-    assignment = (
-        request_assignment(python, mesh, shape, replicas)
-        if python
-        else words.Assignment(problem="TensorFlow was not asked (--no-tensorflow)")
-    )
-    return words.Layout(mesh, shape, replicas, assignment)
+    unasked = words.Assignment(problem="TensorFlow was not asked (--no-tensorflow)")
+    return words.Layout(mesh, shape, replicas, request_assignment(python, mesh, shape, replicas) if python else unasked)
 
 
 def _partition(dims: str | None, shape: str | None, dtype: str) -> Iterator[Partition]:

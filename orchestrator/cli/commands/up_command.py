@@ -1,4 +1,4 @@
-"""``orch up``: start a cluster, attached or not."""
+"""``orch up``: starts a cluster, attached or detached."""
 
 from __future__ import annotations
 
@@ -7,22 +7,16 @@ from typing import Any
 
 import click
 
-from ..options import ScriptCommand, home_option, spec_options
+from ..options import ScriptCommand, home_option, spec_options, view_options
 from ..spec_overlays import read_spec
-from ..view_options import view_options
+
+DETACH = "Return when the tasks have started; the run goes on in the background."
 
 
 @click.command("up", cls=ScriptCommand)
 @spec_options
 @home_option
-@click.option(
-    "-d",
-    "--detach",
-    "detached",
-    is_flag=True,
-    envvar="ORCH_DETACH",
-    help="Return when the tasks have started; the run goes on in the background.",
-)
+@click.option("-d", "--detach", "detached", is_flag=True, envvar="ORCH_DETACH", help=DETACH)
 @click.option("--dry-run", is_flag=True, help="Print the commands and each TF_CONFIG, and start nothing.")
 @view_options
 @click.option("--json", "as_json", is_flag=True, envvar="ORCH_JSON", help="Print events as JSON lines in place of the logs.")
@@ -51,6 +45,6 @@ def up_command(ctx: click.Context, /, home: Path, detached: bool, dry_run: bool,
         from ..input_preflight import check_input
 
         check_input(spec)
-    from ..attached_run import start  # only now: a help text needs no event loop
+    from ..attached_run import start  # not for a help text: it imports asyncio
 
     return start(home, spec, ctx.params, detached=detached, as_json=as_json)

@@ -17,6 +17,7 @@ from ..spec_overlays import read_spec
 
 F = TypeVar("F", bound=Callable[..., Any])
 IDLE_S = 1800.0
+IDLE = "End the process after this many seconds without use."
 
 
 @click.group("warm")
@@ -35,7 +36,7 @@ def warm_command() -> None:
 
 
 def _options(command: F) -> F:
-    """What `start` and `status` have in common."""
+    """The common options of `start` and `status`."""
     preload = click.option(
         "--preload",
         multiple=True,
@@ -47,21 +48,14 @@ def _options(command: F) -> F:
 
 
 def _read_spec(ctx: click.Context, preload: tuple[str, ...]) -> tuple[ClusterSpec, tuple[str, ...]]:
-    """What `orch up` would run with the same words, and what is to be imported for it. A script need not be named."""
+    """The spec of `orch up` with the same arguments, and the modules to import for it. SCRIPT is optional."""
     spec = read_spec(ctx, needs_program=False)[0]
     return spec, preload or spec.imported_ahead
 
 
 @warm_command.command("start", cls=ScriptCommand)
 @_options
-@click.option(
-    "--idle-timeout",
-    type=float,
-    default=IDLE_S,
-    show_default=True,
-    metavar="S",
-    help="End the process after this many seconds without use.",
-)
+@click.option("--idle-timeout", type=float, default=IDLE_S, show_default=True, metavar="S", help=IDLE)
 @import_timeout_option("the imports")
 @click.pass_context
 def start_command(
@@ -144,7 +138,7 @@ def status_command(ctx: click.Context, /, preload: tuple[str, ...], as_json: boo
 
 
 def _obstacle(spec: ClusterSpec, names: tuple[str, ...]) -> str:
-    """Why a run of this spec has no use for it, whatever it has imported; empty: it may have."""
+    """Why no warm process can serve a run of this spec; empty if one can."""
     if not names:
         return "the spec says preload: []"
     if not any(host.is_here for host in load_checked(spec).hosts(spec)):
