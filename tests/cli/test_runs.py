@@ -352,7 +352,7 @@ def test_down_now_does_not_wait_for_the_grace_period(orch: Orch, script: Script)
     running = orch.start("up", "deaf.py", "--grace", "500")
     running.wait_for("does not listen")
     assert "cancelled" in orch("down", "--now", check=0).out
-    assert "killed by SIGKILL" in orch("ps", check=0).out
+    assert "stopped by orch (SIGKILL)" in orch("ps", check=0).out
     running.wait(check=143)
 
 
