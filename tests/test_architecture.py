@@ -6,20 +6,26 @@ The checker is a function from one module's text to its complaints, and is teste
 from __future__ import annotations
 
 import ast
+import io
 import json
 import re
 import subprocess
 import sys
+import tokenize
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
 from orchestrator import backends
 from orchestrator.model.spec import BACKENDS
+from orchestrator.model.spec.sections.task_sections import TaskDevices
 from orchestrator.model.strategies import STRATEGIES
+from worker.protocol.messages import TaskSettings
+from worker.settings.declare import settings_of
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -443,6 +449,59 @@ def test_help_imports_nothing_heavy() -> None:
         imported = help_of(command)[1]
         found += [f"orch {command} --help imports {name}" for name in HEAVY if name in imported]
     assert not found, "\n".join(found)
+
+
+FOREIGN = {"_pytest", "asyncio", "dataclasses", "glob", "os", "pytest", "site", "sys", "tensorflow", "tf", "time"}
+"""Modules of others that docstrings and comments name."""
+KEYS = {"backend", "input", "restart", "strategy", "tpu"}
+"""Keys of orch.yaml, and objects of TensorFlow, that a dotted name may begin with."""
+FILES = (".json", ".jsonl", ".log", ".py", ".txt", ".yaml")
+
+
+def stale_names(source: str, inside: dict[str, str]) -> Iterator[str]:
+    """Dotted names in backticks, in docstrings and comments, that are no module of the house or nothing in one.
+
+    `inside`: the source of each module of the house. A name may leave out the packages around its module.
+    """
+    texts = [
+        node.value.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    ]
+    texts += [token.string for token in tokenize.generate_tokens(io.StringIO(source).readline) if token.type == tokenize.COMMENT]
+    for name in re.findall(r"(?<!`)`([a-z_]\w*(?:\.\w+)+)`(?!`)", "\n".join(map(str, texts))):
+        if name.partition(".")[0] in FOREIGN | KEYS or name.endswith(FILES):
+            continue
+        owner, _, last = name.rpartition(".")
+        owners = [text for module, text in inside.items() if f".{module}".endswith(f".{owner}")]
+        is_module = any(f".{module}".endswith(f".{name}") for module in inside)
+        if not is_module and not any(re.search(rf"\b{last}\b", text) for text in owners):
+            yield name
+
+
+def test_dotted_names_in_docstrings_and_comments_exist() -> None:
+    inside = {module: source for module, source, _ in modules()}
+    found = [f"{module}: {name}" for module, source in inside.items() for name in stale_names(source, inside)]
+    assert not found, "\n".join(found)
+
+
+def test_a_name_that_a_rename_left_behind_is_found() -> None:
+    inside = {"house.room.thing": "def made(): ..."}
+    said = '"""`thing.made`, `room.thing`, `sys.path`, `a.json`, ``x.y``."""\n# `old.thing`, `thing.gone`\n'
+    assert list(stale_names(said, inside)) == ["old.thing", "thing.gone"]
+
+
+def test_each_setting_of_a_task_is_applied() -> None:
+    """A field of a task's section is used by the code of the task, by its environment or by the plan."""
+    rooms = ("worker.task", "orchestrator.model.planning")
+    used = "\n".join(source for module, source, _ in modules() if module.startswith(rooms))
+    pending: list[type] = [TaskSettings, TaskDevices]
+    missing = []
+    while pending:
+        section = pending.pop()
+        hints = get_type_hints(section)
+        pending += [hints[field.name] for field in fields(section) if hasattr(hints[field.name], "__dataclass_fields__")]
+        names = [field.name for field, _ in settings_of(section)]
+        missing += [f"{section.__name__}.{name}" for name in names if not re.search(rf"\b{name}\b", used)]
+    assert not missing
 
 
 # --- the checker, checked ----------------------------------------------------------------------

@@ -38,7 +38,7 @@ class Host:
 
     name: str
     address: str
-    """How the other hosts reach it; empty: to be found out (see `model.addresses`)."""
+    """How the other hosts reach it; empty: to be found out (see `model.planning.addresses`)."""
     sees_run_dir: bool
     """It has the controller's run directory."""
     slots: int | None = None

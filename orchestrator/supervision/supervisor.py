@@ -1,6 +1,6 @@
 """The one loop: events in, actions out.
 
-It owns a run from the first agent to the verdict. `model.lifecycle` decides what to do, and the `Viewer` how it looks. An event, which
+It owns a run from the first agent to the verdict. `model.run.lifecycle` decides what to do, and the `Viewer` how it looks. An event, which
 is a frame of an agent or a request of the user, is recorded, stepped, and its actions are performed: `_happen`.
 """
 

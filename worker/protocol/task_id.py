@@ -1,4 +1,4 @@
-"""What tasks and their output are called; a part of `contract`."""
+"""What tasks and their output are called; a part of the contract."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`events.jsonl`: the events of a run, one JSON object a line, in the order in which the controller received them.
 
-A line is ``{"event": NAME, …fields…}``, an event of `model.events`: ``TaskExited(task="worker-0", …)`` is written as
+A line is ``{"event": NAME, …fields…}``, an event of `model.run.events`: ``TaskExited(task="worker-0", …)`` is written as
 ``{"event":"task_exited","task":"worker-0",…}``. Damaged lines and unknown events are skipped.
 """
 
