@@ -12,7 +12,7 @@ from ...data_files import element_counts
 
 
 def main(request: str) -> None:
-    """`request`: JSON with `patterns`, `kind` and `elements`, as `orchestrator.insight.input.input_files.look` takes them."""
+    """`request`: JSON with `patterns`, `kind` and `elements`, as `orchestrator.insight.input.input_files.list_remote` takes them."""
     wanted = json.loads(request)
     try:
         import tensorflow as tf
