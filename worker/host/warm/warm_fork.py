@@ -93,7 +93,7 @@ def become_agent(fork: Fork) -> dict[str, Any] | None:
 
 
 def _serve_as_template(fork: Fork, control: socket.socket, lifeline: int) -> dict[str, Any] | None:
-    """Be this run's template, as `template.serve` is after its imports, once the agent has sent the log and the run's id."""
+    """Be this run's template, as `template_server.serve` is after its imports, once the agent has sent the log and the run's id."""
     try:
         os.setsid()
         hold_lifeline(lifeline)
