@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tokenize
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -180,6 +181,8 @@ TENSORFLOW_PARTS = ("worker", "worker.task")
 
 MODULE_BUDGET, MODULE_LIMIT = 250, 500
 FUNCTION_BUDGET, FUNCTION_LIMIT = 40, 80
+MOST_MODULES = 12
+"""In one directory of the product, without `__init__`."""
 
 HEAVY = ("tensorflow", "keras", "numpy", "yaml", "psutil", "asyncio")
 
@@ -326,6 +329,20 @@ def test_nothing_has_grown_out_of_its_limit() -> None:
             elif lines > budget:
                 warnings.warn(f"{what}: {lines} lines, the budget is about {budget}", stacklevel=1)
     assert not over, "\n".join(over)
+
+
+def test_a_name_of_a_module_is_given_once() -> None:
+    """A traceback and the tab of an editor show the file's name only."""
+    places: dict[str, list[str]] = {}
+    for module, _, is_package in modules():
+        if not is_package:
+            places.setdefault(module.rpartition(".")[2], []).append(module)
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_no_room_is_crowded() -> None:
+    rooms = Counter(module.rpartition(".")[0] for module, _, is_package in modules() if not is_package)
+    assert {room: count for room, count in rooms.items() if count > MOST_MODULES} == {}
 
 
 STRATEGY_TABLES = ("orchestrator.model.strategies", "worker.task.strategy.strategy_builder")

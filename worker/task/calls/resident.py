@@ -54,10 +54,10 @@ def fork_for_calls(order: dict[str, Any]) -> dict[str, Any]:
         elif request["do"] == "environment":
             send(connection, {"environment": dict(os.environ)})
         elif request["do"] == "network":
-            from . import network
+            from . import network_namespace
 
             try:
-                order, problem = network.change(order, request), ""
+                order, problem = network_namespace.change(order, request), ""
             except OSError as error:
                 problem = error.strerror or str(error)
             send(connection, {"problem": problem})
