@@ -1,4 +1,4 @@
-"""The controller of a run: a function for whoever has a spec, and a program whose input is a run directory.
+"""The controller of a run: a function, and a program whose input is a run directory.
 
 ``python -m orchestrator.controller RUN_DIR`` reads `spec.yaml` there, runs the run to its verdict, writes everything into the run
 directory, and exits with the run's code. `orch up -d`, a batch step and `orchestrator.launch` start this program; an attached `orch up`
@@ -10,8 +10,8 @@ from __future__ import annotations
 import sys
 
 if __name__ == "__main__":
-    # Before anything of ours is imported. First on the path is the working directory (-m), where a user's own worker.py may lie, or the
-    # directory of this file, whose modules are nobody's top-level modules.
+    # Before any import of orch: the path begins with the working directory (-m), where a user's own worker.py may lie, or with the
+    # directory of this file, whose modules are no top-level modules.
     import os
 
     home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -58,15 +58,16 @@ from .starting import cannot_keep
 from .supervision.supervisor import Supervisor, Viewer, verdict_of_error
 
 Control = Callable[[Supervisor], AbstractContextManager[None]]
-"""A way in which others steer a run while it goes on: entered in its loop, before anything is started."""
+"""A way to control a run while it goes on, such as `handle_signals`. Entered in the loop of the run, before anything is started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A run that is over, or was given up. `cluster` None: there was no plan yet."""
+    """A run that is over, or was given up."""
 
     run: RunDir
     cluster: Cluster | None
+    """None: there was no plan yet."""
     verdict: Verdict
 
     @property
@@ -75,25 +76,25 @@ class Ended:
         return self.cluster is not None and self.cluster.stop_repeated
 
     def report(self) -> list[str]:
-        """The lines that say how it ended."""
+        """The lines about the end of the run."""
         return report(self.verdict, self.run, self.cluster, _shown(self.run.path)).splitlines()
 
 
 class Show(Viewer, Protocol):
-    """A `Viewer` that is also told the end: `refuse` or `end`, once. Both may block until all is shown."""
+    """A `Viewer` that also shows the end: `refuse` or `end` is called, once. Both may block until all is shown."""
 
     def refuse(self, error: OrchError, given_up: Ended | None) -> None:
-        """orch cannot go on; the caller of `run` gets the error. `given_up` None: the run was refused, nothing of it was started."""
+        """orch cannot go on; the caller of `run` gets the error. `given_up` None: nothing of the run was started."""
         ...
 
     def end(self, ended: Ended) -> None: ...
 
 
 def run(rundir: RunDir, spec: ClusterSpec, show: Show, controls: Sequence[Control] = ()) -> Verdict:
-    """Run a run whose lock this process holds to its verdict, which is in `result.json` when this returns.
+    """Run a run, whose lock this process holds, to its verdict, and write the verdict into `result.json`.
 
-    Can be called in any thread that runs no event loop. Raises `OrchError` if orch could not start its tasks, or could not go on; that
-    is in `result.json` as well.
+    Can be called in any thread that runs no event loop. Raises `OrchError` if orch could not start the tasks, or could not go on;
+    `result.json` has this verdict as well.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -119,7 +120,7 @@ def _run(rundir: RunDir, spec: ClusterSpec, show: Show, controls: Sequence[Contr
         verdict = _without_record(rundir, verdict)
     else:
         _write_verdict(rundir, verdict, supervisor.cluster)
-    rundir.close()  # `orch wait` and `ps` need not wait for our console
+    rundir.close()  # `orch wait` and `ps` need not wait until the end is shown
     ended = Ended(rundir, supervisor.cluster, verdict)
     if broken is not None:
         show.refuse(broken, None if isinstance(broken, UsageError) else ended)
@@ -136,7 +137,7 @@ async def _supervise(supervisor: Supervisor, controls: Sequence[Control]) -> Ver
 
 
 def _without_record(rundir: RunDir, verdict: Verdict) -> Verdict:
-    """The verdict on a run whose directory was removed: nobody can look up how the run ended, so this says so."""
+    """The verdict of a run whose directory was removed: its message also says how the run ended, as no file can."""
     how = "its tasks had succeeded" if verdict.outcome is Outcome.SUCCEEDED or verdict.cause is None else headline(verdict.cause)
     what = f"the run directory {rundir.path} was removed while the run went on: its record is lost; {how}"
     return Verdict(Outcome.BROKEN, BROKEN, verdict.attempt, verdict.started_at, verdict.ended_at, Cause(what, now()))
@@ -147,44 +148,44 @@ def _write_verdict(rundir: RunDir, verdict: Verdict, cluster: Cluster | None) ->
         durations = {} if cluster is None else timeline.durations(timeline.measure(rundir.read_events(), cluster))
         rundir.write_verdict(verdict, {"run": rundir.run_id, "durations": durations})
     except OSError as error:
-        _say(f"the verdict cannot be written to {rundir.path}: {error.strerror or error}")
+        _print(f"the verdict cannot be written to {rundir.path}: {error.strerror or error}")
 
 
 # --- the program -------------------------------------------------------------------------------
 
 
 class Log:
-    """A `Show` for a controller that nobody watches: all that happens, in lines on stderr, which is its `controller.log`."""
+    """A `Show` for a controller without a terminal: all that happens, as lines on stderr, which is `controller.log`."""
 
     def planned(self, planned: Plan) -> None:
         for text in (describe_plan(planned), *planned.notes):
-            _say(text)
+            _print(text)
 
     def grew(self, task: str, attempt: int, stream: str, size: int) -> None: ...
 
     def noted(self, note: events.RunNoted) -> None:
-        _say(note.line)
+        _print(note.line)
 
     def happened(self, before: Cluster, after: Cluster, event: events.Event) -> None:
         text = describe_event(before, after, event)
         if text is not None:
-            _say(text)
+            _print(text)
 
-    def refuse(self, error: OrchError, given_up: Ended | None) -> None: ...  # `main` says it
+    def refuse(self, error: OrchError, given_up: Ended | None) -> None: ...  # `main` prints the error
 
     def end(self, ended: Ended) -> None:
         for line in ended.report():
-            _say(line)
+            _print(line)
 
 
-def _say(text: str) -> None:
-    """A full disk ends the run where its events are recorded, not here."""
+def _print(text: str) -> None:
+    """Print a line. A full disk is no error here: it ends the run where events are recorded."""
     with contextlib.suppress(OSError):
         print(f"orch: {clean(text)}", file=sys.stderr, flush=True)
 
 
 def main(words: Sequence[str] | None = None) -> NoReturn:
-    """Run the run in the directory that the arguments name, and exit with its code."""
+    """Run the run in RUN_DIR, and exit with its code."""
     hold_signals()
     import argparse  # an attached `orch up` has no use for it
 
@@ -198,7 +199,7 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
         controls.append(Requests(sys.stdin.fileno(), given.owner))
     rundir = RunDir(Path(os.path.abspath(given.run_dir)))
     try:
-        if not os.path.isfile(rundir.path / "spec.yaml"):  # looked for before a lock is made: this may be anybody's directory
+        if not os.path.isfile(rundir.path / "spec.yaml"):  # before a lock is made: this may be no run directory
             raise UsageError(f"{rundir.path} is no run directory: there is no file spec.yaml in it")
         if given.lock is None:
             rundir.lock.acquire()
@@ -207,7 +208,7 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
         _refuse_again(rundir)
         code = run(rundir, read_spec(rundir), Log(), controls).exit_code
     except OrchError as error:
-        _say(f"error: {error}")
+        _print(f"error: {error}")
         code = error.exit_code
     end_process(code)
 
@@ -219,7 +220,7 @@ def _refuse_again(rundir: RunDir) -> None:
 
 
 def read_spec(rundir: RunDir) -> ClusterSpec:
-    """What `spec.yaml` says. Raises `OrchError`."""
+    """The spec in `spec.yaml`. Raises `OrchError`."""
     path = rundir.path / "spec.yaml"
     try:
         text = path.read_bytes()
@@ -233,7 +234,7 @@ def read_spec(rundir: RunDir) -> ClusterSpec:
 
 
 def _shown(path: Path) -> Path:
-    """A path as short as it can be read from here."""
+    """The path relative to the working directory, if it lies there."""
     with contextlib.suppress(ValueError, OSError):
         return path.relative_to(os.getcwd())
     return path

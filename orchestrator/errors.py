@@ -1,4 +1,4 @@
-"""What orch says when it cannot go on. Each error is one message for a user and one exit code.
+"""The errors of orch. Each error is one message for a user and one exit code.
 
 The codes are the table of docs/exit-codes.md; `orchestrator.cli` is the only place that exits.
 """
@@ -15,24 +15,26 @@ TERMINATED = 143
 
 
 class OrchError(Exception):
-    """orch or its backend could not do what was asked (exit code 125)."""
+    """orch or its backend has failed (exit code 125)."""
 
     exit_code = BROKEN
 
 
 class UsageError(OrchError):
-    """The command line, or what it points at, is wrong; nothing was started (exit code 2)."""
+    """The command line, or a file that it names, is wrong; nothing was started (exit code 2)."""
 
     exit_code = USAGE
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong with a spec: where (``orch.yaml:7``, ``--workers``), what, and what to do."""
+    """One mistake in a spec."""
 
     place: str
+    """``orch.yaml:7``, ``--workers``; may be empty."""
     message: str
     hint: str = ""
+    """What to do."""
 
     def __str__(self) -> str:
         text = f"{self.place}: {self.message}" if self.place else self.message
@@ -40,7 +42,7 @@ class Problem:
 
 
 class SpecError(UsageError):
-    """Everything that is wrong with a spec, at once."""
+    """All mistakes in a spec, at once."""
 
     def __init__(self, *problems: Problem) -> None:
         self.problems = problems

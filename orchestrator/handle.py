@@ -29,7 +29,7 @@ from .record.text import stack_report
 from .record.text.report import report
 
 LOOK_S = 0.02
-"""How often whatever is waited for is looked at."""
+"""The time between two looks at a file or a process that is waited for."""
 
 Stream = Literal["stdout", "stderr"]
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""What the program that has launched a run asks of its controller; and the end of both when that program ends.
+"""The requests of the program that has launched a run, and the end of the run when that program ends.
 
 The requests come through a pipe, the controller's stdin, one JSON object a line::
 
@@ -25,15 +25,15 @@ STOPPED = "stopped by the program that launched it"
 
 
 class Controlled(Steered, Protocol):
-    """What requests are about; see `Supervisor`."""
+    """The part of a `Supervisor` that requests use."""
 
     def send_signal(self, task: str, number: int) -> None: ...
 
 
 class Requests:
-    """Acts on the requests that come from `fd`, and ends the run when its other end is closed or the process `owner`, our parent, ends.
+    """Acts on the requests that come from `fd`. Ends the run when the other end is closed, or when the process `owner`, the parent, ends.
 
-    Both are needed: the pipe's other end may have been inherited by a process that the owner has forked, and not every kernel has a pidfd.
+    Both are needed: a process that the owner has forked may hold the other end of the pipe, and not every kernel has a pidfd.
     """
 
     def __init__(self, fd: int, owner: int) -> None:
@@ -51,18 +51,18 @@ class Requests:
                 loop.remove_reader(fd)
             run.stop(ORPHANED, TERMINATED)
 
-        def hear() -> None:
+        def on_readable() -> None:
             data = os.read(self._fd, 64 * 1024)
             if data:
-                self._obey(run, data)
+                self._on_data(run, data)
             else:
                 orphan()
 
-        loop.add_reader(self._fd, hear)
+        loop.add_reader(self._fd, on_readable)
         if pidfd is not None:
             loop.add_reader(pidfd, orphan)
         if os.getppid() != self._owner:
-            loop.call_soon(orphan)  # it had ended before we looked, and its pid may be another process's by now
+            loop.call_soon(orphan)  # the owner has ended already, and another process may have its pid by now
         try:
             yield
         finally:
@@ -71,7 +71,7 @@ class Requests:
             if pidfd is not None:
                 os.close(pidfd)
 
-    def _obey(self, run: Controlled, data: bytes) -> None:
+    def _on_data(self, run: Controlled, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             request: dict[str, Any] = json.loads(line)

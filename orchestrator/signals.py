@@ -14,18 +14,18 @@ ENDINGS = {
     signal.SIGTERM: ("received SIGTERM", TERMINATED),
     signal.SIGHUP: ("the terminal was closed (SIGHUP)", 128 + signal.SIGHUP),
 }
-"""Those that end a run, in words, and with its exit code."""
+"""The signals that end a run: the reason in words, and the exit code."""
 REQUESTS = (signal.SIGUSR1, signal.SIGUSR2)
 """`orch stacks` and `orch restart`."""
 
 
 def expected_endings() -> tuple[signal.Signals, ...]:
-    """Those of `ENDINGS` that end this run. A SIGHUP that was ignored where orch was started does not: that is what `nohup` is for."""
+    """The signals of `ENDINGS` that end this run. A SIGHUP that was ignored when orch was started does not (`nohup`)."""
     return tuple(number for number in ENDINGS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN)
 
 
 class Steered(Protocol):
-    """What signals are about; see `Supervisor`."""
+    """The part of a `Supervisor` that signals use."""
 
     def stop(self, reason: str, code: int) -> None: ...
 
@@ -36,11 +36,11 @@ class Steered(Protocol):
 
 @contextlib.contextmanager
 def handle_signals(run: Steered) -> Iterator[None]:
-    """Act on the signals that this process gets, in the loop that runs now. For a process that does nothing else than to run this run.
+    """Act on the signals that this process gets, in the loop that runs now. For a process that only runs this run.
 
-    Before and after, they are held back (`hold_signals`).
+    Before and after, the signals are held back (`hold_signals`).
     """
-    import asyncio  # here, for a process that only holds signals back would wait for its import
+    import asyncio  # here: a process that only holds signals back need not wait for this import
 
     loop = asyncio.get_running_loop()
     endings = expected_endings()
@@ -58,16 +58,16 @@ def handle_signals(run: Steered) -> Iterator[None]:
 
 
 def hold_signals() -> Collection[int]:
-    """Keep the signals that end a run until `handle_signals` acts on them: an early Ctrl-C is not lost, and ends nothing half-way.
+    """Hold back the signals until `handle_signals` acts on them: an early Ctrl-C is not lost, and ends nothing half-way.
 
-    Returns those that were blocked before.
+    Returns the signals that were blocked before.
     """
     return signal.pthread_sigmask(signal.SIG_BLOCK, (*ENDINGS, *REQUESTS))
 
 
 def release_signals() -> None:
-    """Let them do again what they do to any Python program: once the verdict is written, they can only cost the reader something.
+    """Give the signals of `ENDINGS` their usual effect again: once the verdict is written, they can only end the printing.
 
-    But not those that only ask for something: an `orch stacks` that comes too late must not kill what it asks.
+    `REQUESTS` stay blocked: an `orch stacks` that comes too late must not kill this process.
     """
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDINGS)

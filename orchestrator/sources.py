@@ -1,4 +1,4 @@
-"""Where a spec comes from: the file that is read, and a program that is named in its place, seen from where it was named."""
+"""The sources of a spec: the file, and a program that the caller names instead of the program in the file."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from .model.spec import document as documents
 from .model.spec.document import Node
 
 Overlay = tuple[str | Sequence[str], Node]
-"""A path of the spec, and what is laid over the document there."""
+"""A path of the spec, and the value that replaces the value there."""
 
 
 def read_file(name: str | None) -> tuple[Node, str]:
-    """The document of a file, and the directory that its paths start from. None: `orch.yaml`, if there is one here."""
+    """The document of a file, and the directory in which its paths start. None: `orch.yaml` in this directory, if it exists."""
     path = Path(name or "orch.yaml")
     if name is None and not path.is_file():
         return documents.empty(), os.getcwd()
     document = documents.read(read_whole(path), str(path))
     real = path.resolve()
-    # A pipe, as of -f <(...), and the deleted file that is a shell's here-document lie nowhere.
+    # A pipe, such as -f <(...), and the deleted file of a shell's here-document have no directory.
     return document, str(real.parent) if real.is_file() else os.getcwd()
 
 
@@ -30,7 +30,7 @@ def read_whole(path: Path) -> bytes:
     """The bytes of a file that is no longer than a spec may be. Raises `UsageError`, `SpecError`."""
     try:
         with open(path, "rb") as file:
-            # One byte more than allowed is enough to be refused; a spec of gigabytes is not read.
+            # One byte more than allowed is enough for the error; the rest of a huge file is not read.
             data = file.read(documents.MAX_BYTES + 1)
             size = os.fstat(file.fileno()).st_size
     except OSError as error:
@@ -41,20 +41,20 @@ def read_whole(path: Path) -> bytes:
 
 
 def instead_of_others(chosen: str, place: str) -> Iterator[Overlay]:
-    """The program that is chosen takes the place of one that was named with less weight."""
+    """Empty the keys of the other kinds of program: a chosen program replaces a program from a weaker source."""
     for kind in PROGRAM_KINDS:
         if kind != chosen:
             yield (kind,), Node(None, place, "")
 
 
 def tasks_directory(document: Node, base: str) -> str:
-    """Where the tasks start; what is wrong with the value of `workdir` the parser says."""
+    """The working directory of the tasks. The parser reports a wrong value of `workdir`."""
     named = document.value.get("workdir") if isinstance(document.value, dict) else None
     return os.path.join(base, named.value) if named is not None and isinstance(named.value, str) else base
 
 
 def as_seen_from(directory: str, script: str, kind: str) -> str:
-    """A path typed here, for tasks that start in `directory`: it starts where it was typed."""
+    """A path that was typed in this directory, for tasks that start in `directory`."""
     if os.path.realpath(directory) == os.getcwd() or (kind == "command" and os.sep not in script):
         return script
     return os.path.abspath(script)

@@ -1,4 +1,4 @@
-"""How a run begins: its directory is made, and its controller is started as a process of its own."""
+"""The start of a run: makes its directory, and starts its controller as a process of its own."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from .record.storage.run_store import RunExists, create_run, discard
 from .signals import hold_signals
 
 DRAWS = 10
-"""How often an id that is taken is drawn again: of one name there are 65,536 a second."""
+"""How often a new id is made when another run has the id."""
 PROGRAM = Path(__file__).with_name("controller.py")
 
 
 def create(home: Path, spec: ClusterSpec) -> RunDir:
-    """Make the directory of a new run, with its spec, and hold its lock for its controller. Raises `OrchError`; nothing is left then."""
+    """Make the directory of a new run, with its spec, and hold its lock for the controller. Raises `OrchError`, and leaves nothing then."""
     backend = load_checked(spec)
     run = _draw(home, spec.name)
     try:
@@ -63,9 +63,9 @@ def cannot_keep(run: RunDir, error: OSError) -> OrchError:
 def start_controller(run: RunDir, *, tied: bool = False, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
     """Start the controller of a run that `create` has made, in a session of its own, and hand the lock over to it.
 
-    Nothing of the spec is in its arguments, which every user of the machine can read. What it says goes to `controller.log`. `tied`: it
-    ends the run when this process ends, in whatever way, and its stdin takes requests (see `requests`). `env`: in place of our own
-    environment. Raises `OrchError`.
+    Its arguments contain nothing of the spec, because every user of the machine can read them. Its messages go to `controller.log`.
+    `tied`: the run ends when this process ends, in whatever way, and stdin takes requests (see `requests`). `env`: in place of the
+    environment of this process. Raises `OrchError`.
     """
     words = ["--lock", str(run.lock.fileno())]
     if tied:
@@ -74,7 +74,7 @@ def start_controller(run: RunDir, *, tied: bool = False, env: Mapping[str, str] 
         log = os.open(run.path / "controller.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise cannot_keep(run, error) from None
-    held = hold_signals()  # the controller inherits this: until it can act on a signal, none ends it half-way
+    held = hold_signals()  # the controller inherits the blocked signals: none ends it before it can act on signals
     try:
         process = subprocess.Popen(
             [sys.executable, str(PROGRAM), str(run.path), *words],

@@ -61,7 +61,7 @@ def count_ready(homes: list[Path]) -> int:
 @pytest.mark.timeout(900)
 def test_runs_side_by_side_never_meet(orch: Orch, tmp_path: Path, soaks: bool) -> None:
     count = SOAKING_RUNS if soaks else RUNS
-    if machine_survey.look(str(tmp_path), None)["memory_free_bytes"] < count * NEEDED_MB * 1e6:  # of the control group, if that has less
+    if machine_survey.survey(str(tmp_path), None)["memory_free_bytes"] < count * NEEDED_MB * 1e6:  # of the control group, if that has less
         pytest.skip(f"NOT TESTED: this takes {count * NEEDED_MB:,} MB of free memory")
     homes = [tmp_path / f"run-{number}" for number in range(count)]
     with (tmp_path / "gate").open("w") as gate:

@@ -1,8 +1,8 @@
 """Places where tasks can run. A backend knows one kind of place, and no policy; docs/backends.md says how one is added.
 
-A backend is one module with a `make`, and its line in `MODULES`. Nothing outside of that module knows the place's name, its settings
-or its words. What several backends need is beside them: `remote_worker` brings worker/ to a host over a byte channel, `interpreters`
-finds the Python of a host's tasks.
+A backend is one module with a `make`, and its line in `MODULES`. No other module knows the name, the settings or the words of the place.
+Several backends share the modules beside them: `remote_worker` brings worker/ to a host over a byte channel, `interpreters` finds the
+Python of the tasks of a host.
 """
 
 from __future__ import annotations
@@ -21,15 +21,13 @@ from ..model.spec import ClusterSpec
 
 @dataclass(frozen=True, slots=True)
 class Workdir:
-    """How a host gets at the spec's working directory.
-
-    ``same``: it is this machine's own · ``shared``: it should be there, and is compared · ``ship``: the host gets a copy · ``unchecked``:
-    it should be there, and nobody looks.
-    """
+    """How a host gets the working directory of the spec."""
 
     way: Literal["same", "shared", "ship", "unchecked"] = "same"
+    """``same``: the host is this machine. ``shared``: the host shares a disk, and compares. ``ship``: the host gets a copy. ``unchecked``:
+    the host should have the directory, and does not compare."""
     limit_mb: float = 100.0
-    """The most that is copied, in megabytes."""
+    """The most megabytes that are copied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,28 +36,28 @@ class Host:
 
     name: str
     address: str
-    """How the other hosts reach it; empty: to be found out (see `model.planning.addresses`)."""
+    """The address by which other hosts reach this one; empty: `model.planning.addresses` chooses one."""
     sees_run_dir: bool
-    """It has the controller's run directory."""
+    """The host has the run directory of the controller."""
     slots: int | None = None
-    """How many tasks it takes; None: the place does not say. If no host of a cluster has slots, the tasks are shared out evenly."""
+    """How many tasks the host takes; None: unknown. If no host of a cluster has slots, each gets equally many tasks."""
     lost_after_s: float | None = None
-    """Seconds of silence after which the host is lost; None: its channel cannot break without a word."""
+    """Seconds of silence after which the host is lost; None: a broken channel is always seen at once."""
     interface: str = ""
-    """The network interface whose address the other hosts are to use."""
+    """The network interface whose address the other hosts use; empty: any."""
     is_here: bool = True
-    """It is the machine that orch runs on."""
+    """The host is the machine on which orch runs."""
     workdir: Workdir = Workdir()
 
 
 def slots_of(hosts: Iterable[Host]) -> dict[str, int | None]:
-    """What `plan.place` wants to know of hosts."""
+    """The hosts as `plan.place` takes them."""
     return {host.name: host.slots for host in hosts}
 
 
 @dataclass(frozen=True, slots=True)
 class Imports:
-    """What the tasks of a run import before they start. A process that has done so already may be there (`orch warm`)."""
+    """The imports of a run, made once for all tasks. A process of `orch warm` may have made them already."""
 
     preload: tuple[str, ...]
     env: Mapping[str, str]
@@ -69,30 +67,30 @@ class Imports:
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """How an agent is started: a program whose stdin takes orders and whose stdout gives frames."""
+    """How an agent is started: a program that reads orders from stdin and writes frames to stdout."""
 
     argv: tuple[str, ...]
     first: bytes = b""
-    """What goes to the program's stdin before any order."""
+    """The bytes for stdin before any order."""
     mark: bytes = b""
-    """What comes from its stdout before its first frame; all before the mark is noise. Empty: the first byte is a frame's."""
+    """The bytes on stdout before the first frame; everything before the mark is noise. Empty: stdout begins with a frame."""
     imports: Imports | None = None
     """Set if a fork of this user's warm process may be the agent, in place of the program."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartFailure:
-    """A transport's program that did not become an agent: it could not be run (`error`), or it ended with `code`."""
+    """The program of a transport did not become an agent: it could not be run (`error`), or ended with `code`."""
 
     program: str
     code: int = 0
     said: str = ""
-    """What it wrote on stderr."""
+    """What the program wrote to stderr."""
     error: OSError | None = None
 
     @property
     def text(self) -> str:
-        """The failure in words, as far as it can be told anywhere."""
+        """The failure in words, for any kind of place."""
         if self.error is not None:
             return f"{self.program!r} cannot be run: {self.error.strerror or self.error}"
         last = self.said.strip().splitlines()[-1:]
@@ -101,11 +99,12 @@ class StartFailure:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What went wrong and what to do about it, in words. `passing`: another try may help."""
+    """A failure and its remedy, in words."""
 
     cause: str
     remedy: str = ""
     passing: bool = False
+    """Another try may help."""
 
     @property
     def text(self) -> str:
@@ -114,29 +113,29 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class Cleanup:
-    """What `Backend.cancel` has done about a run whose controller is gone."""
+    """The result of `Backend.cancel`."""
 
     killed: int = 0
-    """How many processes it has ended."""
+    """How many processes were killed."""
     unseen: tuple[str, ...] = ()
-    """The hosts that it could not look at."""
+    """The hosts that were not examined."""
     hint: str = ""
-    """For the user: what becomes of what is left on those, and how to make sure."""
+    """For the user: how the tasks on these hosts end, and how to check this."""
 
 
 class Backend(Protocol):
-    """What every kind of place answers."""
+    """The methods of every backend."""
 
     def problems(self, spec: ClusterSpec) -> Sequence[Problem]:
-        """What is wrong with a spec for this place, as far as this machine can tell. Asked before anything starts."""
+        """The mistakes in a spec for this place that this machine can find. Called before anything starts."""
         ...
 
     def hosts(self, spec: ClusterSpec) -> tuple[Host, ...]:
-        """The hosts that there are for a spec without problems, with their slots; tasks are placed in this order."""
+        """The hosts for a spec without problems; tasks are placed in this order."""
         ...
 
     def python_for(self, spec: ClusterSpec, host: Host) -> str:
-        """The interpreter of a host's agent and tasks: a path there, or a word for its PATH."""
+        """The interpreter of the tasks of a host: a path on this host, or a program on its PATH."""
         ...
 
     def transport(self, spec: ClusterSpec, host: Host) -> Transport:
@@ -144,15 +143,15 @@ class Backend(Protocol):
         ...
 
     def explain(self, host: Host, failure: StartFailure) -> Diagnosis:
-        """What it means that a transport has failed here, and what to do."""
+        """The cause and the remedy of a failed transport to this host."""
         ...
 
     def request(self, spec: ClusterSpec) -> Mapping[str, str]:
-        """File names and texts of what would be run: commands, scripts, manifests. Starts nothing (`--dry-run` prints it)."""
+        """The commands, scripts and manifests that would be used, by file name. Starts nothing (`--dry-run` prints them)."""
         ...
 
     def cancel(self, spec: ClusterSpec, run_id: str) -> Cleanup:
-        """End what a dead controller, or a lost host, may have left of a run. May block for seconds."""
+        """End the processes that a dead controller, or a lost host, may have left of a run. May block for seconds."""
         ...
 
 
@@ -171,7 +170,7 @@ class Submission:
 
 @runtime_checkable
 class Submitting(Protocol):
-    """What a backend answers besides, if its controller may have to run elsewhere than `orch up`: on a login node, on a laptop."""
+    """The other methods of a backend whose controller may have to run elsewhere than `orch up` does: on a login node, on a laptop."""
 
     def must_submit(self, spec: ClusterSpec) -> bool:
         """Whether the controller has to be started elsewhere; False where `orch up` is in the right place already, such as within an
@@ -185,17 +184,17 @@ class Submitting(Protocol):
 
 
 MODULES: dict[str, str] = {"local": "orchestrator.backends.local", "ssh": "orchestrator.backends.ssh"}
-"""The backends by the name that `backend.type` gives them: the module that has `make`."""
+"""The module of each backend, by the value of `backend.type`; the module has `make`."""
 
 
 def load(spec: ClusterSpec) -> Backend:
-    """The backend of a spec, imported only now: a local run needs no cluster's tools."""
+    """The backend of a spec. Only its own module is imported."""
     backend: Backend = importlib.import_module(MODULES[spec.backend.type]).make()
     return backend
 
 
 def load_checked(spec: ClusterSpec) -> Backend:
-    """The same, for whoever is about to start something. Raises `SpecError` with the spec's `problems` for the place."""
+    """The backend of a spec that is about to be started. Raises `SpecError` with the `problems` of the spec."""
     backend = load(spec)
     if problems := backend.problems(spec):
         raise SpecError(*problems)

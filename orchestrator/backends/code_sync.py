@@ -1,4 +1,4 @@
-"""The working directory as hosts are to have it: which files there are, and their bytes on the way to a host that lacks them."""
+"""The working directory of the tasks: its files on the way to hosts that get a copy, and its state for hosts that share a disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from worker.fast_dataclass import dataclass
-from worker.protocol.messages import Code, CodeFile, CodePart, CodeWanted
+from worker.protocol.messages import Code, CodeFile, CodePart, CodeWanted, Program, WorkdirState
+from worker.workdir import look
 
 from ..errors import OrchError, UsageError
 from .connection.agent_link import AgentLink
@@ -24,15 +25,15 @@ _NEVER = {".git", ".orch", "__pycache__", ".venv", "node_modules", ".mypy_cache"
 
 @dataclass(frozen=True, slots=True)
 class WorkingDirectory:
-    """What `collect` has found."""
+    """The files that `collect` has found."""
 
     root: Path
     files: tuple[CodeFile, ...]
 
     @property
     def order(self) -> Code:
-        told = json.dumps([(file.path, file.digest, file.executable) for file in self.files]).encode()
-        return Code(hashlib.sha256(told).hexdigest(), self.files)
+        text = json.dumps([(file.path, file.digest, file.executable) for file in self.files]).encode()
+        return Code(hashlib.sha256(text).hexdigest(), self.files)
 
     def parts(self, wanted: CodeWanted) -> Iterator[tuple[CodePart, bytes]]:
         """The bytes that a host lacks. Raises `OrchError` for a file that is gone."""
@@ -49,19 +50,19 @@ class WorkingDirectory:
                 raise OrchError(f"{paths.get(digest, digest)} cannot be sent: {error}") from None
 
     async def send(self, link: AgentLink) -> None:
-        """Have a host take what it lacks of it. Raises `OrchError` with the reason why it cannot."""
+        """Send a host the files that it lacks. Raises `OrchError` with the reason if the host can keep no copy."""
         wanted = await link.request(self.order)
         if wanted.trouble:
             raise OrchError(f"host {link.host.name}: {wanted.trouble}")
         for part, data in self.parts(wanted):
             link.order(part, data)
-            await link.drain()  # or all of it would stand in memory, once for each host
+            await link.drain()  # otherwise all files would be in memory, once for each host
 
 
 def collect(workdir: str, limit_mb: float, *, runs: Path, needed: str = "") -> WorkingDirectory:
-    """Every file that git does not ignore; where git does not know the directory, all but what is never code.
+    """Every file that git does not ignore; if git does not know the directory, every file outside the directories of `_NEVER`.
 
-    `runs`: where runs are kept; nothing of them is copied. `needed`: a file that must be among the others, if it is there at all.
+    `runs`: the directory of the runs, which is not copied. `needed`: a file that must be among the others, if it exists.
     Raises `UsageError`.
     """
     root = Path(workdir)
@@ -83,10 +84,10 @@ def collect(workdir: str, limit_mb: float, *, runs: Path, needed: str = "") -> W
 
 
 def _outside(runs: Path, root: Path, paths: Iterable[str]) -> Iterator[str]:
-    """Without what runs have left there: variables of theirs, whatever tasks have printed, and files of this very run, which grow."""
+    """The paths outside the directory of the runs: those files contain secrets and output, and the files of this run grow."""
     lie_there: dict[str, bool] = {}
     real_runs = os.path.realpath(runs)
-    is_one = _lies_in(root, real_runs)  # then its files are what is asked for
+    is_one = _lies_in(root, real_runs)  # the working directory lies in a run: the user wants these files
     for path in paths:
         directory = os.path.dirname(path)
         if directory not in lie_there:
@@ -96,7 +97,7 @@ def _outside(runs: Path, root: Path, paths: Iterable[str]) -> Iterator[str]:
 
 
 def _lies_in(directory: Path, real_runs: str) -> bool:
-    """Links count as what they lead to."""
+    """Whether a directory lies in another one; links are resolved."""
     return f"{os.path.realpath(directory)}{os.sep}".startswith(f"{real_runs}{os.sep}")
 
 
@@ -121,17 +122,17 @@ def _refuse_too_much(workdir: str, sizes: dict[str, int], limit_mb: float) -> No
 
 
 def is_gits(root: Path) -> bool:
-    """git knows the directory, and does not ignore it."""
+    """Whether git knows the directory, and does not ignore it."""
     try:
-        told = subprocess.run(["git", "-C", str(root), "rev-parse", "--is-inside-work-tree"], capture_output=True, check=False)
+        known = subprocess.run(["git", "-C", str(root), "rev-parse", "--is-inside-work-tree"], capture_output=True, check=False)
         ignored = subprocess.run(["git", "-C", str(root), "check-ignore", "-q", "."], capture_output=True, check=False)
     except OSError:
         return False
-    return told.stdout.strip() == b"true" and ignored.returncode == 1
+    return known.stdout.strip() == b"true" and ignored.returncode == 1
 
 
 def listed_by_git(root: Path) -> Iterator[str]:
-    """Tracked or not, but not ignored: gitignore(5) is git's own to interpret."""
+    """All files that git does not ignore, tracked or not."""
     argv = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     done = subprocess.run(argv, capture_output=True, check=False)
     if done.returncode:
@@ -148,7 +149,7 @@ def listed_by_git(root: Path) -> Iterator[str]:
 
 
 def _behind_link(root: Path, link: str, listed: Iterable[str]) -> Iterator[str]:
-    """What a link to a directory shows. One that leads out of `root`, or to where it lies itself, shows nothing of ours."""
+    """The files behind a link to a directory; none if the link leads out of `root`, or to a directory that contains the link."""
     target = os.path.relpath(os.path.realpath(root / link), os.path.realpath(root))
     if target == "." or target.startswith("..") or link.startswith(f"{target}/"):
         return
@@ -171,3 +172,21 @@ def _files_of(link: Path) -> Iterator[tuple[str, str]]:
     for directory, names, files in os.walk(os.path.realpath(link)):
         names[:] = sorted(name for name in names if name not in _NEVER)
         yield from ((directory, name) for name in sorted(files))
+
+
+def describe_workdir(workdir: str, program: Program) -> WorkdirState:
+    """The state of `workdir` on this machine, which hosts with a shared disk compare with their own."""
+    return look(workdir, _program_file(Path(workdir), program))
+
+
+def _program_file(root: Path, program: Program) -> str:
+    """The path by which hosts look for the program's file; empty: the program has none in this directory."""
+    if program.kind == "module":
+        module = program.target.replace(".", "/")
+        return next((file for file in (f"{module}.py", f"{module}/__main__.py") if (root / file).is_file()), "")
+    if program.kind not in ("script", "command") or (program.kind == "command" and "/" not in program.target):
+        return ""
+    path = os.path.relpath(root / program.target, root)
+    if not path.startswith(".."):
+        return path
+    return os.path.abspath(root / program.target) if program.kind == "script" else ""  # each host has its own /bin/sh

@@ -1,4 +1,4 @@
-"""Which Python runs the tasks of a host: what is started there, what `orch doctor` looks at, and what `orch warm` keeps warm."""
+"""Which Python runs the tasks of a host, for agents, `orch doctor` and `orch warm`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from . import Imports, Transport, load
 
 
 def find(spec: ClusterSpec, named: str = "", *, is_here: bool = True, has_ours: bool = True) -> str:
-    """What `named`, or else the spec's `python`, means on a host: a path starts at the working directory, which has the same path
-    everywhere, ``~/`` at that host's home (it stays, if the host is another machine), and a word is for its PATH.
+    """The interpreter on a host: `named`, or else the `python` of the spec.
 
-    If neither names one: the Python that runs orch where the host has it (`has_ours`), else ``python3``.
+    A path starts in the working directory, which has the same path everywhere; ``~/`` means the home on this host (another machine resolves
+    it there); a word without a slash is looked up on PATH. Without a name: the Python that runs orch if the host has it (`has_ours`), else
+    ``python3``.
     """
     python = named or spec.python
     if not python:
@@ -27,7 +28,7 @@ def find(spec: ClusterSpec, named: str = "", *, is_here: bool = True, has_ours: 
 
 
 def of_this_machine(spec: ClusterSpec) -> str:
-    """The Python of the tasks on the machine that orch runs on; if that is none of the spec's hosts, what the spec would mean here."""
+    """The Python of tasks on this machine, which need not be a host of the spec."""
     backend = load(spec)
     here = next((host for host in backend.hosts(spec) if host.is_here), None)
     return backend.python_for(spec, here) if here is not None else find(spec)
@@ -40,7 +41,7 @@ def transport_here(python: str, spec: ClusterSpec | None = None) -> Transport:
 
 
 def _imports_of(spec: ClusterSpec) -> Imports | None:
-    """What the tasks of this spec import ahead. None: nothing, or nothing is known of the program and the spec names nothing."""
+    """The modules that the tasks of this spec import ahead. None: no module, or the program is unknown and the spec names no module."""
     if not spec.imported_ahead or (spec.preload is None and spec.program.kind == "command"):
         return None
     return Imports(spec.imported_ahead, spec.env, spec.workdir)

@@ -45,15 +45,15 @@ def make() -> Backend:
 
 
 def explain(failure: StartFailure) -> Diagnosis:
-    """Why a child process is no agent. Something else may have been started in the place of a Python, such as ``--python /bin/cat``."""
+    """Why a child process did not become an agent. It may be no Python, as with ``--python /bin/cat``."""
     remedy = "set python: or --python"
     return Diagnosis(failure.text, remedy if failure.error is not None else f"is {failure.program!r} a Python? {remedy}")
 
 
 def kill_tasks(run_id: str) -> int:
-    """SIGKILL to what a run has left on this machine, found by its environment. Returns how many processes that were.
+    """Kill the processes that a run has left on this machine, which have the run in their environment. Returns their number.
 
-    None should be there: an agent dies with its controller.
+    Usually there is none: an agent dies with its controller.
     """
     mark = f"ORCH_RUN_ID={run_id}".encode()
     found = [pid for pid, environ in _environments() if mark in environ]

@@ -22,7 +22,7 @@ from ..model.cause.exit_status import describe_answer
 from ..model.spec import ClusterSpec
 
 MACHINE_S, SLACK_S = 80.0, 30.0
-"""What a host has for everything but the import: its own limits are shorter (worker/host/examination_programs.py), so they speak first."""
+"""The time of a host for everything but the import. The limits on the host are shorter (worker/host/examination_programs.py)."""
 MOST_FRAMES = 12
 """Lines of a stack that are kept."""
 T = TypeVar("T")
@@ -31,8 +31,8 @@ T = TypeVar("T")
 def examine(spec: ClusterSpec, order: Examine, run_dir: str, on_begin: Callable[[], None]) -> list[HostReport]:
     """Examine all hosts of a spec at the same time; the reports are in the spec's order.
 
-    `order`: what is the same for all hosts. `run_dir`: where this machine keeps runs. `on_begin`: called once a Ctrl-C would let all
-    agents go. Raises `UsageError`.
+    `order`: the fields that are the same for all hosts. `run_dir`: where this machine keeps runs. `on_begin`: called when from then on a
+    Ctrl-C ends all agents in order. Raises `UsageError`.
     """
     return asyncio.run(_examine_all(spec, order, run_dir, on_begin))
 
@@ -53,7 +53,7 @@ async def _examine_all(spec: ClusterSpec, order: Examine, run_dir: str, on_begin
 
 
 class _Examination:
-    """Of one host."""
+    """The examination of one host."""
 
     def __init__(self, spec: ClusterSpec, backend: Backend, host: Host, log: Path, order: Examine, run_dir: str) -> None:
         self._spec, self._backend, self._host = spec, backend, host
@@ -62,7 +62,7 @@ class _Examination:
         self._report = HostReport(host.name, backend.python_for(spec, host), is_here=host.is_here)
 
     async def run(self, gate: asyncio.Semaphore) -> HostReport:
-        """All that the host has told until it was done, could not be reached, was lost, or its time was over."""
+        """The facts until the end, the loss of the host, or the end of its time. A host that cannot be reached has none."""
         limit_s = MACHINE_S + self._order.import_s + SLACK_S
         try:
             await reach(self._link, self._transport(), self._backend.explain, gate)
@@ -72,13 +72,15 @@ class _Examination:
         except LostError as error:
             self._fail(error.loss.reason, "ask again; if it happens again, look at the network")
         except asyncio.TimeoutError:
-            self._fail(f"it has not told all for {limit_s:g} s", "look at its load and its disks, or ask for more with --import-timeout")
+            self._fail(
+                f"it has not sent all facts within {limit_s:g} s", "look at its load and its disks, or ask for more with --import-timeout"
+            )
         finally:
             await self._link.close()
         return self._report
 
     def _transport(self) -> Transport:
-        # Here the interpreter that runs orch asks, so that with a broken one of the tasks the machine is looked at all the same.
+        # On this machine orch's own interpreter runs the agent: the machine is examined even if the interpreter of the tasks is broken.
         return interpreters.transport_here(sys.executable) if self._host.is_here else self._backend.transport(self._spec, self._host)
 
     def _fail(self, cause: str, remedy: str) -> None:
@@ -97,11 +99,11 @@ class _Examination:
 
 
 def surely_ahead(ahead_s: float, took_s: float) -> float:
-    """By how much a clock is surely ahead that seems to be `ahead_s` ahead, by an answer that was up to `took_s` seconds under way."""
+    """How far a clock is ahead at least: it seems to be `ahead_s` ahead, by an answer that may have taken `took_s` seconds."""
     return ahead_s if ahead_s > 0 else min(0.0, ahead_s + took_s)
 
 
-# --- what the programs have printed -------------------------------------------------------------
+# --- the output of the programs -----------------------------------------------------------------
 
 
 def _with_machine(report: HostReport, ended: ProgramEnded) -> HostReport:
@@ -131,7 +133,7 @@ def _describe(ended: ProgramEnded) -> str:
 
 
 def _stack(text: str) -> tuple[str, ...]:
-    """The frames that `faulthandler` wrote when the time was over, the innermost first."""
+    """The frames that `faulthandler` has written at the end of the time, the innermost first."""
     _, mark, dump = text.rpartition("Timeout (")
     frames = [line for line in dump.splitlines() if line.startswith("  File ") and "<frozen " not in line]
     return tuple(frames[:MOST_FRAMES]) if mark else ()

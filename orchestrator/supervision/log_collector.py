@@ -1,4 +1,4 @@
-"""What the tasks of a run write: kept if it came over a connection, and told to those who show or record it. The files are the truth."""
+"""The output of the tasks: stored if a host sent it, and reported to the viewer and to the index of times. The files are the truth."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ from ..record.output.log_index import Marks
 from ..record.storage.run_directory import RunDir
 
 
-class Outputs:
-    """Made for one run. `happen` gets an event for each task's first output; `show` gets how far a file has grown."""
+class LogCollector:
+    """Made for one run.
+
+    `on_event` gets an event for the first output of each attempt. `show` gets task, attempt, stream and size of a file that has grown.
+    """
 
     def __init__(
-        self, spec: ClusterSpec, rundir: RunDir, happen: Callable[[TaskFirstOutput], None], show: Callable[[str, int, str, int], None]
+        self, spec: ClusterSpec, rundir: RunDir, on_event: Callable[[TaskFirstOutput], None], show: Callable[[str, int, str, int], None]
     ) -> None:
-        self._spec, self._rundir, self._happen, self._show = spec, rundir, happen, show
+        self._spec, self._rundir, self._on_event, self._show = spec, rundir, on_event, show
         self._marks = Marks(rundir)
         self._spoken: set[tuple[str, int]] = set()
-        self.heard_at = 0.0
-        """When a task that does the training last wrote anything; the others live on while it hangs."""
+        self.written_at = 0.0
+        """When a task that trains last wrote anything. The other tasks do not count: they go on while the training hangs."""
 
     def on_output(self, frame: messages.Output, data: bytes) -> None:
         """Store bytes that a host has sent. Raises `OSError`."""
@@ -39,23 +42,23 @@ class Outputs:
         task, attempt, stream, size = frame.task, frame.attempt, frame.stream, frame.size
         if (task, attempt) not in self._spoken:
             self._spoken.add((task, attempt))
-            self._happen(TaskFirstOutput(task, attempt, now()))
+            self._on_event(TaskFirstOutput(task, attempt, now()))
         if works(messages.TaskId.parse(task).type, self._spec):
-            self.heard_at = now()
+            self.written_at = now()
         due_s = self._marks.grew(task, attempt, stream, size)
         if due_s is not None:
             asyncio.get_running_loop().call_later(due_s, self.write_marks)
         self._show(task, attempt, stream, size)
 
     def write_marks(self) -> None:
-        """Note how far the files have grown by now."""
+        """Write the present sizes of the files into the index of times."""
         self._marks.write(now())
 
-    def cut(self, tasks: Iterable[TaskStatus]) -> None:
-        """Nobody wanted to wait for what their hosts had still to send: say in their logs where they end."""
+    def mark_cut(self, tasks: Iterable[TaskStatus]) -> None:
+        """End the stderr of these tasks with a line which says that the rest of the output was left on the host."""
         for task in tasks:
             path = self._rundir.log_path(task.name, task.attempt, "stderr")
-            words = f"orch: the output ends here: the rest was left on {task.host}\n".encode()
+            text = f"orch: the output ends here: the rest was left on {task.host}\n".encode()
             with contextlib.suppress(OSError):
                 size = path.stat().st_size if path.exists() else 0
-                self._rundir.append_output(task.name, task.attempt, "stderr", size, b"\n" * bool(size) + words)
+                self._rundir.append_output(task.name, task.attempt, "stderr", size, b"\n" * bool(size) + text)

@@ -1,6 +1,6 @@
 """From hosts to a plan, in a straight line: connect to every host, ship the code, get the facts, try the addresses, plan, hold the GPUs.
 
-Nothing of a run's tasks exists yet; everything that is wrong is said for all hosts at once, and ends the run here.
+No task exists yet. Anything that is wrong on any host ends the run here, with one message for all hosts.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 from worker.clock import now, patience
 from worker.protocol import messages
 
-from ..backends import Backend, Host, slots_of, workdir_compare
-from ..backends.code_sync import WorkingDirectory, collect
+from ..backends import Backend, Host, slots_of
+from ..backends.code_sync import WorkingDirectory, collect, describe_workdir
 from ..backends.connection.agent_link import AgentLink, NotReachedError, OnFrame, OnLost
 from ..backends.connection.reach import AT_ONCE, reach
 from ..errors import OrchError, Problem, SpecError
@@ -33,37 +33,36 @@ from ..record.storage.run_directory import RunDir
 T = TypeVar("T")
 
 ANSWER_S = 60.0
-"""How long an agent that is up may take to its first frame."""
+"""How long an agent that has started may take to send its facts."""
 UNANSWERED_S, UNTRIED_S = patience(5.0), patience(3.0)
-"""When those are first named that have not answered, and those that are still trying to reach the others."""
+"""After these times a note names the hosts that have not answered, and the hosts that still try to reach the others."""
 WAYS = ("shared", "ship", "unchecked")
-"""The words of backend.code."""
+"""The values of backend.code."""
 MOST_PLANS = 5
-"""How often a plan is made whose GPUs another run takes before this one can."""
+"""How often a plan is made, if each time another run takes the GPUs first."""
 
 
 class Preparation:
-    """Of one run.
-
-    `hosts`: the hosts that get tasks. `links`: the connections to their agents. `facts`: what these have answered to `Hello`. Links and
-    facts are in use until the run is over.
-    """
+    """Prepares one run: ``plan = await Preparation(...).make_plan()``. Its links and facts are in use until the run is over."""
 
     def __init__(
-        self, spec: ClusterSpec, backend: Backend, rundir: RunDir, on_frame: OnFrame, on_lost: OnLost, happen: Callable[[Event], None]
+        self, spec: ClusterSpec, backend: Backend, rundir: RunDir, on_frame: OnFrame, on_lost: OnLost, on_event: Callable[[Event], None]
     ) -> None:
         self._spec, self._backend, self._rundir = spec, backend, rundir
-        self._happen = happen
+        self._on_event = on_event
         every = {host.name: host for host in backend.hosts(spec)}
         assignment = plan.place(spec, slots_of(every.values()))
         self.hosts = {name: host for name, host in every.items() if assignment[name]}
+        """The hosts that get tasks."""
         self._assignment: Assignment = {name: assignment[name] for name in self.hosts}
         self._words = {name: secrets.token_hex(8) if len(self.hosts) > 1 else "" for name in self.hosts}
-        """What each agent sends to the other hosts that try to reach it; empty where no other host does."""
+        """The text that each agent sends to the other hosts when they try to reach it; empty if the run has one host."""
         self._trying: set[str] = set()
-        """The hosts that have not answered yet which others they reach."""
+        """The hosts that still try which others they reach."""
         self.links = {name: AgentLink(host, rundir.agent_log(name), on_frame, on_lost) for name, host in self.hosts.items()}
+        """The connections to the agents."""
         self.facts: dict[str, messages.HostReady] = {}
+        """The answers to `Hello`."""
         self._holding: set[str] = set()
         """The hosts that have held GPUs for this run."""
         self._code: WorkingDirectory | None = None
@@ -71,9 +70,9 @@ class Preparation:
         self._given_up: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
 
     async def make_plan(self) -> Plan:
-        """The plan. Raises `OrchError`, or what `give_up` was given.
+        """The plan. Raises `OrchError`, or the reason of `give_up`.
 
-        A reason to give up counts more than the plan, also one that comes in the same turn of the loop as the last answer.
+        A reason to give up counts more than the plan, even if both come in the same turn of the loop.
         """
         making = asyncio.create_task(self._make_plan())
         either: tuple[asyncio.Future[Any], ...] = making, self._given_up
@@ -93,7 +92,7 @@ class Preparation:
             raise OrchError(f"an internal error of orch: {mistake}; please report it") from mistake
 
     def give_up(self, reason: Exception) -> None:
-        """There will be no cluster; the first reason counts."""
+        """Have `make_plan` raise this reason. The first reason counts."""
         if not self._given_up.done():
             self._given_up.set_result(reason)
 
@@ -105,16 +104,16 @@ class Preparation:
         return await self._plan_and_hold([self._host_facts(host, found[host.name]) for host in self.hosts.values()])
 
     async def _noting(self, describe: Callable[[], str], after_s: float, step: Coroutine[Any, Any, T]) -> T:
-        """What a step comes to. Meanwhile, say what is waited for, if anything; again only when that changes."""
+        """The result of a step. If it takes longer than `after_s`, notes say what is waited for; one more each time when this changes."""
 
         async def remind() -> None:
             await asyncio.sleep(after_s)
-            said = ""
+            noted = ""
             while True:
                 text = describe()
-                if text and text != said:
-                    said = text
-                    self._happen(RunNoted(text, now()))
+                if text and text != noted:
+                    noted = text
+                    self._on_event(RunNoted(text, now()))
                 await asyncio.sleep(1)
 
         reminding = asyncio.create_task(remind())
@@ -131,10 +130,10 @@ class Preparation:
             needed = spec.program.target if is_file else ""
             self._code = collect(spec.workdir, ways["ship"].limit_mb, runs=self._rundir.path.parent, needed=needed)
         if "shared" in ways:
-            self._workdir = workdir_compare.describe(spec.workdir, spec.program)
+            self._workdir = describe_workdir(spec.workdir, spec.program)
 
     async def _start_agents(self) -> None:
-        """Start all agents and get their facts. Raises `OrchError` with what keeps the run from starting, for all hosts at once."""
+        """Start all agents and get their facts. Raises one `OrchError` for all hosts that fail."""
         gate = asyncio.Semaphore(AT_ONCE)
         ends = await asyncio.gather(*(self._start_agent(link, gate) for link in self.links.values()), return_exceptions=True)
         failures = {name: end for name, end in zip(self.links, ends, strict=True) if end is not None}
@@ -150,17 +149,17 @@ class Preparation:
             raise refuse_silence(list(failures), ANSWER_S)
 
     async def _start_agent(self, link: AgentLink, gate: asyncio.Semaphore) -> None:
-        """Connect to a host, give it the code if it is to have a copy, and get its facts."""
+        """Connect to a host, send the code if the host gets a copy, and get the facts."""
         await reach(link, self._backend.transport(self._spec, link.host), self._backend.explain, gate)
         link.keep_alive()
         if self._code is not None and link.host.workdir.way == "ship":
             await self._code.send(link)
         facts = await asyncio.wait_for(link.request(self._hello(link.host)), ANSWER_S)
         self.facts[link.host.name] = facts
-        self._happen(facts)
+        self._on_event(facts)
 
     async def _find_addresses(self) -> dict[str, str]:
-        """The address of each host, by which all others have reached it. Raises `OrchError`."""
+        """The address of each host that all others have reached. Raises `OrchError`."""
         if len(self.hosts) == 1:
             return {name: host.address or "127.0.0.1" for name, host in self.hosts.items()}
         wishes = {name: addresses.Wish(host.address, host.interface) for name, host in self.hosts.items()}
@@ -181,7 +180,7 @@ class Preparation:
         return addresses.choose(known, ports, tried, self.facts)
 
     async def _plan_and_hold(self, hosts: list[HostFacts]) -> Plan:
-        """The plan, once its GPUs are held for this run. If another run was faster, it is made anew, without those."""
+        """The plan, whose GPUs are held for this run. If another run was faster, a new plan is made without its GPUs."""
         for _ in range(MOST_PLANS):
             planned = plan.make(self._rundir.run_id, self._spec, self._assignment, hosts)
             in_the_way = await self._hold_gpus(planned)
@@ -191,8 +190,9 @@ class Preparation:
         raise OrchError(f"other runs have taken this one's GPUs {MOST_PLANS} times while it was about to start; start it again")
 
     async def _hold_gpus(self, planned: Plan) -> dict[str, tuple[messages.GpuHolder, ...]]:
-        """Hold the plan's GPUs, and no others any more. Returns the GPUs that other runs hold of hosts where these were faster; empty: all
-        are held for this run.
+        """Hold the GPUs of the plan, and release all others.
+
+        Returns, by host, the GPUs that other runs hold where they were faster; empty: all GPUs of the plan are held.
         """
         # Two runs that want all of several hosts meet at the first of them, where one wins, and do not hold half of them each.
         order = sorted(planned.claims, key=lambda name: min((*planned.claims[name].alone, *planned.claims[name].shared)))
@@ -208,7 +208,7 @@ class Preparation:
         return in_the_way
 
     def notes(self) -> list[str]:
-        """What is odd about the hosts, and may be right."""
+        """Unusual facts about the hosts, which may be intended."""
         places: dict[str, list[str]] = {}
         for host in self.hosts:
             for note in self.facts[host].notes:
@@ -217,7 +217,7 @@ class Preparation:
         return [*odd, *version_mismatch.compare({name: self.facts[name] for name in self.hosts})]
 
     def describe_awaited(self) -> str:
-        """Who is waited for, and for what; empty if it cannot be told."""
+        """Which hosts are waited for, and why; empty if none is known."""
         return self._describe_unanswered() or self._describe_untried()
 
     def _describe_unanswered(self) -> str:
@@ -254,7 +254,7 @@ class Preparation:
         )
 
     def _refuse_problems(self) -> None:
-        """Say everything that is wrong on any host before anything starts."""
+        """Raise one error for everything that is wrong on any host."""
         troubles = [f"host {host}: {self.facts[host].trouble}" for host in self.hosts if self.facts[host].trouble]
         if troubles:
             raise OrchError("\n".join(troubles))
@@ -266,12 +266,12 @@ class Preparation:
             raise SpecError(*(Problem(self._place(hosts), problem, hint) for (problem, hint), hosts in places.items()))
 
     def _hint(self, facts: messages.HostReady) -> str:
-        """For who takes the working directory's key for the one that says how hosts get at it."""
+        """For users who confuse `workdir`, a directory, with `backend.code`, the way in which hosts get it."""
         word = PurePath(self._spec.workdir).name
         return f"how hosts get at it is another key: --set backend.code={word}" if facts.lacks_workdir and word in WAYS else ""
 
     def _place(self, hosts: list[str]) -> str:
-        """Where something is wrong; nowhere in particular if there is one host only."""
+        """These hosts in words; empty if the run has one host only."""
         if len(self.hosts) == 1:
             return ""
         return f"host {hosts[0]}" if len(hosts) == 1 else f"hosts {messages.few(hosts)}"
@@ -294,7 +294,7 @@ class Preparation:
 
 
 def refuse_silence(hosts: Sequence[str], seconds: float) -> OrchError:
-    """The error for agents that have started and say nothing."""
+    """The error for agents that have started and do not answer."""
     where, log = (hosts[0], hosts[0]) if len(hosts) == 1 else (f"each of {messages.few(hosts)}", "HOST")
     return OrchError(
         f"the agent on {where} has started and has not answered for {seconds:g} s; is that machine overloaded, or its disk stuck? "

@@ -1,7 +1,7 @@
 """The one loop: events in, actions out.
 
-It owns a run from the first agent to the verdict. `model.run.lifecycle` decides what to do, and the `Viewer` how it looks. An event, which
-is a frame of an agent or a request of the user, is recorded, stepped, and its actions are performed: `_happen`.
+The supervisor owns a run from the first agent to the verdict. `model.run.lifecycle` decides what is done, and the `Viewer` how it is shown.
+An event is a frame of an agent or a request of the user. `_on_event` records it, steps the cluster with it, and performs the actions.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from ..model.spec import ClusterSpec
 from ..record.storage.event_log import REPORTS_S, ReportLimit
 from ..record.storage.run_directory import RunDir
 from ..signals import hold_signals
-from .log_collector import Outputs
+from .log_collector import LogCollector
 from .preparation import Preparation
 
 UNFORMED_S = patience(3.0)
-"""When a cluster that has not formed is first said to be waiting for somebody."""
+"""A cluster that has not formed for so long: a note names the tasks that it waits for."""
 
 
 class Viewer(Protocol):
-    """Who is told what happens. None of these may block."""
+    """Shows what happens. No method may block."""
 
     def planned(self, planned: Plan) -> None: ...
 
     def grew(self, task: str, attempt: int, stream: str, size: int) -> None: ...
 
     def happened(self, before: Cluster, after: Cluster, event: events.Event) -> None:
-        """Any event but a note, once there is a cluster."""
+        """Any event but a note, as soon as there is a cluster."""
         ...
 
     def noted(self, note: events.RunNoted) -> None: ...
 
 
 class EndedEarlyError(Exception):
-    """The user, or --timeout, wants it to end before there is anything to stop."""
+    """The user, or --timeout, ends the run before there is a cluster that could be stopped."""
 
     def __init__(self, outcome: Outcome, code: int, cause: Cause) -> None:
         super().__init__(cause.what)
@@ -63,10 +63,10 @@ class EndedEarlyError(Exception):
 
 
 class Supervisor:
-    """Runs one spec once. Make it, `run` it, and it is spent.
+    """Runs one spec once: ``verdict = await Supervisor(spec, backend, rundir, viewer).run()``.
 
-    While it runs, `stop`, `restart`, `show_stacks` and `send_signal` are called from its own loop: by a signal's handler, or for a
-    program that has launched the run (`controller`). It installs no handler itself, so it can run in any thread.
+    While `run` goes on, `stop`, `restart`, `show_stacks` and `send_signal` may be called, in the same loop: by the handler of a signal, or
+    for the program that has launched the run (`controller`). A supervisor installs no handler, so it can run in any thread.
     """
 
     def __init__(self, spec: ClusterSpec, backend: Backend, rundir: RunDir, viewer: Viewer) -> None:
@@ -83,19 +83,19 @@ class Supervisor:
         """The attempt in which the whole cluster was last started."""
         self._report_limit = ReportLimit()
         self._catching_up: asyncio.TimerHandle | None = None
-        self._outputs = Outputs(spec, rundir, self._happen, viewer.grew)
+        self._outputs = LogCollector(spec, rundir, self._on_event, viewer.grew)
 
     async def run(self) -> Verdict:
-        """From nothing to the verdict. Raises `OrchError` when no task could be started."""
+        """Run the spec to its verdict. Raises `OrchError` if no task could be started."""
         self._loop = asyncio.get_running_loop()
         self._finished: asyncio.Future[Verdict] = self._loop.create_future()
         self._loop.set_exception_handler(self._fail)
-        self._preparation = Preparation(self._spec, self._backend, self._rundir, self._on_frame, self._on_lost, self._happen)
+        self._preparation = Preparation(self._spec, self._backend, self._rundir, self._on_frame, self._on_lost, self._on_event)
         self._links = self._preparation.links
         self._farewell = Farewell(self._links, self._preparation.facts, self._note)
         began_at = now()
         try:
-            self._happen(events.RunBegun(began_at))
+            self._on_event(events.RunBegun(began_at))
             self._plan = await self._prepare()
             self._launch(self._plan, began_at)
             verdict = await self._finished
@@ -113,14 +113,14 @@ class Supervisor:
         self._note_missing_output(self._farewell.left)
         self._outputs.write_marks()
         if self._lost:
-            # Tasks die with their agent; what they had put into sessions of their own may not have.
+            # Tasks die with their agent; processes that they had put into other sessions may live on.
             with ThreadPoolExecutor(1, initializer=hold_signals) as thread:
                 await self._loop.run_in_executor(thread, self._backend.cancel, self._spec, self._rundir.run_id)
         return verdict
 
     @property
     def cluster(self) -> Cluster | None:
-        """The cluster as it is; None before its first task is to be started."""
+        """The cluster as it is now; None as long as there is no plan."""
         return self._cluster
 
     async def _prepare(self) -> Plan:
@@ -140,11 +140,11 @@ class Supervisor:
     def _launch(self, planned: Plan, began_at: float) -> None:
         self._rundir.write_plan(planned)
         self._cluster = lifecycle.of_plan(planned)
-        self._peer_checks = PeerChecks(planned, self._links, self._happen, self._is_going_on)
+        self._peer_checks = PeerChecks(planned, self._links, self._on_event, self._is_running)
         self._viewer.planned(planned)
         for note in self._preparation.notes():
             self._note(note)
-        self._happen(events.Launched(1, now(), began_at))
+        self._on_event(events.Launched(1, now(), began_at))
 
     # --- what the agents send ------------------------------------------------------------------
 
@@ -155,12 +155,12 @@ class Supervisor:
             case messages.Output():
                 self._on_output(host, frame, data)
             case messages.TaskUp() if self._peer_checks is not None:
-                self._peer_checks.on_up(frame)  # and happens once the other hosts have reached the task
+                self._peer_checks.on_up(frame)  # an event follows when the other hosts have reached the task
             case _:
-                self._happen(frame)
+                self._on_event(frame)
 
     def _note(self, text: str) -> None:
-        self._happen(events.RunNoted(text, now()))
+        self._on_event(events.RunNoted(text, now()))
 
     def _on_output(self, host: str, frame: messages.Output, data: bytes) -> None:
         try:
@@ -174,24 +174,24 @@ class Supervisor:
         hosts = [name for name in left if not self._preparation.hosts[name].sees_run_dir]
         if hosts and self._cluster is not None:
             self._note(f"{messages.few(hosts)}: the remaining output of the tasks was not fetched")
-            self._outputs.cut(task for task in self._cluster.tasks.values() if task.host in hosts)
+            self._outputs.mark_cut(task for task in self._cluster.tasks.values() if task.host in hosts)
 
     def _on_lost(self, host: str, loss: Loss) -> None:
         self._lost.add(host)
         if self._cluster is not None:
-            self._happen(events.HostLost(host, loss.text, now(), now() - loss.overdue_s if loss.overdue_s else None))
+            self._on_event(events.HostLost(host, loss.text, now(), now() - loss.overdue_s if loss.overdue_s else None))
         else:
             self._preparation.give_up(OrchError(f"host {host} cannot be used: {loss.text}"))
 
     def _fail(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A mistake of our own, in a timer or a signal's handler: the run must not go on without what it was to do."""
+        """A mistake in orch, in a timer or in the handler of a signal: the run ends, for that work is not done."""
         loop.default_exception_handler(context)
         error = OrchError(f"an internal error of orch: {context.get('exception') or context['message']}; please report it")
         self._preparation.give_up(error)
         if not self._finished.done():
             self._finished.set_exception(error)
 
-    # --- what others ask for -------------------------------------------------------------------
+    # --- requests of the user -------------------------------------------------------------------
 
     def stop(self, reason: str, code: int) -> None:
         """End the run, for this reason and with this exit code. Asked again: at once, without the grace period."""
@@ -201,30 +201,30 @@ class Supervisor:
         elif self._cluster.is_over:
             self._farewell.hurry()
         else:
-            self._happen(asked)
+            self._on_event(asked)
 
     def restart(self) -> None:
         """Stop the tasks and start them again, as the next attempt."""
         if self._cluster is not None:
-            self._happen(events.RestartRequested(now()))
+            self._on_event(events.RestartRequested(now()))
 
     def show_stacks(self) -> None:
-        """Have the tasks write their stacks into their `stacks.txt`."""
+        """Request the stacks of all running tasks; each task writes them into its `stacks.txt`."""
         if self._cluster is not None:
             self._perform(events.CollectStacks(lifecycle.running_tasks(self._cluster)))
 
     def send_signal(self, task: str, number: int) -> None:
-        """Send a signal to the processes of a task. One that does not run gets none."""
+        """Send a signal to the processes of a task; nothing if the task does not run."""
         if self._cluster is not None and task in self._cluster.tasks and not self._cluster.is_over:
             for link, mine in self._by_host((task,)):
                 link.order(messages.SignalTasks(mine, number))
 
-    # --- events, and what follows from them ----------------------------------------------------
+    # --- events and actions --------------------------------------------------------------------
 
-    def _happen(self, event: events.Event) -> None:
-        """Record an event, step the cluster with it, show it, and do what follows."""
+    def _on_event(self, event: events.Event) -> None:
+        """Record an event, step the cluster with it, show it, and perform the actions."""
         if self._cluster is not None and isinstance(event, (events.TaskExited, events.Tick)):
-            self._look_for_checkpoints(self._cluster, event)
+            self._find_checkpoint(self._cluster, event)
         for due in self._report_limit.due(event):
             self._record(due)
         if self._report_limit.holds and self._catching_up is None:
@@ -241,7 +241,7 @@ class Supervisor:
                 self._set_timer()
 
     def _record_held(self) -> None:
-        """The last reports, though nothing else has happened since."""
+        """Record the last reports, which no other event has brought into the record."""
         self._catching_up = None
         for event in self._report_limit.flush():
             self._record(event)
@@ -281,14 +281,14 @@ class Supervisor:
         self._reminder = self._loop.call_later(UNFORMED_S, self._remind)
 
     def _by_host(self, tasks: Iterable[str]) -> Iterator[tuple[AgentLink, tuple[str, ...]]]:
-        """These tasks, host by host, with the way to each host."""
+        """The connection to each host of these tasks, and the names of the tasks there."""
         by_host: dict[str, list[str]] = {}
         for name in tasks:
             if self._cluster is not None:
                 by_host.setdefault(self._cluster.tasks[name].host, []).append(name)
         return ((self._links[host], tuple(names)) for host, names in by_host.items())
 
-    def _is_going_on(self, task: str, attempt: int) -> bool:
+    def _is_running(self, task: str, attempt: int) -> bool:
         status = self._cluster.tasks.get(task) if self._cluster is not None and not self._cluster.is_over else None
         return status is not None and status.attempt == attempt and not status.has_ended
 
@@ -304,13 +304,13 @@ class Supervisor:
         if self._cluster is None:
             return
         at = now()
-        if self._cluster.policy.hang_s is not None and self._outputs.heard_at > self._cluster.active_at:
+        if self._cluster.policy.hang_s is not None and self._outputs.written_at > self._cluster.active_at:
             # Told only now: each line of each task would otherwise be an event.
-            self._happen(events.TaskActive(self._outputs.heard_at))
-        self._happen(events.Tick(at))
+            self._on_event(events.TaskActive(self._outputs.written_at))
+        self._on_event(events.Tick(at))
 
-    def _look_for_checkpoints(self, cluster: Cluster, event: events.TaskExited | events.Tick) -> None:
-        """What an attempt has saved is progress, where it matters whether there was any: before a failure is acted on, and only once."""
+    def _find_checkpoint(self, cluster: Cluster, event: events.TaskExited | events.Tick) -> None:
+        """Record a new checkpoint, which is progress, before a failure is acted on. Only where progress matters."""
         code = event.code if isinstance(event, events.TaskExited) else None
         if isinstance(event, events.TaskExited) and code == 0 and not root_cause.serves(cluster, cluster.tasks[event.task]):
             return  # a success
@@ -323,7 +323,7 @@ class Supervisor:
                 self._cluster, _ = lifecycle.step(cluster, seen)
 
     def _remind(self) -> None:
-        """Name those whom the cluster waits for, or that were started again alone; again only when that changes."""
+        """Note which tasks the cluster waits for, or which were started again alone; once more when this changes."""
         phases = (Phase.PREPARING, Phase.STARTING, Phase.RUNNING)
         if self._cluster is None or self._cluster.phase not in phases or not self._cluster.missing:
             return
@@ -343,7 +343,7 @@ class Supervisor:
             self._fail_to_write(error)
 
     def _fail_to_write(self, error: OSError) -> None:
-        """A run that can no longer be recorded must end; it says so once."""
+        """End a run that can no longer be recorded, with one message."""
         if self._disk_full:
             return
         self._disk_full = True
@@ -353,10 +353,10 @@ class Supervisor:
         if self._cluster is None:
             self._preparation.give_up(OrchError(f"{reason}; make room, or name another directory with --run-dir or ORCH_HOME"))
         else:
-            self._loop.call_soon(self._happen, events.HostBroken(reason, now()))
+            self._loop.call_soon(self._on_event, events.HostBroken(reason, now()))
 
 
 def verdict_of_error(error: OrchError, started_at: float) -> Verdict:
-    """How a run is recorded that orch itself could not start, or go on with."""
+    """The verdict of a run that orch could not start, or could not continue."""
     outcome = Outcome.BROKEN if error.exit_code == BROKEN else Outcome.FAILED
     return Verdict(outcome, error.exit_code, 1, started_at, now(), Cause(str(error), now()))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.backends import workdir_compare
+from orchestrator.backends.code_sync import describe_workdir
 from worker import workdir
 from worker.host.program import workdir_check as there
 from worker.protocol.messages import Program
@@ -46,7 +46,7 @@ def copy(here: Path) -> Path:
 
 def compare(here: Path, other: Path, program: Program = SCRIPT) -> tuple[str, str]:
     """What is wrong with the directory `other`, and what is only noted."""
-    problems, notes = there.compare(workdir_compare.describe(str(here), program), str(other))
+    problems, notes = there.compare(describe_workdir(str(here), program), str(other))
     return "; ".join(problems), "; ".join(notes)
 
 
@@ -116,7 +116,7 @@ def test_the_directory_on_a_disk_that_both_sides_share_is_the_same_whatever_has_
 
 def test_the_file_of_a_program(here: Path, tmp_path: Path) -> None:
     def file_of(program: Program) -> str:
-        return workdir_compare.describe(str(here), program).program
+        return describe_workdir(str(here), program).program
 
     (here / "train").write_text("#!/bin/sh\n")
     assert file_of(Program("command", "./train")) == "train"
@@ -126,6 +126,6 @@ def test_the_file_of_a_program(here: Path, tmp_path: Path) -> None:
     assert file_of(Program("script", str(here / "script.py"))) == "script.py"
     (tmp_path / "run.py").touch()
     assert file_of(Program("script", "../run.py")) == str(tmp_path / "run.py")
-    assert workdir_compare.describe(str(here), Program("script", "../run.py")).digest
+    assert describe_workdir(str(here), Program("script", "../run.py")).digest
     odd = os.fsdecode(b"not utf-8 \xff.py")
-    assert workdir_compare.describe(str(here), Program("script", odd)).digest == ""
+    assert describe_workdir(str(here), Program("script", odd)).digest == ""

@@ -1,7 +1,7 @@
 """The agent: orch's one process on a host.
 
-It holds the ports, starts the tasks, watches their output and their ports, and says when one has ended.
-It dies when its channel closes, and takes its tasks with it. One thread, one loop; events wake it.
+The agent holds the ports, starts the tasks, watches their output and their ports, and reports the end of each task.
+The agent dies when its channel closes, and its tasks with it. It has one thread and one loop.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .tasks.launcher import Launcher
 from .tasks.log_forwarder import LogForwarder
 from .template.template_link import TemplateProcess
 
-# Some modules are imported where they are used: a host that is reached over no network has no use for them, and would wait.
+# Some modules are imported where they are used: most agents do not need them, and would start later.
 if TYPE_CHECKING:
     from .async_subprocess import Question
     from .network.reachability import ProbeListener
@@ -57,7 +57,7 @@ class _Checks:
 
 
 class Agent:
-    """Serves one controller. `orders_fd` and `frames_fd` are the two ends of the channel; `template`: the first, if it is there already."""
+    """Serves one controller. `orders_fd` and `frames_fd` are the channel; `template`: the first template, if it exists already."""
 
     def __init__(self, orders_fd: int, frames_fd: int, template: TemplateProcess | None = None) -> None:
         self._loop = Loop()
@@ -72,43 +72,43 @@ class Agent:
         """The facts of this host without its GPUs, until the driver has answered."""
         self._may_warm_up = False
         """A template is wanted, and nothing speaks against it."""
-        self._asked: Question | None = None
+        self._finding_gpus: Question | None = None
         self._examining: Question | None = None
         self._root: Directory | None = None
-        self._leaving = self._said_gone = False
+        self._leaving = self._sent_gone = False
         self._owner_lost = False
         self._gpu_locks = GpuLocks()
         self._code: CodeStore | None = None
         self._code_trouble = ""
 
     def run(self) -> int:
-        """Until the controller says `Bye` or its channel closes. Returns the exit code."""
+        """Serve until the controller sends `Bye` or its channel closes. Returns the exit code."""
         self._loop.on_signals((signal.SIGCHLD, signal.SIGTERM), self._on_signals)
-        for number in (signal.SIGINT, signal.SIGHUP):  # the terminal's, for the controller to deal with
+        for number in (signal.SIGINT, signal.SIGHUP):  # of the terminal; only the controller acts on them
             signal.signal(number, signal.SIG_IGN)
         try:
             self._loop.run(self._is_over)
         finally:
-            self._give_back()
+            self._close()
         return 1 if self._owner_lost else 0
 
     def _is_over(self) -> bool:
-        """Nothing is left to be done; says so to the controller once, after all output."""
+        """Whether nothing is left to be done. After all output, `Gone` is sent once."""
         if self._launcher or not self._leaving:
             return False
         if self._owner_lost:
             return True
-        if self._forwarder.is_idle and not self._said_gone:
-            self._said_gone = True
+        if self._forwarder.is_idle and not self._sent_gone:
+            self._sent_gone = True
             self._link.send(messages.Gone())
-        return self._said_gone and self._link.is_empty
+        return self._sent_gone and self._link.is_empty
 
     def _on_signals(self, numbers: bytes) -> None:
         if signal.SIGTERM in numbers:
             self._note("the agent received SIGTERM")
             self._lose_owner()
-        self._forwarder.check_disk()  # first: a task that a full disk has ended must not be taken for the cause
-        for question in filter(None, (self._asked, self._examining)):
+        self._forwarder.check_disk()  # first: if the full disk has ended a task, the disk is the cause
+        for question in filter(None, (self._finding_gpus, self._examining)):
             question.poll()
         self._launcher.reap()
 
@@ -189,7 +189,7 @@ class Agent:
         if isinstance(asked, gpu_driver.Driver):
             self._send_facts(asked)
         else:
-            self._asked = asked
+            self._finding_gpus = asked
 
     def _check_programs(self, hello: messages.Hello) -> _Checks:
         """Read the tasks' programs and the working directory, and find TensorFlow."""
@@ -198,7 +198,7 @@ class Agent:
         notes = program_checks.find_notes(hello.programs, hello.cwd) if hello.ports else []
         problems = program_checks.find_problems(hello.programs, hello.cwd, hello.search_envs)
         if hello.compare is not None and not problems:
-            from .program.workdir_check import compare  # most agents have nothing to compare
+            from .program.workdir_check import compare  # most agents compare nothing
 
             problems, differences = compare(hello.compare, hello.cwd)
             notes += differences
@@ -227,16 +227,16 @@ class Agent:
             sees_run_dir=bool(hello.run_dir) and os.access(hello.run_dir, os.R_OK | os.W_OK | os.X_OK),
             workdir=hello.cwd if self._code is not None else None,
             tensorflow=checks.tensorflow,
-            **self._look_at_network(hello),
+            **self._find_network(hello),
         )
 
     def _send_facts(self, found: gpu_driver.Driver) -> None:
         """Send the facts, before any other frame of this host."""
         assert self._facts is not None
         note = ""
-        if self._asked is not None:
-            self._launcher.ignore(self._asked.left)  # a driver that hangs lets no SIGKILL through
-            self._asked = None
+        if self._finding_gpus is not None:
+            self._launcher.ignore(self._finding_gpus.left)  # a driver that hangs lets no SIGKILL through
+            self._finding_gpus = None
         if self._may_warm_up and self._hello is not None and self._hello.template is not None:
             self._launcher.start_template(self._hello.template, self._hello.programs, self._hello.cwd)
             note = self._hello.template.note
@@ -252,9 +252,9 @@ class Agent:
         self._link.send(messages.RunNoted(note, clock.now()))
 
     def _acquire(self, hello: messages.Hello) -> tuple[messages.Hello, str]:
-        """Take the working directory that was sent, the ports, and a place for the output.
+        """Acquire the working directory that was sent, the ports, and a directory for the output.
 
-        Returns the order with that directory, and why this host cannot be used; empty: it can.
+        Returns the order with this working directory, and why this host cannot be used; empty: it can be used.
         """
         trouble = self._code_trouble
         if self._code is not None and not trouble:
@@ -275,16 +275,16 @@ class Agent:
         return hello, trouble
 
     def _await_owner(self, silence_s: float) -> None:
-        """Count the controller as gone once it has been silent for that long: a cut link says nothing."""
-        silent_s = time.monotonic() - self._link.heard_at
+        """Count the controller as lost after so many seconds of silence: a cut connection sends no end."""
+        silent_s = time.monotonic() - self._link.received_at
         if silent_s >= silence_s:
             sys.stderr.write(f"orch agent: no message from the controller for {silence_s:g} s\n")
             self._lose_owner()
         elif not self._owner_lost:
             self._loop.after(silence_s - silent_s, lambda: self._await_owner(silence_s))
 
-    def _look_at_network(self, hello: messages.Hello) -> dict[str, Any]:
-        """For a host that others have to reach."""
+    def _find_network(self, hello: messages.Hello) -> dict[str, Any]:
+        """The facts about the network, on a host that others must reach."""
         if not hello.word:
             return {}
         from .network.interfaces import find_addresses, find_arrival
@@ -313,8 +313,8 @@ class Agent:
         self._leaving = True
         self._launcher.stop(grace_s)
 
-    def _give_back(self) -> None:
-        for question in filter(None, (self._asked, self._examining)):
+    def _close(self) -> None:
+        for question in filter(None, (self._finding_gpus, self._examining)):
             question.end()
         self._launcher.close()
         self._gpu_locks.close()
@@ -333,7 +333,7 @@ class Agent:
 
 
 def _make_directory() -> str:
-    """A directory of our own, where the run directory is not seen. Raises OSError."""
+    """A directory for the output on a host without the run directory. Raises OSError."""
     from . import scratch_directory
 
     return scratch_directory.make()
@@ -342,6 +342,6 @@ def _make_directory() -> str:
 def main() -> int:
     """Serve the controller at the other end of stdin and stdout."""
     frames_fd = os.dup(1)
-    os.dup2(2, 1)  # a stray print must not end up among the frames
+    os.dup2(2, 1)  # a stray print must not come between the frames
     become_subreaper()
     return Agent(0, frames_fd).run()

@@ -1,4 +1,4 @@
-"""A helper program that is asked something while the loop goes on."""
+"""Helper programs that run while the loop goes on."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .processes import process_groups
 
 MOST_BYTES = 1 << 20
 END_LOOK_S, MOST_END_LOOK_S = 0.002, 0.1
-"""When it is looked whether it has ended, once it has closed its streams: as a rule, that is the next thing. And how often, if not."""
+"""The first and the longest pause between two looks for the end of a program that has closed its streams; it usually ends at once."""
 END_S = 1.0
-"""How long its end is waited for after SIGKILL by who ends as well. In state D, as when a GPU's driver hangs, it will not come."""
+"""How long `end` waits after SIGKILL. A program in state D, such as behind a GPU's driver that hangs, does not end."""
 
 
 class Question:
@@ -43,31 +43,31 @@ class Question:
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         self._out, self._err = self._process.stdout, self._process.stderr
-        self._heard = {self._out: bytearray(), self._err: bytearray()}
-        self._open = set(self._heard)
+        self._received = {self._out: bytearray(), self._err: bytearray()}
+        self._open = set(self._received)
         self._is_over = False
         self.left: set[int] = set()
         """The processes that were there when it was stopped: SIGKILL has been sent to them, and may not end them."""
-        for stream in self._heard:
+        for stream in self._received:
             loop.on_readable(stream, lambda stream=stream: self._read(stream))  # type: ignore[misc]
         first_s, then_s = limits
-        loop.after(first_s, lambda: self._stop_unless_talking(first_s))
+        loop.after(first_s, lambda: self._stop_if_silent(first_s))
         loop.after(then_s, lambda: self._stop(f"it has not answered for {then_s:g} s"))
 
-    def _stop_unless_talking(self, seconds: float) -> None:
-        if b"\n" not in self._heard[self._out]:
+    def _stop_if_silent(self, seconds: float) -> None:
+        if b"\n" not in self._received[self._out]:
             self._stop(f"it has not answered for {seconds:g} s")
 
     def _read(self, stream: IO[bytes]) -> None:
         if stream not in self._open:
-            return  # stopped in this same wake-up
+            return  # the program was stopped in this same wake-up
         data = os.read(stream.fileno(), 65536)
-        self._heard[stream] += data
+        self._received[stream] += data
         if not data:
             self._forget(stream)
             if not self._open:
                 self._await_end(END_LOOK_S)
-        elif sum(map(len, self._heard.values())) > MOST_BYTES:
+        elif sum(map(len, self._received.values())) > MOST_BYTES:
             self._stop("it never stops talking")
 
     def _forget(self, stream: IO[bytes]) -> None:
@@ -83,12 +83,12 @@ class Question:
             self._finish("")
 
     def poll(self) -> None:
-        """Take in its end, if it has come; before anybody does who waits for all children."""
+        """Reap the program if it has ended; called before the agent reaps all other children."""
         self._process.poll()
 
     def _stop(self, reason: str) -> None:
         if not self._is_over:
-            process_groups.signal_group(self._process.pid, signal.SIGKILL)  # whoever keeps a stream open, if not the first of them
+            process_groups.signal_group(self._process.pid, signal.SIGKILL)  # also its children, which may keep a stream open
             for stream in tuple(self._open):
                 self._forget(stream)
             self.left = process_groups.members(self._process.pid)
@@ -96,11 +96,11 @@ class Question:
 
     def _finish(self, reason: str) -> None:
         self._is_over = True
-        out, err = (bytes(self._heard[stream]).decode(errors="replace") for stream in (self._out, self._err))
+        out, err = (bytes(self._received[stream]).decode(errors="replace") for stream in (self._out, self._err))
         self._on_ended(ProgramEnded(out, err, None if reason else self._process.returncode, reason))
 
     def end(self) -> None:
-        """Kill what is left of it: nobody wants its answer any more."""
+        """Kill the program; its result is needed no more."""
         self._is_over = True
         if self._process.returncode is None:
             process_groups.signal_group(self._process.pid, signal.SIGKILL)

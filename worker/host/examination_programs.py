@@ -1,6 +1,6 @@
 """The programs that examine a host for `orch doctor`: machine_survey.py for the machine, task/examine.py for the interpreter of the tasks.
 
-Each is a process of its own, with limits of time and output: it may hang, die, or be no Python at all.
+Each program is a process of its own, with limits of time and output, because it may hang, die, or be no Python at all.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .loop import Loop
 
 SURVEY_S = 60.0
 ANSWER_S = 20.0
-"""An interpreter that has not said within this time which Python it is, is taken for none."""
+"""An interpreter that has not printed its version within this time counts as no Python."""
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -32,9 +32,9 @@ def begin(loop: Loop, order: Examine, on_ended: Callable[[ProgramEnded], None]) 
 
 
 def _command(order: Examine) -> tuple[list[str], Mapping[str, str], tuple[float, float]]:
-    """Program, environment, and the limits of `Question`."""
+    """The program, its environment, and the limits of `Question`."""
     if order.what == "machine":
-        # In the agent's own interpreter, so that with a broken one the machine is looked at all the same.
+        # The agent's own interpreter: the machine is examined even if the interpreter of the tasks is broken.
         words = json.dumps({"run_dir": order.run_dir or tempfile.gettempdir(), "ports": order.ports})
         return (
             [sys.executable, "-I", os.path.join(_ROOT, "host", "start_agent.py"), "machine_survey", words],

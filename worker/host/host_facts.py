@@ -1,4 +1,4 @@
-"""What an agent finds out about its host before anything starts."""
+"""Facts about a host that an agent finds before anything starts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .program.import_path import import_path
 
 
 def free_bytes(path: str) -> int | None:
-    """Bytes that this user may still write below `path`; None where nobody can tell."""
+    """Bytes that this user may still write below `path`; None: unknown."""
     try:
         found = os.statvfs(path)
     except OSError:
@@ -26,8 +26,9 @@ def python_version() -> str:
 
 
 def find_tensorflow(envs: Iterable[Mapping[str, str]], cwd: str) -> str | None:
-    """The version of TensorFlow that a task with one of these environments would import, without importing it; empty if there is none,
-    None if nobody can tell.
+    """The version of TensorFlow that a task with one of these environments would import. Nothing is imported.
+
+    Empty: there is no TensorFlow. None: unknown.
     """
     paths = [import_path(env, cwd) for env in envs]
     for path in paths:
@@ -36,7 +37,7 @@ def find_tensorflow(envs: Iterable[Mapping[str, str]], cwd: str) -> str | None:
                 return _version_of_tensorflow(entry)
     try:
         specs = [path.find("tensorflow") for path in paths]
-    except Exception:  # whatever an import hook has met
+    except Exception:  # any error of an import hook
         return None
     if any(spec is not None and spec.origin for spec in specs):  # in a zip file, or by a hook; a directory without code has no origin
         return UNKNOWN_VERSION

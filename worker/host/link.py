@@ -1,4 +1,4 @@
-"""The agent's end of the channel: orders in, frames out, and nobody ever waits for it."""
+"""The agent's end of the channel: orders in, frames out. No call blocks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .loop import Loop
 from .processes.lifeline import continue_on_input
 
 FULL = 4 * 1024 * 1024
-"""Bytes on the way at which those who can wait (the tasks' output) should."""
+"""From so many unsent bytes on, the output of the tasks waits."""
 
 
 class Link:
-    """`on_order` is called for each order, with its data; `on_lost` once, when the controller is gone or makes no sense."""
+    """`on_order` is called for each order, with its data; `on_lost` once, when the controller has ended or sends nonsense."""
 
     def __init__(
         self, loop: Loop, orders_fd: int, frames_fd: int, on_order: Callable[[Any, bytes], None], on_lost: Callable[[], None]
@@ -28,7 +28,8 @@ class Link:
         self._decoder = Decoder(ORDERS)
         self._outgoing = bytearray()
         self._broken = False
-        self.heard_at = time.monotonic()
+        self.received_at = time.monotonic()
+        """When any order came last."""
         self.on_room: Callable[[], None] = lambda: None
         os.set_blocking(frames_fd, False)
         continue_on_input(orders_fd)
@@ -44,7 +45,7 @@ class Link:
         return len(self._outgoing) >= FULL
 
     def send(self, message: Any, data: bytes = b"") -> None:
-        """Queue a frame, and send as much as goes at once. After the controller is gone: nothing."""
+        """Queue a frame, and send as many bytes as possible at once. After the end of the controller: nothing."""
         if self._broken:
             return
         if not self._outgoing:
@@ -53,7 +54,7 @@ class Link:
         self._write()
 
     def _write(self) -> None:
-        if not self._outgoing:  # written meanwhile, by another handler of the same wake-up
+        if not self._outgoing:  # another function of the same wake-up has written everything
             return
         was_full = self.is_full
         try:
@@ -63,7 +64,7 @@ class Link:
             if was_full and not self.is_full:
                 self._loop.after(0, self.on_room)
             return
-        except OSError:  # nobody reads any more; the orders' end of file comes as well
+        except OSError:  # the controller has ended; `_read` gets the end of the file, too
             self._outgoing.clear()
             self._broken = True
         self._loop.forget(self._frames_fd)
@@ -79,11 +80,11 @@ class Link:
         if not data:
             self._end()
             return
-        self.heard_at = time.monotonic()
+        self.received_at = time.monotonic()
         try:
             for order, more in orders:
                 self._on_order(order, more)
-        except ContractError as error:  # of what only its reader can check
+        except ContractError as error:  # a value that only the function for this order can check
             self._refuse(error)
 
     def _refuse(self, error: Exception) -> None:

@@ -1,9 +1,9 @@
-"""What a host is like, for `orch doctor`: one JSON object on stdout.
+"""The facts about a host for `orch doctor`: prints one JSON object.
 
     python -I start_agent.py machine_survey '{"run_dir": ".orch", "ports": [41000, 41999]}'
 
-The facts are those of `orchestrator.insight.doctor.facts`; what cannot be found out is left out. Nothing is judged here, and
-nothing changed.
+The facts are the fields of `orchestrator.insight.doctor.facts`; unknown facts are left out. This module neither judges nor changes
+anything.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ MAX_PORTS = 10_000
 """More ports of a range than this are not tried."""
 CGROUPS = "/sys/fs/cgroup"
 _TIME_ERROR = 5
-"""What adjtimex answers while no clock service keeps the kernel's clock (adjtimex(2))."""
+"""The result of adjtimex while no clock service keeps the clock of the kernel (adjtimex(2))."""
 
 
-def look(run_dir: str, ports: tuple[int, int] | None) -> dict[str, Any]:
+def survey(run_dir: str, ports: tuple[int, int] | None) -> dict[str, Any]:
     """All facts."""
     return {
         "hostname": socket.gethostname(),
@@ -65,13 +65,13 @@ def _read(path: str) -> str:
 
 
 def _cpu_flags() -> list[str] | None:
-    """Those that TensorFlow's builds may need, of x86; None where nobody can tell."""
+    """The flags of x86 that builds of TensorFlow may need; None: unknown."""
     found = re.search(r"^flags\s*:(.*)$", _read("/proc/cpuinfo"), re.MULTILINE)
     return sorted({"avx", "avx2", "fma"} & set(found[1].split())) if found else None
 
 
 def _memory() -> dict[str, int]:
-    """Bytes in all and available, which in a container is what its control group leaves."""
+    """Bytes in all, and available bytes; in a container, the control group limits both."""
     found = {name: int(kb) * 1024 for name, kb in re.findall(r"^(\w+): +(\d+) kB$", _read("/proc/meminfo"), re.MULTILINE)}
     total, free = found.get("MemTotal", 0), found.get("MemAvailable", 0)
     for group, limit, usage, cache in (
@@ -80,7 +80,7 @@ def _memory() -> dict[str, int]:
     ):
         most = _read(f"{group}/{limit}").strip()
         if most.isdigit() and int(most) < total:
-            # The usage counts pages of files that nobody uses now; they go first (the kernel's cgroup-v2.rst and cgroup-v1/memory.rst).
+            # The usage includes pages of files that are not in use; the kernel frees them first (cgroup-v2.rst, cgroup-v1/memory.rst).
             pages = re.search(rf"^{cache} (\d+)$", _read(f"{group}/memory.stat"), re.MULTILINE)
             used = max(0, int(_read(f"{group}/{usage}").strip() or 0) - int(pages[1] if pages else 0))
             total, free = int(most), min(free, max(0, int(most) - used))
@@ -88,7 +88,7 @@ def _memory() -> dict[str, int]:
 
 
 def _is_synchronised() -> bool | None:
-    """Whether the kernel's clock is kept by a clock service; None where the platform does not say."""
+    """Whether a clock service keeps the clock of the kernel; None: unknown."""
     try:
         # A struct timex with modes 0 asks and sets nothing; it is shorter than this.
         state: int = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(1024))
@@ -125,7 +125,7 @@ def _limit(constant: str) -> list[int | None]:
 
 
 def _names() -> dict[str, Any]:
-    """What the host's own name and ``localhost`` stand for, and the seconds that the first took to look up."""
+    """The addresses of the host's own name and of ``localhost``, and the seconds for looking up the first."""
     began = time.monotonic()
     problem, addresses = "", []
     try:
@@ -144,7 +144,7 @@ def _addresses(name: str) -> list[str]:
 
 
 def _ports(asked: tuple[int, int] | None) -> dict[str, Any]:
-    """Whether a port can be bound at all, and which of the asked range cannot."""
+    """Whether any port can be bound, and which ports of the range cannot."""
     ephemeral = [int(word) for word in _read("/proc/sys/net/ipv4/ip_local_port_range").split()]
     first, last = asked or (0, -1)
     tried = range(first, min(last, first + MAX_PORTS - 1) + 1)
@@ -158,7 +158,7 @@ def _ports(asked: tuple[int, int] | None) -> dict[str, Any]:
 
 
 def _bind(port: int) -> str:
-    """Why a program cannot have this port on every interface, as TensorFlow's servers want it; "" if it can."""
+    """Why a program cannot bind this port on every interface, as TensorFlow's servers do; "" if it can."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
             sock.bind(("0.0.0.0", port))
@@ -168,7 +168,7 @@ def _bind(port: int) -> str:
 
 
 def _open_to_all() -> Iterator[int]:
-    """Ports on which somebody listens on every interface."""
+    """Ports on which a process listens on every interface."""
     for path in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in _read(path).splitlines()[1:]:
             words = line.split()
@@ -181,18 +181,18 @@ def _open_to_all() -> Iterator[int]:
 def _nvidia() -> dict[str, Any]:
     """The driver and all of its GPUs, as `orch up` finds them, also if they are hidden from programs here."""
     env = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-    loop, told = Loop(), list[gpu_driver.Driver]()
-    asked = gpu_driver.request(loop, env, told.append, anyway=True)
+    loop, drivers = Loop(), list[gpu_driver.Driver]()
+    asked = gpu_driver.request(loop, env, drivers.append, anyway=True)
     if isinstance(asked, gpu_driver.Driver):
-        told.append(asked)
+        drivers.append(asked)
     else:
-        loop.run(lambda: bool(told))
+        loop.run(lambda: bool(drivers))
         asked.end()
     version = re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", _read("/proc/driver/nvidia/version"))
     return {
-        "driver": told[0].version or (version[1] if version else ""),
-        "gpus": [{"index": gpu.index, "name": gpu.name, "memory_mb": gpu.memory_mb} for gpu in told[0].gpus],
-        "problem": told[0].problem,
+        "driver": drivers[0].version or (version[1] if version else ""),
+        "gpus": [{"index": gpu.index, "name": gpu.name, "memory_mb": gpu.memory_mb} for gpu in drivers[0].gpus],
+        "problem": drivers[0].problem,
     }
 
 
@@ -200,5 +200,5 @@ def main() -> int:
     """Print all facts."""
     asked = json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
     ports = asked.get("ports")
-    print(json.dumps(look(asked.get("run_dir", ".orch"), tuple(ports) if ports else None)), flush=True)
+    print(json.dumps(survey(asked.get("run_dir", ".orch"), tuple(ports) if ports else None)), flush=True)
     return 0

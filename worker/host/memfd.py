@@ -1,4 +1,4 @@
-"""Descriptors of files in memory: for requests of any length. A pipe would not hold them, and a file on disk could be read by others."""
+"""Files in memory, for requests of any length: a pipe is too short, and other processes could read a file on disk."""
 
 from __future__ import annotations
 

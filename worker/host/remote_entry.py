@@ -1,7 +1,7 @@
-"""The first code on a host that orch reaches over a connection: takes worker/ from stdin and becomes the agent.
+"""The first code on a host that orch reaches over a connection: reads worker/ from stdin and becomes the agent.
 
-It is sent as text, and imports nothing of ours before worker/ is there. Nothing may be read from stdin beyond `size` bytes: orders
-follow. worker/ is kept in the user's cache, under a name made from its content, and checked file by file each time.
+This module is sent as text, so it imports no other module of orch before worker/ is there. No more than `size` bytes may be read from
+stdin, because orders follow. worker/ is kept in the user's cache, under a name made from its content, and each file is checked each time.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 KEPT_S = 14 * 86400
-"""How long what nobody uses stays in the cache."""
+"""How long an unused version stays in the cache."""
 BROKEN = 97
 
 
 def arrive(size: int, digest: str, name: str, mark: bytes) -> NoReturn:
     """Become the agent.
 
-    `mark` is said on stdout first, to be told apart from what the host's shell has printed there.
+    `mark` is written to stdout first. The shell of the host may have printed something before.
     """
     payload = _receive(size)
     if hashlib.sha256(payload).hexdigest() != digest:
@@ -61,32 +61,32 @@ def _receive(size: int) -> bytes:
     while len(data) < size:
         part = os.read(0, size - len(data))
         if not part:
-            sys.exit(0)  # the controller is gone
+            sys.exit(0)  # the controller has ended
         data += part
     return data
 
 
 def _settle(name: str, files: Mapping[str, str]) -> tuple[str, bool]:
-    """Where worker/ lies now, and whether it has to go when we do."""
+    """The directory of worker/, and whether the agent removes it at its end."""
     base = cache_directory()
     if base is not None:
         root = os.path.join(base, name)
         try:
             os.makedirs(root, mode=0o700, exist_ok=True)
-            lock(root, fcntl.LOCK_SH)  # held until we end, and before we look what is there
+            lock(root, fcntl.LOCK_SH)  # held until this process ends, and from before the files are checked
             _keep(root, files)
             os.utime(root)
             _forget_old(base, root)
             return root, False
         except OSError:
-            pass  # a full disk, a file system that locks nothing
+            pass  # a full disk, or a file system without locks
     root = tempfile.mkdtemp(prefix="orch-worker-")
     _keep(root, files)
     return root, True
 
 
 def cache_directory() -> str | None:
-    """The user's own directory for what can be had again; None if there is no safe place for it."""
+    """The cache directory of orch for this user; None: there is no safe one."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     path = os.path.join(base, "orch")
     try:
@@ -98,7 +98,7 @@ def cache_directory() -> str | None:
 
 
 def _keep(root: str, files: Mapping[str, str]) -> None:
-    """Write what is not there, or is not what it should be."""
+    """Write the files that are missing or differ."""
     os.makedirs(root, mode=0o700, exist_ok=True)
     for name, text in files.items():
         path, data = os.path.join(root, name), text.encode()
@@ -115,7 +115,7 @@ def _keep(root: str, files: Mapping[str, str]) -> None:
 
 
 def lock(root: str, kind: int) -> int:
-    """Hold a directory; raises OSError if somebody else holds it otherwise, or has just removed it. The descriptor is the hold."""
+    """Lock a directory until the returned descriptor is closed. Raises OSError if it is locked already, or was just removed."""
     fd = os.open(os.path.join(root, ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, kind | fcntl.LOCK_NB)
@@ -128,9 +128,9 @@ def lock(root: str, kind: int) -> int:
 
 
 def remove_unheld(root: str) -> None:
-    """Remove a directory; raises OSError if somebody holds it.
+    """Remove a directory; raises OSError if it is locked.
 
-    Under another name: whoever comes meanwhile makes it anew, and does not find half of it.
+    The directory is renamed first, so a process that comes meanwhile makes a new one, and finds no half of the old one.
     """
     fd = lock(root, fcntl.LOCK_EX)
     try:
@@ -142,7 +142,7 @@ def remove_unheld(root: str) -> None:
 
 
 def _forget_old(base: str, own: str) -> None:
-    """Remove what other versions have left, unless an agent still holds it."""
+    """Remove old versions that no agent uses."""
     for name in os.listdir(base):
         path = os.path.join(base, name)
         try:

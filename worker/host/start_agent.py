@@ -1,8 +1,8 @@
 """How an agent starts: ``python -I .../worker/host/start_agent.py``, orders on stdin, frames on stdout. For `orch doctor`
 the agent runs ``start_agent.py machine_survey`` in a process of its own.
 
-The package is loaded under a private name, from wherever this file lies, so that nothing on the host has to be
-installed and nothing there called ``worker`` can be taken for ours.
+The package is loaded under a private name, from the directory of this file. So nothing has to be installed on the host, and no other
+module with the name ``worker`` is imported by mistake.
 """
 
 import gc
@@ -12,7 +12,7 @@ import sys
 
 
 def load(name: str = "_orch_worker") -> None:
-    """Give the package around this file that name. Its ``__init__``, which is for the users' scripts, is not run."""
+    """Load the package around this file under this name. Its ``__init__``, which is for scripts of users, is not run."""
     package = type(sys)(name)
     package.__path__ = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
     sys.modules[name] = package
@@ -23,4 +23,4 @@ if __name__ == "__main__":
     load()
     code = importlib.import_module(f"_orch_worker.host.{sys.argv[1] if len(sys.argv) > 1 else 'agent'}").main()
     sys.stderr.flush()
-    os._exit(code)  # whoever waits for our end need not wait for the interpreter's teardown as well
+    os._exit(code)  # the controller need not wait for the interpreter's teardown

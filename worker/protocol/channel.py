@@ -4,14 +4,14 @@ One message is a header of sixteen bytes, then JSON, then raw data (only `Output
 
     offset  size  what
     0       4     the bytes "orch"
-    4       1     version (contract.PROTOCOL)
-    5       1     kind: the number of the message type in contract.ORDERS or contract.FRAMES
+    4       1     version (messages.PROTOCOL)
+    5       1     kind: the number of the message type in messages.ORDERS or messages.FRAMES
     6       2     zero
     8       4     length of the JSON, big endian, at most MAX_ORDER or MAX_FRAME
     12      4     length of the data, big endian, at most MAX_DATA
 
-The JSON is ASCII: lone surrogates travel as ``\\udcXX`` escapes. Nothing that arrives is trusted: the
-stream may carry a login banner, or what an agent's shell prints.
+The JSON is ASCII: lone surrogates travel as ``\\udcXX`` escapes. Every message is checked: the stream may contain a login banner, or
+text that the shell of a host prints.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from . import messages
 HEADER = struct.Struct(">4sBBHII")
 MAGIC = b"orch"
 MAX_ORDER = 64 * 1024 * 1024
-"""Of a `StartTasks` with a hundred thousand tasks."""
+"""Enough for a `StartTasks` with a hundred thousand tasks."""
 MAX_FRAME = 16 * 1024 * 1024
-"""A host must not make the controller hold more than a few times that."""
+"""It limits the memory that a host can make the controller use."""
 MAX_DATA = 4 * 1024 * 1024
 
 
 class ChannelError(Exception):
-    """The stream does not carry this version of this protocol; the message says what it carries."""
+    """The stream does not contain this version of the protocol; the message shows what it contains."""
 
 
 _KINDS = {cls: kind for table in (messages.ORDERS, messages.FRAMES) for kind, cls in table.items()}
@@ -66,7 +66,7 @@ class Decoder:
             end = HEADER.size + json_size + data_size
             if len(self._buffer) < end:
                 return
-            with memoryview(self._buffer) as view:  # not a copy more than it takes: a message may be long
+            with memoryview(self._buffer) as view:  # one copy only, because a message may be long
                 text = str(view[HEADER.size : end - data_size], "ascii", "replace")
                 data = bytes(view[end - data_size : end])
             del self._buffer[:end]
@@ -86,7 +86,7 @@ class Decoder:
         return self._table[kind], json_size, data_size
 
     def _refuse_foreign_start(self, *, certain: bool = False) -> None:
-        # A banner shorter than a header must not leave us waiting for its sixteenth byte.
+        # A banner may be shorter than a header: do not wait for sixteen bytes.
         start = bytes(self._buffer[: len(MAGIC)])
         if certain or not MAGIC.startswith(start):
             raise ChannelError(f"expected orch's frames, got {bytes(self._buffer[:80])!r}")

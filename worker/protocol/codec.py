@@ -1,4 +1,4 @@
-"""Frozen dataclasses <-> plain JSON data, by their type hints. Nothing that comes from outside is trusted."""
+"""Frozen dataclasses <-> plain JSON data, by their type hints. All data from outside is checked."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ Size = Annotated[int, Between(0, 2**63 - 1)]
 """Of a file, or a place in it, in bytes."""
 Port = Annotated[int, Between(1, 65_535)]
 ExitCode = Annotated[int, Between(0, 255)]
-"""As a shell says it: 128 + n for signal n. The kernel would make 0 of 256."""
+"""As in a shell: 128 + n for signal n. The kernel would make 0 of 256."""
 Seconds = Annotated[float, Between(0, 1_000_000_000)]
 Moment = Annotated[float, Between(0, 100_000_000_000)]
 """Seconds since the epoch, up to the year 5138."""
 OsText = Annotated[str, Without("\0")]
-"""What the kernel takes: a path, an argument, the name or the value of a variable."""
+"""A text for the kernel: a path, an argument, the name or the value of a variable."""
 
 T = TypeVar("T")
 _PLAIN = {int: Between(-(2**63), 2**63 - 1), float: Between(-1e308, 1e308)}
-"""What holds for numbers that say nothing else. NaN is never a number of anything here."""
+"""The range of numbers without a range of their own. NaN is in no range."""
 _DEEPEST = 50
 """How many lists and objects may lie in each other in a value of any shape."""
 _WHOLE = re.compile("-?[0-9]{1,18}")
@@ -78,7 +78,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(cls: type[T], data: Any) -> T:
-    """The reverse of `to_json`. Trusts nothing: raises `ContractError` for any other shape."""
+    """The reverse of `to_json`. Raises `ContractError` for any other shape."""
     return typing.cast(T, _decode(cls, data, cls.__name__))
 
 
@@ -117,7 +117,7 @@ def _check(value: Any, rule: Any, where: str) -> Any:
 
 
 def _check_depth(data: Any, where: str) -> Any:
-    """A value of any shape, if it is not so deep that whoever goes through it runs out of stack."""
+    """A value of any shape, if a recursive function can go through it."""
     layer = [data]
     for _ in range(_DEEPEST):
         layer = [item for one in layer if isinstance(one, (dict, list)) for item in (one.values() if isinstance(one, dict) else one)]
@@ -136,7 +136,7 @@ def _decode_key(kind: Any, key: Any, where: str) -> Any:
 def _decode_fields(cls: type[Any], data: Any, where: str) -> Any:
     if not isinstance(data, dict):
         raise ContractError(f"{where}: expected an object, got {data!r:.80}")
-    if hasattr(cls, "class_of"):  # a class that stands for several: the data say which one
+    if hasattr(cls, "class_of"):  # the data decide which of several classes is meant
         cls = cls.class_of(data)
     hints = _hints(cls)
     unknown = data.keys() - hints.keys()

@@ -76,7 +76,7 @@ class HostReady:
     lacks_workdir: bool = False
     """One of these problems: there is no such working directory."""
     notes: tuple[str, ...] = ()
-    """What is odd here, and may be right."""
+    """Unusual facts, which may be intended."""
     gpus: tuple[Gpu, ...] = ()
     """Those that may be used here: all, or those that the agent's own ``CUDA_VISIBLE_DEVICES`` names, in its order."""
     taken: tuple[GpuHolder, ...] = ()
@@ -169,11 +169,12 @@ class HostBroken:
 
 @dataclass(frozen=True, slots=True)
 class RunNoted:
-    """A text worth keeping that changes nothing. `host`: the host whose agent noted it; empty: the controller did."""
+    """A text for the user, which changes nothing."""
 
     text: str
     at: Moment
     host: str = ""
+    """Empty: the note is the controller's own."""
 
     @property
     def line(self) -> str:
@@ -257,12 +258,12 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What an agent has seen of a task's end beyond its code. All of it is fact; what does not hold is empty."""
+    """Facts about the end of a task besides its code; empty where a fact does not hold."""
 
     failed_first: bool = False
-    """The exception came before the task was told to stop, by the one clock that saw both."""
+    """The exception came before the agent stopped the task, by the clock of the host."""
     condition: str = ""
-    """Why the task could not act when it was told to stop, such as ``stopped (SIGSTOP)``; see host/processes/process_state.py."""
+    """Why the task could not act on SIGTERM, such as ``stopped (SIGSTOP)``; see host/processes/process_state.py."""
     out_of_memory: str = ""
     """That the kernel killed the task for want of memory, in words; see host/tasks/oom_kills.py."""
     last_words: str = ""
@@ -284,9 +285,9 @@ class TaskExited:
     task: str
     attempt: Positive
     code: ExitCode
-    """As a shell says it: 128 + n for signal n."""
+    """As in a shell: 128 + n for signal n."""
     stopped: bool
-    """The agent had already been told to stop the task, or had lost its owner."""
+    """The agent had the order to stop the task, or had lost its controller."""
     at: Moment
     failure: Failure | None = None
     killed: bool = False
@@ -338,4 +339,4 @@ class Pong:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The agent's last frame: it holds nothing any more."""
+    """The last frame of an agent, which holds nothing any more."""

@@ -1,6 +1,6 @@
-"""All that crosses a channel, in one place: `orders`, `frames`, and the values that they are made of. `channel` puts them on a wire.
+"""All messages of a channel, in one place: `orders`, `frames`, and the values in them. `channel` makes bytes of them.
 
-Both sides import this module, so it lives with the side that has to stay small and shippable.
+Both sides import this module. It lies in worker/, the side that is sent to hosts.
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ PROTOCOL = 5
 
 Order = Hello | StartTasks | StopTasks | ShowStacks | Ack | Bye | Ping | Try | Code | CodePart | Examine | TakeGpus | SignalTasks
 HostEvent = TemplateReady | HostBroken | RunNoted
-"""What an agent tells of its host without having been asked."""
+"""Events of a host, which an agent sends without a request."""
 TaskEvent = TaskStarted | TaskNotStarted | TaskBegan | TaskUp | TaskWaiting | TaskReported | TaskExited | TaskSwept
-"""What an agent tells of a task."""
+"""Events of a task."""
 Answer = HostReady | Tried | CodeWanted | GpusTaken | ProgramEnded
-"""What an agent answers to an order."""
+"""The answers of an agent to requests."""
 Frame = HostEvent | TaskEvent | Grew | Output | Answer | Pong | Gone
 
 ANSWERS: Mapping[type[Any], type[Any]] = {

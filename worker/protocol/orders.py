@@ -1,4 +1,4 @@
-"""The orders of the controller to an agent, and what the agent tells the first code inside a task.
+"""The orders of the controller to an agent, and the order of the agent to the first code inside a task.
 
 Pure values. Texts may hold lone surrogates (``surrogateescape``): a path, an argument or an environment value that is not UTF-8 travels
 unharmed.
@@ -55,7 +55,7 @@ class TaskOrder:
 
 @dataclass(frozen=True, slots=True)
 class BootstrapOrder:
-    """What the agent tells the first code inside a task, through an inherited file descriptor."""
+    """The order of the agent to the first code inside a task, through an inherited file descriptor."""
 
     task: str
     program: Program
@@ -69,7 +69,7 @@ class BootstrapOrder:
 
 @dataclass(frozen=True, slots=True)
 class TemplateOrder:
-    """What to import once on a host for all of its tasks, and under which environment."""
+    """The imports that a host makes once for all of its tasks, and their environment."""
 
     preload: tuple[OsText, ...]
     """The modules."""
@@ -84,7 +84,7 @@ class TemplateOrder:
 
 @dataclass(frozen=True, slots=True)
 class WorkdirState:
-    """What a working directory is like on one machine."""
+    """The state of a working directory on one machine."""
 
     program: OsText = ""
     """The program's file: relative to the directory, or absolute if it lies outside; empty: the program has no file there."""
@@ -101,7 +101,7 @@ class WorkdirState:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first order. The agent looks around, holds ports, and answers with `HostReady`."""
+    """The first order. The agent finds the facts of its host, holds ports, and answers with `HostReady`."""
 
     run_id: OsText
     ports: Annotated[int, Between(0, 65_535)] = 0
@@ -109,7 +109,7 @@ class Hello:
     port_range: tuple[Port, Port] | None = None
     """The range in which these ports must lie, both ends included; None: the kernel chooses."""
     programs: tuple[Program, ...] = ()
-    """The programs of the tasks. What is wrong with them on this host comes back in `HostReady.problems`, before anything starts."""
+    """The programs of the tasks. Their mistakes on this host come back in `HostReady.problems`, before anything starts."""
     cwd: OsText = "."
     """The working directory of the tasks; checked as `programs` are."""
     shared_dir: OsText | None = None
@@ -121,11 +121,11 @@ class Hello:
     owner_grace_s: Seconds = 1.0
     """How long tasks may tidy up when the channel closes without a `Bye`."""
     lost_after_s: Seconds | None = None
-    """Seconds of silence after which the controller counts as gone; None: its channel cannot break without a word."""
+    """Seconds of silence after which the controller counts as lost; None: a broken channel is always seen at once."""
     compare: WorkdirState | None = None
-    """What `cwd` must be like; None: nothing is compared."""
+    """The state that `cwd` must have; None: nothing is compared."""
     word: str = ""
-    """The word that the agent sends to other hosts that connect to the first of the ports, until tasks start; empty: no host will."""
+    """The word that the agent sends to other hosts that connect to the first of the ports, until tasks start; empty: none connects."""
     search_envs: tuple[Mapping[OsText, OsText], ...] = ({},)
     """The variables of the spec that decide where a task looks for programs, and its Python for modules; each set of them once."""
     no_fit_under: str = ""
@@ -169,7 +169,7 @@ class Target:
     """The name of the host, or of the task, which the result repeats."""
     port: Port
     word: str
-    """The text that must come over the connection. Empty: a connection is enough, as the runtime of a task sends none of orch's words."""
+    """The text that must come over the connection. Empty: a connection is enough, because the runtime of a task sends no word of orch."""
     addresses: tuple[OsText, ...]
 
 
@@ -236,17 +236,17 @@ class SignalTasks:
 
 @dataclass(frozen=True, slots=True)
 class Examine:
-    """Look at the machine (host/machine_survey.py), or at an interpreter and its TensorFlow (task/examine.py), by a program of its own."""
+    """Examine the machine (host/machine_survey.py), or an interpreter and its TensorFlow (task/examine.py), in a process of its own."""
 
     what: Literal["machine", "python"]
     run_dir: OsText = ""
-    """``machine``: the directory whose disk is looked at; empty: the one for temporary files."""
+    """``machine``: the directory whose disk is examined; empty: the one for temporary files."""
     ports: tuple[Port, Port] | None = None
     """``machine``: the range of ports that are tried, both ends included."""
     program: OsText = ""
     """``python``: the interpreter; empty: the one that runs the agent."""
     env: Mapping[OsText, OsText] = field(default_factory=dict)
-    """``python``: what the spec sets for every task."""
+    """``python``: the variables of the spec."""
     import_s: Seconds = 120.0
     """``python``: how long the import of TensorFlow may take."""
 

@@ -1,4 +1,4 @@
-"""What tasks and their output are called; a part of the contract."""
+"""The names of tasks and of their output."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ..fast_dataclass import dataclass
 from .codec import ContractError
 
 DATA_SERVICE = ("dispatcher", "data_worker")
-"""The servers of the tf.data service, as TensorFlow calls them; the first one gives work to the others. They are in nobody's TF_CONFIG."""
+"""The servers of the tf.data service, as TensorFlow calls them; the first one gives work to the others. They are in no TF_CONFIG."""
 PREPARE = "prepare"
 """A task of orch's own: the command that prepares one host. Its index is the host's number among the run's hosts."""
 TASK_TYPES = ("chief", "worker", "ps", "evaluator", *DATA_SERVICE)
@@ -15,7 +15,7 @@ TASK_TYPES = ("chief", "worker", "ps", "evaluator", *DATA_SERVICE)
 
 STREAMS = ("stdout", "stderr")
 STACKS = "stacks"
-"""What else a task writes that its run keeps: relayed as a stream of its own from a host that does not see the run directory."""
+"""The stacks of a task, which a host without the run directory sends as a stream."""
 
 
 def file_of(stream: str) -> str:

@@ -1,7 +1,7 @@
 """The program that becomes an agent, with pipes for its orders and its frames.
 
-On this machine it is started before the rest of orch is imported (`start_ahead`): both take equally long, and most machines have two cores.
-So `asyncio` is imported only where a process is connected.
+The agent of this machine is started before the rest of orch is imported (`start_ahead`), because both take equally long and most machines
+have two cores. So `asyncio` is imported only where a process is connected.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class AgentProcess:
 
     @property
     def returncode(self) -> int | None:
-        """Its exit code, -n for signal n; None: its end has not been seen."""
+        """The exit code, -n for signal n; None: `wait` has not seen the end."""
         return self._process.returncode
 
     async def connect(self) -> None:
@@ -54,7 +54,7 @@ class AgentProcess:
 
         loop = asyncio.get_running_loop()
         stdout, nothing = asyncio.StreamReader(MOST_BYTES), asyncio.StreamReader()
-        await loop.connect_read_pipe(lambda: make_protocol(stdout), self._process.stdout)
+        self._frames, _ = await loop.connect_read_pipe(lambda: make_protocol(stdout), self._process.stdout)
         transport, protocol = await loop.connect_write_pipe(lambda: make_protocol(nothing), self._process.stdin)
         self.stdout, self.stdin = stdout, asyncio.StreamWriter(transport, protocol, nothing, loop)
 
@@ -75,8 +75,9 @@ class AgentProcess:
                 loop.remove_reader(fd)
                 os.close(fd)
         if self.stdin is not None:
+            self._frames.close()  # a child of the program may still hold the other end
             if not self.stdin.is_closing():
-                self.stdin.transport.abort()  # what it has not read, nobody reads
+                self.stdin.transport.abort()  # nothing reads the rest of the orders
             await self.stdin.wait_closed()
         return code
 
@@ -114,14 +115,14 @@ def start(transport: Transport, stderr: int) -> tuple[AgentProcess | WarmAgent, 
 
 
 _ahead: dict[Path, tuple[AgentProcess | WarmAgent, str]] = {}
-"""By the file for its stderr, which is no other agent's."""
+"""By the file for the stderr of the agent; each agent has its own."""
 
 
 def start_ahead(backend: Backend, spec: ClusterSpec, log_of: Callable[[str], Path]) -> None:
     """Start the agent of a run that this process is about to run, if this machine is the only host. `log_of`: the file for a host's stderr.
 
-    An agent that nobody takes ends with this process, which holds the channel. If the program cannot be started, nothing is said: whoever
-    starts it again says so.
+    An agent that is not used ends with this process, which holds the channel. An error is not reported here: `AgentLink.open` starts the
+    program again, and reports it.
     """
     hosts = backend.hosts(spec)
     if len(hosts) != 1 or not hosts[0].is_here:
@@ -131,11 +132,11 @@ def start_ahead(backend: Backend, spec: ClusterSpec, log_of: Callable[[str], Pat
         _ahead[log] = start(transport, stderr.fileno())
 
 
-def take(log: Path) -> tuple[AgentProcess | WarmAgent, str] | None:
-    """What `start` has given for this file ahead, once."""
+def pop_started(log: Path) -> tuple[AgentProcess | WarmAgent, str] | None:
+    """The agent that was started ahead with this file, once; None: there is none."""
     return _ahead.pop(log, None)
 
 
 def private(path: str, flags: int) -> int:
-    """An opener for files that are this user's alone."""
+    """An opener for files that only this user can read."""
     return os.open(path, flags, 0o600)

@@ -11,24 +11,25 @@ from .agent_link import AgentLink
 
 
 class Farewell:
-    """Made for one run. `greeted`: the hosts whose agents have sent their facts; the other agents hold nothing to give back."""
+    """Made for one run. `ready`: the hosts whose agents have sent their facts; the other agents hold nothing."""
 
-    def __init__(self, links: Mapping[str, AgentLink], greeted: Collection[str], note: Callable[[str], None]) -> None:
-        self._links, self._greeted, self._note = links, greeted, note
+    def __init__(self, links: Mapping[str, AgentLink], ready: Collection[str], note: Callable[[str], None]) -> None:
+        self._links, self._ready, self._note = links, ready, note
         self._asked = False
         self.left: list[str] = []
-        """The hosts that were not waited for."""
+        """The hosts whose remaining output was not fetched."""
 
     async def run(self, *, hurried: bool) -> None:
-        """Return when every agent is gone. As long as output comes there is no limit. `hurried`: the run was to end by now, so an agent
-        that gives no sign of life is not waited for.
+        """Return when every agent has ended; there is no limit as long as output comes.
+
+        `hurried`: the end is due, so an agent that gives no sign of life is lost after a short time.
         """
         for link in self._links.values() if hurried else ():
             link.hurry()
-        await asyncio.gather(*(link.close() if name in self._greeted else link.kill() for name, link in self._links.items()))
+        await asyncio.gather(*(link.close() if name in self._ready else link.kill() for name, link in self._links.items()))
 
     def hurry(self) -> None:
-        """The user does not want to wait: the first time a note says what is waited for, the next time the rest of the output is left."""
+        """The user does not want to wait. The first call notes what is waited for; the second call leaves the rest of the output."""
         late = [name for name, link in self._links.items() if link.is_open]
         if late and self._asked:
             self.left += late

@@ -1,5 +1,5 @@
-"""What the controller's end of a connection does with each frame before anybody else sees it: it is checked, gets the name of its host, and
-its times are moved to the controller's clock. Frames in, frames out.
+"""The first step of the controller with each frame: the frame is checked, gets the name of its host, and its times are moved to the
+controller's clock. Frames in, frames out.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from worker.protocol import messages
 from worker.protocol.channel import ChannelError
 
 DRIFT = 1e-4
-"""By how many seconds a second two clocks may come apart; quartz does no worse, and NTP corrects by up to five times that, for minutes."""
+"""Seconds per second by which two clocks may come apart. Quartz is no worse; NTP corrects by up to five times as much, for minutes."""
 
 
 def refuse_strangers(frame: messages.Frame, ordered: Collection[str]) -> None:
-    """Tasks and streams become paths of the run directory: a host names those that it was given. Raises `ChannelError`."""
+    """Tasks and streams become paths of the run directory, so a host may name only its own. Raises `ChannelError`."""
     if isinstance(frame, messages.TaskEvent | messages.Grew | messages.Output) and frame.task not in ordered:
         raise ChannelError(f"it tells of {frame.task!r}, a task that it was not told to start")
     if isinstance(frame, messages.Grew | messages.Output) and frame.stream not in (*messages.STREAMS, messages.STACKS):
@@ -23,11 +23,11 @@ def refuse_strangers(frame: messages.Frame, ordered: Collection[str]) -> None:
 
 
 class HostClock:
-    """By how much a host's clock is ahead of the controller's, as far as its frames tell.
+    """How far the clock of a host is ahead of the controller's clock, as far as the frames of the host show.
 
-    Each frame has been under way for a while when it arrives, so a clock is at least that far ahead as any frame says; the frame
-    that was fastest tells it best. A single one would put failures of two hosts in the wrong order, if one host was busy just then.
-    A machine that stands still for a while, and its clock with it, is told too early from then on, as `DRIFT` is forgotten slowly.
+    A frame takes some time to arrive, so the clock is at least as far ahead as each frame shows; the fastest frame shows it best. A single
+    frame would not be enough: if its host was busy, the failures of two hosts would be in the wrong order. If a host stands still for a
+    while, and its clock with it, its times are too early afterwards; this error shrinks by `DRIFT` only.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class HostClock:
         self._compared_at = 0.0
 
     def compare(self, at: float, here: float) -> None:
-        """A frame of `at`, by the host's clock, has arrived `here`, by the controller's."""
+        """A frame that was sent `at` this time, by the clock of the host, has arrived `here`, by the controller's clock."""
         if self._ahead is not None:
             self._ahead = max(at - here, self._ahead - DRIFT * (here - self._compared_at))
         else:
@@ -48,7 +48,7 @@ class HostClock:
         return self._ahead or 0.0
 
     def translate(self, frame: messages.Frame, host: str, here: float) -> messages.Frame:
-        """The frame with the name of its host, and its times as the controller's clock would have told them; it has arrived `here`."""
+        """The frame with the name of its host, and with its times by the controller's clock; it has arrived `here`."""
         if isinstance(frame, messages.HostReady | messages.HostEvent):
             self.compare(frame.at, here)
             return replace(frame, host=host, at=frame.at - self.ahead_s)

@@ -1,4 +1,4 @@
-"""Connecting to hosts: a few at a time, again where that may help."""
+"""Connects to hosts: a few at a time, and once more where another try may help."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from .. import Transport
 from .agent_link import AgentLink, Explain, NotReachedError
 
 AT_ONCE = 8
-"""Connections that are being made at the same time. An sshd drops them at random from ten on (MaxStartups), and a jump host carries all."""
+"""Connections that are made at the same time. From ten on, an sshd drops some at random (MaxStartups), and a jump host carries all."""
 TRIES = 6
 FIRST_WAIT_S = 0.3
 
 
 async def reach(link: AgentLink, transport: Transport, explain: Explain, gate: asyncio.Semaphore) -> None:
-    """Start the agent of a host. `gate` lets `AT_ONCE` connections be made. Raises `NotReachedError`, `UsageError`, `OrchError`."""
+    """Start the agent of a host. `gate` admits `AT_ONCE` callers. Raises `NotReachedError`, `UsageError`, `OrchError`."""
     wait_s = FIRST_WAIT_S
     for left in reversed(range(TRIES)):
         async with gate:
@@ -24,7 +24,7 @@ async def reach(link: AgentLink, transport: Transport, explain: Explain, gate: a
             except NotReachedError as error:
                 if not (error.diagnosis.passing and left):
                     raise
-        import random  # wanted only now
+        import random  # most runs need no second try
 
-        await asyncio.sleep(wait_s * random.uniform(0.5, 1.5))  # all that were refused together must not come back together
+        await asyncio.sleep(wait_s * random.uniform(0.5, 1.5))  # hosts that were refused together must not try again together
         wait_s *= 2

@@ -32,7 +32,7 @@ def nvidia(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         (tmp_path / "nvidia-smi").chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
         monkeypatch.setattr(driver_of_host, "_FILES", (str(tmp_path) if driver else str(tmp_path / "none"),))
-        found: dict[str, Any] = machine_survey.look(str(tmp_path), None)["nvidia"]
+        found: dict[str, Any] = machine_survey.survey(str(tmp_path), None)["nvidia"]
         return found
 
     return find
