@@ -279,18 +279,8 @@ class Preparation:
     def _host_facts(self, host: Host, address: str) -> HostFacts:
         facts = self.facts[host.name]
         run_dir = str(self._rundir.path) if host.sees_run_dir or facts.sees_run_dir else None
-        return HostFacts(
-            host.name,
-            address,
-            facts.cores,
-            facts.ports,
-            run_dir,
-            facts.gpus,
-            host.interface,
-            facts.workdir,
-            facts.taken,
-            host.is_here,
-        )
+        found = (facts.cores, facts.ports, run_dir, facts.gpus, host.interface, facts.workdir, facts.taken)
+        return HostFacts(host.name, address, *found, host.is_here)
 
 
 def refuse_silence(hosts: Sequence[str], seconds: float) -> OrchError:

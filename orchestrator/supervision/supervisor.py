@@ -58,9 +58,6 @@ class EndedEarlyError(Exception):
         super().__init__(cause.what)
         self.outcome, self.code, self.cause = outcome, code, cause
 
-    def verdict(self, began_at: float) -> Verdict:
-        return Verdict(self.outcome, self.code, 1, began_at, self.cause.at, self.cause)
-
 
 class Supervisor:
     """Runs one spec once: ``verdict = await Supervisor(spec, backend, rundir, viewer).run()``.
@@ -100,7 +97,7 @@ class Supervisor:
             self._launch(self._plan, began_at)
             verdict = await self._finished
         except EndedEarlyError as ended:
-            verdict = ended.verdict(began_at)
+            verdict = Verdict(ended.outcome, ended.code, 1, began_at, ended.cause.at, ended.cause)
         except BaseException as error:
             if isinstance(error, OrchError) and self._cluster is None:
                 await self._farewell.run(hurried=True)  # each agent removes its own files
