@@ -13,7 +13,7 @@ from pathlib import Path
 
 from worker.fast_dataclass import dataclass
 from worker.protocol.messages import Code, CodeFile, CodePart, CodeWanted, Program, WorkdirState
-from worker.workdir import look
+from worker.workdir import read_state
 
 from ..errors import OrchError, UsageError
 from .connection.agent_link import AgentLink
@@ -176,7 +176,7 @@ def _files_of(link: Path) -> Iterator[tuple[str, str]]:
 
 def describe_workdir(workdir: str, program: Program) -> WorkdirState:
     """The state of `workdir` on this machine, which hosts with a shared disk compare with their own."""
-    return look(workdir, _program_file(Path(workdir), program))
+    return read_state(workdir, _program_file(Path(workdir), program))
 
 
 def _program_file(root: Path, program: Program) -> str:
