@@ -76,7 +76,7 @@ def test_a_broken_driver_holds_up_nobody_and_is_said(
     start_agent: Callable[..., AgentProcess], program: str, limit_s: float, said: str
 ) -> None:
     """Signs of life are answered meanwhile; a host with a broken driver is not taken for one without GPUs."""
-    text = f"driver.is_there = lambda: True; driver.ANSWER_S = {limit_s}; driver.command = lambda: ['sh', '-c', {program!r}]"
+    text = f"driver.is_installed = lambda: True; driver.ANSWER_S = {limit_s}; driver.command = lambda: ['sh', '-c', {program!r}]"
     agent = start_agent(patch=text)
     agent.order(messages.Hello("run", cwd="/", lost_after_s=100.0), messages.Ping())
     facts = agent.wait_for(messages.HostReady)
@@ -89,7 +89,7 @@ def test_a_broken_driver_holds_up_nobody_and_is_said(
 
 def test_an_agent_that_is_let_go_leaves_nothing_of_what_asks_the_driver(start_agent: Callable[..., AgentProcess], tmp_path: Path) -> None:
     program = f"cd {shlex.quote(str(tmp_path))}; echo $$ >pid.part; mv pid.part pid; exec sleep 1000"
-    agent = start_agent(patch=f"driver.is_there = lambda: True; driver.command = lambda: ['sh', '-c', {program!r}]")
+    agent = start_agent(patch=f"driver.is_installed = lambda: True; driver.command = lambda: ['sh', '-c', {program!r}]")
     agent.order(messages.Hello("run", cwd="/"))
     pid = int(wait_for_file(tmp_path / "pid"))
     agent.order(messages.Bye())
@@ -105,7 +105,7 @@ def test_a_driver_that_lets_no_sigkill_through_holds_up_nobody(
 ) -> None:
     """What asks it is in state D then. No task is thought to have left it behind, and the agent does not wait for it when it ends."""
     program = f"cd {shlex.quote(str(tmp_path))}; sleep 1000 & echo $$ $! >pids.part; mv pids.part pids; wait"
-    patch = f"driver.is_there = lambda: True; driver.ANSWER_S = 2.0; driver.command = lambda: ['sh', '-c', {program!r}]"
+    patch = f"driver.is_installed = lambda: True; driver.ANSWER_S = 2.0; driver.command = lambda: ['sh', '-c', {program!r}]"
     agent = start_agent(patch=patch)
     agent.order(messages.Hello("run", cwd=str(tmp_path), shared_dir=str(tmp_path)))
     pids = [int(word) for word in wait_for_file(tmp_path / "pids").split()]
@@ -125,7 +125,7 @@ def test_an_agent_that_is_let_go_does_not_wait_for_what_sigkill_does_not_end(
     start_agent: Callable[..., AgentProcess], tmp_path: Path
 ) -> None:
     program = f"cd {shlex.quote(str(tmp_path))}; echo $$ >pid.part; mv pid.part pid; exec sleep 1000"
-    agent = start_agent(patch=f"driver.is_there = lambda: True; driver.command = lambda: ['sh', '-c', {program!r}]")
+    agent = start_agent(patch=f"driver.is_installed = lambda: True; driver.command = lambda: ['sh', '-c', {program!r}]")
     agent.order(messages.Hello("run", cwd="/"))
     with frozen(int(wait_for_file(tmp_path / "pid"))):
         agent.order(messages.Bye())
