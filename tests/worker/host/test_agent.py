@@ -191,7 +191,7 @@ def listen_at(port: int, directory: Path) -> str:
 def test_a_task_that_listens_is_up(agent: AgentProcess, tmp_path: Path) -> None:
     (port,) = agent.hello(ports=1).ports
     agent.start(f"while ! [ -e go ]; do sleep 0.01; done; {listen_at(port, tmp_path)}", port=port)
-    assert "refused" in agent.wait_for(messages.TaskWaiting).reason
+    assert "no port is open yet" in agent.wait_for(messages.TaskWaiting).reason
     assert not agent.all(messages.TaskUp)
     (tmp_path / "go").touch()
     assert agent.wait_for(messages.TaskUp).task == "worker-0"
