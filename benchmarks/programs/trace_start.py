@@ -37,7 +37,7 @@ POINTS: dict[str, dict[str, tuple[str, str]]] = {
     "orchestrator.backends.connection.farewell": {"Farewell.run": ("the task is awaited, and swept", "goodbye")},
     "worker.host.agent": {"main": ("imports", ""), "Agent._on_order": ("{} has come", "")},
     "worker.host.link": {"Link.send": ("", "{} is sent")},
-    "worker.task.bootstrap": {"run": ("imports", "script"), "_say": ("bootstrap: {}", "")},
+    "worker.task.bootstrap": {"run": ("imports", "script"), "_write": ("bootstrap: {}", "")},
 }
 """By module: the functions whose call and whose return end a part. A pair of empty texts would note nothing; {} is the message's kind."""
 
