@@ -1,8 +1,7 @@
 """Summing up placement logs: a million lines by `orch placement`, beside `grep -c` and an `awk` that counts op and device.
 
-The log is what TensorFlow 2.21 writes, repeated: the samples of tests/insight/placement/logs. CPU time is user plus system, from the
-kernel;
-memory is the peak of orch's own process (ru_maxrss), for a log and for one a tenth as long.
+The log is what TensorFlow 2.21 writes, repeated: the samples of tests/insight/placement/logs. CPU time is user plus system, from
+the kernel; memory is the peak of orch's own process (ru_maxrss), for a log and for one a tenth as long.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """orch: starts, watches and explains TensorFlow clusters.
 
-Importing this costs nothing; `launch` and what it gives are imported when they are first used (docs/python.md).
+The import of this package costs nothing: `launch` and its results are imported at their first use (docs/python.md).
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def __getattr__(name: str) -> Any:
 
 
 def import_own_worker() -> None:
-    """Import orch's package `worker`, whatever else of that name is found first, such as a user's worker.py on PYTHONPATH.
+    """Import orch's package `worker`, also where Python would find another module of that name first, such as a user's worker.py.
 
-    For the programs that are orch's own. A user's program that imports this package may have its own module `worker`.
+    Only orch's own programs call this function. A user's program that imports this package may have its own module `worker`.
     """
     home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     sys.path.insert(0, home)
@@ -60,23 +60,23 @@ def import_own_worker() -> None:
 
 
 def end_process(code: int) -> NoReturn:
-    """End this process with this exit code, without the interpreter's teardown, which takes as long as all of a small run but its imports.
+    """End this process with the exit code, without the teardown of the interpreter, which would take as long as a small run.
 
-    For the programs that are orch's own, once every thread that has something to show has shown it. Functions that were registered with
-    `atexit` are called: whoever measures coverage saves it there.
+    Only orch's own programs call this function, after every thread has shown its output. Functions that are registered with `atexit` are
+    called: `coverage` saves its data in one.
     """
     import atexit
     import contextlib
 
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, OSError, ValueError):  # it was closed, or nobody reads it any more
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # the stream was closed, or its reader has ended
             stream.flush()
     os._exit(code)
 
 
 def _explain(error: ImportError) -> ImportError:
-    """A module of the user's may have the name of orch's own package `worker`."""
+    """The error with a remedy, if a module of the user has the name of orch's own package `worker`."""
     import worker
 
     if hasattr(worker, "context"):

@@ -1,4 +1,4 @@
-"""`orchestrator.launch`: a run, started by a Python program."""
+"""`orchestrator.launch`: starts a run from a Python program."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from .sources import Overlay, as_seen_from, instead_of_others, read_file, tasks_
 from .starting import create, start_controller
 
 FLAGS = {option.name.lstrip("-").replace("-", "_"): option for option in options() if option.says != "false"}
-"""The flags of `orch up`, as keywords. ``--no-soft-placement`` and its like are ``soft_placement=False``."""
+"""The flags of `orch up`, as keywords. ``soft_placement=False`` stands for ``--no-soft-placement``."""
 OTHERS = {"env": "defaults.env", "devices": "defaults.devices"}
-"""Two more. Any other keyword is a key of orch.yaml itself."""
+"""Two more keywords. Any other keyword is a key of orch.yaml."""
 
 _ENV = OTHERS["env"].split(".")
 
@@ -53,26 +53,29 @@ def launch(
     home: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> Run:
-    """Start a cluster and return its handle at once; `Run.wait` says how it ended.
+    """Start a cluster and return its handle at once. `Run.wait` returns the result::
 
-    `program`: a script (``"train.py"``), a spec as a file (a name that ends in .yaml, .yml or .json), as a mapping with the keys of
-    orch.yaml, or as a `ClusterSpec`. The keywords have the names of the flags of `orch up` and of the keys of orch.yaml (``module``,
-    ``command``, ``timeouts``, ``restart``, ``preload``, …) and change what the spec says; a flag's name counts for more than a key's. An
-    `orch.yaml` that nobody names is not read, nor are the ORCH_* variables but ORCH_HOME.
+        with orchestrator.launch("train.py", workers=2) as run:
+            run.wait().check()
 
-    `home`: where the run's directory is made; default: ORCH_HOME, or `.orch` in the working directory.
+    `program`: a script (``"train.py"``), or a spec: a file (its name ends in .yaml, .yml or .json), a mapping with the keys of orch.yaml,
+    or a `ClusterSpec`. The keywords are the flags of `orch up` and the keys of orch.yaml (``module``, ``command``, ``timeouts``,
+    ``restart``, ``preload``, …). They change the spec; a flag overrides a key. `launch` does not read an `orch.yaml` by itself,
+    and reads no ORCH_* variable but ORCH_HOME.
 
-    Raises `SpecError` with everything that is wrong with the spec, and `OrchError` if the run's directory cannot be made. What is found
-    only on the hosts, such as a script that is missing there, is the run's result.
+    `home`: the directory in which the directory of the run is made; default: ORCH_HOME, or `.orch` in the working directory.
+
+    Raises `SpecError` with all mistakes in the spec, and `OrchError` if the directory of the run cannot be made. A mistake that only the
+    hosts can find, such as a missing script, is in the result of the run.
     """
-    given = dict(locals())  # the keywords, which are listed for whoever reads and types them
+    given = dict(locals())  # the keywords: the signature lists them for readers and editors
     named = {name: value for name, value in given.items() if name not in ("program", "home", "settings")}
     spec = read_spec(program, {**settings, **named})
     return start(spec, home or os.environ.get("ORCH_HOME") or ".orch")
 
 
 def start(spec: ClusterSpec, home: str | os.PathLike[str], env: Mapping[str, str] | None = None) -> Run:
-    """`launch` for a spec. `env`: what the controller and its agents find, in place of this process's environment. Raises `OrchError`."""
+    """`launch` for a spec. `env`: the environment of the controller and its agents; default: this process's. Raises `OrchError`."""
     run = create(Path(os.path.abspath(home)), spec)
     try:
         return Run(run, start_controller(run, tied=True, env=env))
@@ -82,7 +85,7 @@ def start(spec: ClusterSpec, home: str | os.PathLike[str], env: Mapping[str, str
 
 
 def read_spec(program: Program | None, keywords: Mapping[str, Any]) -> ClusterSpec:
-    """What the arguments of `launch` mean. Raises `SpecError`, `UsageError`."""
+    """The spec that the arguments of `launch` describe. Raises `SpecError`, `UsageError`."""
     document, base, script = _read(program)
     for path, value in _overlays(keywords):
         if value.value != {} or not documents.has(document, path):  # an empty mapping has no key to change
@@ -100,7 +103,7 @@ def read_spec(program: Program | None, keywords: Mapping[str, Any]) -> ClusterSp
 
 
 def _read(program: Program | None) -> tuple[Node, str, str | None]:
-    """The document that the first argument names or is, the directory that its paths start from, and the script that it names instead."""
+    """From the first argument of `launch`: the document, the directory that its paths start from, and the script if it names one."""
     if isinstance(program, ClusterSpec):
         return documents.from_data(to_document(program), "launch"), os.getcwd(), None
     if isinstance(program, Mapping):
@@ -112,7 +115,7 @@ def _read(program: Program | None) -> tuple[Node, str, str | None]:
 
 
 def _overlays(keywords: Mapping[str, Any]) -> Iterator[Overlay]:
-    """What the keywords say, in the order of their weight: keys of orch.yaml, then what is called as a flag."""
+    """The changes that the keywords make: first the keys of orch.yaml, then the flags, which override them."""
     for name, value in sorted(keywords.items(), key=lambda item: item[0] in FLAGS):
         if value is None:
             continue
@@ -137,7 +140,7 @@ def _program(kind: str, target: str, place: str) -> Iterable[Overlay]:
 
 
 def _leaves(path: list[str], value: Any, place: str) -> Iterator[Overlay]:
-    """A mapping changes only the keys that it has."""
+    """The values at `path` and below: a mapping changes only the keys that it has."""
     if isinstance(value, Mapping) and value:
         for key, item in value.items():
             if item is None and path == _ENV:

@@ -1,4 +1,4 @@
-"""A run that a Python program has launched: what becomes of it, what it writes, and what can be done to it."""
+"""The handle of a run that a Python program has launched: its result, its events and output, and requests to it."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from .record.storage.run_store import NO_TASKS_YET
 from .record.text import stack_report
 from .record.text.report import report
 
-LOOK_S = 0.02
-"""The time between two looks at a file or a process that is waited for."""
+POLL_S = 0.02
+"""Seconds between two checks of a file or a process."""
 
 Stream = Literal["stdout", "stderr"]
 T = TypeVar("T")
@@ -40,22 +40,22 @@ class Task:
     """One task of a run, in its latest attempt."""
 
     name: str
-    """As ``worker-0``."""
+    """Such as ``worker-0``."""
     host: str
     state: str
-    """``pending``, ``started``, ``up`` (its runtime listens), ``succeeded``, ``failed``, ``stopped`` or ``lost`` (with its host)."""
+    """``pending``, ``started``, ``up`` (its port is open), ``succeeded``, ``failed``, ``stopped`` or ``lost`` (with its host)."""
     attempt: int
     pid: int | None
-    """Its process on its host; None until it is started."""
+    """The process on the host of the task; None until the task is started."""
     exit_code: int | None
-    """128 + n for signal n; None until it has ended."""
+    """128 + n for signal n; None until the task has ended."""
     report: Mapping[str, Any]
-    """The last values that it gave to `worker.report`."""
+    """The last values that the task passed to `worker.report`."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line that a task has written, without its end."""
+    """A line that a task has written, without the newline."""
 
     task: str
     stream: str
@@ -63,7 +63,7 @@ class Line:
 
 
 class RunFailed(OrchError):
-    """A run did not succeed. Its text is the report that `orch up` ends with; `result` has the parts."""
+    """A run did not succeed. The text is the report that `orch up` prints at the end; `result` has its parts."""
 
     def __init__(self, result: Result) -> None:
         super().__init__(result.report)
@@ -80,22 +80,22 @@ class Result:
     outcome: str
     """``succeeded``, ``failed``, ``cancelled``, ``timed_out``, ``broken`` (orch or a host), or ``lost``: its controller was killed."""
     exit_code: int
-    """The code that `orch up` would have ended with; see docs/exit-codes.md."""
+    """The exit code of `orch up` for such a run; see docs/exit-codes.md."""
     cause: Cause | None
-    """What went wrong first: `task`, `host`, `what`, `code`, `failure` (its `type`, `message`, `traceback`), `remedy`; None: nothing."""
+    """The first failure: `task`, `host`, `what`, `code`, `failure` (its `type`, `message`, `traceback`), `remedy`; or None."""
     tasks: Mapping[str, Task]
     durations: Mapping[str, Any]
-    """Seconds that the phases of the start took, by task, as in `result.json`."""
+    """Seconds of each phase of the start, by task, as in `result.json`."""
     report: str = field(repr=False)
-    """How it ended, in the lines that `orch up` ends with."""
+    """The lines that `orch up` prints at the end."""
 
     @property
     def reports(self) -> dict[str, Mapping[str, Any]]:
-        """The last values that each task gave to `worker.report`; empty for a task that gave none."""
+        """The last values that each task passed to `worker.report`; empty for a task without a report."""
         return {name: task.report for name, task in self.tasks.items()}
 
     def check(self) -> Result:
-        """This result itself, if the run succeeded. Raises `RunFailed`."""
+        """Return this result if the run succeeded, else raise `RunFailed`."""
         if self.exit_code:
             raise RunFailed(self)
         return self
@@ -104,7 +104,7 @@ class Result:
 class Run:
     """A run that `launch` has started. All methods can be called from any thread, and beside a running event loop.
 
-    As a context manager it stops, when it is left, what still runs. A run ends with the program that launched it in any case.
+    At the end of a ``with`` block a run that still goes on is stopped. A run always ends with the program that launched it.
     """
 
     def __init__(self, run: RunDir, process: subprocess.Popen[bytes]) -> None:
@@ -126,7 +126,7 @@ class Run:
 
     @property
     def run_dir(self) -> Path:
-        """Where everything is kept; docs/how-it-works.md has the files."""
+        """The directory of the run; docs/how-it-works.md lists its files."""
         return self._run.path
 
     # --- the end -------------------------------------------------------------------------------
@@ -136,9 +136,9 @@ class Run:
         return self._process.poll() is None
 
     def wait(self, timeout: float | None = None) -> Result:
-        """How the run ended, once it has and nothing of it is left.
+        """Wait until the run has ended and no process of it is left. Returns the result.
 
-        Raises `TimeoutError` if it has not ended after `timeout` seconds; it goes on then.
+        Raises `TimeoutError` after `timeout` seconds; the run goes on.
         """
         try:
             self._process.wait(timeout)
@@ -147,14 +147,14 @@ class Run:
         return self._result()
 
     async def finished(self) -> Result:
-        """`wait`, for a program with an event loop. Given up, such as by `asyncio.wait_for`, it leaves the run as it is."""
+        """`wait`, for a program with an event loop. If the caller is cancelled, such as by `asyncio.wait_for`, the run goes on."""
         while self.is_running:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
         return self._result()
 
     def stop(self, now: bool = False) -> Result:
-        """End the run: SIGTERM to its tasks, SIGKILL after its grace period, or at once. Returns when nothing is left."""
-        self._ask(ask="stop", now=now)
+        """End the run: its tasks get SIGTERM, and SIGKILL after the grace period (`now`: at once). Returns when no process is left."""
+        self._request(ask="stop", now=now)
         return self.wait()
 
     def __enter__(self) -> Run:
@@ -175,11 +175,11 @@ class Run:
                 _ALIVE.discard(self)
             return self._ended
 
-    # --- what happens --------------------------------------------------------------------------
+    # --- events and output --------------------------------------------------------------------------
 
     @property
     def tasks(self) -> dict[str, Task]:
-        """Each task as it is now; empty as long as the hosts have not answered."""
+        """The present state of each task; empty until the hosts have answered."""
         cluster = self._cluster()
         return {} if cluster is None else {name: self._task(status) for name, status in cluster.tasks.items()}
 
@@ -194,7 +194,7 @@ class Run:
         return Task(status.name, status.host, status.state.value, status.attempt, status.pid, status.code, found)
 
     def _read_report(self, status: TaskStatus) -> Mapping[str, Any]:
-        """The last report in the task's own file; the run's events have one every few seconds, and all there is from other hosts."""
+        """The last report in the task's own file; for a task on another host the last one in the events (one every few seconds)."""
         try:
             lines = (self._run.task_dir(status.name, status.attempt) / task_files.REPORTS).read_bytes().splitlines(keepends=True)
         except OSError:
@@ -209,16 +209,16 @@ class Run:
 
     @property
     def events(self) -> Iterator[dict[str, Any]]:
-        """What has happened, from the beginning, and then what happens, until the run is over: the objects of `events.jsonl`."""
+        """The objects of `events.jsonl`, from the first; ends with the run."""
         follower, rest = Follower(self._run.path / "events.jsonl"), b""
         for data in self._until_over(follower.read):
             *lines, rest = (rest + data).split(b"\n")
             yield from (json.loads(line) for line in lines)
 
     def lines(self, *names: str, stream: Stream | None = None) -> Iterator[Line]:
-        """What these tasks, or all, have written and write, line by line, until the run is over. All attempts, each stream in its order.
+        """The lines that these tasks write (default: all tasks), from the first line of the first attempt; ends with the run.
 
-        Lines of different tasks and streams come as they are found, not by their times.
+        The lines of one stream are in order. Lines of different streams are not ordered by time.
         """
         followed: dict[tuple[str, int, str], tuple[Follower, LogView]] = {}
 
@@ -240,50 +240,50 @@ class Run:
                 yield from _lines(task, one, text)
 
     def logs(self, task: str, stream: Stream | None = None, attempt: int | None = None) -> str:
-        """What a task has written until now, in its latest attempt or that one; without `stream` its stdout, then its stderr."""
+        """The output of a task until now, in its latest attempt or in `attempt`; without `stream`: its stdout, then its stderr."""
         status = self._status(task)
         paths = [self._run.log_path(task, attempt or status.attempt, one) for one in ((stream,) if stream else STREAMS)]
         return "".join(path.read_bytes().decode("utf-8", "replace") for path in paths if path.exists())
 
     def _until_over(self, read: Callable[[], T]) -> Iterator[T]:
-        """What `read` gives, as long as that is anything or the run goes on."""
+        """The results of `read` that are not empty, until the run is over and the last result was empty."""
         while True:
-            is_over = not self.is_running  # asked first: whatever it has written is then there
+            is_over = not self.is_running  # checked before the read, which then finds all output
             found = read()
             if found:
                 yield found
             elif is_over:
                 return
             else:
-                time.sleep(LOOK_S)
+                time.sleep(POLL_S)
 
-    # --- what can be done to it ----------------------------------------------------------------
+    # --- requests ----------------------------------------------------------------
 
     def kill(self, task: str, signal: int = signal.SIGKILL) -> None:
-        """Send a signal to the processes of a task, on whatever host. What comes of it is the task's own end, not one that was asked for.
+        """Send a signal to the processes of a task, on any host. If the task ends by the signal, this counts as its own failure.
 
-        Raises `UsageError` if there is no such task, or if it does not run.
+        Raises `UsageError` if there is no such task, or if the task does not run.
         """
         status = self._status(task)
         if status.pid is None or status.has_ended:
             raise UsageError(f"{task} does not run: it is {status.state.value}")
-        self._ask(ask="signal", task=task, number=int(signal))
+        self._request(ask="signal", task=task, number=int(signal))
 
     def restart(self) -> None:
-        """Stop all tasks and start them again, as the next attempt. Costs none of the restarts that are allowed.
+        """Stop all tasks and start them again, as the next attempt. This restart does not count against `max_restarts`.
 
         Raises `UsageError` if the run has no tasks yet.
         """
         if self.is_running and self._cluster() is None:
             raise UsageError(f"{self.run_id} has {NO_TASKS_YET}; try again when it has some")
-        self._ask(ask="restart")
+        self._request(ask="restart")
 
     def stacks(self) -> dict[str, str]:
-        """Where in its Python code each running task is, as ``in all_reduce (train.py:41)``. One that does not answer is waited for."""
+        """The place in its Python code of each running task, such as ``in all_reduce (train.py:41)``. Waits for slow answers."""
         cluster, planned = self._cluster(), self._run.read_plan()
         if cluster is None or planned is None:
             return {}
-        texts = stack_report.collect(self._run, planned, cluster, lambda: self._ask(ask="stacks"))
+        texts = stack_report.collect(self._run, planned, cluster, lambda: self._request(ask="stacks"))
         answers = {name: stack_report.parse(text) for name, text in texts.items()}
         return {name: stack_report.place(answer) if answer else "no answer" for name, answer in answers.items()}
 
@@ -294,8 +294,8 @@ class Run:
             raise UsageError(f"{self.run_id} has no task {task!r}; {known}")
         return cluster.tasks[task]
 
-    def _ask(self, **request: object) -> None:
-        """See `requests`. A controller that has ended gets nothing."""
+    def _request(self, **request: object) -> None:
+        """Send a request to the controller (see requests.py). If the controller has ended, nothing is sent."""
         pipe = self._process.stdin
         with self._lock, contextlib.suppress(OSError, ValueError):
             if pipe is not None:
@@ -304,7 +304,7 @@ class Run:
 
 
 _ALIVE: set[Run] = set()
-"""The runs that nobody has seen end: one whose handle is dropped goes on, and its controller would end with the pipe to it."""
+"""The runs whose end was not seen. This set keeps the pipe to each controller open: without the pipe, the controller ends the run."""
 
 
 def _lines(task: str, stream: str, text: str) -> list[Line]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from .protocol.messages import StartTasks, TaskId, TaskOrder, few, to_json
+from .protocol.messages import StartTasks, TaskId, TaskOrder, to_json
 from .settings.task_settings import VARIABLE
+from .words import few
 
 EXEC_LIMIT = 100_000
 """The longest TF_CONFIG (bytes) in an environment for exec. The kernel's limit for one string is 128 KiB (MAX_ARG_STRLEN)."""

@@ -1,8 +1,7 @@
-"""worker/ on its way to a host where nothing of ours is installed: over the byte channel, ahead of the orders. For all remote backends.
+"""Sends worker/ to a host on which orch is not installed: over the byte channel, before the orders. For all remote backends.
 
-A backend starts `argv`, or has a shell start `shell_command`, on the host; the `transport` sends worker/host/remote_entry.py and the
-rest of worker/ to its stdin. The only text that a shell on a host reads is the interpreter's name and the user's own `setup` lines;
-everything
+A backend starts `argv` on the host, or `shell_command` through a shell. The `transport` sends worker/host/remote_entry.py and the rest of
+worker/ to the stdin of this program. A shell on a host reads only the name of the interpreter and the user's own `setup` lines; everything
 else is data on the channel.
 """
 
@@ -23,42 +22,42 @@ import worker
 from ..model.cause.exit_status import describe_return
 from . import Diagnosis, StartFailure, Transport
 
-# Without a quote, a dollar, a backslash or an exclamation mark: sh, csh and fish read it alike. FileIO reads no byte too many.
+# The line has no quote, dollar, backslash or exclamation mark, so sh, csh and fish read it alike. FileIO reads no byte ahead.
 BOOT = "import io;exec(io.FileIO(0,closefd=False).readline())"
 TOO_OLD, SETUP_FAILED = 96, 95
-"""Exit codes of ours, on a host: its Python is too old; a line of `setup` has failed."""
+"""Exit codes of orch on a host: its Python is too old; a line of `setup` has failed."""
 _NO_PYTHON = re.compile(r"not found|No such file|Unknown command|not executable|Permission denied|cannot execute")
 
 
 def argv(python: str) -> tuple[str, ...]:
-    """What has to be started on a host, with the channel as its stdin and stdout."""
+    """The program to start on a host, with the channel as its stdin and stdout."""
     return (python, "-I", "-c", BOOT)
 
 
 def shell_command(python: str, setup: Sequence[str] = ()) -> str:
-    """The same for a shell on the host, which runs the lines of `setup` before."""
+    """`argv` for a shell on the host, which first runs the lines of `setup`."""
     boot = f'exec {_word(python)} -I -c "{BOOT}"'
     if not setup:
         return boot
-    # A login shell, because that is where `module` and `conda` are. What a line prints or reads must not be the channel's.
-    # `eval`, because a line may end with a comment or an &, and so that one that bash does not understand is a line that fails.
+    # A login shell, because `module` and `conda` are defined there. No line may read from the channel or print to it.
+    # `eval`, because a line may end with a comment or an &; and a line with a syntax error then fails alone.
     lines = "; ".join(f"eval {shlex.quote(line)} </dev/null >&2 || exit {SETUP_FAILED}" for line in setup)
     return f"exec bash -lc {shlex.quote(f'{lines}; {boot}')}"
 
 
 def _word(python: str) -> str:
-    """What stands for the host's Python in a shell, which knows its home."""
+    """The word for the Python of the host in a shell, which replaces ``~`` itself."""
     return f"~/{shlex.quote(python[2:])}" if python.startswith("~/") else shlex.quote(python)
 
 
 def transport(command: tuple[str, ...]) -> Transport:
-    """How `command`, a program on this machine that has `argv` or `shell_command` started on a host, becomes an agent there."""
+    """The transport for `command`, a program on this machine that starts `argv` or `shell_command` on a host."""
     mark = f"\norch-agent-{secrets.token_hex(8)}\n".encode()
     return Transport(command, _arrival(mark), mark)
 
 
 def explain(host: str, failure: StartFailure, by: str) -> Diagnosis:
-    """Why the shell, or the Python that it has started, has ended before there was an agent. `by`: who has started it there."""
+    """Why the shell or its Python ended before an agent ran. `by`: the program that started them there, such as ``ssh``."""
     lines = [line.strip() for line in failure.said.splitlines() if line.strip()]
     last = lines[-1] if lines else ""
     if failure.code == SETUP_FAILED:
@@ -73,7 +72,7 @@ def explain(host: str, failure: StartFailure, by: str) -> Diagnosis:
 
 @functools.lru_cache(maxsize=1)
 def _worker() -> tuple[bytes, str, str]:
-    """worker/ as one piece, the first code that it needs on a host, and the name under which hosts keep it."""
+    """worker/ in one piece, compressed; the code that unpacks it on a host; and the name under which hosts keep it."""
     root = Path(worker.__file__).parent
     files = {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in sorted(root.rglob("*.py"))}
     text = json.dumps(files).encode()
@@ -81,7 +80,7 @@ def _worker() -> tuple[bytes, str, str]:
 
 
 def _arrival(mark: bytes) -> bytes:
-    """What `BOOT` reads: one line of Python, that any Python understands, and what that takes from stdin."""
+    """The bytes that `BOOT` reads: a line that any Python understands, and worker/, which this line reads from stdin."""
     payload, program, name = _worker()
     too_old = 'sys.stderr.write("orch: %s is Python %d.%d\\n" % ((sys.executable,) + tuple(sys.version_info[:2])))'
     arguments = (len(payload), hashlib.sha256(payload).hexdigest(), name, mark)

@@ -1,6 +1,6 @@
 """Hosts that the OpenSSH client reaches: one connection each, with the user's own configuration, keys, agents and host-key policy.
 
-Nothing of ours is installed there: `worker/` goes over the connection (see `remote_worker`).
+Nothing of orch is installed there: `worker/` is sent over the connection (see remote_worker.py).
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import shlex
 import socket
 from collections.abc import Mapping, Sequence
 
-from worker.protocol.messages import few
+from worker.words import few
 
 from ..errors import Problem
 from ..model.spec import ClusterSpec, HostSpec, SshSettings
 from . import Backend, Cleanup, Diagnosis, Host, StartFailure, Transport, Workdir, interpreters, local, remote_worker
 
-# BatchMode: ask nobody. RemoteCommand and forwardings of the user's configuration are for people who log in.
+# BatchMode: ssh asks no questions. RemoteCommand and forwardings of the user's configuration are for people who log in.
 OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "-o", "RemoteCommand=none")
 MOST_NAMED = 8
-"""More hosts than this are counted in the line that names those that `orch down` has not looked at."""
+"""The line of `orch down` about hosts that it did not check names at most so many, and counts the rest."""
 _HERE = {"localhost", "127.0.0.1", "::1"}
 
 
@@ -27,7 +27,7 @@ class Ssh:
     """See `Backend`."""
 
     def problems(self, spec: ClusterSpec) -> Sequence[Problem]:
-        """This machine named twice: its cores and GPUs would be shared out twice."""
+        """A problem if the spec names this machine twice: two tasks would get the same cores and GPUs."""
         here = [host.name for host in _settings(spec).hosts if _is_here(host)]
         if len(here) < 2:
             return ()
@@ -38,7 +38,7 @@ class Ssh:
         return tuple(_host(spec, named) for named in _settings(spec).hosts)
 
     def python_for(self, spec: ClusterSpec, host: Host) -> str:
-        """On a host that prepares itself, or is sent the code, Python need not lie where it lies here."""
+        """See `Backend`. With `setup` lines or shipped code, a host need not have its Python at the same path as this machine."""
         settings, named = _settings(spec), _named(spec, host)
         is_like_here = not (settings.code == "ship" or settings.setup or named.setup)
         return interpreters.find(spec, named.python, is_here=host.is_here, has_ours=is_like_here)
@@ -59,7 +59,7 @@ class Ssh:
         return {f"agent-{name}.txt": shlex.join(argv) + "\n" for name, argv in commands.items()}
 
     def cancel(self, spec: ClusterSpec, run_id: str) -> Cleanup:
-        """Only here: on the other hosts, an agent that hears nothing from its controller any more ends its tasks by itself."""
+        """Kill the tasks on this machine only: on the other hosts, an agent without a controller ends its tasks by itself."""
         unseen = tuple(host.name for host in self.hosts(spec) if not host.is_here)
         return Cleanup(local.kill_tasks(run_id), unseen, _describe_unseen(spec, run_id, unseen) if unseen else "")
 
@@ -99,7 +99,7 @@ def _named(spec: ClusterSpec, host: Host) -> HostSpec:
 
 
 def _is_here(host: HostSpec) -> bool:
-    """This machine needs no ssh to itself, unless it is told how to log in."""
+    """Whether the host is this machine and needs no ssh. With a user or a port in the spec, ssh is used."""
     return not (host.user or host.port) and (host.name in _HERE or host.name == socket.gethostname())
 
 
@@ -111,14 +111,14 @@ def _describe_unseen(spec: ClusterSpec, run_id: str, names: Sequence[str]) -> st
     )
 
 
-# --- when it does not come up -------------------------------------------------------------------
+# --- an agent that does not start -------------------------------------------------------------------
 
 _PASSING = re.compile(
     r"kex_exchange_identification|Connection (?:closed|reset) by|Connection reset|banner exchange|Exceeded MaxStartups|MaxSessions|"
     r"Temporary failure in name resolution|mux_client_request_session|Session open refused"
 )
 _BEHIND_JUMP = re.compile(r"(?:closed|reset) by UNKNOWN port 65535")
-"""What ssh says of a connection over a ProxyJump or ProxyCommand that has ended."""
+"""The message of ssh when a connection over a ProxyJump or ProxyCommand ends."""
 _REMEDIES = (
     ("UNPROTECTED PRIVATE KEY FILE", "others may read your key, so ssh does not use it: chmod 600 it"),
     (
@@ -141,7 +141,7 @@ _REMEDIES = (
 
 
 def explain(host: str, failure: StartFailure) -> Diagnosis:
-    """Why ssh, or what it has started on the host, has ended before there was an agent."""
+    """Why ssh, or the program that it started on the host, ended before an agent ran."""
     if failure.error is not None:
         return Diagnosis(failure.text, "install the OpenSSH client, or set backend.ssh")
     return _explain_ssh(host, failure.said) if failure.code == 255 else remote_worker.explain(host, failure, by="ssh")
@@ -150,7 +150,7 @@ def explain(host: str, failure: StartFailure) -> Diagnosis:
 def _explain_ssh(host: str, said: str) -> Diagnosis:
     lines = said.splitlines()
     text = next((line.strip() for line in reversed(lines) if line.strip()), "ssh gave up and did not say why")
-    # With a jump host, what it has met comes first, and then the end of a connection that never was one.
+    # With a jump host, its own error comes first, and then the end of the connection that was to go through it.
     if _BEHIND_JUMP.search(said):
         lines = [line for line in lines if not _PASSING.search(line)]
     elif _PASSING.search(said):

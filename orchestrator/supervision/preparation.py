@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from worker.clock import now, patience
 from worker.protocol import messages
+from worker.words import few
 
 from ..backends import Backend, Host, slots_of
 from ..backends.code_sync import WorkingDirectory, collect, describe_workdir
@@ -225,12 +226,12 @@ class Preparation:
         if not late or all(host.is_here for host in self.hosts.values()):
             return ""
         what = "to connect" if self._code is None else "to connect and to receive the code"
-        return f"waiting for {messages.few(late)} {what} ({len(self.facts)} of {len(self.hosts)} hosts are ready)"
+        return f"waiting for {few(late)} {what} ({len(self.facts)} of {len(self.hosts)} hosts are ready)"
 
     def _describe_untried(self) -> str:
         late = [name for name in self.hosts if name in self._trying]
         done = f"{len(self.hosts) - len(late)} of {len(self.hosts)} have tried"
-        return f"waiting for {messages.few(late)}: the hosts try each other's addresses ({done})" if late else ""
+        return f"waiting for {few(late)}: the hosts try each other's addresses ({done})" if late else ""
 
     def _hello(self, host: Host) -> messages.Hello:
         spec = self._spec
@@ -274,7 +275,7 @@ class Preparation:
         """These hosts in words; empty if the run has one host only."""
         if len(self.hosts) == 1:
             return ""
-        return f"host {hosts[0]}" if len(hosts) == 1 else f"hosts {messages.few(hosts)}"
+        return f"host {hosts[0]}" if len(hosts) == 1 else f"hosts {few(hosts)}"
 
     def _host_facts(self, host: Host, address: str) -> HostFacts:
         facts = self.facts[host.name]
@@ -285,7 +286,7 @@ class Preparation:
 
 def refuse_silence(hosts: Sequence[str], seconds: float) -> OrchError:
     """The error for agents that have started and do not answer."""
-    where, log = (hosts[0], hosts[0]) if len(hosts) == 1 else (f"each of {messages.few(hosts)}", "HOST")
+    where, log = (hosts[0], hosts[0]) if len(hosts) == 1 else (f"each of {few(hosts)}", "HOST")
     return OrchError(
         f"the agent on {where} has started and has not answered for {seconds:g} s; is that machine overloaded, or its disk stuck? "
         f"messages of the agent: agents/{log}.log in the run's directory"

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from worker.clock import now, patience
 from worker.protocol import messages
+from worker.words import few
 
 from ..backends import Backend
 from ..backends.connection.agent_link import AgentLink, Loss, Unasked
@@ -170,7 +171,7 @@ class Supervisor:
     def _note_missing_output(self, left: Sequence[str]) -> None:
         hosts = [name for name in left if not self._preparation.hosts[name].sees_run_dir]
         if hosts and self._cluster is not None:
-            self._note(f"{messages.few(hosts)}: the remaining output of the tasks was not fetched")
+            self._note(f"{few(hosts)}: the remaining output of the tasks was not fetched")
             self._outputs.mark_cut(task for task in self._cluster.tasks.values() if task.host in hosts)
 
     def _on_lost(self, host: str, loss: Loss) -> None:

@@ -7,7 +7,7 @@ import fcntl
 import os
 
 
-def take(fd: int) -> bool:
+def acquire(fd: int) -> bool:
     """Lock the file, if no other process has locked it. Returns whether it is locked now."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -11,7 +11,6 @@ from typing import Any, get_args
 from ..settings.collective_settings import CollectiveSettings as CollectiveSettings
 from ..settings.device_settings import DeviceSettings as DeviceSettings
 from ..settings.task_settings import TaskSettings as TaskSettings
-from ..words import few as few
 from .codec import ContractError as ContractError
 from .codec import ExitCode as ExitCode
 from .codec import Seconds as Seconds

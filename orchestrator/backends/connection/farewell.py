@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 
-from worker.protocol.messages import few
+from worker.words import few
 
 from .agent_link import AgentLink
 

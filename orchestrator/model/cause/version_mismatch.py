@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from worker.protocol.messages import HostReady, few
+from worker.protocol.messages import HostReady
+from worker.words import few
 
 
 def compare(facts: Mapping[str, HostReady]) -> list[str]:

@@ -10,7 +10,8 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 
 from worker.fast_dataclass import dataclass
-from worker.protocol.messages import HostReady, few
+from worker.protocol.messages import HostReady
+from worker.words import few
 
 from ...errors import OrchError
 

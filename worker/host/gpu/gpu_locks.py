@@ -82,7 +82,7 @@ class GpuLocks:
             with contextlib.suppress(FileNotFoundError):
                 fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=directory)
                 try:
-                    if file_locks.take(fd):
+                    if file_locks.acquire(fd):
                         os.unlink(name, dir_fd=directory)
                     else:
                         yield from _parse(os.pread(fd, 1 << 20, 0))
@@ -119,7 +119,7 @@ def _locked() -> Iterator[int]:
             found = os.fstat(fd)
             if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
                 raise PermissionError(f"it must be yours, and closed to others: it has mode {stat.S_IMODE(found.st_mode):04o}")
-            while not file_locks.take(fd):
+            while not file_locks.acquire(fd):
                 if time.monotonic() >= until:
                     raise TimeoutError("another process keeps it locked")
                 time.sleep(0.002)

@@ -37,6 +37,7 @@ from ... import clock
 from ...directory import Directory
 from ...protocol import messages
 from ...task_environment import describe_too_few_threads
+from ...words import few
 from ..link import Link
 from ..loop import Loop
 from ..network.listen_probe import Prober
@@ -217,7 +218,7 @@ class Launcher:
     def _report_not_forked(self) -> None:
         """One line for each reason, however many tasks share it."""
         for why, names in self._not_forked.items():
-            listed = " and ".join(messages.few(names).rsplit(", ", 1))
+            listed = " and ".join(few(names).rsplit(", ", 1))
             imports = f"{listed} import TensorFlow by themselves" if len(names) > 1 else f"{listed} imports TensorFlow by itself"
             self._note(f"{imports}, which takes longer: {why}")
         self._not_forked.clear()

@@ -47,7 +47,7 @@ class WarmDirectory:
 
     def lock(self) -> bool:
         """Lock the directory until this descriptor and all its copies are closed. False: another process has locked it."""
-        return file_locks.take(self.fd)
+        return file_locks.acquire(self.fd)
 
     @property
     def is_still_there(self) -> bool:
