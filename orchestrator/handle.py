@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 
 from worker import task_files
 from worker.fast_dataclass import dataclass
-from worker.protocol.messages import STREAMS
+from worker.protocol.task_id import STREAMS
 
 from .errors import BROKEN, OrchError, UsageError
 from .model.run.cluster import Cause, Cluster, TaskStatus

@@ -25,8 +25,8 @@ from orchestrator import backends
 from orchestrator.model.spec import BACKENDS
 from orchestrator.model.spec.sections.task_sections import TaskDevices
 from orchestrator.model.strategies import STRATEGIES
-from worker.protocol.messages import TaskSettings
 from worker.settings.declare import settings_of
+from worker.settings.task_settings import TaskSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 

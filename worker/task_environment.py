@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from .protocol.messages import StartTasks, TaskId, TaskOrder, to_json
+from .protocol.codec import to_json
+from .protocol.messages import StartTasks, TaskOrder
+from .protocol.task_id import TaskId
 from .settings.task_settings import VARIABLE
 from .words import few
 

@@ -1,7 +1,7 @@
 """The files that a task writes for its agent, beside its output. Every task imports this module, so it imports nothing."""
 
 ERROR = "error.json"
-"""A `messages.Failure`: the exception that has ended the program."""
+"""A `frames.Failure`: the exception that has ended the program."""
 REPORTS = "reports.jsonl"
 """One line for each `worker.report`, and for each count of the input."""
 INPUT = "orch_input"

@@ -11,7 +11,8 @@ from dataclasses import field
 from typing import Any
 
 from worker.fast_dataclass import dataclass
-from worker.protocol.messages import DATA_SERVICE, PREPARE, TaskSettings
+from worker.protocol.task_id import DATA_SERVICE, PREPARE
+from worker.settings.task_settings import TaskSettings
 
 TRAINING = "training"
 """The cluster of the tasks that train."""

@@ -12,7 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from worker.protocol.messages import ContractError, Examine, Hello, ProgramEnded, from_json
+from worker.protocol.codec import ContractError, from_json
+from worker.protocol.messages import Examine, Hello, ProgramEnded
 
 from ..backends import Backend, Host, Transport, interpreters, load_checked
 from ..backends.connection.agent_link import AgentLink, LostError, NotReachedError

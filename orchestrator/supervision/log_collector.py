@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 
 from worker.clock import now
 from worker.protocol import messages
+from worker.protocol.task_id import STREAMS, TaskId
 
 from ..model.run.cluster import TaskStatus
 from ..model.run.events import TaskFirstOutput
@@ -34,7 +35,7 @@ class LogCollector:
     def on_output(self, frame: messages.Output, data: bytes) -> None:
         """Store bytes that a host has sent. Raises `OSError`."""
         size = self._rundir.append_output(frame.task, frame.attempt, frame.stream, frame.offset, data)
-        if frame.stream in messages.STREAMS:
+        if frame.stream in STREAMS:
             self.on_grew(messages.Grew(frame.task, frame.attempt, frame.stream, size))
 
     def on_grew(self, frame: messages.Grew) -> None:
@@ -43,7 +44,7 @@ class LogCollector:
         if (task, attempt) not in self._spoken:
             self._spoken.add((task, attempt))
             self._on_event(TaskFirstOutput(task, attempt, now()))
-        if works(messages.TaskId.parse(task).type, self._spec):
+        if works(TaskId.parse(task).type, self._spec):
             self.written_at = now()
         due_s = self._marks.grew(task, attempt, stream, size)
         if due_s is not None:

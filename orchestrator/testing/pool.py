@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from worker.host.template import import_environment
-from worker.protocol.messages import TaskId
+from worker.protocol.task_id import TaskId
 from worker.task.calls import resident
 
 from ..api import read_spec, start

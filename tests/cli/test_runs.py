@@ -30,7 +30,8 @@ from orchestrator.record.storage.run_lock import RunLock
 from orchestrator.record.storage.run_store import create_run, find_run
 from tests.conftest import Orch
 from tests.live import PATIENCE_S, LiveRun, held_run, is_alive, wait_for_file, wait_until, wait_until_gone
-from worker.protocol.messages import TASK_TYPES, Program
+from worker.protocol.messages import Program
+from worker.protocol.task_id import TASK_TYPES
 
 Script = Callable[..., Path]
 

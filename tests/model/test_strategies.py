@@ -9,7 +9,7 @@ from pathlib import Path
 from orchestrator.model import strategies
 from orchestrator.model.spec import ClusterSpec
 from orchestrator.model.strategies import EVALUATION, STRATEGIES, TRAINING, Role, Strategy, named
-from worker.protocol.messages import DATA_SERVICE, TASK_TYPES
+from worker.protocol.task_id import DATA_SERVICE, TASK_TYPES
 from worker.task.strategy.strategy_builder import BUILDERS
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs/strategies.md"

@@ -14,7 +14,8 @@ from tests.conftest import Orch
 from tests.live import LiveRun
 from tests.worker.agent_double import ROOT, start_cluster
 from tests.worker.template_double import ForkedTask
-from worker.protocol.messages import CollectiveSettings, Program
+from worker.protocol.messages import Program
+from worker.settings.collective_settings import CollectiveSettings
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
 

@@ -15,7 +15,8 @@ import pytest
 
 from tests.worker.agent_double import ROOT, Outcome, clean_environment, run_plainly, start_cluster
 from tests.worker.template_double import ForkedTask
-from worker.protocol.messages import DeviceSettings, Program
+from worker.protocol.messages import Program
+from worker.settings.device_settings import DeviceSettings
 from worker.settings.tpu_settings import TpuSettings
 
 needs_keras_2 = pytest.mark.skipif(importlib.util.find_spec("tf_keras") is None, reason="NOT TESTED: tf-keras is not installed here")

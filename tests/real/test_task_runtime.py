@@ -12,7 +12,9 @@ import pytest
 from tests.real.programs import SCHEDULED_SUM
 from tests.worker.agent_double import ROOT, run_task, start_cluster
 from tests.worker.template_double import ForkedTask, template
-from worker.protocol.messages import DeviceSettings, Program, TaskId
+from worker.protocol.messages import Program
+from worker.protocol.task_id import TaskId
+from worker.settings.device_settings import DeviceSettings
 from worker.task_environment import tf_config_text
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]

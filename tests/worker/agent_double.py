@@ -15,18 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worker.protocol.messages import (
-    BootstrapOrder,
-    CollectiveSettings,
-    DeviceSettings,
-    Failure,
-    Program,
-    TaskId,
-    TaskSettings,
-    from_json,
-    to_json,
-)
-from worker.settings.task_settings import VARIABLE
+from worker.protocol.codec import from_json, to_json
+from worker.protocol.messages import BootstrapOrder, Failure, Program
+from worker.protocol.task_id import TaskId
+from worker.settings.collective_settings import CollectiveSettings
+from worker.settings.device_settings import DeviceSettings
+from worker.settings.task_settings import VARIABLE, TaskSettings
 from worker.settings.tpu_settings import TpuSettings
 from worker.task_environment import tf_config_text
 

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..protocol.channel import ChannelError, Decoder, encode
-from ..protocol.messages import ORDERS, ContractError
+from ..protocol.codec import ContractError
+from ..protocol.messages import ORDERS
 from .loop import Loop
 from .processes.lifeline import continue_on_input
 

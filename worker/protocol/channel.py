@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from . import messages
+from .codec import from_json, to_json
 
 HEADER = struct.Struct(">4sBBHII")
 MAGIC = b"orch"
@@ -45,7 +46,7 @@ def _most_json(message_type: type[Any]) -> int:
 
 def encode(message: Any, data: bytes = b"") -> bytes:
     """One message as bytes."""
-    text = json.dumps(messages.to_json(message), separators=(",", ":")).encode("ascii")
+    text = json.dumps(to_json(message), separators=(",", ":")).encode("ascii")
     if len(text) > _most_json(type(message)) or len(data) > MAX_DATA:
         raise ChannelError(f"{type(message).__name__} of {len(text)} + {len(data)} bytes is too long for a channel")
     return b"".join((HEADER.pack(MAGIC, messages.PROTOCOL, _KINDS[type(message)], 0, len(text), len(data)), text, data))
@@ -94,6 +95,6 @@ class Decoder:
     @staticmethod
     def _parse(message_type: type[Any], text: str) -> Any:
         try:
-            return messages.from_json(message_type, json.loads(text))
+            return from_json(message_type, json.loads(text))
         except (ValueError, RecursionError) as error:
             raise ChannelError(f"a broken {message_type.__name__}: {error}") from None

@@ -33,7 +33,7 @@ def main(fd: int, loaded: frozenset[str]) -> None:
 
 
 def run(order: dict[str, Any], loaded: frozenset[str]) -> None:
-    """Run an order, a `messages.BootstrapOrder` as JSON data, in this process. Returns when the user's program is over.
+    """Run an order, a `orders.BootstrapOrder` as JSON data, in this process. Returns when the user's program is over.
 
     `loaded`: the names of the modules that the interpreter had imported before orch's code. An exception leaves this function as it would
     leave the user's script, so the call must be the last statement of `__main__`.

@@ -1,6 +1,6 @@
 """The exception that ends a task: shown as plain Python shows it, and kept in ``error.json``.
 
-`error.json` holds a `messages.Failure`. Its traceback is the output of Python's own hook, so stderr and the file have the same text, except
+`error.json` holds a `frames.Failure`. Its traceback is the output of Python's own hook, so stderr and the file have the same text, except
 for the middle of a very long one (`excerpts`).
 """
 
@@ -43,7 +43,7 @@ def record(error: BaseException, log_dir: str) -> None:
 
 
 def describe(error: BaseException, at: float) -> dict[str, Any]:
-    """A `messages.Failure` as JSON data."""
+    """A `frames.Failure` as JSON data."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
     return {"type": name, "message": shorten(_message(error)), "traceback": shorten(_render(error)), "at": at}

@@ -51,7 +51,7 @@ def _prepare_own(kind: str, args: list[str]) -> Callable[[], None]:
 
 
 def prepare(kind: str, target: str, args: list[str]) -> Callable[[], None]:
-    """Set `sys.argv` and `sys.path`; returns the function that runs the program. `kind`: as in `messages.Program`, or ``calls``."""
+    """Set `sys.argv` and `sys.path`; returns the function that runs the program. `kind`: as in `orders.Program`, or ``calls``."""
     if kind in _OWN:
         return _prepare_own(kind, args)
     return _prepare_script(target, args) if kind == "script" else _prepare_module(target, args)

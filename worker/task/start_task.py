@@ -1,4 +1,4 @@
-"""``python start_task.py FD TASK PROGRAM``: the first code of a task. FD holds its `messages.BootstrapOrder`.
+"""``python start_task.py FD TASK PROGRAM``: the first code of a task. FD holds its `orders.BootstrapOrder`.
 
 TASK and PROGRAM are only for readers of `ps`. This module imports only what the interpreter has imported already, because the user's script
 must find the same modules as under plain Python.

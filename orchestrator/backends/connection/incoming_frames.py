@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from worker.protocol import messages
 from worker.protocol.channel import ChannelError
+from worker.protocol.task_id import STACKS, STREAMS
 
 DRIFT = 1e-4
 """Seconds per second by which two clocks may come apart. Quartz is no worse; NTP corrects by up to five times as much, for minutes."""
@@ -18,7 +19,7 @@ def refuse_strangers(frame: messages.Frame, ordered: Collection[str]) -> None:
     """Tasks and streams become paths of the run directory, so a host may name only its own. Raises `ChannelError`."""
     if isinstance(frame, messages.TaskEvent | messages.Grew | messages.Output) and frame.task not in ordered:
         raise ChannelError(f"it tells of {frame.task!r}, a task that it was not told to start")
-    if isinstance(frame, messages.Grew | messages.Output) and frame.stream not in (*messages.STREAMS, messages.STACKS):
+    if isinstance(frame, messages.Grew | messages.Output) and frame.stream not in (*STREAMS, STACKS):
         raise ChannelError(f"it tells of {frame.stream!r}, a stream that no task has")
 
 

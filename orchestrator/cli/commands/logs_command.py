@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from worker.clock import now
-from worker.protocol.messages import PREPARE, STREAMS, TASK_TYPES
+from worker.protocol.task_id import PREPARE, STREAMS, TASK_TYPES
 
 from ...errors import Problem, SpecError, UsageError
 from ...model.planning.plan import Plan

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from worker.cpu_cores import count_cores
-from worker.protocol.messages import to_json
+from worker.protocol.codec import to_json
 from worker.settings.task_settings import VARIABLE
 from worker.task_environment import INTER_OP, compose
 from worker.words import count_of

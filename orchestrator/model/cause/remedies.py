@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 
 from worker.fast_dataclass import dataclass
-from worker.protocol.messages import DATA_SERVICE, Evidence
+from worker.protocol.messages import Evidence
+from worker.protocol.task_id import DATA_SERVICE
 from worker.settings.keras_settings import install_keras_2
 from worker.tensorflow_facts.keras_2 import GONE
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from worker.protocol.messages import ContractError, from_json
+from worker.protocol.codec import ContractError, from_json
 from worker.words import count_of
 
 from ..run.cluster import InputCounts

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from worker.protocol.messages import DATA_SERVICE, Program, TaskId, TaskOrder, TaskSettings
+from worker.protocol.messages import Program, TaskOrder
+from worker.protocol.task_id import DATA_SERVICE, TaskId
+from worker.settings.task_settings import TaskSettings
 
 PROGRAM = Program("data_service")
 DISPATCHER = TaskId(DATA_SERVICE[0], 0)

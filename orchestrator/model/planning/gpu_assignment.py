@@ -14,7 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 
 from worker.fast_dataclass import dataclass
-from worker.protocol.messages import DeviceSettings, Gpu, GpuHolder, TakeGpus, TaskId
+from worker.protocol.messages import Gpu, GpuHolder, TakeGpus
+from worker.protocol.task_id import TaskId
+from worker.settings.device_settings import DeviceSettings
 from worker.words import count_of
 
 from ...errors import Problem

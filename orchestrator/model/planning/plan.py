@@ -10,20 +10,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 
 from worker.fast_dataclass import dataclass
-from worker.protocol.messages import (
-    DATA_SERVICE,
-    PREPARE,
-    DeviceSettings,
-    Gpu,
-    GpuHolder,
-    Program,
-    StartTasks,
-    TakeGpus,
-    TaskId,
-    TaskOrder,
-    TaskSettings,
-)
+from worker.protocol.messages import Gpu, GpuHolder, Program, StartTasks, TakeGpus, TaskOrder
+from worker.protocol.task_id import DATA_SERVICE, PREPARE, TaskId
+from worker.settings.device_settings import DeviceSettings
 from worker.settings.keras_settings import LEGACY
+from worker.settings.task_settings import TaskSettings
 from worker.task_environment import default_environment, tf_config_text
 
 from ...errors import OrchError, SpecError

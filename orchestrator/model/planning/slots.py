@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from worker.protocol.messages import DATA_SERVICE, PREPARE, TaskId
+from worker.protocol.task_id import DATA_SERVICE, PREPARE, TaskId
 from worker.words import few
 
 from ...errors import Problem, SpecError

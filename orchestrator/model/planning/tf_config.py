@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from worker.protocol.messages import TASK_TYPES, TaskId
+from worker.protocol.task_id import TASK_TYPES, TaskId
 
 from ..strategies import EVALUATION, TRAINING, Strategy
 

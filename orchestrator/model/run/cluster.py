@@ -18,7 +18,9 @@ from enum import Enum
 from typing import Any
 
 from worker.fast_dataclass import dataclass
-from worker.protocol.messages import PREPARE, Evidence, Failure, Seconds, Size
+from worker.protocol.codec import Seconds, Size
+from worker.protocol.messages import Evidence, Failure
+from worker.protocol.task_id import PREPARE
 
 from ..spec import Restart, trains
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from worker.protocol.messages import DATA_SERVICE, TaskId
+from worker.protocol.task_id import DATA_SERVICE, TaskId
 
 from .cluster import Cluster, Phase, Policy, TaskState, TaskStatus
 

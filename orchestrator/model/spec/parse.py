@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from worker.protocol.messages import DATA_SERVICE, Program
+from worker.protocol.messages import Program
+from worker.protocol.task_id import DATA_SERVICE
 from worker.settings.input_settings import InputSettings
 from worker.settings.keras_settings import LEGACY
 from worker.settings.tpu_settings import AUTO, TpuSettings

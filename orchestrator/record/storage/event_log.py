@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, get_args
 
-from worker.protocol.messages import ContractError, from_json, to_json
+from worker.protocol.codec import ContractError, from_json, to_json
 
 from ...model.run.events import Event, TaskReported
 

@@ -32,7 +32,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from worker.directory import Directory
-from worker.protocol.messages import STACKS, ContractError, file_of, from_json, to_json
+from worker.protocol.codec import ContractError, from_json, to_json
+from worker.protocol.task_id import STACKS, file_of
 
 from ...errors import OrchError
 from .run_files import open_file, read_file, write_all, write_whole

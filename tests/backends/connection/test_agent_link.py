@@ -26,6 +26,7 @@ from tests.live import PATIENCE_S, room_for, wait_for_file, wait_until_gone
 from tests.worker.controller_double import patched_agent
 from worker.protocol import messages
 from worker.protocol.channel import encode
+from worker.protocol.task_id import STACKS
 
 
 def behind_a_relay(directory: Path) -> Transport:
@@ -199,7 +200,7 @@ STRANGE = [
 @pytest.mark.parametrize("frame", STRANGE, ids=str)
 def test_an_agent_that_tells_of_what_it_was_not_given_is_let_go(tmp_path: Path, frame: Any) -> None:
     good = messages.Grew("worker-0", 1, "stdout", 5)
-    said = b"".join(encode(each) for each in (good, messages.Grew("worker-0", 1, messages.STACKS, 5), frame, good))
+    said = b"".join(encode(each) for each in (good, messages.Grew("worker-0", 1, STACKS, 5), frame, good))
     received: list[Any] = []
 
     async def run() -> str:
@@ -215,7 +216,7 @@ def test_an_agent_that_tells_of_what_it_was_not_given_is_let_go(tmp_path: Path, 
 
     reason = asyncio.run(run())
     assert reason.startswith("it tells of '"), reason
-    assert [each.stream for each in received] == ["stdout", messages.STACKS]
+    assert [each.stream for each in received] == ["stdout", STACKS]
 
 
 def test_requests_are_answered_in_their_order_and_refused_once_the_agent_is_gone(tmp_path: Path) -> None:

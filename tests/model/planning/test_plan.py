@@ -13,7 +13,10 @@ from orchestrator.model.planning import plan, slots, tf_config
 from orchestrator.model.planning.plan import HostFacts, Plan
 from orchestrator.model.spec import ClusterSpec, Restart, TaskDevices, TaskSpec
 from orchestrator.model.strategies import DEFAULT, TRAINING, named
-from worker.protocol.messages import TASK_TYPES, CollectiveSettings, DeviceSettings, Program, TaskId
+from worker.protocol.messages import Program
+from worker.protocol.task_id import TASK_TYPES, TaskId
+from worker.settings.collective_settings import CollectiveSettings
+from worker.settings.device_settings import DeviceSettings
 
 
 def spec(strategy: str = "multi_worker_mirrored", /, **counts: int) -> ClusterSpec:

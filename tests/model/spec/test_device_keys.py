@@ -9,7 +9,7 @@ from orchestrator.model import device_names
 from orchestrator.model.spec import ClusterSpec, GpuWish
 from orchestrator.model.spec.document import read
 from orchestrator.model.spec.parse import parse
-from worker.protocol.messages import DeviceSettings
+from worker.settings.device_settings import DeviceSettings
 
 
 def spec_of(text: str) -> ClusterSpec:

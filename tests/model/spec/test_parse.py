@@ -21,7 +21,10 @@ from orchestrator.model.spec.parse import parse, to_document
 from orchestrator.model.spec.sections.task_sections import DEVICES
 from orchestrator.model.strategies import STRATEGIES
 from tests.trees import value_of, wrap
-from worker.protocol.messages import TASK_TYPES, CollectiveSettings, DeviceSettings, Program
+from worker.protocol.messages import Program
+from worker.protocol.task_id import TASK_TYPES
+from worker.settings.collective_settings import CollectiveSettings
+from worker.settings.device_settings import DeviceSettings
 
 ROOT = root()
 

@@ -17,6 +17,7 @@ from worker.directory import Directory
 from worker.host.tasks import log_forwarder
 from worker.host.tasks.log_files import TaskOutput
 from worker.protocol import messages
+from worker.protocol.task_id import STACKS
 
 MEGABYTE = 1024 * 1024
 WRITE = "head -c {size} /dev/zero | tr '\\0' x; printf end"
@@ -183,7 +184,7 @@ def test_stacks_are_handed_on_as_well(agent: AgentProcess) -> None:
     agent.hello(shared_dir=None)
     agent.start('echo where >> "$ORCH_LOG_DIR/stacks.txt"')
     agent.wait_for(messages.TaskSwept)
-    assert agent.output("worker-0", messages.STACKS) == b"where\n"
+    assert agent.output("worker-0", STACKS) == b"where\n"
 
 
 def test_a_log_that_is_gone_was_not_cut_short(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 from worker.protocol import channel
 from worker.protocol import messages as contract
 from worker.protocol.channel import ChannelError, Decoder, encode
+from worker.protocol.codec import ContractError, from_json, to_json
+from worker.protocol.task_id import TaskId
 
 HELLO = contract.Hello("run-1", 2, (4000, 4001), (contract.Program("script", "a.py", ("x",)),), "/w", owner_grace_s=0.5)
 
@@ -149,7 +151,7 @@ class Numbered:
 def test_keys_that_are_numbers_are_numbers_again() -> None:
     """JSON has texts only."""
     numbered = Numbered({0: "a", 12: "b"})
-    assert contract.from_json(Numbered, json.loads(json.dumps(contract.to_json(numbered)))) == numbered
+    assert from_json(Numbered, json.loads(json.dumps(to_json(numbered)))) == numbered
 
 
 @pytest.mark.parametrize(
@@ -172,12 +174,12 @@ def test_keys_that_are_numbers_are_numbers_again() -> None:
     ],
 )
 def test_a_wrong_shape_is_refused_by_name(cls: type[Any], data: Any, where: str) -> None:
-    with pytest.raises(contract.ContractError, match=where):
-        contract.from_json(cls, data)
+    with pytest.raises(ContractError, match=where):
+        from_json(cls, data)
 
 
 def test_a_task_is_read_back_from_its_name() -> None:
-    assert contract.TaskId.parse("data_worker-12") == contract.TaskId("data_worker", 12)
+    assert TaskId.parse("data_worker-12") == TaskId("data_worker", 12)
     for wrong in ("worker", "worker-", "-1", "worker-x", "worker-١"):
-        with pytest.raises(contract.ContractError):
-            contract.TaskId.parse(wrong)
+        with pytest.raises(ContractError):
+            TaskId.parse(wrong)

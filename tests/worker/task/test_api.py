@@ -16,8 +16,12 @@ import pytest
 
 import worker
 from tests.worker.agent_double import ROOT, Outcome, clean_environment, run_plainly, run_task
-from worker.protocol.messages import CollectiveSettings, DeviceSettings, Program, TaskId, TaskSettings, to_json
-from worker.settings.task_settings import VARIABLE
+from worker.protocol.codec import to_json
+from worker.protocol.messages import Program
+from worker.protocol.task_id import TaskId
+from worker.settings.collective_settings import CollectiveSettings
+from worker.settings.device_settings import DeviceSettings
+from worker.settings.task_settings import VARIABLE, TaskSettings
 from worker.task import reports
 from worker.task.strategy import data_service_server
 from worker.task_environment import tf_config_text

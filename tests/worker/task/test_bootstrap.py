@@ -20,6 +20,7 @@ import pytest
 from tests.worker.agent_double import ROOT, START, Outcome, clean_environment, run_plainly, run_task, start_task
 from tests.worker.template_double import RefusedError, TemplateProcess, template
 from worker.protocol import messages
+from worker.protocol.codec import to_json
 from worker.protocol.messages import Program
 
 SHIM = str(ROOT / "worker" / "task" / "path")
@@ -412,7 +413,7 @@ def test_a_crash_shows_the_stack(tmp_path: Path, run: Callable[..., Outcome]) ->
 
 def test_a_log_directory_that_is_gone_stops_nobody(tmp_path: Path) -> None:
     write(tmp_path / "s.py", "print('ran')\n1 / 0")
-    order = messages.to_json(messages.BootstrapOrder("worker-0", Program("script", "s.py"), None, str(tmp_path / "gone")))
+    order = to_json(messages.BootstrapOrder("worker-0", Program("script", "s.py"), None, str(tmp_path / "gone")))
     with tempfile.TemporaryFile() as file:
         file.write(json.dumps(order).encode())
         file.flush()

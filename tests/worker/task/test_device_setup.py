@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.worker.agent_double import Outcome, run_task
-from worker.protocol.messages import DeviceSettings, Program
+from worker.protocol.messages import Program
+from worker.settings.device_settings import DeviceSettings
 
 TENSORFLOW = '''
 """As much of TensorFlow as orch calls, with TensorFlow's own refusals (tensorflow/python/eager/context.py)."""

@@ -11,6 +11,7 @@ from ... import clock, task_files
 from ...excerpts import shorten, shorten_line
 from ...fast_dataclass import dataclass
 from ...protocol import messages
+from ...protocol.codec import ExitCode, from_json
 from .. import host_facts
 from .oom_kills import OomCounter
 from .task import Task
@@ -43,7 +44,7 @@ def read_failure(directory: str) -> messages.Failure | None:
     """The uncaught exception that the bootstrap has written to ``error.json``; None if there is none."""
     try:
         with open(os.path.join(directory, task_files.ERROR), encoding="utf-8", errors="surrogateescape") as file:
-            failure = messages.from_json(messages.Failure, json.loads(file.read(LARGEST_FAILURE)))
+            failure = from_json(messages.Failure, json.loads(file.read(LARGEST_FAILURE)))
         # Any program may write into its task's directory, so the file may hold anything.
         kind, message, trace = shorten_line(failure.type), shorten(failure.message), shorten(failure.traceback)
         return messages.Failure(kind, message, trace, clock.from_system(failure.at))
@@ -55,7 +56,7 @@ def read_failure(directory: str) -> messages.Failure | None:
 class Ending:
     """How a Python program ended, before the teardown of its interpreter."""
 
-    code: messages.ExitCode
+    code: ExitCode
     at: float
     """In seconds since the epoch."""
     alone: bool = False
@@ -67,7 +68,7 @@ def read_ending(directory: str) -> Ending | None:
     try:
         with open(os.path.join(directory, task_files.ENDED), "rb", buffering=0) as file:
             code, at, *alone = file.read().split()
-            return messages.from_json(Ending, {"code": int(code), "at": clock.from_system(float(at)), "alone": alone == [b"alone"]})
+            return from_json(Ending, {"code": int(code), "at": clock.from_system(float(at)), "alone": alone == [b"alone"]})
     except (OSError, ValueError):
         return None
 

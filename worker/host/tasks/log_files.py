@@ -18,7 +18,7 @@ from typing import Any
 from ... import task_files
 from ...directory import Directory
 from ...fast_dataclass import dataclass
-from ...protocol.messages import STREAMS, file_of
+from ...protocol.task_id import STREAMS, file_of
 
 _IN_MODIFY = 0x2
 _IN_Q_OVERFLOW = 0x4000

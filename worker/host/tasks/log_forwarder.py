@@ -9,6 +9,8 @@ from typing import Any
 from ... import clock
 from ...directory import Directory
 from ...protocol import messages
+from ...protocol.codec import ContractError, from_json
+from ...protocol.task_id import STACKS, STREAMS
 from ..host_facts import free_bytes
 from ..link import Link
 from ..loop import Loop
@@ -58,7 +60,7 @@ class LogForwarder:
     def add(self, output: TaskOutput) -> None:
         """Follow the files of a task. To be called before the task starts, or its first bytes would be noticed late."""
         if not self._shared:
-            output.sent.setdefault(messages.STACKS, 0)
+            output.sent.setdefault(STACKS, 0)
         self._watcher.add(output)
         if self._watcher.is_blind and self._listening:  # the kernel has run out of watches
             self._loop.forget(self._watcher)
@@ -132,7 +134,7 @@ class LogForwarder:
 
     def _send_sizes(self, output: TaskOutput) -> bool:
         """Returns whether there is more, which is never the case."""
-        for stream in messages.STREAMS:
+        for stream in STREAMS:
             size = output.size(stream)
             if size > output.sent[stream]:
                 output.sent[stream] = size
@@ -179,7 +181,7 @@ class LogForwarder:
         for output, report in self._reports.values():
             at = report.pop("at", None)
             when = clock.from_system(at) if isinstance(at, float) else clock.now()
-            with contextlib.suppress(messages.ContractError):  # any program may write into the file of its reports
+            with contextlib.suppress(ContractError):  # any program may write into the file of its reports
                 fields = {"task": output.task, "attempt": output.attempt, "at": when, "values": report}
-                self._link.send(messages.from_json(messages.TaskReported, fields))
+                self._link.send(from_json(messages.TaskReported, fields))
         self._reports.clear()

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from ...cpu_cores import cores_of
 from ...fast_dataclass import dataclass
 from ...protocol import messages
+from ...protocol.codec import to_json
+from ...protocol.task_id import PREPARE, TaskId
 from ...task_environment import compose, tf_config_of
 from ..memfd import keep_in_memory
 from ..processes.spawn import Command
@@ -53,14 +55,14 @@ class PendingTask:
             return Command((program.target, *program.args), order.cwd, self.env, *streams, cores=self._cores())
         # The last two words are there to be read in `ps`. The user's arguments are left out: they may hold secrets.
         argv = (sys.executable, _BOOTSTRAP, "{fd}", order.task, program.target or program.kind)
-        bootstrap = json.dumps(messages.to_json(self.bootstrap)).encode("ascii")
+        bootstrap = json.dumps(to_json(self.bootstrap)).encode("ascii")
         return Command(argv, order.cwd, self.env, *streams, keep_in_memory(bootstrap), self._cores())
 
     def fork_request(self, limits: tuple[int, int]) -> ForkRequest:
         """What a template needs to fork the task. `limits`: of open files (soft, hard)."""
         cwd, streams = self.order.cwd, (self.output.path("stdout"), self.output.path("stderr"))
         path = directory_of(self.order.program, cwd)
-        return ForkRequest(messages.to_json(self.bootstrap), self.env, cwd, *streams, limits, self._cores(), path)
+        return ForkRequest(to_json(self.bootstrap), self.env, cwd, *streams, limits, self._cores(), path)
 
     def _cores(self) -> list[int] | None:
         return cores_of(*self.order.cores) if self.order.cores is not None else None
@@ -106,7 +108,7 @@ def prepare(host_env: Mapping[str, str], start: messages.StartTasks, order: mess
     """Compose the environment and the bootstrap's order of a task. Raises KeyError if `start` lacks the cluster that the order names."""
     tf_config = tf_config_of(start, order)
     env = compose(host_env, start, order, output.directory, tf_config)
-    if messages.TaskId.parse(order.task).type == messages.PREPARE:
+    if TaskId.parse(order.task).type == PREPARE:
         # `python` in the command of `prepare:` is the tasks' interpreter, even if PATH names another one first.
         env["PATH"] = f"{os.path.dirname(sys.executable)}{os.pathsep}{env.get('PATH', os.defpath)}"
     bootstrap = messages.BootstrapOrder(

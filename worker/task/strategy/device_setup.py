@@ -34,7 +34,7 @@ SETTINGS = (
     "xla",
     "tf32",
 )
-"""The fields of `messages.DeviceSettings` that are applied here."""
+"""The fields of `DeviceSettings` that are applied here."""
 
 
 class SettingRefused(Exception):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from worker.fast_dataclass import dataclass
-from worker.protocol.messages import DATA_SERVICE, TASK_TYPES
+from worker.protocol.task_id import DATA_SERVICE, TASK_TYPES
 from worker.settings.keras_settings import LEGACY, is_legacy
 
 from ....errors import Problem

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Literal
 
 from worker.fast_dataclass import dataclass
-from worker.protocol.messages import CollectiveSettings, Program
+from worker.protocol.messages import Program
+from worker.settings.collective_settings import CollectiveSettings
 from worker.settings.declare import setting
 from worker.settings.input_settings import InputSettings
 from worker.settings.keras_settings import KerasSettings

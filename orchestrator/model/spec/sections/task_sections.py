@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from worker.fast_dataclass import dataclass
-from worker.protocol.messages import DATA_SERVICE, PREPARE, DeviceSettings
+from worker.protocol.task_id import DATA_SERVICE, PREPARE
 from worker.settings.declare import setting
+from worker.settings.device_settings import DeviceSettings
 from worker.settings.input_settings import InputSettings
 
 from ...strategies import which, with_tasks
