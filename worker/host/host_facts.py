@@ -10,6 +10,9 @@ from collections.abc import Iterable, Mapping
 
 from .program.import_path import import_path
 
+CGROUPS = "/sys/fs/cgroup"
+"""Where Linux shows its control groups (v2); those of v1 for memory are in ``memory`` below."""
+
 
 def free_bytes(path: str) -> int | None:
     """Bytes that this user may still write below `path`; None: unknown."""

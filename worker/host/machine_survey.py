@@ -25,12 +25,12 @@ from ..cpu_cores import count_cores
 from ..redact import disclose
 from ..tpu_host import count_chips
 from .gpu import gpu_driver
+from .host_facts import CGROUPS
 from .loop import Loop
 
 LIMITS = {"open_files": "RLIMIT_NOFILE", "locked_memory": "RLIMIT_MEMLOCK", "processes": "RLIMIT_NPROC", "address_space": "RLIMIT_AS"}
 MAX_PORTS = 10_000
 """More ports of a range than this are not tried."""
-CGROUPS = "/sys/fs/cgroup"
 _TIME_ERROR = 5
 """The result of adjtimex while no clock service keeps the clock of the kernel (adjtimex(2))."""
 

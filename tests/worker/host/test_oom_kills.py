@@ -13,33 +13,31 @@ import pytest
 
 from tests.conftest import Orch
 from tests.live import LiveRun, write_script
+from worker.host.host_facts import CGROUPS
 from worker.host.tasks import oom_kills
 from worker.host.tasks.oom_kills import OomCounter
 
 V1 = "12:pids:/job\n4:memory,hugetlb:{path}\n0::/job\n"
 V2 = "0::{path}\n"
-V1_MOUNT = "33 31 0:30 {root} {point} rw,relatime - cgroup cgroup rw,memory,hugetlb\n"
-V2_MOUNT = "29 23 0:26 {root} {point} rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
-OTHER = (
-    "31 23 0:28 / /sys/fs/cgroup rw,relatime shared:7 master:2 - tmpfs tmpfs rw,mode=755\n"
-    "32 31 0:1 / {point}-cpu rw - cgroup cgroup rw,cpu\n"
-)
 
 
 class Tree:
-    """A /proc/self and a mounted cgroup hierarchy of our own."""
+    """A /proc/self and a cgroup hierarchy of our own."""
 
-    def __init__(self, root: Path, version: int, path: str = "/job", mount_root: str = "/", inside: str | None = None) -> None:
-        self.proc, point = root / "proc", root / "a mount"
-        self.group = point / (path if inside is None else inside).lstrip("/")
-        for directory in (self.proc, self.group):
+    def __init__(self, root: Path, version: int, path: str = "/job", inside: str = "/job") -> None:
+        self._proc, self._cgroups = root / "proc", root / "cgroup"
+        self.group = self._cgroups / ("memory" if version == 1 else "") / inside.lstrip("/")
+        for directory in (self._proc, self.group):
             directory.mkdir(parents=True)
-        shown = str(point).replace(" ", "\\040")
-        mount = (V1_MOUNT if version == 1 else V2_MOUNT).format(root=mount_root, point=shown)
-        (self.proc / "cgroup").write_text((V1 if version == 1 else V2).format(path=path))
-        (self.proc / "mountinfo").write_text(OTHER.format(point=shown) + mount)
+        (self._proc / "cgroup").write_text((V1 if version == 1 else V2).format(path=path))
         self._version = version
         self.count(0)
+
+    def counter(self) -> OomCounter:
+        return OomCounter(str(self._proc), str(self._cgroups))
+
+    def found(self) -> oom_kills.Group | None:
+        return oom_kills.find_group(str(self._proc), str(self._cgroups))
 
     def count(self, kills: int) -> None:
         if self._version == 1:
@@ -55,7 +53,7 @@ class Tree:
 def test_a_kill_that_was_counted_explains_one_end(tmp_path: Path, version: int) -> None:
     tree = Tree(tmp_path, version)
     tree.limit("209715200\n")
-    counter = OomCounter(str(tree.proc))
+    counter = tree.counter()
     assert counter.claim() == ""
     tree.count(2)
     counter.poll()
@@ -66,7 +64,7 @@ def test_a_kill_that_was_counted_explains_one_end(tmp_path: Path, version: int) 
 def test_what_was_counted_before_or_long_ago_explains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = Tree(tmp_path, 2)
     tree.count(5)
-    counter = OomCounter(str(tree.proc))
+    counter = tree.counter()
     assert counter.claim() == ""
     tree.count(6)
     counter.poll()
@@ -78,7 +76,7 @@ def test_what_was_counted_before_or_long_ago_explains_nothing(tmp_path: Path, mo
 def test_a_counter_that_cannot_be_read_for_once_is_where_it_was(tmp_path: Path) -> None:
     tree = Tree(tmp_path, 2)
     tree.count(5)
-    counter = OomCounter(str(tree.proc))
+    counter = tree.counter()
     aside = (tree.group / "memory.events").rename(tmp_path / "aside")
     assert counter.claim() == ""
     aside.rename(tree.group / "memory.events")
@@ -91,10 +89,10 @@ def test_a_counter_that_cannot_be_read_for_once_is_where_it_was(tmp_path: Path) 
 def test_a_counter_that_cannot_be_read_at_first_explains_nothing_until_it_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = Tree(tmp_path, 2)
     tree.count(5)
-    group = oom_kills.find_group(str(tree.proc))
+    group = tree.found()
     (tree.group / "memory.events").unlink()
-    monkeypatch.setattr(oom_kills, "find_group", lambda proc: group)
-    counter = OomCounter(str(tree.proc))
+    monkeypatch.setattr(oom_kills, "find_group", lambda *_: group)
+    counter = tree.counter()
     tree.count(5)
     assert counter.claim() == ""
     tree.count(6)
@@ -105,24 +103,23 @@ def test_a_counter_that_cannot_be_read_at_first_explains_nothing_until_it_grows(
 def test_a_group_without_a_limit_has_none_shown(tmp_path: Path, version: int, text: str) -> None:
     tree = Tree(tmp_path, version)
     tree.limit(text)
-    counter = OomCounter(str(tree.proc))
+    counter = tree.counter()
     tree.count(1)
     assert counter.claim() == "the kernel killed a process in its memory cgroup"
 
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize(
-    ("path", "mount_root", "inside"),
+    ("path", "inside"),
     [
-        ("/docker/abc", "/docker/abc", "/"),  # the container's own group is the root of what it has mounted
-        ("/docker/abc/step", "/docker/abc", "/step"),
-        ("/../../kubepods/pod1", "/", "/"),  # a name from outside the cgroup namespace
-        ("/", "/", "/"),
+        ("/docker/abc", "/"),  # the container's own group is the root of what it has mounted
+        ("/../../kubepods/pod1", "/"),  # a name from outside the cgroup namespace
+        ("/", "/"),
     ],
 )
-def test_a_container_finds_its_own_group(tmp_path: Path, version: int, path: str, mount_root: str, inside: str) -> None:
-    tree = Tree(tmp_path, version, path, mount_root, inside)
-    found = oom_kills.find_group(str(tree.proc))
+def test_a_container_finds_its_own_group(tmp_path: Path, version: int, path: str, inside: str) -> None:
+    tree = Tree(tmp_path, version, path, inside)
+    found = tree.found()
     assert found is not None
     assert Path(found.directory).resolve() == tree.group
 
@@ -131,16 +128,16 @@ def test_where_nothing_is_counted_nothing_is_claimed(tmp_path: Path) -> None:
     assert OomCounter(str(tmp_path)).claim() == ""
     tree = Tree(tmp_path, 2)
     (tree.group / "memory.events").unlink()  # the root of v2 has no such file
-    assert OomCounter(str(tree.proc)).claim() == ""
+    assert tree.counter().claim() == ""
 
 
 @pytest.fixture
 def small_group() -> Iterator[Path]:
     """A memory cgroup of 250 MiB, in this machine's real hierarchy."""
     found = oom_kills.find_group()
-    point = next((Path(line.split()[4]) for line in Path("/proc/self/mountinfo").read_text().splitlines() if _has_memory(line)), None)
-    if found is None or point is None:
+    if found is None:
         pytest.skip("NOT TESTED: this machine has no memory cgroup whose kills are counted")
+    point = Path(CGROUPS, "memory" if found.counter == "memory.oom_control" else "")
     group = point / f"orch-test-{os.getpid()}"
     try:
         group.mkdir()
@@ -154,11 +151,6 @@ def small_group() -> Iterator[Path]:
         pytest.skip(f"NOT TESTED: no memory cgroup can be made here ({error})")
     yield group
     group.rmdir()
-
-
-def _has_memory(line: str) -> bool:
-    kind, _, options = line.partition(" - ")[2].split(" ", 2)
-    return kind == "cgroup2" or (kind == "cgroup" and "memory" in options.split(","))
 
 
 @pytest.mark.root

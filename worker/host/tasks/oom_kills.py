@@ -12,6 +12,7 @@ import os
 import time
 
 from ...fast_dataclass import dataclass
+from ..host_facts import CGROUPS
 
 _NO_LIMIT = 1 << 60
 """v1 writes a huge number for no limit (PAGE_COUNTER_MAX, about 2**63)."""
@@ -29,18 +30,28 @@ class Group:
     limit: str
     """The name of the file that holds the limit in bytes."""
 
+    def count_kills(self) -> int | None:
+        """How often the kernel has killed a process of the group; None: the counter cannot be read."""
+        try:
+            with open(os.path.join(self.directory, self.counter)) as file:
+                return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), None)
+        except (OSError, ValueError):
+            return None
+
 
 class OomCounter:
     """Counts the kills in this process's own memory cgroup. `poll` is to be called about once a second."""
 
-    def __init__(self, proc: str = "/proc/self") -> None:
-        self._group = find_group(proc)
-        self._seen = self._count()
+    def __init__(self, proc: str = "/proc/self", cgroups: str = CGROUPS) -> None:
+        self._group = find_group(proc, cgroups)
+        self._seen = self._group.count_kills() if self._group is not None else None
         self._kills: list[float] = []
 
     def poll(self) -> None:
         """Note new kills, and forget those of more than WINDOW_S ago: they do not explain a process that ends now."""
-        count, now = self._count(), time.monotonic()
+        if self._group is None:
+            return
+        count, now = self._group.count_kills(), time.monotonic()
         more = 0 if count is None or self._seen is None else max(0, count - self._seen)
         self._kills = [at for at in self._kills if now - at < WINDOW_S] + [now] * more
         self._seen = self._seen if count is None else count
@@ -55,62 +66,24 @@ class OomCounter:
         shown = f" (limit {limit / 2**20:,.0f} MiB)" if limit is not None and limit < _NO_LIMIT else ""
         return f"the kernel killed a process in its memory cgroup{shown}"
 
-    def _count(self) -> int | None:
-        """None: the counter cannot be read."""
-        if self._group is None:
-            return None
-        try:
-            with open(os.path.join(self._group.directory, self._group.counter)) as file:
-                for line in file:
-                    name, _, number = line.partition(" ")
-                    if name == "oom_kill":
-                        return int(number)
-        except (OSError, ValueError):
-            pass
-        return None
 
-
-def find_group(proc: str = "/proc/self") -> Group | None:
-    """The memory cgroup of a process; None where there is none, or where kills are not counted."""
+def find_group(proc: str = "/proc/self", cgroups: str = CGROUPS) -> Group | None:
+    """The memory cgroup of a process; None where there is none, or where kills are not counted. `cgroups`: where all groups are."""
     try:
         with open(os.path.join(proc, "cgroup")) as file:
             paths = {names: path for _, names, path in (line.rstrip("\n").split(":", 2) for line in file)}
-        with open(os.path.join(proc, "mountinfo")) as file:
-            mounts = [mount for mount in map(_parse_mount, file) if mount is not None]
     except (OSError, ValueError):
         return None
-    memory = next((names for names in paths if "memory" in names.split(",")), None)
-    for kind, options, root, point in mounts:
-        if kind == "cgroup" and memory is not None and "memory" in options.split(","):
-            found = _at(point, root, paths[memory], "memory.oom_control", "memory.limit_in_bytes")
-        elif kind == "cgroup2" and memory is None and "" in paths:
-            found = _at(point, root, paths[""], "memory.events", "memory.max")
-        else:
-            continue
-        if found is not None:
-            return found
-    return None
-
-
-def _parse_mount(line: str) -> tuple[str, str, str, str] | None:
-    """(file system, its options, the root of the mount, the mount point) of a line of proc_pid_mountinfo(5)."""
-    before, dash, after = line.rstrip("\n").partition(" - ")
-    left, right = before.split(" "), after.split(" ")
-    if not dash or len(left) < 5 or len(right) < 3:
-        return None
-    return right[0], right[2], left[3], left[4].encode().decode("unicode_escape")
-
-
-def _at(point: str, root: str, path: str, counter: str, limit: str) -> Group | None:
-    """A container may see its own group as the root of the mount, while `path` is the one that the machine outside uses."""
-    inside = path[len(root.rstrip("/")) :] if path.startswith(root.rstrip("/") + "/") or path == root else path
-    for directory in (os.path.join(point, inside.lstrip("/")), point):
-        try:
-            with open(os.path.join(directory, counter)) as file:
-                if any(line.startswith("oom_kill ") for line in file):
-                    return Group(directory, counter, limit)
-        except OSError:
-            continue
+    memory = next((path for names, path in paths.items() if "memory" in names.split(",")), "/")
+    for base, path, counter, limit in (
+        (cgroups, paths.get("", "/"), "memory.events", "memory.max"),
+        (os.path.join(cgroups, "memory"), memory, "memory.oom_control", "memory.limit_in_bytes"),
+    ):
+        # A container often has its own group at `base`, while `path` is the one that the machine outside uses.
+        for directory in (os.path.join(base, path.lstrip("/")), base):
+            group = Group(directory, counter, limit)
+            if group.count_kills() is not None:
+                return group
     return None
 
 
