@@ -44,7 +44,8 @@ INSIGHT = (
     "orchestrator.insight.tpu.tpu_report",
 )
 ARROWS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(INSIGHT, (*INSIGHT, "worker.redact", *MODEL)),
+    # Of the record, only the functions that wrap and clean text.
+    **dict.fromkeys(INSIGHT, (*INSIGHT, "orchestrator.record.output.lines", "orchestrator.record.text.format", "worker.redact", *MODEL)),
     "orchestrator.__main__": ("orchestrator.cli",),
     "orchestrator.cli": (
         *(

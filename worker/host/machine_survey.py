@@ -18,7 +18,6 @@ import resource
 import socket
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 from ..cpu_cores import count_cores
@@ -28,7 +27,6 @@ from .gpu import gpu_driver
 from .host_facts import CGROUPS
 from .loop import Loop
 
-LIMITS = {"open_files": "RLIMIT_NOFILE", "locked_memory": "RLIMIT_MEMLOCK", "processes": "RLIMIT_NPROC", "address_space": "RLIMIT_AS"}
 MAX_PORTS = 10_000
 """More ports of a range than this are not tried."""
 _TIME_ERROR = 5
@@ -46,12 +44,11 @@ def survey(run_dir: str, ports: tuple[int, int] | None) -> dict[str, Any]:
         "clock": {"at": time.time(), "synchronised": _is_synchronised()},
         "run_dir": _disk(_existing(run_dir)),
         "shm": _disk("/dev/shm") if os.path.isdir("/dev/shm") else None,
-        "limits": {name: _limit(constant) for name, constant in LIMITS.items() if hasattr(resource, constant)},
+        "open_files": [None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(resource.RLIMIT_NOFILE)],
         "environment": disclose(os.environ),
         "names": _names(),
         "ports": _ports(ports),
         "nvidia": _nvidia(),
-        "is_root": os.geteuid() == 0,
         "tpu_chips": count_chips(),
     }
 
@@ -112,31 +109,22 @@ def _disk(path: str) -> dict[str, Any]:
     free = found.f_bfree if os.geteuid() == 0 else found.f_bavail
     return {
         "path": path,
-        "total_bytes": found.f_blocks * found.f_frsize,
         "free_bytes": free * found.f_frsize,
-        "free_files": found.f_favail if found.f_files else None,  # some file systems do not count them
         "writable": os.access(path, os.W_OK | os.X_OK) and not found.f_flag & os.ST_RDONLY,
     }
 
 
-def _limit(constant: str) -> list[int | None]:
-    """Soft and hard; None: no limit."""
-    return [None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(getattr(resource, constant))]
-
-
 def _names() -> dict[str, Any]:
-    """The addresses of the host's own name and of ``localhost``, and the seconds for looking up the first."""
-    began = time.monotonic()
+    """The addresses of the host's own name and of ``localhost``."""
     problem, addresses = "", []
     try:
         addresses = _addresses(socket.gethostname())
     except OSError as error:
         problem = error.strerror or str(error)
-    seconds = time.monotonic() - began
     local = []
     with contextlib.suppress(OSError):
         local = _addresses("localhost")
-    return {"addresses": addresses, "problem": problem, "seconds": round(seconds, 3), "localhost": local}
+    return {"addresses": addresses, "problem": problem, "localhost": local}
 
 
 def _addresses(name: str) -> list[str]:
@@ -145,15 +133,12 @@ def _addresses(name: str) -> list[str]:
 
 def _ports(asked: tuple[int, int] | None) -> dict[str, Any]:
     """Whether any port can be bound, and which ports of the range cannot."""
-    ephemeral = [int(word) for word in _read("/proc/sys/net/ipv4/ip_local_port_range").split()]
     first, last = asked or (0, -1)
     tried = range(first, min(last, first + MAX_PORTS - 1) + 1)
     return {
         "problem": _bind(0),
-        "ephemeral": ephemeral if len(ephemeral) == 2 else None,
         "tried": len(tried),
         "busy": {str(port): problem for port in tried if (problem := _bind(port))},
-        "open_to_all": sorted(set(_open_to_all())),
     }
 
 
@@ -165,17 +150,6 @@ def _bind(port: int) -> str:
     except OSError as error:
         return error.strerror or str(error)
     return ""
-
-
-def _open_to_all() -> Iterator[int]:
-    """Ports on which a process listens on every interface."""
-    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in _read(path).splitlines()[1:]:
-            words = line.split()
-            if len(words) > 3 and words[3] == "0A":  # TCP_LISTEN
-                address, _, port = words[1].rpartition(":")
-                if not address.strip("0"):
-                    yield int(port, 16)
 
 
 def _nvidia() -> dict[str, Any]:

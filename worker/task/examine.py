@@ -25,7 +25,6 @@ def describe_python() -> dict[str, Any]:
         "executable": sys.executable or "",
         "version": platform.python_version(),
         "implementation": platform.python_implementation(),
-        "prefix": sys.prefix,
         # Before the import: a libtpu of another version ends the process with SIGABRT.
         "tensorflow_tpu": _version_of("tensorflow-tpu"),
         "libtpu": _version_of("libtpu"),
@@ -44,13 +43,9 @@ def describe_tensorflow() -> dict[str, Any]:
     except Exception as error:  # an import may raise anything
         return {"problem": _last_words(error)}
     seconds = time.monotonic() - began
-    found: dict[str, Any] = {
-        "version": str(getattr(tf, "__version__", "")),
-        "seconds": round(seconds, 2),
-        "path": str(getattr(tf, "__file__", "") or ""),
-    }
+    found: dict[str, Any] = {"version": str(getattr(tf, "__version__", "")), "seconds": round(seconds, 2)}
     if not found["version"]:
-        return {"problem": f"it has no version: {found['path'] or 'a directory of that name'} is not TensorFlow"}
+        return {"problem": f"it has no version: {getattr(tf, '__file__', None) or 'a directory of that name'} is not TensorFlow"}
     try:
         build = dict(tf.sysconfig.get_build_info())
         found["build"] = {str(key): str(value) for key, value in build.items()}

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 from worker.redact import disclose
 from worker.words import bytes_of, count_of
 
+from ...record.output.lines import clean
+from ...record.text.format import wrap
 from .facts import HostReport, Machine, TensorFlow
 from .finding import Finding, Severity, Wanted
 
@@ -40,7 +41,7 @@ def to_text(hosts: Sequence[HostReport], findings: Sequence[Finding], *, color: 
     for facts in hosts:
         yield facts.name
         for label, text in _facts(facts):
-            yield from _wrapped(text, f"  {label:<12}", " " * 14)
+            yield from wrap(text, WIDTH, f"  {label:<12}", " " * 14)
         yield ""
     is_plain = len(hosts) == 1 and hosts[0].is_here
     for finding in findings:
@@ -52,12 +53,12 @@ def to_text(hosts: Sequence[HostReport], findings: Sequence[Finding], *, color: 
 
 def _describe(finding: Finding, is_plain: bool, color: bool) -> Iterator[str]:
     where = f" ({', '.join(finding.hosts)})" if finding.hosts and not is_plain else ""
-    head, *rest = _wrapped(f"{finding.what}{where}", f"{finding.severity:<9}", " " * 9)
+    head, *rest = wrap(f"{finding.what}{where}", WIDTH, f"{finding.severity:<9}", " " * 9)
     yield head.replace(finding.severity, f"{_COLORS[finding.severity]}{finding.severity}{_RESET}", 1) if color else head
     yield from rest
     for line in finding.why.splitlines():
-        yield from [f"{' ' * 9}{_harmless(line)}"] if line.startswith("  ") else _wrapped(line, " " * 9, " " * 9)
-    yield from _wrapped(finding.remedy, f"{' ' * 9}do: ", " " * 13)
+        yield from [f"{' ' * 9}{clean(line)}"] if line.startswith("  ") else wrap(line, WIDTH, " " * 9)
+    yield from wrap(finding.remedy, WIDTH, f"{' ' * 9}do: ", " " * 13)
 
 
 def _verdict(findings: Sequence[Finding]) -> str:
@@ -88,7 +89,8 @@ def _facts(facts: HostReport) -> Iterator[tuple[str, str]]:
         yield "gpus", _gpus(machine, facts.tensorflow)
         yield "disk", ", ".join(_disks(machine))
         yield "ports", _ports(machine)
-        yield "limits", ", ".join(_limits(machine.limits))
+        files = machine.open_files[0]
+        yield "limits", f"open files {'unlimited' if files is None else f'{files:,}'}"
 
 
 def _tensorflow(found: TensorFlow | None) -> str:
@@ -116,29 +118,5 @@ def _disks(machine: Machine) -> Iterator[str]:
 
 def _ports(machine: Machine) -> str:
     ports = machine.ports
-    tried = f"{ports.tried - len(ports.busy)} of the {ports.tried} asked for are free; " if ports.tried else ""
-    listening = (
-        f"others listen on every interface at {', '.join(map(str, ports.open_to_all[:6]))}"
-        if ports.open_to_all
-        else "no other program listens on every interface"
-    )
-    more = f" and {len(ports.open_to_all) - 6} more" if len(ports.open_to_all) > 6 else ""
-    return f"{'none can be bound' if ports.problem else 'can be bound'}; {tried}{listening}{more}"
-
-
-def _limits(limits: Mapping[str, tuple[int | None, int | None]]) -> Iterator[str]:
-    for name, label in (("open_files", "open files"), ("processes", "processes"), ("locked_memory", "locked memory")):
-        if name in limits:
-            soft = limits[name][0]
-            shown = "unlimited" if soft is None else bytes_of(soft) if name == "locked_memory" else f"{soft:,}"
-            yield f"{label} {shown}"
-
-
-def _harmless(text: str) -> str:
-    """The text without characters that command a terminal: the words of other hosts are shown."""
-    return "".join(char if char.isprintable() else " " for char in text)
-
-
-def _wrapped(text: str, first: str, rest: str) -> list[str]:
-    options: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
-    return textwrap.wrap(_harmless(text), WIDTH, initial_indent=first, subsequent_indent=rest, **options) or [first.rstrip()]
+    tried = f"; {ports.tried - len(ports.busy)} of the {ports.tried} asked for are free" if ports.tried else ""
+    return f"{'none can be bound' if ports.problem else 'can be bound'}{tried}"

@@ -27,9 +27,7 @@ class Disk:
 
     path: str
     writable: bool = True
-    total_bytes: int | None = None
     free_bytes: int | None = None
-    free_files: int | None = None
     problem: str = ""
 
 
@@ -40,8 +38,6 @@ class Names:
     addresses: tuple[str, ...] = ()
     """The addresses of the host's own name."""
     problem: str = ""
-    seconds: float = 0.0
-    """The time of this look-up."""
     localhost: tuple[str, ...] = ()
     """The addresses of ``localhost``."""
 
@@ -52,14 +48,10 @@ class Ports:
 
     problem: str = ""
     """Why no port can be bound."""
-    ephemeral: tuple[int, int] | None = None
-    """The range from which the kernel takes ports for outgoing connections."""
     tried: int = 0
     """How many ports of the spec's range were tried."""
     busy: Mapping[str, str] = field(default_factory=dict)
     """Those that cannot be bound, with the reason."""
-    open_to_all: tuple[int, ...] = ()
-    """The ports at which some program listens on every interface."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +74,6 @@ class Nvidia:
     """Why the driver did not answer, or the error of nvidia-smi."""
 
 
-Limit = tuple[int | None, int | None]
-"""Soft and hard; None: no limit."""
-
-
 @dataclass(frozen=True, slots=True)
 class Machine:
     """The host itself."""
@@ -102,9 +90,9 @@ class Machine:
     memory_free_bytes: int = 0
     cpu_flags: tuple[str, ...] | None = None
     shm: Disk | None = None
-    limits: Mapping[str, Limit] = field(default_factory=dict)
+    open_files: tuple[int | None, int | None] = (None, None)
+    """The limit of open files of a process, soft and hard; None: no limit."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    is_root: bool = False
     tpu_chips: int = 0
 
 
@@ -115,7 +103,6 @@ class Python:
     executable: str
     version: str
     implementation: str = "CPython"
-    prefix: str = ""
     tensorflow_tpu: str = ""
     libtpu: str = ""
     """The versions of the packages tensorflow-tpu and libtpu; empty: not installed."""
@@ -126,7 +113,6 @@ class TensorFlow:
     """The result of ``import tensorflow`` on the host."""
 
     version: str = ""
-    path: str = ""
     seconds: float = 0.0
     """The time of the import."""
     missing: bool = False

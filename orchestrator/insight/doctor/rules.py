@@ -18,10 +18,7 @@ MB, GB = 1 << 20, 1 << 30
 TASK_BYTES = 350 * MB
 """A task that has imported TensorFlow and trains a small model: 337 MB measured (TensorFlow 2.21, CPU, PSS)."""
 LEAST_FILES, FILES_PER_PEER = 1024, 8
-THREADS_PER_TASK = 64
 MOST_SKEW_S = 2.0
-SLOW_LOOKUP_S = 1.0
-"""TensorFlow looks names up at every connection."""
 
 
 def judge(hosts: Sequence[HostReport], wanted: Wanted) -> list[Finding]:
@@ -51,7 +48,7 @@ def _judge_host(facts: HostReport, wanted: Wanted) -> Iterator[Finding]:
         return
     yield from _disk(facts.machine, facts.is_here)
     wanted = replace(wanted, tasks_here=wanted.share_of(facts.name))
-    for rule in (_memory, _shm, _limits, _ports, _names, _proxies, _clock):
+    for rule in (_memory, _shm, _open_files, _ports, _names, _proxies, _clock):
         yield from rule(facts.machine, wanted)
 
 
@@ -65,9 +62,6 @@ def _disk(machine: Machine, is_here: bool) -> Iterator[Finding]:
         kind = error if disk.free_bytes < 50 * MB else warning
         why = "a run ends when its logs or checkpoints find no room"
         yield kind("disk", f"{disk.path} has {bytes_of(disk.free_bytes)} free", why, f"make room, or {elsewhere}")
-    elif disk.free_files is not None and disk.free_files < 1000:
-        what = f"{disk.path} has room for {disk.free_files} more files"
-        yield warning("disk", what, "each task has five of its own", f"remove files, or {elsewhere}")
 
 
 def _memory(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
@@ -90,31 +84,14 @@ def _shm(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
         yield kind("shm", f"/dev/shm has {bytes_of(shm.free_bytes)} free", why, how)
 
 
-def _limits(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
-    files = _soft(machine, "open_files")
+def _open_files(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
+    soft, hard = machine.open_files
     needed = max(LEAST_FILES, wanted.tasks * FILES_PER_PEER)
-    if files is not None and files < needed:
-        hard = machine.limits["open_files"][1]
+    if soft is not None and soft < needed:
         can_raise = hard is None or hard >= needed
         how = f"ulimit -n {needed}" if can_raise else "raise nofile in /etc/security/limits.conf (LimitNOFILE= of a service)"
         why = f"about {needed:,} are needed: each task connects to every other task"
-        yield warning("limits", f"a process may have {files:,} files open", why, how)
-    processes = _soft(machine, "processes")
-    if processes is not None and processes < wanted.tasks_here * THREADS_PER_TASK and not machine.is_root:
-        why = f"threads count too, and each TensorFlow process has about {THREADS_PER_TASK} or more"
-        yield warning("limits", f"this user may have {processes:,} processes", why, f"ulimit -u {wanted.tasks_here * THREADS_PER_TASK * 2}")
-    space = _soft(machine, "address_space")
-    if space is not None:
-        why = "TensorFlow reserves much more address space than it uses, above all for GPUs"
-        yield warning("limits", f"address space is limited to {bytes_of(space)}", why, "ulimit -v unlimited")
-    locked = _soft(machine, "locked_memory")
-    if locked is not None and len(machine.nvidia.gpus) > 1 and wanted.hosts > 1:
-        why = "NCCL over InfiniBand locks its buffers in memory"
-        yield note("limits", f"{bytes_of(locked)} of memory may be locked", why, "ulimit -l unlimited, if the hosts talk over InfiniBand")
-
-
-def _soft(machine: Machine, name: str) -> int | None:
-    return machine.limits.get(name, (None, None))[0]
+        yield warning("limits", f"a process may have {soft:,} files open", why, how)
 
 
 def _ports(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
@@ -142,10 +119,6 @@ def _port_range(machine: Machine, wanted: Wanted, asked: tuple[int, int]) -> Ite
     elif ports.busy:
         some = ", ".join(list(ports.busy)[:5])
         yield note("ports", f"{len(ports.busy)} of the ports {first}-{last} are taken ({some})", reasons, "orch leaves them out")
-    if ports.ephemeral and first <= ports.ephemeral[1] and last >= ports.ephemeral[0]:
-        low, high = ports.ephemeral
-        why = f"outgoing connections get ports from {low} to {high}, so some may be taken when a run starts"
-        yield note("ports", f"the kernel also uses the ports {first}-{last}", why, f"choose them outside {low}-{high}")
 
 
 def _names(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
@@ -157,9 +130,6 @@ def _names(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
     elif several and all(_is_loopback(address) for address in names.addresses):
         why = "a task that announces itself under this name cannot be reached from the other hosts"
         yield warning("names", f"{machine.hostname!r} stands for {', '.join(names.addresses)} there", why, etc)
-    if names.seconds > SLOW_LOOKUP_S:
-        why = "TensorFlow and gRPC look names up again and again, and a start waits each time"
-        yield warning("names", f"looking up its own name took {names.seconds:.1f} s", why, f"{etc}; look at /etc/resolv.conf")
     if not any(_is_loopback(address) for address in names.localhost):
         found = ", ".join(names.localhost) or "nothing"
         yield error("names", f"localhost stands for {found}", "tasks of one host talk over it", "put '127.0.0.1 localhost' into /etc/hosts")

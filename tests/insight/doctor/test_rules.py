@@ -29,14 +29,14 @@ MACHINE = Machine(
     system="Linux 6.1.0 x86_64",
     cores=8,
     clock=Clock(1000.0, synchronised=True),
-    run_dir=Disk("/home/me", free_bytes=50 * GB, total_bytes=100 * GB, free_files=100_000),
+    run_dir=Disk("/home/me", free_bytes=50 * GB),
     names=Names(("10.0.0.4",), localhost=("127.0.0.1",)),
-    ports=Ports(ephemeral=(32768, 60999)),
+    ports=Ports(),
     memory_bytes=32 * GB,
     memory_free_bytes=30 * GB,
     cpu_flags=("avx", "avx2", "fma"),
     shm=Disk("/dev/shm", free_bytes=16 * GB),
-    limits={"open_files": (20_000, 20_000), "processes": (None, None), "address_space": (None, None), "locked_memory": (8 << 20, 8 << 20)},
+    open_files=(20_000, 20_000),
 )
 TENSORFLOW = TensorFlow(version="2.21.0", seconds=3.0, keras="2.15.0")
 SOUND = HostReport("local", "python3", MACHINE, python=Python("/usr/bin/python3", "3.11.7"), tensorflow=TENSORFLOW)
@@ -153,17 +153,13 @@ ROWS = [
     (machine(run_dir=Disk("/mnt", writable=False)), MIRRORED, "error disk", "--run-dir or ORCH_HOME"),
     (machine(run_dir=Disk("/mnt", free_bytes=1 << 20)), MIRRORED, "error disk", "1.0 MB free"),
     (machine(run_dir=Disk("/mnt", free_bytes=500 << 20)), MIRRORED, "warning disk", "524 MB free"),
-    (machine(run_dir=Disk("/mnt", free_bytes=GB, free_files=3)), MIRRORED, "warning disk", "3 more files"),
     (machine(memory_free_bytes=GB), replace(MIRRORED, tasks=8), "warning memory", "1.1 GB of memory free, about 2.9 GB needed"),
     (machine(shm=None), MIRRORED, "warning shm", "mount a tmpfs"),
     (machine(shm=Disk("/dev/shm", free_bytes=64 << 20)), MIRRORED, "note shm", "--shm-size"),
-    (machine(limits={"open_files": (256, 4096)}), MIRRORED, "warning limits", "ulimit -n 1024"),
-    (machine(limits={"open_files": (256, 256)}), MIRRORED, "warning limits", "limits.conf"),
-    (machine(limits={"processes": (100, 100)}), replace(MIRRORED, tasks=4), "warning limits", "threads count too"),
-    (machine(limits={"address_space": (GB, GB)}), MIRRORED, "warning limits", "ulimit -v unlimited"),
+    (machine(open_files=(256, 4096)), MIRRORED, "warning limits", "ulimit -n 1024"),
+    (machine(open_files=(256, 256)), MIRRORED, "warning limits", "limits.conf"),
     (machine(names=Names((), "Name or service not known", localhost=("127.0.0.1",))), MIRRORED, "warning names", "/etc/hosts"),
     (machine(names=Names(("10.0.0.4",), localhost=())), MIRRORED, "error names", "localhost stands for nothing"),
-    (machine(names=Names(("10.0.0.4",), seconds=4.0, localhost=("127.0.0.1",))), MIRRORED, "warning names", "took 4.0 s"),
     (machine(environment={"http_proxy": "http://proxy:3128"}), MIRRORED, "note proxy", "no_grpc_proxy"),
     (machine(ports=Ports("Operation not permitted")), replace(MIRRORED, data_service=True), "error ports", "Operation not permitted"),
     (machine(ports=Ports("Operation not permitted")), MWMS, "error ports", "Operation not permitted"),
@@ -191,9 +187,8 @@ def test_a_range_of_ports_that_is_too_small_is_an_error_and_one_with_some_taken_
     taken = {str(port): "Address already in use" for port in range(41000, 41003)}
     findings = judge([machine(ports=Ports(tried=6, busy=taken))], wanted)
     assert [(one.severity, one.what) for one in findings if "41000" in one.what] == [("error", "3 of the ports 41000-41005 are free")]
-    findings = judge([machine(ports=Ports(tried=6, busy={"41000": "Address already in use"}, ephemeral=(32768, 60999)))], wanted)
-    assert [one.severity for one in findings if "41000" in one.what] == ["note", "note"]
-    assert "outside 32768-60999" in " ".join(one.remedy for one in findings)
+    findings = judge([machine(ports=Ports(tried=6, busy={"41000": "Address already in use"}))], wanted)
+    assert [one.severity for one in findings if "41000" in one.what] == ["note"]
 
 
 def test_several_hosts_are_compared_and_share_their_findings() -> None:
@@ -226,7 +221,7 @@ def test_of_several_hosts_each_finding_names_its_own_and_what_they_share_is_said
         "error    this host cannot be reached (c)",
         "warning  there is no /dev/shm (a, b)",
     ]
-    assert lines[lines.index("c") + 1 :][:2] == ["  unreached   No route [2J to host", ""]
+    assert lines[lines.index("c") + 1 :][:2] == ["  unreached   No route to host", ""]
     alone = list(doctor_report.to_text([lost], judge([lost], MIRRORED), color=False))
     assert "error    this host cannot be reached (c)" in alone
     assert "error    this host cannot be reached" in list(
@@ -242,12 +237,12 @@ def test_a_host_that_could_not_be_looked_at_is_told_of_in_its_own_words_and_with
     assert "start.py" not in finding.remedy
 
 
-def test_a_limit_of_a_host_is_held_against_its_own_tasks() -> None:
-    hosts = [replace(machine(limits={"processes": (400, 400), "open_files": (1100, 1100)}), name=name) for name in ("a", "b")]
-    wanted = Wanted("multi_worker_mirrored", tasks=200, shares={"a": 5, "b": 195})
-    limits = [(one.hosts, one.what, one.remedy) for one in judge(hosts, wanted) if one.topic == "limits"]
-    assert limits[1:] == [(("b",), "this user may have 400 processes", "ulimit -u 24960")]
-    assert limits[0][:2] == (("a", "b"), "a process may have 1,100 files open")
+def test_the_memory_of_a_host_is_held_against_its_own_tasks() -> None:
+    hosts = [replace(machine(memory_free_bytes=GB, open_files=(1100, 1100)), name=name) for name in ("a", "b")]
+    wanted = Wanted("multi_worker_mirrored", tasks=200, shares={"a": 1, "b": 199})
+    by_topic = {one.topic: (one.hosts, one.what) for one in judge(hosts, wanted)}
+    assert by_topic["limits"] == (("a", "b"), "a process may have 1,100 files open")
+    assert by_topic["memory"][0] == ("b",)
 
 
 def test_the_text_fits_into_80_columns_and_ends_with_a_verdict() -> None:
