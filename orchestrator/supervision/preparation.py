@@ -10,7 +10,6 @@ import secrets
 import traceback
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from pathlib import PurePath
 from typing import Any, TypeVar
 
 from worker.clock import now, patience
@@ -37,8 +36,6 @@ ANSWER_S = 60.0
 """How long an agent that has started may take to send its facts."""
 UNANSWERED_S, UNTRIED_S = patience(5.0), patience(3.0)
 """After these times a note names the hosts that have not answered, and the hosts that still try to reach the others."""
-WAYS = ("shared", "ship", "unchecked")
-"""The values of backend.code."""
 MOST_PLANS = 5
 """How often a plan is made, if each time another run takes the GPUs first."""
 
@@ -259,17 +256,12 @@ class Preparation:
         troubles = [f"host {host}: {self.facts[host].trouble}" for host in self.hosts if self.facts[host].trouble]
         if troubles:
             raise OrchError("\n".join(troubles))
-        places: dict[tuple[str, str], list[str]] = {}
+        places: dict[str, list[str]] = {}
         for host in self.hosts:
             for problem in self.facts[host].problems:
-                places.setdefault((problem, self._hint(self.facts[host])), []).append(host)
+                places.setdefault(problem, []).append(host)
         if places:
-            raise SpecError(*(Problem(self._place(hosts), problem, hint) for (problem, hint), hosts in places.items()))
-
-    def _hint(self, facts: messages.HostReady) -> str:
-        """For users who confuse `workdir`, a directory, with `backend.code`, the way in which hosts get it."""
-        word = PurePath(self._spec.workdir).name
-        return f"how hosts get at it is another key: --set backend.code={word}" if facts.lacks_workdir and word in WAYS else ""
+            raise SpecError(*(Problem(self._place(hosts), problem) for problem, hosts in places.items()))
 
     def _place(self, hosts: list[str]) -> str:
         """These hosts in words; empty if the run has one host only."""

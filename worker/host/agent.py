@@ -68,10 +68,6 @@ class Agent:
         self._held: list[socket.socket] = []
         self._listener: ProbeListener | None = None
         self._hello: messages.Hello | None = None
-        self._facts: messages.HostReady | None = None
-        """The facts of this host without its GPUs, until the driver has answered."""
-        self._may_warm_up = False
-        """A template is wanted, and nothing speaks against it."""
         self._finding_gpus: Question | None = None
         self._examining: Question | None = None
         self._root: Directory | None = None
@@ -179,17 +175,12 @@ class Agent:
 
     def _on_hello(self, hello: messages.Hello) -> None:
         hello, trouble = self._acquire(hello)
-        # First, and while the loop goes on: a driver takes its time, and may never answer.
-        asked = gpu_driver.request(self._loop, os.environ, self._send_facts)
+        # First, because a driver takes its time. The loop brings the answer, so after the facts below.
+        self._finding_gpus = gpu_driver.request(self._loop, os.environ, lambda found: self._send_facts(hello, checks, facts, found))
         checks = self._check_programs(hello)
-        self._may_warm_up = checks.is_template_wanted and not (trouble or checks.problems or checks.sets_keras)
-        self._facts = self._collect_facts(hello, checks, trouble)
+        facts = self._collect_facts(hello, checks, trouble)
         if (silence_s := hello.lost_after_s) is not None:
             self._loop.after(silence_s, lambda: self._await_owner(silence_s))  # what was sent meanwhile is yet to be read
-        if isinstance(asked, gpu_driver.Driver):
-            self._send_facts(asked)
-        else:
-            self._finding_gpus = asked
 
     def _check_programs(self, hello: messages.Hello) -> _Checks:
         """Read the tasks' programs and the working directory, and find TensorFlow."""
@@ -220,7 +211,6 @@ class Agent:
             cores=count_cores(),
             ports=tuple(sock.getsockname()[1] for sock in self._held),
             problems=tuple(checks.problems),
-            lacks_workdir=not os.path.isdir(hello.cwd),
             notes=tuple(checks.notes),
             trouble=trouble or None,
             # The name of the run directory ends in a random number: no other directory has this name.
@@ -230,18 +220,17 @@ class Agent:
             **self._find_network(hello),
         )
 
-    def _send_facts(self, found: gpu_driver.Driver) -> None:
+    def _send_facts(self, hello: messages.Hello, checks: _Checks, facts: messages.HostReady, found: gpu_driver.Driver) -> None:
         """Send the facts, before any other frame of this host."""
-        assert self._facts is not None
         note = ""
         if self._finding_gpus is not None:
             self._launcher.ignore(self._finding_gpus.left)  # a driver that hangs lets no SIGKILL through
             self._finding_gpus = None
-        if self._may_warm_up and self._hello is not None and self._hello.template is not None:
-            self._launcher.start_template(self._hello.template, self._hello.programs, self._hello.cwd)
-            note = self._hello.template.note
+        if checks.is_template_wanted and hello.template is not None and not (facts.trouble or checks.problems or checks.sets_keras):
+            self._launcher.start_template(hello.template, hello.programs, hello.cwd)
+            note = hello.template.note
         taken = self._gpu_locks.holders() if found.gpus else ()
-        self._link.send(dataclasses.replace(self._facts, gpus=found.gpus, taken=taken, at=clock.now()))
+        self._link.send(dataclasses.replace(facts, gpus=found.gpus, taken=taken, at=clock.now()))
         if found.problem:
             self._note(f"cannot list the GPUs, so the tasks get none: {found.problem}")
         if note:

@@ -157,10 +157,8 @@ def _nvidia() -> dict[str, Any]:
     env = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     loop, drivers = Loop(), list[gpu_driver.Driver]()
     asked = gpu_driver.request(loop, env, drivers.append, anyway=True)
-    if isinstance(asked, gpu_driver.Driver):
-        drivers.append(asked)
-    else:
-        loop.run(lambda: bool(drivers))
+    loop.run(lambda: bool(drivers))
+    if asked is not None:
         asked.end()
     version = re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", _read("/proc/driver/nvidia/version"))
     return {

@@ -73,8 +73,6 @@ class HostReady:
     ports: tuple[Port, ...] = ()
     problems: tuple[str, ...] = ()
     """Why the programs cannot run here: a missing script, a syntax error, a missing command."""
-    lacks_workdir: bool = False
-    """One of these problems: there is no such working directory."""
     notes: tuple[str, ...] = ()
     """Unusual facts, which may be intended."""
     gpus: tuple[Gpu, ...] = ()

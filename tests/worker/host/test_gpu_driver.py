@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.host.gpu import gpu_driver, gpu_list
+from worker.host.gpu import gpu_driver
 from worker.host.gpu.gpu_driver import Driver
 from worker.host.loop import Loop
 from worker.protocol.codec import from_json, to_json
@@ -48,7 +48,7 @@ def find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Drive
         loop, told = Loop(), list[Driver]()
 
         asked = gpu_driver.request(loop, env, told.append)
-        assert not isinstance(asked, Driver)
+        assert asked is not None
         loop.run(lambda: bool(told))
         asked.end()
         return told[0]
@@ -129,21 +129,24 @@ PARTS = (Gpu(0, "MIG-1", "", 0, "MIG-1"), Gpu(0, "MIG-2", "", 0, "MIG-2"))
     ],
 )
 def test_the_callers_variable_says_which_are_left_as_it_does_to_cuda(found: tuple[Gpu, ...], variable: str | None, left: list[int]) -> None:
-    assert [gpu.index for gpu in gpu_list.visible(found, variable)] == left
+    assert [gpu.index for gpu in gpu_driver.visible(found, variable)] == left
 
 
 def test_what_is_left_goes_by_the_callers_names() -> None:
-    assert [gpu.id for gpu in gpu_list.visible(FOUR, "3,GPU-0")] == ["3", "GPU-0"]
-    assert [gpu.id for gpu in gpu_list.visible(FOUR, None)] == [gpu.uuid for gpu in FOUR]
-    assert [gpu.uuid for gpu in gpu_list.visible(PARTS, "MIG-2")] == ["MIG-2"]
-    assert [gpu.uuid for gpu in gpu_list.visible(PARTS, "0")] == ["MIG-1"]
+    assert [gpu.id for gpu in gpu_driver.visible(FOUR, "3,GPU-0")] == ["3", "GPU-0"]
+    assert [gpu.id for gpu in gpu_driver.visible(FOUR, None)] == [gpu.uuid for gpu in FOUR]
+    assert [gpu.uuid for gpu in gpu_driver.visible(PARTS, "MIG-2")] == ["MIG-2"]
+    assert [gpu.uuid for gpu in gpu_driver.visible(PARTS, "0")] == ["MIG-1"]
 
 
 @pytest.mark.parametrize(("is_there", "variable"), [(False, "0"), (True, ""), (True, "-1")])
 def test_where_there_are_none_nobody_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_there: bool, variable: str) -> None:
     monkeypatch.setattr(gpu_driver, "_FILES", (str(tmp_path if is_there else tmp_path / "nvidiactl"),))
     monkeypatch.setitem(sys.modules, "worker.host.async_subprocess", None)
-    assert gpu_driver.request(Loop(), {"CUDA_VISIBLE_DEVICES": variable}, lambda _: None) == Driver()
+    loop, told = Loop(), list[Driver]()
+    assert gpu_driver.request(loop, {"CUDA_VISIBLE_DEVICES": variable}, told.append) is None
+    loop.run(lambda: bool(told))
+    assert told == [Driver()]
 
 
 def test_facts_carry_them() -> None:
