@@ -193,14 +193,15 @@ class Agent:
 
             problems, differences = compare(hello.compare, hello.cwd)
             notes += differences
-        sets_keras = False
+        keras = program_checks.KerasFindings()
         if is_wanted and not problems:
-            problems, likely, sets_keras = program_checks.check_keras(hello.programs, hello.cwd, hello.search_envs, hello.no_fit_under)
-            notes += likely
+            keras = program_checks.check_keras(hello.programs, hello.cwd, hello.search_envs, hello.no_fit_under)
+            problems += keras.problems
+            notes += keras.notes
         tensorflow = host_facts.find_tensorflow(hello.search_envs, hello.cwd) if hello.word or hello.lost_after_s is not None else None
         if tensorflow == "" and is_wanted:
             problems.append(f"there is no TensorFlow for {sys.executable}: pip install it there, or choose another Python with python:")
-        return _Checks(problems, notes, tensorflow or "", is_wanted, sets_keras)
+        return _Checks(problems, notes, tensorflow or "", is_wanted, keras.sets_keras)
 
     def _collect_facts(self, hello: messages.Hello, checks: _Checks, trouble: str) -> messages.HostReady:
         """The facts of this host, except for its GPUs."""

@@ -9,11 +9,12 @@ from ..fast_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class RemovedName:
     """Something that Keras 3 does not have. `use`, `error`: regular expressions."""
 
     use: str
-    """The use, in the notation of host/program/keras_source.py: ``tf.keras.layers.Dense``, ``?.fit(workers=)``."""
+    """The use, in the notation of host/program/keras_source.py: ``tf.keras.layers.Dense``, ``?.fit(workers=)``. Empty: a source does not
+    show the use, and only the failure is explained."""
     error: str
     """Keras 3's error for this use."""
     instead: str
@@ -48,40 +49,40 @@ _TF_BACKEND = (
     "|stop_gradient|sum|switch|tanh|tile|transpose|truncated_normal|update|var|variable|zeros|zeros_like"
 )
 
-GONE = (
-    Gone(
+REMOVED_NAMES = (
+    RemovedName(
         rf"{_KERAS}optimizers\.legacy{_ENDS}",
         r"`keras\.optimizers\.legacy` is not supported|No module named '(?:tensorflow\.)?keras\.optimizers\.legacy",
         "Keras 3 has the same optimizers without `legacy` (tf.keras.optimizers.SGD, …)",
     ),
-    Gone(
+    RemovedName(
         rf"{_KERAS}(?:utils\.(?:experimental|SidecarEvaluator)|experimental\.SidecarEvaluator){_ENDS}",
         r"module 'keras\.utils' has no attribute '(?:experimental|SidecarEvaluator)'"
         r"|No module named '(?:tensorflow\.)?keras\.utils\.experimental",
         "Keras 3 has nothing for parameter servers: write the training loop yourself (examples/parameter_server.py)",
     ),
-    Gone(
+    RemovedName(
         rf"{_KERAS}(?:(?:callbacks|layers|optimizers|metrics|models)\.)?experimental{_ENDS}",
         _lacks("experimental") + r"|No module named '(?:tensorflow\.)?keras\.(?:\w+\.)?experimental",
         "Keras 3 has the same things without `experimental` (tf.keras.callbacks.BackupAndRestore, tf.keras.layers.Rescaling, "
         "tf.keras.optimizers.SGD, …)",
     ),
-    Gone(
+    RemovedName(
         rf"tf\.(?:compat\.v2\.)?keras\.(?:losses|metrics)\.(?:{_LOSSES}){_ENDS}",
         _lacks(_LOSSES),
         "tf.keras of Keras 3 has the short names (tf.keras.losses.mse, …), and keras itself both",
     ),
-    Gone(
+    RemovedName(
         rf"{_KERAS}backend\.(?:{_BACKEND}){_ENDS}",
         _lacks(_BACKEND),
         "Keras 3 has keras.ops, and training=True as an argument of layers and models",
     ),
-    Gone(
+    RemovedName(
         r"tf\.compat\.v1\.keras\.backend\.[gs]et_session" + _ENDS,
         _lacks("[gs]et_session"),
         "TensorFlow 2 has no sessions: tf.config sets what a session's options did",
     ),
-    Gone(
+    RemovedName(
         rf"keras\.(?:backend\.(?:{_TF_BACKEND})|preprocessing\.text|preprocessing\.image\.ImageDataGenerator"
         rf"|preprocessing\.sequence\.(?:TimeseriesGenerator|skipgrams|make_sampling_table)|losses\.Reduction){_ENDS}",
         rf"module 'keras\.backend' has no attribute '(?:{_TF_BACKEND})'|cannot import name '(?:{_TF_BACKEND})' from 'keras\.backend"
@@ -90,7 +91,7 @@ GONE = (
         r"|cannot import name '(?:ImageDataGenerator|TimeseriesGenerator|Reduction)' from 'keras\.",
         "tf.keras of Keras 3 has it: from tensorflow import keras",
     ),
-    Gone(
+    RemovedName(
         rf"{_KERAS}(?:applications\.(?:{_REGNETS})|layers\.(?:{_LAYERS})|utils\.(?:{_UTILS})|models\.model_from_(?:config|yaml)"
         rf"|metrics\.Mean(?:Tensor|RelativeError)|callbacks\.BaseLogger|constraints\.(?:RadialConstraint|radial_constraint)|dtensor){_ENDS}",
         _lacks(
@@ -98,53 +99,48 @@ GONE = (
         ),
         "Keras 3 has nothing of that name",
     ),
-    Gone(
+    RemovedName(
         rf"{_KERAS}metrics\.\w+\(\)\.reset_states|{_KERAS}(?:models\.)?(?:Sequential|Model)\(\)\.reset_states",
         r"object has no attribute 'reset_states'",
         "a metric of Keras 3 has reset_state(), and a model none",
     ),
-    Gone(
-        rf"{_KERAS}optimizers\.{_OPTIMIZER}\(\)\.(?:lr|minimize)|\?\.optimizer\.(?:lr|minimize)|{_MODEL}\.optimizer\.(?:lr|minimize)",
+    RemovedName(
+        rf"{_KERAS}optimizers\.{_OPTIMIZER}\(\)\.(?:lr|minimize)|{_MODEL}\.optimizer\.(?:lr|minimize)",
         rf"'{_OPTIMIZER}' object has no attribute '(?P<name>\w+)'",
         "an optimizer of Keras 3 has learning_rate for lr, apply_gradients(zip(gradients, variables)) with a tf.GradientTape for minimize, "
         "and variables for get_weights",
     ),
-    Gone(
+    RemovedName(
         rf"{_MODEL}\.(?:fit|evaluate|predict)_generator",
         r"object has no attribute '(?:fit|evaluate|predict)_generator'",
         "fit, evaluate and predict of Keras 3 take generators",
     ),
-    Gone(
+    RemovedName(
         rf"{_KERAS}mixed_precision\.LossScaleOptimizer\(\)\.get_(?:scaled_loss|unscaled_gradients)",
         r"'LossScaleOptimizer' object has no attribute 'get_(?:scaled_loss|unscaled_gradients)'",
         "an optimizer of Keras 3 has scale_loss(), and apply_gradients() unscales by itself",
     ),
-    Gone(
+    RemovedName(
         rf"{_KERAS}optimizers\.{_OPTIMIZER}\(lr=\)",
         r"Argument\(s\) not recognized: \{'lr'",
         "write learning_rate for lr",
     ),
-    Gone(
+    RemovedName(
         rf"{_MODEL}\.compile\((?:sample_weight_mode|target_tensors|experimental_run_tf_function|experimental_steps_per_execution)=\)"
         rf"|{_MODEL}\.(?:fit|evaluate|predict)\((?:workers|use_multiprocessing|max_queue_size)=\)|{_MODEL}\.train_on_batch\(reset_metrics=\)"
         rf"|{_KERAS}callbacks\.(?:ModelCheckpoint\((?:period|options)|TensorBoard\((?:write_grads|batch_size))=\)"
-        rf"|{_KERAS}layers\.(?:\w+\((?:weights|batch_input_shape)|BatchNormalization\((?:fused|virtual_batch_size)|(?:LSTM|GRU|RNN)\(time_major)=\)"
-        rf"|{_KERAS}losses\.\w+\(reduction='auto'\)",
+        rf"|{_KERAS}layers\.(?:\w+\((?:weights|batch_input_shape)|BatchNormalization\((?:fused|virtual_batch_size)|(?:LSTM|GRU|RNN)\(time_major)=\)",
         r"Arguments not recognized: \{|Unrecognized keyword arguments passed to \w+: \{|Invalid value for argument `reduction`"
         r"|(?:Trainer|ModelCheckpoint|TensorBoard)\.\w+\(\) got an unexpected keyword argument",
         "Keras 3 does not take this argument: leave it out, or use what Keras 3 has in its place (https://keras.io/guides/migrating_to_keras_3)",
     ),
-    Gone(
-        rf"{_MODEL}\.save_weights\('(?!.*\.weights\.h5').*'\)"
-        rf"|{_KERAS}callbacks\.ModelCheckpoint\('(?!.*\.weights\.h5').*', save_weights_only=True\)"
-        rf"|{_KERAS}callbacks\.ModelCheckpoint\('(?!.*\.(?:keras|h5)').*'\)",
+    RemovedName(
+        "",
         r"must end in `(?P<ending>\.[\w.]+)`",
         "Keras 3 writes weights only into .weights.h5 and models into .keras, where Keras 2 took any name: add that to the name",
     ),
-    Gone(
-        rf"{_KERAS}(?:models\.)?(?:Sequential|Model)\(\)\.save\((?:'(?!.*\.(?:keras|h5|hdf5)').*'|save_format='tf')\)"
-        rf"|\?\.save\(save_format='tf'\)|{_MODEL}\.save_weights\(save_format=.*\)"
-        rf"|{_KERAS}models\.(?:save|load)_model\('(?!.*\.(?:keras|h5|hdf5)').*'\)|{_MODEL}\.load_weights\('(?!.*\.(?:keras|h5|hdf5)').*'\)",
+    RemovedName(
+        rf"{_MODEL}\.save_weights\(save_format=\)",
         r"Invalid filepath extension for saving|`save_format` argument is deprecated in Keras 3|File format not supported: filepath="
         r"|save_weights\(\) got an unexpected keyword argument 'save_format'",
         "Keras 3 saves and loads .keras (a model), .weights.h5 (its weights) and .h5 files, where Keras 2 took any name and made a "

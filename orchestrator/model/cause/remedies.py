@@ -13,7 +13,7 @@ from worker.fast_dataclass import dataclass
 from worker.protocol.messages import Evidence
 from worker.protocol.task_id import DATA_SERVICE
 from worker.settings.keras_settings import install_keras_2
-from worker.tensorflow_facts.keras_2 import GONE
+from worker.tensorflow_facts.keras_2 import REMOVED_NAMES
 
 from ..run.cluster import TaskStatus
 
@@ -80,8 +80,8 @@ REMEDIES = (
     ),
     Remedy("ModuleNotFoundError", r"No module named 'tf_keras'", "tf-keras (Keras 2) is not installed in {python}: {keras_2}"),
     *(
-        Remedy(f"{_MISSING_NAME}|{_REFUSED_ARGUMENT}", gone.error, f"this is written for Keras 2: {gone.instead}; {_USE_KERAS_2}")
-        for gone in GONE
+        Remedy(f"{_MISSING_NAME}|{_REFUSED_ARGUMENT}", removed.error, f"this is written for Keras 2: {removed.instead}; {_USE_KERAS_2}")
+        for removed in REMOVED_NAMES
     ),
     Remedy(
         "AttributeError",

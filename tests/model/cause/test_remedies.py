@@ -13,7 +13,7 @@ from orchestrator.model.cause import remedies
 from orchestrator.model.run.cluster import TaskStatus
 from worker.protocol.messages import Evidence, Failure
 from worker.settings import keras_settings
-from worker.tensorflow_facts.keras_2 import GONE
+from worker.tensorflow_facts.keras_2 import REMOVED_NAMES
 
 TF = "tensorflow.python.framework.errors_impl."
 ON_GPU = "on /job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc"
@@ -136,7 +136,7 @@ def test_every_remedy_is_reached() -> None:
     trace = '  File "/x/tensorflow/python/distribute/multi_worker_util.py", line 1, in f\n'
     tasks = [failed("KeyError", "'evaluator'", trace), *(failed(kind, message) for kind, message, _ in FAILURES)]
     tabled = {
-        remedy for remedy in remedies.REMEDIES for gone in GONE if gone.instead in remedy.advice
+        remedy for remedy in remedies.REMEDIES for removed in REMOVED_NAMES if removed.instead in remedy.advice
     }  # tests/real/test_keras_2.py has these
     for remedy in set(remedies.REMEDIES) - tabled:
         assert any(_is_of(remedy, remedies.find(task)) for task in tasks), remedy

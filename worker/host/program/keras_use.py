@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from ...settings.keras_settings import LEGACY, install_keras_2, is_legacy
 from .. import host_facts
 from .import_path import import_path
-from .keras_source import UNKNOWN, Source
+from .keras_source import KERAS, UNKNOWN, Source
 
 
 def find_problem(env: Mapping[str, str], cwd: str) -> str | None:
@@ -30,19 +30,20 @@ def find_problem(env: Mapping[str, str], cwd: str) -> str | None:
 
 def find_keras_2(path: str, source: Source, remedy: Callable[[bool], str]) -> str:
     """A sentence about the first use of a name that only Keras 2 has; empty: there is none in this file."""
-    from ...tensorflow_facts.keras_2 import GONE
+    if source.imports.isdisjoint(KERAS):
+        return ""
+    from ...tensorflow_facts.keras_2 import REMOVED_NAMES  # a long table
 
-    patterns = [(re.compile(gone.use), gone) for gone in GONE]
-    found = sorted(
-        (line, use, gone.instead)
-        for line, use in set(source.uses() if source.imports_keras else ())
-        for gone in [next((gone for pattern, gone in patterns if pattern.fullmatch(use)), None)]
-        if gone is not None
-    )
+    patterns = [(re.compile(removed.use), removed.instead) for removed in REMOVED_NAMES]
+    found = []
+    for line, use in source.uses():
+        instead = next((instead for pattern, instead in patterns if pattern.fullmatch(use)), "")
+        if instead:
+            found.append((line, use, instead))
     if not found:
         return ""
-    line, use, instead = found[0]
-    is_keras_itself = use.startswith("keras.") or (use.startswith(UNKNOWN) and source.imports_keras_itself)
+    line, use, instead = min(found)
+    is_keras_itself = use.startswith("keras.") or (use.startswith(UNKNOWN) and "keras" in source.imports)
     more = f" (and so on: {len(lines)} lines)" if len(lines := {line for line, _, _ in found}) > 1 else ""
     return f"{path}:{line}: Keras 3 has no {_show(use)}{more}: {instead}; {remedy(is_keras_itself)}"
 
@@ -65,13 +66,13 @@ def describe_keras_2(env: Mapping[str, str], cwd: str) -> Callable[[bool], str]:
     return describe
 
 
-def find_loops(path: str, source: Source, strategy: str, remedy: Callable[[bool], str]) -> tuple[str, bool]:
+def find_loop(path: str, source: Source, strategy: str, remedy: Callable[[bool], str]) -> tuple[str, bool]:
     """A sentence about the first call of a model's fit that cannot work under this strategy, and whether that is certain; empty: none."""
     certain = source.certain_loop(strategy)
     found = certain or min(source.loops(), default=None)
     if found is None:
         return "", False
     line, name = found
-    how = remedy(source.imports_keras_itself)
+    how = remedy("keras" in source.imports)
     problem = f"{path}:{line}: {name}() of Keras 3 cannot work under {strategy}: {how}; or write the training loop yourself"
     return problem, certain is not None

@@ -11,12 +11,13 @@ import sys
 import zipimport
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from ...fast_dataclass import dataclass
 from ...protocol.messages import Program, TemplateOrder
 from ...settings.keras_settings import is_legacy
 from .. import host_facts
 from . import keras_use
 from .import_path import import_path, python_path
-from .keras_source import Source
+from .keras_source import KERAS, Source
 
 MAX_CHECKED = 16 * 1024 * 1024
 """A script of this length (bytes) or more is run without checks."""
@@ -28,7 +29,8 @@ def find_problems(programs: Sequence[Program], cwd: str, envs: Sequence[Mapping[
         return [f"the working directory {cwd!r} does not exist"]
     found = [_find_problem(program, cwd, envs) for program in programs]
     missing = [keras_use.find_problem(env, cwd) for env in envs]
-    if all(missing) and any(Source(tree).imports_keras for program in programs for _, tree in _sources(program, cwd, envs[0])):
+    sources = (Source(tree) for program in programs for _, tree in _sources(program, cwd, envs[0]))
+    if all(missing) and any(not source.imports.isdisjoint(KERAS) for source in sources):
         found += missing
     return list(dict.fromkeys(problem for problem in found if problem))
 
@@ -51,31 +53,42 @@ _OWN_CLUSTER = re.compile(
 )
 
 
-def check_keras(
-    programs: Iterable[Program], cwd: str, envs: Sequence[Mapping[str, str]], no_fit_under: str
-) -> tuple[list[str], list[str], bool]:
-    """The certain problems with Keras, the likely ones (a sentence for each), and whether a program sets the variable that chooses Keras.
+@dataclass(frozen=True, slots=True)
+class KerasFindings:
+    """What `check_keras` finds."""
+
+    problems: tuple[str, ...] = ()
+    """A sentence for each use that certainly fails."""
+    notes: tuple[str, ...] = ()
+    """A sentence for each use that is likely to fail."""
+    sets_keras: bool = False
+    """Whether a program itself sets the variable that chooses Keras."""
+
+
+def check_keras(programs: Iterable[Program], cwd: str, envs: Sequence[Mapping[str, str]], no_fit_under: str) -> KerasFindings:
+    """How the programs use Keras, if any of them may run with Keras 3.
 
     `no_fit_under`: the class of the run's strategy, if `fit` of Keras 3 cannot work under it.
     """
     full = [{**os.environ, **env} for env in envs]
     if all(map(is_legacy, full)):
-        return [], [], False
+        return KerasFindings()
     sources = [(os.path.relpath(path, cwd), Source(tree)) for one in programs for path, tree in _sources(one, cwd, envs[0])]
     own = next((path for path, source in sources if source.sets_keras), "")
     if own:
         note = f"{own} sets TF_USE_LEGACY_KERAS, so each task imports TensorFlow by itself; with --keras legacy they start faster"
-        return [], [note], True
-    certain: list[str] = []
-    likely: list[str] = []
+        return KerasFindings(notes=(note,), sets_keras=True)
+    problems: list[str] = []
+    notes: list[str] = []
     remedy = keras_use.describe_keras_2(envs[0], cwd)
     for path, source in sources:
-        if source.imports_keras_2:
+        if "tf_keras" in source.imports:
             continue
-        fits, is_certain = keras_use.find_loops(path, source, no_fit_under, remedy) if no_fit_under else ("", False)
-        (certain if is_certain and not any(map(is_legacy, full)) else likely).append(fits)
-        likely.append(keras_use.find_keras_2(path, source, remedy))
-    return [*filter(None, dict.fromkeys(certain))], [*filter(None, dict.fromkeys(likely))], False
+        if no_fit_under:
+            sentence, is_certain = keras_use.find_loop(path, source, no_fit_under, remedy)
+            (problems if is_certain and not any(map(is_legacy, full)) else notes).append(sentence)
+        notes.append(keras_use.find_keras_2(path, source, remedy))
+    return KerasFindings(tuple(filter(None, dict.fromkeys(problems))), tuple(filter(None, dict.fromkeys(notes))))
 
 
 def needs_template(template: TemplateOrder, programs: Iterable[Program], cwd: str) -> bool:
@@ -94,7 +107,7 @@ _IMPLIED = {"keras", "tf_keras", "worker"}
 _MOST_FILES = 200
 
 
-def _sources(program: Program, cwd: str, env: Mapping[str, str]) -> Iterator[tuple[str, ast.AST]]:
+def _sources(program: Program, cwd: str, env: Mapping[str, str]) -> Iterator[tuple[str, ast.Module]]:
     """The readable files of a program, each with its syntax: the first file, and the files beside it that are imported."""
     if program.kind not in ("script", "module"):
         return
@@ -127,7 +140,7 @@ def _first_file(program: Program, cwd: str, env: Mapping[str, str]) -> tuple[str
     return next((place for place in places if os.path.isfile(place[0])), places[0])
 
 
-def _syntax(path: str) -> ast.AST | None:
+def _syntax(path: str) -> ast.Module | None:
     """The syntax of a Python file; None if the file cannot be read or parsed."""
     try:
         return ast.parse(_read(path))
