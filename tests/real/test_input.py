@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -17,44 +18,125 @@ from tests.conftest import ROOT, Orch
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600), pytest.mark.usefixtures("warm_tensorflow")]
 
-PROGRAM = "tests/programs/input_api.py"
-SHARED = ([[0, 1], [4, 5], [8, 9]], [[2, 3], [6, 7], [10, 11]])
+SETTINGS = {"auto_shard": "data", "global_batch_size": 4, "shuffle_seed": 4}
+"""The section `input` of the two workers."""
+
+
+def cases(strategy: Any, directory: str) -> dict[str, Any]:
+    """In each of two workers: what it is given. ``[[0, 1], [4, 5]]`` are the batches of its only replica."""
+    import keras
+    import tensorflow as tf
+    import tf_keras
+
+    import worker
+
+    data, distribute, of_the_spec = tf.data.Dataset, worker.distribute, os.environ["ORCH_TASK_SETTINGS"]
+
+    def given(distributed: Any) -> list[list[int]]:
+        return [[int(number) for number in strategy.experimental_local_results(batch)[0]] for batch in distributed]
+
+    def text_files(*counts: int) -> list[str]:
+        """Files with so many numbers each, one after the other."""
+        names, numbers = [], itertools.count()
+        for index, count in enumerate(counts):
+            names.append(f"{directory}/{os.environ['ORCH_TASK']}-{len(counts)}-{index}.txt")
+            Path(names[-1]).write_text("".join(f"{next(numbers)}\n" for _ in range(count)))
+        return names
+
+    def lines(*counts: int) -> Any:
+        return tf.data.TextLineDataset(text_files(*counts)).map(lambda line: tf.strings.to_number(line, tf.int64))
+
+    def with_policy(dataset: Any, name: str) -> Any:
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy[name]
+        return dataset.with_options(options)
+
+    def where_the_spec_says(dataset: Any, **settings: Any) -> Any:
+        os.environ["ORCH_TASK_SETTINGS"] = json.dumps({**json.loads(of_the_spec), "input": settings})
+        try:
+            return distribute(dataset)
+        finally:
+            os.environ["ORCH_TASK_SETTINGS"] = of_the_spec
+
+    def batches(context: Any) -> Any:
+        numbers = data.range(12).shard(context.num_input_pipelines, context.input_pipeline_id)
+        return numbers.batch(context.get_per_replica_batch_size(4))
+
+    def refusal(*args: Any, **kwargs: Any) -> str:
+        with pytest.raises((TypeError, ValueError)) as refused:
+            distribute(*args, **kwargs)
+        return str(refused.value)
+
+    def fitted(keras: Any) -> float:
+        """The mean of the squares of the numbers that a model has seen in `fit`."""
+        with strategy.scope():
+            model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1, kernel_initializer="ones", use_bias=False)])
+            model.compile(keras.optimizers.SGD(0.0), loss=keras.losses.MeanSquaredError())
+        dataset = lines(12).map(lambda number: (tf.cast([number], tf.float32), tf.zeros([1]))).batch(4)
+        return float(model.fit(dataset, epochs=1, verbose=0).history["loss"][0])
+
+    half = data.range(6).batch(6), data.range(6, 12).batch(6)
+    hints = tf.data.experimental.SHARD_HINT, tf.data.experimental.SHARD_HINT
+    prefetching = {"prefetch": -1, "fetch_to_device": False, "per_replica_buffer_size": 2, "deterministic": True}
+    optional = where_the_spec_says(data.range(8), auto_shard="data", global_batch_size=4, **prefetching)
+    options = optional._options
+    return {
+        "an unchanged script": given(strategy.experimental_distribute_dataset(lines(6, 6).batch(4))),
+        "a script with a policy of its own": given(strategy.experimental_distribute_dataset(with_policy(lines(6, 6).batch(4), "FILE"))),
+        "one file": given(strategy.experimental_distribute_dataset(lines(12).batch(4))),
+        "worker.distribute": given(distribute(lines(6, 6))),
+        "worker.distribute, in batches of its own": given(distribute(lines(6, 6), batch=6)),
+        "batched already": given(distribute(lines(6, 6).batch(6).map(lambda batch: batch + 100))),
+        "chosen from batches": given(distribute(data.choose_from_datasets(half, data.range(2)))),
+        "elements that are batches": given(distribute(data.from_tensor_slices([[0, 1, 2, 3], [4, 5, 6, 7]]), batch=False)),
+        "policy file": given(where_the_spec_says(lines(6, 6), auto_shard="file", global_batch_size=4)),
+        "policy off": given(where_the_spec_says(lines(6, 6), auto_shard="off", global_batch_size=4)),
+        "policy hint": given(where_the_spec_says(lines(6, 6).shard(*hints), auto_shard="hint", global_batch_size=4)),
+        "no policy": given(where_the_spec_says(data.range(8), global_batch_size=4)),
+        "drop_remainder": given(where_the_spec_says(data.range(10), auto_shard="data", global_batch_size=4, drop_remainder=True)),
+        "a function": given(distribute(batches)),
+        "input options": given(optional),
+        "input options, read": (
+            options.experimental_fetch_to_device,
+            options.experimental_per_replica_buffer_size,
+            optional._original_dataset.options().deterministic,
+            type(optional._original_dataset).__name__,
+        ),
+        "fewer elements than replicas": refusal(data.range(8), batch=1),
+        "no dataset": refusal([1, 2]),
+        "fit of Keras 3": fitted(keras),
+        "fit of Keras 2": fitted(tf_keras),
+        "the order of files": [name.numpy().decode()[-5] for name in data.list_files(text_files(1, 1, 1, 1, 1, 1))],
+    }
+
+
+BY_DATA = ([[0, 1], [4, 5], [8, 9]], [[2, 3], [6, 7], [10, 11]])
 """What the mission's document gives for DATA with two workers and global batches of 4: each reads all, and keeps its share."""
 BY_FILE = ([[0, 1], [2, 3], [4, 5]], [[6, 7], [8, 9], [10, 11]])
 """The document has ``[4] [5]`` and ``[10] [11]`` at the end: TensorFlow 2.21 makes full batches of what is left of a file."""
-ALL = [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11]]
-FIT = round(sum(number * number for number in range(12)) / 12, 3)
+BY_TURNS = ([[0, 2], [4, 6], [8, 10]], [[1, 3], [5, 7], [9, 11]])
+BY_SIX = ([[0, 1, 2], [6, 7, 8]], [[3, 4, 5], [9, 10, 11]])
+OF_EIGHT = ([[0, 1], [4, 5]], [[2, 3], [6, 7]])
 GIVEN: dict[str, tuple[Any, Any]] = {
-    "an_unchanged_script": SHARED,
-    "a_script_with_a_policy_of_its_own": BY_FILE,
-    "one_file": SHARED,
-    "worker_distribute": SHARED,
-    "worker_distribute_in_batches_of_its_own": ([[0, 1, 2], [6, 7, 8]], [[3, 4, 5], [9, 10, 11]]),
-    "batched_already": ([[100, 101, 102], [106, 107, 108]], [[103, 104, 105], [109, 110, 111]]),
-    "chosen_from_batches": ([[0, 1, 2], [6, 7, 8]], [[3, 4, 5], [9, 10, 11]]),
-    "elements_that_are_batches": ([[0, 1], [4, 5]], [[2, 3], [6, 7]]),
-    "policy_file": BY_FILE,
-    "policy_off": (ALL, ALL),
-    "policy_hint": ([[0, 2], [4, 6], [8, 10]], [[1, 3], [5, 7], [9, 11]]),
-    "no_policy": ([[0, 1], [4, 5]], [[2, 3], [6, 7]]),
-    "drop_remainder": ([[0, 1], [4, 5]], [[2, 3], [6, 7]]),
-    "a_function": ([[0, 2], [4, 6], [8, 10]], [[1, 3], [5, 7], [9, 11]]),
-    "input_options": (
-        [False, 2, True, "_PrefetchDataset", [[0, 1], [4, 5]]],
-        [False, 2, True, "_PrefetchDataset", [[2, 3], [6, 7]]],
-    ),
-    "fewer_elements_than_replicas": (
+    **dict.fromkeys(("an unchanged script", "one file", "worker.distribute"), BY_DATA),
+    **dict.fromkeys(("a script with a policy of its own", "policy file"), BY_FILE),
+    **dict.fromkeys(("policy hint", "a function"), BY_TURNS),
+    **dict.fromkeys(("worker.distribute, in batches of its own", "chosen from batches"), BY_SIX),
+    **dict.fromkeys(("elements that are batches", "no policy", "drop_remainder", "input options"), OF_EIGHT),
+    "batched already": ([[100, 101, 102], [106, 107, 108]], [[103, 104, 105], [109, 110, 111]]),
+    "policy off": ([[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11]],) * 2,
+    "input options, read": ((False, 2, True, "_PrefetchDataset"),) * 2,
+    "fewer elements than replicas": (
         "worker.distribute: a global batch of 1 for 2 replicas: some of them would never get an element; make it 2 or more "
         "(input.global_batch_size, --global-batch-size)",
     )
     * 2,
-    "no_dataset": (
+    "no dataset": (
         "worker.distribute takes a tf.data.Dataset or a function of an InputContext, and not list; "
         "tf.data.Dataset.from_tensor_slices makes a dataset of arrays",
     )
     * 2,
-    "keras_3_fit": (FIT, FIT),
-    "keras_2_fit": (FIT, FIT),
+    **dict.fromkeys(("fit of Keras 3", "fit of Keras 2"), (pytest.approx(sum(number * number for number in range(12)) / 12),) * 2),
 }
 """What worker-0 and worker-1 are given, by case."""
 SAID = (
@@ -67,23 +149,15 @@ SAID = (
 )
 
 
-def run_cases(directory: str) -> dict[str, Any]:
-    """In a task."""
-    from tests.programs import input_api
-
-    return input_api.run(directory)
-
-
 def test_two_workers(tmp_path: Path) -> None:
-    settings = {"auto_shard": "data", "global_batch_size": 4, "shuffle_seed": 4}
-    with cluster(workers=2, input=settings, timeout=400) as c:
-        first, second = c.run(run_cases, str(tmp_path)).values()
+    with cluster(workers=2, input=SETTINGS) as c:
+        first, second = c.run(cases, str(tmp_path)).values()
         said = c.logs("worker-0").replace(f"{ROOT}/", "")
         assert "orch: input" not in c.logs("worker-1")
-    orders = first.pop("the_order_of_files"), second.pop("the_order_of_files")
-    assert orders[0] == orders[1] != sorted(orders[0])
+    order = first.pop("the order of files")
+    assert second.pop("the order of files") == order != sorted(order)
     assert {name: (first[name], second[name]) for name in first} == GIVEN
-    assert [line for line in SAID if f"orch: {line.format(program=PROGRAM)}" not in said] == []
+    assert [line for line in SAID if f"orch: {line.format(program='tests/real/test_input.py')}" not in said] == []
 
 
 # --- one process -----------------------------------------------------------------------------------
@@ -127,36 +201,30 @@ def test_mirrored_with_a_data_service(orch: Orch, script: Callable[..., Path]) -
     assert "the program's own InputOptions" not in done.out + done.err
 
 
-PARAMETER_SERVER = """
-import worker, tensorflow as tf
-strategy = worker.strategy()
-coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+def read_by_the_only_worker(strategy: Any) -> tuple[Any, Any]:
+    """In the chief: the first two batches of a dataset, and of one that a function makes."""
+    import tensorflow as tf
 
-@tf.function
-def take(iterator):
-    return next(iterator)
+    import worker
 
-def given(distributed, steps):
-    iterator = iter(distributed)
-    return [coordinator.schedule(take, args=(iterator,)).fetch().tolist() for _ in range(steps)]
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    take = tf.function(lambda iterator: next(iterator))
 
-numbers = tf.data.Dataset.range(9)
-print("dataset", given(worker.distribute(numbers), 2))
-def make(context):
-    return tf.data.Dataset.range(9).batch(context.get_per_replica_batch_size(3))
+    def given(distributed: Any) -> Any:
+        iterator = iter(distributed)
+        return [coordinator.schedule(take, args=(iterator,)).fetch().tolist() for _ in range(2)]
 
-print("function", given(worker.distribute(make), 2))
-"""
+    def make(context: Any) -> Any:
+        return tf.data.Dataset.range(9).batch(context.get_per_replica_batch_size(3))
+
+    return given(worker.distribute(tf.data.Dataset.range(9))), given(worker.distribute(make))
 
 
-def test_parameter_server(orch: Orch, script: Callable[..., Path]) -> None:
-    script(PARAMETER_SERVER)
-    words = ("--ps", "1", "-n", "1", "--global-batch-size", "4", "--set", "input.prefetch=2", "--auto-shard", "data")
-    done = orch("up", "script.py", *words, "--timeout", "200", timeout=300, check=0)
-    said = done.out + done.err
-    assert "dataset [[0, 1, 2, 3], [4, 5, 6, 7]]" in said
-    assert "function [[0, 1, 2], [3, 4, 5]]" in said
-    assert "input.auto_shard: data has no effect under strategy parameter_server: each worker reads the whole dataset" in said
+def test_parameter_server() -> None:
+    settings = {"global_batch_size": 4, "prefetch": 2, "auto_shard": "data"}
+    with cluster(workers=1, ps=1, strategy="parameter_server", input=settings) as c:
+        assert c.run(read_by_the_only_worker)["chief-0"] == ([[0, 1, 2, 3], [4, 5, 6, 7]], [[0, 1, 2], [3, 4, 5]])
+        said = c.logs("chief-0")
     assert "input: under ParameterServerStrategy the dataset is not divided: each worker reads the whole dataset" in said
 
 

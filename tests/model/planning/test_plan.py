@@ -17,6 +17,7 @@ from worker.protocol.messages import Program
 from worker.protocol.task_id import TASK_TYPES, TaskId
 from worker.settings.collective_settings import CollectiveSettings
 from worker.settings.device_settings import DeviceSettings
+from worker.settings.input_settings import InputSettings
 
 
 def spec(strategy: str = "multi_worker_mirrored", /, **counts: int) -> ClusterSpec:
@@ -192,6 +193,23 @@ def test_a_type_can_have_arguments_and_variables_of_its_own() -> None:
 def test_serving_replaces_the_script_of_servers_only() -> None:
     planned = make(replace(spec("parameter_server", chief=1, worker=1, ps=1), serve=True))
     assert [task.order.program.kind for task in planned.tasks] == ["script", "serve", "serve"]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "counts", "noted"),
+    [
+        (
+            "parameter_server",
+            {"chief": 1, "worker": 1, "ps": 1},
+            ["input.auto_shard: data has no effect under strategy parameter_server: each worker reads the whole dataset"],
+        ),
+        ("multi_worker_mirrored", {"worker": 2}, []),
+    ],
+)
+def test_a_policy_for_the_input_is_noted_where_it_has_no_effect(strategy: str, counts: dict[str, int], noted: list[str]) -> None:
+    wanted = spec(strategy, **counts)
+    tasks = tuple(replace(one, input=InputSettings(auto_shard="data")) for one in wanted.tasks)
+    assert [note for note in make(replace(wanted, tasks=tasks)).notes if "input" in note] == noted
 
 
 def test_a_dry_run_says_that_ports_are_not_known_yet() -> None:
