@@ -1,6 +1,6 @@
 """Reads a YAML text into a tree of values with places, and overlays such trees.
 
-PyYAML composes the tree. The text is not trusted: its depth and its number of values have limits, and tags are refused.
+PyYAML parses the text. The text is not trusted: its depth and its number of values have limits, and tags are refused.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import PurePath
 from typing import Any
-
-from worker.fast_dataclass import dataclass
 
 from ...errors import SpecError
 from .describe import shorthand
@@ -38,26 +37,12 @@ def read(text: bytes | str, source: str) -> Node:
 
     Raises `SpecError` with the line and the reason.
     """
-    content = _checked(text, source)
-    root = _tree(content, source)
+    root = _tree(_decoded(text, source) if isinstance(text, bytes) else text, source)
     if root is None or root.value is None:
         return Node({}, source)
     if not isinstance(root.value, dict):
         raise refusal(root.place, "the top level must be a mapping of keys to values", "for example: script: train.py")
     return replace(root, place=source)
-
-
-def _checked(text: bytes | str, source: str) -> str:
-    """The decoded text. Raises `SpecError` for a text that is too large or has characters that YAML does not allow."""
-    size = len(text) if isinstance(text, bytes) else len(text.encode("utf-8", "surrogatepass"))
-    if size > MAX_BYTES:
-        raise refusal(source, f"has {size:,} bytes; the limit is {MAX_BYTES:,}")
-    text = _decoded(text, source) if isinstance(text, bytes) else text
-    text = text.removeprefix("\ufeff")
-    if found := _NOT_YAML.search(text):
-        line = text.count("\n", 0, found.start()) + 1
-        raise refusal(f"{source}:{line}", f"the character U+{ord(found[0]):04X} is not allowed in YAML")
-    return text
 
 
 def _decoded(raw: bytes, source: str) -> str:
@@ -69,131 +54,113 @@ def _decoded(raw: bytes, source: str) -> str:
         raise refusal(f"{source}:{line}", message, "save the file as UTF-8") from None
 
 
-def _tree(text: str, source: str) -> Node | None:
-    """The tree of the only document in `text`; None if there is no document."""
+def _tree(text: str, source: str, *, lines: bool = True) -> Node | None:
+    """The tree of the only document in `text`; None if there is no document. Without `lines`, `source` is the place of all values."""
     import yaml  # imported here: the import takes longer than `orch --help`
 
+    text = text.removeprefix("\ufeff")
+    if found := _NOT_YAML.search(text):
+        line = text.count("\n", 0, found.start()) + 1
+        raise refusal(f"{source}:{line}", f"the character U+{ord(found[0]):04X} is not allowed in YAML")
     loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
     if _SURROGATE_ESCAPE.search(text):
         loader = yaml.BaseLoader  # libyaml refuses surrogates, and JSON needs two for each character above U+FFFF
     try:
-        _check_events(yaml.parse(text, Loader=loader), yaml, source)
-        root = yaml.compose(text, Loader=loader)
+        return _Reader(yaml.parse(text, Loader=loader), source, lines=lines).document()
     except yaml.MarkedYAMLError as error:
         raise _syntax_error(error, text, source) from None
     except yaml.YAMLError as error:
         raise refusal(source, f"cannot be read as YAML: {error}") from None
-    return None if root is None else _Reader(source).node(root, _place(source, root)).node
-
-
-def _place(source: str, read: Any) -> str:
-    """The first line of an event or a node of PyYAML."""
-    return f"{source}:{read.start_mark.line + 1}"
-
-
-def _check_events(events: Iterable[Any], yaml: Any, source: str) -> None:
-    """Refuse a text that is too deep or too large for PyYAML, and mistakes that PyYAML's nodes do not show."""
-    depth = nodes = documents = 0
-    anchors: dict[str, str] = {}
-    for event in events:
-        place = _place(source, event)
-        name, tag = getattr(event, "anchor", None), getattr(event, "tag", None)
-        documents += isinstance(event, yaml.DocumentStartEvent)
-        nodes += isinstance(event, yaml.NodeEvent)
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        _check_size(nodes, depth, place)
-        if documents > 1:
-            raise refusal(place, "a second document starts here", "one file describes one cluster")
-        if tag is not None:
-            shown = tag.replace("tag:yaml.org,2002:", "!!")
-            raise refusal(place, f"the tag {shown!r:.80} is not allowed", "write the value without a tag, in quotes if it is a text")
-        if isinstance(event, yaml.AliasEvent):
-            if name not in anchors:
-                raise refusal(place, f"the alias {name!r:.80} refers to nothing", "give a value above it this name with &")
-        elif name is not None:
-            if name in anchors:
-                raise refusal(place, f"the anchor {name!r:.80} is given twice", f"first at {anchors[name]}")
-            anchors[name] = place
-
-
-def _check_size(nodes: int, depth: int, place: str) -> None:
-    if nodes > MAX_NODES:
-        raise refusal(place, f"has more than {MAX_NODES:,} values, aliases written out")
-    if depth > MAX_DEPTH:
-        raise refusal(place, f"is nested more than {MAX_DEPTH} levels deep")
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """A node, and its size with all aliases written out: `nodes` in `height` levels."""
-
-    node: Node
-    nodes: int = 1
-    height: int = 0
 
 
 class _Reader:
-    """Makes the tree from PyYAML's nodes. Several aliases of one value share one node."""
+    """Makes the tree from PyYAML's events. PyYAML's own composer has no limit of depth: a deep text ends the process.
 
-    def __init__(self, source: str) -> None:
+    An alias is the node that it refers to, and counts as all of its values.
+    """
+
+    def __init__(self, events: Iterable[Any], source: str, *, lines: bool) -> None:
+        self._events = iter(events)
         self._source = source
-        self._known: dict[int, _Read | None] = {}
+        self._lines = lines
+        self._nodes = 0
+        self._anchors: dict[str, tuple[Node, int]] = {}
+        """The nodes with a name, and the number of values in each."""
 
-    def node(self, composed: Any, place: str) -> _Read:
-        """The tree of a node. `place`: the place of the use, which differs for an alias from the place of the value."""
-        if id(composed) not in self._known:
-            self._known[id(composed)] = None
-            self._known[id(composed)] = self._read(composed)
-        known = self._known[id(composed)]
-        if known is None:
-            raise refusal(place, "an alias stands inside what it refers to")
-        return known
+    def document(self) -> Node | None:
+        root = None
+        for event in self._events:
+            if type(event).__name__ == "DocumentStartEvent":
+                if root is not None:
+                    raise refusal(self._place(event), "a second document starts here", "one file describes one cluster")
+                root = self._node(next(self._events))
+        return root
 
-    def _read(self, composed: Any) -> _Read:
-        place = _place(self._source, composed)
-        if isinstance(composed.value, str):
-            text = _joined(composed.value)
-            return _Read(Node(text, place, text) if composed.style else scalar(text, place))
-        if composed.id == "sequence":
-            items = [self.node(item, _place(self._source, item)) for item in composed.value]
-            return self._around(Node([item.node for item in items], place), items)
-        return self._mapping(composed, place)
+    def _place(self, event: Any) -> str:
+        return f"{self._source}:{event.start_mark.line + 1}" if self._lines else self._source
 
-    def _around(self, node: Node, inside: list[_Read]) -> _Read:
-        read = _Read(node, 1 + sum(item.nodes for item in inside), 1 + max((item.height for item in inside), default=0))
-        _check_size(read.nodes, read.height, node.place)
-        return read
+    def _node(self, event: Any, depth: int = 1, at: str = "") -> Node:
+        """The node that begins with this event. `at`: its place, if that is not the place of the event."""
+        place, before = at or self._place(event), self._nodes
+        self._count(1, place)
+        if depth > MAX_DEPTH:
+            raise refusal(place, f"is nested more than {MAX_DEPTH} levels deep")
+        kind = type(event).__name__
+        if kind == "AliasEvent":
+            return self._named(event.anchor, place)
+        if event.tag is not None:
+            shown = event.tag.replace("tag:yaml.org,2002:", "!!")
+            raise refusal(place, f"the tag {shown!r:.80} is not allowed", "write the value without a tag, in quotes if it is a text")
+        if kind == "ScalarEvent":
+            text = _joined(event.value)
+            node = Node(text, place, text) if event.style else scalar(text, place)
+        elif kind == "SequenceStartEvent":
+            node = Node([self._node(item, depth + 1) for item in self._inside()], place)
+        else:
+            node = self._mapping(place, depth + 1)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = node, self._nodes - before
+        return node
 
-    def _mapping(self, composed: Any, place: str) -> _Read:
+    def _count(self, nodes: int, place: str) -> None:
+        self._nodes += nodes
+        if self._nodes > MAX_NODES:
+            raise refusal(place, f"has more than {MAX_NODES:,} values, aliases written out")
+
+    def _named(self, name: str, place: str) -> Node:
+        if name not in self._anchors:
+            raise refusal(place, f"the alias {name!r:.80} refers to nothing", "give a value above it this name with &")
+        node, nodes = self._anchors[name]
+        self._count(nodes - 1, place)
+        return replace(node, place=place)
+
+    def _inside(self) -> Iterator[Any]:
+        """The events inside the list or mapping that has just begun. The event of its end is consumed too."""
+        return takewhile(lambda event: not type(event).__name__.endswith("EndEvent"), self._events)
+
+    def _mapping(self, place: str, depth: int) -> Node:
         """A plain ``<<`` merges: the keys of its mappings are added if the mapping does not have them."""
         entries: dict[str, Node] = {}
-        merged: dict[str, Node] | None = None
-        inside: list[_Read] = []
-        for name, item in composed.value:
-            at = _place(self._source, name)
-            if not isinstance(name.value, str):
-                raise refusal(at, "a key must be a text, not a mapping or a list")
-            key = _joined(name.value)
-            value = self.node(item, at)
-            inside += (_Read(Node(key, at)), value)
-            if key == "<<" and not name.style:
-                if merged is not None:
-                    raise refusal(at, "'<<' is given twice in one mapping", "merge several with a list: <<: [*first, *second]")
-                merged = _merged(value.node, at)
-            elif key in entries:
+        merges = False
+        for name in self._inside():
+            at = self._place(name)
+            if type(name).__name__ != "ScalarEvent":
+                raise refusal(at, "a key must be a text, not a mapping, a list or an alias")
+            key = self._node(name, depth).text
+            if key in entries:
                 raise refusal(at, f"the key {key!r:.80} is given twice", f"first at {entries[key].place}")
-            else:
-                entries[key] = replace(value.node, place=at)
-        return self._around(Node((merged or {}) | entries, place), inside)
+            entries[key] = self._node(next(self._events), depth, at)
+            merges = merges or (key == "<<" and not name.style)
+        return Node(_merged(entries.pop("<<")) | entries if merges else entries, place)
 
 
-def _merged(node: Node, place: str) -> dict[str, Node]:
+def _merged(node: Node) -> dict[str, Node]:
+    """The keys of the mappings in the value of a ``<<``. The first mapping with a key wins."""
     merged: dict[str, Node] = {}
-    for source in node.value if isinstance(node.value, list) else [node]:
+    for source in reversed(node.value) if isinstance(node.value, list) else [node]:
         if not isinstance(source.value, dict):
-            raise refusal(place, "'<<' takes a mapping or a list of mappings")
-        for key, item in source.value.items():
-            merged.setdefault(key, item)
+            raise refusal(node.place, "'<<' takes a mapping or a list of mappings")
+        merged |= source.value
     return merged
 
 
@@ -288,20 +255,11 @@ def parse_assignment(text: str, place: str) -> tuple[str, Node]:
     if value.lstrip()[:1] not in tuple("[{\"'"):
         return path, scalar(value.strip(), place)
     try:
-        document = _tree(_checked(value, place), place)
+        document = _tree(value, place, lines=False)
     except SpecError as error:
         first = error.problems[0]
         raise refusal(place, f"{path!r:.80}: {first.message}", first.hint) from None
-    return path, _moved(document or Node(None, place), place)
-
-
-def _moved(node: Node, place: str) -> Node:
-    """The tree with one place for all values: a flag has no lines."""
-    if isinstance(node.value, dict):
-        return Node({key: _moved(item, place) for key, item in node.value.items()}, place)
-    if isinstance(node.value, list):
-        return Node([_moved(item, place) for item in node.value], place)
-    return replace(node, place=place)
+    return path, document or Node(None, place)
 
 
 # --- plain data ---------------------------------------------------------------------------------
