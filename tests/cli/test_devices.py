@@ -46,12 +46,12 @@ def test_every_flag_has_its_setting(orch: Orch) -> None:
 
 def test_the_runtimes_own_settings_have_flags_and_variables_as_well(orch: Orch, tmp_path: Path) -> None:
     task = planned(orch, "--threads", "3,2", "--xla", "--no-tf32", "--determinism")["worker-0"]
-    assert task["devices"] == {"intra_op_threads": 3, "inter_op_threads": 2, "xla": True, "tf32": False, "determinism": True}
+    assert task["devices"] == {"threads": {"intra": 3, "inter": 2}, "xla": True, "tf32": False, "determinism": True}
     assert (task["env"]["TF_NUM_INTRAOP_THREADS"], task["env"]["TF_NUM_INTEROP_THREADS"]) == ("3", "2")
     told = {"ORCH_THREADS": ",4", "ORCH_XLA": "off", "ORCH_NO_TF32": "no", "ORCH_DETERMINISM": "0"}
     (tmp_path / "orch.yaml").write_text("defaults: {devices: {threads: {intra: 1, inter: 1}, xla: true}}")
     task = planned(orch, "--threads", "5", env=told)["worker-0"]
-    assert task["devices"] == {"intra_op_threads": 5, "inter_op_threads": 4, "xla": False, "tf32": True, "determinism": False}
+    assert task["devices"] == {"threads": {"intra": 5, "inter": 4}, "xla": False, "tf32": True, "determinism": False}
 
 
 @pytest.mark.parametrize(

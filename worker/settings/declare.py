@@ -28,8 +28,8 @@ class Setting:
     """One sentence: what the setting does."""
     example: str = ""
     """A value as YAML, on one line, for the file that ``orch init`` writes; empty: the default."""
-    words: str | None = ""
-    """The value without the setting, in words; empty: the field's default; None: not shown."""
+    words: str = ""
+    """The value without the setting, in words; empty: the field's default."""
     flag: str = ""
     """Its option on the command line: ``--ps``, or ``-n --workers``. The option's variable follows from it: ORCH_WORKERS."""
     metavar: str = ""
@@ -46,8 +46,6 @@ class Setting:
     `most`, the largest is a billion."""
     label: str = ""
     """The name of the choices in a message: "the levels"."""
-    key: str = ""
-    """The key in orch.yaml, if that is not the field's name: ``threads.intra`` is the key intra of the mapping threads."""
     inline: Any = None
     """A section whose keys stand in the mapping of this section itself, in place of a mapping of their own."""
     live: bool = False

@@ -3,7 +3,29 @@
 from __future__ import annotations
 
 from ..fast_dataclass import dataclass
-from .declare import Setting, setting
+from .declare import setting
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadSettings:
+    """The sizes of TensorFlow's thread pools, which TensorFlow reads from TF_NUM_INTRAOP_THREADS and TF_NUM_INTEROP_THREADS."""
+
+    intra: int | None = setting(
+        None,
+        "The number of threads that one operation may use.",
+        example="2",
+        words="the cores of the host, divided by its tasks",
+        least=1,
+        most=1024,
+    )
+    inter: int | None = setting(
+        None,
+        "The number of operations that may run at the same time.",
+        example="2",
+        words="TensorFlow's own; with parameter servers at least 4, and at least one more than there are workers",
+        least=1,
+        most=1024,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,31 +33,12 @@ class DeviceSettings:
     """The devices of a task, set before the user's code can use TensorFlow's runtime. None: TensorFlow's own choice."""
 
     NAME = "devices"
-    GROUPS = (("threads", Setting("The sizes of TensorFlow's thread pools.", flag="--threads", metavar="INTRA[,INTER]")),)
 
     cpus: int | None = setting(
         None, "The number of logical CPU devices in each task.", example="1", words="1", flag="--cpus", least=1, most=1024
     )
-    # TF_NUM_INTRAOP_THREADS, TF_NUM_INTEROP_THREADS
-    intra_op_threads: int | None = setting(
-        None,
-        "The number of threads that one operation may use.",
-        example="2",
-        words="the cores of the host, divided by its tasks",
-        key="threads.intra",
-        least=1,
-        most=1024,
-        everywhere=True,
-    )
-    inter_op_threads: int | None = setting(
-        None,
-        "The number of operations that may run at the same time.",
-        example="2",
-        words="TensorFlow's own; with parameter servers at least 4, and at least one more than there are workers",
-        key="threads.inter",
-        least=1,
-        most=1024,
-        everywhere=True,
+    threads: ThreadSettings = setting(
+        ThreadSettings(), "The sizes of TensorFlow's thread pools.", flag="--threads", metavar="INTRA[,INTER]", everywhere=True
     )
     gpus: int | None = None
     """The number of GPUs that the user has requested and TensorFlow must find. CUDA_VISIBLE_DEVICES names them."""

@@ -287,14 +287,14 @@ def _local(rank: int, size: int) -> dict[str, str]:
 
 
 def _threads(devices: DeviceSettings) -> dict[str, str]:
-    wanted = {"TF_NUM_INTRAOP_THREADS": devices.intra_op_threads, "TF_NUM_INTEROP_THREADS": devices.inter_op_threads}
+    wanted = {"TF_NUM_INTRAOP_THREADS": devices.threads.intra, "TF_NUM_INTEROP_THREADS": devices.threads.inter}
     return {name: str(number) for name, number in wanted.items() if number is not None}
 
 
 def _describe_threads(spec: ClusterSpec, assignment: Assignment, facts: Mapping[str, HostFacts]) -> Iterator[str]:
     """One line about the threads of `default_environment`, if a host has several tasks and the spec does not set all threads."""
     devices = [found for tasks in spec.tasks for found in (tasks.devices, *tasks.overrides.values())]
-    are_set = all(found.settings.intra_op_threads is not None for found in devices) and not spec.data_workers
+    are_set = all(found.settings.threads.intra is not None for found in devices) and not spec.data_workers
     shared = {(facts[host].cores, slots.count_computing(ids)) for host, ids in assignment.items() if slots.count_computing(ids) > 1}
     if are_set or not shared:
         return

@@ -1,18 +1,18 @@
 """Derives from the declaration of a section: the check of a document, the value, and the way back to plain data.
 
 A section is a frozen dataclass with fields made by `worker.settings.declare.setting`. Its class constants SHORTHAND, MISPLACED, HINT
-and NAME are the fields of `Struct`; GROUPS declares the mapping around keys such as ``threads.intra``.
+and NAME are the fields of `Struct`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from worker.settings.declare import Setting, settings_of
 
-from .kinds import ARGS, ENV, MAX_NUMBER, Flag, Integer, Key, Kind, Number, OneOf, Struct, Text
+from .kinds import ARGS, ENV, MAX_NUMBER, Flag, Integer, Kind, Number, OneOf, Struct, Text
 from .sections.gpu_wish import Growth, Sizes
 from .sections.tpu_kinds import ComputationShape, Partitions, Topology
 
@@ -41,19 +41,15 @@ def struct_of(section: type) -> Struct:
 
 def _derive(section: type) -> Struct:
     hints = get_type_hints(section)
-    keys: dict[str, Key] = {}
-    groups = {name: _key(Struct({}), declared, "") for name, declared in getattr(section, "GROUPS", ())}
+    keys: dict[str, Setting] = {}
     for field, declared in settings_of(section):
         if declared.inline:
             keys |= struct_of(declared.inline).keys
-            continue
-        group, dot, name = (declared.key or field.name).rpartition(".")
-        key = _key(_kind(declared, hints[field.name]), declared, _default(field))
-        if dot:
-            inside = keys.get(group, groups[group])
-            keys[group] = dataclasses.replace(inside, kind=Struct({**getattr(inside.kind, "keys", {}), name: key}))
         else:
-            keys[name] = key
+            default = _default(field)
+            example = declared.example or ("" if declared.words else default)
+            kind = _kind(declared, hints[field.name])
+            keys[field.name] = dataclasses.replace(declared, kind=kind, example=example, words=declared.words or default)
     shorthand, hint, name = (getattr(section, constant, "") for constant in ("SHORTHAND", "HINT", "NAME"))
     return Struct(keys, shorthand, dict(getattr(section, "MISPLACED", ())), hint, name)
 
@@ -76,12 +72,6 @@ def _most(declared: Setting) -> float:
     return MAX_NUMBER if declared.most is None else declared.most
 
 
-def _key(kind: Kind, declared: Setting, default: str) -> Key:
-    words = default if declared.words == "" else declared.words or ""
-    own = {name: getattr(declared, name) for name in ("about", "live", "flag", "metavar", "help", "no", "everywhere")}
-    return Key(kind, example=declared.example or (default if declared.words == "" else ""), default=words, **own)
-
-
 def _default(field: dataclasses.Field[Any]) -> str:
     """The default of a field as a user writes it; empty if there is none, or if it is None or a section."""
     value = _default_of(field)
@@ -100,8 +90,8 @@ def _default(field: dataclasses.Field[Any]) -> str:
 def make(section: type[S], given: Mapping[str, Any], base: Any = None, **special: Any) -> S:
     """A section from checked data. Missing fields come from `base`, or are the defaults. `special`: fields with a given value."""
     found: dict[str, Any] = dict(special)
-    for field, path in _paths(section):
-        inside = _value_at(path, given)
+    for field, declared in settings_of(section):
+        inside = given if declared.inline else given.get(field.name)
         if field.name in special or inside is None:
             continue
         before = field.default if base is None else getattr(base, field.name)
@@ -114,18 +104,15 @@ def plain(value: Any, *, leave_out: tuple[str, ...] = (), whole: bool = False) -
     """The data from which `make` makes this value, without the fields in `leave_out`. `whole`: also fields with their default."""
     written: dict[str, Any] = {}
     keys = struct_of(type(value)).keys
-    for field, path in _paths(type(value)):
+    for field, declared in settings_of(type(value)):
         item = getattr(value, field.name)
         if field.name in leave_out or item is None or (item == _default_of(field) and not whole):
             continue
-        if not path:
+        if declared.inline:
             written |= plain(item)
-            continue
-        inside = written
-        for part in path[:-1]:
-            inside = inside.setdefault(part, {})
-        write = getattr(keys[path[0]].kind, "write", _plain)
-        inside[path[-1]] = write(item)
+        else:
+            write = getattr(keys[field.name].kind, "write", _plain)
+            written[field.name] = write(item)
     return written
 
 
@@ -135,18 +122,6 @@ def _plain(item: Any) -> Any:
     if isinstance(item, tuple):
         return [_plain(part) for part in item]
     return dict(item) if isinstance(item, Mapping) else item
-
-
-def _paths(section: type) -> Iterator[tuple[dataclasses.Field[Any], tuple[str, ...]]]:
-    """The fields of a section, each with the path of its key; empty for an inline field, whose keys are those of the section."""
-    for field, declared in settings_of(section):
-        yield field, () if declared.inline else tuple((declared.key or field.name).split("."))
-
-
-def _value_at(path: tuple[str, ...], given: Any) -> Any:
-    for part in path:
-        given = given.get(part) if isinstance(given, Mapping) else None
-    return given
 
 
 def _default_of(field: dataclasses.Field[Any]) -> Any:

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from worker.fast_dataclass import dataclass
+from worker.settings.declare import Setting
 
 from .derive import struct_of
-from .kinds import Flag, Integer, Key, Kind, Mapping_, Number, OneOf, Struct, Text
+from .kinds import Flag, Integer, Kind, Mapping_, Number, OneOf, Struct, Text, sentence
 from .sections.host_list import HOST, Hosts
 from .sections.run_sections import ClusterSpec
 from .sections.task_sections import DEVICES, INPUT
@@ -77,7 +78,7 @@ def _options(struct: Struct, around: str) -> Iterator[SpecOption]:
             yield from _options(key.kind, f"{around}{name}.")
 
 
-def _of_key(key: Key, path: str) -> Iterator[SpecOption]:
+def _of_key(key: Setting, path: str) -> Iterator[SpecOption]:
     short, _, name = key.flag.rpartition(" ")
     kind: Kind = key.kind
     parts: tuple[str, ...] = ()
@@ -87,9 +88,9 @@ def _of_key(key: Key, path: str) -> Iterator[SpecOption]:
         parts = tuple(kind.keys)
     metavar = key.metavar or {Integer: "N", Number: "S", OneOf: "NAME"}.get(type(kind), "TEXT")
     says = "true" if isinstance(kind, Flag) else "1" if kind == Integer(0, 1) else ""
-    text = key.help or key.sentence
-    if key.default and len(key.default) <= _SHORT and not says and (key.default != "none" or isinstance(kind, OneOf)):
-        text += f" Default: {key.default}."
+    text = key.help or sentence(key)
+    if key.words and len(key.words) <= _SHORT and not says and (key.words != "none" or isinstance(kind, OneOf)):
+        text += f" Default: {key.words}."
     yield SpecOption(name, short, path, text, metavar, says, parts, isinstance(kind, Text), isinstance(kind, Hosts))
     if key.no:
         yield SpecOption(name.replace("--", "--no-", 1), "", path, key.no, metavar, "false")
@@ -132,9 +133,9 @@ def template() -> str:
     return "\n\n".join([head, *blocks]) + "\n"
 
 
-def _block(name: str, key: Key, *, inside_comment: bool = False) -> Iterator[str]:
+def _block(name: str, key: Setting, *, inside_comment: bool = False) -> Iterator[str]:
     """The lines of one key: its description, and the key with an example, after a # if the key is not live."""
-    for text in (key.sentence, f"Default: {key.default}." if key.default else ""):
+    for text in (sentence(key), f"Default: {key.words}." if key.words else ""):
         for line in textwrap.wrap(text, 100, break_on_hyphens=False):
             yield f"# {line}"
     commented = not key.live and not inside_comment

@@ -13,6 +13,7 @@ from dataclasses import field
 from typing import Any, Protocol
 
 from worker.fast_dataclass import dataclass
+from worker.settings.declare import Setting
 
 from ...errors import Problem
 from .findings import Findings, about, listed, nearest, quoted, shown
@@ -280,38 +281,18 @@ ARGS = Listing(ANY_TEXT)
 ENV = Mapping_(ANY_TEXT, _variable_complaint, "^(?!TF_CONFIG$|ORCH_)[^=]+$")
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
-    """A key of a `Struct`. The fields are explained in `worker.settings.declare.Setting`."""
-
-    kind: Kind
-    about: str
-    example: str = ""
-    default: str = ""
-    """The effect without the key, in words."""
-    live: bool = False
-    flag: str = ""
-    metavar: str = ""
-    help: str = ""
-    no: str = ""
-    everywhere: bool = False
-
-    @property
-    def description(self) -> str:
-        return f"{self.sentence} Default: {self.default}." if self.default else self.sentence
-
-    @property
-    def sentence(self) -> str:
-        """What the setting does; for a choice with its words."""
-        words = self.kind.words if isinstance(self.kind, OneOf) else ()
-        return self.about if all(word in self.about for word in words) else f"{self.about.rstrip('.')}: {listed(words, 'or')}."
+def sentence(key: Setting) -> str:
+    """What a key does; for a choice with its words."""
+    words = key.kind.words if isinstance(key.kind, OneOf) else ()
+    return key.about if all(word in key.about for word in words) else f"{key.about.rstrip('.')}: {listed(words, 'or')}."
 
 
 @dataclass(frozen=True, slots=True)
 class Struct:
     """A mapping with known keys. A null counts as a missing key."""
 
-    keys: Mapping[str, Key]
+    keys: Mapping[str, Setting]
+    """The declaration of each key, with its `Kind` and with its default in words."""
     shorthand: str = ""
     """A scalar instead of the mapping is the value of this key: ``backend: ssh``."""
     misplaced: Mapping[str, str] = field(default_factory=dict)
@@ -364,8 +345,9 @@ def _joined(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key
 
 
-def _described(name: str, key: Key) -> JsonSchema:
-    return {"title": name, "description": key.description, **_or_null(key.kind.json_schema())}
+def _described(name: str, key: Setting) -> JsonSchema:
+    default = f" Default: {key.words}." if key.words else ""
+    return {"title": name, "description": sentence(key) + default, **_or_null(key.kind.json_schema())}
 
 
 def _or_null(schema: JsonSchema) -> JsonSchema:

@@ -16,7 +16,7 @@ from orchestrator.model.strategies import DEFAULT, TRAINING, named
 from worker.protocol.messages import Program
 from worker.protocol.task_id import TASK_TYPES, TaskId
 from worker.settings.collective_settings import CollectiveSettings
-from worker.settings.device_settings import DeviceSettings
+from worker.settings.device_settings import DeviceSettings, ThreadSettings
 from worker.settings.input_settings import InputSettings
 
 
@@ -165,7 +165,7 @@ def test_a_dispatcher_has_no_share_of_the_cores() -> None:
 def test_threads_are_the_hosts_cores_shared_out_unless_set() -> None:
     assert make(spec(worker=2)).orders("host0").env_defaults["TF_NUM_INTRAOP_THREADS"] == "4"
     assert make(spec(worker=20)).orders("host0").env_defaults["OMP_NUM_THREADS"] == "1"
-    wanted = replace(spec(), tasks=(TaskSpec("worker", 1, devices=TaskDevices(DeviceSettings(intra_op_threads=3))),))
+    wanted = replace(spec(), tasks=(TaskSpec("worker", 1, devices=TaskDevices(DeviceSettings(threads=ThreadSettings(3)))),))
     assert make(wanted).tasks[0].order.env["TF_NUM_INTRAOP_THREADS"] == "3"
 
 

@@ -9,7 +9,7 @@ from orchestrator.model import device_names
 from orchestrator.model.spec import ClusterSpec, GpuWish
 from orchestrator.model.spec.document import read
 from orchestrator.model.spec.parse import parse
-from worker.settings.device_settings import DeviceSettings
+from worker.settings.device_settings import DeviceSettings, ThreadSettings
 
 
 def spec_of(text: str) -> ClusterSpec:
@@ -149,9 +149,9 @@ tasks:
       2: {devices: {gpus: [GPU:7], share_gpus: true, cpus: 1, memory_growth: {GPU:0: false}}}
 """)
     (workers,) = spec.tasks
-    assert workers.devices_of(0).settings == DeviceSettings(cpus=2, intra_op_threads=3, inter_op_threads=4, memory_growth=True)
+    assert workers.devices_of(0).settings == DeviceSettings(cpus=2, threads=ThreadSettings(3, 4), memory_growth=True)
     assert workers.devices_of(0).gpus.is_auto
-    assert workers.devices_of(2).settings == DeviceSettings(cpus=1, intra_op_threads=3, inter_op_threads=4, memory_growth=False)
+    assert workers.devices_of(2).settings == DeviceSettings(cpus=1, threads=ThreadSettings(3, 4), memory_growth=False)
     assert workers.devices_of(2).wish == GpuWish(ids=("7",), share=True)
 
 

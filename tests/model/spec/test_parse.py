@@ -16,7 +16,7 @@ from orchestrator.errors import SpecError
 from orchestrator.model.spec import ClusterSpec, LocalSettings, Restart, TaskDevices, TaskSpec, Timeouts
 from orchestrator.model.spec.describe import json_schema, root, template
 from orchestrator.model.spec.document import Node, empty, overlay, parse_assignment, read
-from orchestrator.model.spec.kinds import Struct
+from orchestrator.model.spec.kinds import Struct, sentence
 from orchestrator.model.spec.parse import parse, to_document
 from orchestrator.model.spec.sections.task_sections import DEVICES
 from orchestrator.model.strategies import STRATEGIES
@@ -24,7 +24,7 @@ from tests.trees import value_of, wrap
 from worker.protocol.messages import Program
 from worker.protocol.task_id import TASK_TYPES
 from worker.settings.collective_settings import CollectiveSettings
-from worker.settings.device_settings import DeviceSettings
+from worker.settings.device_settings import DeviceSettings, ThreadSettings
 
 ROOT = root()
 
@@ -74,7 +74,7 @@ def test_every_key() -> None:
     ports: 41000-41999
     backend: {type: local}
     """
-    devices = TaskDevices(DeviceSettings(2, 4, 1))
+    devices = TaskDevices(DeviceSettings(2, ThreadSettings(4, 1)))
     assert spec_of(text) == ClusterSpec(
         name="digits",
         strategy="parameter_server",
@@ -82,7 +82,7 @@ def test_every_key() -> None:
         tasks=(
             TaskSpec("chief", 1, devices=devices),
             TaskSpec("worker", 4, ("x",), {"A": "own", "N": "007"}, devices),
-            TaskSpec("ps", 2, (), {}, TaskDevices(DeviceSettings(3, 4, 1))),
+            TaskSpec("ps", 2, (), {}, TaskDevices(DeviceSettings(3, ThreadSettings(4, 1)))),
             TaskSpec("evaluator", 1, devices=devices),
         ),
         workdir="/home/me/work",
@@ -508,7 +508,7 @@ def test_the_template_shows_every_key_with_its_description_and_default() -> None
         for name, key in struct.keys.items():
             assert f" {name}:" in words
             if key.example or key.live or not isinstance(key.kind, Struct):
-                assert " ".join(key.sentence.split()) in words
+                assert " ".join(sentence(key).split()) in words
             if isinstance(key.kind, Struct):
                 look(key.kind)
 

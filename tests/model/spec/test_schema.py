@@ -15,7 +15,6 @@ from orchestrator.model.spec.kinds import (
     ANY_TEXT,
     Flag,
     Integer,
-    Key,
     Kind,
     Listing,
     Mapping_,
@@ -26,14 +25,21 @@ from orchestrator.model.spec.kinds import (
 )
 from tests.trees import value_of, wrap
 from worker.fast_dataclass import dataclass
-from worker.settings.declare import setting
+from worker.settings.declare import Setting, setting
 
 INNER = Struct(
-    {"count": Key(Integer(1, 9), "How many."), "env": Key(Mapping_(ANY_TEXT, lambda name: "" if name else "is empty", "."), "Names.")},
+    {
+        "count": Setting("How many.", kind=Integer(1, 9)),
+        "env": Setting("Names.", kind=Mapping_(ANY_TEXT, lambda name: "" if name else "is empty", ".")),
+    },
     "count",
 )
 OUTER = Struct(
-    {"inner": Key(INNER, "Inside."), "args": Key(Listing(ANY_TEXT), "Words."), "on": Key(Flag(), "Whether.", default="false")},
+    {
+        "inner": Setting("Inside.", kind=INNER),
+        "args": Setting("Words.", kind=Listing(ANY_TEXT)),
+        "on": Setting("Whether.", kind=Flag(), words="false"),
+    },
     misplaced={"outer": "'outer' belongs elsewhere"},
 )
 

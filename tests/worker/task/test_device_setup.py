@@ -13,7 +13,7 @@ import pytest
 
 from tests.worker.agent_double import Outcome, run_task
 from worker.protocol.messages import Program
-from worker.settings.device_settings import DeviceSettings
+from worker.settings.device_settings import DeviceSettings, ThreadSettings
 
 TENSORFLOW = '''
 """As much of TensorFlow as orch calls, with TensorFlow's own refusals (tensorflow/python/eager/context.py)."""
@@ -76,7 +76,7 @@ def run(tmp_path: Path, script: str, devices: DeviceSettings, **env: str) -> Out
     ("devices", "gpus", "expected"),
     [
         (DeviceSettings(), "GPU:0", []),
-        (DeviceSettings(intra_op_threads=2, determinism=True), "GPU:0", []),
+        (DeviceSettings(threads=ThreadSettings(2), determinism=True), "GPU:0", []),
         (DeviceSettings(cpus=3), "GPU:0", [["split", "CPU:0", [None, None, None]]]),
         (DeviceSettings(log_placement=True, soft_placement=False), "", [["log", True], ["soft", False], ["list GPUs"]]),
         (DeviceSettings(xla=True, tf32=False), "", [["jit", "autoclustering"], ["tf32", False]]),

@@ -20,7 +20,7 @@ from ..sections.task_sections import DEVICES
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 LEVEL = "TF_CPP_MIN_LOG_LEVEL"
-OUTSIDE = frozenset(name for name, key in DEVICES.keys.items() if key.everywhere) | {"threads"}
+OUTSIDE = frozenset(name for name, key in DEVICES.keys.items() if key.everywhere)
 """The settings for any program, by its environment or its agent. The bootstrap applies the others, so they need a Python program."""
 
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 from worker.fast_dataclass import dataclass
-from worker.settings.declare import setting
+from worker.settings.declare import Setting, setting
 
 from ..derive import NAMED, make, struct_of
 from ..findings import Findings
-from ..kinds import Key, Listing, OneOf, Struct, Text
+from ..kinds import Listing, OneOf, Struct, Text
 from ..tree import Node
 from .host_list import SETUP, Hosts, HostSpec
 
@@ -143,7 +143,7 @@ class ChosenBackend(Struct):
         return Struct.check(replace(self, keys=_keys(chosen.text if chosen else "")), node, path, findings)
 
 
-def _keys(chosen: str = "") -> dict[str, Key]:
+def _keys(chosen: str = "") -> dict[str, Setting]:
     sections = (*BACKENDS.values(), BACKENDS.get(chosen, BackendSpec))
     return {name: key for section in sections for name, key in struct_of(section).keys.items()}
 

@@ -14,7 +14,6 @@ from worker.settings.keras_settings import KerasSettings
 from worker.settings.tpu_settings import TpuSettings
 
 from ...strategies import DEFAULT, STRATEGIES, implied, named, with_section
-from ..derive import struct_of
 from ..kinds import NAME, WORKDIR, OneOf, PortRange
 from .backend_sections import BackendSpec, LocalSettings
 from .prepare_section import Prepare
@@ -43,6 +42,13 @@ class Defaults:
         label="the levels",
         flag="--log-level",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultsKey:
+    """The key `defaults`; `ClusterSpec.env` and the values of each task type are made of it."""
+
+    defaults: Defaults = setting(Defaults(), "Settings of every task. A task type can have other ones under tasks.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +171,8 @@ class ClusterSpec:
         metavar="PATH",
     )
     """Also the Python of the agents. On hosts with `setup` or `code: ship` the default is a name, because the path may differ there."""
-    env: Mapping[str, str] = setting(
-        {}, "Settings of every task. A task type can have other ones under tasks.", key="defaults", kind=struct_of(Defaults), words=None
-    )
+    env: Mapping[str, str] = setting({}, "", inline=DefaultsKey)
+    """The environment of every task."""
     serve: bool = setting(
         False, "Let orch run the TensorFlow server in worker and ps tasks. This is for a script that starts no server.", flag="--serve"
     )

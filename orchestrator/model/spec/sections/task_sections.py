@@ -9,13 +9,13 @@ from typing import Any
 
 from worker.fast_dataclass import dataclass
 from worker.protocol.task_id import DATA_SERVICE, PREPARE
-from worker.settings.declare import setting
+from worker.settings.declare import Setting, setting
 from worker.settings.device_settings import DeviceSettings
 from worker.settings.input_settings import InputSettings
 
 from ...strategies import which, with_tasks
 from ..derive import plain, struct_of
-from ..kinds import Integer, Key, Mapping_, Struct
+from ..kinds import Integer, Mapping_, Struct
 from .gpu_wish import Gpus, GpuWish
 
 MAX_TASKS = 100_000
@@ -68,7 +68,7 @@ def _index_complaint(name: str) -> str:
 
 
 DEVICES, INPUT = struct_of(TaskDevices), struct_of(InputSettings)
-_OVERRIDE = Struct({"devices": Key(DEVICES, "This task's devices, over those of its type.", "{gpus: [0]}", "those of its type")})
+_OVERRIDE = Struct({"devices": Setting("This task's devices, over those of its type.", "{gpus: [0]}", "those of its type", kind=DEVICES)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,39 +125,39 @@ def _servers(most: int) -> Struct:
 
 TASKS = Struct(
     {
-        "chief": Key(
-            _tasks(0, 1),
+        "chief": Setting(
             "The task that leads the training: 0 or 1.",
             "1",
             f"1 under {which(lambda row: bool(row.default_counts['chief']))}, else 0 (worker-0 leads)",
+            kind=_tasks(0, 1),
             flag="--chief",
             help="Add a chief: the task that leads the training.",
         ),
-        "worker": Key(
-            _tasks(1, MAX_TASKS),
+        "worker": Setting(
             "The tasks that train: a number, or a mapping as here. Every task type takes both forms.",
-            default="1; with hosts, one for each slot that the other tasks do not use",
+            words="1; with hosts, one for each slot that the other tasks do not use",
+            kind=_tasks(1, MAX_TASKS),
             live=True,
             flag="-n --workers",
             help="The number of workers.",
         ),
-        "ps": Key(_tasks(0, MAX_TASKS), f"Parameter servers, for strategy {with_tasks('ps')} only.", "1", "0", flag="--ps"),
-        "evaluator": Key(
-            _tasks(0, 1),
+        "ps": Setting(f"Parameter servers, for strategy {with_tasks('ps')} only.", "1", "0", kind=_tasks(0, MAX_TASKS), flag="--ps"),
+        "evaluator": Setting(
             "A task beside the training that evaluates its checkpoints: 0 or 1.",
             "1",
             "0",
+            kind=_tasks(0, 1),
             flag="--evaluator",
             help="Add an evaluator: a task that evaluates the checkpoints of the training.",
         ),
-        "dispatcher": Key(
-            _servers(1), "The server that divides the work among the data workers: 0 or 1.", "1", "1 if there are data workers"
+        "dispatcher": Setting(
+            "The server that divides the work among the data workers: 0 or 1.", "1", "1 if there are data workers", kind=_servers(1)
         ),
-        "data_worker": Key(
-            _servers(MAX_TASKS),
+        "data_worker": Setting(
             "Servers of the tf.data service, which prepare the input of the training.",
             "2",
             "0",
+            kind=_servers(MAX_TASKS),
             flag="--data-workers",
         ),
     },

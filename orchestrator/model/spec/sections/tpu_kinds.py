@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from worker.fast_dataclass import dataclass
+from worker.settings.declare import Setting
 from worker.settings.tpu_settings import Partition
 from worker.tensorflow_facts.partition import ITEM_BYTES
 
 from ... import tpu_topology
 from ..findings import Findings, quoted, shown
-from ..kinds import Integer, JsonSchema, Key, OneOf, Struct, Text
+from ..kinds import Integer, JsonSchema, OneOf, Struct, Text
 from ..tree import Node
 from .gpu_wish import parts_of
 
@@ -78,9 +79,11 @@ class ComputationShape:
 
 _PARTITION = Struct(
     {
-        "dims": Key(Numbers("[1, 2, 4, 1]"), "Into how many equal parts each dimension of the tensor is split.", "[1, 2, 4, 1]"),
-        "shape": Key(Numbers("[128, 224, 224, 3]", unknown=True), "The tensor's shape; null where it is not known.", "[null, 224, 224, 3]"),
-        "dtype": Key(OneOf(tuple(ITEM_BYTES), "the types"), "The type of its elements.", "float32", "float32"),
+        "dims": Setting("Into how many equal parts each dimension of the tensor is split.", "[1, 2, 4, 1]", kind=Numbers("[1, 2, 4, 1]")),
+        "shape": Setting(
+            "The tensor's shape; null where it is not known.", "[null, 224, 224, 3]", kind=Numbers("[128, 224, 224, 3]", unknown=True)
+        ),
+        "dtype": Setting("The type of its elements.", "float32", "float32", kind=OneOf(tuple(ITEM_BYTES), "the types")),
     },
     hint="write [1, 2, 4, 1], or {dims: [1, 2, 4, 1], shape: [128, 224, 224, 3]}",
 )
