@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.measure import ROOT, environment, load, orch_command, spread, table
 
-SAMPLE = ROOT / "tests" / "insight" / "logs" / "tf2.21-two-cpus.stderr.log"
+SAMPLE = ROOT / "tests" / "insight" / "placement" / "logs" / "tf2.21-two-cpus.stderr.log"
 AWK = '/Executing op/ { n = split($0, word, " "); count[word[n - 3] " " word[n]]++ } END { for (key in count) print count[key], key }'
 MEASURED = """
 import resource, sys

@@ -40,7 +40,7 @@ PLACES = ("orchestrator.backends", "orchestrator.record", "worker.clock", *MODEL
 # The pure part of the room that answers questions: modules that count, judge and word. Its other modules read files and start processes.
 INSIGHT = (
     *(f"orchestrator.insight.doctor.{name}" for name in ("doctor_report", "facts", "finding", "rules", "tensorflow_rules")),
-    *(f"orchestrator.insight.placement.{name}" for name in ("cross_device_reads", "device_text", "placement_log")),
+    *(f"orchestrator.insight.placement.{name}" for name in ("cross_device_reads", "placement_log")),
     "orchestrator.insight.tpu.tpu_report",
 )
 ARROWS: dict[str, tuple[str, ...]] = {

@@ -42,7 +42,7 @@ def placement_command(
       orch placement --op '*MatMul*' --task worker-0
 
     The command counts the lines that TensorFlow logs with --log-placement. It also shows operations that fell back to the
-    CPU, variables that are used on another device than their own, and devices that do not exist.
+    CPU, and variables that are used on another device than their own.
     """
     wanted = run_placement.Filter(tuple(ops), tuple(_device(text) for text in devices), everything=everything or as_json)
     cluster = cluster_of(run)
@@ -55,7 +55,7 @@ def placement_command(
     if as_json:
         click.echo(json.dumps(run_placement.to_json(run.run_id, attempts, map(wanted.apply, read))))
         return 0
-    if not any(one.counts or one.complaints for one in read):
+    if not any(one.counts for one in read):
         click.echo(f"orch: {run_placement.NOTHING_LOGGED.format(run=run.run_id)}", err=True)
         return 0
     for line in run_placement.to_text(read, wanted):

@@ -19,38 +19,33 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import field
+from functools import lru_cache
+from typing import NamedTuple
 
 from worker.fast_dataclass import dataclass
 
-from . import device_text
+from ...model import device_names
 from .cross_device_reads import ARGUMENTS, READ, GraphReads, VariableRead
 
 MAX_LINE = 1 << 20
 """The rest of a line that is longer than this is skipped, in bytes."""
-MAX_COMPLAINTS = 20
-MAX_COMPLAINT = 4096
 MAX_KNOWN = 1 << 14
-"""The most different lines that are kept with their meaning."""
+"""The most different lines whose meaning is kept."""
 MAX_TEXT = 4096
 """The longest line about placement, in bytes."""
 
 
-@dataclass(slots=True)
-class _Line:
-    """A line of the log, without its beginning."""
+class _Line(NamedTuple):
+    """The meaning of a line."""
 
-    kind: str
-    """``executed``, ``sent`` or ``placed``."""
-    op: bytes
-    device: bytes
+    where: tuple[str, bytes, bytes]
+    """``executed``, ``sent`` or ``placed``; the op; the device."""
     name: bytes = b""
     """The name of a node."""
     matters: bool = False
     """Whether the node begins a graph, or reads a variable."""
-    number: int = 0
-    """How often the line came."""
 
 
 _NAMED = re.compile(
@@ -58,8 +53,6 @@ _NAMED = re.compile(
 )
 _ONEDNN = re.compile(rb"_Mkl(?:Eager|Native)?(?=[A-Z])")
 _CREATED = re.compile(rb"\] Created device (/job:\S+/device:GPU:\d+) ")
-_COMPLAINTS = (b" device specification", b"explicitly assigned to", b"find any devices for spec", b"unknown device.")
-"""Each text that `device_text.explain` knows has one of these."""
 _HOW = {b"in device": "executed", b"on task": "sent"}
 _FUNCTION = re.compile(r"__(?:inference|forward|backward)_(.+?)_\d+(?:_partitioned_\d+_\d+)?")
 
@@ -104,8 +97,6 @@ class TaskPlacement:
     reads: dict[VariableRead, int] = field(default_factory=dict)
     gpus: frozenset[str] = frozenset()
     """The GPUs of the task that are in the log."""
-    complaints: tuple[str, ...] = ()
-    """Explanations of devices that do not exist."""
     is_muted: bool = False
     """Whether only stdout has lines, so that eager runs are missing."""
 
@@ -129,10 +120,8 @@ class StreamScan:
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, bytes, bytes]] = Counter()
-        self._known: dict[bytes, _Line] = {}
         self.reads = GraphReads()
         self.gpus: set[bytes] = set()
-        self.complaints: dict[str, None] = {}
         self._rest = b""
 
     def feed(self, data: bytes) -> None:
@@ -148,7 +137,6 @@ class StreamScan:
         """Ends the stream."""
         self._scan(self._rest)
         self._rest = b""
-        self._add_up()
         self.reads.end()
 
     def count(self, kind: str) -> Counter[tuple[str, str]]:
@@ -160,53 +148,45 @@ class StreamScan:
         return found
 
     def _scan(self, block: bytes) -> None:
-        known, reads = self._known, self.reads
+        counts, reads = self._counts, self.reads
         pending = reads.pending
         for line in block.split(b"\n"):
-            if b"/job:" not in line:
+            text = line.rpartition(b"] ")[2] if b"/job:" in line else b""
+            found = _recognise(text) if 0 < len(text) <= MAX_TEXT else None
+            if found is None:
                 continue
-            text = line.rpartition(b"] ")[2]
-            entry = known.get(text) or self._recognise(text)
-            if entry is None:
-                continue
-            entry.number += 1
-            if entry.matters or (pending and entry.name):
-                reads.add(entry.name, entry.op, entry.device)
+            where, name, matters = found
+            counts[where] += 1
+            if matters or (pending and name):
+                reads.add(name, *where[1:])
         if b"] Created device " in block:
             self.gpus.update(_CREATED.findall(block))
-        if any(words in block for words in _COMPLAINTS):
-            self._note_complaints(block)
-
-    def _recognise(self, text: bytes) -> _Line | None:
-        found = _NAMED.fullmatch(text.rstrip(b"\r")) if len(text) <= MAX_TEXT else None
-        if found is None:
-            return None
-        ran, how, name, op, device = found.groups()
-        if ran:
-            entry = _Line(_HOW[how], _ONEDNN.sub(b"", ran, count=1) if ran.startswith(b"_Mkl") else ran, device)
-        elif _ONEDNN.match(op):
-            return None  # the op was placed under its own name just before
-        else:
-            entry = _Line("placed", op, device, name, op == READ or op in ARGUMENTS)
-        if len(self._known) >= MAX_KNOWN:
-            self._add_up()
-        self._known[text] = entry
-        return entry
-
-    def _add_up(self) -> None:
-        """Adds the numbers of the known lines to the counts, and forgets the lines."""
-        for entry in self._known.values():
-            self._counts[entry.kind, entry.op, entry.device] += entry.number
-        self._known.clear()
-
-    def _note_complaints(self, block: bytes) -> None:
-        for line in block.split(b"\n"):
-            if len(self.complaints) < MAX_COMPLAINTS and any(words in line for words in _COMPLAINTS):
-                self.complaints[line[:MAX_COMPLAINT].decode(errors="replace")] = None
 
 
-def summarise(task: str, stderr: StreamScan, stdout: StreamScan, failure: str = "") -> TaskPlacement:
-    """The placement of a task, from its two finished streams. `failure`: the message of the task's error, if any."""
+@lru_cache(MAX_KNOWN)
+def _recognise(text: bytes) -> _Line | None:
+    """The meaning of a line without its beginning; None: the line is not about placement."""
+    found = _NAMED.fullmatch(text.rstrip(b"\r"))
+    if found is None:
+        return None
+    ran, how, name, op, device = found.groups()
+    if ran:
+        return _Line((_HOW[how], _ONEDNN.sub(b"", ran, count=1) if ran.startswith(b"_Mkl") else ran, device))
+    if _ONEDNN.match(op):
+        return None  # the op was placed under its own name just before
+    return _Line(("placed", op, device), name, op == READ or op in ARGUMENTS)
+
+
+def shorten(device: str, task: str = "") -> str:
+    """A device's name as seen by `task` (``worker-1``): ``GPU:0`` if it is the task's own, else ``ps-0 CPU:0``."""
+    found = device_names.read(device)
+    if found is None:
+        return device
+    return str(found) if found.owner in ("", task) else f"{found.owner} {found}"
+
+
+def summarise(task: str, stderr: StreamScan, stdout: StreamScan) -> TaskPlacement:
+    """The placement of a task, from its two finished streams."""
     graphs = max(stderr, stdout, key=lambda scan: scan.count("placed").total())
     counts: dict[tuple[str, str], Count] = {}
     for kind, counter in (
@@ -215,9 +195,9 @@ def summarise(task: str, stderr: StreamScan, stdout: StreamScan, failure: str = 
         ("placed", graphs.count("placed")),
     ):
         for (op, device), number in counter.items():
-            key = op, _short(device, task)
+            key = op, shorten(device, task)
             counts[key] = counts.get(key, Count()) + Count(**{kind: number})
-    gpus = {_short(device.decode(), task) for device in stderr.gpus | stdout.gpus} | {
+    gpus = {shorten(device.decode(), task) for device in stderr.gpus | stdout.gpus} | {
         device for _, device in counts if device.startswith("GPU:")
     }
     return TaskPlacement(
@@ -225,33 +205,14 @@ def summarise(task: str, stderr: StreamScan, stdout: StreamScan, failure: str = 
         counts,
         dict(_variable_reads(task, graphs.reads)),
         frozenset(gpus),
-        tuple(_explained([failure, *stderr.complaints, *stdout.complaints])),
         is_muted=bool(counts) and not any(count.executed or count.sent for count in counts.values()),
     )
-
-
-def _explained(texts: Iterable[str]) -> Iterator[str]:
-    """One explanation for each missing device."""
-    found = (device_text.explain(text) for text in texts)
-    # The longest text about a device also lists the devices that exist.
-    best: dict[str, str] = {}
-    for text in filter(None, found):
-        about = text.partition(",")[0]
-        best[about] = max(best.get(about, ""), text, key=len)
-    return iter(best.values())
 
 
 def _variable_reads(task: str, reads: GraphReads) -> Iterator[tuple[VariableRead, int]]:
     for (name, op, device, source, evidence), number in reads.found.items():
         node = name.decode(errors="replace").removeprefix("StatefulPartitionedCall/")
-        yield VariableRead(node, op.decode(), _short(device.decode(), task), _short(source.decode(), task), evidence), number
-
-
-def _short(device: str, task: str) -> str:
-    try:
-        return device_text.shorten(device, task)
-    except ValueError:
-        return device
+        yield VariableRead(node, op.decode(), shorten(device.decode(), task), shorten(source.decode(), task), evidence), number
 
 
 def _op_name(op: bytes) -> str:

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import fnmatch
-import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from worker import task_files
 from worker.fast_dataclass import dataclass
 from worker.words import count_of
 
 from ...errors import OrchError
+from ...model import device_names
 from ...model.run.readiness import group_tasks
 from ...record.output.lines import clean
 from ...record.storage.run_directory import RunDir
 from ...record.storage.run_files import open_file
 from ...record.text.format import aligned, wrap
-from .device_text import shorten
-from .placement_log import BOOKKEEPING, Count, StreamScan, TaskPlacement, summarise
+from .placement_log import BOOKKEEPING, Count, StreamScan, TaskPlacement, shorten, summarise
 
 BLOCK = 1 << 20
 """The bytes of one read."""
 WIDTH = 80
 MOST_LISTED = 12
 """The most lines under a heading. The text has the number of the others; --json has all."""
-MAX_ERROR = 1 << 20
 
 NOTHING_LOGGED = """\
 no task of {run} logged where its operations ran. To get that,
@@ -38,10 +35,7 @@ MUTED = "eager runs are missing: with TF_CPP_MIN_LOG_LEVEL above 0 TensorFlow lo
 
 def read(run: RunDir, attempts: Mapping[str, int]) -> list[TaskPlacement]:
     """The placement of each task. `attempts`: the attempt by task. Raises `OrchError` for a log that cannot be read."""
-    return [
-        summarise(task, _scan(run, task, attempt, "stderr"), _scan(run, task, attempt, "stdout"), _failure(run, task, attempt))
-        for task, attempt in attempts.items()
-    ]
+    return [summarise(task, *(_scan(run, task, attempt, stream) for stream in ("stderr", "stdout"))) for task, attempt in attempts.items()]
 
 
 def _scan(run: RunDir, task: str, attempt: int, stream: str) -> StreamScan:
@@ -57,16 +51,6 @@ def _scan(run: RunDir, task: str, attempt: int, stream: str) -> StreamScan:
         raise OrchError(f"{path}: cannot read this log: {error.strerror or error}") from None
     scan.finish()
     return scan
-
-
-def _failure(run: RunDir, task: str, attempt: int) -> str:
-    """The message of the exception that ended the task; empty without one."""
-    try:
-        with open_file(run.task_dir(task, attempt) / task_files.ERROR) as file:
-            found = json.loads(file.read(MAX_ERROR))
-    except (OSError, ValueError, OrchError):
-        return ""
-    return str(found.get("message", "")) if isinstance(found, dict) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +78,13 @@ class Filter:
 
 def device_pattern(text: str) -> str:
     """The pattern for a device that a user has written, also for a kind of device (``GPU``). Raises ValueError."""
-    return f"{text}:*" if text.isalpha() else shorten(text)
+    if text.isalpha():
+        return f"{text}:*"
+    if device_names.read(text) is None:
+        raise ValueError(
+            f"{text!r} is not the name of a device; write it as GPU:0, /device:CPU:1 or /job:worker/replica:0/task:0/device:GPU:0"
+        )
+    return shorten(text)
 
 
 def _fits(name: str, patterns: Collection[str]) -> bool:
@@ -117,7 +107,6 @@ def to_json(run_id: str, attempts: Mapping[str, int], placements: Iterable[TaskP
         ],
         "fallbacks": [{"task": one.task, "op": op, **asdict(count)} for one in found for op, count in sorted(one.fallbacks.items())],
         "variable_reads": [{"task": one.task, **asdict(read), "times": number} for one in found for read, number in one.reads.items()],
-        "missing_devices": [{"task": one.task, "explanation": text} for one in found for text in one.complaints],
         "tasks": [
             {"task": one.task, "attempt": attempts[one.task], "gpus": sorted(one.gpus), "eager_runs_logged": not one.is_muted}
             for one in found
@@ -133,9 +122,11 @@ def to_text(placements: Sequence[TaskPlacement], wanted: Filter) -> Iterator[str
     shown = [wanted.apply(one) for one in placements]
     rows = _rows(shown)
     yield from _table(rows) if rows else ("no operation fits",)
-    whole = replace(wanted, everything=True)
-    hidden = sum(count.total for one in placements for count in whole.apply(one).counts.values()) - sum(
-        row[2].total * len(row[3]) for row in rows
+    hidden = sum(
+        count.total
+        for one in placements
+        for key, count in one.counts.items()
+        if not wanted.matches(*key) and replace(wanted, everything=True).matches(*key)
     )
     if hidden:
         yield f"not shown: {hidden:,} of what every graph is full of (constants, arguments); --all"
@@ -144,7 +135,6 @@ def to_text(placements: Sequence[TaskPlacement], wanted: Filter) -> Iterator[str
         yield from wrap(f"{group_tasks(muted)}: {MUTED}", WIDTH, "", "  ")
     yield from _section("On the CPU although the task has a GPU", shown, _fallback_lines, _FALLBACK_NOTE)
     yield from _section("Variables used on another device than their own (each use copies them)", shown, _read_lines, _READ_NOTE)
-    yield from _section("Devices that do not exist", shown, lambda one: list(one.complaints), "")
 
 
 Row = tuple[str, str, Count, list[str]]

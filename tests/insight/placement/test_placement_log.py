@@ -113,6 +113,25 @@ def test_other_lines_are_not_counted(line: str) -> None:
     assert of("worker-0", line, line).counts == {}
 
 
+@pytest.mark.parametrize(
+    ("name", "task", "short"),
+    [
+        ("CPU:0", "", "CPU:0"),
+        ("cpu:1", "", "CPU:1"),
+        ("/GPU:0", "", "GPU:0"),
+        ("/gpu:0", "worker-1", "GPU:0"),
+        ("/device:CPU:1", "", "CPU:1"),
+        ("/job:localhost/replica:0/task:0/device:GPU:1", "worker-3", "GPU:1"),
+        ("/job:worker/replica:0/task:1/device:GPU:0", "worker-1", "GPU:0"),
+        ("/job:ps/replica:0/task:0/device:CPU:0", "worker-1", "ps-0 CPU:0"),
+        ("/job:worker/task:12/device:TPU:3", "chief-0", "worker-12 TPU:3"),
+        ("no name", "", "no name"),
+    ],
+)
+def test_a_name_is_as_short_as_it_can_be(name: str, task: str, short: str) -> None:
+    assert placement_log.shorten(name, task) == short
+
+
 def test_graphs_are_counted_where_stderr_is_silenced_and_that_is_noted() -> None:
     quiet = of("worker-0", "", nodes(("a", "Add", "CPU:0")))
     assert (quiet.counts, quiet.is_muted) == ({("Add", "CPU:0"): Count(placed=1)}, True)
@@ -185,12 +204,6 @@ def test_nothing_is_claimed_that_the_names_do_not_say(placed: list[tuple[str, st
     assert reads(ARGUMENT, *placed) == {}
 
 
-def test_a_missing_device_is_explained_once_by_the_message_that_says_most() -> None:
-    complaints = sample("two-cpus").complaints
-    assert [text.partition(",")[0] for text in complaints] == [f"the script asks for {device}" for device in ("GPU:0", "CPU:7", "CPU:3")]
-    assert "the task has CPU:0, CPU:1: devices.cpus: 8" in complaints[1]
-
-
 # --- told ---------------------------------------------------------------------------------------
 
 
@@ -235,10 +248,15 @@ def test_rows_are_filtered_by_op_and_device(wanted: run_placement.Filter, ops: s
     assert {op for op, _ in found.counts} == ops
 
 
+@pytest.mark.parametrize("name", ["", "GPU:x", "/job:worker/replica:0/task:1", "the GPU:0", "CPU:0:1"])
+def test_a_text_that_names_no_device_is_refused_with_the_right_form(name: str) -> None:
+    with pytest.raises(ValueError, match="write it as GPU:0"):
+        run_placement.device_pattern(name)
+
+
 def test_programs_get_every_finding_as_json() -> None:
     placed = [sample("two-cpus"), sample("ps-worker-0", "worker-1")]
     found = json.loads(json.dumps(run_placement.to_json("r", {"worker-0": 1, "worker-1": 3}, placed)))
     assert found["attempt"] == 3
     assert {"task": "worker-0", "op": "MatMul", "device": "CPU:1", "executed": 1, "sent": 0, "placed": 2} in found["operations"]
     assert found["variable_reads"][0]["variable_device"] == "CPU:1"
-    assert len(found["missing_devices"]) == 3

@@ -14,6 +14,7 @@ import pytest
 from tests.worker.agent_double import Outcome, run_task
 from worker.protocol.messages import Program
 from worker.settings.device_settings import DeviceSettings, ThreadSettings
+from worker.tensorflow_facts import missing_devices
 
 TENSORFLOW = '''
 """As much of TensorFlow as orch calls, with TensorFlow's own refusals (tensorflow/python/eager/context.py)."""
@@ -254,3 +255,39 @@ def test_a_refusal_names_the_setting_that_stood_in_the_way(tmp_path: Path, devic
     last = outcome.err.splitlines()[-1]
     assert last == outcome.failure.traceback.splitlines()[-1]
     assert last.startswith(f"orch: {hint} for this task already; ") if hint else "orch:" not in outcome.err
+
+
+FULL = "/job:localhost/replica:0/task:0/device:"
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [
+        (
+            f"Could not satisfy device specification '{FULL}CPU:7'. enable_soft_placement=0. Supported device types [CPU]. "
+            f"All available devices [{FULL}CPU:0, {FULL}CPU:1]. [Op:MatMul] name: ",
+            f"{FULL}CPU:7",
+        ),
+        (
+            "Cannot assign a device for operation MatMul: {{node MatMul}} was explicitly assigned to /device:CPU:1 but available devices "
+            f"are [ {FULL}CPU:0 ]. Make sure the device specification refers to a valid device.",
+            "/device:CPU:1",
+        ),
+        ("Unable to find any devices for spec /device:CPU:3 [Op:__inference_h_59]", "/device:CPU:3"),
+        ("RuntimeError: /GPU:1 unknown device.", "/GPU:1"),
+        (
+            "Cannot assign a device for operation a: Could not satisfy explicit device specification '/device:GPU:0' because no devices "
+            f"matching that specification are registered in this process; available devices: {FULL}CPU:0, {FULL}CPU:1",
+            "/device:GPU:0",
+        ),
+        ("", None),
+        ("Executing op MatMul in device /job:localhost/replica:0/task:0/device:CPU:0", None),
+        # A device that is there, without a kernel for the op: no setting creates one.
+        ("Could not satisfy explicit device specification '/device:GPU:0' because no supported kernel for GPU devices is available.", None),
+        ("Unknown attribute 'CPUU' is encountered while parsing the device spec: '/CPUU:7'.", None),
+        ("my own unknown device.", None),
+    ],
+)
+def test_a_missing_device_is_found_in_tensorflows_own_texts(text: str, asked: str | None) -> None:
+    """The texts are those of TensorFlow 2.21, from real runs."""
+    assert missing_devices.find(f"some.Error: {text}\nmore") == asked

@@ -188,7 +188,7 @@ def _missing_device(text: str) -> str:
     from ...tensorflow_facts import missing_devices
 
     missing = missing_devices.find(text)
-    found = re.search(r"(CPU|GPU):([0-9]{1,3})$", missing.asked, re.IGNORECASE) if missing else None  # no host has more
+    found = re.search(r"(CPU|GPU):([0-9]{1,3})$", missing, re.IGNORECASE) if missing else None  # no host has more
     if found is None:
         return ""
     kind, count = found[1].upper(), int(found[2]) + 1
