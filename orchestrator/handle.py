@@ -21,7 +21,8 @@ from worker.protocol.task_id import STREAMS
 from .errors import BROKEN, OrchError, UsageError
 from .model.run.cluster import Cause, Cluster, TaskStatus
 from .model.run.readiness import group_tasks
-from .record.output.log_view import Follower, LogView
+from .record.output.follower import Follower
+from .record.output.log_view import LogView
 from .record.storage.run_directory import RunDir
 from .record.storage.run_progress import Progress
 from .record.storage.run_store import NO_TASKS_YET

@@ -53,19 +53,18 @@ def test_every_byte_is_in_the_files_and_every_line_on_the_console(orch: Orch, tm
     assert all(re.fullmatch(r"worker-\d \| err \d+|orch: .*", line) for line in done.err.splitlines())
 
 
-@pytest.mark.parametrize("quiet", [(), ("-q",)], ids=["shown", "quiet"])
 @pytest.mark.parametrize(
-    "message",
-    ["'x' * 10_000_000", "'word word\\n' * 1_000_000", "'tensor: [\\n' + ' [0. 0. 0. 0.]\\n' * 700_000 + '] shape=(700000, 4)'"],
-    ids=["a line", "lines", "a tensor"],
+    ("message", "quiet"),
+    [("'x' * 10_000_000", ()), ("'x' * 10_000_000", ("-q",)), ("'word word\\n' * 1_000_000", ("-q",))],
+    ids=["a line", "a line, quiet", "lines, quiet"],
 )
-def test_ten_megabytes_in_an_exception_s_message_are_in_its_log_and_nowhere_else(
+def test_ten_megabytes_in_an_exception_s_message_are_in_its_log_and_in_no_other_file(
     orch: Orch, tmp_path: Path, run: LiveRun, message: str, quiet: tuple[str, ...]
 ) -> None:
     write_script(tmp_path, f"raise ValueError({message})\n")
     done = orch("up", "script.py", "-n", "1", *quiet, check=1)
     assert len(run.log("worker-0", "stderr")) > 9_000_000
-    assert len(done.err) < (20_000 if quiet else 120_000)
+    assert len(done.err) < (20_000 if quiet else 60_000)
     assert "left out" in done.err
     assert "stderr.log has it all" in done.err or "x … 9" in done.err
     kept = [path for path in run.path.rglob("*") if path.is_file() and path.name not in ("stderr.log", "reserve")]

@@ -94,10 +94,10 @@ sys.exit(3)
 """
 
 
-def test_what_a_peer_s_end_explains_is_folded_on_the_console_and_in_the_logs(orch: Orch, script: Callable[..., Path]) -> None:
+def test_a_lost_connection_is_folded_on_the_console_and_in_the_logs(orch: Orch, script: Callable[..., Path]) -> None:
     script(CLOSED)
     shown = orch("up", "script.py", "-n", "2", check=3)
     assert SAID not in shown.err
-    assert "1 line of TensorFlow's own messages folded; --all shows it" in shown.err
+    assert "1 line about lost connections folded; --all shows it" in shown.err
     assert SAID not in orch("logs", check=0).err
     assert f"worker-0 | {SAID}\n" in orch("logs", "--all", check=0).err

@@ -20,11 +20,11 @@ from worker.protocol.task_id import PREPARE, STREAMS, TASK_TYPES
 from ...errors import Problem, SpecError, UsageError
 from ...model.planning.plan import Plan
 from ...model.planning.slots import behind_the_chief
-from ...model.run.cluster import Verdict
 from ...model.strategies import named
 from ...record.output.console import CHUNK, Sink
+from ...record.output.follower import BLOCK, Follower
 from ...record.output.log_index import KeptMarks
-from ...record.output.log_view import BLOCK, Follower, LogView, wants_color
+from ...record.output.log_view import LogView, wants_color
 from ...record.storage.run_directory import RunDir
 from ...record.storage.run_files import size_of
 from ...record.storage.run_store import NO_TASKS_YET, find_run, plan_of
@@ -70,9 +70,7 @@ def logs_command(names: Sequence[str], home: Path, **given: Any) -> int:
     _check_attempt(run, given["attempt"])
     since = None if given["since"] is None else (_moment(given["since"]), KeptMarks(run))
     streams = _Streams(run, [task for task in tasks if shown is None or task in shown], given, since)
-    printer = (
-        _JsonPrinter(tasks, _pattern(given["grep"])) if given["as_json"] else _TextPrinter(planned, given, not wanted, run.read_verdict())
-    )
+    printer = _JsonPrinter(tasks, _pattern(given["grep"])) if given["as_json"] else _TextPrinter(planned, given, not wanted)
     streams.show_present(printer)
     while given["follow"]:
         alive = run.lock.is_alive()
@@ -173,7 +171,6 @@ class _Streams:
                 end = ends[task, self._attempts[task], stream]
                 while (room := min(BLOCK, end - follower.offset)) > 0 and (data := follower.read(room)):
                     printer.show(task, stream, data)
-                _print_note(follower)
             if not self._open_next(newest, printer):
                 return
 
@@ -185,7 +182,6 @@ class _Streams:
             if data := follower.read(CHUNK):
                 grown.add(task)
                 printer.show(task, stream, data)
-            _print_note(follower)
         complete = {task: attempt for task, attempt in newest.items() if task not in grown}
         return self._open_next(complete, printer) or bool(grown)
 
@@ -206,15 +202,10 @@ class _Streams:
         return bool(behind)
 
 
-def _print_note(follower: Follower) -> None:
-    if note := follower.pop_note():
-        click.echo(f"orch: {note}", err=True)
-
-
 class _TextPrinter:
     """Lines for people: stdout to stdout, stderr to stderr."""
 
-    def __init__(self, planned: Plan, given: dict[str, Any], is_all: bool, verdict: Verdict | None) -> None:
+    def __init__(self, planned: Plan, given: dict[str, Any], is_all: bool) -> None:
         self._sink = Sink(encoding=sys.stdout.encoding, is_all=True)
         self._view = LogView(
             [str(task.id) for task in planned.tasks],
@@ -223,8 +214,6 @@ class _TextPrinter:
             grep=_pattern(given["grep"]),
             behind=behind_the_chief(planned.spec.counts, named(planned.spec.strategy)) if is_all else (),
         )
-        if verdict is not None:
-            self._view.on_verdict(verdict)
 
     def show(self, task: str, stream: str, data: bytes) -> None:
         self._write([(stream, self._view.render(task, stream, data, now()))])

@@ -22,8 +22,9 @@ from ...model.run import events
 from ...model.run.cluster import Cluster
 from ..storage.run_directory import RunDir
 from ..text.event_messages import describe_event, describe_plan
+from .follower import Follower
 from .lines import clean
-from .log_view import Follower, LogView
+from .log_view import LogView
 
 CHUNK = 256 * 1024
 IDLE_S = 0.25
@@ -116,8 +117,6 @@ class Console:
             self._changed.notify()
 
     def happened(self, before: Cluster, after: Cluster, event: events.Event) -> None:
-        if self._view is not None:
-            self._view.on_state(after)
         text = describe_event(before, after, event)
         if text is not None:
             self._show_line(text)
@@ -136,8 +135,6 @@ class Console:
     def finish(self, cluster: Cluster | None) -> None:
         """Shows all output up to now, and ends the thread. Blocks as long as the descriptors do, unless `abandon` was called."""
         if cluster is not None:
-            if self._view is not None:
-                self._view.on_state(cluster)
             for task in cluster.tasks.values():
                 for stream in ("stdout", "stderr"):
                     path = self._run.log_path(task.name, task.attempt, stream)

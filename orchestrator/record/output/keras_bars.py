@@ -15,6 +15,7 @@ Pure: no I/O, no clock.
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from .lines import strip_colors
 
@@ -35,39 +36,24 @@ _EPOCH = re.compile(r"Epoch \d+/\d+", re.ASCII)
 
 
 class KerasBars:
-    """Recognises the progress lines in one stream of one task. The lines are given in order.
+    """Recognises the progress lines in the output of a task. `folded`: counts them, as ``bars``."""
 
-    ``Epoch 1/2`` is a line of Keras only if a bar follows, so this line is held until the next one. With verbose=2, the next one comes at
-    the end of the epoch.
-    """
+    __slots__ = ("_folded",)
 
-    __slots__ = ("count", "held")
+    def __init__(self, folded: Counter[str]) -> None:
+        self._folded = folded
 
-    def __init__(self) -> None:
-        self.count = 0
-        """The number of progress lines so far."""
-        self.held: list[str] = []
-        """The line that waits for the next one; at most one."""
-
-    def remove(self, lines: list[str]) -> list[str]:
+    def fold(self, lines: list[str]) -> list[str]:
         """The lines without progress, in order; the same list object if none is progress. Text of the program behind a bar is a line."""
-        if not self.held and not any("/s" in line or "- ETA: " in line or line.startswith("Epoch ") for line in lines):
+        if not any("/s" in line or "- ETA: " in line or line.startswith("Epoch ") for line in lines):
             return lines
         return [shown for line in lines for shown in self._shown(line)]
 
-    def end(self) -> list[str]:
-        """The held line: nothing follows."""
-        held, self.held = self.held, []
-        return held
-
     def _shown(self, line: str) -> list[str]:
         text = strip_colors(line)
-        if _EPOCH.fullmatch(text):
-            before, self.held = self.held, [line]
-            return before
         found = _BAR.match(text)
-        if found is None or found["rest"].startswith(" - "):
-            return [*self.end(), line]
-        self.count += 1 + len(self.end())
-        rest = found["rest"].strip(" ")
+        if not _EPOCH.fullmatch(text) and (found is None or found["rest"].startswith(" - ")):
+            return [line]
+        self._folded["bars"] += 1
+        rest = found["rest"].strip(" ") if found else ""
         return [rest] if rest else []

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..storage.run_directory import RunDir
 from ..storage.run_files import open_file, private_opener
-from .log_view import BLOCK
+from .follower import BLOCK
 
 EVERY_S = 1.0
 """Seconds between two lines, with up to `MOST_A_SECOND` streams: `KeptMarks.offset_since` may begin so much too early."""

@@ -5,8 +5,7 @@ A line is noise by its shape:
 * Every C++ line of level INFO (``I0000 … file.cc:12] …``) is noise, whoever wrote it.
 * A C++ warning or error is noise if it is on a short list (`_HARMLESS`). INFO lines of TensorFlow's Python code are noise if they are on
   another one (`_PYTHON`).
-* A C++ warning or error about a lost connection or an aborted call (`_LOSS`) is noise once the end of another task explains it. Until this
-  is known, `Noise.held` keeps the line.
+* A C++ warning or error about a lost connection or an aborted call (`_LOSS`) is noise, and is counted apart.
 * Lines of ``tf.debugging.set_log_device_placement(True)`` are noise, and are counted apart: `orch placement` sums them up.
 * A warning of an installed Python package is noise if a task of this run has printed the same one before.
 * A line that belongs to a noise line is noise: a node, a peer, the text of a protocol buffer.
@@ -18,6 +17,7 @@ The lists come from real runs of TensorFlow 2.17 to 2.21; the samples are in tes
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Literal
 
 # Both shapes of a C++ log line. absl's Python line looks like the first one.
@@ -100,34 +100,27 @@ _DUMP_LINE = re.compile(r"(?:  )*(?:[a-z_]+(?: \{|: .*)|\})\Z")
 _FIRST = frozenset("IWET2/")
 """How a line that may be noise begins: with a level, WARNING, INFO, To, the year, or the path of a package."""
 
-MOST_HELD = 200
-"""How many lines of one stream are held at most. The next ones are shown."""
-
 
 class Noise:
     """Recognises the noise in the lines of one stream. Each stream has its own object; the lines are given in order.
 
+    `folded`: counts the noise lines: ``noise``, ``losses``, ``placements``.
     `warnings`: the packages' warnings that tasks of this run have printed so far. All streams of a view share this set.
     `shows_losses`: lines about a lost connection are no noise here.
     """
 
-    __slots__ = ("_before", "_last", "_shows_losses", "_warnings", "explained", "held", "placements")
+    __slots__ = ("_before", "_folded", "_last", "_shows_losses", "_warnings")
 
-    def __init__(self, warnings: set[str] | None = None, *, explained: bool = False, shows_losses: bool = False) -> None:
-        self.placements = 0
-        """How many noise lines said where an operation was placed."""
-        self.explained = explained
-        """Another task has ended in a way that explains lost connections."""
-        self.held: list[str] = []
-        """Lines about a lost connection that nothing explains yet."""
+    def __init__(self, folded: Counter[str] | None = None, warnings: set[str] | None = None, *, shows_losses: bool = False) -> None:
+        self._folded = Counter() if folded is None else folded
         self._warnings = set() if warnings is None else warnings
         self._shows_losses = shows_losses
-        self._before: Literal["", "noise", "held", "warning", "dump"] = ""
+        self._before: Literal["", "noise", "losses", "warning", "dump"] = ""
         """What the line before was, if lines may belong to it."""
         self._last = ""
 
     def fold(self, lines: list[str]) -> list[str]:
-        """The lines that are neither noise nor held, in order; the same list object if these are all."""
+        """The lines that are not noise, in order; the same list object if these are all."""
         if not self._before:
             # Ordinary output returns here: the first character of each line decides.
             suspects = [line for line in lines if line[:1] in _FIRST or _PLACED_MARK in line]
@@ -136,33 +129,35 @@ class Noise:
         return [line for line in lines if not self.hides(line)]
 
     def hides(self, line: str) -> bool:
-        """Whether this next line of the stream is noise, or is held."""
-        if self._before and self._belongs(line):
-            self._last = line
-            if self._before == "held":
-                self.held.append(line)
-            return True
-        self._before, self._last = "", line
+        """Whether this next line of the stream is noise."""
+        kind = self._kind(line)
+        if kind:
+            self._folded[kind] += 1
+        self._last = line
+        return bool(kind)
+
+    def _kind(self, line: str) -> str:
+        """Under which name the line is counted; empty if it is shown."""
+        before = self._before
+        if before and self._belongs(line):
+            return "losses" if before == "losses" else "noise"
+        self._before = ""
         if _says_placement(line):
-            self.placements += 1
-            return True
+            return "placements"
         if line[:1] not in _FIRST:
-            return False
-        is_repeated = line in self._warnings
-        if _WARNING.match(line):
-            self._warnings.add(line)
-        if is_repeated:
+            return ""
+        if line in self._warnings:
             self._before = "warning"
         elif _is_noise(line):
             self._before = "noise"
-        elif not self._shows_losses and _is_loss(line) and (self.explained or len(self.held) < MOST_HELD):
-            self._before = "noise" if self.explained else "held"
-            if not self.explained:
-                self.held.append(line)
-        is_hidden = bool(self._before)
+        elif not self._shows_losses and _is_loss(line):
+            self._before = "losses"
+        elif _WARNING.match(line):
+            self._warnings.add(line)
+        kind = "noise" if self._before == "warning" else self._before
         if _DUMP.search(line) and _LOG_LINE.match(line):
             self._before = "dump"
-        return is_hidden
+        return kind
 
     def _belongs(self, line: str) -> bool:
         """Whether the line belongs to the one before it."""

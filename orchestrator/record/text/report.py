@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from worker.excerpts import TracebackExcerpt
+from worker.excerpts import WHERE, shorten_line
 
 from ...errors import OrchError
 from ...model.cause.exit_status import describe_code
@@ -27,9 +27,9 @@ PAST_LINES = 5
 MOST_OTHERS = 8
 """The most lines about tasks that failed later."""
 LINE_CHARACTERS = 500
-"""The most characters of a log's line that the report shows."""
+"""The most characters of a line that the report shows."""
 MESSAGE_LINES = 24
-"""The most lines of one exception's message that the report shows."""
+"""The most lines of an exception's message that the report shows."""
 UNFORMED = (
     "for a single run of the script use --strategy none; to train it together, build a strategy of tf.distribute, which reads TF_CONFIG"
 )
@@ -105,7 +105,9 @@ def _describe_failure(cause: Cause, run: RunDir, directory: Path) -> list[str]:
     lines += [f"  not {cause.instead}"] if cause.instead else []
     stream = "stderr"
     if cause.failure is not None:
-        lines += _indent(_shorten(_excerpt(cause.failure.traceback.rstrip().splitlines())))
+        trace = cause.failure.traceback.rstrip().splitlines()
+        message = next((at for at in reversed(range(len(trace))) if trace[at].startswith(cause.failure.type)), len(trace))
+        lines += _indent([*_shorten(trace[:message], TRACEBACK_LINES), *_shorten(trace[message:], MESSAGE_LINES)])
     elif cause.code is not None:
         stream, tail = _last_words(run, cause.task, cause.attempt)
         lines += [f"  its last lines on {stream}:", *_indent(tail)] if tail else ["  it wrote nothing of its own"]
@@ -147,17 +149,12 @@ def _indent(lines: Iterable[str]) -> list[str]:
     return [f"    {line}" for line in lines]
 
 
-def _excerpt(trace: list[str]) -> list[str]:
-    """A traceback without most of a long message: of a tensor, there may be hundreds of rows."""
-    excerpt = TracebackExcerpt(MESSAGE_LINES, MESSAGE_LINES * LINE_CHARACTERS)
-    return [*excerpt.feed(trace), *excerpt.end()]
-
-
-def _shorten(lines: Sequence[str]) -> list[str]:
-    if len(lines) <= TRACEBACK_LINES:
-        return list(lines)
-    half = TRACEBACK_LINES // 2
-    return [*lines[:half], f"… {len(lines) - 2 * half} lines left out …", *lines[-half:]]
+def _shorten(lines: Sequence[str], most: int) -> list[str]:
+    """The lines, each of them short; without those in the middle if there are more than `most`."""
+    if len(lines) > most:
+        half = most // 2
+        lines = [*lines[:half], f"… {len(lines) - 2 * half} lines left out: {WHERE} …", *lines[-half:]]
+    return [shorten_line(line, LINE_CHARACTERS) for line in lines]
 
 
 def _last_words(run: RunDir, task: str, attempt: int) -> tuple[str, list[str]]:
@@ -173,9 +170,5 @@ def _last_words(run: RunDir, task: str, attempt: int) -> tuple[str, list[str]]:
         lines = [clean(line.rpartition("\r")[2]) for line in data.decode("utf-8", "backslashreplace").rstrip().split("\n")]
         lines = Noise(shows_losses=True).fold(lines)
         if any(lines):
-            return stream, [_cut(line) for line in lines[-TAIL_LINES:]]
+            return stream, [shorten_line(line, LINE_CHARACTERS) for line in lines[-TAIL_LINES:]]
     return "stderr", []
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= LINE_CHARACTERS else f"{line[:LINE_CHARACTERS]} … {len(line) - LINE_CHARACTERS:,} characters left out"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.record.output.keras_bars import KerasBars
-from orchestrator.record.output.lines import PROGRESS_S
 from orchestrator.record.output.log_view import LogView
 
 BARS = (
@@ -57,31 +58,14 @@ def test_who_asks_sees_all_bars() -> None:
 
 @pytest.mark.parametrize("line", OTHERS)
 def test_a_line_that_only_looks_alike_is_shown(line: str) -> None:
-    assert KerasBars().remove([line]) == [line]
+    assert KerasBars(Counter()).fold([line]) == [line]
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n\r\x1b"), max_size=60), max_size=20))
 def test_text_is_shown(lines: list[str]) -> None:
-    assert KerasBars().remove(lines) == lines
+    assert KerasBars(Counter()).fold(lines) == lines
 
 
 def test_what_is_printed_behind_a_bar_is_a_line() -> None:
-    assert KerasBars().remove([f"{BARS[0]}my line 5", f"{BARS[0]}12 done", f"{BARS[6]}[1, 2]"]) == ["my line 5", "12 done", "[1, 2]"]
-
-
-def test_an_epoch_of_the_programs_own_loop_is_shown() -> None:
-    view = LogView(["w-1"], behind=["w-1"])
-    assert view.render("w-1", "stdout", b"Epoch 1/2\n", 0.0) == ""
-    assert view.render("w-1", "stdout", b"loss 0.5\nEpoch 2/2\n", 1.0) == "w-1 | Epoch 1/2\nw-1 | loss 0.5\n"
-    assert view.idle(PROGRESS_S) == []
-    assert view.idle(1.0 + PROGRESS_S) == [("stdout", "w-1 | Epoch 2/2\n")]
-    view.render("w-1", "stdout", b"Epoch 1/2\n")
-    assert view.finish() == [("stdout", "w-1 | Epoch 1/2\n")]
-
-
-def test_an_epoch_of_keras_is_held_back_for_as_long_as_it_takes() -> None:
-    view = LogView(["w-1"], behind=["w-1"])
-    view.render("w-1", "stdout", told(["Epoch 1/2", BARS[5], "Epoch 2/2"]))
-    assert view.idle(3600.0) == []
-    assert view.render("w-1", "stdout", told([BARS[5]])) == ""
-    assert view.folded == 4
+    lines = [f"{BARS[0]}my line 5", f"{BARS[0]}12 done", f"{BARS[6]}[1, 2]"]
+    assert KerasBars(Counter()).fold(lines) == ["my line 5", "12 done", "[1, 2]"]

@@ -18,13 +18,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.errors import OrchError
-from orchestrator.model.run.cluster import Cause, Outcome, Verdict
-from orchestrator.record.output import log_view
+from orchestrator.record.output import follower as followers
 from orchestrator.record.output.console import Console, Sink
-from orchestrator.record.output.log_view import Follower, LineSplitter, LogView, tail_offset, wants_color
+from orchestrator.record.output.follower import Follower, tail_offset
+from orchestrator.record.output.lines import LineSplitter
+from orchestrator.record.output.log_view import LogView, wants_color
 from orchestrator.record.storage.run_store import create_run
 from tests.live import PATIENCE_S
-from tests.record.states import cluster, exited
 
 SAMPLES = Path(__file__).parent / "noise"
 
@@ -321,40 +321,10 @@ def test_what_was_printed_before_a_traceback_is_shown_before_it(tmp_path: Path) 
 GONE = b"E0000 00:00:1.1  9 x.cc:1] UNAVAILABLE: Failed to send RPC to coordination service. Either the leader task was lost\n"
 
 
-def verdict(outcome: Outcome, cause: str = "") -> Verdict:
-    return Verdict(outcome, 0, 1, 1.0, 2.0, Cause("failed", 1.5, cause) if cause else None)
-
-
-def test_a_lost_connection_that_nothing_explains_is_shown_after_a_moment() -> None:
+def test_lost_connections_are_folded_and_counted_apart() -> None:
     view = LogView(["worker-0", "worker-1"])
-    view.on_state(cluster())
-    assert view.render("worker-1", "stderr", GONE + b"went on\n", 50.0) == "worker-1 | went on\n"
-    assert view.idle(50.9) == []
-    assert view.idle(51.0) == [("stderr", "worker-1 | " + GONE.decode())]
-    assert view.folded == 0
-    assert view.idle(100.0) == []
-
-
-@pytest.mark.parametrize("code", [1, 137, 0], ids=["failed", "killed", "the leader has left"])
-def test_a_lost_connection_that_another_task_s_end_explains_is_folded_whichever_is_known_first(code: int) -> None:
-    view = LogView(["worker-0", "worker-1"])
-    assert view.render("worker-1", "stderr", GONE, 50.0) == ""
-    view.on_state(cluster(exited("worker-0", code)))
-    assert view.render("worker-1", "stderr", GONE, 50.0) == ""
-    assert view.idle(51.0) == view.finish() == []
-    assert view.folded == 2
-
-
-def test_the_lost_connection_of_the_task_that_fails_is_shown() -> None:
-    view = LogView(["worker-0", "worker-1"])
-    assert view.render("worker-1", "stderr", GONE, 50.0) == ""
-    view.on_state(cluster(exited("worker-1", 1)))
-    assert view.finish() == [("stderr", "worker-1 | " + GONE.decode())]
-    for end, shown in ((verdict(Outcome.FAILED, "worker-1"), 1), (verdict(Outcome.FAILED, "worker-0"), 0), (verdict(Outcome.SUCCEEDED), 0)):
-        later = LogView(["worker-0", "worker-1"])
-        later.on_verdict(end)
-        assert later.render("worker-1", "stderr", GONE) == ""
-        assert len(later.finish()) == shown
+    assert view.render("worker-1", "stderr", GONE * 2 + b"went on\n") == "worker-1 | went on\n"
+    assert view.folded_note == "2 lines about lost connections folded; --all shows them"
 
 
 def test_a_warning_of_a_package_is_shown_once() -> None:
@@ -365,20 +335,15 @@ def test_a_warning_of_a_package_is_shown_once() -> None:
     assert view.folded == 2
 
 
-TRACE = b"Traceback (most recent call last):\n  File 'x'\nE: [\n" + b" [0. 0.]\n" * 40
-
-
-def test_a_view_shortens_what_an_exception_says_only_if_it_is_asked_to() -> None:
-    whole, short = LogView(["w-0"]), LogView(["w-0"], shorten=True)
-    assert whole.render("w-0", "stderr", TRACE, 1.0).count("[0. 0.]") == 40
-    begun = short.render("w-0", "stderr", TRACE, 1.0)
-    assert begun.count("[0. 0.]") == 3
-    assert short.idle(1.5) == []
-    rest = "w-0 | … 34 rows left out: stderr.log has it all …\n" + "w-0 |  [0. 0.]\n" * 3
-    assert short.idle(2.0) == [("stderr", rest)]
-    assert short.render("w-0", "stderr", TRACE[-90:], 3.0).count("[0. 0.]") == 10
-    short.render("w-0", "stderr", TRACE, 4.0)
-    assert short.finish() == [("stderr", rest)]
+def test_a_view_shortens_a_huge_line_of_stderr_only_if_it_is_asked_to() -> None:
+    trace = b"Traceback\n  File 'x'\nE: [" + b"0. " * 10_000 + b"]\n"
+    whole, short = LogView(["w-0"], prefix=False), LogView(["w-0"], prefix=False, shorten=True)
+    assert whole.render("w-0", "stderr", trace) == trace.decode()
+    assert short.render("w-0", "stdout", trace) == trace.decode()
+    shown = short.render("w-0", "stderr", trace)
+    assert shown.startswith("Traceback\n  File 'x'\nE: [0. 0. ")
+    assert " … 25,909 characters left out … " in shown
+    assert len(shown) < 4_200
 
 
 def test_a_log_that_cannot_be_read_keeps_no_other_from_the_console(tmp_path: Path) -> None:
@@ -517,24 +482,17 @@ def test_a_file_is_read_as_it_comes_and_grows(tmp_path: Path) -> None:
     assert follower.read() == b"abc"
     path.unlink()
     assert follower.read() == b""
-    assert follower.pop_note() is None
 
 
-def test_a_file_that_becomes_shorter_is_noticed_once(tmp_path: Path) -> None:
+def test_of_a_file_that_becomes_shorter_the_new_bytes_are_read(tmp_path: Path) -> None:
     path = tmp_path / "stdout.log"
     path.write_bytes(b"0123456789")
     follower = Follower(path)
     follower.read()
     path.write_bytes(b"012")
     assert follower.read() == b""
-    note = follower.pop_note()
-    assert note is not None
-    assert str(path) in note
-    assert "10 to 3 bytes" in note
-    assert follower.pop_note() is None
     path.write_bytes(b"012new")
     assert follower.read() == b"new"
-    assert follower.pop_note() is None
 
 
 def test_a_log_that_cannot_be_read_is_one_message(tmp_path: Path) -> None:
@@ -548,7 +506,7 @@ def test_the_tail_is_the_last_lines(tmp_path_factory: pytest.TempPathFactory, da
     path = tmp_path_factory.getbasetemp() / "tail.log"
     path.write_bytes(data)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(log_view, "BLOCK", block)
+        patch.setattr(followers, "BLOCK", block)
         start = tail_offset(path, lines)
     every = data.split(b"\n")
     every = [line + b"\n" for line in every[:-1]] + ([every[-1]] if every[-1] else [])

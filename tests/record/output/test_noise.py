@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.record.output.noise import MOST_HELD, Noise
+from orchestrator.record.output.noise import Noise
 
 SAMPLES = Path(__file__).parent / "noise"
 ONLY_NOISE = sorted(path.name for path in SAMPLES.glob("*.log") if path.name != "tf2.21-parameter-server-chief-0-info.log")
@@ -95,9 +96,9 @@ WHERE = "/job:localhost/replica:0/task:0/device:CPU:0"
 @pytest.mark.parametrize("path", sorted(PLACEMENT_SAMPLES.iterdir()), ids=lambda path: path.name)
 def test_lines_that_say_where_operations_ran_are_folded_and_counted_apart(path: Path) -> None:
     lines = [line for line in path.read_text().splitlines() if "task:0/device:CPU" in line and "specification" not in line]
-    noise = Noise()
-    assert noise.fold(lines) == []
-    assert noise.placements == len(lines) > 0
+    folded = Counter[str]()
+    assert Noise(folded).fold(lines) == []
+    assert folded == {"placements": len(lines)}
 
 
 @pytest.mark.parametrize(
@@ -151,20 +152,17 @@ LOST = ("tf2.18-leader-has-left.txt", "tf2.21-leader-has-left.txt", "tf2.21-peer
 
 
 @pytest.mark.parametrize("name", LOST)
-def test_a_lost_connection_is_noise_once_the_end_of_another_task_explains_it_and_held_until_then(name: str) -> None:
+def test_a_lost_connection_is_noise_that_is_counted_apart(name: str) -> None:
     lines = lines_of(name)
     news, own = lines[: start_of_traceback(lines)], lines[start_of_traceback(lines) :]
     told = [line for line in news if line[0] == "E" or ": E " in line or "rendezvous" in line]
     assert told
-    noise = Noise(explained=True)
-    shown = [line for line in noise.fold(lines) if "Warning: " not in line and not line.startswith("  self.data_adapter")]
-    assert (shown, noise.held) == (own, []), "its own traceback is shown"
-    unexplained = Noise()
-    assert unexplained.fold(lines)[-len(own) :] == own
-    assert [line for line in unexplained.held if line in told] == told
-    assert set(unexplained.held) - set(told) <= {
-        line for line in news if line.startswith(("Additional GRPC", ":", "The error could", "\t [["))
-    }
+    folded = Counter[str]()
+    shown = [line for line in Noise(folded).fold(lines) if "Warning: " not in line and not line.startswith("  self.data_adapter")]
+    assert shown == own, "its own traceback is shown"
+    details = [line for line in news if line.startswith(("Additional GRPC", ":", "The error could", "\t [["))]
+    assert len(told) <= folded["losses"] <= len(told) + len(details)
+    assert set(told) <= set(Noise(shows_losses=True).fold(lines)), "the report shows them"
 
 
 def start_of_traceback(lines: list[str]) -> int:
@@ -181,10 +179,9 @@ def test_what_a_coordinator_says_at_the_end_of_a_dataset_is_noise_and_nothing_el
     assert Noise().fold(told) == told
 
 
-def test_not_more_than_so_many_lines_are_held() -> None:
-    noise = Noise()
+def test_a_lost_connection_at_level_fatal_is_shown() -> None:
     line = next(line for line in lines_of(LOST[1]) if "Failed to send RPC" in line)
-    assert len(noise.fold([line] * (MOST_HELD + 5))) == 5
+    assert Noise().fold([line, f"F{line[1:]}"]) == [f"F{line[1:]}"]
 
 
 WARNED = [
@@ -195,11 +192,11 @@ WARNED = [
 
 def test_a_package_s_warning_is_shown_once_for_all_tasks_and_the_program_s_own_each_time() -> None:
     shared: set[str] = set()
-    first, second = Noise(shared), Noise(shared)
+    first, second = (Noise(Counter(), shared) for _ in range(2))
     assert first.fold([*WARNED, "Epoch 1"]) == [*WARNED, "Epoch 1"]
     assert second.fold([*WARNED, "  indented", "Epoch 1"]) == ["  indented", "Epoch 1"]
     assert second.fold([WARNED[0], "Epoch 1"]) == ["Epoch 1"]
-    assert Noise(set()).fold(WARNED) == WARNED, "another run"
+    assert Noise().fold(WARNED) == WARNED, "another run"
     own = ["/home/me/train.py:12: UserWarning: 3 labels are missing", "  warnings.warn('3 labels are missing')"]
     assert first.fold(own) + second.fold(own) == own * 2
 

@@ -104,7 +104,7 @@ def test_a_command_is_shown_by_its_last_lines_and_none_is_endless(run: RunDir) -
     run.append_output("worker-0", 1, "stderr", 0, b"10%\r20%\r30%\ncaf\xe9\n" + b"x" * 5000 + b"\n")
     lines = report(verdict, run, None).splitlines()
     assert lines[3:5] == ["    30%", "    caf\\xe9"]
-    assert lines[5] == "    " + "x" * 500 + " … 4,500 characters left out"
+    assert lines[5] == "    " + "x" * 400 + " … 4,500 characters left out … " + "x" * 100
 
 
 def test_the_last_lines_of_a_task_are_its_own(run: RunDir) -> None:
@@ -121,16 +121,23 @@ def test_the_last_lines_of_a_task_are_its_own(run: RunDir) -> None:
 def test_a_long_traceback_loses_its_middle(run: RunDir) -> None:
     failure = Failure("E", "m", "\n".join(f"frame {i}" for i in range(500)), 110.0)
     text = report(Verdict(Outcome.FAILED, 1, 1, 100.0, 110.0, Cause("failed", 110.0, "worker-0", "local", 1, failure)), run, None)
-    assert "    frame 29\n    … 440 lines left out …\n    frame 470\n" in text
+    assert "    frame 29\n    … 440 lines left out: stderr.log has it all …\n    frame 470\n" in text
 
 
 def test_a_tensor_in_a_message_does_not_fill_the_report(run: RunDir) -> None:
     trace = "Traceback (most recent call last):\n  File 'x'\nE: bad [[0.],\n" + " [0.],\n" * 300 + " [0.]]\n"
     cause = Cause("failed", 110.0, "worker-0", "local", 1, Failure("E", "m", trace, 110.0))
     lines = report(Verdict(Outcome.FAILED, 1, 1, 100.0, 110.0, cause), run, None).splitlines()
-    assert lines[4:8] == ["    E: bad [[0.],", *["     [0.],"] * 3]
-    assert lines[8] == "    … 295 rows left out: stderr.log has it all …"
-    assert lines[9:13] == ["     [0.],", "     [0.],", "     [0.]]", f"  log: {run.log_path('worker-0', 1, 'stderr')}"]
+    assert lines[4:16] == ["    E: bad [[0.],", *["     [0.],"] * 11]
+    assert lines[16] == "    … 278 lines left out: stderr.log has it all …"
+    assert lines[27:30] == ["     [0.],", "     [0.]]", f"  log: {run.log_path('worker-0', 1, 'stderr')}"]
+
+
+def test_a_long_traceback_does_not_hide_the_message(run: RunDir) -> None:
+    trace = "\n".join(["Traceback (most recent call last):", *(f"  frame {i}" for i in range(500)), "E: bad", *["row"] * 500])
+    cause = Cause("failed", 110.0, "worker-0", "local", 1, Failure("E", "m", trace, 110.0))
+    text = report(Verdict(Outcome.FAILED, 1, 1, 100.0, 110.0, cause), run, None)
+    assert "  frame 499\n    E: bad\n    row\n" in text
 
 
 def test_the_report_says_why_it_names_another_task_than_was_seen_first(run: RunDir) -> None:

@@ -1,0 +1,68 @@
+"""Reads a file of output as it grows, or from its last lines on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ...errors import OrchError
+from ..storage.run_files import open_file
+
+BLOCK = 1 << 16
+"""The bytes of one read. The allocator reuses blocks of this size; a larger block costs a page fault each time."""
+
+
+class Follower:
+    """Reads one log file as it grows, from `offset` on, or from its last `tail` lines on.
+
+    The file need not exist. If it was moved, `path` may be set to its new place. Each read opens the file: a run of 300 tasks has 600
+    files, and a process often may open no more than 1024. Raises `OrchError` if the file cannot be read.
+    """
+
+    __slots__ = ("offset", "path")
+
+    def __init__(self, path: Path | str, *, offset: int = 0, tail: int | None = None) -> None:
+        self.path = path
+        self.offset = offset if tail is None else tail_offset(path, tail)
+        """The offset of the next read, in bytes."""
+
+    def read(self, limit: int = BLOCK) -> bytes:
+        """The next bytes, at most `limit`; empty if there are none yet. Of a file that became shorter: what is added from then on."""
+        try:
+            with open_file(self.path) as file:
+                self.offset = min(self.offset, os.fstat(file.fileno()).st_size)
+                file.seek(self.offset)
+                data = file.read(limit)
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise _unreadable(self.path, error) from error
+        self.offset += len(data)
+        return data
+
+
+def tail_offset(path: Path | str, lines: int) -> int:
+    """The offset of the last `lines` lines of a file, in bytes; 0 if the file has no more lines, or does not exist.
+
+    A last line without a line end counts.
+    """
+    try:
+        with open_file(path) as file:
+            size = start = file.seek(0, os.SEEK_END)
+            tail = b""
+            while start and tail.count(b"\n") <= lines:
+                start = max(0, size - 2 * max(BLOCK, size - start))
+                file.seek(start)
+                tail = file.read(size - start)
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    before, *shown = tail.removesuffix(b"\n").rsplit(b"\n", lines)
+    if not lines:
+        return size
+    return start + len(before) + 1 if len(shown) == lines else 0
+
+
+def _unreadable(path: Path | str, error: OSError) -> OrchError:
+    return OrchError(f"{path}: cannot read this log: {error.strerror or error}")
