@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import traceback
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -157,25 +157,34 @@ class Preparation:
         self._on_event(facts)
 
     async def _find_addresses(self) -> dict[str, str]:
-        """The address of each host that all others have reached. Raises `OrchError`."""
+        """The address of each host that all others have reached, at each port of the host. Raises `OrchError`."""
         if len(self.hosts) == 1:
             return {name: host.address or "127.0.0.1" for name, host in self.hosts.items()}
         wishes = {name: addresses.Wish(host.address, host.interface) for name, host in self.hosts.items()}
         known = {name: addresses.candidates(name, wish, self.facts[name]) for name, wish in wishes.items()}
-        ports = {name: facts.ports[0] for name, facts in self.facts.items() if facts.ports}
-        tried: dict[tuple[str, str], dict[str, str]] = {}
+        chosen = addresses.choose(known, await self._try_all(known, slice(1)), self.facts)
+        if any(len(facts.ports) > 1 for facts in self.facts.values()):
+            # A firewall may let some ports through only. The other addresses of the hosts need no second try.
+            known = {name: (address,) for name, address in chosen.items()}
+            addresses.choose(known, await self._try_all(known, slice(1, None)), self.facts)
+        return chosen
+
+    async def _try_all(self, known: Mapping[str, tuple[str, ...]], ports: slice) -> addresses.Tried:
+        """Have every host try to reach all others at these addresses and at these of their ports."""
+        tried: dict[tuple[str, str, int], dict[str, str]] = {}
 
         async def try_from(name: str) -> None:
             # A task reaches its neighbour on the same host by the same address.
-            others = [other for other in ports if other != name or len(self.facts[name].ports) > 1]
-            targets = tuple(messages.Target(other, ports[other], self._words[other], tuple(known[other])) for other in others)
+            others = [other for other, facts in self.facts.items() if other != name or len(facts.ports) > 1]
+            pairs = [(other, port) for other in others for port in self.facts[other].ports[ports]]
+            targets = tuple(messages.Target(other, port, self._words[other], known[other]) for other, port in pairs)
             for result in (await self.links[name].request(messages.Try(targets))).results:
-                tried.setdefault((name, result.host), {})[result.address] = result.refusal
+                tried.setdefault((name, result.host, result.port), {})[result.address] = result.refusal
             self._trying.discard(name)
 
         self._trying = set(self.hosts)
         await asyncio.gather(*map(try_from, self.hosts))
-        return addresses.choose(known, ports, tried, self.facts)
+        return tried
 
     async def _plan_and_hold(self, hosts: list[HostFacts]) -> Plan:
         """The plan, whose GPUs are held for this run. If another run was faster, a new plan is made without its GPUs."""

@@ -19,7 +19,6 @@ from worker.words import few
 from ..backends import Backend
 from ..backends.connection.agent_link import AgentLink, Loss, Unasked
 from ..backends.connection.farewell import Farewell
-from ..backends.connection.peer_checks import PeerChecks
 from ..errors import BROKEN, DEADLINE, OrchError
 from ..model.cause import root_cause
 from ..model.planning.plan import Plan
@@ -71,7 +70,6 @@ class Supervisor:
         self._spec, self._backend, self._rundir, self._viewer = spec, backend, rundir, viewer
         self._cluster: Cluster | None = None
         self._plan: Plan | None = None
-        self._peer_checks: PeerChecks | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._reminder: asyncio.TimerHandle | None = None
         self._reminded, self._advised = "", False
@@ -138,7 +136,6 @@ class Supervisor:
     def _launch(self, planned: Plan, began_at: float) -> None:
         self._rundir.write_plan(planned)
         self._cluster = lifecycle.of_plan(planned)
-        self._peer_checks = PeerChecks(planned, self._links, self._on_event, self._is_running)
         self._viewer.planned(planned)
         for note in self._preparation.notes():
             self._note(note)
@@ -152,8 +149,6 @@ class Supervisor:
                 self._outputs.on_grew(frame)
             case messages.Output():
                 self._on_output(host, frame, data)
-            case messages.TaskUp() if self._peer_checks is not None:
-                self._peer_checks.on_up(frame)  # an event follows when the other hosts have reached the task
             case _:
                 self._on_event(frame)
 
@@ -285,10 +280,6 @@ class Supervisor:
             if self._cluster is not None:
                 by_host.setdefault(self._cluster.tasks[name].host, []).append(name)
         return ((self._links[host], tuple(names)) for host, names in by_host.items())
-
-    def _is_running(self, task: str, attempt: int) -> bool:
-        status = self._cluster.tasks.get(task) if self._cluster is not None and not self._cluster.is_over else None
-        return status is not None and status.attempt == attempt and not status.has_ended
 
     def _set_timer(self) -> None:
         if self._timer is not None:

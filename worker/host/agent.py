@@ -66,7 +66,7 @@ class Agent:
         self._prober = Prober(self._loop, self._link)
         self._launcher = Launcher(self._loop, self._link, self._forwarder, self._prober, template)
         self._held: list[socket.socket] = []
-        self._listener: ProbeListener | None = None
+        self._listeners: list[ProbeListener] = []
         self._hello: messages.Hello | None = None
         self._finding_gpus: Question | None = None
         self._examining: Question | None = None
@@ -124,7 +124,7 @@ class Agent:
             case messages.Examine():
                 self._on_examine(order)
             case messages.StartTasks():
-                self._close_listener()
+                self._close_listeners()  # from here on, the kernel must give connections to the tasks alone
                 self._launcher.start(order)
             case messages.StopTasks():
                 self._prober.poll()
@@ -280,14 +280,12 @@ class Agent:
         from .network.interfaces import find_addresses, find_arrival
         from .network.reachability import ProbeListener
 
-        if self._held:
-            self._listener = ProbeListener(self._loop, self._held[0].getsockname()[1], hello.word)
+        self._listeners = [ProbeListener(self._loop, sock.getsockname()[1], hello.word) for sock in self._held]
         return {"addresses": find_addresses(), "arrived_at": find_arrival()}
 
-    def _close_listener(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+    def _close_listeners(self) -> None:
+        for listener in self._listeners:
+            listener.close()
 
     def _poll(self) -> None:
         self._forwarder.check_disk()
@@ -309,7 +307,7 @@ class Agent:
         self._launcher.close()
         self._gpu_locks.close()
         self._forwarder.close()
-        self._close_listener()
+        self._close_listeners()
         if self._code is not None:
             self._code.close()
         for sock in self._held:

@@ -111,6 +111,7 @@ class Reached:
 
     host: str
     """`Target.host`."""
+    port: Port
     address: str
     refusal: str
     """Why the address was not reached; empty if it was."""

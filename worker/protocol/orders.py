@@ -163,13 +163,13 @@ class CodePart:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A host, or a task, that another host tries to reach at each of its addresses."""
+    """A port of a host, which another host tries to reach at each address of this host."""
 
     host: OsText
-    """The name of the host, or of the task, which the result repeats."""
+    """The name of the host, which the result repeats."""
     port: Port
     word: str
-    """The text that must come over the connection. Empty: a connection is enough, because the runtime of a task sends no word of orch."""
+    """The text that must come over the connection."""
     addresses: tuple[OsText, ...]
 
 

@@ -1,7 +1,7 @@
 """The address by which the other hosts reach each host: chosen after trying, never guessed.
 
-Each host has candidates, the likeliest first. Every host tries the candidates of every other host. `choose` takes the first candidate
-that all others have reached, or names the pairs of hosts without a connection, and what to do.
+Each host has candidates, the likeliest first. Every host tries the candidates of every other host at a port there. `choose` takes the
+first candidate that all others have reached, or names the pairs of hosts without a connection, and what to do.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from collections.abc import Mapping, Sequence
 
 from worker.fast_dataclass import dataclass
 from worker.protocol.messages import HostReady
-from worker.words import few
 
 from ...errors import OrchError
 
 MOST_CANDIDATES = 8
 MOST_LINES = 8
-Tried = Mapping[tuple[str, str], Mapping[str, str]]
-"""By (from, to): for each address that was tried, why it was not reached; empty: it was reached."""
+Tried = Mapping[tuple[str, str, int], Mapping[str, str]]
+"""By (from, to, port): for each address that was tried, why it was not reached; empty: it was reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +49,19 @@ def candidates(host: str, wish: Wish, facts: HostReady) -> tuple[str, ...]:
     return found
 
 
-def choose(known: Mapping[str, Sequence[str]], ports: Mapping[str, int], tried: Tried, facts: Mapping[str, HostReady]) -> dict[str, str]:
+def choose(known: Mapping[str, Sequence[str]], tried: Tried, facts: Mapping[str, HostReady]) -> dict[str, str]:
     """The address of each host. Raises `OrchError` with a line for each pair of hosts without a connection."""
     chosen: dict[str, str] = {}
     lines: list[str] = []
     for host, addresses in known.items():
-        trials = {source: answers for (source, target), answers in sorted(tried.items()) if target == host}
+        trials = {(source, port): answers for (source, target, port), answers in sorted(tried.items()) if target == host}
         good = [address for address in addresses if all(not answers.get(address, "was not tried") for answers in trials.values())]
         if good:
             chosen[host] = good[0]
             continue
-        for source, answers in trials.items():
+        for (source, port), answers in trials.items():
             if all(answers.get(address) for address in addresses):
-                lines.append(_complain(source, host, ports[host], answers, facts))
+                lines.append(_complain(source, host, port, answers, facts))
         if not any(all(answers.get(address) for address in addresses) for answers in trials.values()):
             lines.append(f"no address of {host} is reached by all others ({', '.join(addresses)}); set address: for {host}")
     if lines:
@@ -87,17 +86,6 @@ def _apart(source: str, answers: Mapping[str, str], facts: Mapping[str, HostRead
     networks = [ipaddress.ip_interface(f"{one.address}/{one.prefix}").network for one in facts[source].addresses if _is_public(one.address)]
     found = {address: number for address in answers if (number := parse_ip(address))}
     return [] if any(number in network for number in found.values() for network in networks) else [*found]
-
-
-def describe_unreached(own: str, address: str, unreached: Mapping[str, str]) -> str:
-    """Why the cluster waits for a task whose port is open on its `own` host. `unreached`: the reason by host; empty while a host tries."""
-    lines = []
-    for reason in dict.fromkeys(filter(None, unreached.values())):
-        hosts = [host for host, given in unreached.items() if given == reason]
-        lines.append(f"{few(hosts, 3)} cannot reach {address}: {reason}")
-    if not lines:
-        return f"its port is open on {own}; the other hosts try it"
-    return f"its port is open on {own}, but {'; '.join(lines)}"
 
 
 def with_port(address: str, port: object) -> str:

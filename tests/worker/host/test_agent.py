@@ -467,6 +467,28 @@ def test_hosts_try_each_other_and_know_a_stranger(start_agent: Callable[[], Agen
     }
 
 
+def test_each_held_port_answers_until_the_tasks_start_and_is_free_after_the_run(start_agent: Callable[[], AgentProcess]) -> None:
+    """The kernel would give some connections to the agent, if the agent still listened where a task does."""
+    one, other = start_agent(), start_agent()
+    one.hello(word="one")
+    ports = other.hello(ports=3, word="other").ports
+    assert len(ports) == 3
+    targets = tuple(messages.Target("other", port, "other", ("127.0.0.1",)) for port in ports)
+    one.order(messages.Try(targets))
+    results = one.wait_for(messages.Tried).results
+    assert {(found.port, found.refusal) for found in results} == {(port, "") for port in ports}
+    other.start("sleep 1000")
+    other.wait_for(messages.TaskStarted)
+    one.order(messages.Try(targets))
+    refused = one.wait_for(messages.Tried, lambda tried: tried.results != results).results
+    assert {(found.port, found.refusal) for found in refused} == {(port, "connection refused") for port in ports}
+    other.order(messages.Bye())
+    other.read_to_end()
+    for port in ports:
+        with socket.socket() as sock:
+            sock.bind(("0.0.0.0", port))  # no connection of a try is left in TIME_WAIT
+
+
 def test_code_that_arrives_broken_is_refused(
     start_agent: Callable[[], AgentProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

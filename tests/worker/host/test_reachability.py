@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -21,8 +23,18 @@ def tried(loop: Loop, *targets: Target) -> dict[str, str]:
     results: list[tuple[Reached, ...]] = []
     reachability.ConnectTests(loop, targets, results.append)
     loop.run(lambda: bool(results))
-    loop._selector.close()
     return {result.host: result.refusal for result in results[0]}
+
+
+@contextmanager
+def answering(loop: Loop) -> Iterator[int]:
+    """A port at which "word" is said."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        holder.bind(("0.0.0.0", 0))
+        listener = reachability.ProbeListener(loop, holder.getsockname()[1], "word")
+        yield holder.getsockname()[1]
+        listener.close()
 
 
 def test_names_are_looked_up_while_the_loop_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,10 +53,9 @@ def test_names_are_looked_up_while_the_loop_goes_on(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     loop.after(0, went_on.set)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        dead = [Target(f"dead-{number}", port, "", ("first" if number < reachability.AT_ONCE else "later",)) for number in range(100)]
-        refusals = tried(loop, *dead, Target("number", port, "", ("127.0.0.1",)), Target("name", port, "", ("localhost",)))
+    with answering(loop) as port:
+        dead = [Target(f"dead-{number}", port, "word", ("first" if number < reachability.AT_ONCE else "later",)) for number in range(100)]
+        refusals = tried(loop, *dead, Target("number", port, "word", ("127.0.0.1",)), Target("name", port, "word", ("localhost",)))
     assert refusals.pop("number") == refusals.pop("name") == ""
     assert len(refusals) == 100
     assert set(refusals.values()) == {"temporary failure in name resolution"}
@@ -57,14 +68,14 @@ def test_a_resolver_that_never_answers_is_not_waited_for(monkeypatch: pytest.Mon
     monkeypatch.setattr(
         reachability, "_resolve", lambda name, port, flags=0: REAL("x", port, flags=flags) if flags else ended.wait(PATIENCE_S)
     )
-    assert tried(Loop(), Target("dead", 1, "", ("name",))) == {"dead": "its name is still being looked up after 0.1 s"}
+    assert tried(Loop(), Target("dead", 1, "word", ("name",))) == {"dead": "its name is still being looked up after 0.1 s"}
     ended.set()
     for thread in set(threading.enumerate()) - threads:
         thread.join(PATIENCE_S)
 
 
 def test_a_name_that_no_resolver_takes_is_a_refusal() -> None:
-    refusals = tried(Loop(), Target("dead", 1, "", ("a" * 64 + ".example",)))
+    refusals = tried(Loop(), Target("dead", 1, "word", ("a" * 64 + ".example",)))
     assert "label" in refusals["dead"]
 
 
@@ -78,21 +89,21 @@ def test_a_connection_that_is_lost_is_tried_again_from_another_port(monkeypatch:
             connected.append(address)
             return super().connect_ex(full.getsockname() if len(connected) == 1 else address)
 
+    loop = Loop()
     with (
         socket.create_server(("127.0.0.1", 0), backlog=0) as full,
         socket.create_connection(full.getsockname()),
-        socket.create_server(("127.0.0.1", 0)) as server,
+        answering(loop) as port,
     ):
-        target = Target("host", server.getsockname()[1], "", ("127.0.0.1",))
         monkeypatch.setattr(socket, "socket", Socket)
-        assert tried(Loop(), target) == {"host": ""}
-        assert connected == [server.getsockname()] * 2
+        assert tried(loop, Target("host", port, "word", ("127.0.0.1",))) == {"host": ""}
+        assert connected == [("127.0.0.1", port)] * 2
 
 
 def test_a_host_that_answers_no_connection_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reachability, "TRY_S", 0.1)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full, socket.create_connection(full.getsockname()):
-        assert tried(Loop(), Target("host", full.getsockname()[1], "", ("127.0.0.1",))) == {"host": "timed out"}
+        assert tried(Loop(), Target("host", full.getsockname()[1], "word", ("127.0.0.1",))) == {"host": "timed out"}
 
 
 def test_a_host_that_is_reached_may_take_its_time_to_say_its_word(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """Whether hosts reach each other: by connecting, as their tasks will. `ConnectTests` tries other hosts, `ProbeListener` answers them.
 
-A host that can be tried listens on one of the ports that it holds, and sends a word that the controller has given to it alone: another
+Before the tasks start, a host listens on the ports that it holds, and sends a word that the controller has given to it alone: another
 machine with the same private address, of which there are many, is not taken for this host.
 """
 
@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import socket
+import struct
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -63,8 +64,8 @@ class ConnectTests:
 class _ConnectTest:
     """One connection to one address::
 
-    a name ──► _look_up ──► _connect ──► _on_connected ──► no word is expected: reached
-    a number ───────────────► │               └──────────► _on_readable: reached by its word, or another machine answers
+    a name ──► _look_up ──► _connect ──► _on_connected ──► _on_readable: reached by its word, or another machine answers
+    a number ───────────────► │
                               └──► an error, or `TRIES` times no answer: not reached
     """
 
@@ -108,6 +109,8 @@ class _ConnectTest:
         family, kind, protocol, _, address = resolved
         try:
             self._sock = sock = socket.socket(family, kind, protocol)
+            # The connection ends with a reset: in TIME_WAIT, the port of the other host could not be held again for a minute.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             sock.setblocking(False)
             error = sock.connect_ex(address)
         except OSError as failed:
@@ -138,9 +141,6 @@ class _ConnectTest:
         if error:
             self._end(os.strerror(error).lower())
             return
-        if not self._target.word:
-            self._end("")
-            return
         self._is_connected = True
         self._loop.forget(self._sock)
         self._loop.on_readable(self._sock, self._on_readable)
@@ -165,7 +165,7 @@ class _ConnectTest:
             with contextlib.suppress(KeyError, ValueError):
                 self._loop.forget(self._sock)
             self._sock.close()
-        self._on_done(Reached(self._target.host, self._address, refusal))
+        self._on_done(Reached(self._target.host, self._target.port, self._address, refusal))
 
 
 def _resolve(address: str, port: int, flags: int = 0) -> _Resolved:
