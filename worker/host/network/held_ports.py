@@ -1,9 +1,9 @@
 """Ports that no other program can take between the choice and TensorFlow's bind.
 
-The agent binds a port and keeps it for the run, but never listens. The bind itself is exclusive; only then does the agent switch on
-``SO_REUSEPORT``. So a task of the same user with ``TF_GRPC_REUSE_PORT=true`` may bind and listen at the same port, while the kernel
-refuses the port to a second launcher. (gRPC reads the variable in tensorflow/core/distributed_runtime/rpc/grpc_server_lib.cc; pull
-request tensorflow#38705.)
+The agent binds a port and keeps it for the run, and does not listen there while tasks run. The bind itself is exclusive; only then does
+the agent switch on ``SO_REUSEPORT``. So a task of the same user with ``TF_GRPC_REUSE_PORT=true`` may bind and listen at the same port,
+while the kernel refuses the port to a second launcher. (gRPC reads the variable in
+tensorflow/core/distributed_runtime/rpc/grpc_server_lib.cc; pull request tensorflow#38705.)
 """
 
 from __future__ import annotations
