@@ -11,7 +11,6 @@ from ..backends import load
 from ..errors import UsageError
 from ..insight.input import input_files, shards_report
 from ..insight.input.shards_report import Planned
-from ..model.input.sharding import Sharding
 from ..model.input.sharding_advice import Advice
 from ..model.input.spec_inputs import SpecInput, input_of
 from ..model.spec import ClusterSpec
@@ -51,11 +50,8 @@ def _lines(advice: Iterable[Advice]) -> Iterator[str]:
 
 
 def _plan(known: SpecInput, names: Sequence[str]) -> Planned:
-    batch = known.batch or known.replicas * len(known.names)
-    sharding = Sharding(known.policy, len(known.names), known.replicas, batch, known.drop_remainder, one_program=known.one_program)
     is_small = len(names) <= MOST_FILES and sum(os.path.getsize(name) for name in names if os.path.exists(name)) <= MOST_BYTES
-    found, has_batch = input_files.inspect(names, counts=is_small), known.batch is not None
     try:
-        return shards_report.plan(found, sharding, known.names, has_batch=has_batch, ignored=known.ignored)
+        return shards_report.plan(input_files.inspect(names, counts=is_small), known)
     except UsageError as error:
         raise UsageError("\n".join(f"input.files: {line}" for line in str(error).splitlines())) from None

@@ -47,9 +47,9 @@ def test_what_each_worker_reads_and_how_far_it_gets(orch: Orch) -> None:
     ]
     assert (told["steps"], told["full"]) == (20, 2)
     (uneven,) = told["advice"]
-    assert (uneven["topic"], uneven["gain"]) == ("uneven", 0.6)
+    assert (uneven["severity"], uneven["topic"]) == ("warning", "uneven")
     assert "worker-1 gets 8 elements, worker-0 80; of 20 steps it has nothing to do in 18" in uneven["what"]
-    assert uneven["remedy"].startswith("write 48 files of even size: an epoch then has 8 steps instead of 20; or set auto_shard: data: 8")
+    assert uneven["remedy"] == "set auto_shard: data, or write files of even size"
 
 
 def test_the_picture(orch: Orch) -> None:
@@ -67,7 +67,7 @@ def test_every_worker_reads_every_byte_under_data(orch: Orch) -> None:
     assert sum(one["elements"] for one in told["shares"]) == 96
     (reads,) = told["advice"]
     assert "DATA reads every byte 3 times, once on each worker: 5.8 kB instead of 1.9 kB" in reads["what"]
-    assert "an epoch then has 20 steps instead of 8" in reads["remedy"]
+    assert reads["remedy"] == "set auto_shard: file"
 
 
 def test_fewer_files_than_workers_is_an_error_that_names_both_remedies(orch: Orch) -> None:
@@ -119,7 +119,8 @@ def test_a_dataset_without_end_has_no_early_ends(orch: Orch) -> None:
     words = ("data/*", "-n", "3", "-b", "12", "--repeat", "0")
     told = shards(orch, *words)
     assert (topics(told), told["steps"], told["idle"]) == (["no end"], 20, None)
-    assert told["shares"][1] == {"task": "worker-1", "worker": 1, "files": 2, "bytes": 8 * SIZE, "elements": 8, "steps": 2}
+    unknown = dict.fromkeys(("full", "empty", "partial"))
+    assert told["shares"][1] == {"task": "worker-1", "worker": 1, "files": 2, "bytes": 8 * SIZE, "elements": 8, "steps": 2, **unknown}
     out = orch.in_process("shards", *words, check=0).out
     assert "A worker's pass over its files has 2 to 20 steps; then the worker begins the next pass." in " ".join(out.split())
     assert "size 0" not in out
@@ -127,10 +128,18 @@ def test_a_dataset_without_end_has_no_early_ends(orch: Orch) -> None:
     assert "###." not in out
 
 
-def test_errors_come_first_and_then_what_gains_most(orch: Orch) -> None:
+def test_errors_come_before_warnings_and_these_before_notes(orch: Orch) -> None:
     told = shards(orch, "data/*", "-n", "3", "-r", "4", "-b", "9")
     assert [(one["severity"], one["topic"]) for one in told["advice"]] == [("warning", "uneven"), ("warning", "small batch")]
-    assert told["advice"][0]["gain"] > told["advice"][1]["gain"]
+    told = shards(orch, "data/part-[01]*", "-n", "4", "-p", "hint", check=1)
+    assert [one["severity"] for one in told["advice"]] == ["error", "note"]
+
+
+def test_without_a_batch_size_nothing_is_said_of_batches(orch: Orch) -> None:
+    told = shards(orch, "data/*", "-n", "3", "-r", "4", "-p", "data")
+    assert (told["batch"], told["steps"], topics(told)) == (None, None, ["reads all"])
+    assert [one["elements"] for one in told["shares"]] == [32, 32, 32]
+    assert topics(shards(orch, "data/*", "-n", "3", "-r", "4", "--repeat", "0")) == []
 
 
 def test_damaged_and_unreadable_files_are_all_named_with_the_byte(orch: Orch, data: Path) -> None:
@@ -167,7 +176,7 @@ def test_files_of_an_unknown_kind_are_shared_out_by_size(orch: Orch, tmp_path: P
         (tmp_path / f"{number}.bin").write_bytes(bytes(1000))
     told = shards(orch, "*.bin", "-n", "2", "-b", "4")
     assert (told["elements"], told["steps"], told["bytes"], topics(told)) == (None, None, 2000, ["reads all", "not counted"])
-    assert "elements" not in told["shares"][0]
+    assert told["shares"][0]["elements"] is None
     assert shards(orch, "*.bin", "-n", "2", "-b", "4", "--elements-per-file", "10")["steps"] == 5
     tfrecords.write(tmp_path / "train-00000-of-00002", [b"x"] * 3)
     assert shards(orch, "train-*")["kinds"] == ["tfrecord"]
@@ -277,7 +286,7 @@ def test_warnings_are_said_in_a_line_each_before_the_start(orch: Orch, tmp_path:
     done = up(orch, tmp_path, "{files: ['data/*'], global_batch_size: 12}", "-n", "3")
     (line,) = [line for line in done.err.splitlines() if "input:" in line]
     assert line.startswith("orch: input: the files are uneven: worker-1 gets 8 elements, worker-0 80; of 20 steps it has nothing to do")
-    assert "in 18, unless the script shares them out itself; write 48 files of even size" in line
+    assert line.endswith("in 18, unless the script shares them out itself; set auto_shard: data, or write files of even size")
     assert done.out.count("trained") == 3
 
 

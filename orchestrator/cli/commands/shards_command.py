@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,26 +76,12 @@ def shards_command(files: Sequence[str], home: Path, **given: Any) -> int:
     if not patterns:
         raise UsageError("there are no files to look at: name some, or write input: {files: [data/*.tfrecord]} in orch.yaml")
     names = tuple(f"worker-{worker}" for worker in range(given["workers"])) if given["workers"] else known.names
-    replicas, batch = given["replicas"] or known.replicas, given["batch"] or known.batch
-    sharding = Sharding(
-        given["policy"] or known.policy,
-        len(names),
-        replicas,
-        batch or replicas * len(names),
-        given["drop_remainder"] or known.drop_remainder,
-        given["repeat"],
-        one_program=known.one_program,
-    )
+    asked = {key: given[key] for key in ("policy", "replicas", "batch", "drop_remainder", "repeat") if given[key] is not None}
+    known = replace(known, names=names, sharding=replace(known.sharding, workers=len(names), **asked))
     listed: list[Found] = []
     inspected = _inspect(patterns, directory, given)
     lists = given["list_files"] and not given["as_json"]
-    planned = shards_report.plan(
-        _keep(inspected, listed) if lists else inspected,
-        sharding,
-        names,
-        has_batch=batch is not None,
-        ignored=known.ignored,
-    )
+    planned = shards_report.plan(_keep(inspected, listed) if lists else inspected, known)
     for index, one in enumerate(listed):  # the reader of a file depends on the kinds of all files
         _list(one, index, planned.sharding, names)
     _show(planned, given)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from worker.data_files.element_counts import WITH_READER
@@ -13,6 +13,7 @@ from worker.words import bytes_of, count_of
 from ...errors import UsageError
 from ...model.input.sharding import FOR_EVER, Epoch, Sharding, Share, Tally, epoch, steps, whole_batch
 from ...model.input.sharding_advice import Advice, advise
+from ...model.input.spec_inputs import SpecInput
 from ...model.run.readiness import group_tasks
 from ...record.text.format import aligned, wrap
 from .input_files import Found, explain_uncounted
@@ -43,8 +44,6 @@ class Planned:
     kinds: tuple[str, ...]
     names: tuple[str, ...]
     """The names of the workers."""
-    has_batch: bool = True
-    """Whether the global batch size is known; otherwise the size in `sharding` means nothing."""
     ignored: str = ""
     """Why the strategy shards nothing; empty if it does."""
     uncounted: str = ""
@@ -58,12 +57,12 @@ class Planned:
     def has_steps(self) -> bool:
         """Whether the steps of an epoch are known: elements and batch are known, and TensorFlow accepts the input."""
         refused = self.sharding.applied == "file" and self.found.files < self.sharding.workers
-        return self.has_batch and self.is_counted and not refused and self.found.elements > 0
+        return self.sharding.batch is not None and self.is_counted and not refused and self.found.elements > 0
 
     def advice(self) -> list[Advice]:
         if self.ignored:
             return [Advice("note", "not sharded", self.ignored)]
-        found = [one for one in advise(self.sharding, self.found, self.names) if self.has_batch or one.topic not in _OF_BATCHES]
+        found = advise(self.sharding, self.found, self.names)
         if "csv" in self.kinds and self.sharding.policy == "auto" and self.sharding.workers > 1:
             found.append(Advice("note", "csv", _CSV, "say --format text, if the script reads lines with TextLineDataset"))
         if not self.is_counted:
@@ -71,34 +70,27 @@ class Planned:
         return found
 
 
-def plan(
-    looked_at: Iterable[Found],
-    sharding: Sharding,
-    names: tuple[str, ...],
-    *,
-    has_batch: bool = True,
-    ignored: str = "",
-) -> Planned:
+def plan(looked_at: Iterable[Found], known: SpecInput) -> Planned:
     """Reads the iterator once, and keeps no file. Raises one `UsageError` for all files that cannot be read."""
-    found, kinds, problems = Tally(len(names)), set[str](), list[str]()
+    found, kinds, problems = Tally(len(known.names)), set[str](), list[str]()
     for one in looked_at:
         if one.problem:
             problems.append(one.problem)
             continue
         kinds.add(one.kind)
-        sharding = replace(sharding, has_reader=kinds <= set(WITH_READER))
         found.add(one.file)
     if problems:
         more = [f"and {len(problems) - MOST_NAMED:,} more files"] if len(problems) > MOST_NAMED else []
         raise UsageError("\n".join([*problems[:MOST_NAMED], *more]))
-    return Planned(sharding, found, tuple(sorted(kinds)), names, has_batch, ignored, explain_uncounted(kinds) if found.uncounted else "")
+    sharding = replace(known.sharding, has_reader=kinds <= set(WITH_READER))
+    uncounted = explain_uncounted(kinds) if found.uncounted else ""
+    return Planned(sharding, found, tuple(sorted(kinds)), known.names, known.ignored, uncounted)
 
 
 _CSV = (
     "TensorFlow cannot shard CsvDataset and make_csv_dataset by file. Each line of a CSV file is counted as an element: also a header, "
     "and each line of a text in quotes"
 )
-_OF_BATCHES = ("small batch", "odd batch", "uneven", "dropped", "small end")
 
 
 # --- text --------------------------------------------------------------------------------------
@@ -144,7 +136,7 @@ def _rule(planned: Planned) -> str:
         }[sharding.applied]
         comes_to = f" comes to {sharding.applied.upper()}" if policy in ("AUTO", "HINT") else ""
         rule = f"{policy}{comes_to}: {what}"
-    if not planned.has_batch:
+    if sharding.batch is None:
         return f"{rule}. With --batch, the steps and batches are shown too"
     replicas = f"{sharding.all_replicas} replicas" if sharding.all_replicas > 1 else "1 replica"
     sizes = whole_batch(sharding)
@@ -233,35 +225,26 @@ def batch_lines(planned: Planned) -> Iterator[str]:
 
 
 def to_json(planned: Planned) -> dict[str, Any]:
-    """Everything in the text, for programs. Unknown elements and steps are null."""
+    """Everything in the text, for programs. A value that is not known is null."""
     sharding, found = planned.sharding, planned.found
     summed = epoch(sharding, found)
-    own = {field.name for field in fields(Share)} - ({"elements"} if not planned.is_counted else set())
+    unknown = set() if planned.is_counted else {"elements"}
     if not planned.has_steps:
-        own -= {"steps", "full", "empty", "partial"}
-    elif sharding.repeat == FOR_EVER:
-        own -= {"full", "empty", "partial"}
+        unknown |= {"steps"}
+    if not planned.has_steps or sharding.repeat == FOR_EVER:
+        unknown |= {"full", "empty", "partial", "dropped", "idle"}
+
+    def known(**values: Any) -> dict[str, Any]:
+        return {name: None if name in unknown else value for name, value in values.items()}
+
     return {
         **asdict(sharding),
         "applied": sharding.applied,
-        "batch": sharding.batch if planned.has_batch else None,
         "files": found.files,
         "kinds": list(planned.kinds),
         "bytes": found.bytes,
-        "elements": found.elements if planned.is_counted else None,
-        "shares": [
-            {"task": planned.names[share.worker], **{key: value for key, value in asdict(share).items() if key in own}}
-            for share in summed.shares
-        ],
+        "shares": [{"task": planned.names[share.worker], **known(**asdict(share))} for share in summed.shares],
         "read": summed.read,
-        **_steps_to_json(planned, summed),
+        **known(elements=found.elements, steps=summed.steps, full=summed.full, dropped=summed.dropped, idle=round(summed.idle, 4)),
         "advice": [asdict(one) for one in planned.advice()],
     }
-
-
-def _steps_to_json(planned: Planned, summed: Epoch) -> dict[str, Any]:
-    if not planned.has_steps:
-        return {"steps": None, "full": None, "dropped": None, "idle": None}
-    if planned.sharding.repeat == FOR_EVER:
-        return {"steps": summed.steps, "full": None, "dropped": None, "idle": None}
-    return {"steps": summed.steps, "full": summed.full, "dropped": summed.dropped, "idle": round(summed.idle, 4)}

@@ -49,8 +49,8 @@ class Sharding:
     workers: int = 1
     replicas: int = 1
     """The replicas of each worker."""
-    batch: int = 1
-    """The global batch size, of all replicas together."""
+    batch: int | None = None
+    """The global batch size, of all replicas together; None: unknown."""
     drop_remainder: bool = False
     repeat: int = 1
     """How often the workers read the files; or `FOR_EVER`."""
@@ -62,6 +62,11 @@ class Sharding:
     @property
     def all_replicas(self) -> int:
         return self.workers * self.replicas
+
+    @property
+    def step_size(self) -> int:
+        """The elements of one step. Without a batch size one for each replica, which shows how the elements are divided."""
+        return self.batch or self.all_replicas
 
     @property
     def applied(self) -> Applied:
@@ -122,7 +127,7 @@ def batch_sizes(sharding: Sharding, worker: int) -> list[int]:
     As in TensorFlow's `batch_sizes_for_worker`, the first sizes of the round are larger by one, and each worker begins at another place.
     """
     parts = sharding.all_replicas
-    small, large = divmod(sharding.batch, parts)
+    small, large = divmod(sharding.step_size, parts)
     begin = worker * sharding.replicas
     return [small + ((begin + place) % parts < large) for place in range(parts)]
 
@@ -130,7 +135,7 @@ def batch_sizes(sharding: Sharding, worker: int) -> list[int]:
 def _cut(sharding: Sharding, worker: int, elements: int | None) -> Iterator[range]:
     """The positions in each batch that `rebatch` makes of so many elements (None: without end) in global batches."""
     if elements is not None and sharding.drop_remainder:
-        elements -= elements % sharding.batch
+        elements -= elements % sharding.step_size
     start = 0
     for size in chain.from_iterable(repeat(batch_sizes(sharding, worker))):
         if size and elements is not None and start >= elements:
@@ -142,7 +147,7 @@ def _cut(sharding: Sharding, worker: int, elements: int | None) -> Iterator[rang
 
 def _slices(sharding: Sharding, worker: int, elements: int | None) -> Iterator[range]:
     """The positions in each slice that the older cut makes of each global batch, and that this worker keeps."""
-    parts, size = sharding.all_replicas, sharding.batch
+    parts, size = sharding.all_replicas, sharding.step_size
     for start in count(0, size):
         stop = start + size if elements is None else min(start + size, elements)
         if stop <= start or (sharding.drop_remainder and stop - start < size):
@@ -180,7 +185,7 @@ def steps(sharding: Sharding, found: Tally) -> Iterator[tuple[tuple[range, ...],
 def whole_batch(sharding: Sharding) -> list[int]:
     """The batch sizes of all replicas in a step with enough data."""
     one = replace(sharding, drop_remainder=False, repeat=FOR_EVER)
-    return [len(part) for worker in range(sharding.workers) for part in next(batches(one, sharding.batch, worker))]
+    return [len(part) for worker in range(sharding.workers) for part in next(batches(one, sharding.step_size, worker))]
 
 
 # --- the sums ----------------------------------------------------------------------------------
@@ -232,34 +237,48 @@ def epoch(sharding: Sharding, found: Tally) -> Epoch:
     """The sums of an epoch, computed without its steps; of one pass over the files if the dataset never ends."""
     once = replace(sharding, repeat=1) if sharding.repeat == FOR_EVER else sharding
     runs = [_run(once, read_by(once, found, worker) * once.repeat, worker) for worker in range(once.workers)]
-    lengths = [run[0] for run in runs]
+    lengths = [run.steps for run in runs]
     length = min(lengths) if once.ends_with_the_first else max(lengths)
     shares = []
-    for worker, (own, full, partial, with_data, elements) in enumerate(runs):
+    for worker, run in enumerate(runs):
         files, size = (found.by_file[worker][:2]) if once.applied == "file" else (found.files, found.bytes)
-        empty = length * once.replicas - with_data
-        shares.append(Share(worker, files, size, elements, min(own, length), min(full, length), max(empty, 0), partial))
+        empty = max(length * once.replicas - run.with_data, 0)
+        shares.append(Share(worker, files, size, run.elements, min(run.steps, length), min(run.full, length), empty, run.partial))
     dropped = 0
     if once.drop_remainder:
         streams = [share[2] for share in found.by_file] if once.applied == "file" else [found.elements]
-        dropped = sum(elements * once.repeat % once.batch for elements in streams)
+        dropped = sum(elements * once.repeat % once.step_size for elements in streams)
     return Epoch(tuple(shares), length, min((share.full for share in shares), default=0), dropped)
 
 
-def _run(sharding: Sharding, elements: int, worker: int) -> tuple[int, int, int, int, int]:
-    """One worker's steps, steps with whole batches, partial batches, batches with data, and elements.
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What one worker does with its elements. The fields are those of `Share`, before the worker waits for the end of the others."""
 
-    All whole global batches are alike, so the function computes only the rest after them step by step.
-    """
-    whole, rest = divmod(elements, sharding.batch)
+    steps: int
+    full: int
+    partial: int
+    with_data: int
+    """The batches that are not empty."""
+    elements: int
+
+
+def _run(sharding: Sharding, elements: int, worker: int) -> _Run:
+    """All whole global batches are alike, so the function computes only the rest after them step by step."""
+    whole, rest = divmod(elements, sharding.step_size)
     rest = 0 if sharding.drop_remainder else rest
     parts_of = _slices if sharding.cuts_each_batch else _cut
     loose = replace(sharding, drop_remainder=False)
-    parts = [len(part) for part in _slices(loose, worker, sharding.batch)] if sharding.cuts_each_batch else batch_sizes(sharding, worker)
+    parts = (
+        [len(part) for part in _slices(loose, worker, sharding.step_size)] if sharding.cuts_each_batch else batch_sizes(sharding, worker)
+    )
     tail = [len(part) for part in parts_of(loose, worker, rest)]
     replicas, per_whole = sharding.replicas, len(parts) // sharding.replicas
     full_tail = next((place for place, size in enumerate(tail) if size < parts[place]), len(tail)) // replicas
-    partial = sum(0 < size < parts[place] for place, size in enumerate(tail))
-    with_data = whole * sum(size > 0 for size in parts) + sum(size > 0 for size in tail)
-    given = whole * sum(parts) + sum(tail)
-    return whole * per_whole + -(-len(tail) // replicas), whole * per_whole + full_tail, partial, with_data, given
+    return _Run(
+        steps=whole * per_whole + -(-len(tail) // replicas),
+        full=whole * per_whole + full_tail,
+        partial=sum(0 < size < parts[place] for place, size in enumerate(tail)),
+        with_data=whole * sum(size > 0 for size in parts) + sum(size > 0 for size in tail),
+        elements=whole * sum(parts) + sum(tail),
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Literal
 
 from worker.fast_dataclass import dataclass
@@ -28,14 +27,12 @@ class Advice:
     """A fixed name for programs."""
     what: str
     remedy: str = ""
-    gain: float = 0.0
-    """The share of steps or bytes that the remedy saves, 0 to 1."""
 
 
 def advise(sharding: Sharding, found: Tally, names: Sequence[str] = ()) -> list[Advice]:
-    """All advice, errors first, and then by gain. `names`: of the workers."""
+    """All advice, errors first, then warnings. `names`: of the workers."""
     order = ("error", "warning", "note")
-    return sorted(_Adviser(sharding, found, names).advise(), key=lambda one: (order.index(one.severity), -one.gain))
+    return sorted(_Adviser(sharding, found, names).advise(), key=lambda one: order.index(one.severity))
 
 
 class _Adviser:
@@ -52,9 +49,13 @@ class _Adviser:
         if self._found.uncounted or not self._found.elements or self._too_few_files:
             return
         summed = epoch(self._sharding, self._found)
-        yield from self._batch()
-        yield from self._idle(summed)
-        yield from self._end(summed)
+        if self._sharding.repeat == FOR_EVER:
+            yield from self._waits_for_ever(summed)
+        elif self._sharding.batch is not None:
+            yield from self._uneven(summed)
+        if self._sharding.batch is not None:
+            yield from self._batch()
+            yield from self._end(summed)
 
     @property
     def _too_few_files(self) -> bool:
@@ -90,7 +91,7 @@ class _Adviser:
 
     def _batch(self) -> Iterator[Advice]:
         sharding = self._sharding
-        parts, size = sharding.all_replicas, sharding.batch
+        parts, size = sharding.all_replicas, sharding.step_size
         if not size % parts:
             return
         sizes = whole_batch(sharding)
@@ -99,7 +100,7 @@ class _Adviser:
         if empty:
             some = "1 replica gets an empty batch" if empty == 1 else f"{empty} replicas get an empty batch"
             what = f"a global batch of {size:,} for {parts} replicas: in every step {some}; the mean over an empty batch is NaN"
-            yield Advice("warning", "small batch", what, remedy, gain=empty / parts)
+            yield Advice("warning", "small batch", what, remedy)
         else:
             what = f"a global batch of {size:,} cannot be shared out evenly to {parts} replicas: they get {max(sizes):,} to {min(sizes):,}"
             yield Advice("note", "odd batch", what, remedy)
@@ -113,79 +114,56 @@ class _Adviser:
         if sharding.applied == "off":
             what = f"OFF: every worker reads and trains on every element, {all_bytes}; one epoch goes {workers} times over the data"
             remedy = "set auto_shard: data or file, unless each worker shuffles in its own way and you count epochs accordingly"
-            yield Advice("warning", "all see all", what, remedy, gain=1 - 1 / workers)
+            yield Advice("warning", "all see all", what, remedy)
             return
         what = f"{name} reads every byte {workers} times, once on each worker: {all_bytes}"
         if not sharding.has_reader:
             what += "; TensorFlow cannot shard this by file"
             remedy = "write TFRecords, or let the script shard its list of files (worker.files, distribute_datasets_from_function)"
         elif found.files < workers:
-            remedy = f"write {self._many_files()} files of even size, and set auto_shard: file"
+            remedy = f"write {workers * FILES_PER_WORKER} files of even size, and set auto_shard: file"
         else:
-            remedy = "set auto_shard: file" + self._length_under_file()
-        yield Advice("note", "reads all", what, remedy, gain=1 - 1 / workers)
+            remedy = "set auto_shard: file"
+        yield Advice("note", "reads all", what, remedy)
 
-    def _length_under_file(self) -> str:
-        sharding, found = self._sharding, self._found
-        if found.uncounted or not found.elements or sharding.repeat == FOR_EVER:
-            return ""
-        by_file, own = epoch(replace(sharding, policy="file"), found).steps, epoch(sharding, found).steps
-        return f"; an epoch then has {by_file:,} steps instead of {own:,}" if by_file != own else ""
+    def _waits_for_ever(self, summed: Epoch) -> Iterator[Advice]:
+        """In a dataset without end, a worker with fewer elements only begins its next pass sooner."""
+        least = min(summed.shares, key=lambda share: share.elements)
+        if not least.elements:
+            what = f"{self._names[least.worker]} gets no element, so its dataset ends at once, and the others wait for it for ever"
+            yield Advice("error", "hangs", what, "set auto_shard: data, or write files of even size")
 
-    def _many_files(self) -> int:
-        workers = self._sharding.workers
-        return max(workers * FILES_PER_WORKER, -(-self._found.files // workers) * workers)
-
-    def _idle(self, summed: Epoch) -> Iterator[Advice]:
-        sharding, found = self._sharding, self._found
-        if sharding.applied != "file" or sharding.workers == 1:
+    def _uneven(self, summed: Epoch) -> Iterator[Advice]:
+        if self._sharding.applied != "file" or summed.idle < IDLE:
             return
         least = min(summed.shares, key=lambda share: share.steps)
-        if sharding.repeat == FOR_EVER:  # a worker with fewer elements only begins the next pass sooner
-            if not least.elements:
-                what = f"{self._names[least.worker]} gets no element, so its dataset ends at once, and the others wait for it for ever"
-                yield Advice("error", "hangs", what, "set auto_shard: data, or write files of even size")
-            return
-        if summed.idle < IDLE:
-            return
         most = max(summed.shares, key=lambda share: share.steps)
-        ideal = -(-found.elements * sharding.repeat // sharding.batch)
         what = (
             f"the files are uneven: {self._names[least.worker]} gets {least.elements:,} elements, {self._names[most.worker]} "
             f"{most.elements:,}; of {summed.steps:,} steps it has nothing to do in {summed.steps - least.steps:,}"
         )
-        remedies = []
-        if (files := self._many_files()) <= found.elements:
-            remedies.append((ideal, f"write {files} files of even size: an epoch then has {ideal:,} steps instead of {summed.steps:,}"))
-        data = epoch(replace(sharding, policy="data"), found).steps
-        if data < summed.steps:
-            reads = f"every worker then reads all {bytes_of(found.bytes)}, {bytes_of(found.bytes * sharding.workers)} together"
-            remedies.append((data, f"set auto_shard: data: {data:,} steps; {reads}"))
-        if remedies:
-            remedies.sort(key=lambda one: one[0])  # of two equal remedies the first: each file is read once
-            gain = 1 - remedies[0][0] / summed.steps
-            yield Advice("warning", "uneven", what, "; or ".join(text for _, text in remedies), gain)
+        yield Advice("warning", "uneven", what, "set auto_shard: data, or write files of even size")
 
     def _end(self, summed: Epoch) -> Iterator[Advice]:
         sharding, found = self._sharding, self._found
         if sharding.repeat == FOR_EVER:
-            ideal = found.elements // sharding.batch
+            ideal = found.elements // sharding.step_size
             what = "a dataset that is repeated for ever has no end"
             yield Advice("note", "no end", what, f"give the number of steps: one pass is about {ideal:,} steps (Keras: steps_per_epoch)")
             return
         if sharding.drop_remainder and summed.dropped:
             share = summed.dropped / (found.elements * sharding.repeat)
-            left = [worker for worker in range(sharding.workers) if read_by(sharding, found, worker) * sharding.repeat < sharding.batch]
+            left = [worker for worker in range(sharding.workers) if read_by(sharding, found, worker) * sharding.repeat < sharding.step_size]
             what = f"drop_remainder leaves out {summed.dropped:,} elements, {share:.1%}"
             if sharding.applied == "file":
-                what += f": each worker batches its own files by {sharding.batch:,} and drops its own rest"
+                what += f": each worker batches its own files by {sharding.step_size:,} and drops its own rest"
             if left and sharding.applied == "file":
                 what += f"; {self._group(left)} {'has' if len(left) == 1 else 'have'} less than one batch, and so nothing"
             remedy = "set auto_shard: data, which drops one rest" if sharding.applied == "file" and sharding.workers > 1 else ""
-            yield Advice("warning" if share >= IDLE else "note", "dropped", what, remedy, gain=share)
+            yield Advice("warning" if share >= IDLE else "note", "dropped", what, remedy)
         elif (smaller := summed.steps - summed.full) and summed.idle < IDLE:
             steps = "the last step gives" if smaller == 1 else f"the last {smaller:,} steps give"
-            what = f"{steps} less than the global batch of {sharding.batch:,}: some replicas get less, or a batch of size 0"
+            what = f"{steps} less than the global batch of {sharding.step_size:,}: some replicas get less, or a batch of size 0"
             remedy = "divide the loss by the global batch size or by the number of elements, not by replicas"
             if sharding.applied != "file":
                 remedy += ", or set drop_remainder: true"

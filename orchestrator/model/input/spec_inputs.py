@@ -9,7 +9,7 @@ from ..planning.slots import task_ids
 from ..spec import ClusterSpec
 from ..spec.sections.task_sections import TaskSpec
 from ..strategies import named
-from .sharding import Policy
+from .sharding import Sharding
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +19,9 @@ class SpecInput:
     files: tuple[str, ...] = ()
     names: tuple[str, ...] = ("worker-0",)
     """The tasks."""
-    replicas: int = 1
-    policy: Policy = "auto"
-    batch: int | None = None
-    """None: the spec does not set it."""
-    drop_remainder: bool = False
+    sharding: Sharding = Sharding()
     ignored: str = ""
     """Why the strategy shards nothing, if it does not."""
-    one_program: bool = False
 
 
 def input_of(spec: ClusterSpec) -> SpecInput:
@@ -37,16 +32,16 @@ def input_of(spec: ClusterSpec) -> SpecInput:
     if not sharing:
         return SpecInput(spec.input.files, ignored=row.no_sharding)
     own = sharing[-1].input
-    return SpecInput(
-        own.files,
-        tuple(str(task) for task in task_ids({tasks.type: tasks.count for tasks in sharing})),
-        _replicas_of_tpu(spec) if row.drives_all_hosts else _replicas(sharing[-1], on_cpus=row.replicates_on_cpus),
+    names = tuple(str(task) for task in task_ids({tasks.type: tasks.count for tasks in sharing}))
+    sharding = Sharding(
         own.auto_shard or "auto",
+        len(names),
+        _replicas_of_tpu(spec) if row.drives_all_hosts else _replicas(sharing[-1], on_cpus=row.replicates_on_cpus),
         own.global_batch_size,
         bool(own.drop_remainder),
-        row.no_sharding,
-        row.drives_all_hosts,
+        one_program=row.drives_all_hosts,
     )
+    return SpecInput(own.files, names, sharding, row.no_sharding)
 
 
 def _replicas_of_tpu(spec: ClusterSpec) -> int:

@@ -108,7 +108,7 @@ def test_the_sums_are_those_of_the_batches(sharding: Sharding, counts: list[int]
             assert share.elements == sum(map(sum, sizes))
             own = sum(found.elements if sharding.applied != "file" else found.by_file[share.worker][2] for _ in range(sharding.repeat))
             if sharding.applied != "data":
-                assert share.elements == own - (own % sharding.batch if sharding.drop_remainder else 0)
+                assert share.elements == own - (own % sharding.step_size if sharding.drop_remainder else 0)
     if sharding.applied == "data" and not sharding.ends_with_the_first:
         assert sum(share.elements for share in summed.shares) + summed.dropped == found.elements * sharding.repeat
 
