@@ -284,7 +284,7 @@ def test_two_runs_that_look_at_the_same_moment_both_get_a_gpu(
 ) -> None:
     script(HOLD, "hold.py")
     agent = tmp_path / "agent.txt"
-    agent.write_text(agent.read_text().replace("found = tuple", MEET + "found = tuple", 1))
+    agent.write_text(agent.read_text().replace("os._exit(", MEET + "os._exit(", 1))
     both = [orch.start("up", "hold.py", "--gpus", "1", "--python", python_of_a_host_with_gpus) for _ in range(2)]
     assert {running.wait_for(SEES)[1] for running in both} == {"GPU-00", "GPU-11"}
     (tmp_path / "go").touch()

@@ -230,8 +230,8 @@ class Agent:
         if checks.is_template_wanted and hello.template is not None and not (facts.trouble or checks.problems or checks.sets_keras):
             self._launcher.start_template(hello.template, hello.programs, hello.cwd)
             note = hello.template.note
-        taken = self._gpu_locks.holders() if found.gpus else ()
-        self._link.send(dataclasses.replace(facts, gpus=found.gpus, taken=taken, at=clock.now()))
+        self._gpu_locks = GpuLocks([gpu.uuid for gpu in found.gpus])
+        self._link.send(dataclasses.replace(facts, gpus=found.gpus, taken=self._gpu_locks.holders(), at=clock.now()))
         if found.problem:
             self._note(f"cannot list the GPUs, so the tasks get none: {found.problem}")
         if note:

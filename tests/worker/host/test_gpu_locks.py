@@ -12,6 +12,8 @@ import pytest
 from worker.host.gpu.gpu_locks import GpuLocks
 from worker.protocol.messages import GpuHolder, TakeGpus
 
+ALL = ("a", "b", "c", "MIG-a/1/0")
+
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -21,8 +23,8 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def agents() -> Iterator[tuple[GpuLocks, GpuLocks, GpuLocks]]:
-    """Three agents; flock(2) tells their open files apart, though they live in one process."""
-    three = GpuLocks(), GpuLocks(), GpuLocks()
+    """Three agents; the kernel tells their open files apart, though they live in one process."""
+    three = GpuLocks(ALL), GpuLocks(ALL), GpuLocks(ALL)
     yield three
     for one in three:
         one.close()
@@ -31,18 +33,20 @@ def agents() -> Iterator[tuple[GpuLocks, GpuLocks, GpuLocks]]:
 def test_a_claim_is_taken_as_a_whole_or_not_at_all(directory: Path, agents: tuple[GpuLocks, GpuLocks, GpuLocks]) -> None:
     first, second, third = agents
     assert first.holders() == ()
-    assert not directory.exists()
     assert first.acquire("one", TakeGpus(("a",))) == ()
     held = (GpuHolder("a", "one", os.getpid()),)
     assert first.holders() == held == second.holders()
     assert second.acquire("two", TakeGpus(("b", "a"))) == held
-    assert third.holders() == held
+    assert third.holders() == held  # nothing of a refused claim is held
     assert second.acquire("two", TakeGpus(("b",))) == ()
     assert second.acquire("two", TakeGpus(("c",))) == ()  # in place of b
     assert third.acquire("three", TakeGpus(("b",))) == ()
+    assert third.acquire("three", TakeGpus(("MIG-a/1/0",))) == ()
+    assert [holder.uuid for holder in second.holders()] == ["a", "c", "MIG-a/1/0"]
     for one in agents:
         one.close()
-    assert not directory.exists()
+    assert first.holders() == ()
+    assert directory.stat().st_mode & 0o777 == 0o700
 
 
 def test_only_those_who_all_share_have_one_gpu_together(directory: Path, agents: tuple[GpuLocks, GpuLocks, GpuLocks]) -> None:
@@ -57,23 +61,32 @@ def test_only_those_who_all_share_have_one_gpu_together(directory: Path, agents:
     assert third.acquire("three", TakeGpus(shared=("b",))) != ()
 
 
-def test_what_the_dead_have_left_is_removed_and_holds_nothing(directory: Path, agents: tuple[GpuLocks, GpuLocks, GpuLocks]) -> None:
+def test_what_the_dead_have_left_holds_nothing(directory: Path, agents: tuple[GpuLocks, GpuLocks, GpuLocks]) -> None:
     child = os.fork()
     if not child:
         GpuLocks().acquire("dead", TakeGpus(("a",)))
         os._exit(0)
     os.waitpid(child, 0)
-    assert len(list(directory.iterdir())) == 1
+    assert "dead" in (directory / "a").read_text()
+    assert agents[0].holders() == ()
     assert agents[0].acquire("one", TakeGpus(("a",))) == ()
-    assert len(list(directory.iterdir())) == 1
+    assert agents[1].holders() == (GpuHolder("a", "one", os.getpid()),)
 
 
 def test_a_directory_that_others_can_enter_is_not_believed(directory: Path, agents: tuple[GpuLocks, GpuLocks, GpuLocks]) -> None:
     directory.mkdir()
     directory.chmod(0o755)
     assert agents[0].acquire("one", TakeGpus(("a",))) == ()  # the run goes on, as it did without any claims
-    assert agents[0].problem.startswith(
-        "which GPUs other runs have cannot be seen, and they do not see which this one has: it must be yours"
-    )
+    assert agents[0].problem.startswith("which GPUs other runs have cannot be seen, and they do not see which this one has: it must be")
     assert str(directory) in agents[0].problem
     assert list(directory.iterdir()) == []
+
+
+def test_a_link_in_place_of_the_directory_is_not_followed(
+    directory: Path, agents: tuple[GpuLocks, GpuLocks, GpuLocks], tmp_path: Path
+) -> None:
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    directory.symlink_to("elsewhere")
+    assert agents[0].acquire("one", TakeGpus(("a",))) == ()
+    assert "must be a directory" in agents[0].problem
+    assert list((tmp_path / "elsewhere").iterdir()) == []

@@ -1,101 +1,84 @@
 """Which runs of this user hold which GPUs of this host.
 
-Each agent whose tasks have GPUs keeps a file, and locks the file while the agent lives. The files lie in ``orch-gpus-UID`` in the directory
-for temporary files. (``$XDG_RUNTIME_DIR`` is removed when its user logs out, but a detached run goes on.) An agent locks the directory
-(flock(2)) to read the files or to add one, so an agent gets all GPUs that it asks for, or none. The kernel releases the locks of a dead
-agent; the next agent removes the file. Runs of other users have directories of their own: orch does not see them.
+Each GPU has a file in ``orch-gpus-UID`` in the directory for temporary files. (``$XDG_RUNTIME_DIR`` is removed when its user logs out, but
+a detached run goes on.) An agent whose tasks have the GPU keeps this file locked: exclusively, or together with other runs that share. The
+kernel releases the locks of a dead agent. The files stay, because removing a file while another agent opens it would be a race. The locks
+are open file description locks (fcntl(2)): unlike those of flock(2), they can be examined without being taken. Runs of other users have
+directories of their own: orch does not see them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import stat
-import time
-from collections.abc import Iterator
-from typing import Any
+import struct
+from collections.abc import Collection, Iterator
+from typing import TextIO
 
 from ...protocol.messages import GpuHolder, TakeGpus
-from .. import file_locks
 
-PATIENCE_S = 5.0
-"""Another agent may hold the directory's lock this long, in seconds. An agent needs the lock for less than a millisecond."""
+_LOCK = struct.Struct("hhqqi4x")
+"""Linux's ``struct flock``: type, whence, start, length, pid."""
 
 
 class GpuLocks:
-    """The GPUs that one agent holds."""
+    """The GPUs that one agent holds. `uuids`: all GPUs of the host."""
 
-    def __init__(self) -> None:
+    def __init__(self, uuids: Collection[str] = ()) -> None:
         self.problem = ""
         """Why GPUs cannot be locked here; empty: they can."""
-        self._name = f"{os.getpid()}-{os.urandom(6).hex()}"
-        self._fd: int | None = None
+        self._uuids = uuids
+        self._held: list[int] = []
+        """The files that this agent has locked."""
 
     def holders(self) -> tuple[GpuHolder, ...]:
-        """The GPUs that any agent holds now."""
+        """The GPUs that other agents hold now."""
+        found: list[GpuHolder] = []
         try:
-            if not os.path.lexists(_directory()):
-                return ()
-            with _locked() as directory:
-                return tuple(self._read_holders(directory))
+            for uuid in self._uuids:
+                with open(_open(uuid), encoding="utf-8") as file:
+                    found += _find_holders(uuid, file)
         except OSError as error:
             self._fail(error)
-            return ()
+        return tuple(found)
 
     def acquire(self, run_id: str, order: TakeGpus) -> tuple[GpuHolder, ...]:
         """Hold these GPUs in place of those that this agent held before. Returns the holders that prevent this; then no GPU is held."""
         self.close()
-        if not (order.alone or order.shared) or self.problem:
-            return ()
-        try:
-            with _locked() as directory:
-                others = tuple(self._read_holders(directory))
-                wanted = {*order.alone, *order.shared}
-                if any(other.uuid in wanted and not (other.shares and other.uuid in order.shared) for other in others):
-                    return others
-                self._fd = os.open(self._name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=directory)
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                held = {"run": run_id, "pid": os.getpid(), "alone": order.alone, "shared": order.shared}
-                os.write(self._fd, json.dumps(held).encode())
-        except OSError as error:
-            self._fail(error)
+        while not self.problem and not self._lock_all(run_id, order):
+            if others := self.holders():
+                return others
         return ()
 
     def close(self) -> None:
         """Release all GPUs."""
-        if self._fd is None:
-            return
-        with contextlib.suppress(OSError), _locked() as directory:
-            os.unlink(self._name, dir_fd=directory)
-        os.close(self._fd)
-        self._fd = None
+        for fd in self._held:
+            os.close(fd)
+        self._held.clear()
+
+    def _lock_all(self, run_id: str, order: TakeGpus) -> bool:
+        """False: another agent holds one of these GPUs, and this agent holds none."""
+        try:
+            for uuid in sorted({*order.alone, *order.shared}):
+                self._held.append(fd := _open(uuid))
+                if _lock(fd, fcntl.F_WRLCK):
+                    os.truncate(fd, 0)
+                elif not (uuid in order.shared and _lock(fd, fcntl.F_RDLCK)):
+                    self.close()
+                    return False
+                os.write(fd, f"{os.getpid()} {run_id}\n".encode())
+                if uuid in order.shared:
+                    _lock(fd, fcntl.F_RDLCK)
+        except OSError as error:
+            self.close()
+            self._fail(error)
+        return True
 
     def _fail(self, error: OSError) -> None:
         what = "which GPUs other runs have cannot be seen, and they do not see which this one has"
         self.problem = f"{what}: {error.strerror or error} ({_directory()})"
-
-    def _read_holders(self, directory: int) -> Iterator[GpuHolder]:
-        """The holders that are alive. The files of dead agents are removed."""
-        for name in os.listdir(directory):
-            with contextlib.suppress(FileNotFoundError):
-                fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=directory)
-                try:
-                    if file_locks.acquire(fd):
-                        os.unlink(name, dir_fd=directory)
-                    else:
-                        yield from _parse(os.pread(fd, 1 << 20, 0))
-                finally:
-                    os.close(fd)
-
-
-def _parse(text: bytes) -> Iterator[GpuHolder]:
-    with contextlib.suppress(ValueError, TypeError, KeyError):  # the disk was full when the file was written
-        held: dict[str, Any] = json.loads(text)
-        for key in ("alone", "shared"):
-            for uuid in held[key]:
-                yield GpuHolder(str(uuid), str(held["run"]), int(held["pid"]), key == "shared")
 
 
 def _directory() -> str:
@@ -104,30 +87,30 @@ def _directory() -> str:
     return os.path.join(tempfile.gettempdir(), f"orch-gpus-{os.geteuid()}")
 
 
-@contextlib.contextmanager
-def _locked() -> Iterator[int]:
-    """The directory, open and locked. It is made if necessary, and removed afterwards if it is empty. Raises OSError."""
-    path, until = _directory(), time.monotonic() + PATIENCE_S
-    while True:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(path, 0o700)
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:
-            continue  # another agent has just removed the directory
-        try:
-            found = os.fstat(fd)
-            if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
-                raise PermissionError(f"it must be yours, and closed to others: it has mode {stat.S_IMODE(found.st_mode):04o}")
-            while not file_locks.acquire(fd):
-                if time.monotonic() >= until:
-                    raise TimeoutError("another process keeps it locked")
-                time.sleep(0.002)
-            if not file_locks.is_still_at(path, fd):
-                continue  # the directory was removed before the lock was acquired
-            yield fd
-            with contextlib.suppress(OSError):
-                os.rmdir(path)
-            return
-        finally:
-            os.close(fd)
+def _open(uuid: str) -> int:
+    """The file of a GPU, which is made if necessary. Raises OSError."""
+    path, name = _directory(), uuid.replace("/", "_")  # the UUID of a part may be MIG-GPU-…/1/0
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise PermissionError(f"it must be a directory that is yours, and closed to others: it has mode {stat.S_IMODE(found.st_mode):04o}")
+    return os.open(os.path.join(path, name), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+
+def _lock(fd: int, kind: int) -> bool:
+    """Lock a file, or change its lock. False: the lock of another agent prevents this."""
+    try:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _LOCK.pack(kind, os.SEEK_SET, 0, 0, 0))
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _find_holders(uuid: str, file: TextIO) -> Iterator[GpuHolder]:
+    """The agents that hold a GPU: none, one, or several that share. Runs that have ended, and shared the GPU with these, are named, too."""
+    in_the_way = _LOCK.unpack(fcntl.fcntl(file, fcntl.F_OFD_GETLK, _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)))[0]
+    if in_the_way != fcntl.F_UNLCK:
+        for line in file:
+            pid, _, run_id = line.rstrip().partition(" ")
+            yield GpuHolder(uuid, run_id, int(pid), in_the_way == fcntl.F_RDLCK)
