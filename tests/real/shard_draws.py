@@ -1,13 +1,13 @@
-"""Draws of datasets and of ways to distribute them, what the planner says of each, and the program that asks TensorFlow.
+"""Draws of datasets and of ways to distribute them, what the planner says of each, and the functions that ask TensorFlow, in tasks.
 
-A draw is JSON: the fields of `Sharding`, and `files`, numbers of files of the pool. Such a file has `number % 8` lines, each its own.
+A draw has the fields of `Sharding`, and `files`, numbers of files of the pool. Such a file has `number % 8` lines, each its own.
 """
 
 from __future__ import annotations
 
-import json
+import os
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -98,20 +98,15 @@ def expected_of_all(draw: Draw) -> list[Batches]:
     return [[_elements(row[worker], pool) for row in rows] for worker, pool in enumerate(pools)]
 
 
-PROGRAM = f"""
-import json, os, sys, itertools, time
-import tensorflow as tf
-import worker
-from tensorflow.python.distribute import input_lib, input_util
+# --- in tasks ------------------------------------------------------------------------------------
 
-POLICIES = tf.data.experimental.AutoShardPolicy
-mode, place = sys.argv[1:]
-names = [f"{{number}}.txt" for number in range({POOL})]
 
-def dataset(draw):
-    chosen = [names[number] for number in draw["files"]]
+def _dataset(draw: Draw, directory: str) -> Any:
+    import tensorflow as tf
+
+    chosen = [f"{directory}/{number}.txt" for number in draw["files"]]
     if not draw["has_reader"]:
-        lines = [f"{{number}}.{{line}}" for number in draw["files"] for line in range(number % 8)]
+        lines = [f"{number}.{line}" for number in draw["files"] for line in range(number % 8)]
         made = tf.data.Dataset.from_tensor_slices(tf.constant(lines, tf.string))
     elif draw["policy"] == "hint":
         made = tf.data.Dataset.from_tensor_slices(chosen).shard(tf.data.experimental.SHARD_HINT, 0).flat_map(tf.data.TextLineDataset)
@@ -120,79 +115,87 @@ def dataset(draw):
     if draw["repeat"] != 1:
         made = made.repeat(draw["repeat"] or None)
     options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = POLICIES[draw["policy"].upper()]
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy[draw["policy"].upper()]
     return made.batch(draw["batch"], drop_remainder=draw["drop_remainder"]).with_options(options)
 
-def texts(batch):
+
+def _texts(batch: Any) -> list[str]:
     return [text.decode() for text in batch.numpy().tolist()]
 
-def inside(draw, mirrored={{}}):
-    '''All workers and replicas in this process: what TensorFlow makes for each worker, and, once it is asked to, its epoch.'''
-    workers, replicas = draw["workers"], draw["replicas"]
-    devices = [f"/device:CPU:{{number}}" for number in range(workers * replicas)]
-    if len(devices) not in mirrored:
-        mirrored[len(devices)] = tf.distribute.MirroredStrategy(devices)
-    strategy = mirrored[len(devices)]
-    pairs = [(devices[0], tuple(devices[number * replicas:][:replicas])) for number in range(workers)]
-    made = input_util.get_distributed_dataset(dataset(draw), input_lib.InputWorkers(pairs), strategy, workers * replicas)
-    if draw["one_program"]:
-        rows = [[texts(one) for one in strategy.experimental_local_results(step)] for step in made]
-        return [[row[number * replicas:][:replicas] for row in rows] for number in range(workers)]
-    found = []
-    for own in made._cloned_datasets:
-        try:
-            parts = [texts(batch) for batch in itertools.islice(own, replicas * {LOOKED_AT} if not draw["repeat"] else None)]
-        except tf.errors.InvalidArgumentError as error:
-            assert "FILE based sharding" in str(error), error
-            found.append("error")
-            continue
-        steps = [parts[number:][:replicas] for number in range(0, len(parts), replicas)]
-        found.append([step + [[]] * (replicas - len(step)) for step in steps])
-    return found
 
-if mode == "cluster":
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    listed = tf.data.Dataset.list_files([f"{{number}}.txt" for number in range(1, 8)], shuffle=True)
-    shuffled = strategy.experimental_distribute_dataset(listed.interleave(tf.data.TextLineDataset).batch(9))
-    with open(f"{{os.environ['ORCH_TASK']}}.shuffled", "w") as file:
-        json.dump([text for step in shuffled for one in strategy.experimental_local_results(step) for text in texts(one)], file)
-    def ask(draw):
-        made = strategy.experimental_distribute_dataset(dataset(draw))
-        rows = itertools.islice(made, {LOOKED_AT} if not draw["repeat"] else None)
-        return [[texts(one) for one in strategy.experimental_local_results(step)] for step in rows]
-else:
-    ask = inside
+def _of_replicas(strategy: Any, step: Any) -> list[list[str]]:
+    return [_texts(one) for one in strategy.experimental_local_results(step)]
 
-if os.environ["ORCH_TASK"] == "worker-0" and mode == "inside":
-    # For the counter of elements: what TensorFlow itself writes and reads, and what it says of a file that was cut short.
+
+def ask_workers(strategy: Any, draws: list[Draw], directory: str) -> list[Batches]:
+    """What this worker of the cluster gets of each draw."""
+    answers = []
+    for draw in draws:
+        steps = strategy.experimental_distribute_dataset(_dataset(draw, directory))
+        answers.append([_of_replicas(strategy, step) for step in islice(steps, None if draw["repeat"] else LOOKED_AT)])
+    return answers
+
+
+def list_shuffled(strategy: Any, directory: str) -> list[str]:
+    """The elements of seven files that this worker gets, if TensorFlow has shuffled their list."""
+    import tensorflow as tf
+
+    listed = tf.data.Dataset.list_files([f"{directory}/{number}.txt" for number in range(1, 8)], shuffle=True)
+    steps = strategy.experimental_distribute_dataset(listed.interleave(tf.data.TextLineDataset).batch(9))
+    return [text for step in steps for part in _of_replicas(strategy, step) for text in part]
+
+
+def ask_inside(draws: list[Draw], directory: str) -> list[list[Batches | str]]:
+    """All workers and replicas of each draw in this process: what TensorFlow makes for each worker and, for one program, its epoch."""
+    import tensorflow as tf
+    from tensorflow.python.distribute import input_lib, input_util
+
+    mirrored: dict[int, Any] = {}
+
+    def ask(draw: Draw) -> list[Batches | str]:
+        workers, replicas = draw["workers"], draw["replicas"]
+        devices = [f"/device:CPU:{number}" for number in range(workers * replicas)]
+        if len(devices) not in mirrored:
+            mirrored[len(devices)] = tf.distribute.MirroredStrategy(devices)
+        strategy = mirrored[len(devices)]
+        inputs = input_lib.InputWorkers([(devices[0], tuple(devices[number * replicas :][:replicas])) for number in range(workers)])
+        made = input_util.get_distributed_dataset(_dataset(draw, directory), inputs, strategy, workers * replicas)
+        if draw["one_program"]:
+            rows = [_of_replicas(strategy, step) for step in made]
+            return [[row[number * replicas :][:replicas] for row in rows] for number in range(workers)]
+        found: list[Batches | str] = []
+        for own in made._cloned_datasets:
+            try:
+                parts = [_texts(batch) for batch in islice(own, None if draw["repeat"] else replicas * LOOKED_AT)]
+            except tf.errors.InvalidArgumentError as error:
+                if "FILE based sharding" not in str(error):
+                    raise
+                found.append("error")
+                continue
+            steps = [parts[number:][:replicas] for number in range(0, len(parts), replicas)]
+            found.append([step + [[]] * (replicas - len(step)) for step in steps])
+        return found
+
+    return [ask(draw) for draw in draws]
+
+
+def write_and_read(directory: str) -> dict[str, Any]:
+    """For the counter of elements: what TensorFlow itself writes and reads, and what it says of a file that was cut short."""
+    import tensorflow as tf
+
     for compression in ("", "GZIP", "ZLIB"):
         for count in (0, 1, 900):
-            with tf.io.TFRecordWriter(f"{{compression}}{{count}}.tfrecord", compression) as file:
+            with tf.io.TFRecordWriter(f"{directory}/{compression}{count}.tfrecord", compression) as file:
                 for number in range(count):
                     file.write(os.urandom(number % 300))
-    text = b"a" + bytes([10, 13, 10]) + b"b"
-    open("lines.text", "wb").write(text)
-    lines = sum(1 for _ in tf.data.TextLineDataset("lines.text"))
-    own = sum(1 for _ in tf.data.TFRecordDataset("own.records"))
     try:
-        list(tf.data.TFRecordDataset("cut.records"))
+        list(tf.data.TFRecordDataset(f"{directory}/cut.records"))
         cut = ""
     except tf.errors.DataLossError as error:
         cut = str(error)
-    listed = [name.decode() for name in tf.data.Dataset.list_files("*.txt", shuffle=False).as_numpy_iterator()]
-    with open("told.json", "w") as file:
-        json.dump({{"lines": lines, "own": own, "cut": cut, "listed": listed}}, file)
-
-with open(place) as draws, open(f"{{os.environ['ORCH_TASK']}}.answers", "w") as answers:
-    for line in draws:
-        answers.write(json.dumps(ask(json.loads(line))) + chr(10))
-"""
-
-
-def write_draws(path: Path, draws: list[Draw]) -> None:
-    path.write_text("".join(json.dumps(one) + "\n" for one in draws))
-
-
-def read_answers(directory: Path, task: str) -> Iterator[Any]:
-    with open(directory / f"{task}.answers") as file:
-        yield from map(json.loads, file)
+    return {
+        "lines": sum(1 for _ in tf.data.TextLineDataset(f"{directory}/lines.text")),
+        "own": sum(1 for _ in tf.data.TFRecordDataset(f"{directory}/own.records")),
+        "cut": cut,
+        "listed": [name.decode() for name in tf.data.Dataset.list_files(f"{directory}/*.txt", shuffle=False).as_numpy_iterator()],
+    }

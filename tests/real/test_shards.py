@@ -12,20 +12,15 @@ import pytest
 
 from orchestrator.insight.input import input_files
 from orchestrator.model.input.sharding import FOR_EVER
+from orchestrator.testing import cluster
 from tests import tfrecords
 from tests.model.input.test_sharding import VECTORS
-from tests.real.shard_draws import (
-    PROGRAM,
-    Draw,
-    draw,
-    expected_of_all,
-    expected_of_worker,
-    read_answers,
-    write_draws,
-    write_pool,
-)
+from tests.real import shard_draws
+from tests.real.shard_draws import Draw, draw, expected_of_all, expected_of_worker
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(280), pytest.mark.usefixtures("warm_tensorflow")]
+
+TIMEOUT_S = 2500
 
 
 @pytest.fixture(scope="module")
@@ -33,12 +28,11 @@ def soaks(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--soak"))
 
 
-def ask(orch: Any, tmp_path: Path, draws: list[Draw], mode: str, *options: str, timeout: float = 250) -> None:
-    """Have each task of a cluster answer all draws, one after the other."""
-    write_pool(tmp_path)
-    write_draws(tmp_path / "draws", draws)
-    (tmp_path / "judge.py").write_text(PROGRAM)
-    orch("up", "judge.py", "-q", *options, "--", mode, "draws", timeout=timeout, check=0)
+@pytest.fixture
+def pool(tmp_path: Path) -> str:
+    """The directory of the files of the draws."""
+    shard_draws.write_pool(tmp_path)
+    return str(tmp_path)
 
 
 def ways(draw: Draw) -> str:
@@ -47,26 +41,25 @@ def ways(draw: Draw) -> str:
 
 @pytest.mark.soak
 @pytest.mark.timeout(3000)
-def test_every_worker_of_a_cluster_gets_what_the_planner_says(orch: Any, tmp_path: Path, soaks: bool) -> None:
+def test_every_worker_of_a_cluster_gets_what_the_planner_says(pool: str, soaks: bool) -> None:
     """Three processes under MultiWorkerMirroredStrategy, each with one replica: they agree on the end, with empty batches until then."""
     dice = random.Random(14)
     draws = [draw(dice, workers=3, replicas=1, all_have_files=True) for _ in range(1500 if soaks else 16)]
     draws += [{**draws[0], "policy": policy, "repeat": FOR_EVER, "files": [7, 15, 2, 3]} for policy in ("file", "data", "off")]
-    ask(orch, tmp_path, draws, "cluster", "--workers", "3", timeout=2500)
-    answers = [list(read_answers(tmp_path, f"worker-{worker}")) for worker in range(3)]
+    with cluster(workers=3, timeout=TIMEOUT_S) as c:
+        answers = [*c.run(shard_draws.ask_workers, draws, pool).values()]
+        shuffled = c.run(shard_draws.list_shuffled, pool).values()
     for number, one in enumerate(draws):
         expected = expected_of_all(one)
         for worker in range(3):
             assert answers[worker][number] == expected[worker], f"worker-{worker}: {ways(one)}"
-    assert len({len(of) for of in answers} | {len(draws)}) == 1
     # `list_files` without a seed: each worker shuffles its own share of the sorted list.
-    shuffled = [json.loads((tmp_path / f"worker-{worker}.shuffled").read_text()) for worker in range(3)]
     assert [sorted({line[0] for line in of}) for of in shuffled] == [["1", "4", "7"], ["2", "5"], ["3", "6"]]
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3000)
-def test_every_replica_gets_what_the_planner_says(orch: Any, tmp_path: Path, soaks: bool) -> None:
+def test_every_replica_gets_what_the_planner_says(pool: str, soaks: bool) -> None:
     """Any number of workers and replicas, in one process: the datasets that TensorFlow makes for the workers of a cluster."""
     dice = random.Random(41)
     draws = [
@@ -76,24 +69,29 @@ def test_every_replica_gets_what_the_planner_says(orch: Any, tmp_path: Path, soa
     draws += [{**one, "one_program": True} for one in draws if not isinstance(expected_of_worker(one, 0), str)][: 200 if soaks else 10]
     draws += [{**draws[0], "policy": policy, "repeat": FOR_EVER, "files": [7, 15, 2, 3]} for policy in ("file", "data", "off")]
     draws += of_the_guide()
-    tfrecords.write(tmp_path / "own.records", [b"x" * size for size in range(50)])
-    (tmp_path / "cut.records").write_bytes((tmp_path / "own.records").read_bytes()[:-3])
-    ask(orch, tmp_path, draws, "inside", "--strategy", "mirrored", "--cpus", "12", timeout=2500)
-    compare_inside(draws, tmp_path)
-    look_at_files(orch, tmp_path)
+    with cluster(workers=1, strategy="mirrored", cpus=12, timeout=TIMEOUT_S) as c:
+        answers = c.run(shard_draws.ask_inside, draws, pool)["worker-0"]
+    for one, answer in zip(draws, answers, strict=True):
+        expected = expected_of_all(one) if one["one_program"] else [expected_of_worker(one, worker) for worker in range(one["workers"])]
+        assert answer == expected, ways(one)
 
 
-def look_at_files(orch: Any, tmp_path: Path) -> None:
+def test_files_are_counted_and_refused_as_tensorflow_does(pool: str) -> None:
     """What TensorFlow writes is counted; what the tests write, it reads; names are in its order; and it refuses what we refuse."""
-    told = json.loads((tmp_path / "told.json").read_text())
+    directory = Path(pool)
+    tfrecords.write(directory / "own.records", [b"x" * size for size in range(50)])
+    (directory / "cut.records").write_bytes((directory / "own.records").read_bytes()[:-3])
+    (directory / "lines.text").write_bytes(b"a\n\r\nb")
+    with cluster(workers=1, strategy="none") as c:
+        told = c.run(shard_draws.write_and_read, pool)["worker-0"]
     for compression in ("", "GZIP", "ZLIB"):
         for count in (0, 1, 900):
-            assert [one.file.elements for one in input_files.inspect([str(tmp_path / f"{compression}{count}.tfrecord")])] == [count]
-    assert [one.file.elements for one in input_files.inspect([str(tmp_path / "lines.text")])] == [told["lines"]]
+            assert [one.file.elements for one in input_files.inspect([f"{pool}/{compression}{count}.tfrecord"])] == [count]
+    assert [one.file.elements for one in input_files.inspect([f"{pool}/lines.text"])] == [told["lines"]]
     assert told["own"] == 50
     assert "truncated record at" in told["cut"]
-    assert input_files.find(["*.txt"], str(tmp_path)) == [str(tmp_path / name) for name in told["listed"]]
-    (cut,) = input_files.inspect([str(tmp_path / "cut.records")])
+    assert input_files.find(["*.txt"], pool) == told["listed"]
+    (cut,) = input_files.inspect([f"{pool}/cut.records"])
     assert "at byte 2,022: the file ends inside record 49" in cut.problem
 
 
@@ -115,11 +113,3 @@ def of_the_guide() -> list[Draw]:
         {**asdict(sharding), "files": by_lines[counts[0]][: 2 if counts[0] != 6 else len(counts)], "one_program": sharding.workers == 1}
         for sharding, counts, _ in VECTORS.values()
     ]
-
-
-def compare_inside(draws: list[Draw], tmp_path: Path) -> None:
-    answers = list(read_answers(tmp_path, "worker-0"))
-    assert len(answers) == len(draws)
-    for one, answer in zip(draws, answers, strict=True):
-        expected = expected_of_all(one) if one["one_program"] else [expected_of_worker(one, worker) for worker in range(one["workers"])]
-        assert answer == expected, ways(one)
