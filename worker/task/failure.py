@@ -6,7 +6,7 @@ for the middle of a very long one (`excerpts`).
 
 from __future__ import annotations
 
-import _thread
+import io
 import json
 import os
 import sys
@@ -59,34 +59,10 @@ def _message(error: BaseException) -> str:
 # --- as Python prints it -----------------------------------------------------------------------
 
 
-class _Paper:
-    """Stands in for `sys.stderr` while a traceback is rendered; other threads go on writing to the real one."""
-
-    encoding = "utf-8"
-    errors = "surrogatepass"
-
-    def __init__(self, real: Any) -> None:
-        self.parts: list[str] = []
-        self._real = real
-        self._thread = _thread.get_ident()
-
-    def write(self, text: str) -> int:
-        if _thread.get_ident() == self._thread:
-            self.parts.append(text)
-        elif self._real is not None:
-            self._real.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        if self._real is not None:
-            self._real.flush()
-
-
 def _render(error: BaseException) -> str:
-    real = sys.stderr
-    paper = _Paper(real)
-    whole = error.__traceback__
-    sys.stderr = paper
+    # Python's module `traceback` would import others, and the program may have a file with the name of one of them.
+    real, whole = sys.stderr, error.__traceback__
+    sys.stderr = paper = io.StringIO()
     try:
         trace = error.__traceback__ = strip(whole)
         _strip_earlier(error)
@@ -94,7 +70,7 @@ def _render(error: BaseException) -> str:
     finally:
         sys.stderr = real
         error.__traceback__ = whole
-    return "".join(paper.parts)
+    return paper.getvalue()
 
 
 def strip(trace: TracebackType | None) -> TracebackType | None:
@@ -141,34 +117,13 @@ def _strip_earlier(error: BaseException) -> None:
 
 def hide_own_frames() -> None:
     """Have the user's `sys.excepthook` show the exception that leaves `__main__` without orch's frames."""
-    hook = getattr(sys, "excepthook", None)
+    hook = getattr(sys, "excepthook", sys.__excepthook__)
 
     def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if hook is not None:
-            sys.excepthook = hook
-        else:
-            del sys.excepthook
+        sys.excepthook = hook
         trace = error.__traceback__ = sys.last_traceback = strip(trace)
         _strip_earlier(error)
-        _call(hook, kind, error, trace)
+        hook(kind, error, trace)
 
     sys.excepthook = show
     _kept.append(show)  # a reference: the function removes itself from `sys` while the interpreter runs it
-
-
-def _call(hook: Any, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    # As _PyErr_PrintEx in CPython's Python/pythonrun.c calls a hook, with the same messages.
-    if hook is None:
-        sys.stderr.write("sys.excepthook is missing\n")
-        sys.__excepthook__(kind, error, trace)
-        return
-    try:
-        hook(kind, error, trace)
-    except SystemExit:
-        raise
-    except BaseException as second:
-        second.__traceback__ = strip(second.__traceback__)
-        sys.stderr.write("Error in sys.excepthook:\n")
-        sys.__excepthook__(type(second), second, second.__traceback__)
-        sys.stderr.write("\nOriginal exception was:\n")
-        sys.__excepthook__(kind, error, trace)
