@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ..settings.task_settings import TaskSettings
@@ -145,43 +145,26 @@ def _path(name: str) -> Path | None:
 # --- TF_CONFIG ---------------------------------------------------------------------------------
 
 
+_FORM = '{"cluster": {"worker": ["HOST:PORT", ...]}, "task": {"type": "worker", "index": 0}}, with a task of this cluster'
+
+
 def _read_tf_config(text: str) -> tuple[Mapping[str, tuple[str, ...]], str | None, int]:
     """The cluster, the task type and the task index. Read as in TensorFlow (TFConfigClusterResolver), and checked."""
     if not text.strip():
         return {}, None, 0
     try:
         config = json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"TF_CONFIG is not valid JSON: {error}") from None
-    cluster = _check_cluster(_part(config, "cluster"))
-    task = _part(config, "task")
-    if not task:
-        if cluster:
-            raise ValueError('TF_CONFIG has a "cluster" but no "task": it does not say which task this process is')
-        return cluster, None, 0
-    type_, index = task.get("type"), task.get("index", 0)
-    if not isinstance(type_, str) or not type_:
-        raise ValueError(f'TF_CONFIG: task "type" has to be a text, such as "worker", got {type_!r}')
-    if isinstance(index, bool) or not str(index).isdecimal():
-        raise ValueError(f'TF_CONFIG: task "index" has to be a whole number from 0, got {index!r}')
-    # Under ParameterServerStrategy an evaluator is not in the cluster.
-    if cluster and (type_ in cluster or type_ != "evaluator") and int(index) >= len(cluster.get(type_, ())):
-        has = ", ".join(f"{len(addresses)} {name}" for name, addresses in cluster.items())
-        raise ValueError(f"TF_CONFIG: this process is {type_} {index}, but the cluster has no such task; it has {has}")
-    return cluster, type_, int(index)
-
-
-def _part(config: Any, name: str) -> dict[str, Any]:
-    if not isinstance(config, dict):
-        raise ValueError(f"TF_CONFIG has to be a JSON object, got {config!r:.80}")
-    part = config.get(name, {})
-    if not isinstance(part, dict):
-        raise ValueError(f'TF_CONFIG: "{name}" has to be an object, got {part!r:.80}')
-    return part
-
-
-def _check_cluster(cluster: dict[str, Any]) -> Mapping[str, tuple[str, ...]]:
-    for name, addresses in cluster.items():
-        if not isinstance(addresses, list) or not all(isinstance(address, str) for address in addresses):
-            raise ValueError(f'TF_CONFIG: cluster "{name}" has to be a list of "host:port" texts, got {addresses!r:.80}')
-    return {name: tuple(addresses) for name, addresses in cluster.items() if addresses}
+        cluster = {name: tuple(addresses) for name, addresses in config.get("cluster", {}).items() if addresses}
+        task = config.get("task", {})
+        if not task and not cluster:
+            return {}, None, 0
+        type_, index = task["type"], int(task.get("index", 0))
+        count = len(cluster.get(type_, ()))
+        # Under ParameterServerStrategy an evaluator is not in the cluster.
+        is_known = index < count or not cluster or (type_ == "evaluator" and not count)
+        is_valid = isinstance(type_, str) and index >= 0 and all(":" in address for found in cluster.values() for address in found)
+    except (ValueError, TypeError, AttributeError, LookupError):
+        is_known = is_valid = False
+    if not (is_known and is_valid):
+        raise ValueError(f"TF_CONFIG: expected {_FORM}, got {text:.200}")
+    return cluster, type_, index
