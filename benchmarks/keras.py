@@ -24,7 +24,7 @@ os.environ["TF_CONFIG"] = "{}"
 import keras
 from worker.task import keras as ours
 since = time.perf_counter()
-ours.apply_soon({"mode": "auto", "report": True})
+ours.apply_soon({"mode": "auto", "report": True}, "")
 print(time.perf_counter() - since)
 """
 

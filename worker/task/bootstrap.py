@@ -21,7 +21,7 @@ from .program import prepare, unload_shadowed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NoReturn
+    from typing import Any
 
 _PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "path")
 _BROKEN = 125
@@ -51,9 +51,10 @@ def run(order: dict[str, Any], loaded: frozenset[str]) -> None:
     sys.path.append(_PATH)
     unload_shadowed(sys.modules.keys() - loaded)
     settings = order.get("settings", {})
-    for section, apply in SECTIONS.items():
+    for section, name in SECTIONS.items():
         if section in settings or section in ALWAYS:
-            apply(settings.get(section, {}), order["log_dir"])
+            module = __import__(f"{__package__}.{name}", fromlist=["apply_soon"])  # the import of importlib would take longer
+            module.apply_soon(settings.get(section, {}), order["log_dir"])
     if order["tf_config"] is not None:
         from . import sigterm
 
@@ -143,53 +144,15 @@ def _write(log_dir: str, name: str, text: str) -> None:
         pass  # the disk is full, or the directory is removed: the program does not need the file
 
 
-def _apply_devices(settings: dict[str, Any], log_dir: str) -> None:
-    from .strategy import device_setup
-
-    def refuse(error: device_setup.SettingRefused) -> NoReturn:
-        failure.record(error, log_dir)
-        print(f"orch: {error}", file=sys.stderr)
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None:
-                stream.flush()
-        os._exit(1)  # not an exception: the program might catch it around its import, and compute on the wrong devices
-
-    device_setup.apply_soon(settings, refuse)
-
-
-def _apply_collectives(settings: dict[str, Any], log_dir: str) -> None:
-    from .strategy import collective_timeouts
-
-    collective_timeouts.apply_soon(settings)
-
-
-def _apply_keras(settings: dict[str, Any], log_dir: str) -> None:
-    from . import keras
-
-    keras.apply_soon(settings)
-
-
-def _apply_input(settings: dict[str, Any], log_dir: str) -> None:
-    from .input import input_policy
-
-    input_policy.apply_soon(settings)
-
-
-def _apply_tpu(settings: dict[str, Any], log_dir: str) -> None:
-    from .strategy import tpu_environment
-
-    tpu_environment.prepare(settings)
-
-
 SECTIONS = {
-    "tpu": _apply_tpu,
-    "devices": _apply_devices,
-    "collectives": _apply_collectives,
-    "keras": _apply_keras,
-    "input": _apply_input,
+    "tpu": "strategy.tpu_environment",
+    "devices": "strategy.device_setup",
+    "collectives": "strategy.collective_timeouts",
+    "keras": "keras",
+    "input": "input.input_policy",
 }
-"""The functions that apply a section of the task's settings before the program starts. They are called in this order, each only if its
-section is not at its defaults, with the section as JSON data and the directory of the task's logs. Other sections are read where they are
-needed, for example in `worker.strategy()`."""
+"""The modules that apply a section of the task's settings before the program starts, by their function `apply_soon`. It is called with the
+section as JSON data and the directory of the task's logs, in this order, and only if the section is not at its defaults. Other sections are
+read where they are needed, for example in `worker.strategy()`."""
 ALWAYS = ("keras",)
 """The sections that are applied also if they are at their defaults."""

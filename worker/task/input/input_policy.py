@@ -51,7 +51,7 @@ def applied() -> Iterator[None]:
         setattr(base, _DEPTH, getattr(base, _DEPTH) - 1)
 
 
-def apply_soon(settings: JsonSettings) -> None:
+def apply_soon(settings: JsonSettings, log_dir: str) -> None:
     """Change TensorFlow's functions so that they apply the settings, as soon as TensorFlow is imported."""
     if not settings.get("apply", True):
         return

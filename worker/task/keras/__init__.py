@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def apply_soon(settings: dict[str, Any]) -> None:
+def apply_soon(settings: dict[str, Any], log_dir: str) -> None:
     """Apply settings, the JSON of a `KerasSettings`, as soon as Keras is imported; at once in a fork of a template with Keras."""
     reports = settings.get("report", True)
     if settings.get("mode") == "off":

@@ -22,7 +22,7 @@ _CONTEXT = "tensorflow.python.eager.context"
 _STRATEGY = "tensorflow.python.distribute.collective_all_reduce_strategy"
 
 
-def apply_soon(settings: dict[str, Any]) -> None:
+def apply_soon(settings: dict[str, Any], log_dir: str) -> None:
     """Apply settings, a `CollectiveSettings` as JSON data, as soon as TensorFlow's modules are imported.
 
     A TensorFlow with other names keeps its own choice, and a line on stderr says so.

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sys
 
-from .. import import_hooks
+from .. import failure, import_hooks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ class SettingRefused(Exception):
     """A device setting that cannot be applied. The message names the setting and the reason."""
 
 
-def apply_soon(settings: dict[str, Any], on_refused: Callable[[SettingRefused], None]) -> None:
-    """Apply settings, a `DeviceSettings` as JSON data, now or right after TensorFlow's import."""
+def apply_soon(settings: dict[str, Any], log_dir: str) -> None:
+    """Apply settings, a `DeviceSettings` as JSON data, now or right after TensorFlow's import. A setting that is refused ends the task."""
     wanted = {name: settings[name] for name in SETTINGS if settings.get(name) is not None}
     visible = os.environ.get(VISIBLE)
 
@@ -50,11 +50,15 @@ def apply_soon(settings: dict[str, Any], on_refused: Callable[[SettingRefused], 
         try:
             apply(tensorflow, wanted, visible)
         except SettingRefused as error:
-            on_refused(error)
+            failure.record(error, log_dir)
+            print(f"orch: {error}", file=sys.stderr)
+            for stream in (sys.stdout, sys.stderr):
+                if stream is not None:
+                    stream.flush()
+            os._exit(1)  # not an exception: the program might catch it around its import, and compute on the wrong devices
 
-    if not wanted:
-        return
-    import_hooks.after("tensorflow", apply_now)
+    if wanted:
+        import_hooks.after("tensorflow", apply_now)
 
 
 def apply(tf: Any, settings: dict[str, Any], visible: str | None) -> None:

@@ -13,7 +13,7 @@ SKIP_QUERY = "TPU_SKIP_MDS_QUERY"
 LOAD_LIBRARY = "TPU_LOAD_LIBRARY"
 
 
-def prepare(settings: dict[str, Any]) -> None:
+def apply_soon(settings: dict[str, Any], log_dir: str) -> None:
     """Set the variables that libtpu reads during the import of TensorFlow, if they are not set. `settings`: `TpuSettings` as JSON data.
 
     The runtime of its own hosts drives a TPU of other machines, and libtpu must not use a local TPU then (TPU_LOAD_LIBRARY=0, as in
