@@ -157,16 +157,16 @@ def _write_verdict(rundir: RunDir, verdict: Verdict, cluster: Cluster | None) ->
 class Log:
     """A `Show` for a controller without a terminal: all that happens, as lines on stderr, which is `controller.log`."""
 
-    def planned(self, planned: Plan) -> None:
+    def on_plan(self, planned: Plan) -> None:
         for text in (describe_plan(planned), *planned.notes):
             _print(text)
 
-    def grew(self, task: str, attempt: int, stream: str, size: int) -> None: ...
+    def on_output(self, task: str, attempt: int, stream: str, size: int) -> None: ...
 
-    def noted(self, note: events.RunNoted) -> None:
+    def on_note(self, note: events.RunNoted) -> None:
         _print(note.line)
 
-    def happened(self, before: Cluster, after: Cluster, event: events.Event) -> None:
+    def on_event(self, before: Cluster, after: Cluster, event: events.Event) -> None:
         text = describe_event(before, after, event)
         if text is not None:
             _print(text)

@@ -16,6 +16,7 @@ from orchestrator.backends import load
 from orchestrator.errors import OrchError
 from orchestrator.model.spec import ClusterSpec, TaskSpec
 from orchestrator.record.output.console import Console, Sink
+from orchestrator.record.output.log_view import LogView
 from orchestrator.record.storage.run_store import create_run
 from orchestrator.supervision.supervisor import Supervisor
 from tests.conftest import Orch
@@ -117,7 +118,7 @@ def test_a_disk_that_is_full_before_there_is_a_plan_ends_the_run(tmp_path: Path)
     run = create_run(tmp_path / "home", "full")
     (run.path / "events.jsonl").symlink_to("/dev/full")
     spec = ClusterSpec("full", "none", Program("command", "true"), (TaskSpec("worker", 1),), str(tmp_path), preload=())
-    console = Console(run, Sink(), quiet=True)
+    console = Console(run, Sink(), LogView(()), quiet=True)
     try:
         with pytest.raises(OrchError, match=r"cannot be recorded in .*: No space left on device; make room"):
             asyncio.run(Supervisor(spec, load(spec), run, console).run())

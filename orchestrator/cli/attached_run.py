@@ -51,7 +51,7 @@ def _run(run: RunDir, spec: ClusterSpec, shown: Mapping[str, Any], tasks: list[s
 
     show: controller.Show
     if as_json:
-        show = JsonLines(Sink())
+        show = JsonLines(run, Sink())
     else:
         sink = Sink(encoding=sys.stdout.encoding)
         view = LogView(
@@ -63,7 +63,7 @@ def _run(run: RunDir, spec: ClusterSpec, shown: Mapping[str, Any], tasks: list[s
             only=only,
             behind=behind_the_chief(spec.counts, named(spec.strategy)),
         )
-        show = Terminal(run, sink, None if shown["quiet"] else view, quiet=shown["quiet"], verbose=shown["verbose"])
+        show = Terminal(run, sink, view, quiet=shown["quiet"], verbose=shown["verbose"])
     try:
         verdict = controller.run(run, spec, show, [handle_signals])
     except UsageError:

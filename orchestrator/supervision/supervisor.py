@@ -40,15 +40,17 @@ UNFORMED_S = patience(3.0)
 class Viewer(Protocol):
     """Shows what happens. No method may block."""
 
-    def planned(self, planned: Plan) -> None: ...
+    def on_plan(self, planned: Plan) -> None: ...
 
-    def grew(self, task: str, attempt: int, stream: str, size: int) -> None: ...
+    def on_output(self, task: str, attempt: int, stream: str, size: int) -> None:
+        """The file of a stream has grown to this size."""
+        ...
 
-    def happened(self, before: Cluster, after: Cluster, event: events.Event) -> None:
+    def on_event(self, before: Cluster, after: Cluster, event: events.Event) -> None:
         """Any event but a note, as soon as there is a cluster."""
         ...
 
-    def noted(self, note: events.RunNoted) -> None: ...
+    def on_note(self, note: events.RunNoted) -> None: ...
 
 
 class EndedEarlyError(Exception):
@@ -79,7 +81,7 @@ class Supervisor:
         """The attempt in which the whole cluster was last started."""
         self._report_limit = ReportLimit()
         self._catching_up: asyncio.TimerHandle | None = None
-        self._outputs = LogCollector(spec, rundir, self._on_event, viewer.grew)
+        self._outputs = LogCollector(spec, rundir, self._on_event, viewer.on_output)
 
     async def run(self) -> Verdict:
         """Run the spec to its verdict. Raises `OrchError` if no task could be started."""
@@ -136,7 +138,7 @@ class Supervisor:
     def _launch(self, planned: Plan, began_at: float) -> None:
         self._rundir.write_plan(planned)
         self._cluster = lifecycle.of_plan(planned)
-        self._viewer.planned(planned)
+        self._viewer.on_plan(planned)
         for note in self._preparation.notes():
             self._note(note)
         self._on_event(events.Launched(1, now(), began_at))
@@ -223,11 +225,11 @@ class Supervisor:
         if self._report_limit.holds and self._catching_up is None:
             self._catching_up = self._loop.call_later(REPORTS_S, self._record_held)
         if isinstance(event, events.RunNoted):
-            self._viewer.noted(event)
+            self._viewer.on_note(event)
         elif self._cluster is not None:
             before = self._cluster
             self._cluster, actions = lifecycle.step(before, event)
-            self._viewer.happened(before, self._cluster, event)
+            self._viewer.on_event(before, self._cluster, event)
             for action in actions:
                 self._perform(action)
             if self._cluster is not before or isinstance(event, events.Tick):

@@ -12,9 +12,10 @@ import os
 import select
 import stat
 import threading
-from collections import deque
+from collections.abc import Iterable
 
 from worker.clock import now
+from worker.protocol.task_id import STREAMS
 
 from ...errors import OrchError
 from ...model.planning.plan import Plan
@@ -82,17 +83,20 @@ class Sink:
 
 
 class Console:
-    """Shows a run while it goes on. All methods but `finish` and `conclude` return at once."""
+    """Shows a run while it goes on: the output of the tasks, rendered by `view`, and the messages of orch. `quiet`: neither of the two.
 
-    def __init__(self, run: RunDir, sink: Sink, *, quiet: bool = False) -> None:
-        self._run, self._sink, self._quiet = run, sink, quiet
-        self._view: LogView | None = None
+    All methods but `finish` and `conclude` return at once.
+    """
+
+    def __init__(self, run: RunDir, sink: Sink, view: LogView, *, quiet: bool = False) -> None:
+        self._run, self._sink, self._view, self._quiet = run, sink, view, quiet
         self._sizes: dict[StreamKey, int] = {}
         self._followers: dict[StreamKey, Follower] = {}
         self._unread: dict[StreamKey, int] = {}
         """Files that could not be read, with their sizes then. Such a file is read again when it has grown."""
         self._attempts: dict[str, int] = {}
-        self._notices: deque[str] = deque()
+        self._texts: list[tuple[str, str]] = []
+        """What is to be written next, as (stream, text)."""
         self._changed = threading.Condition()
         self._ending = self._abandoned = False
         # An event and not join(): a join() that Ctrl-C interrupts marks the thread as ended (bpo-45274).
@@ -100,46 +104,45 @@ class Console:
         # A daemon thread: a blocked console must not keep orch from exiting.
         threading.Thread(target=self._run_thread, name="console", daemon=True).start()
 
-    def show_logs(self, view: LogView) -> None:
-        """Shows the output of the tasks too, rendered by `view`."""
-        with self._changed:
-            self._view = view
-
     # --- called by the supervisor --------------------------------------------------------------
 
-    def planned(self, planned: Plan) -> None:
+    def on_plan(self, planned: Plan) -> None:
         for line in (describe_plan(planned), *planned.notes):
-            self._show_line(line)
+            self._say(line)
 
-    def grew(self, task: str, attempt: int, stream: str, size: int) -> None:
-        with self._changed:
-            self._sizes[task, attempt, stream] = size
-            self._changed.notify()
-
-    def happened(self, before: Cluster, after: Cluster, event: events.Event) -> None:
-        text = describe_event(before, after, event)
-        if text is not None:
-            self._show_line(text)
-
-    def noted(self, note: events.RunNoted) -> None:
-        self._show_line(note.line)
-
-    def _show_line(self, text: str) -> None:
+    def on_output(self, task: str, attempt: int, stream: str, size: int) -> None:
         if not self._quiet:
             with self._changed:
-                self._notices.append(f"orch: {clean(text)}\n")
+                self._sizes[task, attempt, stream] = size
                 self._changed.notify()
+
+    def on_event(self, before: Cluster, after: Cluster, event: events.Event) -> None:
+        text = describe_event(before, after, event)
+        if text is not None:
+            self._say(text)
+
+    def on_note(self, note: events.RunNoted) -> None:
+        self._say(note.line)
+
+    def _say(self, text: str) -> None:
+        if not self._quiet:
+            self.write("stderr", f"orch: {clean(text)}\n")
+
+    def write(self, stream: str, text: str) -> None:
+        """Writes a text as it is, also if the console is quiet."""
+        with self._changed:
+            self._texts.append((stream, text))
+            self._changed.notify()
 
     # --- the end -------------------------------------------------------------------------------
 
     def finish(self, cluster: Cluster | None) -> None:
         """Shows all output up to now, and ends the thread. Blocks as long as the descriptors do, unless `abandon` was called."""
-        if cluster is not None:
-            for task in cluster.tasks.values():
-                for stream in ("stdout", "stderr"):
-                    path = self._run.log_path(task.name, task.attempt, stream)
-                    with contextlib.suppress(OSError):
-                        self.grew(task.name, task.attempt, stream, path.stat().st_size)
+        for task in cluster.tasks.values() if cluster is not None else ():
+            for stream in STREAMS:
+                path = self._run.log_path(task.name, task.attempt, stream)
+                with contextlib.suppress(OSError):
+                    self.on_output(task.name, task.attempt, stream, path.stat().st_size)
         with self._changed:
             self._ending = True
             self._changed.notify()
@@ -161,72 +164,51 @@ class Console:
 
     def _run_thread(self) -> None:
         try:
-            self._show()
+            while self._show_next():
+                pass
         finally:
             self._ended.set()
 
-    def _show(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(self._has_work, IDLE_S)
-                notices = list(self._notices)
-                self._notices.clear()
-                view = self._view
-                ending, abandoned = self._ending, self._abandoned
-                grown = self._grown() if view is not None else []
-            for text in notices:
-                self._sink.write("stderr", text)
-            if abandoned:
-                return
-            for key in self._earliest(grown):
-                self._show_some(view, key)
-            if not grown and view is not None:
-                for stream, text in view.finish() if ending else view.idle(now()):
-                    self._sink.write(stream, text)
-            if ending and not grown:
-                return
+    def _show_next(self) -> bool:
+        """Waits until there is something to show, and shows some of it. Returns False at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._texts or self._ending or self._grown(), IDLE_S)
+            texts, self._texts = self._texts, []
+            ending, abandoned = self._ending, self._abandoned
+            grown = self._grown()
+        self._write_all(texts)
+        if abandoned:
+            return False
+        for key in grown:
+            self._show_some(key)
+        if grown:
+            return True
+        self._write_all(self._view.finish() if ending else self._view.idle(now()))
+        return not ending
 
-    def _has_work(self) -> bool:
-        return bool(self._notices or self._ending or (self._view is not None and self._grown()))
+    def _write_all(self, texts: Iterable[tuple[str, str]]) -> None:
+        for stream, text in texts:
+            self._sink.write(stream, text)
 
     def _grown(self) -> list[StreamKey]:
-        """The files with new bytes; of each task only those of its oldest attempt, which is shown before the next attempt."""
+        """The files with new bytes, stdout before stderr: so the output before a traceback is shown before the traceback.
+
+        Of each task only the files of its oldest attempt: they are shown before those of the next attempt.
+        """
         grown = [key for key, size in self._sizes.items() if size > self._unread.get(key, -1) and self._is_behind(key, size)]
         oldest: dict[str, int] = {}
         for task, attempt, _ in grown:
             oldest[task] = min(attempt, oldest.get(task, attempt))
-        return [key for key in grown if key[1] == oldest[key[0]]]
-
-    def _earliest(self, grown: list[StreamKey]) -> list[StreamKey]:
-        """Of each task the stream that was last written to longer ago: output before a traceback is shown before the traceback.
-
-        Two writes within one tick of the kernel's clock (4 ms) have the same time: then stdout is first. A stream that grows meanwhile
-        becomes the later one, so no stream waits for long.
-        """
-        earliest: dict[str, tuple[int, StreamKey]] = {}
-        for key in sorted(grown, key=lambda key: key[2] == "stderr"):
-            task = key[0]
-            other = earliest.get(task)
-            at = self._written_at(key)
-            if other is None or at < other[0]:
-                earliest[task] = (at, key)
-        return [key for _, key in earliest.values()]
-
-    def _written_at(self, key: StreamKey) -> int:
-        try:
-            return self._run.log_path(*key).stat().st_mtime_ns
-        except OSError:
-            return 0
+        return sorted((key for key in grown if key[1] == oldest[key[0]]), key=lambda key: key[2] == "stderr")
 
     def _is_behind(self, key: StreamKey, size: int) -> bool:
         return key not in self._followers or size > self._followers[key].offset
 
-    def _show_some(self, view: LogView | None, key: StreamKey) -> None:
+    def _show_some(self, key: StreamKey) -> None:
         task, attempt, stream = key
-        if view is not None and self._attempts.setdefault(task, attempt) != attempt:
+        if self._attempts.setdefault(task, attempt) != attempt:
             self._attempts[task] = attempt
-            for other, text in view.finish(task, now()):
-                self._sink.write(other, text)
+            self._write_all(self._view.finish(task, now()))
         path = self._run.log_path(*key)  # not kept: the run's directory may be moved
         follower = self._followers.setdefault(key, Follower(path))
         follower.path = path
@@ -240,5 +222,5 @@ class Console:
         if not data:
             # The file is shorter than reported: its task has truncated it.
             follower.offset = max(follower.offset, self._sizes[key])
-        elif view is not None:
-            self._sink.write(stream, view.render(task, stream, data, now()))
+        else:
+            self._sink.write(stream, self._view.render(task, stream, data, now()))

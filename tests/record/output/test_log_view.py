@@ -290,9 +290,8 @@ def test_a_clock_that_is_set_back_keeps_no_line_from_the_console(tmp_path: Path,
     read_fd, write_fd = os.pipe()
     with os.fdopen(read_fd, "rb") as shown, os.fdopen(write_fd, "wb"):
         monkeypatch.setattr(time, "time", lambda: 0.0)
-        console = Console(run, Sink(write_fd, write_fd))
-        console.show_logs(LogView(["worker-0"]))
-        console.grew("worker-0", 1, "stdout", 6)
+        console = Console(run, Sink(write_fd, write_fd), LogView(["worker-0"]))
+        console.on_output("worker-0", 1, "stdout", 6)
         ready, _, _ = select.select((shown,), (), (), PATIENCE_S)
         assert ready, "the line is never shown"
         assert shown.readline() == b"worker-0 | name? \n"
@@ -301,21 +300,19 @@ def test_a_clock_that_is_set_back_keeps_no_line_from_the_console(tmp_path: Path,
 
 def test_what_was_printed_before_a_traceback_is_shown_before_it(tmp_path: Path) -> None:
     run = create_run(tmp_path / "home", "one")
-    said = {"stderr": (b"starting\n", b"Traceback\nE: x\n", 2), "stdout": (b"step 0\n", b"step 1\n" * 50_000, 1)}
-    for stream, (first, then, at) in said.items():
-        run.append_output("worker-0", 1, stream, 0, first + then)
-        os.utime(run.log_path("worker-0", 1, stream), (at, at))
+    said = {"stderr": b"Traceback\nE: x\n", "stdout": b"step 1\n" * 30_000}
+    for stream, data in said.items():
+        run.append_output("worker-0", 1, stream, 0, data)
     shown = tmp_path / "shown"
     with shown.open("wb") as file:
-        console = Console(run, Sink(file.fileno(), file.fileno()))
-        for stream, (first, then, _) in said.items():  # stderr is heard of first, as TensorFlow's first lines come there
-            console.grew("worker-0", 1, stream, len(first) + len(then))
-        console.show_logs(LogView(["worker-0"]))
+        console = Console(run, Sink(file.fileno(), file.fileno()), LogView(["worker-0"]))
+        with console._changed:  # both have grown before the console looks
+            for stream, data in said.items():
+                console.on_output("worker-0", 1, stream, len(data))
         console.finish(None)
     lines = shown.read_text().splitlines()
-    assert lines[0] == "worker-0 | step 0"
-    assert lines[-3:] == ["worker-0 | starting", "worker-0 | Traceback", "worker-0 | E: x"]
-    assert len(lines) == 50_004
+    assert lines[-3:] == ["worker-0 | step 1", "worker-0 | Traceback", "worker-0 | E: x"]
+    assert len(lines) == 30_002
 
 
 GONE = b"E0000 00:00:1.1  9 x.cc:1] UNAVAILABLE: Failed to send RPC to coordination service. Either the leader task was lost\n"
@@ -353,10 +350,9 @@ def test_a_log_that_cannot_be_read_keeps_no_other_from_the_console(tmp_path: Pat
     run.append_output("worker-1", 1, "stdout", 0, b"one\n")
     read_fd, write_fd = os.pipe()
     with os.fdopen(read_fd, "rb", buffering=0) as shown, os.fdopen(write_fd, "wb") as write_end:
-        console = Console(run, Sink(write_fd, write_fd))
-        console.show_logs(LogView(["worker-0", "worker-1"]))
+        console = Console(run, Sink(write_fd, write_fd), LogView(["worker-0", "worker-1"]))
         for task, size in (("worker-0", 4), ("worker-0", 5), ("worker-1", 4)):
-            console.grew(task, 1, "stdout", size)
+            console.on_output(task, 1, "stdout", size)
         lines = set()
         for _ in range(2):
             assert select.select((shown,), (), (), PATIENCE_S)[0], "the other is never shown"
@@ -365,7 +361,7 @@ def test_a_log_that_cannot_be_read_keeps_no_other_from_the_console(tmp_path: Pat
         assert lines == {complaint.encode(), b"worker-1 | one\n"}
         log.rmdir()
         run.append_output("worker-0", 1, "stdout", 0, b"zero\nend\n")
-        console.grew("worker-0", 1, "stdout", 9)
+        console.on_output("worker-0", 1, "stdout", 9)
         console.finish(None)
         write_end.close()
         assert shown.read() == b"worker-0 | zero\nworker-0 | end\n"
