@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -17,18 +16,17 @@ from .errors import OrchError
 from .model.spec import ClusterSpec
 from .model.spec.parse import to_document
 from .record.storage.run_directory import RunDir
-from .record.storage.run_store import RunExists, create_run, discard
+from .record.storage.run_store import create_run, discard
 from .signals import hold_signals
 
-DRAWS = 10
-"""How often a new id is made when another run has the id."""
 PROGRAM = Path(__file__).with_name("controller.py")
 
 
 def create(home: Path, spec: ClusterSpec) -> RunDir:
-    """Make the directory of a new run, with its spec, and hold its lock for the controller. Raises `OrchError`, and leaves nothing then."""
+    """Make the directory of a new run, with its spec, and hold its lock for the controller. Raises `OrchError`; then there is no run."""
     backend = load_checked(spec)
-    run = _draw(home, spec.name)
+    # A run is also found by its id in the environment of its processes, on hosts that many runs share.
+    run = create_run(home, f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(4).hex()}")
     try:
         run.lock.acquire(sign=False)  # before anything else: a run without a controller is taken for lost
         # JSON is YAML too, and carries texts that are not UTF-8.
@@ -39,19 +37,6 @@ def create(home: Path, spec: ClusterSpec) -> RunDir:
         discard(run)
         raise (error if isinstance(error, OrchError) else cannot_keep(run, error)) from None
     return run
-
-
-def _draw(home: Path, name: str) -> RunDir:
-    """A new run under an id that no other has."""
-    for _ in range(DRAWS):
-        with contextlib.suppress(RunExists):
-            return create_run(home, _new_id(name))
-    return create_run(home, _new_id(name))
-
-
-def _new_id(name: str) -> str:
-    # A run is also found by its id in the environment of its processes, on hosts that many runs share.
-    return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(4).hex()}"
 
 
 def cannot_keep(run: RunDir, error: OSError) -> OrchError:

@@ -1,6 +1,6 @@
 """The directory of a run, and the paths in `.orch/`.
 
-    HOME/.gitignore                 "*", if orch made HOME
+    HOME/.gitignore                 "*", if HOME was new or empty
     HOME/latest -> runs/RUN
     HOME/runs/RUN/
       lock                          held by the controller as long as it lives (run_lock.py)
@@ -56,8 +56,6 @@ class RunDir:
         self._path = path
         self.run_id = path.name
         self.lock = RunLock(path)
-        self.made: list[Path] = []
-        """The directories above HOME that were made for this run."""
         self._events_fd: int | None = None
         self._held: Directory | None = None
 

@@ -16,93 +16,38 @@ if TYPE_CHECKING:  # see run_directory.py
 
 RESERVE_BYTES = 32 * 1024
 """Kept free, so that `result.json` can be written when the disk is full."""
-IGNORE_ALL = b"*\n"
 MOST_NAMED = 8
 """The most runs that an error names."""
 NO_TASKS_YET = "no tasks yet: its hosts are being reached"
-ATTEMPTS = 100
-"""How often `create_run` tries again when a run that is being discarded removes a directory above."""
-
-
-class RunExists(OrchError):
-    """A run with this id exists already."""
 
 
 def create_run(home: Path, run_id: str) -> RunDir:
-    """Makes the directory of a new run. Raises `RunExists`, or `OrchError` with the reason; then nothing is left behind."""
+    """Makes the directory of a new run. Raises `OrchError` with the reason; then no directory of a run is left behind."""
     run = RunDir(home / "runs" / run_id)
     try:
-        _make_directories(run)
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not any(home.iterdir()):  # --run-dir may name a project, which is not hidden from git
+            write_whole(home / ".gitignore", b"*\n")
+        run.path.parent.mkdir(mode=0o700, exist_ok=True)
+        run.path.mkdir(mode=0o700)
+        try:
+            with open(run.path / "reserve", "wb", opener=private_opener) as file:
+                file.write(b"\0" * RESERVE_BYTES)
+        except OSError:
+            discard(run)
+            raise
     except OSError as error:
-        _remove_empty(run)
-        raise _cannot_keep(home, error) from None
-    try:
-        with open(run.path / "reserve", "wb", opener=private_opener) as file:
-            file.write(b"\0" * RESERVE_BYTES)
-    except OSError as error:
-        discard(run)
-        raise _cannot_keep(home, error) from None
+        reason = error.strerror or error
+        raise OrchError(f"cannot keep a run in {home}: {reason}; name another directory with --run-dir or ORCH_HOME") from None
     return run
 
 
-def _cannot_keep(home: Path, error: OSError) -> OrchError:
-    return OrchError(f"cannot keep a run in {home}: {error.strerror or error}; name another directory with --run-dir or ORCH_HOME")
-
-
-def _make_directories(run: RunDir) -> None:
-    home = run.path.parent.parent
-    for parent in reversed([path for path in home.parents if not path.exists()]):
-        parent.mkdir(exist_ok=True)
-        run.made.append(parent)
-    for attempt in range(ATTEMPTS):
-        try:
-            if not home.exists():
-                home.mkdir(mode=0o700, exist_ok=True)
-                _hide(home)  # from git; not a directory that was there before: --run-dir may name one with a project in it
-            run.path.parent.mkdir(mode=0o700, exist_ok=True)
-            try:
-                run.path.mkdir(mode=0o700)
-            except FileExistsError:
-                raise RunExists(f"there is a run {run.run_id} in {home} already; start again: each orch up has another id") from None
-            return
-        except (FileNotFoundError, FileExistsError):  # a run has just been discarded, and its parents with it
-            if attempt == ATTEMPTS - 1:
-                raise
-
-
-def _hide(home: Path) -> None:
-    try:
-        write_whole(home / ".gitignore", IGNORE_ALL)
-    except OSError:  # the next run would find the directory, and would not hide it
-        with contextlib.suppress(OSError):
-            home.rmdir()
-        raise
-
-
-def _remove_empty(run: RunDir) -> None:
-    """Removes the directories above this run that were made for this run and hold no other run."""
-    home = run.path.parent.parent
-    with contextlib.suppress(OSError):
-        with contextlib.suppress(FileNotFoundError):
-            run.path.parent.rmdir()
-        ignore = home / ".gitignore"
-        if home.exists() and [path.name for path in home.iterdir()] == [ignore.name] and ignore.read_bytes() == IGNORE_ALL:
-            ignore.unlink()
-            try:
-                home.rmdir()
-            except OSError:  # another run was made meanwhile
-                write_whole(ignore, IGNORE_ALL)
-        for parent in reversed(run.made):
-            parent.rmdir()
-
-
 def discard(run: RunDir) -> None:
-    """Removes the directory of a run of which nothing was started, and the directories that were made for this run."""
+    """Removes the directory of a run of which nothing was started."""
     run.lock.release()
     import shutil  # a slow import, for runs that are refused
 
     shutil.rmtree(run.path, ignore_errors=True)
-    _remove_empty(run)
 
 
 def find_run(home: Path, name: str | None) -> RunDir:

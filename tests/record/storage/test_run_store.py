@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import stat
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,11 +13,8 @@ import pytest
 
 from orchestrator.errors import OrchError, UsageError
 from orchestrator.model.run.cluster import Outcome, Verdict
-from orchestrator.model.spec import ClusterSpec, TaskSpec
 from orchestrator.record.storage.run_directory import RunDir
-from orchestrator.record.storage.run_store import RESERVE_BYTES, RunExists, create_run, discard, find_run, list_runs
-from orchestrator.starting import create
-from worker.protocol.messages import Program
+from orchestrator.record.storage.run_store import RESERVE_BYTES, create_run, discard, find_run, list_runs
 
 
 def entries(directory: Path) -> set[str]:
@@ -47,18 +43,13 @@ def test_a_directory_with_other_things_in_it_is_not_hidden_from_git(tmp_path: Pa
     assert not (tmp_path / ".gitignore").exists()
 
 
-def test_discarding_takes_away_all_that_was_made_and_nothing_else(tmp_path: Path) -> None:
-    discard(create_run(tmp_path / "a" / "b" / "home", "one"))
-    assert entries(tmp_path) == set()
-    (tmp_path / "mine").mkdir()
-    discard(create_run(tmp_path / "mine", "one"))
-    assert entries(tmp_path) == {"mine"}
+def test_discarding_takes_away_the_run_and_nothing_else(tmp_path: Path) -> None:
     first, second = create_run(tmp_path / "home", "one"), create_run(tmp_path / "home", "two")
     discard(first)
     assert second.path.is_dir()
     assert not first.path.exists()
     discard(second)
-    assert entries(tmp_path) == {"mine"}
+    assert entries(tmp_path / "home") == {".gitignore", "runs"}
 
 
 def test_runs_made_and_discarded_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
@@ -76,29 +67,12 @@ def test_a_run_of_the_same_id_is_left_alone(tmp_path: Path) -> None:
     first = create_run(tmp_path / "home", "one")
     first.write("spec.yaml", "x")
     before = entries(tmp_path)
-    with pytest.raises(RunExists, match=r"there is a run one in .*home"):
+    with pytest.raises(OrchError, match=r"cannot keep a run in .*home: File exists"):
         create_run(tmp_path / "home", "one")
     assert entries(tmp_path) == before
 
 
-def test_an_id_that_is_taken_is_drawn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = iter([b"\xaa", b"\xaa", b"\xaa", b"\xbb"])
-    monkeypatch.setattr(os, "urandom", lambda size: next(drawn) * size)
-    monkeypatch.setattr(time, "strftime", lambda text: "20261121-143000")
-    spec = ClusterSpec("train", "none", Program("script", "train.py"), (TaskSpec("worker", 1),), "/w")
-    runs = [create(tmp_path / "home", spec) for _ in range(2)]
-    made = [run.run_id for run in runs]
-    assert made == ["train-20261121-143000-aaaaaaaa", "train-20261121-143000-bbbbbbbb"]
-    assert all((tmp_path / "home" / "runs" / run_id / "spec.yaml").is_file() for run_id in made)
-    monkeypatch.setattr(os, "urandom", lambda size: b"\xaa" * size)
-    with pytest.raises(RunExists):
-        create(tmp_path / "home", spec)
-    assert len(list_runs(tmp_path / "home")) == 2
-    for run in runs:
-        run.lock.release()
-
-
-def test_a_run_without_room_for_its_reserve_leaves_nothing(tmp_path: Path) -> None:
+def test_a_run_without_room_for_its_reserve_is_not_left_behind(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (RESERVE_BYTES // 2, before[1]))
     try:
@@ -106,19 +80,19 @@ def test_a_run_without_room_for_its_reserve_leaves_nothing(tmp_path: Path) -> No
             create_run(tmp_path / "home", "one")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert entries(tmp_path) == set()
+    assert entries(tmp_path / "home") == {".gitignore", "runs"}
 
 
-def test_a_home_without_room_for_its_gitignore_leaves_nothing(tmp_path: Path) -> None:
-    """Later runs would find it there, take it for a directory of the user's, and not hide it from git."""
+def test_a_home_without_room_for_its_gitignore_is_hidden_by_the_next_run(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1, before[1]))
     try:
         with pytest.raises(OrchError, match=r"cannot keep a run in .*home"):
-            create_run(tmp_path / "new" / "home", "one")
+            create_run(tmp_path / "home", "one")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert entries(tmp_path) == set()
+    create_run(tmp_path / "home", "two")
+    assert (tmp_path / "home" / ".gitignore").read_text() == "*\n"
 
 
 @pytest.mark.parametrize("place", ["file", "file/below"])
