@@ -103,8 +103,8 @@ def _clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
         patch.setenv("PYTHONPATH", str(ROOT))
         patch.setenv("TMPDIR", str(temporary))
         patch.setattr(tempfile, "tempdir", None)
-        # No warm process of the developer's.
-        patch.setenv("XDG_RUNTIME_DIR", str(temporary))
+        # No warm process of the developer's. The log of each one stays, as a user's does, and is no stray file.
+        patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("run")))
         # Keras writes ~/.keras/keras.json on its first import, and obeys the one it finds there.
         patch.setenv("KERAS_HOME", str(temporary / "keras"))
         yield

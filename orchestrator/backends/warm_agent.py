@@ -52,8 +52,7 @@ class WarmAgent:
         try:
             answer = await self._answer()
             if answer.get("refused"):
-                ended = "; it has ended, and orch warm start starts a new one" if answer.get("stale") else ""
-                raise NotUsedError(f"{answer['refused']}{ended}")
+                raise NotUsedError(answer["refused"])
             stdout = asyncio.StreamReader(MOST_BYTES)
             channel, protocol = await loop.create_connection(lambda: make_protocol(stdout), sock=self._channel)
         except BaseException as error:
@@ -69,7 +68,7 @@ class WarmAgent:
     async def wait(self) -> int:
         """Wait until the agent, whose channel has closed or which was killed, has ended. Returns its exit code, -n for signal n.
 
-        The warm process is its parent and alone knows the code. Without an answer, SIGKILL is the likely end.
+        The agent sends the code itself. An agent that has not sent any was killed.
         """
         import asyncio
 
@@ -90,7 +89,7 @@ class WarmAgent:
         self._connection.close()
 
     async def _answer(self) -> dict[str, Any]:
-        """The next answer of the warm process. Raises `NotUsedError`, asyncio.TimeoutError, OSError or ValueError."""
+        """The next answer of the warm process, or of the agent. Raises `NotUsedError`, asyncio.TimeoutError, OSError or ValueError."""
         import asyncio
 
         loop = asyncio.get_running_loop()
@@ -107,24 +106,16 @@ class WarmAgent:
         return found
 
 
-def request_agent(transport: Transport, stderr: int) -> WarmAgent | None:
-    """Request an agent that fits the transport from the warm process. None: there is no warm process. Raises `NotUsedError`."""
-    connection = None
+def request_agent(transport: Transport, stderr: int) -> WarmAgent:
+    """Request an agent that fits the transport from the warm process. Raises `NotUsedError`."""
     try:
-        place = warm_socket.find(warm_socket.directory(os.environ))
-        if place is None:
-            return None
-        with place:
-            try:
-                connection = place.connect()
-            except ConnectionRefusedError:
-                if place.lock():  # so no other process is about to start one
-                    place.clear()
-                raise NotUsedError("its process has died; orch warm start starts a new one") from None
-        return WarmAgent(connection, transport, stderr) if connection is not None else None
-    except warm_socket.UntrustedError as error:
-        raise NotUsedError(str(error)) from None
-    except OSError as error:
-        if connection is not None:
+        connection = warm_socket.connect(warm_socket.directory(os.environ))
+        try:
+            return WarmAgent(connection, transport, stderr)
+        except OSError:
             connection.close()
-        raise NotUsedError(f"it does not answer ({error.strerror or error}); orch warm stop ends it") from None
+            raise
+    except ConnectionRefusedError:
+        raise NotUsedError("its process has died; orch warm start starts a new one, orch warm stop forgets it") from None
+    except OSError as error:
+        raise NotUsedError(f"{error.strerror or error}; orch warm stop ends it") from None

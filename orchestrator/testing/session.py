@@ -101,14 +101,15 @@ class Session:
         """Start the process that imports TensorFlow, unless it runs; does not wait for the import. `env`: the environment of the tasks."""
         if self._warm is not None:
             return
-        self.runtime_dir.mkdir(mode=0o700)
+        directory = self.runtime_dir / "orch"
+        directory.mkdir(mode=0o700, parents=True)
         self._report, report = os.pipe()
         lifeline, self._lifeline = os.pipe()
         names = {**NAME_ROOMS, "ORCH_WARM_LIFELINE": str(lifeline)}
         with open(self.path / "warm.log", "wb") as log:
             self._warm = subprocess.Popen(
-                [sys.executable, str(_START), str(report), "1e6", "tensorflow"],
-                env={**default_environment(count_cores(), 1), **env, **names, "XDG_RUNTIME_DIR": str(self.runtime_dir)},
+                [sys.executable, str(_START), str(report), str(directory), "1e6", "tensorflow"],
+                env={**default_environment(count_cores(), 1), **env, **names},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -234,7 +235,7 @@ def coverage_of_tasks() -> dict[str, str]:
 def _place() -> str:
     """The directory for the directories of sessions. The path of a socket may have 104 bytes on macOS, and 108 on Linux."""
     usual = tempfile.gettempdir()
-    return usual if len(os.fsencode(usual)) < 75 else "/tmp"
+    return usual if len(os.fsencode(usual)) < 62 else "/tmp"
 
 
 def _sweep() -> None:

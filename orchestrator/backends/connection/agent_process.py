@@ -103,12 +103,11 @@ class NotUsedError(Exception):
 def start(transport: Transport, stderr: int) -> tuple[AgentProcess | WarmAgent, str]:
     """Start an agent, or ask the warm process for one. Returns a line for the user, too, which may be empty. Raises OSError."""
     note = ""
-    if transport.imports is not None and os.path.lexists(warm_socket.directory(os.environ)):
+    if transport.imports is not None and warm_socket.is_there(os.environ):
         from .. import warm_agent
 
         try:
-            if (agent := warm_agent.request_agent(transport, stderr)) is not None:
-                return agent, ""
+            return warm_agent.request_agent(transport, stderr), ""
         except NotUsedError as error:
             note = str(error)
     return AgentProcess(transport.argv, stderr), note

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from ...backends import Imports, interpreters, load_checked, warm_process
+from ...backends import Imports, interpreters, warm_process
 from ...errors import UsageError
-from ...model.spec import DEFAULT_PRELOAD, ClusterSpec
 from ...record.text.format import describe_moment, describe_seconds
 from ..options import ScriptCommand, import_timeout_option, spec_options
 from ..spec_overlays import read_spec
 
-F = TypeVar("F", bound=Callable[..., Any])
 IDLE_S = 1800.0
-IDLE = "End the process after this many seconds without use."
+IDLE = "End the process this many seconds after the start of the last run that used it."
 
 
 @click.group("warm")
@@ -35,26 +32,15 @@ def warm_command() -> None:
     """
 
 
-def _options(command: F) -> F:
-    """The common options of `start` and `status`."""
-    preload = click.option(
-        "--preload",
-        multiple=True,
-        metavar="MODULE",
-        help="A module to import. May be repeated. Default: preload of orch.yaml, or tensorflow.",
-    )
-    as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-    return spec_options(preload(as_json(command)))
-
-
-def _read_spec(ctx: click.Context, preload: tuple[str, ...]) -> tuple[ClusterSpec, tuple[str, ...]]:
-    """The spec of `orch up` with the same arguments, and the modules to import for it. SCRIPT is optional."""
-    spec = read_spec(ctx, needs_program=False)[0]
-    return spec, preload or spec.imported_ahead
-
-
 @warm_command.command("start", cls=ScriptCommand)
-@_options
+@spec_options
+@click.option(
+    "--preload",
+    multiple=True,
+    metavar="MODULE",
+    help="A module to import. May be repeated. Default: preload of orch.yaml, or tensorflow.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--idle-timeout", type=float, default=IDLE_S, show_default=True, metavar="S", help=IDLE)
 @import_timeout_option("the imports")
 @click.pass_context
@@ -72,7 +58,8 @@ def start_command(
     """
     if not 0 < idle_timeout < float("inf"):
         raise UsageError("--idle-timeout must be a positive number of seconds")
-    spec, names = _read_spec(ctx, preload)
+    spec = read_spec(ctx, needs_program=False)[0]
+    names = preload or spec.imported_ahead
     if not names:
         raise UsageError("the spec says preload: [], so nothing is imported ahead; take that out of it, or name modules with --preload")
     python = interpreters.of_this_machine(spec)
@@ -109,49 +96,32 @@ def stop_command(as_json: bool) -> int:
     return 0
 
 
-@warm_command.command("status", cls=ScriptCommand)
-@_options
-@click.pass_context
-def status_command(ctx: click.Context, /, preload: tuple[str, ...], as_json: bool, **_: Any) -> int:
-    """Show the warm process: whether it runs, what it costs, and whether a run from here would use it.
+@warm_command.command("status")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def status_command(as_json: bool) -> int:
+    """Show the warm process: whether it runs, what it costs, and where its log is.
 
     \b
     Example:
-      orch warm status train.py
+      orch warm status
 
-    The options are those of orch up. With the same options, the answer is the one that this orch up would get.
+    orch up says in a line whether it uses this process, and why if it does not.
     """
-    spec, names = _read_spec(ctx, preload)
-    imports = Imports(names or DEFAULT_PRELOAD, spec.env, spec.workdir)
-    answer = warm_process.status(interpreters.of_this_machine(spec), imports)
-    obstacle = _obstacle(spec, names)
-    if answer["running"] and obstacle:
-        answer |= {"refused": obstacle}
+    answer = warm_process.status()
     if as_json:
         click.echo(json.dumps(answer))
-        return 0
-    click.echo(_line(answer) if answer["running"] else "no warm process is running (orch warm start)")
-    if answer["running"] and answer["refused"]:
-        ended = "; it has ended" if answer["stale"] else ""
-        click.echo(f"a run that is started here does not use it: {answer['refused']}{ended}")
+    elif answer["running"]:
+        click.echo(f"{_line(answer)}\nits output is in {answer['log']}")
+    else:
+        click.echo("no warm process is running (orch warm start)")
     return 0
-
-
-def _obstacle(spec: ClusterSpec, names: tuple[str, ...]) -> str:
-    """Why no warm process can serve a run of this spec; empty if one can."""
-    if not names:
-        return "the spec says preload: []"
-    if not any(host.is_here for host in load_checked(spec).hosts(spec)):
-        return "its tasks run on other hosts"
-    return ""
 
 
 def _line(answer: dict[str, Any]) -> str:
     memory = f", {answer['pss_bytes'] / 1e6:.0f} MB (PSS)" if answer["pss_bytes"] is not None else ""
-    left = answer["idle_timeout_s"] - answer["idle_s"]
-    use = f"in use by {answer['running_agents']}" if answer["running_agents"] else f"ends in {describe_seconds(left)} unless it is used"
     uses = f"used {answer['uses']} times" if answer["uses"] != 1 else "used once"
+    left = describe_seconds(max(0.0, answer["idle_timeout_s"] - answer["idle_s"]))
     return (
         f"process {answer['pid']} has imported {', '.join(answer['preload'])} at {describe_moment(answer['since'])} "
-        f"(in {describe_seconds(answer['import_s'])}){memory}; {uses}; {use}"
+        f"(in {describe_seconds(answer['import_s'])}){memory}; {uses}; ends in {left} unless a run uses it"
     )

@@ -40,8 +40,8 @@ tell(TASK, stat(agent)[1])  # the agent's parent
 Start = Callable[..., Any]
 
 
-def status(orch: Any, *options: str, **settings: Any) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(orch("warm", "status", "--json", *options, check=0, **settings).out)
+def status(orch: Any, **settings: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(orch("warm", "status", "--json", check=0, **settings).out)
     return found
 
 
@@ -53,6 +53,10 @@ def home() -> Path:
     return Path(os.environ["XDG_RUNTIME_DIR"]) / "orch"
 
 
+def address() -> Path:
+    return home() / "warm.sock"
+
+
 # --- it is used --------------------------------------------------------------------------------
 
 
@@ -61,10 +65,11 @@ def test_a_run_uses_it_and_says_so(orch: Any, tmp_path: Path, start_warm: Start)
     assert "has imported decimal at " in start_warm("decimal").out
     done = orch("up", "script.py", "-n", "2", check=0)
     assert done.err.count(USED) == 1
-    found = status(orch, "--preload", "decimal")
+    found = status(orch)
     assert (tmp_path / "worker-0").read_text() == (tmp_path / "worker-1").read_text() == str(found["pid"])
-    assert (found["running"], found["preload"], found["uses"], found["refused"]) == (True, ["decimal"], 1, None)
+    assert (found["running"], found["preload"], found["uses"]) == (True, ["decimal"], 1)
     assert found["pss_bytes"] > 1e6
+    assert f"its output is in {home()}/warm.log" in orch("warm", "status", check=0).out
     assert home().stat().st_mode & 0o777 == 0o700
     (ready,) = (event for event in LiveRun(tmp_path).events() if event["event"] == "template_ready")
     assert ready["modules"] == ["decimal"]
@@ -97,9 +102,9 @@ def test_it_is_asked_before_the_rest_of_orch_is_imported_and_an_agent_that_nobod
     with subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "WarmAgent False\n"
-        wait_until(lambda: status(orch)["running_agents"] == 1, "agent")
+        wait_until(lambda: len(warm_process(orch).children()) == 1, "agent")
         process.communicate("\n")
-    wait_until(lambda: status(orch)["running_agents"] == 0, "end of the agent")
+    wait_until(lambda: not warm_process(orch).children(), "end of the agent")
     assert (tmp_path / "log").read_text() == ""
 
 
@@ -113,8 +118,8 @@ def test_two_runs_at_once_share_it_and_its_death_costs_them_nothing(orch: Any, t
     for name in ("one", "two"):
         wait_for_file(tmp_path / name / "worker-0.ready")
         wait_for_file(tmp_path / name / "worker-1.ready")
-    assert status(orch)["running_agents"] == 2
     process = warm_process(orch)
+    assert len(process.children()) == 2
     process.kill()
     wait_until_gone([process])
     (tmp_path / "go").touch()
@@ -122,11 +127,10 @@ def test_two_runs_at_once_share_it_and_its_death_costs_them_nothing(orch: Any, t
         done = run.wait(check=3)
         assert USED in done.err
         assert "which takes longer" not in done.err
-    # Said once; then it is as if there had never been one.
-    for said in (1, 0):
-        done = orch("up", "script.py", "-n", "1", cwd=tmp_path / "one", check=3)
-        assert done.err.count(f"{NOT_USED}its process has died") == said
-    assert not home().exists()
+    assert f"{NOT_USED}its process has died" in orch("up", "script.py", "-n", "1", cwd=tmp_path / "one", check=3).err
+    assert status(orch) == {"running": False}
+    orch("warm", "stop", check=0)
+    assert "warm" not in orch("up", "script.py", "-n", "1", cwd=tmp_path / "one", check=3).err
 
 
 def test_tasks_find_what_an_exec_would_have_given(orch: Any, tmp_path: Path) -> None:
@@ -184,7 +188,6 @@ def test_a_spec_has_one_of_its_own_imports(orch: Any, tmp_path: Path, document: 
     (tmp_path / ("orch.yaml" if where == "here" else "specs/other.yaml")).write_text(json.dumps(document))
     try:
         assert "has imported decimal at " in orch("warm", "start", *words, check=0).out
-        assert status(orch, *words)["refused"] is None
         assert USED in orch("up", "script.py", *words, check=0).err
     finally:
         orch("warm", "stop", check=0)
@@ -207,7 +210,6 @@ def test_it_is_started_by_the_interpreter_that_orch_up_takes(orch: Any, tmp_path
     env = {"HOME": str(tmp_path)}
     try:
         assert f"with {path}, " in orch("warm", "start", *words, env=env, check=0).err
-        assert status(orch, *words, env=env)["refused"] is None
         assert USED in orch("up", "script.py", *words, env=env, check=0).err
     finally:
         orch("warm", "stop", check=0)
@@ -216,19 +218,15 @@ def test_it_is_started_by_the_interpreter_that_orch_up_takes(orch: Any, tmp_path
 # --- it is not used ----------------------------------------------------------------------------
 
 
-def test_the_status_names_what_keeps_the_spec_from_it(orch: Any, tmp_path: Path, start_warm: Start) -> None:
+def test_a_run_says_what_keeps_its_spec_from_it(orch: Any, tmp_path: Path, start_warm: Start) -> None:
     start_warm("decimal")
     write_script(tmp_path, "", preload=["decimal"])
-    assert status(orch)["refused"] is None
     (tmp_path / "orch.yaml").write_text(json.dumps(QUIET))
     why = "TF_CPP_MIN_LOG_LEVEL differs from what decimal has been imported under"
-    assert f"a run that is started here does not use it: {why}\n" in orch("warm", "status", check=0).out
     assert f"{NOT_USED}{why}" in orch("up", "script.py", "-n", "1", check=0).err
-    assert status(orch, "--set", "preload=[]")["refused"] == "the spec says preload: []"
-    assert status(orch, "-H", "there.invalid")["refused"] == "its tasks run on other hosts"
     refused = orch("warm", "start", "--set", "preload=[]", check=2).err
     assert "the spec says preload: [], so nothing is imported ahead" in refused
-    assert "--log-level: " in orch("warm", "status", "--log-level", "loud", check=2).err
+    assert "--log-level: " in orch("warm", "start", "--log-level", "loud", check=2).err
 
 
 def test_a_secret_of_the_spec_is_not_shown_to_others(orch: Any, tmp_path: Path, packages: Path) -> None:
@@ -343,7 +341,7 @@ def test_one_that_is_stuck_is_not_waited_for(orch: Any, tmp_path: Path, start_wa
     assert done.err.count(f"{NOT_USED}it has not answered for 1 s; orch warm stop ends it") == 1
     # What it has been asked meanwhile does no harm when it goes on.
     process.resume()
-    assert status(orch, "--preload", "decimal")["refused"] is None
+    assert status(orch)["running"]
     wait_until(lambda: not process.children(), "end of what it has forked for nobody")
     assert LiveRun(tmp_path).log("worker-0") == b"begun\n"
     process.suspend()
@@ -353,16 +351,16 @@ def test_one_that_is_stuck_is_not_waited_for(orch: Any, tmp_path: Path, start_wa
         assert each.wait(check=125).err.endswith(complaint)
     assert "was killed: it did not end by itself" in orch("warm", "stop", check=0).out
     wait_until_gone([process])
-    assert not home().exists()
+    assert not address().exists()
 
 
 def test_a_directory_that_others_may_enter_is_not_trusted(orch: Any, tmp_path: Path, start_warm: Start) -> None:
     write_script(tmp_path, "", preload=["decimal"])
     start_warm("decimal")
     home().chmod(0o755)
-    complaint = f"{home()} is open to others (mode 0755); chmod 700 it, or remove it"
+    complaint = f"{home()} is not a directory of yours that is closed to others (0700); remove it, or set XDG_RUNTIME_DIR"
     assert f"{NOT_USED}{complaint}" in orch("up", "script.py", "-n", "1", check=0).err
-    assert orch("warm", "start", "--preload=decimal", check=125).err.endswith(f"\nError: warm: {complaint}\n")
+    assert f"\nError: warm: {complaint}" in orch("warm", "start", "--preload=decimal", check=125).err
     home().chmod(0o700)
 
 
@@ -370,10 +368,10 @@ def test_a_directory_that_others_may_enter_is_not_trusted(orch: Any, tmp_path: P
 def test_a_run_that_gets_no_answer_goes_on_and_the_channel_of_that_try_is_closed(orch: Any, tmp_path: Path, way: str) -> None:
     """Whatever becomes of the request later: no second agent can serve the run."""
     write_script(tmp_path, "print('begun', flush=True)", preload=["decimal"])
-    home().mkdir(mode=0o700)
+    home().mkdir(mode=0o700, exist_ok=True)
     try:
         with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(str(home() / "warm.sock"))
+            listener.bind(str(address()))
             listener.listen()
             running = orch.start("up", "script.py", "-n", "1", env={"ORCH_TIME_SCALE": "0.25"})
             connection, _ = listener.accept()
@@ -459,20 +457,19 @@ except (BrokenPipeError, ConnectionResetError):
 @as_root
 def test_a_directory_or_a_process_of_another_user_is_refused(orch: Any, tmp_path: Path) -> None:
     write_script(tmp_path, "", preload=["decimal"])
-    home().mkdir(mode=0o700)
+    home().mkdir(mode=0o700, exist_ok=True)
     try:
-        os.chown(home(), 65534, 65534)
-        complaint = f"{home()} belongs to another user; set XDG_RUNTIME_DIR to a directory of your own"
-        assert f"{NOT_USED}{complaint}" in orch("up", "script.py", "-n", "1", check=0).err
-        assert complaint in orch("warm", "start", "--preload=decimal", check=125).err
-        os.chown(home(), 0, 0)
-        command = [sys.executable, "-c", LISTEN, str(home() / "warm.sock")]
+        command = [sys.executable, "-c", LISTEN, str(address())]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as listener:
             assert listener.stdout is not None
             assert listener.stdout.readline() == b"listening\n"
             complaint = f"the process at {home()} belongs to another user"
             assert f"{NOT_USED}{complaint}" in orch("up", "script.py", "-n", "1", check=0).err
             assert complaint in orch("warm", "status", check=125).err
+            os.chown(home(), 65534, 65534)
+            complaint = f"{home()} is not a directory of yours"
+            assert f"{NOT_USED}{complaint}" in orch("up", "script.py", "-n", "1", check=0).err
+            assert complaint in orch("warm", "start", "--preload=decimal", check=125).err
             listener.communicate()
     finally:
         shutil.rmtree(home())
@@ -505,18 +502,10 @@ def test_it_ends_when_nobody_uses_it(orch: Any, tmp_path: Path, start_warm: Star
     running = orch.start("up", "script.py", "-n", "1")
     wait_for_file(tmp_path / "worker-0.ready")
     process = warm_process(orch)
-    with pytest.raises(psutil.TimeoutExpired):  # it is in use
-        process.wait(10)
-    (tmp_path / "go").touch()
-    running.wait(check=0)
     wait_until_gone([process])
-    assert not home().exists()
-
-
-def test_one_that_ends_at_once_is_not_said_to_be_there(orch: Any) -> None:
-    done = orch("warm", "start", "--preload", "decimal", "--idle-timeout", "0.0001", check=125)
-    assert done.err.endswith("\nError: warm: it was ready, and ended again after 0.0001 s without use (--idle-timeout)\n")
-    assert not home().exists()
+    assert not address().exists()
+    (tmp_path / "go").touch()  # the run goes on
+    running.wait(check=0)
 
 
 FAULTY = {
@@ -553,14 +542,18 @@ wait()
 """
 
 
-def test_an_import_that_takes_too_long_is_ended_and_said(orch: Any, tmp_path: Path, packages: Path) -> None:
+def test_an_import_that_takes_too_long_is_ended_and_said(orch: Any, tmp_path: Path, packages: Path, start_warm: Start) -> None:
     (packages / "stuck.py").write_text(STUCK.format(path=str(tmp_path / "importing")))
     done = orch("warm", "start", "--preload", "stuck", "--import-timeout", "8", check=125)
-    announced, complaint, *frames = done.err.splitlines()
+    announced, complaint = done.err.splitlines()
     assert announced == f"orch: importing stuck with {sys.executable}, if that is not done yet (at most 8 s)"
-    assert complaint == "Error: warm: importing stuck has not ended after 8 s (--import-timeout); it was here"
-    assert [frame.strip() for frame in frames] == [f'File "{packages}/stuck.py", line {word}' for word in ("7 in wait", "8 in <module>")]
-    assert not home().exists()
+    assert complaint == (
+        f"Error: warm: importing stuck has not ended after 8 s (--import-timeout; its output is in {home()}/warm.log); "
+        "orch doctor shows where an import of TensorFlow hangs"
+    )
+    assert not address().exists()
+    (packages / "stuck.py").write_text("")
+    start_warm("stuck")  # what the import had forked is gone, too, and its lock
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
@@ -573,7 +566,7 @@ def test_a_start_that_is_given_up_leaves_nothing(orch: Any, tmp_path: Path, pack
     running.wait(check=130 if number == signal.SIGINT else -number)
     assert not status(orch)["running"]
     orch("warm", "stop", check=0)
-    assert not home().exists()
+    assert not address().exists()
 
 
 def test_the_commands_say_what_is_wrong_with_a_command_line(orch: Any, tmp_path: Path) -> None:
@@ -581,7 +574,6 @@ def test_the_commands_say_what_is_wrong_with_a_command_line(orch: Any, tmp_path:
     refused = orch("warm", "start", "--python", "/bin/cat", check=125).err
     assert "importing tensorflow ended the process; is '/bin/cat' the right Python? (--python): /bin/cat: tensorflow: No " in refused
     assert "set --python" in orch("warm", "start", "--python", "/there/is/none", check=2).err
-    assert not home().exists()
     assert "no warm process is running" in orch("warm", "status", check=0).out
     assert status(orch)["running"] is False
 
@@ -602,7 +594,7 @@ def test_what_it_cannot_answer_stands_in_its_log_and_costs_nothing(orch: Any, st
     """A mistake of orch's own, or another orch's words."""
     start_warm("decimal")
     with socket.socket(socket.AF_UNIX) as visitor:
-        visitor.connect(str(home() / "warm.sock"))
+        visitor.connect(str(address()))
         visitor.send(message + b"\n")
         assert visitor.recv(1024) == b""
     assert error in (home() / "warm.log").read_text()

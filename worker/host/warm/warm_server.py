@@ -3,21 +3,21 @@
 A request is one message (`warm_socket`); its ``ask`` is the kind of request:
 
 ``agent``: a fork that becomes the agent of a run. With the message come two descriptors, the agent's end of the channel and its stderr.
-    The message describes the run's imports and the caller's state; the fork answers ``{"pid": …, "since": …}`` when it is the agent.
-    When the agent has ended, the warm process sends ``{"code": …}`` on the same connection.
-``status``: facts about the warm process. If the message describes imports, also why a run with these would not be served (``refused``).
-``end``: the same facts, before the warm process ends.
+    The message describes the run's imports and the caller's state. The fork answers ``{"pid": …, "since": …}`` when it is the agent, and
+    ``{"code": …}`` when it ends; if the run cannot be served, the answer is ``{"refused": reason}``. A run whose files differ from what
+    was imported also ends the warm process.
+``compare``: `facts`, and why a run with the imports in the message would not be served (``refused``).
+``status``: `facts`.
+``end``: the same, before the warm process ends.
 
-A caller that cannot be served gets ``{"refused": reason, "stale": …}``. A process is stale when an imported file has changed; it ends
-then. Each try of a controller has a channel of its own. So a controller that has waited in vain closes that channel and starts an
-agent by itself, and a fork that comes too late finds its channel closed and ends.
+Each try of a controller has a channel of its own. So a controller that has waited in vain closes that channel and starts an agent by
+itself, and a fork that comes too late finds its channel closed and ends.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import socket
 import sys
@@ -25,21 +25,26 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ... import clock
 from ...protocol.messages import TemplateOrder
 from ...protocol.orders import Program
-from ..processes.process_setup import find_env_slot
+from .. import agent
+from ..processes.lifeline import become_subreaper, hold_lifeline
+from ..processes.process_setup import find_env_slot, redirect, write_env_slot
 from ..program.program_checks import check_keras
 from ..template import import_environment
 from ..template.safety import Safety, open_files
+from ..template.template_link import TemplateProcess
 from ..template.template_server import describe as describe_error
-from ..template.template_server import load, show
+from ..template.template_server import fork_tasks, load, show
 from . import caller_state
 from .math_threads import THREADS, find_setters
-from .warm_fork import Fork, Threads
-from .warm_socket import WarmDirectory, peer, receive, send
+from .warm_socket import SOCKET, peer, receive, send
 
 _REQUEST_S = 1.0
 """How long a caller may take to send its request: no other caller is served meanwhile."""
+_LONGEST_S = 86_400.0
+"""The longest single wait for a caller."""
 _AGENT_FDS = 2
 
 
@@ -50,17 +55,18 @@ class StartError(Exception):
 class WarmProcess:
     """Imports `preload` when it is made. Raises `StartError`."""
 
-    def __init__(self, preload: Sequence[str]) -> None:
+    def __init__(self, preload: Sequence[str], idle_s: float) -> None:
+        """`idle_s`: the process ends so many seconds after the start of the last run that used it."""
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
-        self._rooms = tuple(find_env_slot(name) for name in ("ORCH_RUN_ID", "ORCH_TASK"))
+        # The memory for the names of the run and the task in the environment that other processes see.
+        self._run_room, self._task_room = (find_env_slot(name) for name in ("ORCH_RUN_ID", "ORCH_TASK"))
         for name in ("ORCH_RUN_ID", "ORCH_TASK"):
             os.environ.pop(name, None)
-        self._preload = list(preload)
+        self._preload, self._idle_s = list(preload), idle_s
         self._imports = describe_imports(sys.executable, caller_state.package(), preload, os.getcwd(), os.environ)
-        check_keras(
-            (Program("script", os.path.abspath(__file__)),), "/", ({},), ""
-        )  # for an agent to find what this imports, and makes once
+        # An agent finds what this imports, and makes once.
+        check_keras((Program("script", os.path.abspath(__file__)),), "/", ({},), "")
         before = open_files()
         try:
             self._import_s = load(preload)
@@ -72,97 +78,41 @@ class WarmProcess:
         if danger := self._safety.find_activity():
             raise StartError(f"{', '.join(preload)} cannot be kept for forking: {danger}")
         self._kept = {fd for fd in open_files() if fd not in before}
-        self._threads = Threads(os.environ.get(THREADS, ""), tuple(find_setters()))
+        """Descriptors that the imports have left open, and that tasks need."""
+        self._threads, self._thread_setters = os.environ.get(THREADS, ""), tuple(find_setters())
         self._stamps = {path: _stamp(path) for path in _imported_files()}
         self._since, self._used_at, self._uses = time.time(), time.monotonic(), 0
-        self._agents: dict[int, tuple[int, socket.socket]] = {}
-        """The pid of each fork that is an agent, and the connection to its controller, by pidfd."""
+        self._server = socket.socket(socket.AF_UNIX)
         self._is_over = False
         os.chdir("/")
 
-    def serve(self, place: WarmDirectory, idle_s: float, on_listening: Callable[[], None]) -> Fork | None:
-        """Serve callers until no run has come for `idle_s`, a caller ends it, or it is stale. Returns a `Fork` only in a fork."""
-        self._place, self._idle_s = place, idle_s
-        self._server = place.listen()
+    def serve(self, directory: str, on_listening: Callable[[], None]) -> dict[str, Any] | None:
+        """Serve callers until no run has come for too long, a caller ends this process, or an imported file has changed.
+
+        Returns the task's order in a task, None in the warm process.
+        """
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel removes agents that have ended
+        path = os.path.join(directory, SOCKET)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)  # of a process that was killed
+        self._server.bind(path)
+        self._server.listen(128)
         on_listening()
-        poll = select.poll()
-        poll.register(self._server, select.POLLIN)
-        while not self._is_over and (left_s := self._left_s()) > 0:
-            for fd, _ in poll.poll(None if self._agents else left_s * 1000):
-                if fd != self._server.fileno():
-                    poll.unregister(fd)
-                    self._reap(fd)
-                    continue
-                fork = self._on_connection()
-                if fork is not None:
-                    return fork
-                for pidfd in self._agents:
-                    poll.register(pidfd, select.POLLIN)
-        place.clear()
+        while not self._is_over and (left_s := self._used_at + self._idle_s - time.monotonic()) > 0:
+            self._server.settimeout(min(left_s, _LONGEST_S))
+            try:
+                connection, _ = self._server.accept()
+            except OSError:  # nobody has come, or the caller has gone
+                continue
+            order = self._serve_caller(connection)
+            if order is not None:
+                return order
+        with contextlib.suppress(OSError):
+            os.unlink(path)
         return None
 
-    def _left_s(self) -> float:
-        """Seconds until this process has been idle for too long; infinite while an agent runs."""
-        return float("inf") if self._agents else self._used_at + self._idle_s - time.monotonic()
-
-    def _reap(self, pidfd: int) -> None:
-        pid, connection = self._agents.pop(pidfd)
-        _, status = os.waitpid(pid, 0)
-        os.close(pidfd)
-        _send_if_connected(connection, {"code": os.waitstatus_to_exitcode(status)})
-        connection.close()
-        self._used_at = time.monotonic()
-
-    def _on_connection(self) -> Fork | None:
-        """Serve one caller."""
-        try:
-            connection, _ = self._server.accept()
-        except OSError:
-            return None
-        fds: Sequence[int] = ()
-        try:
-            connection.settimeout(_REQUEST_S)
-            if peer(connection)[1] != os.geteuid():
-                return None
-            request, fds = receive(connection, _AGENT_FDS)
-            kind = request["ask"]
-            self._is_over = kind == "end"
-            why = self._find_obstacle(request) if "preload" in request else None
-            fork = None
-            if kind == "agent" and why is None:
-                why, fork = self._fork(connection, request, fds)
-            elif kind == "status":
-                why = why or self._find_change()
-            if kind != "agent" or why is not None:
-                send(connection, {**self._describe(), "refused": why, "stale": self._is_over})
-            return fork
-        except OSError:
-            return None  # the caller has gone
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            show(error)  # in the log: a mistake in orch, or a caller that is not orch
-            return None
-        finally:
-            for fd in fds:
-                os.close(fd)
-            connection.close()
-
-    def _find_obstacle(self, request: Mapping[str, Any]) -> str | None:
-        """Why a run must not be forked from here; None: it may."""
-        env = import_environment.compose_for_template(TemplateOrder((), 1, request["spec_env"]), request["env"], "")
-        callers = describe_imports(request["python"], request["package"], request["preload"], request["imports_in"], env)
-        if difference := _find_difference(self._imports, callers):
-            return f"{difference} from what {', '.join(self._preload)} has been imported under"
-        if difference := _find_difference(caller_state.describe_surroundings(), request["surroundings"]):
-            return f"{difference} from its own"
-        return self._safety.find_activity()
-
-    def _find_change(self) -> str | None:
-        """The imported file that has changed since, in words: no run can use this process any more. None: no file has changed."""
-        changed = next((path for path, stamp in self._stamps.items() if _stamp(path) != stamp), None)
-        self._is_over = self._is_over or changed is not None
-        return f"{changed} has changed since it was imported" if changed is not None else None
-
-    def _describe(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
+        """What `orch warm status` shows."""
         return {
             "pid": os.getpid(),
             "preload": self._preload,
@@ -170,38 +120,119 @@ class WarmProcess:
             "since": self._since,
             "import_s": self._import_s,
             "idle_timeout_s": self._idle_s,
-            "idle_s": 0.0 if self._agents else time.monotonic() - self._used_at,
+            "idle_s": time.monotonic() - self._used_at,
             "uses": self._uses,
-            "running_agents": len(self._agents),
-            "pss_bytes": _pss_bytes(),
         }
 
-    def _fork(self, connection: socket.socket, request: Mapping[str, Any], received: Sequence[int]) -> tuple[str | None, Fork | None]:
-        """Returns why the fork was ended again, None if it goes on; and, in the fork, the `Fork`.
+    def _serve_caller(self, connection: socket.socket) -> dict[str, Any] | None:
+        """Answer one request, or fork an agent that does. Returns as `serve` does."""
+        with contextlib.ExitStack() as received:
+            received.enter_context(connection)
+            try:
+                connection.settimeout(_REQUEST_S)
+                if peer(connection)[1] != os.geteuid():
+                    return None
+                request, fds = receive(connection, _AGENT_FDS)
+                for fd in fds:
+                    received.callback(os.close, fd)
+                if request["ask"] != "agent":
+                    send(connection, self._answer(request))
+                elif why := self._find_obstacle(request):
+                    send(connection, {"refused": why})
+                else:
+                    channel, stderr = fds
+                    self._uses, self._used_at = self._uses + 1, time.monotonic()
+                    if os.fork() == 0:
+                        received.pop_all()
+                        return self._become_agent(request, connection, channel, stderr)
+            except OSError:
+                pass  # the caller has gone
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+                show(error)  # in the log: a mistake in orch, or a caller that is not orch
+        return None
 
-        Checking thousands of files takes about as long as the start of the fork. So this process checks them meanwhile.
+    def _answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        if request["ask"] == "compare":
+            return {**self.facts(), "refused": self._find_obstacle(request)}
+        self._is_over = request["ask"] == "end"
+        return self.facts()
+
+    def _find_obstacle(self, request: Mapping[str, Any]) -> str | None:
+        """Why a run must not be forked from here; None: it may. This process ends if no run can use it any more."""
+        env = import_environment.compose_for_template(TemplateOrder((), 1, request["spec_env"]), request["env"], "")
+        callers = describe_imports(request["python"], request["package"], request["preload"], request["imports_in"], env)
+        if difference := _find_difference(self._imports, callers):
+            return f"{difference} from what {', '.join(self._preload)} has been imported under"
+        if difference := _find_difference(caller_state.describe_surroundings(), request["surroundings"]):
+            return f"{difference} from its own"
+        changed = next((path for path, stamp in self._stamps.items() if _stamp(path) != stamp), None)
+        if changed is not None:
+            self._is_over = True
+            return f"{changed} has changed since it was imported; it has ended, and orch warm start starts a new one"
+        return self._safety.find_activity()
+
+    # --- in a fork ---------------------------------------------------------------------------
+
+    def _become_agent(self, request: Mapping[str, Any], connection: socket.socket, channel: int, stderr: int) -> dict[str, Any] | None:
+        """Be the agent until `os._exit`. Returns in a task only, with its order.
+
+        `channel`: the agent's end of the run's channel; `stderr`: the agent's log.
         """
-        channel, stderr = received
-        go_read, go_write = os.pipe()
-        pid = os.fork()
-        if pid:
-            os.close(go_read)
-            why = self._find_change()
-            if why is None:
-                os.write(go_write, b"+")
-            os.close(go_write)
-            self._agents[os.pidfd_open(pid)] = pid, connection.dup()
-            self._uses += 1
-            self._used_at = time.monotonic()
-            return why, None
-        os.close(go_write)
-        self._server.close()
-        self._place.__exit__()
-        for pidfd, (_, other) in self._agents.items():
-            os.close(pidfd)
-            other.close()
-        fds = connection.dup(), go_read, os.dup(channel), os.dup(stderr)
-        return None, Fork(*fds, request["inherited"], request["env"], self._since, self._kept, self._safety, self._threads, self._rooms)
+        code = 1
+        try:
+            self._server.close()
+            os.setsid()
+            caller_state.apply_inherited(request["inherited"], request["env"])
+            for number in (1, 2):
+                os.dup2(stderr, number)
+            os.close(stderr)
+            become_subreaper()
+            clock.reset()
+            control, templates = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            life_read, life_write = os.pipe()
+            pid = os.fork()
+            if pid == 0:
+                connection.close()
+                control.close()
+                os.close(channel)
+                os.close(life_write)
+                return self._become_template(templates, life_read)
+            templates.close()
+            os.close(life_read)
+            send(connection, {"pid": os.getpid(), "since": self._since})
+        except Exception as error:
+            with contextlib.suppress(OSError):
+                send(connection, {"refused": str(error)})
+            os._exit(code)
+        try:
+            code = agent.Agent(channel, os.dup(channel), TemplateProcess(pid, life_write, control)).run()
+        except Exception as error:
+            show(error)
+        finally:
+            with contextlib.suppress(OSError):  # the controller has gone
+                send(connection, {"code": code})
+            os._exit(code)
+
+    def _become_template(self, control: socket.socket, lifeline: int) -> dict[str, Any] | None:
+        """Be this run's template, as `template_server.serve` is after its imports, once the agent has sent the log and the run's id."""
+        os.setsid()
+        hold_lifeline(lifeline)
+        os.close(lifeline)
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        start, _ = receive(control)
+        if start is None:
+            os._exit(0)  # the run has no use for a template
+        redirect(start["log"], start["log"])
+        if self._run_room is not None:
+            write_env_slot(self._run_room, start["run_id"])
+        ours = {fd: path for fd, path in open_files().items() if fd not in self._kept}
+        order = fork_tasks(control, self._safety, ours, self._task_room, seconds=0.0)
+        threads = os.environ.get(THREADS, "")
+        if threads != self._threads and threads.isdigit():
+            for set_threads in self._thread_setters:
+                set_threads(max(1, int(threads)))
+        return order
 
 
 def describe_imports(python: str, package: str, preload: Sequence[str], cwd: str, env: Mapping[str, str]) -> dict[str, Any]:
@@ -245,17 +276,3 @@ def _stamp(path: str) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino
-
-
-def _pss_bytes() -> int | None:
-    """The memory of this process (PSS): its own pages, and its part of the pages that it shares with other processes."""
-    try:
-        with open("/proc/self/smaps_rollup") as file:
-            return next((int(line.split()[1]) * 1024 for line in file if line.startswith("Pss:")), None)
-    except OSError:
-        return None
-
-
-def _send_if_connected(connection: socket.socket, message: Mapping[str, Any]) -> None:
-    with contextlib.suppress(OSError):
-        send(connection, message)

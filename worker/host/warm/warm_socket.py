@@ -1,15 +1,17 @@
-"""The socket of a user's warm process, in a directory that no other user can enter.
+"""The socket of a user's warm process, in a directory of this user.
 
 The directory is ``$XDG_RUNTIME_DIR/orch``, or ``/run/user/UID/orch``, or ``orch-UID`` in the directory for temporary files. orch trusts
-the directory only if this user owns it and it is closed to others (0700). orch opens it once and then uses the descriptor only: so the
-directory that was checked is the one that is used, and its path may be longer than a socket's address (108 bytes).
+the directory only if this user owns it and it is closed to others (0700). Both ends also ask the kernel for the user of the other end,
+before they send or read anything.
+
+The socket has a path, not a name in Linux's abstract namespace: an abstract name is open to every process of the network namespace, so
+also to the containers and sandboxes of this user, which could then run programs outside.
 
 A message is one JSON object in one line. Descriptors come with the first byte of a request.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import socket
@@ -19,82 +21,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ... import clock
-from .. import file_locks
 
 SOCKET = "warm.sock"
-LOG = "warm.log"
 PATIENCE_S = clock.patience(4.0)
 """How long an answer of the warm process may take."""
 _PART_BYTES = 64 * 1024
 _CREDENTIALS = struct.Struct("iII")  # struct ucred
-
-
-class UntrustedError(Exception):
-    """The directory is not this user's alone, or another user's process listens there; the message says what to do."""
-
-
-class WarmDirectory:
-    """The directory, checked and open. A context manager: it is closed at the end."""
-
-    def __init__(self, path: str, fd: int) -> None:
-        self.path, self.fd = path, fd
-
-    def __enter__(self) -> WarmDirectory:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self.fd)
-
-    def lock(self) -> bool:
-        """Lock the directory until this descriptor and all its copies are closed. False: another process has locked it."""
-        return file_locks.acquire(self.fd)
-
-    @property
-    def is_still_there(self) -> bool:
-        """The path still leads to this directory."""
-        return file_locks.is_still_at(self.path, self.fd)
-
-    @property
-    def _address(self) -> str:
-        return f"/proc/self/fd/{self.fd}/{SOCKET}"
-
-    def listen(self) -> socket.socket:
-        """Make the socket, in place of one that a dead process may have left."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(SOCKET, dir_fd=self.fd)
-        server = socket.socket(socket.AF_UNIX)
-        server.bind(self._address)
-        server.listen(128)
-        return server
-
-    def connect(self) -> socket.socket | None:
-        """Connect to the warm process, without blocking. None: there is no process, and no socket of an earlier one.
-
-        Raises `UntrustedError`; ConnectionRefusedError if a dead process has left its socket; BlockingIOError if the process accepts
-        no connection; other OSErrors.
-        """
-        connection = socket.socket(socket.AF_UNIX)
-        connection.setblocking(False)
-        try:
-            connection.connect(self._address)
-        except FileNotFoundError:
-            connection.close()
-            return None
-        except OSError:
-            connection.close()
-            raise
-        if peer(connection)[1] != os.geteuid():
-            connection.close()
-            raise UntrustedError(f"the process at {self.path} belongs to another user")
-        return connection
-
-    def clear(self) -> None:
-        """Remove the socket, the log and the directory."""
-        for name in (SOCKET, LOG):
-            with contextlib.suppress(OSError):
-                os.unlink(name, dir_fd=self.fd)
-        with contextlib.suppress(OSError):
-            os.rmdir(self.path)
 
 
 def directory(env: Mapping[str, str]) -> str:
@@ -107,34 +39,36 @@ def directory(env: Mapping[str, str]) -> str:
     return os.path.join(tempfile.gettempdir(), f"orch-{os.geteuid()}")
 
 
-def find(path: str) -> WarmDirectory | None:
-    """The directory, open; None if it does not exist. Raises `UntrustedError`."""
+def is_there(env: Mapping[str, str]) -> bool:
+    """There is a warm process, or a killed one has left its socket."""
+    return os.path.lexists(os.path.join(directory(env), SOCKET))
+
+
+def check(directory: str) -> None:
+    """Raises OSError, whose message says what to do, unless the directory exists and is this user's alone."""
+    found = os.lstat(directory)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        what = f"{directory} is not a directory of yours that is closed to others (0700)"
+        raise PermissionError(f"{what}; remove it, or set XDG_RUNTIME_DIR to a directory of your own")
+
+
+def connect(directory: str) -> socket.socket:
+    """Connect to the warm process, without blocking.
+
+    Raises FileNotFoundError if there is no warm process, ConnectionRefusedError if it was killed, BlockingIOError if it accepts no
+    connection, and other OSErrors.
+    """
+    check(directory)
+    connection = socket.socket(socket.AF_UNIX)
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise UntrustedError(f"{path} is not a directory of yours ({error.strerror}); remove it") from None
-    found = os.fstat(fd)
-    trouble = ""
-    if found.st_uid != os.geteuid():
-        trouble = f"{path} belongs to another user; set XDG_RUNTIME_DIR to a directory of your own"
-    elif stat.S_IMODE(found.st_mode) & 0o077:
-        trouble = f"{path} is open to others (mode {stat.S_IMODE(found.st_mode):04o}); chmod 700 it, or remove it"
-    if trouble:
-        os.close(fd)
-        raise UntrustedError(trouble)
-    return WarmDirectory(path, fd)
-
-
-def make(path: str) -> WarmDirectory:
-    """The directory, open, made if it does not exist. Raises `UntrustedError` or OSError."""
-    while True:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(path, 0o700)
-        found = find(path)
-        if found is not None:  # or another process has removed it just now
-            return found
+        connection.setblocking(False)
+        connection.connect(os.path.join(directory, SOCKET))
+        if peer(connection)[1] != os.geteuid():
+            raise PermissionError(f"the process at {directory} belongs to another user")
+    except OSError:
+        connection.close()
+        raise
+    return connection
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:
