@@ -80,8 +80,6 @@ class Strategy:
     """More rules for the numbers of tasks."""
     drives_all_hosts: bool = False
     """One program feeds the replicas of all hosts of a TPU."""
-    shares_input: bool = True
-    """TensorFlow divides a dataset among the workers by a policy."""
     no_fit_under: str = ""
     """The class in tf.distribute, if `Model.fit` of Keras 3 does not work under this strategy."""
     no_sharding: str = ""
@@ -182,7 +180,6 @@ STRATEGIES: dict[str, Strategy] = {
             implied_by="ps",
             sections=("serve",),
             rules=(_has_servers, _has_a_chief),
-            shares_input=False,
             no_fit_under="ParameterServerStrategy",
             no_sharding="ParameterServerStrategy has no auto-sharding: every worker is given the whole dataset, whatever auto_shard says",
             # TensorFlow's guide to ParameterServerStrategy asks for more threads than there are workers ("Workers need some inter_ops

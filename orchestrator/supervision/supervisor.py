@@ -295,7 +295,7 @@ class Supervisor:
         if self._cluster is None:
             return
         at = now()
-        if self._cluster.policy.hang_s is not None and self._outputs.written_at > self._cluster.active_at:
+        if self._cluster.policy.timeouts.hang_s is not None and self._outputs.written_at > self._cluster.active_at:
             # Told only now: each line of each task would otherwise be an event.
             self._on_event(events.TaskActive(self._outputs.written_at))
         self._on_event(events.Tick(at))

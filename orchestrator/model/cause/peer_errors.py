@@ -40,8 +40,6 @@ class Pattern:
 
     text: str
     how: str
-    source: str
-    """The file of TensorFlow or gRPC; ``measured``: also seen in a real cluster."""
     peers: str = ""
     """Where the names are: ``before`` or ``after`` the match, or ``target``: the remote target of the failed call."""
 
@@ -55,47 +53,37 @@ _LEADER_RPC = re.compile(
     r"RPC: /tensorflow\.CoordinationService/|Leader incarnation ID mismatch|Failed to send RPC to coordination service"
 )
 
-AGENT = "coordination_service_agent.cc"
-SERVICE = "coordination_service.cc"
-
-# The first match counts: more specific messages come first.
+# The first match counts: more specific messages come first. Beside each pattern is the file of TensorFlow or gRPC that has the message;
+# "measured": the message was also seen in a real cluster.
 PATTERNS = (
-    Pattern("unhealthy (stopped sending heartbeats):", "it stopped sending heartbeats", f"measured; {SERVICE}", "after"),
-    Pattern(
-        " heartbeat timeout. This indicates that the remote task has failed",
-        "it stopped sending heartbeats",
-        f"2.16 to 2.18; {SERVICE}",
-        "before",
-    ),
-    Pattern("Some timed out task names:", "it did not come to a barrier", f"source; {SERVICE}, PassBarrier", "after"),
-    Pattern("Failed to send RPC to coordination service", "its coordination service is gone", "source; coordination_service_error_util.cc"),
-    Pattern("Leader incarnation ID mismatch", "it was restarted", f"source; {AGENT}, StartSendingHeartbeats"),
-    Pattern("Deadline Exceeded\n\nRPC: /tensorflow.CoordinationService/", "its coordination service did not answer", "measured"),
-    Pattern("Coordination service has stopped", "its coordination service has stopped", f"source; {SERVICE}"),
-    Pattern("Coordination service agent is already in error state", "the coordination service had reported an error", f"source; {AGENT}"),
-    Pattern(
-        "caused coordination service to shut down before the workers disconnect",
-        "its coordination service has stopped",
-        f"source; {SERVICE}",
-    ),
-    Pattern("Connection refused", "it refuses connections", "measured; gRPC, tcp_client_posix.cc", "target"),
-    Pattern("Connection reset by peer", "its connection was reset", "measured; gRPC, posix_engine", "target"),
-    Pattern("Socket closed", "its connection was closed", "measured; gRPC, chttp2_transport.cc", "target"),
-    Pattern("Broken pipe", "its connection was closed", "gRPC; sendmsg(2)", "target"),
-    Pattern("failed to connect to all addresses", "it cannot be reached", "measured; gRPC, pick_first.cc", "target"),
-    Pattern("keepalive watchdog timeout", "it did not answer", "gRPC, chttp2_transport.cc", "target"),
-    Pattern("incarnation doesn't match with one in the group", "it was restarted", "source; device_resolver_distributed.cc", "before"),
-    Pattern("expects a different device incarnation", "it was restarted", "source; worker.cc, RecvBuf", "target"),
-    Pattern("cluster check alive failed, ", "it did not answer", "source; collective_all_reduce_strategy.py, _check_health", "after"),
-    Pattern("Collective has timed out", "a collective operation timed out", "measured; base_collective_executor.cc"),
-    Pattern(
-        "Error reported from ", "it reported an error", "measured; coordination_service_rpc_handler.cc, ReportErrorToTaskAsync", "after"
-    ),
-    Pattern(
-        "Terminating process because the JAX distributed service detected fatal errors",
-        "the coordination service reported an error",
-        "xla client.h",
-    ),
+    Pattern("unhealthy (stopped sending heartbeats):", "it stopped sending heartbeats", "after"),  # measured; coordination_service.cc
+    # 2.16 to 2.18; coordination_service.cc
+    Pattern(" heartbeat timeout. This indicates that the remote task has failed", "it stopped sending heartbeats", "before"),
+    Pattern("Some timed out task names:", "it did not come to a barrier", "after"),  # coordination_service.cc, PassBarrier
+    # coordination_service_error_util.cc
+    Pattern("Failed to send RPC to coordination service", "its coordination service is gone"),
+    Pattern("Leader incarnation ID mismatch", "it was restarted"),  # coordination_service_agent.cc, StartSendingHeartbeats
+    Pattern("Deadline Exceeded\n\nRPC: /tensorflow.CoordinationService/", "its coordination service did not answer"),  # measured
+    Pattern("Coordination service has stopped", "its coordination service has stopped"),  # coordination_service.cc
+    # coordination_service_agent.cc
+    Pattern("Coordination service agent is already in error state", "the coordination service had reported an error"),
+    # coordination_service.cc
+    Pattern("caused coordination service to shut down before the workers disconnect", "its coordination service has stopped"),
+    Pattern("Connection refused", "it refuses connections", "target"),  # measured; gRPC, tcp_client_posix.cc
+    Pattern("Connection reset by peer", "its connection was reset", "target"),  # measured; gRPC, posix_engine
+    Pattern("Socket closed", "its connection was closed", "target"),  # measured; gRPC, chttp2_transport.cc
+    Pattern("Broken pipe", "its connection was closed", "target"),  # gRPC; sendmsg(2)
+    Pattern("failed to connect to all addresses", "it cannot be reached", "target"),  # measured; gRPC, pick_first.cc
+    Pattern("keepalive watchdog timeout", "it did not answer", "target"),  # gRPC, chttp2_transport.cc
+    Pattern("incarnation doesn't match with one in the group", "it was restarted", "before"),  # device_resolver_distributed.cc
+    Pattern("expects a different device incarnation", "it was restarted", "target"),  # worker.cc, RecvBuf
+    # collective_all_reduce_strategy.py, _check_health
+    Pattern("cluster check alive failed, ", "it did not answer", "after"),
+    Pattern("Collective has timed out", "a collective operation timed out"),  # measured; base_collective_executor.cc
+    # measured; coordination_service_rpc_handler.cc, ReportErrorToTaskAsync
+    Pattern("Error reported from ", "it reported an error", "after"),
+    # xla client.h
+    Pattern("Terminating process because the JAX distributed service detected fatal errors", "the coordination service reported an error"),
 )
 
 _UNAVAILABLE = re.compile(r"errors_impl\.UnavailableError|UNAVAILABLE:|grpc_status:14")

@@ -49,22 +49,8 @@ def find_cause(cluster: Cluster, ending: Verdict) -> Verdict:
     secondary = tuple(Secondary(end.task.name, end.at, end.code, _describe(cluster, end.loss)) for end in others if end.loss)
     status = cluster.tasks[cause.task]
     remedy = remedies.of_stalled(cause.suspect) if cause.suspect else remedies.find(status, serves=serves(cluster, status))
-    cause = replace(cause, remedy=remedy, secondary=secondary, instead=_explain_other(cluster, ends, ending.cause, cause))
+    cause = replace(cause, remedy=remedy, secondary=secondary)
     return replace(ending, cause=cause, exit_code=given_code(cause))
-
-
-def _explain_other(cluster: Cluster, ends: Mapping[str, End], seen: Cause, cause: Cause) -> str:
-    """Why the task whose end was seen first is not the cause; empty if it is the cause."""
-    end = ends.get(seen.task)
-    if end is None or seen.task == cause.task:
-        return ""
-    if end.loss is not None:
-        why = f"its error is about a lost peer, {_describe(cluster, end.loss)}"
-    elif cause.at < end.at:
-        why = f"{cause.task} had failed {max(0.1, end.at - cause.at):.1f} s earlier"
-    else:
-        why = f"the errors of the others are about {cause.task}"
-    return f"{seen.task}, whose end was seen first: {why}"
 
 
 def suspects(cluster: Cluster, task: str) -> tuple[str, ...]:

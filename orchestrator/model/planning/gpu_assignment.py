@@ -105,8 +105,6 @@ class _Table:
     """The tasks of each GPU, by UUID."""
     complaints: dict[tuple[str, str], list[TaskId]] = field(default_factory=dict)
     """The tasks with each (wish, answer)."""
-    unused: int = 0
-    """How many GPUs no task gets, though tasks with ``auto`` exist."""
     left_out: list[TaskId] = field(default_factory=list)
     """Tasks with ``auto`` that get no GPU."""
     types: dict[str, TaskSpec] = field(init=False)
@@ -209,7 +207,6 @@ class _Table:
             else:
                 self._assign(task, self.free[:size])
         self.left_out = [task for task in self.auto if not self.assigned[task]] if self.host.gpus else []
-        self.unused = len(self.free) if self.auto else 0
 
     def _assign(self, task: TaskId, gpus: Sequence[Gpu]) -> None:
         for gpu in gpus:
@@ -270,8 +267,6 @@ class _Table:
             yield f"{who} on {name}: no GPU, because there are too few for all tasks ({_described(gpus)}){rest}"
         elif self.auto and others:
             yield f"host {name}: {others}; this run divides the other GPUs"
-        elif self.unused:
-            yield f"host {name}: {self.unused} of {len(gpus or ())} GPUs stay unused, so that every task has the same number"
         if gpus is not None and not gpus:
             split = [task for task in self.host.tasks if self.devices(task).settings.logical_gpus]
             if split:

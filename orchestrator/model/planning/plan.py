@@ -219,7 +219,7 @@ def _order(spec: ClusterSpec, tasks: TaskSpec, task: TaskId, port: int | None, r
         program=_program(spec, tasks),
         cwd=spec.workdir,
         log_dir=log_dir(1, task),
-        env={**_threads(gpus.settings), **gpus.env, **forced, **tasks.env, **ranks, "ORCH_TASK": str(task)},
+        env={**_threads(gpus.settings), **tasks.env, **gpus.env, **forced, **ranks, "ORCH_TASK": str(task)},
         unset=unset,
         port=port,
         cluster=cluster,
@@ -308,7 +308,7 @@ def _describe_threads(spec: ClusterSpec, assignment: Assignment, facts: Mapping[
 def _describe_input(spec: ClusterSpec) -> Iterator[str]:
     """A line about a policy that has no effect under this strategy."""
     policies = [tasks.input.auto_shard for tasks in spec.tasks if trains(tasks.type) and tasks.input.auto_shard not in (None, "off")]
-    if policies and not named(spec.strategy).shares_input:
+    if policies and named(spec.strategy).no_sharding:
         yield f"input.auto_shard: {policies[0]} has no effect under strategy {spec.strategy}: each worker reads the whole dataset"
 
 

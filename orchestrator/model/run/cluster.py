@@ -22,7 +22,7 @@ from worker.protocol.codec import Seconds, Size
 from worker.protocol.messages import Evidence, Failure
 from worker.protocol.task_id import PREPARE
 
-from ..spec import Restart, trains
+from ..spec import Restart, Timeouts, trains
 
 
 class TaskState(str, Enum):
@@ -142,17 +142,13 @@ class TaskStatus:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The part of a spec that decides the next step. Limits are in seconds; None: no limit."""
+    """The part of a spec that decides the next step."""
 
     strategy: str
-    start_s: float | None = None
-    run_s: float | None = None
-    grace_s: float = 5.0
+    timeouts: Timeouts = Timeouts()
     opens_ports: bool = True
     """A task is up when its runtime listens. If false, as for a command without `start_s`, a task is up when it has started."""
-    hang_s: float | None = None
     restart: Restart = Restart()
-    prepare_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +183,6 @@ class Cause:
     remedy: str = ""
     """What to do, if orch knows."""
     secondary: tuple[Secondary, ...] = ()
-    instead: str = ""
-    """The task that ended first, and why it is not the cause: ``worker-1, whose end was seen first: its error is about a lost peer, …``."""
 
 
 @dataclass(frozen=True, slots=True)

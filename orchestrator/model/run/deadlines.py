@@ -29,25 +29,25 @@ def next_deadline(cluster: Cluster) -> float | None:
 
 def of(cluster: Cluster) -> Iterator[Deadline]:
     """All deadlines that still apply."""
-    policy = cluster.policy
-    if policy.run_s is not None and cluster.phase is not Phase.DONE and not cluster.is_due:
-        yield Deadline(cluster.began_at + policy.run_s, "run")
+    limits = cluster.policy.timeouts
+    if limits.run_s is not None and cluster.phase is not Phase.DONE and not cluster.is_due:
+        yield Deadline(cluster.began_at + limits.run_s, "run")
     if cluster.phase in (Phase.STOPPING, Phase.DONE):
         return
     if cluster.phase is Phase.RESTARTING:
         yield Deadline(cluster.resume_at or 0.0, "resume")
         return
     if cluster.phase is Phase.PREPARING:
-        if policy.prepare_s is not None:
-            yield Deadline(cluster.attempt_at + policy.prepare_s, "prepare")
+        if limits.prepare_s is not None:
+            yield Deadline(cluster.attempt_at + limits.prepare_s, "prepare")
         return
-    if policy.start_s is not None and cluster.formed_at is None:
-        yield Deadline(cluster.attempt_at + policy.start_s, "start")
-    elif policy.start_s is not None and cluster.missing:  # of tasks that have restarted alone
+    if limits.start_s is not None and cluster.formed_at is None:
+        yield Deadline(cluster.attempt_at + limits.start_s, "start")
+    elif limits.start_s is not None and cluster.missing:  # of tasks that have restarted alone
         begun = (task.started_at for task in readiness.awaited(cluster))
-        yield from (Deadline(at + policy.start_s, "start") for at in begun if at is not None)
-    if policy.hang_s is not None and not all(task.state is TaskState.PENDING for task in cluster.members):
-        yield Deadline(cluster.active_at + policy.hang_s, "hang")
+        yield from (Deadline(at + limits.start_s, "start") for at in begun if at is not None)
+    if limits.hang_s is not None and not all(task.state is TaskState.PENDING for task in cluster.members):
+        yield Deadline(cluster.active_at + limits.hang_s, "hang")
     # A task that is not swept yet still has its port.
     waiting = (cluster.tasks[name] for name in cluster.alone)
     yield from (Deadline(task.restart_at or 0.0, "alone", task.name) for task in waiting if task.swept)

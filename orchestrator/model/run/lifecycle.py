@@ -29,10 +29,9 @@ Step = tuple[Cluster, tuple[Action, ...]]
 
 def policy_of(spec: ClusterSpec) -> Policy:
     """The part of a spec that `step` needs."""
-    limits = spec.timeouts
     # A command can be any program. A user who sets start_s for a command says that the command opens its port.
-    opens_ports = named(spec.strategy).opens_ports and (spec.program.kind != "command" or limits.start_s is not None)
-    return Policy(spec.strategy, limits.start_s, limits.run_s, limits.grace_s, opens_ports, limits.hang_s, spec.restart, limits.prepare_s)
+    opens_ports = named(spec.strategy).opens_ports and (spec.program.kind != "command" or spec.timeouts.start_s is not None)
+    return Policy(spec.strategy, spec.timeouts, opens_ports, spec.restart)
 
 
 def new(policy: Policy, hosts_by_task: Mapping[str, str], seed: str = "", places: Mapping[str, str] | None = None) -> Cluster:
@@ -262,7 +261,7 @@ def _end(cluster: Cluster, outcome: Outcome, code: int, at: float, cause: Cause 
     cluster = replace(cluster, phase=Phase.STOPPING, stopping_at=at, ending=ending, again=again, alone=())
     running = running_tasks(cluster)
     if running:
-        return cluster, (events.Stop(running, cluster.policy.grace_s),)
+        return cluster, (events.Stop(running, cluster.policy.timeouts.grace_s),)
     return _finish_if_empty(cluster, at)
 
 
@@ -331,25 +330,25 @@ def _begin_alone(cluster: Cluster, name: str) -> tuple[Cluster, events.StartAtte
 def _on_tick(cluster: Cluster, at: float) -> Step:
     due = [deadline for deadline in deadlines.of(cluster) if deadline.at <= at]
     kinds = {deadline.kind for deadline in due}
-    policy = cluster.policy
+    limits = cluster.policy.timeouts
     if "run" in kinds and cluster.phase is Phase.STOPPING:
         return replace(cluster, is_due=True), (events.AbandonSilentHosts(),)
     if "run" in kinds:
-        return _run_out(cluster, at, Cause(f"the run was not over after {policy.run_s:g} s (--timeout)", at), again=False)
+        return _run_out(cluster, at, Cause(f"the run was not over after {limits.run_s:g} s (--timeout)", at), again=False)
     if "resume" in kinds:
         return _begin_attempt(cluster, at)
     if "prepare" in kinds:
         late = readiness.unprepared(cluster)
         has, host = ("has" if len(late) == 1 else "have"), cluster.tasks[late[0]].host
-        what = f"{readiness.group_tasks(late)} {has} not ended {policy.prepare_s:g} s after the start (--prepare-timeout)"
+        what = f"{readiness.group_tasks(late)} {has} not ended {limits.prepare_s:g} s after the start (--prepare-timeout)"
         return _run_out(cluster, at, Cause(what, at, host=host))
     if "start" in kinds:
         awaited = readiness.awaited(cluster)
         formed = "the restarted tasks had not come up" if cluster.formed_at is not None else "the cluster had not formed"
-        what = f"{formed} {policy.start_s:g} s after its start (--start-timeout); {readiness.describe_awaited(cluster, awaited)}"
+        what = f"{formed} {limits.start_s:g} s after its start (--start-timeout); {readiness.describe_awaited(cluster, awaited)}"
         return _run_out(cluster, at, Cause(what, at, host=awaited[0].host if awaited else ""))
     if "hang" in kinds:
-        return _run_out(cluster, at, Cause(f"no task has written or reported anything for {policy.hang_s:g} s (--hang-timeout)", at))
+        return _run_out(cluster, at, Cause(f"no task has written or reported anything for {limits.hang_s:g} s (--hang-timeout)", at))
     actions: tuple[Action, ...] = ()
     for deadline in due:
         cluster, action = _begin_alone(cluster, deadline.task)
@@ -361,8 +360,6 @@ def _run_out(cluster: Cluster, at: float, cause: Cause, *, again: bool = True) -
     running = running_tasks(cluster)
     cluster, actions = _end(cluster, Outcome.TIMED_OUT, DEADLINE, at, cause, again=again)
     actions = (events.CollectStacks(running), *actions) if running else actions
-    return (
-        (cluster, actions)
-        if restarts.will_restart(cluster, at)
-        else (replace(cluster, is_due=True), (events.AbandonSilentHosts(), *actions))
-    )
+    if restarts.will_restart(cluster, at):
+        return cluster, actions
+    return replace(cluster, is_due=True), (events.AbandonSilentHosts(), *actions)

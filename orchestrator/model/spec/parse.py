@@ -59,7 +59,7 @@ def _spec(draft: Draft, workdir: str) -> ClusterSpec:
     keras = KERAS_ENV.get(given.get("keras", {}).get("mode", ""), {})
     env = LOG_LEVEL_ENV.get(defaults.get("log_level", ""), {}) | keras | defaults.get("env", {})
     if defaults.get("devices", {}).get("log_placement"):
-        env = {LEVEL: "0"} | env  # a template must start with this variable too
+        env |= {LEVEL: "0"}  # a template must start with this variable too
     return make(
         ClusterSpec,
         given,

@@ -1,6 +1,7 @@
 """A tree of values with their places.
 
 Scalars follow YAML 1.2's core schema: ``true``, ``null``, ``4`` and ``1.5`` have a meaning; ``off``, ``yes`` and ``2024-01-31`` are texts.
+So are ``0o17``, ``0x1F``, ``.inf`` and ``.nan``, which are numbers in YAML: a setting that takes a number refuses such a text.
 """
 
 from __future__ import annotations
@@ -35,16 +36,12 @@ _WORDS: dict[str, bool | None] = {
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
-_DECIMAL = re.compile(r"[-+]?[0-9]+")
-_OCTAL = re.compile(r"0o[0-7]+")
-_HEX = re.compile(r"0x[0-9a-fA-F]+")
+_INTEGER = re.compile(r"[-+]?[0-9]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_INFINITY = re.compile(r"[-+]?\.(inf|Inf|INF)")
-_NAN = re.compile(r"\.(nan|NaN|NAN)")
 
 
 def scalar(text: str, place: str) -> Node:
-    """An unquoted text as YAML 1.2's core schema reads it (YAML 1.2.2, section 10.3.2)."""
+    """An unquoted text, mostly as YAML 1.2's core schema reads it (YAML 1.2.2, section 10.3.2)."""
     return Node(_meaning(text), place, text)
 
 
@@ -52,13 +49,10 @@ def _meaning(text: str) -> Scalar:
     if text in _WORDS:
         return _WORDS[text]
     if len(text) <= MAX_DIGITS:
-        for form, base in ((_DECIMAL, 10), (_OCTAL, 8), (_HEX, 16)):
-            if form.fullmatch(text):
-                return int(text, base)
+        if _INTEGER.fullmatch(text):
+            return int(text)
         if _FLOAT.fullmatch(text):
             return float(text)
-    if _INFINITY.fullmatch(text) or _NAN.fullmatch(text):
-        return float(text.replace(".", "").lower())
     return text
 
 

@@ -87,7 +87,7 @@ def _describe_ending(after: Cluster) -> str | None:
         first = f"{first}: it lost {lost}"
     if not running:
         return first
-    grace = f"SIGTERM now, SIGKILL after {after.policy.grace_s:g} s" if after.policy.grace_s else "SIGKILL"
+    grace = f"SIGTERM now, SIGKILL after {after.policy.timeouts.grace_s:g} s" if after.policy.timeouts.grace_s else "SIGKILL"
     again = "; Ctrl-C again kills them at once" if ending and ending.exit_code == 130 else ""
     if restarts.will_restart(after, after.stopping_at or 0.0):
         again = "; then all tasks start again"

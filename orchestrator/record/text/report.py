@@ -102,7 +102,6 @@ def _describe_failure(cause: Cause, run: RunDir, directory: Path) -> list[str]:
     lines = [f"  first failure: {cause.task} on {cause.host}: {how}"]
     if cause.code and cause.what != "failed":
         lines[0] += f"; it {cause.what}"
-    lines += [f"  not {cause.instead}"] if cause.instead else []
     stream = "stderr"
     if cause.failure is not None:
         trace = cause.failure.traceback.rstrip().splitlines()

@@ -11,12 +11,12 @@ from orchestrator.model.run import deadlines, readiness, task_counts
 from orchestrator.model.run import events as ev
 from orchestrator.model.run import lifecycle as lc
 from orchestrator.model.run.cluster import Outcome, Phase, Policy, TaskState, Verdict
-from orchestrator.model.spec import Restart
+from orchestrator.model.spec import Restart, Timeouts
 from worker.protocol.messages import Failure
 from worker.task_files import INPUT
 
-MIRRORED = Policy("multi_worker_mirrored", grace_s=5.0)
-SERVED = Policy("parameter_server", grace_s=5.0)
+MIRRORED = Policy("multi_worker_mirrored", Timeouts(grace_s=5.0))
+SERVED = Policy("parameter_server", Timeouts(grace_s=5.0))
 WORKERS = {"worker-0": "a", "worker-1": "a", "worker-2": "b"}
 SERVERS = {"chief-0": "a", "worker-0": "a", "ps-0": "b"}
 
@@ -218,7 +218,7 @@ def test_a_full_disk_ends_the_run() -> None:
 
 
 def test_the_start_deadline_names_who_was_late() -> None:
-    history = History(Policy("multi_worker_mirrored", start_s=10.0)).start_all(up=False)
+    history = History(Policy("multi_worker_mirrored", Timeouts(start_s=10.0))).start_all(up=False)
     history.happen(ev.TaskUp("worker-0", 1, 102.0), ev.TaskWaiting("worker-1", 1, "timed out", 102.0))
     assert deadlines.next_deadline(history.cluster) == 110.0
     assert history.happen(ev.Tick(109.9)) == []
@@ -243,7 +243,7 @@ def test_of_several_hosts_the_place_of_a_late_task_is_said() -> None:
 
 
 def test_a_task_that_was_started_again_alone_is_waited_for_as_long_as_all_were() -> None:
-    policy = Policy("parameter_server", start_s=10.0, restart=Restart(max=3, backoff_s=1.0))
+    policy = Policy("parameter_server", Timeouts(start_s=10.0), restart=Restart(max=3, backoff_s=1.0))
     history = History(policy, {"chief-0": "a", "worker-0": "a", "ps-0": "b"}).start_all()
     assert deadlines.next_deadline(history.cluster) is None
     history.end("worker-0", 1, at=110.0)
@@ -269,12 +269,12 @@ def test_a_task_that_was_started_again_alone_is_waited_for_as_long_as_all_were()
 
 
 def test_a_formed_cluster_has_no_start_deadline() -> None:
-    history = History(Policy("multi_worker_mirrored", start_s=10.0)).start_all()
+    history = History(Policy("multi_worker_mirrored", Timeouts(start_s=10.0))).start_all()
     assert deadlines.next_deadline(history.cluster) is None
 
 
 def test_the_run_deadline_ends_a_formed_cluster() -> None:
-    history = History(Policy("multi_worker_mirrored", run_s=60.0)).start_all()
+    history = History(Policy("multi_worker_mirrored", Timeouts(run_s=60.0))).start_all()
     assert deadlines.next_deadline(history.cluster) == 160.0
     assert ev.AbandonSilentHosts() in history.happen(ev.Tick(160.0))
     assert deadlines.next_deadline(history.cluster) is None
@@ -283,7 +283,7 @@ def test_the_run_deadline_ends_a_formed_cluster() -> None:
 
 def test_the_run_deadline_holds_while_the_cluster_is_being_stopped() -> None:
     """It failed before, and an agent that must stop the others does not answer."""
-    history = History(Policy("multi_worker_mirrored", run_s=60.0)).start_all()
+    history = History(Policy("multi_worker_mirrored", Timeouts(run_s=60.0))).start_all()
     history.end("worker-0", 1, at=150.0)
     assert history.happen(ev.Tick(160.0)) == [ev.AbandonSilentHosts()]
     assert deadlines.next_deadline(history.cluster) is None
@@ -327,9 +327,7 @@ EVENTS = st.one_of(
 POLICIES = st.builds(
     Policy,
     st.sampled_from(["multi_worker_mirrored", "parameter_server", "none"]),
-    start_s=st.none() | TIMES,
-    run_s=st.none() | TIMES,
-    hang_s=st.none() | TIMES,
+    st.builds(Timeouts, start_s=st.none() | TIMES, run_s=st.none() | TIMES, hang_s=st.none() | TIMES),
     restart=st.builds(Restart, max=st.integers(0, 3), without_progress=st.integers(0, 3), backoff_s=st.sampled_from([0.0, 1.0, 50.0])),
 )
 
@@ -446,7 +444,7 @@ def test_a_task_that_we_stopped_is_blamed_only_for_what_it_did_before(events: li
 
 
 def test_a_worker_that_is_done_early_is_not_waited_for() -> None:
-    history = History(Policy("multi_worker_mirrored", start_s=10.0), {"worker-0": "a", "worker-1": "a"}).start_all(up=False)
+    history = History(Policy("multi_worker_mirrored", Timeouts(start_s=10.0)), {"worker-0": "a", "worker-1": "a"}).start_all(up=False)
     history.happen(ev.TaskUp("worker-1", 1, 102.0))
     history.end("worker-0", at=103.0)
     assert history.cluster.phase is Phase.RUNNING

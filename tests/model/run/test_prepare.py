@@ -13,13 +13,13 @@ from orchestrator.model.run import deadlines, readiness
 from orchestrator.model.run import events as ev
 from orchestrator.model.run import lifecycle as lc
 from orchestrator.model.run.cluster import Outcome, Phase, Policy, TaskState
-from orchestrator.model.spec import ClusterSpec, Restart
+from orchestrator.model.spec import ClusterSpec, Restart, Timeouts
 from orchestrator.model.spec import document as documents
 from orchestrator.model.spec.parse import parse, to_document
 from tests.model.run.test_lifecycle import WORKERS, History
 
 PREPARED = {**WORKERS, "prepare-0": "a", "prepare-1": "b"}
-POLICY = Policy("multi_worker_mirrored", start_s=50.0, hang_s=20.0, prepare_s=30.0)
+POLICY = Policy("multi_worker_mirrored", Timeouts(start_s=50.0, hang_s=20.0, prepare_s=30.0))
 
 
 def spec_of(prepare: Any, **more: Any) -> ClusterSpec:

@@ -11,7 +11,7 @@ from orchestrator.model.run import deadlines, restarts
 from orchestrator.model.run import events as ev
 from orchestrator.model.run import lifecycle as lc
 from orchestrator.model.run.cluster import Outcome, PastAttempt, Phase, Policy, TaskState
-from orchestrator.model.spec import Restart
+from orchestrator.model.spec import Restart, Timeouts
 from worker.protocol.messages import Failure
 
 WORKERS = {"worker-0": "a", "worker-1": "b"}
@@ -21,8 +21,9 @@ SERVERS = {"chief-0": "a", "worker-0": "a", "worker-1": "b", "ps-0": "b"}
 class Life:
     """A cluster that lives through attempts; `now` is the time of the next event."""
 
-    def __init__(self, restart: Restart, tasks: dict[str, str] | None = None, strategy: str = "multi_worker_mirrored", **policy: float):
-        self.cluster = lc.new(Policy(strategy, restart=restart, **policy), tasks or WORKERS, "train-1")  # type: ignore[arg-type]
+    def __init__(self, restart: Restart, tasks: dict[str, str] | None = None, strategy: str = "multi_worker_mirrored", **limits: float):
+        policy = Policy(strategy, Timeouts(**limits), strategy != "none", restart)
+        self.cluster = lc.new(policy, tasks or WORKERS, "train-1")
         self.now = 100.0
         self.did: list[ev.Action] = []
         self.happen(ev.Launched(1, self.now))
@@ -309,7 +310,7 @@ DATA = {**WORKERS, "dispatcher-0": "a", "data_worker-0": "a", "data_worker-1": "
 @pytest.mark.parametrize("task", ["dispatcher-0", "data_worker-1"])
 @pytest.mark.parametrize("code", [137, 1, 0])
 def test_a_server_of_a_data_service_comes_back_alone_however_it_ended(strategy: str, task: str, code: int) -> None:
-    life = Life(Restart(max=1), DATA, strategy, opens_ports=strategy != "none").start()
+    life = Life(Restart(max=1), DATA, strategy).start()
     life.end(task, code, killed=code == 137)
     assert life.cluster.phase is Phase.RUNNING
     life.sweep().wait().start(task)

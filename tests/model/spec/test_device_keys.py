@@ -106,18 +106,8 @@ def _quoted(written: str) -> str:
             "{gpus: {}}",
             "defaults.devices.gpus: must be auto, a number of GPUs, or a list of GPUs: 0,2, GPU-… or /device:GPU:0, not a mapping",
         ),
-        (
-            "{memory_growth: [true, false]}",
-            DIFFERS,
-        ),
-        (
-            "{memory_growth: {GPU:0: true, GPU:1: false}}",
-            DIFFERS,
-        ),
-        (
-            "{memory_growth: {CPU:0: true}}",
-            "defaults.devices.memory_growth: 'CPU:0' is not a GPU of a task (write true or false, for all of a task's GPUs)",
-        ),
+        ("{memory_growth: [true, false]}", DIFFERS),
+        ("{memory_growth: {GPU:0: true}}", "defaults.devices.memory_growth: must be true or false, not a mapping"),
         ("{logical_gpus: [1024, 0]}", "defaults.devices.logical_gpus: must be at least 1, not 0"),
         ("{logical_gpus: []}", "defaults.devices.logical_gpus: is empty (write [1024, 1024] for two logical GPUs of 1 GB)"),
         (
@@ -146,7 +136,7 @@ tasks:
     count: 3
     devices: {gpus: auto, threads: {inter: 4}}
     overrides:
-      2: {devices: {gpus: [GPU:7], share_gpus: true, cpus: 1, memory_growth: {GPU:0: false}}}
+      2: {devices: {gpus: [GPU:7], share_gpus: true, cpus: 1, memory_growth: [false]}}
 """)
     (workers,) = spec.tasks
     assert workers.devices_of(0).settings == DeviceSettings(cpus=2, threads=ThreadSettings(3, 4), memory_growth=True)
@@ -181,8 +171,6 @@ tasks:
     [
         ("env: {CUDA_VISIBLE_DEVICES: 1}, devices: {gpus: 2}", "defaults.env.CUDA_VISIBLE_DEVICES"),
         ("env: {TF_FORCE_GPU_ALLOW_GROWTH: true}, devices: {memory_growth: false}", "defaults.env.TF_FORCE_GPU_ALLOW_GROWTH"),
-        ("env: {TF_CPP_MIN_LOG_LEVEL: 1}, devices: {log_placement: true}", "defaults.env.TF_CPP_MIN_LOG_LEVEL"),
-        ("log_level: error, devices: {log_placement: true}", "defaults.log_level"),
     ],
 )
 def test_a_variable_that_says_otherwise(defaults: str, path: str) -> None:
@@ -203,5 +191,6 @@ def test_a_number_of_gpus_for_everybody_is_for_those_that_compute() -> None:
     assert gpus == {"chief": (None, 2), "worker": (1, 2), "ps": (None, 2)}
 
 
-def test_placement_is_logged_whatever_the_shell_says() -> None:
-    assert spec_of("script: a\ndefaults: {devices: {log_placement: true}}").env == {"TF_CPP_MIN_LOG_LEVEL": "0"}
+@pytest.mark.parametrize("level", ["log_level: error, ", "env: {TF_CPP_MIN_LOG_LEVEL: 1}, ", ""])
+def test_placement_is_logged_whatever_the_level_is(level: str) -> None:
+    assert spec_of(f"script: a\ndefaults: {{{level}devices: {{log_placement: true}}}}").env == {"TF_CPP_MIN_LOG_LEVEL": "0"}

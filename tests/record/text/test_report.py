@@ -140,12 +140,6 @@ def test_a_long_traceback_does_not_hide_the_message(run: RunDir) -> None:
     assert "  frame 499\n    E: bad\n    row\n" in text
 
 
-def test_the_report_says_why_it_names_another_task_than_was_seen_first(run: RunDir) -> None:
-    cause = Cause("failed", 110.0, "worker-0", "local", 1, instead="worker-1, whose end was seen first: worker-0 had failed 0.2 s earlier")
-    text = report(Verdict(Outcome.FAILED, 1, 1, 100.0, 110.0, cause), run, None)
-    assert "exit code 1\n  not worker-1, whose end was seen first: worker-0 had failed 0.2 s earlier\n" in text
-
-
 def test_an_end_that_no_task_has_caused_is_told_with_its_reason(run: RunDir) -> None:
     text = report(Verdict(Outcome.BROKEN, 125, 1, 100.0, 100.0, Cause("no space left on /x", 100.0)), run, None, Path("shown"))
     assert text.splitlines() == ["train-1 broke down after 0.0 s", "  no space left on /x", "  logs: shown", "  exit code 125"]

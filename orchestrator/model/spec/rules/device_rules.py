@@ -67,7 +67,6 @@ def complaints(given: Mapping[str, Any], counts: Mapping[str, int], command: boo
 def _of(layers: Layers, command: bool) -> Iterator[Complaint]:
     yield from _memory_settings(layers)
     yield from _variables(layers)
-    yield from _silent_log(layers)
     if command:
         yield from _not_for_commands(layers)
 
@@ -94,18 +93,6 @@ def _variables(layers: Layers) -> Iterator[Complaint]:
     if growth and forced and (forced[1].lower() in ("1", "true")) != growth[1]:
         text = "memory growth differs from that of"
         yield forced[0], f"{forced[0]}: {text} {growth[0]}; TensorFlow follows the variable", "keep one of the two"
-
-
-def _silent_log(layers: Layers) -> Iterator[Complaint]:
-    log, level = layers.device("log_placement"), layers.find("env", LEVEL)
-    if not (log and log[1]):
-        return
-    if level and level[1] not in ("0", ""):
-        yield level[0], f"{level[0]}: TensorFlow logs placement at level 0, and {log[0]} wants to see it", f"leave {LEVEL} out"
-    for path, owner in layers.owners:
-        if owner.get("log_level") in ("warning", "error") and not level:
-            text = f"{path}.log_level: TensorFlow logs placement as info, and {log[0]} wants to see it"
-            yield f"{path}.log_level", text, "leave it out, or write info"
 
 
 def _not_for_commands(layers: Layers) -> Iterator[Complaint]:

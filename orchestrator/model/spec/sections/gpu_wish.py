@@ -99,16 +99,10 @@ class Gpus:
 
 @dataclass(frozen=True, slots=True)
 class Growth(Flag):
-    """``true`` or ``false``; or one value for each GPU, in a list or by device name: all must be the same."""
+    """``true`` or ``false``; or a list with one value for each GPU: all must be the same."""
 
     def check(self, node: Node, path: str, findings: Findings) -> bool | None:
-        if isinstance(node.value, dict):
-            for name in node.value:
-                device = device_names.parse(name)
-                if device is None or device.kind != "GPU" or not device.is_local:
-                    findings.add(node, path, f"{quoted(name)} is not a GPU of a task", "write true or false, for all of a task's GPUs")
-                    return None
-        items = list(node.value.values()) if isinstance(node.value, dict) else node.value if isinstance(node.value, list) else [node]
+        items = node.value if isinstance(node.value, list) else [node]
         found = [Flag().check(item, path, findings) for item in items]
         if None in found:
             return None
@@ -120,7 +114,7 @@ class Growth(Flag):
 
     def json_schema(self) -> JsonSchema:
         flag = {"type": "boolean"}
-        return {"anyOf": [flag, {"type": "array", "items": flag}, {"type": "object", "additionalProperties": flag}]}
+        return {"anyOf": [flag, {"type": "array", "items": flag}]}
 
 
 @dataclass(frozen=True, slots=True)
