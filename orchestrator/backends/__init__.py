@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol
 
 from worker.fast_dataclass import dataclass
 
@@ -152,34 +151,6 @@ class Backend(Protocol):
 
     def cancel(self, spec: ClusterSpec, run_id: str) -> Cleanup:
         """End the processes that a dead controller, or a lost host, may have left of a run. May block for seconds."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """A run whose controller was started elsewhere: a job of a scheduler, a pod."""
-
-    id: str
-    """The place's own name for it, such as a job's number."""
-    follow: tuple[str, ...] = ()
-    """A command whose stdout is the run's output as it comes, and which ends with the run. Empty: this machine sees the run directory,
-    which is followed as any other run's."""
-    cancel: tuple[str, ...] = ()
-    """A command that ends the run, whatever state it is in. Empty: `orch down` asks the controller."""
-
-
-@runtime_checkable
-class Submitting(Protocol):
-    """The other methods of a backend whose controller may have to run elsewhere than `orch up` does: on a login node, on a laptop."""
-
-    def must_submit(self, spec: ClusterSpec) -> bool:
-        """Whether the controller has to be started elsewhere; False where `orch up` is in the right place already, such as within an
-        allocation."""
-        ...
-
-    def submit(self, spec: ClusterSpec, run_dir: Path) -> Submission:
-        """Have the controller of `run_dir`, in which the spec lies, started (``python -m orchestrator.controller RUN_DIR``). Does not
-        wait for its start. Raises `OrchError` if the place refuses."""
         ...
 
 

@@ -75,11 +75,8 @@ def collect(workdir: str, limit_mb: float, *, runs: Path, needed: str = "") -> W
                 sizes[path] = (root / path).stat().st_size
     _refuse_too_much(workdir, sizes, limit_mb)
     if needed and os.path.normpath(needed) not in sizes and (root / needed).is_file():
-        if _lies_in(root / os.path.dirname(needed), os.path.realpath(runs)):
-            raise UsageError(
-                f"{needed} would not be copied to the hosts, since it lies where runs are kept: name another directory with --run-dir"
-            )
-        raise UsageError(f"{needed} would not be copied to the hosts, since git ignores it: take it out of .gitignore (!/{needed})")
+        reasons = f"git ignores it (add !/{needed} to .gitignore), or it lies where runs are kept (name another directory with --run-dir)"
+        raise UsageError(f"{needed} would not be copied to the hosts: {reasons}")
     return WorkingDirectory(root, tuple(_describe(root, path) for path in sizes))
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from ..errors import Problem
 from ..model.spec import ClusterSpec
@@ -55,20 +54,11 @@ def kill_tasks(run_id: str) -> int:
 
     Usually there is none: an agent dies with its controller.
     """
-    mark = f"ORCH_RUN_ID={run_id}".encode()
-    found = [pid for pid, environ in _environments() if mark in environ]
-    for pid in found:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
-    return len(found)
-
-
-def _environments() -> Iterator[tuple[int, list[bytes]]]:
     import psutil  # loaded only when a run has to be cleared away
 
-    for pid in psutil.pids():
-        if pid == os.getpid():
-            continue
-        with contextlib.suppress(psutil.Error, OSError):
-            environ = psutil.Process(pid).environ()
-            yield pid, [os.fsencode(f"{key}={value}") for key, value in environ.items()]
+    processes = psutil.process_iter(["environ"])  # None for a process that may not be read
+    found = [one for one in processes if one.pid != os.getpid() and (one.info["environ"] or {}).get("ORCH_RUN_ID") == run_id]
+    for process in found:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    return len(found)

@@ -5,10 +5,7 @@ The command is what `docker exec -i` or `kubectl exec -i` would be, here the scr
 
 from __future__ import annotations
 
-import os
 import shlex
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -19,7 +16,6 @@ from orchestrator.backends import (
     Diagnosis,
     Host,
     StartFailure,
-    Submission,
     Transport,
     Workdir,
     interpreters,
@@ -76,16 +72,6 @@ class Crate:
 
     def cancel(self, spec: ClusterSpec, run_id: str) -> Cleanup:
         return Cleanup(local.kill_tasks(run_id), hint="the crates were emptied")
-
-    def must_submit(self, spec: ClusterSpec) -> bool:
-        return "CRATE_YARD" not in os.environ
-
-    def submit(self, spec: ClusterSpec, run_dir: Path) -> Submission:
-        """The controller goes on by itself, as a batch job does, and is no child of ours."""
-        program = "from tests.backends import crate; crate.register(); from orchestrator import controller; controller.main()"
-        job = f"CRATE_YARD=1 setsid {shlex.join([sys.executable, '-c', program, str(run_dir)])} </dev/null >/dev/null 2>&1 & echo $!"
-        number = subprocess.run(["sh", "-c", job], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
-        return Submission(number, cancel=("kill", number))
 
     def _command(self, spec: ClusterSpec, host: Host) -> tuple[str, ...]:
         enter = _list(spec).parent / "enter"

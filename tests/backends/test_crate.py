@@ -9,13 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import backends, starting
-from orchestrator.backends import Submitting
-from orchestrator.model.spec import BACKENDS
-from orchestrator.model.spec.document import read
-from orchestrator.model.spec.parse import parse
-from tests.backends import crate
-from tests.live import PATIENCE_S, PRELUDE, LiveRun, wait_for_file, wait_until
+from tests.live import PATIENCE_S, PRELUDE, LiveRun
 
 PROGRAM = "from tests.backends import crate; crate.register(); from orchestrator.cli import main; main()"
 ENTER = '#!/bin/sh\nexport CRATE="$1"\nshift\n[ "$CRATE" = shut ] && exit 44\nexec "$@"\n'
@@ -64,27 +58,3 @@ def test_what_is_wrong_there_is_said_in_the_places_own_words(yard: Path) -> None
     assert "backend.crates: there is no file 'crates.txt' (name one with a crate a line)" in orch(yard, "up", check=2).stderr
     (yard / "orch.yaml").write_text(SPEC.replace("crates:", "crate:"))
     assert "unknown key 'crate' (did you mean 'crates'?)" in orch(yard, "up", check=2).stderr
-
-
-@pytest.mark.parametrize(("does", "outcome"), [("", "succeeded"), ("sleep()", "cancelled")])
-def test_a_place_whose_controller_runs_elsewhere_is_given_the_run(
-    yard: Path, monkeypatch: pytest.MonkeyPatch, does: str, outcome: str
-) -> None:
-    """The optional protocol: the run's directory is handed over, followed from here, and the run is cancelled by the place's command."""
-    monkeypatch.chdir(yard)
-    monkeypatch.setitem(BACKENDS, crate.NAME, crate.CrateSettings)
-    monkeypatch.setitem(backends.MODULES, crate.NAME, crate.__name__)
-    (yard / "script.py").write_text(f"{PRELUDE}server = listen()\nready()\n{does}\n")
-    spec = parse(read(SPEC, "orch.yaml"), workdir=str(yard))
-    backend = backends.load_checked(spec)
-    assert isinstance(backend, Submitting)
-    assert backend.must_submit(spec)
-    assert not isinstance(backends.load(parse(read("script: script.py", "orch.yaml"), workdir=str(yard))), Submitting)
-    run = starting.create(yard / ".orch", spec)
-    run.lock.release()
-    submission = backend.submit(spec, run.path)
-    assert submission.follow == ()  # this machine sees the run directory
-    wait_for_file(yard / "worker-0.ready")
-    if does:
-        subprocess.run(submission.cancel, check=True)
-    assert wait_until(run.read_result, "result")["outcome"] == outcome

@@ -24,7 +24,7 @@ from worker.protocol.messages import ANSWERS, FRAMES, Bye, Ping
 
 from ...errors import OrchError, UsageError
 from .. import Diagnosis, Host, StartFailure, Transport
-from .agent_process import AgentProcess, NotUsedError, pop_started, private, start
+from .agent_process import AgentProcess, NotUsedError, pop_started, start
 from .incoming_frames import HostClock, refuse_strangers
 from .keep_alive import KeepAlive
 
@@ -144,7 +144,7 @@ class AgentLink:
     async def open(self, transport: Transport, explain: Explain = explain_plainly) -> None:
         """Start the agent. Raises `UsageError` for a program that cannot run, `OrchError` if none can, `NotReachedError` without a mark."""
         self._transport, self._explain = transport, explain
-        with open(self._log, "ab", opener=private) as stderr:
+        with open(self._log, "ab") as stderr:
             log_size = stderr.tell()
             try:
                 self._process = await self._start(transport, stderr.fileno())
@@ -192,7 +192,7 @@ class AgentLink:
             raise
         noise, _, rest = data.partition(transport.mark)
         if noise.strip():
-            with open(self._log, "ab", opener=private) as log:
+            with open(self._log, "ab") as log:
                 log.write(b"its shell printed: " + noise.strip()[:1000] + b"\n")
         return rest
 
@@ -357,9 +357,8 @@ class AgentLink:
     def _receive(self, frame: messages.Frame, data: bytes) -> None:
         if self._state is State.STARTED:
             self._state = State.ANSWERING
-        if isinstance(frame, messages.Pong):
-            return
-        self._progress_at = self._alive.received_at
+        if not isinstance(frame, messages.Pong):
+            self._progress_at = self._alive.received_at
         refuse_strangers(frame, self._ordered)
         frame = self.clock.translate(frame, self.host.name, now())
         if isinstance(frame, messages.Answer):

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 1024 * 1024
 """How much is read ahead of a program's stdout."""
-LOOK_S = 0.02
-"""How often the end of a program is looked for where the kernel has no pidfds."""
+LOOK_S = 0.005
+"""How often the end of a program is looked for. `wait` is called when the program has closed its stdout, or was killed: it ends soon."""
 
 
 class AgentProcess:
@@ -63,17 +63,7 @@ class AgentProcess:
         import asyncio
 
         while (code := self._process.poll()) is None:
-            if not hasattr(os, "pidfd_open"):
-                await asyncio.sleep(LOOK_S)
-                continue
-            loop, ended = asyncio.get_running_loop(), asyncio.Event()
-            fd = os.pidfd_open(self.pid)
-            loop.add_reader(fd, ended.set)
-            try:
-                await ended.wait()
-            finally:
-                loop.remove_reader(fd)
-                os.close(fd)
+            await asyncio.sleep(LOOK_S)
         if self.stdin is not None:
             self._frames.close()  # a child of the program may still hold the other end
             if not self.stdin.is_closing():
@@ -127,15 +117,10 @@ def start_ahead(backend: Backend, spec: ClusterSpec, log_of: Callable[[str], Pat
     if len(hosts) != 1 or not hosts[0].is_here:
         return
     transport, log = backend.transport(spec, hosts[0]), log_of(hosts[0].name)
-    with contextlib.suppress(OSError), open(log, "ab", opener=private) as stderr:
+    with contextlib.suppress(OSError), open(log, "ab") as stderr:
         _ahead[log] = start(transport, stderr.fileno())
 
 
 def pop_started(log: Path) -> tuple[AgentProcess | WarmAgent, str] | None:
     """The agent that was started ahead with this file, once; None: there is none."""
     return _ahead.pop(log, None)
-
-
-def private(path: str, flags: int) -> int:
-    """An opener for files that only this user can read."""
-    return os.open(path, flags, 0o600)

@@ -193,6 +193,7 @@ class RunDir:
     def agent_log(self, host: str) -> Path:
         path = self.path / "agents" / f"{host}.log"
         path.parent.mkdir(mode=0o700, exist_ok=True)
+        path.touch(mode=0o600)
         return path
 
     def read_plan(self) -> Plan | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
 import sys
 import textwrap
@@ -73,11 +72,7 @@ def test_the_agent_is_started_once_for_a_run_and_not_for_a_spec_that_is_refused(
     assert (tmp_path / "started").read_text() == "agent\n"
 
 
-@pytest.mark.parametrize("has_pidfds", [True, False])
-def test_the_end_of_a_program_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_pidfds: bool) -> None:
-    if not has_pidfds:
-        monkeypatch.delattr(os, "pidfd_open", raising=False)
-
+def test_the_end_of_a_program_is_seen(tmp_path: Path) -> None:
     async def run(command: str) -> tuple[bytes, int]:
         with (tmp_path / "log").open("wb") as log:
             process = AgentProcess(("sh", "-c", command), log.fileno())
