@@ -8,12 +8,13 @@ a file that was cut short, or is no TFRecord file, and names the byte. It does n
 from __future__ import annotations
 
 import functools
+import io
+import math
 import os
 import re
-import struct
 import zlib
-from collections.abc import Iterator
-from typing import BinaryIO
+from collections.abc import Callable
+from typing import Any, BinaryIO
 
 KINDS = ("tfrecord", "text", "csv", "npy", "npz", "parquet", "image", "other")
 WITH_READER = ("tfrecord", "text")
@@ -29,6 +30,7 @@ _FAR = 1 << 14
 """Longer records are skipped one by one; shorter records are read in blocks."""
 _CHUNK = 1 << 20
 _HEADER, _FOOTER = 12, 4
+_GZIP = b"\x1f\x8b"
 
 
 class Damaged(ValueError):
@@ -55,7 +57,9 @@ def count(file: BinaryIO, size: int, kind: str) -> int | None:
     if kind == "tfrecord":
         return count_records(file, size)
     if kind in ("text", "csv"):
-        return _count_lines(file)
+        head = _read(file, _HEADER)
+        file.seek(0)
+        return _count_lines(file) if head[:2] != _GZIP else _count_compressed(file, head, _count_lines)
     if kind == "image":
         return 1
     if kind == "npy":
@@ -70,46 +74,34 @@ def count_records(file: BinaryIO, size: int) -> int:
     """The records of a TFRecord file, plain or compressed with GZIP or ZLIB."""
     head = _read(file, min(size, _BLOCK))
     if head and not looks_like_tfrecord(head) and _is_compressed(head):
-        return _count_compressed(file)
-    return _count_plain(file, size, head)
+        return _count_compressed(file, head, _count_records)
+    return _count_records(file, size, head)
 
 
-def _count_plain(file: BinaryIO, size: int, block: bytes) -> int:
-    """`block`: the beginning of the file."""
+def _count_records(file: BinaryIO, size: float = math.inf, block: bytes = b"") -> int:
+    """`size`: infinite in compressed data, where a position beyond the end cannot be reached. `block`: the beginning of the file."""
     at = begin = counted = length = 0
     while at < size:
         offset = at - begin
         header = block[offset : offset + _HEADER]
         if len(header) < _HEADER:
             file.seek(at)
+            if file.tell() < at:
+                size = file.tell()
+                break
             block, begin = _read(file, _BLOCK if length < _FAR else _HEADER), at
             header = block[:_HEADER]
+            if not header:
+                return counted
         _check_header(header, at, counted)
         length = int.from_bytes(header[:8], "little")
-        end = at + _HEADER + length + _FOOTER
-        if end > size:
-            raise Damaged(size, f"the file ends inside record {counted:,}, which begins at byte {at:,} and should end at byte {end:,}")
-        at = end
+        at += _HEADER + length + _FOOTER
         counted += 1
-    return counted
-
-
-def _count_compressed(file: BinaryIO) -> int:
-    """Positions in messages are those in the decompressed data."""
-    counted = at = missing = 0
-    rest = b""
-    for chunk in _inflate(file):
-        rest += chunk
-        offset = missing
-        while len(rest) - offset >= _HEADER:
-            header = rest[offset : offset + _HEADER]
-            _check_header(header, at + offset, counted)
-            offset += _HEADER + int.from_bytes(header[:8], "little") + _FOOTER
-            counted += 1
-        used = min(offset, len(rest))
-        at, missing, rest = at + used, offset - used, rest[used:]
-    if missing or rest:
-        raise Damaged(at + len(rest), f"the decompressed data ends inside record {counted - bool(missing):,}")
+    if at > size:
+        start = at - _HEADER - length - _FOOTER
+        raise Damaged(
+            int(size), f"the file ends inside record {counted - 1:,}, which begins at byte {start:,} and should end at byte {at:,}"
+        )
     return counted
 
 
@@ -128,26 +120,19 @@ def _is_length(header: bytes) -> bool:
 
 
 @functools.cache
-def _tables() -> tuple[list[int], ...]:
-    """Tables for CRC-32C of eight bytes at once: table n is for a byte that n bytes follow."""
-    first = []
-    for value in range(256):
-        for _ in range(8):
-            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
-        first.append(value)
-    tables = [first]
-    for _ in range(7):
-        tables.append([value >> 8 ^ first[value & 255] for value in tables[-1]])
-    return tuple(tables)
+def _table() -> list[int]:
+    """The table for CRC-32C of one byte."""
+    table = list(range(256))
+    for _ in range(8):
+        table = [value >> 1 ^ (0x82F63B78 if value & 1 else 0) for value in table]
+    return table
 
 
 def _crc32c(data: bytes) -> int:
     """CRC-32C of the first eight bytes."""
-    t0, t1, t2, t3, t4, t5, t6, t7 = _tables()
-    low, high = struct.unpack_from("<II", data)
-    low ^= 0xFFFFFFFF
-    crc: int = t7[low & 255] ^ t6[low >> 8 & 255] ^ t5[low >> 16 & 255] ^ t4[low >> 24]
-    crc ^= t3[high & 255] ^ t2[high >> 8 & 255] ^ t1[high >> 16 & 255] ^ t0[high >> 24]
+    table, crc = _table(), 0xFFFFFFFF
+    for byte in data[:8]:
+        crc = table[(crc ^ byte) & 255] ^ crc >> 8
     return crc ^ 0xFFFFFFFF
 
 
@@ -156,41 +141,29 @@ def _crc32c(data: bytes) -> int:
 
 def _is_compressed(head: bytes) -> bool:
     """GZIP by its magic number, ZLIB by its header (RFC 1950: method 8, divisible by 31)."""
-    return head[:2] == b"\x1f\x8b" or (len(head) > 1 and head[0] & 15 == 8 and int.from_bytes(head[:2], "big") % 31 == 0)
+    return head[:2] == _GZIP or (len(head) > 1 and head[0] & 15 == 8 and int.from_bytes(head[:2], "big") % 31 == 0)
 
 
-def _inflate(file: BinaryIO) -> Iterator[bytes]:
-    """The data of a compressed file, at most a megabyte at once. The file may consist of several compressed files."""
+def _count_compressed(file: BinaryIO, head: bytes, count: Callable[[Any], int]) -> int:
+    """`count` for the decompressed data, in which the positions of its messages are."""
+    import gzip  # few files are compressed
+
     file.seek(0)
-    at, stream = 0, None
-    while data := _read(file, _BLOCK):
-        chunk = b""
-        while data or len(chunk) == _CHUNK:
-            stream = stream or zlib.decompressobj(47)  # GZIP or ZLIB
-            try:
-                chunk = stream.decompress(data, _CHUNK)
-            except zlib.error:
-                raise Damaged(at, "the compressed data is damaged here, or in the 64 KiB that follow") from None
-            yield chunk
-            data = stream.unconsumed_tail
-            if stream.eof:
-                data, stream, chunk = stream.unused_data, None, b""
-        at = file.tell()
-    if stream is not None:
-        raise Damaged(at, "the file ends inside its compressed data")
+    try:
+        return count(gzip.GzipFile(fileobj=file) if head[:2] == _GZIP else io.BytesIO(zlib.decompress(file.read())))
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise Damaged(file.tell(), f"the compressed data is damaged or cut short before this byte ({error})") from None
 
 
 # --- lines and arrays --------------------------------------------------------------------------
 
 
 def _count_lines(file: BinaryIO) -> int:
-    """The lines as in `TextLineDataset`: text after the last line feed is a line, too. The file may be compressed."""
-    head = _read(file, _HEADER)
-    file.seek(0)
+    """The lines as in `TextLineDataset`: text after the last line feed is a line, too."""
     lines, last = 0, b"\n"
-    for chunk in _inflate(file) if head[:2] == b"\x1f\x8b" else iter(functools.partial(_read, file, _CHUNK), b""):
+    while chunk := file.read(_CHUNK):
         lines += chunk.count(b"\n")
-        last = chunk[-1:] or last
+        last = chunk[-1:]
     return lines + (last != b"\n")
 
 
