@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 
 from tests.live import room_for
 from worker.host.loop import Loop
-from worker.host.template.template_link import ForkRequest, Preload, TemplateLink, TemplateProcess
+from worker.host.template.template_link import MOST_PINGS, ForkRequest, Preload, TemplateLink, TemplateProcess
 
 
 class Listener:
@@ -48,5 +50,28 @@ def test_too_many_open_files_cost_a_fork_and_not_the_host(tmp_path: Path, more: 
             link.fork(request)
             assert listener.refused == [(request, "the template cannot be asked: Too many open files")]
         assert len(os.listdir("/proc/self/fd")) == before
+        loop.forget(control)
+    loop._selector.close()
+
+
+def test_pings_without_an_answer_are_counted_and_not_the_time(tmp_path: Path) -> None:
+    """An agent that was stopped for an hour has sent none, so its template is not killed for that hour."""
+    loop = Loop()
+    control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener: Any = Listener()
+    preload = Preload(("json",), {}, str(tmp_path), str(tmp_path))
+    with control, theirs, subprocess.Popen(["sleep", "1000"]) as template:
+        link = TemplateLink(loop, listener, preload, "log", TemplateProcess(template.pid, -1, control))
+        for is_ready in (False, True, True):
+            link.ready = is_ready
+            for _ in range(MOST_PINGS):
+                link.poll()
+            theirs.send(b'{"pong": true}')
+            loop._wait(0.0)
+        for _ in range(MOST_PINGS):
+            link.poll()
+        assert template.poll() is None
+        link.poll()
+        assert template.wait() == -signal.SIGKILL
         loop.forget(control)
     loop._selector.close()

@@ -274,8 +274,10 @@ class Launcher:
                 process_groups.signal_group(pid, number)
 
     def poll(self) -> None:
-        """To be called about once a second: counts the kernel's kills, and ends interpreters that do not end by themselves."""
+        """To be called about once a second: counts the kernel's kills, and ends what does not answer or does not end by itself."""
         self._oom.poll()
+        for template in self._templates:
+            template.poll()
         for task in self._tasks.values():
             if not (task.exited or task.stopped or task.torn):
                 self._check_teardown(task)

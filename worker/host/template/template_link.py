@@ -1,15 +1,15 @@
 """The agent's end of one template (template_server.py): sends requests to fork, and receives how forked tasks have exited.
 
     importing ──────────► ready ──────────► gone
-        │   the imports are done   close(), or the template died, or did not answer for PATIENCE_S and was killed
+        │   the imports are done   close(), or the template died, or left MOST_PINGS without an answer and was killed
         └─────────────────────────────────────▲
           an import failed
 
 A template refuses, with a reason, a fork that is not safe or not possible; the launcher then executes the task in a fresh interpreter.
 
-Forked tasks are children of the template: only the template learns how a task has exited. So the agent watches the tasks as well
-(pidfd_open(2)), and kills a template that is stopped or stuck. The tasks then become children of the agent, which gets their exit codes
-from the kernel.
+Forked tasks are children of the template: only the template learns how a task has exited. So the agent pings the template (`poll`), and
+kills a template that is stopped or stuck. The tasks then become children of the agent, which gets their exit codes from the kernel. Pings
+are counted, not seconds: an agent that was stopped itself has sent none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import os
 import signal
 import socket
 import sys
-import time
 from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -35,8 +34,8 @@ from ..processes import process_groups
 from ..processes.spawn import Command, SpawnError, spawn
 from . import MESSAGE_BYTES, import_environment
 
-PATIENCE_S = 5.0
-"""How long a template may take to answer. If the agent kills a template, only an import is lost."""
+MOST_PINGS = 5
+"""How many pings, one a second, a template may leave without an answer. If the agent kills a template, only an import is lost."""
 _MOST_REQUESTS = 8
 """Requests that may wait for an answer at a time. A socket's queue takes ten messages (net.unix.max_dgram_qlen)."""
 _NAME_BYTES = 64
@@ -69,7 +68,7 @@ class ForkRequest:
 if TYPE_CHECKING:
 
     class ForkListener(Protocol):
-        """Gets the answers of a template: `on_started` or `on_refused` for each request."""
+        """Gets the answers of a template: `on_forked` or `on_refused` for each request."""
 
         def on_imported(self, modules: tuple[str, ...], seconds: float) -> None: ...
 
@@ -159,13 +158,8 @@ class TemplateLink:
         self._sent: dict[int, _Sent] = {}
         """The requests without an answer, by token."""
         self._tokens = 0
-        self._watched: dict[int, int] = {}
-        """A pidfd for each running task, by the task's pid."""
-        self._exited: set[int] = set()
-        """The tasks that have exited, and whose exit codes the template has not sent yet."""
-        self._silent_since = 0.0
-        """When the template last sent a message, or began to owe an answer; by the monotonic clock."""
-        self._has_timer = False
+        self._pings = 0
+        """How many pings were sent since the last message of the template."""
         self._control.setblocking(False)
         loop.on_readable(self._control, self._read)
 
@@ -188,6 +182,17 @@ class TemplateLink:
         """End the template. Its tasks go on."""
         if not self.gone:
             self._close("the template was let go")
+
+    def poll(self) -> None:
+        """To be called about once a second: kills a template that does not answer."""
+        if self.gone or not self.ready:
+            return
+        if self._pings >= MOST_PINGS:
+            self.why_gone = f"the template did not answer for {MOST_PINGS} s and was killed"
+            process_groups.signal_process(self.pid, signal.SIGKILL)
+        self._pings += 1
+        with contextlib.suppress(OSError):  # its queue is full, or `_read` will notice its death
+            self._control.send(b'{"ping": true}')
 
     def on_process_exited(self) -> None:
         """The launcher has reaped the template. A process that an import has started may hold the template's end of the socket open."""
@@ -227,7 +232,6 @@ class TemplateLink:
             except (BlockingIOError, ConnectionError):
                 return False
             ours.pop_all()
-        self._expect_answer()
         self._tokens += 1
         self._sent[self._tokens] = _Sent(request, life_write, go_write)
         return True
@@ -248,15 +252,12 @@ class TemplateLink:
             self._on_message(json.loads(data))
 
     def _on_message(self, message: Mapping[str, Any]) -> None:
-        self._silent_since = time.monotonic()
+        self._pings = 0
         if "ended" in message:
-            self._unwatch(message["ended"])
-            self._exited.discard(message["ended"])
             self._listener.on_exited(message["ended"], message["code"])
         elif "forked" in message:
             sent = self._sent.pop(message["forked"])
             sent.release()  # from here on the task counts as started, and must not be started a second time
-            self._watch(message["pid"])
             self._listener.on_forked(sent.request, message["pid"], sent.lifeline)
         elif "refused" in message:
             sent = self._sent.pop(message["refused"])
@@ -265,7 +266,7 @@ class TemplateLink:
         elif message.get("ready"):
             self.ready = True
             self._listener.on_imported(self.preload.modules, message["seconds"])
-        else:
+        elif "why" in message:
             self._close(f"importing {', '.join(self.preload.modules)} failed: {message['why']} (see {self._log})")
         self._send_requests()
 
@@ -279,8 +280,6 @@ class TemplateLink:
         # The template itself may be alive, having only closed its end of the socket; so may processes that its imports have started.
         process_groups.signal_group(self.pid, signal.SIGKILL)
         os.close(self._lifeline)
-        for pid in list(self._watched):
-            self._unwatch(pid)
         refused = [*(sent.request for sent in self._sent.values()), *self._waiting]
         for sent in self._sent.values():
             sent.abandon()  # the template may have forked the task, and died before sending "forked" (see template_server.py)
@@ -288,44 +287,3 @@ class TemplateLink:
         self._sent.clear()
         for request in refused:
             self._listener.on_refused(request, why)
-
-    # --- does the template still answer? -----------------------------------------------------
-
-    def _watch(self, pid: int) -> None:
-        """Notice when a task exits; the exit code comes from the template."""
-        try:
-            self._watched[pid] = fd = os.pidfd_open(pid)
-        except (AttributeError, OSError):
-            return  # this platform has no pidfd_open, or there are too many open files
-        self._loop.on_readable(fd, lambda: self._on_task_exited(pid))
-
-    def _on_task_exited(self, pid: int) -> None:
-        if self._unwatch(pid):
-            self._expect_answer()
-            self._exited.add(pid)
-
-    def _unwatch(self, pid: int) -> bool:
-        fd = self._watched.pop(pid, None)
-        if fd is None:
-            return False
-        self._loop.forget(fd)
-        os.close(fd)
-        return True
-
-    def _expect_answer(self) -> None:
-        if not (self._sent or self._exited):
-            self._silent_since = time.monotonic()
-        if not self._has_timer:
-            self._has_timer = True
-            self._loop.after(PATIENCE_S, self._check_silence)
-
-    def _check_silence(self) -> None:
-        self._has_timer = False
-        if self.gone or not (self._sent or self._exited):
-            return
-        silent_s = time.monotonic() - self._silent_since
-        if silent_s >= PATIENCE_S:
-            self.why_gone = f"the template did not answer for {PATIENCE_S:.0f} s and was killed"
-            process_groups.signal_process(self.pid, signal.SIGKILL)
-        self._has_timer = True
-        self._loop.after(max(PATIENCE_S - silent_s, 0.1), self._check_silence)

@@ -10,8 +10,10 @@ Each message on the socket to the agent is one JSON object:
 
     agent     {"fork": TOKEN}, with three descriptors: the request (in memory, of any length), the task's end of its lifeline, and the
               task's end of the pipe that lets the task run (`go`)
+              {"ping": true}
     template  {"ready": true, "seconds": …} once, or {"ready": false, "why": …} if an import failed
               {"forked": TOKEN, "pid": …} or {"refused": TOKEN, "why": …} for each request
+              {"pong": true} for each ping
               {"ended": PID, "code": …} when a task has exited. The template sends this *before* it reaps the task: if it dies in between,
               the agent, a subreaper, inherits the task and learns its exit code from the kernel
 
@@ -162,6 +164,9 @@ class _Template:
                 if message is None:
                     # The agent is gone. No teardown: nothing that was imported was ever used.
                     os._exit(0)
+                if "ping" in message:
+                    _send(self._control, {"pong": True})
+                    continue
                 order = self._fork(message["fork"], *fds)
                 if order is not None:
                     return order
