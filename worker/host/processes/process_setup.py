@@ -10,30 +10,48 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from .lifeline import hold_lifeline
+
 _PR_SET_NAME = 15
 _DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD)
 
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
+class SetupError(Exception):
+    """A new process cannot be what it should be; the message says why."""
+
+
 def allow_many_files() -> tuple[int, int]:
-    """Raise this process's limit of open files as far as it goes. Returns the limits before (soft, hard), for `restore_limits`."""
+    """Raise this process's limit of open files as far as it goes. Returns the limits before (soft, hard), for `enter`."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
     return before
 
 
-def restore_limits(limits: tuple[int, int]) -> None:
-    """Set the limits of open files (soft, hard) to what the agent found when it started."""
-    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+def enter(lifeline: int, cwd: str, stdout: str, stderr: str, limits: tuple[int, int], cores: Sequence[int] | None) -> None:
+    """Give this new process a session, the signals that a shell would give it, and these files and limits. Raises `SetupError`.
 
-
-def restore_signals() -> None:
-    """Give the process the signal handlers and the signal mask that a shell would give it."""
-    for number in _DEFAULT_SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    `limits`: of open files (soft, hard); `cores`: those on which this thread, and all that are yet to be started, may run; None: on all.
+    """
+    doing = "the new session"
+    try:
+        os.setsid()
+        hold_lifeline(lifeline)
+        for number in _DEFAULT_SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        doing = f"the log directory of {stdout}"
+        redirect(stdout, stderr)
+        doing = f"the working directory {cwd}"
+        os.chdir(cwd)
+        doing = "the limits"
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        if cores:
+            os.sched_setaffinity(0, cores)
+    except (OSError, ValueError) as error:
+        raise SetupError(f"{doing}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def redirect(stdout: str, stderr: str) -> None:
@@ -44,12 +62,6 @@ def redirect(stdout: str, stderr: str) -> None:
         fd = os.open(path, mode, 0o600)
         os.dup2(fd, number)
         os.close(fd)
-
-
-def bind_to_cores(cores: Sequence[int] | None) -> None:
-    """Run on these cores only, with all threads that are yet to be started. None: the process may use all cores."""
-    if cores:
-        os.sched_setaffinity(0, cores)
 
 
 def name_process(name: str) -> None:

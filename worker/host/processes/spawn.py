@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 from ...fast_dataclass import dataclass
 from ...task.own_process import die_with_parent
-from .lifeline import hold_lifeline, keep_across_exec
-from .process_setup import bind_to_cores, redirect, restore_limits, restore_signals
+from .lifeline import keep_across_exec
+from .process_setup import SetupError, enter
 
 
 class SpawnError(Exception):
@@ -62,42 +62,31 @@ def spawn(command: Command, limits: tuple[int, int]) -> tuple[int, int]:
     if report:
         os.waitpid(pid, 0)
         os.close(life_write)
-        number, _, what = report.decode(errors="surrogateescape").partition(" ")
-        raise SpawnError(f"{what}: {_explain(int(number), command)}" if int(number) else what)
+        raise SpawnError(os.fsdecode(report))
     return pid, life_write
 
 
 def _execute(command: Command, agent: int, limits: tuple[int, int], lifeline: int, error_fd: int) -> None:
-    """Runs in the child, between fork and exec. Never returns: it writes an error, as ``ERRNO what failed``, into `error_fd`."""
-    doing = command.argv[0]
+    """Runs in the child, between fork and exec. Never returns: it writes into `error_fd` why the program cannot be started."""
     try:
-        os.setsid()
-        hold_lifeline(lifeline)
+        enter(lifeline, command.cwd, command.stdout, command.stderr, limits, command.cores)
         die_with_parent(agent)
-        doing = f"the log directory of {command.stdout}"
-        redirect(command.stdout, command.stderr)
-        doing = f"the working directory {command.cwd}"
-        os.chdir(command.cwd)
-        doing = command.argv[0]
-        restore_signals()
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores SIGXFSZ, and an exec would pass that on
-        restore_limits(limits)
-        bind_to_cores(command.cores)
         argv = list(command.argv)
         if command.inherited_fd is not None:
             argv[argv.index("{fd}")] = str(keep_across_exec(command.inherited_fd))
         os.execvpe(argv[0], argv, dict(command.env))
-    except OSError as error:
-        os.write(error_fd, f"{error.errno} {doing}".encode(errors="surrogateescape"))
-    except ValueError as error:  # Python refuses a null byte, or "=" in a variable's name, before it asks the kernel
-        os.write(error_fd, f"0 {doing}: {error}".encode(errors="surrogateescape"))
+    except SetupError as error:
+        os.write(error_fd, os.fsencode(str(error)))
+    except (OSError, ValueError) as error:  # ValueError: Python refuses a null byte, or "=" in a variable's name, before it asks the kernel
+        os.write(error_fd, os.fsencode(f"{command.argv[0]}: {_explain(error, command)}"))
     finally:
         os._exit(127)
 
 
-def _explain(number: int, command: Command) -> str:
-    if number != errno.E2BIG:
-        return os.strerror(number)
+def _explain(error: OSError | ValueError, command: Command) -> str:
+    if not isinstance(error, OSError) or error.errno != errno.E2BIG:
+        return getattr(error, "strerror", None) or str(error)
     sizes = {f"the variable {name}": len(os.fsencode(f"{name}={value}")) for name, value in command.env.items()}
     sizes |= {f"argument {position}": len(os.fsencode(word)) for position, word in enumerate(command.argv)}
     longest = max(sizes, key=lambda what: sizes[what])

@@ -40,8 +40,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ...task.own_process import reseed
-from ..processes.lifeline import hold_lifeline
-from ..processes.process_setup import bind_to_cores, find_env_slot, name_process, redirect, restore_limits, restore_signals, write_env_slot
+from ..processes.process_setup import SetupError, enter, find_env_slot, name_process, write_env_slot
 from . import MESSAGE_BYTES
 from .safety import Safety, open_files
 
@@ -212,37 +211,27 @@ class _Template:
         """In the child: set all that an exec would have set. Ends the process if something goes wrong."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        doing = "the new session"
         try:
             for sock in (self._control, self._wake, self._feeder):
                 sock.close()
             for fd in self._ours:  # one of them is the template's own lifeline
                 if fd > 2:
                     _close(fd)
-            os.setsid()
-            hold_lifeline(lifeline)
+            enter(lifeline, request["cwd"], request["stdout"], request["stderr"], tuple(request["limits"]), request["cores"])
             os.close(lifeline)
-            restore_signals()
             signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a fresh interpreter
             signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-            doing = "the log directory"
-            redirect(request["stdout"], request["stderr"])
-            doing = "the working directory"
-            os.chdir(request["cwd"])
-            doing = "the environment"
             os.environ.clear()
             os.environ.update(request["env"])
-            restore_limits(tuple(request["limits"]))
-            bind_to_cores(request["cores"])
             task = request["order"]["task"]
             name_process(task)
             if self._room is not None:
                 write_env_slot(self._room, task)
             template.send(_IS_TASK, socket.MSG_NOSIGNAL)
-        except (OSError, ValueError) as error:
+        except (SetupError, OSError, ValueError) as error:
             # The launcher executes the task instead, which fails in the same way and gives the message that the user sees.
             with contextlib.suppress(OSError):
-                template.send(f"{doing}: {error}".encode("utf-8", "surrogateescape")[:_REASON_BYTES], socket.MSG_NOSIGNAL)
+                template.send(str(error).encode("utf-8", "surrogateescape")[:_REASON_BYTES], socket.MSG_NOSIGNAL)
             os._exit(_NEVER_RAN)
         template.close()
         if not os.read(go, 1):
