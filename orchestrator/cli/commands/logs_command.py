@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,11 @@ from ...errors import Problem, SpecError, UsageError
 from ...model.planning.plan import Plan
 from ...model.planning.slots import behind_the_chief
 from ...model.strategies import named
-from ...record.output.console import CHUNK, Sink
-from ...record.output.follower import BLOCK, Follower
+from ...record.output.console import Sink
+from ...record.output.follower import Follower
 from ...record.output.log_index import KeptMarks
 from ...record.output.log_view import LogView, wants_color
 from ...record.storage.run_directory import RunDir
-from ...record.storage.run_files import size_of
 from ...record.storage.run_store import NO_TASKS_YET, find_run, plan_of
 from ...record.text.format import moment
 from ..options import color_options, home_option, only_tasks
@@ -71,14 +70,11 @@ def logs_command(names: Sequence[str], home: Path, **given: Any) -> int:
     since = None if given["since"] is None else (_moment(given["since"]), KeptMarks(run))
     streams = _Streams(run, [task for task in tasks if shown is None or task in shown], given, since)
     printer = _JsonPrinter(tasks, _pattern(given["grep"])) if given["as_json"] else _TextPrinter(planned, given, not wanted)
-    streams.show_present(printer)
-    while given["follow"]:
-        alive = run.lock.is_alive()
-        if not streams.show(printer):
-            if not alive:
-                break
-            printer.idle()
-            time.sleep(POLL_S)
+    is_alive = True
+    while (streams.show(printer) or is_alive) and given["follow"]:
+        printer.idle()
+        time.sleep(POLL_S)
+        is_alive = run.lock.is_alive()  # read before the files: an ended run writes no more
     printer.end()
     return 0
 
@@ -157,49 +153,23 @@ class _Streams:
                 follower.offset = max(follower.offset, kept.offset_since(task, attempt, stream, at))
         return opened
 
-    def show_present(self, printer: _TextPrinter | _JsonPrinter) -> None:
-        """Prints the present output of each task, up to its newest attempt. Output that comes meanwhile may have no end, and is left."""
-        newest = self._newest()
-        ends = {
-            (task, attempt, stream): size_of(self._run.log_path(task, attempt, stream))
-            for task, first in self._attempts.items()
-            for attempt in range(first, newest.get(task, first) + 1)
-            for stream in self._streams
-        }
-        while True:
-            for task, stream, follower in self._opened():
-                end = ends[task, self._attempts[task], stream]
-                while (room := min(BLOCK, end - follower.offset)) > 0 and (data := follower.read(room)):
-                    printer.show(task, stream, data)
-            if not self._open_next(newest, printer):
-                return
-
     def show(self, printer: _TextPrinter | _JsonPrinter) -> bool:
-        """Prints new output of each stream, at most `CHUNK` bytes each. Returns False if nothing is new."""
-        newest = self._newest()  # read first: an attempt gets no more output once the next one exists
-        grown = set()
-        for task, stream, follower in self._opened():
-            if data := follower.read(CHUNK):
-                grown.add(task)
-                printer.show(task, stream, data)
-        complete = {task: attempt for task, attempt in newest.items() if task not in grown}
-        return self._open_next(complete, printer) or bool(grown)
-
-    def _opened(self) -> list[tuple[str, str, Follower]]:
-        return [(task, stream, follower) for task, opened in self._followers.items() for stream, follower in opened]
-
-    def _newest(self) -> dict[str, int]:
-        """The last attempt to show of each task; empty with --attempt."""
-        return {} if self._asked else self._run.last_attempts()
-
-    def _open_next(self, newest: Mapping[str, int], printer: _TextPrinter | _JsonPrinter) -> bool:
-        """Opens the next attempt of each task that has one. Returns False if no task has one."""
-        behind = [task for task, attempt in self._attempts.items() if newest.get(task, attempt) > attempt]
-        for task in behind:
-            self._attempts[task] += 1  # one after the other: a task may have several new attempts
-            printer.end_attempt(task)
-            self._followers[task] = self._open(task)
-        return bool(behind)
+        """Prints the present output of each task, up to its newest attempt. Returns False if nothing is new."""
+        newest = {} if self._asked else self._run.last_attempts()  # read first: an attempt gets no more output once the next one exists
+        is_new = False
+        while True:
+            for task, opened in self._followers.items():
+                for stream, follower in opened:
+                    for data in follower.read_present():
+                        printer.show(task, stream, data)
+                        is_new = True
+            behind = [task for task, attempt in self._attempts.items() if newest.get(task, attempt) > attempt]
+            if not behind:
+                return is_new
+            for task in behind:
+                self._attempts[task] += 1  # one after the other: a task may have several new attempts
+                printer.end_attempt(task)
+                self._followers[task] = self._open(task)
 
 
 class _TextPrinter:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from ...errors import OrchError
-from ..storage.run_files import open_file
+from ..storage.run_files import open_file, size_of
 
 BLOCK = 1 << 16
 """The bytes of one read. The allocator reuses blocks of this size; a larger block costs a page fault each time."""
@@ -21,7 +22,7 @@ class Follower:
 
     __slots__ = ("offset", "path")
 
-    def __init__(self, path: Path | str, *, offset: int = 0, tail: int | None = None) -> None:
+    def __init__(self, path: Path, *, offset: int = 0, tail: int | None = None) -> None:
         self.path = path
         self.offset = offset if tail is None else tail_offset(path, tail)
         """The offset of the next read, in bytes."""
@@ -40,8 +41,15 @@ class Follower:
         self.offset += len(data)
         return data
 
+    def read_present(self) -> Iterator[bytes]:
+        """The next bytes in blocks, up to the present end of the file: what comes meanwhile may have no end."""
+        end = size_of(self.path)
+        self.offset = min(self.offset, end)
+        while self.offset < end and (data := self.read(min(BLOCK, end - self.offset))):
+            yield data
 
-def tail_offset(path: Path | str, lines: int) -> int:
+
+def tail_offset(path: Path, lines: int) -> int:
     """The offset of the last `lines` lines of a file, in bytes; 0 if the file has no more lines, or does not exist.
 
     A last line without a line end counts.
@@ -64,5 +72,5 @@ def tail_offset(path: Path | str, lines: int) -> int:
     return start + len(before) + 1 if len(shown) == lines else 0
 
 
-def _unreadable(path: Path | str, error: OSError) -> OrchError:
+def _unreadable(path: Path, error: OSError) -> OrchError:
     return OrchError(f"{path}: cannot read this log: {error.strerror or error}")

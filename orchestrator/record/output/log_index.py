@@ -3,12 +3,12 @@
 The output files hold no times. So a line of ``marks`` has a time (seconds since the epoch, by the controller's clock), then
 ``TASK.ATTEMPT.STREAM=BYTES`` for each stream that has grown since the line before, for example
 ``1795231330.19 worker-0.1.stdout=4096``. A line is written at most once a second, and at most `MOST_A_SECOND` sizes a second.
+An empty line stands before each of them: if the disk was full, the line before has no end.
 """
 
 from __future__ import annotations
 
 import contextlib
-from bisect import bisect_left
 from pathlib import Path
 
 from ..storage.run_directory import RunDir
@@ -27,7 +27,6 @@ class Marks:
         self._run = run
         self._grown: dict[str, int] = {}
         self._every_s = EVERY_S
-        self._is_torn = False
 
     def grew(self, task: str, attempt: int, stream: str, size: int) -> float | None:
         """A stream has grown. Returns the seconds until `write` must be called; None if a call is due already."""
@@ -38,17 +37,11 @@ class Marks:
     def write(self, at: float) -> None:
         """Writes the sizes of the streams that have grown since the last call. `at`: the present time."""
         if self._grown:
-            self._append(" ".join([repr(at), *(f"{key}={size}" for key, size in self._grown.items())]) + "\n")
+            line = " ".join([repr(at), *(f"{key}={size}" for key, size in self._grown.items())])
+            with contextlib.suppress(OSError), open(_path(self._run), "a", encoding="ascii", opener=private_opener) as file:
+                file.write(f"\n{line}\n")
             self._every_s = max(EVERY_S, len(self._grown) / MOST_A_SECOND)
             self._grown.clear()
-
-    def _append(self, text: str) -> None:
-        # If the disk was full, the last line has no end.
-        text, self._is_torn = "\n" * self._is_torn + text, True
-        with contextlib.suppress(OSError):
-            with open(_path(self._run), "a", encoding="ascii", opener=private_opener) as file:
-                file.write(text)
-            self._is_torn = False
 
 
 class KeptMarks:
@@ -56,7 +49,7 @@ class KeptMarks:
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
-        self._marks: dict[str, tuple[list[float], list[int]]] = {}
+        self._marks: dict[str, list[tuple[float, int]]] = {}
         with contextlib.suppress(FileNotFoundError), open_file(_path(run)) as file:
             for line in file.read().decode("ascii", "replace").splitlines(keepends=True):
                 if line.endswith("\n"):  # otherwise the line is still being written
@@ -67,21 +60,18 @@ class KeptMarks:
         at, *sizes = line.split()
         for text in sizes:
             key, _, size = text.partition("=")
-            moment, reached = float(at), int(size)
-            times, known = self._marks.setdefault(key, ([], []))
-            times.append(moment)
-            known.append(reached)
+            self._marks.setdefault(key, []).append((float(at), int(size)))
 
     def offset_since(self, task: str, attempt: int, stream: str, at: float) -> int:
         """The offset of a line from which on a reader gets all output that was written at the time `at` or later."""
-        times, sizes = self._marks.get(_key(task, attempt, stream), ([], []))
-        before = bisect_left(times, at)
-        return _line_start(self._run.log_path(task, attempt, stream), sizes[before - 1]) if before else 0
+        marks = self._marks.get(_key(task, attempt, stream), [])
+        offset = next((size for time, size in reversed(marks) if time < at), 0)
+        return _line_start(self._run.log_path(task, attempt, stream), offset)
 
     def last_time(self, task: str, attempt: int, stream: str) -> float:
         """The time of a stream's last mark; 0 if there is none."""
-        times, _ = self._marks.get(_key(task, attempt, stream), ([], []))
-        return times[-1] if times else 0.0
+        marks = self._marks.get(_key(task, attempt, stream))
+        return marks[-1][0] if marks else 0.0
 
 
 def _line_start(path: Path, offset: int) -> int:

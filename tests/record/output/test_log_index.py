@@ -115,7 +115,7 @@ def test_a_line_that_a_full_disk_has_torn_is_passed_over_and_the_next_one_is_who
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, before)
-    assert path.read_text() == f"{kept}2000.0 worker-0.1.stdout=3"[: len(kept) + 25]
+    assert path.read_text() == f"{kept}\n2000.0 worker-0.1.stdout=3"[: len(kept) + 25]
     marks.grew(*TASK, 40)
     marks.write(3000.0)
     assert path.read_text().splitlines()[-1] == "3000.0 worker-0.1.stdout=40"
