@@ -55,26 +55,13 @@ def _heading(parameter: str) -> str:
 
 
 class ScriptCommand(click.Command):
-    """A command whose words after ``--`` are arguments of the script. Its help text has the options in groups.
-
-    `reads`: the keys of orch.yaml that matter to the command. Its help text leaves out the options of other keys. Empty: all matter.
-    """
-
-    def __init__(self, *given: Any, reads: tuple[str, ...] = (), **more: Any) -> None:
-        super().__init__(*given, **more)
-        self._reads = reads
-
-    def _matters(self, parameter: str) -> bool:
-        path = next((option.path for option in OPTIONS if option.parameter == parameter), "")
-        if not self._reads:
-            return True
-        return path.partition(".")[0] in self._reads if path else parameter not in ("no_python", "variables", "hostfile")
+    """A command whose words after ``--`` are arguments of the script. Its help text has the options in groups."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (*GROUPS, OTHER_SETTINGS, "")}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
-            if record is not None and self._matters(parameter.name or ""):
+            if record is not None:
                 groups[_heading(parameter.name or "")].append(record)
         for heading, rows in groups.items():
             if rows:
@@ -103,10 +90,13 @@ def _join(ctx: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
     return ",".join(texts) if texts else None
 
 
-def spec_options(command: F) -> F:
-    """The options and the argument that describe a run: SCRIPT, ``-f``, ``--set``, ``--env``, and the option of each setting."""
+def spec_options(command: F, keys: Sequence[str] = ()) -> F:
+    """The options and the argument that describe a run: SCRIPT, ``-f``, ``--set``, ``--env``, and the option of each setting.
+
+    `keys`: the keys of orch.yaml that matter to the command: its help text leaves out the options of other keys. Empty: all matter.
+    """
     for option in reversed(OPTIONS):
-        settings: dict[str, Any] = {"help": option.help}
+        settings: dict[str, Any] = {"help": option.help, "hidden": bool(keys) and option.path.partition(".")[0] not in keys}
         if not option.says:
             settings["metavar"] = option.metavar
             if option.adds_up:
@@ -122,15 +112,16 @@ def spec_options(command: F) -> F:
             metavar="KEY.PATH=VALUE",
             help="Set any key of orch.yaml, for example restart.max=3. May be repeated.",
         ),
-        click.option("--env", "variables", multiple=True, metavar="NAME[=VALUE]", help=VARIABLE),
+        click.option("--env", "variables", multiple=True, metavar="NAME[=VALUE]", help=VARIABLE, hidden=bool(keys)),
         click.option(
             "--hostfile",
             "hostfile",
             envvar="ORCH_HOSTFILE",
             metavar="FILE",
+            hidden=bool(keys),
             help="Run on the hosts in this file. Its lines are HOST slots=N, or HOST:N.",
         ),
-        click.option("--no-python", "no_python", is_flag=True, help="Run SCRIPT as a program, not as a Python file."),
+        click.option("--no-python", "no_python", is_flag=True, help="Run SCRIPT as a program, not as a Python file.", hidden=bool(keys)),
         click.option(
             "-f",
             "--file",

@@ -46,6 +46,16 @@ def test_the_text_says_the_same_as_the_json(orch: Orch) -> None:
         assert json.loads(block.partition("TF_CONFIG=")[2].partition("\n")[0]) == task["tf_config"]
 
 
+def test_a_table_of_the_tasks_comes_first(orch: Orch) -> None:
+    text = orch.in_process("plan", "hello.py", "-n", "1", "--evaluator", "--ports", "4000-4010", "--cpus", "2", check=0).out
+    assert text.split("\n\n")[1].splitlines() == [
+        "TASK         HOST   PORT       DEVICES",
+        "worker-0     local  4000-4010  cpus: 2",
+        "evaluator-0  local  4000-4010  cpus: 2",
+    ]
+    assert "worker-0  local  -     -\n" in orch.in_process("plan", "hello.py", "--strategy", "none", check=0).out
+
+
 @pytest.mark.parametrize("strategy", ["mirrored", "one_device", "none"])
 def test_one_process_strategies_have_no_tf_config(orch: Orch, strategy: str) -> None:
     assert planned(orch, "hello.py", "--strategy", strategy)["worker-0"]["tf_config"] is None

@@ -22,6 +22,7 @@ from ...model.planning import plan, slots
 from ...model.planning.plan import HostFacts, Plan, PlannedTask
 from ...model.spec import ClusterSpec
 from ...model.strategies import named
+from ...record.text.format import aligned
 from ..options import ScriptCommand, spec_options
 from ..spec_overlays import read_spec
 
@@ -76,6 +77,8 @@ def _lines(planned: Plan) -> Iterator[str]:
     program = spec.program
     yield f"strategy {spec.strategy}; {count_of(len(planned.members), 'task')}; working directory {spec.workdir}"
     yield f"each runs {program.kind} {program.target}".rstrip()
+    yield ""
+    yield from _table(planned)
     shared = _Environments(planned)
     for task in planned.tasks:
         yield ""
@@ -96,6 +99,18 @@ def _lines(planned: Plan) -> Iterator[str]:
         text = planned.tf_config(task)
         if text:
             yield f"  TF_CONFIG={text}"
+
+
+def _table(planned: Plan) -> list[str]:
+    """A row for each task. The numbers of ports and GPUs are chosen when a run starts."""
+    ports = "-".join(map(str, planned.spec.ports)) if planned.spec.ports else "any that is free"
+    rows = [("TASK", "HOST", "PORT", "DEVICES")]
+    for task in planned.tasks:
+        has_port = named(planned.spec.strategy).opens_port(task.id.type)
+        cpus, gpus = task.order.settings.devices.cpus, task.order.env.get("CUDA_VISIBLE_DEVICES")
+        devices = [f"{name}: {value}" for name, value in (("cpus", cpus), ("GPUs", gpus)) if value]
+        rows.append((str(task.id), task.host, ports if has_port else "-", ", ".join(devices) or "-"))
+    return aligned(rows)
 
 
 def _sections(task: PlannedTask) -> dict[str, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -27,8 +28,8 @@ _READ = ("tpu", "python")
 """The keys that are read of an orch.yaml without -f: its other sections may be for tasks without a TPU."""
 
 
-@click.command("tpu", cls=ScriptCommand, reads=_READ)
-@spec_options
+@click.command("tpu", cls=ScriptCommand)
+@functools.partial(spec_options, keys=_READ)
 @click.option("--partition", "dims", metavar="N,N,…", help="Split a tensor: the number of parts in each dimension.")
 @click.option("--shape", metavar="N,N,…", help="The shape of this tensor, with ? for an unknown size.")
 @click.option(
