@@ -16,7 +16,7 @@ from tests.conftest import Orch
 
 FAST = "--no-tensorflow"
 PAIRS = """\
-topology 2x2x1x2 (v2-8, v3-8): 4 chips in a mesh of 2 x 2 x 1, 2 devices each
+topology 2x2x1x2 (also v2-8, v3-8): 4 chips in a mesh of 2 x 2 x 1, 2 devices each
   8 devices on 1 host
 computation shape [1, 1, 1, 2]: 2 logical devices for each replica
   3 replicas of 4 that fit; 2 devices idle

@@ -111,7 +111,7 @@ def _head(layout: Layout) -> Iterator[str]:
     mesh = layout.mesh
     x, y, z, cores = mesh.shape
     known = [name for name in tpu_topology.names_of(mesh) if name != mesh.name.lower()]
-    also = f" (also {', '.join(known)})" if known and "-" in mesh.name else f" ({', '.join(known)})" if known else ""
+    also = f" (also {', '.join(known)})" if known else ""
     of_each = f", {cores} devices each" if cores > 1 else ""
     yield f"topology {mesh.name}{also}: {count_of(x * y * z, 'chip')} in a mesh of {x} x {y} x {z}{of_each}"
     yield f"  {count_of(mesh.devices, 'device')} on {count_of(mesh.hosts, 'host')}"
@@ -197,13 +197,13 @@ def _partition(one: Partition, cores: int) -> Iterator[str]:
     name = f"{one.name}: " if one.name else ""
     of = f"{one.dtype}{show(one.shape)}" if one.shape is not None else "a tensor of unknown shape"
     yield f"{name}{of} split by {list(one.dims)} over {count_of(cores, 'logical device')}"
-    broken = list(complaints(one.dims, one.shape, cores))
-    yield from (f"  no: {message}" for message in broken)
-    if one.shape is None and not broken:
-        yield "  the product is right; the tensor's shape would say what each device gets"
-    elif one.shape is not None and not broken:
-        part = part_of(one.dims, one.shape)
+    found = _partition_json(one, cores)
+    yield from (f"  no: {message}" for message in found["problems"])
+    if one.shape is not None and "part" in found:
+        part = found["part"]
         yield f"  each device gets {one.dtype}{show(part)}: {_bytes(part, one.dtype)} of {_bytes(one.shape, one.dtype)}"
+    elif not found["problems"]:
+        yield "  the product is right; the tensor's shape would say what each device gets"
 
 
 def _bytes(shape: Sequence[int | None], dtype: str) -> str:
