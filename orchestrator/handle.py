@@ -20,7 +20,7 @@ from worker.protocol.task_id import STREAMS
 
 from .errors import BROKEN, OrchError, UsageError
 from .model.run.cluster import Cause, Cluster, TaskStatus
-from .model.run.readiness import group_tasks
+from .model.task_names import group_tasks
 from .record.output.follower import Follower
 from .record.output.log_view import LogView
 from .record.storage.run_directory import RunDir

@@ -32,10 +32,14 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Part of the house -> what it may import of the house. A part may always import itself.
 # A module belongs to the longest name that fits it; the name must be listed.
-MODEL = (
-    *("orchestrator.model", "orchestrator.errors", "worker.protocol", "worker.settings", "worker.tensorflow_facts"),
-    *("worker.task_environment", "worker.task_files"),
+BELOW = (
+    *("orchestrator.errors", "worker.protocol", "worker.settings", "worker.tensorflow_facts", "worker.task_environment"),
+    "worker.task_files",
 )
+MODEL = ("orchestrator.model", *BELOW)
+# The modules and rooms of the model, from the ground up: a room may import the modules, and the rooms before it.
+LEAVES = tuple(f"orchestrator.model.{name}" for name in ("device_names", "slots", "strategies", "task_names", "tpu_topology"))
+ROOMS = tuple(f"orchestrator.model.{name}" for name in ("spec", "planning", "input", "run.cluster", "cause", "run"))
 PLACES = ("orchestrator.backends", "orchestrator.record", "worker.clock", *MODEL)
 # The pure part of the room that answers questions: modules that count, judge and word. Its other modules read files and start processes.
 INSIGHT = (
@@ -84,7 +88,9 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "orchestrator.insight": ("orchestrator.record", "worker.data_files", *MODEL),
     "orchestrator.backends": (*MODEL, "worker", "worker.clock", "worker.cpu_cores", "worker.host.warm", "worker.workdir"),
     "orchestrator.record": ("worker.clock", "worker.directory", "worker.excerpts", *MODEL),
-    "orchestrator.model": MODEL,
+    "orchestrator.model": BELOW,
+    **dict.fromkeys(LEAVES, (*LEAVES, *BELOW)),
+    **{room: (*LEAVES, *ROOMS[:place], *BELOW) for place, room in enumerate(ROOMS)},
     "orchestrator.errors": (),
     "orchestrator": ("orchestrator.api", "orchestrator.handle", "worker", *MODEL),
     "worker.clock": (),
@@ -132,7 +138,7 @@ EVERYWHERE = ("worker.settings.declare", "worker.fast_dataclass", "worker.words"
 EXACT = ("orchestrator", "worker")
 
 PURE = (
-    *("orchestrator.model", "orchestrator.errors", *INSIGHT),
+    *("orchestrator.model", *LEAVES, *ROOMS, "orchestrator.errors", *INSIGHT),
     *("worker.excerpts", "worker.fast_dataclass", "worker.protocol", "worker.protocol.codec", "worker.redact"),
     *("worker.settings", "worker.settings.declare", "worker.tensorflow_facts", "worker.words"),
 )
@@ -545,6 +551,12 @@ BAD = {
     "model imports Path": ("orchestrator.model.spec", "from pathlib import Path", "pure code imports pathlib"),
     "model imports YAML early": ("orchestrator.model.spec", "import yaml", "pure code imports yaml"),
     "a slow dataclass": ("worker.protocol.messages", "from dataclasses import dataclass, field", "made by worker.fast_dataclass"),
+    "a spec imports a plan": (
+        "orchestrator.model.spec.parse",
+        "from ..planning import plan",
+        "must not import orchestrator.model.planning",
+    ),
+    "a cause imports the policy": ("orchestrator.model.cause.root_cause", "from ..run import lifecycle", "must not import"),
     "model opens a file": ("orchestrator.model.spec", "def f(p):\n    return open(p).read()", "spec:2: pure code calls open()"),
     "model prints beside main": (
         "orchestrator.model.spec",

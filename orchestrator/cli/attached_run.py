@@ -13,7 +13,7 @@ from typing import Any
 from ..backends import load
 from ..backends.connection.agent_process import start_ahead
 from ..errors import OrchError, UsageError
-from ..model.planning.slots import behind_the_chief, task_ids
+from ..model.slots import behind_the_chief, task_ids
 from ..model.spec import ClusterSpec
 from ..model.strategies import named
 from ..record.storage.run_directory import RunDir

@@ -218,7 +218,7 @@ def only_tasks(names: Sequence[str], known: Sequence[str]) -> set[str] | None:
 def _nearest(name: str, known: Sequence[str]) -> str:
     import difflib
 
-    from ..model.run.readiness import group_tasks
+    from ..model.task_names import group_tasks
 
     near = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {near[0]!r}?" if near else f"; tasks: {group_tasks(known)}"

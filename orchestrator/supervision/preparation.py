@@ -21,11 +21,12 @@ from ..backends.code_sync import WorkingDirectory, collect, describe_workdir
 from ..backends.connection.agent_link import AgentLink, NotReachedError, OnFrame, OnLost
 from ..backends.connection.reach import AT_ONCE, reach
 from ..errors import OrchError, Problem, SpecError
+from ..model import slots
 from ..model.cause import version_mismatch
-from ..model.planning import addresses, plan, slots
+from ..model.planning import addresses, plan
 from ..model.planning.plan import HostFacts, Plan
-from ..model.planning.slots import Assignment
 from ..model.run.events import Event, RunNoted
+from ..model.slots import Assignment
 from ..model.spec import ClusterSpec
 from ..model.strategies import named
 from ..record.storage.run_directory import RunDir

@@ -19,7 +19,7 @@ from worker.protocol.task_id import PREPARE, STREAMS, TASK_TYPES
 
 from ...errors import Problem, SpecError, UsageError
 from ...model.planning.plan import Plan
-from ...model.planning.slots import behind_the_chief
+from ...model.slots import behind_the_chief
 from ...model.strategies import named
 from ...record.output.console import Sink
 from ...record.output.follower import Follower

@@ -18,7 +18,8 @@ from worker.task_environment import INTER_OP, compose
 from worker.words import count_of
 
 from ...backends import load_checked, slots_of
-from ...model.planning import plan, slots
+from ...model import slots
+from ...model.planning import plan
 from ...model.planning.plan import HostFacts, Plan, PlannedTask
 from ...model.spec import ClusterSpec
 from ...model.strategies import named

@@ -12,7 +12,7 @@ import click
 
 from ...errors import UsageError
 from ...model.run.cluster import Cluster
-from ...model.run.readiness import group_tasks
+from ...model.task_names import group_tasks
 from ...record.output.lines import clean
 from ...record.storage.run_directory import RunDir
 from ...record.storage.run_store import plan_of

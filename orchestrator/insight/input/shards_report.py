@@ -14,7 +14,7 @@ from ...errors import UsageError
 from ...model.input.sharding import FOR_EVER, Epoch, Sharding, Share, Tally, epoch, steps, whole_batch
 from ...model.input.sharding_advice import Advice, advise
 from ...model.input.spec_inputs import SpecInput
-from ...model.run.readiness import group_tasks
+from ...model.task_names import group_tasks
 from ...record.text.format import aligned, wrap
 from .input_files import Found, explain_uncounted
 

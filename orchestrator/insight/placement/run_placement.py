@@ -13,7 +13,7 @@ from worker.words import count_of
 
 from ...errors import OrchError
 from ...model import device_names
-from ...model.run.readiness import group_tasks
+from ...model.task_names import group_tasks
 from ...record.output.lines import clean
 from ...record.storage.run_directory import RunDir
 from ...record.storage.run_files import open_file

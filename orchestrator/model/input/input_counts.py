@@ -4,16 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from worker.protocol.codec import ContractError, from_json
+from worker.fast_dataclass import dataclass
+from worker.protocol.codec import ContractError, Seconds, Size, from_json
 from worker.words import count_of
 
-from ..run.cluster import InputCounts
-from ..run.readiness import group_tasks
+from ..task_names import group_tasks
 
+WATCHED_S = 5.0
+"""`InputCounts.waiting` means something only after this many seconds: the first steps wait for buffers to fill."""
 BOUND = 0.3
 """A task that waits for input for this share of its time gets a remark."""
 UNEVEN = 0.05
 """Tasks end unevenly if their numbers of batches differ by more than this share of the largest number, and by more than one batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputCounts:
+    """What one task has read from its distributed datasets in its attempt. Each tuple has one number per replica of the task."""
+
+    steps: Size
+    """How often the task got a batch for each replica, with empty batches."""
+    batches: tuple[Size, ...]
+    """The batches that were not empty."""
+    elements: tuple[Size, ...]
+    bytes: tuple[Size, ...]
+    """The size of the tensors in memory, without tensors of strings."""
+    seconds: Seconds = 0.0
+    """The time in which the task made steps and orch measured."""
+    waiting_s: Seconds = 0.0
+    """The part of `seconds` in which the task waited for input."""
+
+    @property
+    def waiting(self) -> float:
+        """The share of the time that the task waited for input."""
+        return min(1.0, self.waiting_s / self.seconds) if self.seconds else 0.0
+
+    @property
+    def can_tell_waiting(self) -> bool:
+        """Whether orch has measured for long enough."""
+        return self.seconds >= WATCHED_S
 
 
 def read(data: object) -> InputCounts | None:

@@ -8,7 +8,7 @@ from typing import Literal
 from worker.fast_dataclass import dataclass
 from worker.words import bytes_of, count_of
 
-from ..run.readiness import group_tasks
+from ..task_names import group_tasks
 from .sharding import FOR_EVER, Epoch, Sharding, Tally, epoch, read_by, whole_batch
 
 IDLE = 0.02

@@ -5,7 +5,7 @@ from __future__ import annotations
 from worker.fast_dataclass import dataclass
 
 from .. import tpu_topology
-from ..planning.slots import task_ids
+from ..slots import task_ids
 from ..spec import ClusterSpec
 from ..spec.sections.task_sections import TaskSpec
 from ..strategies import named

@@ -13,6 +13,7 @@ from worker.fast_dataclass import dataclass
 from worker.protocol.messages import HostReady
 
 from ...errors import OrchError
+from ..spec.sections.host_list import parse_ip
 
 MOST_CANDIDATES = 8
 MOST_LINES = 8
@@ -95,14 +96,6 @@ def with_port(address: str, port: object) -> str:
 
 def _listed(facts: HostReady) -> str:
     return ", ".join(f"{one.address} ({one.interface})" for one in facts.addresses if _is_public(one.address))
-
-
-def parse_ip(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The IP address that a text is; None for a name."""
-    try:
-        return ipaddress.ip_address(address)
-    except ValueError:
-        return None
 
 
 def _is_6(address: str) -> bool:

@@ -20,11 +20,11 @@ from worker.settings.device_settings import DeviceSettings
 from worker.words import count_of
 
 from ...errors import Problem
-from ..run.readiness import group_tasks
 from ..spec import ClusterSpec, GpuWish, TaskDevices, TaskSpec
 from ..spec.findings import listed
 from ..spec.rules.device_rules import LEVEL, VISIBLE
 from ..strategies import named
+from ..task_names import group_tasks
 
 NONE_VISIBLE = "-1"
 """Hides all GPUs: for CUDA the list ends before the first GPU that does not exist."""

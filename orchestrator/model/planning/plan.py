@@ -18,13 +18,14 @@ from worker.settings.task_settings import TaskSettings
 from worker.task_environment import default_environment, tf_config_text
 
 from ...errors import OrchError, SpecError
+from .. import slots
+from ..slots import Assignment
 from ..spec import ClusterSpec, TaskSpec, trains
 from ..spec.rules.device_rules import GROWTH
 from ..strategies import named
-from . import data_service, gpu_assignment, slots, tf_config
+from . import data_service, gpu_assignment, tf_config
 from .addresses import with_port
 from .gpu_assignment import HostGpus, TaskGpus
-from .slots import Assignment
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,10 @@ from enum import Enum
 from typing import Any
 
 from worker.fast_dataclass import dataclass
-from worker.protocol.codec import Seconds, Size
 from worker.protocol.messages import Evidence, Failure
 from worker.protocol.task_id import PREPARE
 
+from ..input.input_counts import InputCounts
 from ..spec import Restart, Timeouts, trains
 
 
@@ -37,8 +37,6 @@ class TaskState(str, Enum):
     LOST = "lost"
 
 
-INPUT_WATCHED_S = 5.0
-"""`InputCounts.waiting` means something only after this many seconds: the first steps wait for buffers to fill."""
 ENDED = frozenset({TaskState.SUCCEEDED, TaskState.FAILED, TaskState.STOPPED, TaskState.LOST})
 
 
@@ -61,33 +59,6 @@ class Outcome(str, Enum):
     CANCELLED = "cancelled"
     TIMED_OUT = "timed_out"
     BROKEN = "broken"
-
-
-@dataclass(frozen=True, slots=True)
-class InputCounts:
-    """What one task has read from its distributed datasets in its attempt. Each tuple has one number per replica of the task."""
-
-    steps: Size
-    """How often the task got a batch for each replica, with empty batches."""
-    batches: tuple[Size, ...]
-    """The batches that were not empty."""
-    elements: tuple[Size, ...]
-    bytes: tuple[Size, ...]
-    """The size of the tensors in memory, without tensors of strings."""
-    seconds: Seconds = 0.0
-    """The time in which the task made steps and orch measured."""
-    waiting_s: Seconds = 0.0
-    """The part of `seconds` in which the task waited for input."""
-
-    @property
-    def waiting(self) -> float:
-        """The share of the time that the task waited for input."""
-        return min(1.0, self.waiting_s / self.seconds) if self.seconds else 0.0
-
-    @property
-    def can_tell_waiting(self) -> bool:
-        """Whether orch has measured for long enough."""
-        return self.seconds >= INPUT_WATCHED_S
 
 
 @dataclass(frozen=True, slots=True)

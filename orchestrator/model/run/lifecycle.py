@@ -19,6 +19,7 @@ from ..input import input_counts
 from ..planning.plan import Plan
 from ..spec import ClusterSpec
 from ..strategies import named
+from ..task_names import group_tasks
 from . import deadlines, events, readiness, restarts, task_counts
 from .cluster import Cause, Cluster, Outcome, Phase, Policy, TaskState, TaskStatus, Verdict
 from .events import Action, Event
@@ -340,7 +341,7 @@ def _on_tick(cluster: Cluster, at: float) -> Step:
     if "prepare" in kinds:
         late = readiness.unprepared(cluster)
         has, host = ("has" if len(late) == 1 else "have"), cluster.tasks[late[0]].host
-        what = f"{readiness.group_tasks(late)} {has} not ended {limits.prepare_s:g} s after the start (--prepare-timeout)"
+        what = f"{group_tasks(late)} {has} not ended {limits.prepare_s:g} s after the start (--prepare-timeout)"
         return _run_out(cluster, at, Cause(what, at, host=host))
     if "start" in kinds:
         awaited = readiness.awaited(cluster)

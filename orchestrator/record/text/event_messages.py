@@ -7,8 +7,9 @@ from ...model.cause.exit_status import describe_code
 from ...model.planning.plan import Plan
 from ...model.run import events, restarts
 from ...model.run.cluster import Cause, Cluster, Outcome, Phase
-from ...model.run.readiness import describe_gone, group_tasks
+from ...model.run.readiness import describe_gone
 from ...model.strategies import named
+from ...model.task_names import group_tasks
 from .format import describe_seconds
 
 OUTCOMES = {

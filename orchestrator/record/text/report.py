@@ -10,7 +10,7 @@ from worker.excerpts import WHERE, shorten_line
 from ...errors import OrchError
 from ...model.cause.exit_status import describe_code
 from ...model.run.cluster import Cause, Cluster, Outcome, TaskState, Verdict
-from ...model.run.readiness import group_tasks
+from ...model.task_names import group_tasks
 from ..output.lines import clean
 from ..output.noise import Noise
 from ..storage.run_directory import RunDir

@@ -19,7 +19,7 @@ from worker.fast_dataclass import dataclass
 
 from ...model.planning.plan import Plan
 from ...model.run.cluster import Cluster
-from ...model.run.readiness import group_tasks
+from ...model.task_names import group_tasks
 from ..storage.run_directory import RunDir
 from ..storage.run_files import size_of
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.model.planning import plan, slots, tf_config
+from orchestrator.model import slots
+from orchestrator.model.planning import plan, tf_config
 from orchestrator.model.planning.plan import HostFacts, Plan
 from orchestrator.model.spec import ClusterSpec, Restart, TaskDevices, TaskSpec
 from orchestrator.model.strategies import DEFAULT, TRAINING, named

@@ -12,6 +12,7 @@ from orchestrator.model.run import events as ev
 from orchestrator.model.run import lifecycle as lc
 from orchestrator.model.run.cluster import Outcome, Phase, Policy, TaskState, Verdict
 from orchestrator.model.spec import Restart, Timeouts
+from orchestrator.model.task_names import group_tasks
 from worker.protocol.messages import Failure
 from worker.task_files import INPUT
 
@@ -298,7 +299,7 @@ def test_events_of_another_attempt_change_nothing() -> None:
 
 
 def test_names_are_grouped() -> None:
-    assert readiness.group_tasks(["chief-0", "worker-0", "worker-1", "worker-2", "worker-5"]) == "chief-0, worker-0..2, worker-5"
+    assert group_tasks(["chief-0", "worker-0", "worker-1", "worker-2", "worker-5"]) == "chief-0, worker-0..2, worker-5"
 
 
 # --- properties --------------------------------------------------------------------------------

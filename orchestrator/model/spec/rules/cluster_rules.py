@@ -10,8 +10,7 @@ from worker.protocol.task_id import DATA_SERVICE, TASK_TYPES
 from worker.settings.keras_settings import LEGACY, is_legacy
 
 from ....errors import Problem
-from ... import strategies
-from ...planning import slots
+from ... import slots, strategies
 from ...strategies import Strategy
 from ..document import Node, place_of
 from ..findings import Findings, listed

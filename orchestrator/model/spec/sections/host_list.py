@@ -7,6 +7,7 @@ of a host that is named twice are added.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -16,7 +17,6 @@ from worker.fast_dataclass import dataclass
 from worker.settings.declare import setting
 
 from ....errors import Problem, SpecError
-from ...planning.addresses import parse_ip
 from ..derive import make, struct_of
 from ..findings import Findings, quoted, shown
 from ..kinds import JsonSchema, Listing, Struct, Text
@@ -49,6 +49,14 @@ def _line_complaint(text: str) -> str:
     if not text.strip():
         return "must not be empty"
     return "must be one line; write one item for each" if "\n" in text else ""
+
+
+def parse_ip(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The IP address that a text is; None for a name."""
+    try:
+        return ipaddress.ip_address(address)
+    except ValueError:
+        return None
 
 
 def _is_address6(text: str) -> bool:

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from worker.protocol.task_id import DATA_SERVICE, PREPARE, TaskId
 from worker.words import few
 
-from ...errors import Problem, SpecError
-from ..strategies import Strategy
+from ..errors import Problem, SpecError
+from .strategies import Strategy
 
 Assignment = Mapping[str, tuple[TaskId, ...]]
 """The tasks of each host."""
