@@ -24,8 +24,8 @@ from . import Imports
 
 ENDING_S = 5.0
 """How long the process may take to end after a request to end, or after SIGKILL."""
-NAME_ROOMS = {"ORCH_RUN_ID": "-" * 256, "ORCH_TASK": "-" * 64}
-"""Room for the names of a run and of a task in the environment that other processes see of a fork (see `process_setup.find_env_slot`)."""
+RUN_ID_ROOM = {"ORCH_RUN_ID": "-" * 256}
+"""Room for a run's id in the environment that other processes see of a fork (see `process_setup.find_env_slot`)."""
 LOG = "warm.log"
 _START = Path(worker.__file__).parent / "host" / "warm" / "start_warm.py"
 
@@ -118,7 +118,7 @@ def _start(python: str, imports: Imports, idle_s: float, import_s: float) -> dic
             process = subprocess.Popen(
                 [python, str(_START), str(writer), _directory(), str(idle_s), *imports.preload],
                 cwd=imports.cwd,
-                env={**default_environment(count_cores(), 1), **os.environ, **imports.env, **NAME_ROOMS},
+                env={**default_environment(count_cores(), 1), **os.environ, **imports.env, **RUN_ID_ROOM},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -29,7 +29,7 @@ from worker.cpu_cores import count_cores
 from worker.task.calls import task_coverage
 from worker.task_environment import default_environment
 
-from ..backends.warm_process import NAME_ROOMS
+from ..backends.warm_process import RUN_ID_ROOM
 from .connections import Connection, join_terminal, open_terminal
 from .failures import ClusterLost
 
@@ -105,7 +105,7 @@ class Session:
         directory.mkdir(mode=0o700, parents=True)
         self._report, report = os.pipe()
         lifeline, self._lifeline = os.pipe()
-        names = {**NAME_ROOMS, "ORCH_WARM_LIFELINE": str(lifeline)}
+        names = {**RUN_ID_ROOM, "ORCH_WARM_LIFELINE": str(lifeline)}
         with open(self.path / "warm.log", "wb") as log:
             self._warm = subprocess.Popen(
                 [sys.executable, str(_START), str(report), str(directory), "1e6", "tensorflow"],

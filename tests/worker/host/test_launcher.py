@@ -46,7 +46,7 @@ def told() -> Frames:
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One entry for each look at our children. None is shown: this process is pytest, and has daemons of other tests, not to be swept."""
     found: list[int] = []
-    monkeypatch.setattr(process_state, "_children", lambda: found.append(1) or [])
+    monkeypatch.setattr(process_state, "children", lambda: found.append(1) or set())
     return found
 
 

@@ -12,7 +12,6 @@ import signal
 import textwrap
 import zipfile
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -307,36 +306,6 @@ def test_a_fork_ends_as_an_exec_does(tmp_path: Path, start_host: Callable[[], Ho
     host.order(*names)
     assert dict(zip(ends, host.wait(*names), strict=True)) == ends
     assert host.notes() == []
-
-
-def test_what_a_fork_leaves_behind_is_known_by_its_task(tmp_path: Path, start_host: Callable[[], Host]) -> None:
-    write(
-        tmp_path,
-        """
-        import os, time
-        if os.environ["ORCH_TASK"] == "worker-0":
-            reader, writer = os.pipe()
-            if os.fork():
-                os.read(reader, 1)
-                os._exit(0)
-            os.setsid()
-            if os.fork():
-                os._exit(0)
-            print(os.getpid(), flush=True)
-            os.write(writer, b"!")
-        time.sleep(1000)
-        """,
-    )
-    host = start_host()
-    host.greet(["decimal"])
-    host.order("worker-0", "worker-1")
-    assert host.wait("worker-0") == [0]
-    with suppress(psutil.NoSuchProcess):
-        assert not is_alive(psutil.Process(int(host.log())))
-    (other,) = (frame.pid for frame in host.agent.all(messages.TaskStarted) if frame.task == "worker-1")
-    assert is_alive(psutil.Process(other))
-    assert psutil.Process(other).environ()["ORCH_TASK"] == "worker-1"
-    assert "worker" not in host.templates()[0].environ()["ORCH_TASK"]
 
 
 def test_more_tasks_than_a_socket_has_room_for(tmp_path: Path, start_host: Callable[[], Host]) -> None:

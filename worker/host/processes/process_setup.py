@@ -80,7 +80,7 @@ def find_env_slot(name: str) -> tuple[int, int] | None:
 
 
 def write_env_slot(slot: tuple[int, int], value: str) -> None:
-    """Write a value there, so that other processes read it in /proc/PID/environ, as `process_state.find_strays` does.
+    """Write a value there, so that other processes read it in /proc/PID/environ, as ``orch down`` does.
 
     Python's `os.environ`, a copy, does not show the change.
     """

@@ -1,4 +1,4 @@
-"""What /proc shows of a living process: its state, why it does not answer, its children and their environments.
+"""What /proc shows of a living process: its state, why it does not answer, its children.
 
 /proc exists on Linux only; elsewhere every function returns that nothing is known. Fields: proc_pid_stat(5), proc_pid_status(5).
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 
-_PF_EXITING = 0x4  # include/linux/sched.h
 _STATES = {
     "T": "stopped (SIGSTOP)",
     "t": "stopped by a debugger",
@@ -67,47 +66,14 @@ def why_no_stacks(pid: int) -> str:
     return ""
 
 
-def find_strays(known: set[int]) -> dict[int, frozenset[bytes] | None]:
-    """The direct children of this process outside `known`, each with its environment (``KEY=value``).
-
-    They are what tasks left behind in sessions of their own: this process, a subreaper, has inherited them. The environment is empty if
-    the child does not show it, and None if the child has none at this moment, because it is ending, is executing a program, or its main
-    thread is gone.
-    """
-    return {pid: _environment_of(pid) for pid in _children() if pid not in known}
-
-
-def _children() -> list[int]:
+def children() -> set[int]:
+    """The direct children of this process, which has one thread. A subreaper also has those that its descendants have left behind."""
     me = os.getpid()
     try:
         with open(f"/proc/{me}/task/{me}/children") as file:
-            return [int(word) for word in file.read().split()]
+            return {int(word) for word in file.read().split()}
     except OSError:
-        return []
-
-
-def _environment_of(pid: int) -> frozenset[bytes] | None:
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            if data := file.read():
-                return frozenset(data.split(b"\0"))
-        # Linux frees the memory of an ending process before it closes its files and before this process inherits its children, which
-        # takes a while; and a process that has executed a program since the file was opened shows nothing here. Only a process that
-        # really has no variables (env -i) has its environment start where it ends.
-        start, end = map(int, _stat_fields(pid)[47:49])
-        return frozenset() if end and start == end else None
-    except ProcessLookupError:
-        return None
-    except OSError:
-        return None if _is_exiting(pid) else frozenset()
-
-
-def _is_exiting(pid: int) -> bool:
-    """Whether a process, or its first thread, is ending. Newer kernels refuse its environment to all but root once its memory is gone."""
-    try:
-        return bool(int(_stat_fields(pid)[6]) & _PF_EXITING)
-    except OSError:
-        return True
+        return set()
 
 
 def _threads(pid: int) -> list[str]:

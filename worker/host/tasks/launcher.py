@@ -408,9 +408,7 @@ class Launcher:
         shown_code = code if code >= 0 else 128 - code
         order = task.order
         self._link.send(messages.TaskExited(order.task, order.attempt, shown_code, task.stopped, clock.now(), failure, code < 0, evidence))
-        # These two variables together are in the environment of no other task's processes.
-        marks = (os.fsencode(f"ORCH_RUN_ID={self.run_id}"), os.fsencode(f"ORCH_TASK={order.task}"))
-        self._leftovers.add(pid, marks, task.kill_at)
+        self._leftovers.add(pid, task.kill_at)
         self._sweep_within(0)
 
     def _forget_running(self, task: Task) -> None:
@@ -453,12 +451,12 @@ class Launcher:
             self._note(text)
 
     def close(self) -> None:
-        """End the templates, and what their imports have left in sessions of their own. To be called when no task is left."""
+        """End the templates, and all that is left. To be called when no task is left."""
         for template in self._templates:
             template.close()
             with suppress(ChildProcessError):
                 os.waitpid(template.pid, 0)
-        for pid in process_state.find_strays(set()) if self._templates else ():
+        for pid in process_state.children():
             process_groups.signal_process(pid, signal.SIGKILL)
 
     def _note(self, text: str) -> None:

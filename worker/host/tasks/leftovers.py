@@ -1,4 +1,7 @@
-"""Ends what a task leaves behind when its first process has exited: the rest of its group, and processes in sessions of their own.
+"""Ends what tasks leave behind: the rest of a task's group when its first process has exited, and strays with the host's last task.
+
+Strays are processes that tasks have put into sessions of their own. This process, a subreaper, inherits strays, and cannot tell which task
+they come from.
 
 A process in state D (uninterruptible sleep: its NFS server or GPU driver does not answer) receives no signal until the kernel lets the
 process go. No signal can end such a process, so `poll` waits for GIVE_UP_S only.
@@ -7,7 +10,7 @@ process go. No signal can end such a process, so `poll` waits for GIVE_UP_S only
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import field
 from signal import SIGKILL, SIGTERM
 
@@ -25,12 +28,10 @@ GIVE_UP_S = 5.0
 class _Exited:
     """A task whose first process has exited."""
 
-    marks: Collection[bytes]
-    """Variables in the environment of the task's processes that together no other task has, each ``KEY=value``."""
     deadline: float
     """When what is left gets SIGKILL, by the monotonic clock."""
     warned: set[int] = field(default_factory=set)
-    """The processes that were sent SIGTERM."""
+    """The strays that were sent SIGTERM."""
 
 
 class Leftovers:
@@ -49,13 +50,13 @@ class Leftovers:
         """These children belong to no task, or have been killed in vain."""
         self._ignored.update(pids)
 
-    def add(self, pid: int, marks: Collection[bytes], kill_at: float | None) -> None:
-        """The first process of a task has exited; send SIGTERM to the rest of its group. `marks`: see `_Exited`.
+    def add(self, pid: int, kill_at: float | None) -> None:
+        """The first process of a task has exited; send SIGTERM to the rest of its group.
 
         `kill_at`: when the task would have been sent SIGKILL, by the monotonic clock; None: no order to stop had come.
         """
         deadline = time.monotonic() + GRACE_S
-        self._exited[pid] = _Exited(marks, deadline if kill_at is None else min(deadline, kill_at))
+        self._exited[pid] = _Exited(deadline if kill_at is None else min(deadline, kill_at))
         process_groups.signal_group(pid, SIGTERM)
 
     def expire(self, pid: int) -> None:
@@ -72,39 +73,34 @@ class Leftovers:
             return {}
         # In this order: a process that leaves its group, and whose parent ends, between the two calls is found by the second.
         empty = {pid for pid in self._exited if process_groups.is_empty(pid)}
-        strays = process_state.find_strays({*tasks, *templates, *self._ignored})
+        strays = process_state.children() - {*tasks, *templates, *self._ignored}
         done: dict[int, str] = {}
         for pid, exited in list(self._exited.items()):
             is_last = len(tasks) - len(done) == 1
-            remaining = self._end(pid, exited, pid in empty, strays, is_last=is_last)
+            remaining = self._end(pid, exited, strays if is_last else set(), is_empty=pid in empty)
             if remaining is not None:
                 del self._exited[pid]
                 self._ignored |= remaining
                 done[pid] = describe(pid, remaining)
         return done
 
-    def _end(
-        self, pid: int, exited: _Exited, is_empty: bool, strays: Mapping[int, frozenset[bytes] | None], *, is_last: bool
-    ) -> set[int] | None:
-        """Signal what one task has left. Returns the processes that SIGKILL did not end; None: some may still end."""
-        # A process that has dropped orch's variables cannot be assigned to a task by them; the last task answers for all of those.
-        marks = () if is_last else exited.marks
-        left = {stray for stray, environment in strays.items() if environment is not None and environment.issuperset(marks)}
-        unclear = {stray for stray, environment in strays.items() if environment is None}  # mostly for a moment only
+    def _end(self, pid: int, exited: _Exited, strays: set[int], *, is_empty: bool) -> set[int] | None:
+        """Signal what one task has left, and these strays. Returns the processes that SIGKILL did not end; None: some may still end."""
         now = time.monotonic()
-        overdue = now >= exited.deadline
-        due = left - exited.warned if not overdue else left if marks else left | unclear
-        for stray in due:
-            process_groups.signal_process(stray, SIGKILL if overdue else SIGTERM)
-        exited.warned |= left
-        if overdue and not is_empty:
-            process_groups.signal_group(pid, SIGKILL)
-        if is_empty and not left | unclear:
+        if now < exited.deadline:
+            for stray in strays - exited.warned:
+                process_groups.signal_process(stray, SIGTERM)
+            exited.warned |= strays
+        else:
+            for stray in strays:
+                process_groups.signal_process(stray, SIGKILL)
+            if not is_empty:
+                process_groups.signal_group(pid, SIGKILL)
+        if is_empty and not strays:
             return set()
         if now < exited.deadline + GIVE_UP_S:
             return None
-        self._ignored |= unclear
-        return left | process_groups.members(pid)
+        return strays | process_groups.members(pid)
 
 
 def describe(task: int, pids: Collection[int]) -> str:

@@ -38,8 +38,6 @@ MOST_PINGS = 5
 """How many pings, one a second, a template may leave without an answer. If the agent kills a template, only an import is lost."""
 _MOST_REQUESTS = 8
 """Requests that may wait for an answer at a time. A socket's queue takes ten messages (net.unix.max_dgram_qlen)."""
-_NAME_BYTES = 64
-"""The length of the value of ORCH_TASK in a template's environment. Each fork writes its task's name there, for other processes to read."""
 _START = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start_template.py")
 
 
@@ -128,8 +126,7 @@ def start_template(preload: Preload, log: str, limits: tuple[int, int]) -> Templ
     control, templates = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with templates:
         argv = (sys.executable, _START, "{fd}", preload.directory, *preload.modules)
-        env = {**preload.env, "ORCH_TASK": "-" * _NAME_BYTES}
-        command = Command(argv, preload.cwd, env, log, log, inherited_fd=templates.fileno())
+        command = Command(argv, preload.cwd, preload.env, log, log, inherited_fd=templates.fileno())
         try:
             return TemplateProcess(*spawn(command, limits), control)
         except (OSError, SpawnError):

@@ -40,7 +40,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ...task.own_process import reseed
-from ..processes.process_setup import SetupError, enter, find_env_slot, name_process, write_env_slot
+from ..processes.process_setup import SetupError, enter, name_process
 from . import MESSAGE_BYTES
 from .safety import Safety, open_files
 
@@ -62,8 +62,7 @@ def serve(control_fd: int, directory: str, modules: list[str]) -> dict[str, Any]
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     ours = open_files()
-    room = find_env_slot("ORCH_TASK")
-    os.environ.pop("ORCH_TASK", None)
+    os.environ.pop("ORCH_TASK", None)  # of a task that has started orch, or of the first task that has these variables
     was_there = directory in sys.path
     try:
         seconds = load(modules, directory)
@@ -73,18 +72,15 @@ def serve(control_fd: int, directory: str, modules: list[str]) -> dict[str, Any]
         os._exit(1)
     if not was_there and directory in sys.path:
         sys.path.remove(directory)
-    return fork_tasks(control, Safety(directory, ours), ours, room, seconds)
+    return fork_tasks(control, Safety(directory, ours), ours, seconds)
 
 
-def fork_tasks(
-    control: socket.socket, safety: Safety, ours: dict[int, str], room: tuple[int, int] | None, seconds: float
-) -> dict[str, Any] | None:
+def fork_tasks(control: socket.socket, safety: Safety, ours: dict[int, str], seconds: float) -> dict[str, Any] | None:
     """Serve the agent at the other end of `control`; returns as `serve` does.
 
-    `ours`: descriptors that are closed in a task; `room`: the memory that a task's name is written to, see `find_env_slot`; `seconds`:
-    how long the imports took.
+    `ours`: descriptors that are closed in a task; `seconds`: how long the imports took.
     """
-    template = _Template(control, safety, ours, room)
+    template = _Template(control, safety, ours)
     _send(control, {"ready": True, "seconds": seconds})
     return template.run()
 
@@ -139,7 +135,7 @@ def describe(error: BaseException) -> str:
 class _Template:
     """The loop of the template. In a forked task, `run` returns, so that the task's program runs at the top level of the process."""
 
-    def __init__(self, control: socket.socket, safety: Safety, ours: dict[int, str], room: tuple[int, int] | None) -> None:
+    def __init__(self, control: socket.socket, safety: Safety, ours: dict[int, str]) -> None:
         self._control, self._safety, self._ours = control, safety, ours
         self._wake, self._feeder = socket.socketpair()
         for sock in (self._wake, self._feeder):
@@ -147,7 +143,6 @@ class _Template:
         signal.set_wakeup_fd(self._feeder.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: None)  # the agent decides when the template ends
-        self._room = room
 
     def run(self) -> dict[str, Any] | None:
         poll = select.poll()
@@ -223,10 +218,7 @@ class _Template:
             signal.signal(signal.SIGPIPE, signal.SIG_IGN)
             os.environ.clear()
             os.environ.update(request["env"])
-            task = request["order"]["task"]
-            name_process(task)
-            if self._room is not None:
-                write_env_slot(self._room, task)
+            name_process(request["order"]["task"])
             template.send(_IS_TASK, socket.MSG_NOSIGNAL)
         except (SetupError, OSError, ValueError) as error:
             # The launcher executes the task instead, which fails in the same way and gives the message that the user sees.

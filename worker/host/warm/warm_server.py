@@ -59,8 +59,8 @@ class WarmProcess:
         """`idle_s`: the process ends so many seconds after the start of the last run that used it."""
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
-        # The memory for the names of the run and the task in the environment that other processes see.
-        self._run_room, self._task_room = (find_env_slot(name) for name in ("ORCH_RUN_ID", "ORCH_TASK"))
+        self._room = find_env_slot("ORCH_RUN_ID")
+        """The memory for the run's id in the environment that other processes see."""
         for name in ("ORCH_RUN_ID", "ORCH_TASK"):
             os.environ.pop(name, None)
         self._preload, self._idle_s = list(preload), idle_s
@@ -224,10 +224,10 @@ class WarmProcess:
         if start is None:
             os._exit(0)  # the run has no use for a template
         redirect(start["log"], start["log"])
-        if self._run_room is not None:
-            write_env_slot(self._run_room, start["run_id"])
+        if self._room is not None:
+            write_env_slot(self._room, start["run_id"])
         ours = {fd: path for fd, path in open_files().items() if fd not in self._kept}
-        order = fork_tasks(control, self._safety, ours, self._task_room, seconds=0.0)
+        order = fork_tasks(control, self._safety, ours, seconds=0.0)
         threads = os.environ.get(THREADS, "")
         if threads != self._threads and threads.isdigit():
             for set_threads in self._thread_setters:
