@@ -28,6 +28,7 @@ if __name__ == "__main__":
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -52,13 +53,13 @@ from .record.storage.run_directory import RunDir
 from .record.text import timeline
 from .record.text.event_messages import describe_event, describe_plan, headline
 from .record.text.report import report
-from .requests import Requests
-from .signals import handle_signals, hold_signals
+from .requests import end_with_parent, handle_requests
+from .signals import Stop, handle_signals, hold_signals
 from .starting import cannot_keep
 from .supervision.supervisor import Supervisor, Viewer, verdict_of_error
 
-Control = Callable[[Supervisor], AbstractContextManager[None]]
-"""A way to control a run while it goes on, such as `handle_signals`. Entered in the loop of the run, before anything is started."""
+Control = Callable[[Stop], AbstractContextManager[None]]
+"""A way to end a run while it goes on, such as `handle_signals`. Entered in the loop of the run, before anything is started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +104,16 @@ def run(rundir: RunDir, spec: ClusterSpec, show: Show, controls: Sequence[Contro
             broken = cannot_keep(rundir, error)
             show.refuse(broken, None)
             raise broken from None
-        return _run(rundir, spec, show, controls)
+        return _run_held(rundir, spec, show, controls)
 
 
-def _run(rundir: RunDir, spec: ClusterSpec, show: Show, controls: Sequence[Control]) -> Verdict:
+def _run_held(rundir: RunDir, spec: ClusterSpec, show: Show, controls: Sequence[Control]) -> Verdict:
     supervisor = Supervisor(spec, load(spec), rundir, show)
     started_at = now()
     broken: OrchError | None = None
     try:
         rundir.lock.sign()
-        verdict = asyncio.run(_supervise(supervisor, controls))
+        verdict = asyncio.run(_supervise(supervisor, rundir, controls))
     except (OrchError, OSError) as error:
         broken = error if isinstance(error, OrchError) else cannot_keep(rundir, error)
         verdict = verdict_of_error(broken, started_at)
@@ -129,10 +130,11 @@ def _run(rundir: RunDir, spec: ClusterSpec, show: Show, controls: Sequence[Contr
     return verdict
 
 
-async def _supervise(supervisor: Supervisor, controls: Sequence[Control]) -> Verdict:
+async def _supervise(supervisor: Supervisor, rundir: RunDir, controls: Sequence[Control]) -> Verdict:
     with contextlib.ExitStack() as stack:
         for control in controls:
-            stack.enter_context(control(supervisor))
+            stack.enter_context(control(supervisor.stop))
+        stack.enter_context(handle_requests(rundir, supervisor))
         return await supervisor.run()
 
 
@@ -191,20 +193,20 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
 
     parser = argparse.ArgumentParser(prog="python -m orchestrator.controller", description="Run the run in RUN_DIR, as its spec.yaml says.")
     parser.add_argument("run_dir", metavar="RUN_DIR")
-    parser.add_argument("--lock", type=int, metavar="FD", help="a descriptor by which whoever started this holds the lock of the run")
-    parser.add_argument("--owner", type=int, metavar="PID", help="the parent process: the run ends with it, and stdin has its requests")
+    parser.add_argument("--held", type=int, nargs="+", metavar="FD", help="the descriptors by which whoever started this holds the run")
+    parser.add_argument("--owner", type=int, metavar="PID", help="the parent process: the run ends with it")
     given = parser.parse_args(words)
     controls: list[Control] = [handle_signals]
     if given.owner is not None:
-        controls.append(Requests(sys.stdin.fileno(), given.owner))
+        controls.append(functools.partial(end_with_parent, given.owner))
     rundir = RunDir(Path(os.path.abspath(given.run_dir)))
     try:
         if not os.path.isfile(rundir.path / "spec.yaml"):  # before a lock is made: this may be no run directory
             raise UsageError(f"{rundir.path} is no run directory: there is no file spec.yaml in it")
-        if given.lock is None:
+        if given.held is None:
             rundir.lock.acquire()
         else:
-            rundir.lock.inherit(given.lock)
+            rundir.lock.inherit(given.held)
         _refuse_again(rundir)
         code = run(rundir, read_spec(rundir), Log(), controls).exit_code
     except OrchError as error:

@@ -28,7 +28,9 @@ from .record.storage.run_progress import Progress
 from .record.storage.run_store import NO_TASKS_YET
 from .record.text import stack_report
 from .record.text.report import report
+from .requests import ask
 
+STOPPED = "stopped by the program that launched it"
 POLL_S = 0.02
 """Seconds between two checks of a file or a process."""
 
@@ -113,10 +115,6 @@ class Run:
         self._progress = Progress(run)
         self._lock = threading.RLock()
         self._ended: Result | None = None
-        for other in list(_ALIVE):  # a copy: other threads launch runs, too
-            if not other.is_running:
-                other._result()
-        _ALIVE.add(self)
 
     def __repr__(self) -> str:
         return f"<Run {self.run_id}: {self._ended.outcome if self._ended else 'running'}>"
@@ -155,7 +153,11 @@ class Run:
 
     def stop(self, now: bool = False) -> Result:
         """End the run: its tasks get SIGTERM, and SIGKILL after the grace period (`now`: at once). Returns when no process is left."""
-        self._request(ask="stop", now=now)
+        is_asked = False
+        with contextlib.suppress(OrchError):
+            is_asked = ask(self._run, "stop", reason=STOPPED, now=now)
+        if not is_asked:  # the run is over, or its directory was moved, or the file system has no named pipes
+            self._process.terminate()
         return self.wait()
 
     def __enter__(self) -> Run:
@@ -169,11 +171,7 @@ class Run:
     def _result(self) -> Result:
         with self._lock:
             if self._ended is None:
-                with contextlib.suppress(OSError):  # a request may be left in its buffer
-                    if self._process.stdin is not None:
-                        self._process.stdin.close()
                 self._ended = _read_result(self._run, self.tasks, self._cluster())
-                _ALIVE.discard(self)
             return self._ended
 
     # --- events and output --------------------------------------------------------------------------
@@ -268,7 +266,7 @@ class Run:
         status = self._status(task)
         if status.pid is None or status.has_ended:
             raise UsageError(f"{task} does not run: it is {status.state.value}")
-        self._request(ask="signal", task=task, number=int(signal))
+        ask(self._run, "signal", task=task, number=int(signal))
 
     def restart(self) -> None:
         """Stop all tasks and start them again, as the next attempt. This restart does not count against `max_restarts`.
@@ -277,14 +275,14 @@ class Run:
         """
         if self.is_running and self._cluster() is None:
             raise UsageError(f"{self.run_id} has {NO_TASKS_YET}; try again when it has some")
-        self._request(ask="restart")
+        ask(self._run, "restart")
 
     def stacks(self) -> dict[str, str]:
         """The place in its Python code of each running task, such as ``in all_reduce (train.py:41)``. Waits for slow answers."""
         cluster, planned = self._cluster(), self._run.read_plan()
         if cluster is None or planned is None:
             return {}
-        texts = stack_report.collect(self._run, planned, cluster, lambda: self._request(ask="stacks"))
+        texts = stack_report.collect(self._run, planned, cluster, lambda: ask(self._run, "stacks"))
         answers = {name: stack_report.parse(text) for name, text in texts.items()}
         return {name: stack_report.place(answer) if answer else "no answer" for name, answer in answers.items()}
 
@@ -294,18 +292,6 @@ class Run:
             known = f"tasks: {group_tasks(cluster.tasks)}" if cluster is not None else "it has no tasks yet"
             raise UsageError(f"{self.run_id} has no task {task!r}; {known}")
         return cluster.tasks[task]
-
-    def _request(self, **request: object) -> None:
-        """Send a request to the controller (see requests.py). If the controller has ended, nothing is sent."""
-        pipe = self._process.stdin
-        with self._lock, contextlib.suppress(OSError, ValueError):
-            if pipe is not None:
-                pipe.write(json.dumps(request).encode() + b"\n")
-                pipe.flush()
-
-
-_ALIVE: set[Run] = set()
-"""The runs whose end was not seen. This set keeps the pipe to each controller open: without the pipe, the controller ends the run."""
 
 
 def _lines(task: str, stream: str, text: str) -> list[Line]:

@@ -1,8 +1,8 @@
-"""The requests of the program that has launched a run, and the end of the run when that program ends.
+"""What others ask of the controller of a run: the commands `orch down`, `restart` and `stacks`, and the program that has launched the run.
 
-The requests come through a pipe, the controller's stdin, one JSON object a line::
+A request is a line of JSON in the named pipe of the run (record/storage/run_lock.py)::
 
-    {"ask": "stop", "now": false}
+    {"ask": "stop", "reason": "stopped by orch down", "now": false}
     {"ask": "restart"}
     {"ask": "stacks"}
     {"ask": "signal", "task": "worker-1", "number": 9}
@@ -10,87 +10,90 @@ The requests come through a pipe, the controller's stdin, one JSON object a line
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
+import signal
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
-from .errors import TERMINATED
-from .signals import Steered
+from .errors import TERMINATED, UsageError
+from .record.storage.run_directory import RunDir
+from .signals import Stop
+
+if TYPE_CHECKING:  # a program that only asks has no supervisor
+    from .supervision.supervisor import Supervisor
 
 ORPHANED = "the program that launched it has ended"
-STOPPED = "stopped by the program that launched it"
+PARENT_S = 0.2
+"""How often a controller checks whether the program that has launched it is still its parent, in seconds."""
+PIPE_BYTES = 1024 * 1024
+"""The most bytes that a pipe holds without a privilege (pipe(7)): one read gets all whole lines."""
 
 
-class Controlled(Steered, Protocol):
-    """The part of a `Supervisor` that requests use."""
-
-    def send_signal(self, task: str, number: int) -> None: ...
-
-
-class Requests:
-    """Acts on the requests that come from `fd`. Ends the run when the other end is closed, or when the process `owner`, the parent, ends.
-
-    Both are needed: a process that the owner has forked may hold the other end of the pipe, and not every kernel has a pidfd.
-    """
-
-    def __init__(self, fd: int, owner: int) -> None:
-        self._fd, self._owner = fd, owner
-        self._rest = b""
-
-    @contextlib.contextmanager
-    def __call__(self, run: Controlled) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        pidfd = _open_pidfd(self._owner)
-        watched = [self._fd] + ([pidfd] if pidfd is not None else [])
-
-        def orphan() -> None:
-            for fd in watched:
-                loop.remove_reader(fd)
-            run.stop(ORPHANED, TERMINATED)
-
-        def on_readable() -> None:
-            data = os.read(self._fd, 64 * 1024)
-            if data:
-                self._on_data(run, data)
-            else:
-                orphan()
-
-        loop.add_reader(self._fd, on_readable)
-        if pidfd is not None:
-            loop.add_reader(pidfd, orphan)
-        if os.getppid() != self._owner:
-            loop.call_soon(orphan)  # the owner has ended already, and another process may have its pid by now
-        try:
-            yield
-        finally:
-            for fd in watched:
-                loop.remove_reader(fd)
-            if pidfd is not None:
-                os.close(pidfd)
-
-    def _on_data(self, run: Controlled, data: bytes) -> None:
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            request: dict[str, Any] = json.loads(line)
-            match request["ask"]:
-                case "stop":
-                    run.stop(STOPPED, TERMINATED)
-                    if request["now"]:
-                        run.stop(STOPPED, TERMINATED)
-                case "restart":
-                    run.restart()
-                case "stacks":
-                    run.show_stacks()
-                case "signal":
-                    run.send_signal(request["task"], request["number"])
+def ask(run: RunDir, what: str, **more: object) -> bool:
+    """Send a request to the controller of a run. Returns False if there is none. Raises `OrchError` if it cannot be reached from here."""
+    return run.lock.send(json.dumps({"ask": what, **more}).encode() + b"\n")  # shorter than PIPE_BUF: the line is written as a whole
 
 
-def _open_pidfd(pid: int) -> int | None:
-    """A descriptor that can be read once the process has ended; None where the kernel has none, or the process has ended."""
+def ask_running(run: RunDir, what: str) -> None:
+    """`ask` for what only a run that goes on can do. Raises `UsageError` for another."""
+    if not ask(run, what):
+        raise UsageError(f"{run.run_id} is not running; orch up starts a new run")
+
+
+@contextlib.contextmanager
+def handle_requests(rundir: RunDir, run: Supervisor) -> Iterator[None]:
+    """Act on the requests to the run that this process holds, in the loop that runs now."""
+    import asyncio  # here: a command that only asks need not wait for this import
+
+    loop = asyncio.get_running_loop()
+
+    def on_readable(fd: int) -> None:
+        for line in os.read(fd, PIPE_BYTES).splitlines():
+            _act(run, line)
+
+    pipes = rundir.lock.fds[1:]
+    for fd in pipes:
+        loop.add_reader(fd, on_readable, fd)
     try:
-        return os.pidfd_open(pid)
-    except (AttributeError, OSError):
-        return None
+        yield
+    finally:
+        for fd in pipes:
+            loop.remove_reader(fd)
+
+
+def _act(run: Supervisor, line: bytes) -> None:
+    try:
+        request = json.loads(line)
+    except (ValueError, RecursionError):
+        request = None
+    match request:
+        case {"ask": "stop", "reason": str(reason), "now": bool(now)}:
+            for _ in range(2 if now else 1):
+                run.stop(reason, TERMINATED)
+        case {"ask": "restart"}:
+            run.restart()
+        case {"ask": "stacks"}:
+            run.show_stacks()
+        case {"ask": "signal", "task": str(task), "number": int(number)} if number in signal.valid_signals():
+            run.send_signal(task, number)
+        case _:
+            run.note(f"a line in the pipe for requests is no request: {line[:80]!r}")
+
+
+@contextlib.contextmanager
+def end_with_parent(owner: int, stop: Stop) -> Iterator[None]:
+    """End the run when the process `owner`, the parent of this one, has ended."""
+    import asyncio
+
+    async def watch() -> None:
+        while os.getppid() == owner:
+            await asyncio.sleep(PARENT_S)
+        stop(ORPHANED, TERMINATED)
+
+    watching = asyncio.ensure_future(watch())
+    try:
+        yield
+    finally:
+        watching.cancel()

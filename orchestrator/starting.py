@@ -28,7 +28,7 @@ def create(home: Path, spec: ClusterSpec) -> RunDir:
     # A run is also found by its id in the environment of its processes, on hosts that many runs share.
     run = create_run(home, f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(4).hex()}")
     try:
-        run.lock.acquire(sign=False)  # before anything else: a run without a controller is taken for lost
+        run.lock.acquire()  # before anything else: a run without a controller is taken for lost
         # JSON is YAML too, and carries texts that are not UTF-8.
         run.write("spec.yaml", json.dumps(to_document(spec), indent=2) + "\n")
         for name, text in backend.request(spec).items():
@@ -46,13 +46,12 @@ def cannot_keep(run: RunDir, error: OSError) -> OrchError:
 
 
 def start_controller(run: RunDir, *, tied: bool = False, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-    """Start the controller of a run that `create` has made, in a session of its own, and hand the lock over to it.
+    """Start the controller of a run that `create` has made, in a session of its own, and hand lock and requests over to it.
 
     Its arguments contain nothing of the spec, because every user of the machine can read them. Its messages go to `controller.log`.
-    `tied`: the run ends when this process ends, in whatever way, and stdin takes requests (see `requests`). `env`: in place of the
-    environment of this process. Raises `OrchError`.
+    `tied`: the run ends when this process ends, in whatever way. `env`: in place of the environment of this process. Raises `OrchError`.
     """
-    words = ["--lock", str(run.lock.fileno())]
+    words = ["--held", *map(str, run.lock.fds)]
     if tied:
         words += ["--owner", str(os.getpid())]
     try:
@@ -63,11 +62,11 @@ def start_controller(run: RunDir, *, tied: bool = False, env: Mapping[str, str] 
     try:
         process = subprocess.Popen(
             [sys.executable, str(PROGRAM), str(run.path), *words],
-            stdin=subprocess.PIPE if tied else subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             env=env,
-            pass_fds=(run.lock.fileno(),),
+            pass_fds=run.lock.fds,
             start_new_session=True,
         )
         run.lock.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,12 +13,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator import controller
-from orchestrator.errors import OrchError
 from orchestrator.model.spec import ClusterSpec, TaskSpec
-from orchestrator.record.storage import run_lock
 from orchestrator.record.storage.run_directory import RunDir
-from orchestrator.record.storage.run_lock import BLANK
 from orchestrator.record.storage.run_store import create_run, discard
+from orchestrator.requests import ask
 from orchestrator.starting import create
 from tests.conftest import Orch
 from tests.live import LiveRun, wait_for_file, wait_until
@@ -124,29 +121,6 @@ def test_a_run_can_be_run_in_a_thread_without_any_signal(tmp_path: Path) -> None
 # --- the lock between a run's directory and its controller ----------------------------------------
 
 
-def test_who_wants_to_reach_a_controller_that_is_being_started_waits_for_it(tmp_path: Path) -> None:
-    run = create(tmp_path / ".orch", spec_of(tmp_path, ""))
-    assert run.lock.is_alive()
-    assert run.lock.controller_pid() is None
-    timer = threading.Timer(0.1, run.lock.sign)
-    timer.start()
-    holder = RunDir(run.path).lock.holder()
-    timer.join()
-    assert holder is not None
-    assert holder.pid == os.getpid()
-    run.lock.release()
-    assert not run.lock.is_alive()
-
-
-def test_a_controller_that_does_not_come_up_is_said_to_be_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_lock, "SIGNED_S", 0.05)
-    run = create(tmp_path / ".orch", spec_of(tmp_path, ""))
-    with pytest.raises(OrchError, match="is being started, and has not come up"):
-        run.lock.holder()
-    assert (run.path / "lock").read_bytes() == BLANK
-    run.lock.release()
-
-
 def test_down_reaches_a_controller_that_was_only_just_started(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "waiting.py").write_text("import time\ntime.sleep(600)\n")
     starting = orch.start("up", "-d", "waiting.py")
@@ -161,56 +135,74 @@ def test_down_reaches_a_controller_that_was_only_just_started(orch: Orch, tmp_pa
 # --- requests -------------------------------------------------------------------------------------
 
 
-def owned(run: RunDir, owner: int) -> subprocess.Popen[bytes]:
+def start(run: RunDir, *words: str) -> subprocess.Popen[bytes]:
     run.lock.release()
-    return subprocess.Popen(
-        [sys.executable, "-m", "orchestrator.controller", run.path, "--owner", str(owner)], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
-
-
-def ask(process: subprocess.Popen[bytes], **request: object) -> None:
-    assert process.stdin is not None
-    process.stdin.write(json.dumps(request).encode() + b"\n")
-    process.stdin.flush()
+    return subprocess.Popen([sys.executable, "-m", "orchestrator.controller", run.path, *words], stderr=subprocess.DEVNULL)
 
 
 WAITING = "import pathlib, time\npathlib.Path('up').touch()\ntime.sleep(600)\n"
 
 
-def test_a_run_ends_with_the_pipe_of_its_owner(tmp_path: Path) -> None:
-    with owned(create(tmp_path / ".orch", spec_of(tmp_path, WAITING)), os.getpid()) as process:
-        wait_for_file(tmp_path / "up")
-        assert process.stdin is not None
-        process.stdin.close()
-        assert process.wait() == 143
-    assert LiveRun(tmp_path).cause()["what"] == "the program that launched it has ended"
-
-
 def test_a_run_whose_owner_had_ended_before_it_began_is_not_begun(tmp_path: Path) -> None:
     run = create(tmp_path / ".orch", spec_of(tmp_path, WAITING))
-    with owned(run, 1) as process:
+    with start(run, "--owner", "1") as process:
         assert process.wait() == 143
     assert not (tmp_path / "up").exists()
+    result = run.read_result()
+    assert result is not None
+    assert result["cause"]["what"] == "the program that launched it has ended"
 
 
 def test_a_task_gets_a_signal_and_answers_for_what_comes_of_it(tmp_path: Path) -> None:
-    with owned(create(tmp_path / ".orch", spec_of(tmp_path, WAITING)), os.getpid()) as process:
+    run = create(tmp_path / ".orch", spec_of(tmp_path, WAITING))
+    with start(run) as process:
         wait_for_file(tmp_path / "up")
-        ask(process, ask="signal", task="worker-7", number=9)  # there is none
-        ask(process, ask="signal", task="worker-0", number=9)
+        ask(run, "signal", task="worker-7", number=9)  # there is none
+        ask(run, "signal", task="worker-0", number=9)
         assert process.wait() == 137
     cause = LiveRun(tmp_path).cause()
     assert (cause["task"], cause["code"], cause["killed"]) == ("worker-0", 137, True)
 
 
 def test_a_run_is_restarted_and_stopped(tmp_path: Path) -> None:
-    with owned(create(tmp_path / ".orch", spec_of(tmp_path, WAITING)), os.getpid()) as process:
+    run = create(tmp_path / ".orch", spec_of(tmp_path, WAITING))
+    with start(run) as process:
         wait_for_file(tmp_path / "up")
         (tmp_path / "up").unlink()
-        ask(process, ask="restart")
+        ask(run, "restart")
         wait_for_file(tmp_path / "up")
-        ask(process, ask="stacks")
+        ask(run, "stacks")
         wait_for_file(tmp_path / ".orch/latest/attempt-2/worker-0/stacks.txt")
-        ask(process, ask="stop", now=True)
+        ask(run, "stop", reason="enough", now=True)
         assert process.wait() == 143
-    assert LiveRun(tmp_path).cause()["what"] == "stopped by the program that launched it"
+    assert LiveRun(tmp_path).cause()["what"] == "enough"
+
+
+ODD = (
+    *("", "stop", "{", "[" * 3000, "\xff", "[]", '{"ask": "dance"}', '{"ask": "stop"}'),
+    '{"ask": "signal", "task": "worker-0", "number": 999}',
+)
+
+
+def test_a_line_that_is_no_request_is_noted_and_does_no_harm(tmp_path: Path) -> None:
+    run = create(tmp_path / ".orch", spec_of(tmp_path, WAITING))
+    with start(run) as process:
+        wait_for_file(tmp_path / "up")
+        for line in ODD:
+            assert run.lock.send(line.encode("latin-1") + b"\n")
+        ask(run, "stop", reason="enough", now=False)
+        assert process.wait() == 143
+    noted = [event["text"] for event in LiveRun(tmp_path).events() if event["event"] == "run_noted"]
+    assert sum(text.startswith("a line in the pipe for requests is no request: b'") for text in noted) == len(ODD)
+    assert LiveRun(tmp_path).cause()["what"] == "enough"
+
+
+def test_a_run_in_a_thread_of_another_program_takes_requests(tmp_path: Path, orch: Orch) -> None:
+    run = create(tmp_path / ".orch", spec_of(tmp_path, WAITING))
+    verdicts = []
+    thread = threading.Thread(target=lambda: verdicts.append(controller.run(run, controller.read_spec(run), controller.Log())))
+    thread.start()
+    wait_for_file(tmp_path / "up")
+    orch("down", check=0)
+    thread.join()
+    assert [verdict.exit_code for verdict in verdicts] == [143]

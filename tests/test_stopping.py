@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import shlex
 import signal
 import sys
@@ -14,7 +15,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.record.storage.run_lock import Holder, RunLock
 from orchestrator.signals import ENDINGS
 from tests.conftest import Orch, Running
 from tests.live import LiveRun, frozen, is_alive, wait_for_file, wait_until, wait_until_gone, wait_until_ready, write_script
@@ -269,7 +269,7 @@ def test_down_ends_an_attached_run(orch: Orch, tmp_path: Path, run: LiveRun) -> 
     assert not any(is_alive(task) for task in tasks.values())
     done = running.wait(check=143)
     assert f"{run.path.name}: cancelled after" in down.out
-    assert "received SIGTERM" in done.err
+    assert "orch: stopped by orch down" in done.err
     assert sorted(done.out.splitlines()) == ["worker-0 | tidied up", "worker-1 | tidied up"]
     again = orch("down", check=0)
     assert "it was not running" in again.out
@@ -298,19 +298,23 @@ def test_down_now_does_not_wait_for_the_grace_period(orch: Orch, tmp_path: Path)
     orch("wait", check=143)
 
 
-def test_down_now_asks_twice_though_the_controller_is_slow_to_hear(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
-    """Two signals that wait are one: it would have all of its grace period."""
+def test_down_now_is_at_once_though_the_controller_is_slow_to_hear(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, STUBBORN)
     orch("up", "-d", "script.py", "-n", "2", "--grace", "1000", check=0)
     wait_until_ready(tmp_path, "worker-0", "worker-1")
-    controller, signals = run.controller(), RunLock(run.path)
+    controller = run.controller()
     controller.suspend()
     down = orch.start("down", "--now")
-    wait_until(lambda: not signals.has_received(Holder(controller.pid, ""), signal.SIGTERM), "first signal")
-    time.sleep(1.0)  # and what would be the second one
+    wait_until(lambda: is_readable(run.path / "control"), "request")
     controller.resume()
     down.wait(check=0)
     orch("wait", check=143)
+
+
+def is_readable(pipe: Path) -> bool:
+    """Whether something waits in the pipe."""
+    with open(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        return bool(select.select([file], [], [], 0)[0])
 
 
 def test_no_thread_takes_what_the_main_one_holds_back(orch: Orch, tmp_path: Path, run: LiveRun) -> None:

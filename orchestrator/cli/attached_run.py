@@ -40,10 +40,10 @@ def start(home: Path, spec: ClusterSpec, shown: Mapping[str, Any], *, detached: 
 
         return detached_run.start(run, quiet=shown["quiet"], as_json=as_json)
     start_ahead(load(spec), spec, run.agent_log)  # after `create`: a spec that is refused starts nothing
-    return _run(run, spec, shown, tasks, only, as_json=as_json)
+    return _run_shown(run, spec, shown, tasks, only, as_json=as_json)
 
 
-def _run(run: RunDir, spec: ClusterSpec, shown: Mapping[str, Any], tasks: list[str], only: set[str] | None, *, as_json: bool) -> int:
+def _run_shown(run: RunDir, spec: ClusterSpec, shown: Mapping[str, Any], tasks: list[str], only: set[str] | None, *, as_json: bool) -> int:
     from .. import controller
     from ..record.output.console import Sink
     from ..record.output.log_view import LogView, wants_color

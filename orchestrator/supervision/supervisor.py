@@ -90,7 +90,7 @@ class Supervisor:
         self._loop.set_exception_handler(self._fail)
         self._preparation = Preparation(self._spec, self._backend, self._rundir, self._on_frame, self._on_lost, self._on_event)
         self._links = self._preparation.links
-        self._farewell = Farewell(self._links, self._preparation.facts, self._note)
+        self._farewell = Farewell(self._links, self._preparation.facts, self.note)
         began_at = now()
         try:
             self._on_event(events.RunBegun(began_at))
@@ -140,7 +140,7 @@ class Supervisor:
         self._cluster = lifecycle.of_plan(planned)
         self._viewer.on_plan(planned)
         for note in self._preparation.notes():
-            self._note(note)
+            self.note(note)
         self._on_event(events.Launched(1, now(), began_at))
 
     # --- what the agents send ------------------------------------------------------------------
@@ -154,7 +154,7 @@ class Supervisor:
             case _:
                 self._on_event(frame)
 
-    def _note(self, text: str) -> None:
+    def note(self, text: str) -> None:
         self._on_event(events.RunNoted(text, now()))
 
     def _on_output(self, host: str, frame: messages.Output, data: bytes) -> None:
@@ -168,7 +168,7 @@ class Supervisor:
     def _note_missing_output(self, left: Sequence[str]) -> None:
         hosts = [name for name in left if not self._preparation.hosts[name].sees_run_dir]
         if hosts and self._cluster is not None:
-            self._note(f"{few(hosts)}: the remaining output of the tasks was not fetched")
+            self.note(f"{few(hosts)}: the remaining output of the tasks was not fetched")
             self._outputs.mark_cut(task for task in self._cluster.tasks.values() if task.host in hosts)
 
     def _on_lost(self, host: str, loss: Loss) -> None:
@@ -321,10 +321,10 @@ class Supervisor:
         text = readiness.describe_formation(self._cluster)
         if text and text != self._reminded:
             self._reminded = text
-            self._note(text)
+            self.note(text)
         if not self._advised and (advice := readiness.describe_long_wait(self._cluster, now())):
             self._advised = True
-            self._note(advice)
+            self.note(advice)
         self._reminder = self._loop.call_later(1.0, self._remind)
 
     def _record(self, event: events.Event) -> None:

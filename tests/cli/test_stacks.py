@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -83,13 +82,3 @@ def test_native_frames_need_py_spy(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         py_spy = tmp_path / name / "py-spy"
         py_spy.touch(0o700)
         assert stacks_command.find_py_spy() == str(py_spy)
-
-
-def test_a_run_that_ends_just_then_is_said_to_be_over(orch: Orch, tmp_path: Path) -> None:
-    with held_run(tmp_path / ".orch") as (run, holder):
-        gone = subprocess.Popen(["true"])
-        gone.wait()
-        (run.path / "lock").write_text(str(gone.pid))
-        done = orch("stacks", check=2)
-        assert done.err == "Error: one is not running\n"
-        assert holder.poll() is None

@@ -1,5 +1,7 @@
-"""The controller of a run, as far as its lock says, that does nothing: ``hold.py RUN_DIR``, until its standard input closes."""
+"""The controller of a run, as far as others see it: ``hold.py RUN_DIR`` prints each request, until its input closes or "stop" is asked."""
 
+import os
+import select
 import sys
 from pathlib import Path
 
@@ -7,5 +9,11 @@ from orchestrator.record.storage.run_directory import RunDir
 
 run = RunDir(Path(sys.argv[1]))
 run.lock.acquire()
+run.lock.sign()
 print("locked", flush=True)
-sys.stdin.read()
+(pipe,) = run.lock.fds[1:]
+while pipe in select.select([sys.stdin, pipe], [], [])[0]:
+    for line in os.read(pipe, 4096).decode().splitlines():
+        print(line, flush=True)
+        if "stop" in line:
+            sys.exit()

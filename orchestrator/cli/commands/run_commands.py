@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
-import signal
+import os
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,18 +19,18 @@ from ...errors import BROKEN, DEADLINE, OrchError, UsageError
 from ...model.run import restarts
 from ...model.run.cluster import Cluster, Outcome, Phase
 from ...record.storage.run_directory import RunDir
-from ...record.storage.run_lock import Holder
 from ...record.storage.run_store import NO_TASKS_YET, cluster_of, find_run, list_runs
 from ...record.text import timeline as times
 from ...record.text.event_messages import OUTCOMES
 from ...record.text.format import describe_moment, describe_seconds
 from ...record.text.run_table import table
+from ...requests import ask, ask_running
 from ..options import home_option, not_nan, run_argument
 
 STUCK_S = 15.0
 """Seconds after the grace period until `orch down` prints why the run has not ended."""
 POLL_S = 0.1
-"""The interval of `orch wait --timeout` (without a limit the kernel wakes it), and the least time between two signals of `orch down`."""
+"""The interval of `orch wait --timeout`; without a limit the kernel wakes it."""
 
 TIMELINE = "Show when each task reached each phase of its start, in seconds since the run, or its last attempt, began."
 TIMEOUT = "Stop waiting after this many seconds, and exit with 124."
@@ -113,14 +111,10 @@ def restart_command(run: RunDir) -> int:
 
     This restart does not count for --max-restarts.
     """
-    holder = run.lock.holder()
-    if holder is None:
-        raise UsageError(f"{run.run_id} is not running; orch up starts a new run")
     cluster = cluster_of(run)
     if cluster.phase is Phase.STOPPING and not restarts.will_restart(cluster, now()):
         raise UsageError(f"{run.run_id} is ending and cannot start again; orch up starts a new run")
-    if not run.lock.send_signal(holder, signal.SIGUSR2):
-        raise UsageError(f"{run.run_id} is not running; orch up starts a new run")
+    ask_running(run, "restart")
     if cluster.phase is Phase.STOPPING:
         click.echo(f"{run.run_id}: attempt {cluster.attempt} is being stopped already; the next one follows", err=True)
     else:
@@ -142,48 +136,29 @@ def down_command(run: RunDir, at_once: bool, as_json: bool) -> int:
 
     The tasks get SIGTERM, and SIGKILL after the grace period of the run (--grace of orch up).
     """
-    holder = run.lock.holder()
-    if holder is not None:
-        run.lock.send_signal(holder, signal.SIGTERM)
-        is_reported = at_once and _kill(run, holder)
+    was_running = ask(run, "stop", reason="stopped by orch down", now=at_once)
+    if was_running:
         patience_s = STUCK_S + (0.0 if at_once else _grace_s(run))
-        if is_reported or not _wait(run, patience_s):
-            if not is_reported:
-                _report_stuck(run, holder.pid, patience_s)
+        if not _wait(run, patience_s):
+            _report_stuck(run, patience_s)
             run.lock.wait()
     cleanup = Cleanup()
     planned = run.read_plan()
     if run.read_result() is None and planned is not None:
-        cleanup = load(planned.spec).cancel(planned.spec, run.run_id)
+        if run.path.stat().st_uid == os.geteuid():
+            cleanup = load(planned.spec).cancel(planned.spec, run.run_id)
+        else:  # root: the owner could have given the run another run's name, and that run's processes would be killed
+            cleanup = Cleanup(hint="the run belongs to another user: processes that it may have left were not looked for")
     if as_json:
-        ended = {"was_running": holder is not None, "cleared": cleanup.killed, "unseen": list(cleanup.unseen)}
+        ended = {"was_running": was_running, "cleared": cleanup.killed, "unseen": list(cleanup.unseen)}
         click.echo(json.dumps({**_summary(run, run.read_cluster()), **ended}))
     else:
-        click.echo(_line(run) if holder is not None else f"{_line(run)}; it was not running")
+        click.echo(_line(run) if was_running else f"{_line(run)}; it was not running")
         if cleanup.killed:
             click.echo(f"killed {cleanup.killed} processes that its dead controller had left")
         if cleanup.hint:
             click.echo(cleanup.hint)
     return 0
-
-
-def _kill(run: RunDir, holder: Holder) -> bool:
-    """Sends a second SIGTERM when the controller has received the first: two pending signals would be one.
-
-    Returns whether it has printed that the controller is late.
-    """
-    time.sleep(POLL_S)
-
-    def has_received() -> bool:
-        return run.lock.has_received(holder, signal.SIGTERM) or run.lock.holder() != holder
-
-    is_late = not _poll(has_received, STUCK_S)
-    if is_late:
-        _report_stuck(run, holder.pid, STUCK_S)
-        _poll(has_received, math.inf)
-    if run.lock.holder() == holder:
-        run.lock.send_signal(holder, signal.SIGTERM)
-    return is_late
 
 
 def _grace_s(run: RunDir) -> float:
@@ -194,35 +169,23 @@ def _grace_s(run: RunDir) -> float:
     return 0.0
 
 
-def _report_stuck(run: RunDir, pid: int, patience_s: float) -> None:
-    click.echo(
-        f"orch: {run.run_id} has not ended after {patience_s:g} s: its controller, process {pid}, is {_process_state(pid)}; "
-        f"kill -9 {pid} ends it and its tasks. Still waiting",
-        err=True,
-    )
-
-
-def _process_state(pid: int) -> str:
-    """``sleeping``, ``stopped``, …"""
+def _report_stuck(run: RunDir, patience_s: float) -> None:
     import psutil  # a slow import
 
-    try:
-        return str(psutil.Process(pid).status())
-    except psutil.Error:
-        return "gone, or in another container"
+    text = "its controller has not reacted"
+    with contextlib.suppress(psutil.Error):
+        if pid := run.lock.controller_pid_here():
+            text = f"its controller, process {pid}, is {psutil.Process(pid).status()}; kill -9 {pid} ends it and its tasks"
+    click.echo(f"orch: {run.run_id} has not ended after {patience_s:g} s: {text}. Still waiting", err=True)
 
 
 def _wait(run: RunDir, timeout: float | None) -> bool:
+    """Waits until the run is over. Returns False after `timeout` seconds."""
     if timeout is None:
         run.lock.wait()
         return True
-    return _poll(lambda: not run.lock.is_alive(), timeout)
-
-
-def _poll(condition: Callable[[], bool], timeout: float) -> bool:
-    """Waits until the condition is true. Returns False after `timeout` seconds."""
     deadline = time.monotonic() + timeout
-    while not condition():
+    while run.lock.is_alive():
         if time.monotonic() >= deadline:
             return False
         time.sleep(POLL_S)

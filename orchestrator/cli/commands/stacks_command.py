@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 
@@ -17,6 +16,7 @@ from ...record.output.lines import clean
 from ...record.storage.run_directory import RunDir
 from ...record.storage.run_store import plan_of
 from ...record.text import stack_report
+from ...requests import ask_running
 from ..options import run_argument
 
 NATIVE_S = 30.0
@@ -36,18 +36,10 @@ def stacks_command(run: RunDir, full: bool, native: bool) -> int:
       orch stacks --full      the stacks of all threads
       orch stacks --native    with C and C++ frames
     """
-    holder = run.lock.holder()
-    if holder is None:
-        raise UsageError(f"{run.run_id} is not running")
     planned = plan_of(run)
     cluster = run.fold(planned)
     py_spy = _py_spy_for(run) if native else ""
-
-    def request() -> None:
-        if not run.lock.send_signal(holder, signal.SIGUSR1):
-            raise UsageError(f"{run.run_id} is not running")
-
-    new = stack_report.collect(run, planned, cluster, request)
+    new = stack_report.collect(run, planned, cluster, lambda: ask_running(run, "stacks"))
     answers = {name: stack_report.parse(text) for name, text in new.items()}
     for line in stack_report.summarise({name: answer for name, answer in answers.items() if answer}):
         click.echo(clean(line))

@@ -3,7 +3,7 @@
     HOME/.gitignore                 "*", if HOME was new or empty
     HOME/latest -> runs/RUN
     HOME/runs/RUN/
-      lock                          held by the controller as long as it lives (run_lock.py)
+      lock control                  held by the controller as long as it lives (run_lock.py)
       spec.yaml plan.json           the settings, and the plan
       request/                      the commands of the backend
       events.jsonl                  the events (event_log.py)

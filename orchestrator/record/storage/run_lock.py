@@ -1,26 +1,26 @@
-"""The file `lock` of a run: its controller holds it (flock) as long as the controller lives.
+"""Who runs a run, and how others reach it: two files of its directory, which its controller holds as long as it lives.
 
-    no lock ──acquire(sign=False)──▶ blank: being started ──sign()──▶ {"pid": …, "host": …}: running ──release(), or death──▶ no lock
+    lock        locked (flock), so the kernel knows whether the run is alive. Inside, for people: pid and host of the controller
+    control     a named pipe from which the controller reads requests (orchestrator/requests.py)
 
-So the kernel knows whether a run is alive. Another host, a container or root may see the same file, where the pid means another process.
-So before a process gets a signal, the kernel is asked whether this process holds the lock.
+Whoever makes the run opens both and passes both on to the controller. So a request that comes early waits in the pipe.
+No request needs a pid: on another host or in a container the pid in the lock means another process, and a user can write any pid there.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
-import pwd
 import re
-import signal
 import socket
+import stat
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
-
-from worker.fast_dataclass import dataclass
 
 from ...errors import OrchError
 from ..output.lines import clean
@@ -30,105 +30,127 @@ LOCK_S = 2.0
 """How long a new controller waits for the lock, in seconds: a process that checks whether the run is alive holds it for a moment."""
 LOCK_BYTES = 4096
 """The most bytes that are read of a lock."""
-BLANK = b" " * 256
-"""The contents of a lock whose controller has not signed yet."""
-SIGNED_S = 20.0
-"""How long a command waits for a controller to sign, in seconds. The controller signs when its modules are imported."""
 
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """The process that has signed a lock: the controller of the run."""
-
-    pid: int
-    host: str
+_UNREACHED = {
+    errno.ENXIO: "no process of this machine reads its requests; give the same command where it runs",
+    errno.ENOENT: "its directory holds no named pipe for requests (not every file system can)",
+    errno.EAGAIN: "it has not read its last requests; try again",
+}
 
 
 class RunLock:
-    """The lock of the run in a directory. The methods from `is_alive` on are for other processes than the controller."""
+    """The lock of the run in a directory, and the pipe. The methods from `is_alive` on are for other processes than the controller."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._path = directory / "lock"
-        self._fd: int | None = None
+        self._pipe = directory / "control"
+        self.fds: tuple[int, ...] = ()
+        """What holds the run: the descriptors of the lock and, if the file system has named pipes, of the pipe."""
 
-    def acquire(self, *, sign: bool = True) -> None:
-        """Locks the run until this process, and each process that inherits the descriptor, ends. Raises `OrchError` if the run is locked.
-
-        `sign` False: this process only makes the run, and a controller will inherit the lock.
-        """
+    def acquire(self) -> None:
+        """Holds the run until this process, and each process that inherits the descriptors, ends. Raises `OrchError` if the run is held."""
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.fds = (fd,)
         try:
             deadline = time.monotonic() + LOCK_S
             while not _try_lock(fd, fcntl.LOCK_EX):
                 if time.monotonic() >= deadline:
+                    self.close()
                     name = self._directory.name
                     raise OrchError(f"{name} already has a controller; orch down {name} ends it")
                 time.sleep(LOCK_S / 20)
         except OSError as error:
-            os.close(fd)
+            self.close()
             reason = error.strerror or error
             raise OrchError(f"{self._path} cannot be locked: {reason}; name another directory with --run-dir or ORCH_HOME") from None
-        except OrchError:
-            os.close(fd)
-            raise
-        self._fd = fd
-        if sign:
-            self.sign()
-        else:
-            os.pwrite(fd, BLANK, 0)  # so that the disk has room for the signature
+        with contextlib.suppress(OSError):  # the run goes on without requests
+            self._pipe.unlink(missing_ok=True)
+            os.mkfifo(self._pipe, 0o600)
+            # Open for writing too: so the pipe never comes to an end.
+            self.fds = (fd, os.open(self._pipe, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC))
 
-    def inherit(self, fd: int) -> None:
-        """Hold the lock that the process which has started this one has taken, and has passed on as this descriptor."""
-        os.set_inheritable(fd, False)
-        self._fd = fd
-
-    def fileno(self) -> int:
-        """The descriptor that holds the lock, for a process that is to inherit it."""
-        assert self._fd is not None
-        return self._fd
+    def inherit(self, fds: Collection[int]) -> None:
+        """Hold the run by the `fds` of the process that has acquired it and has started this process."""
+        for fd in fds:
+            os.set_inheritable(fd, False)
+        self.fds = tuple(fds)
 
     def close(self) -> None:
-        """Closes the descriptor. A process that has inherited the lock still holds it."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        """Closes the descriptors. A process that has inherited them still holds the run."""
+        for fd in self.fds:
+            os.close(fd)
+        self.fds = ()
 
     def sign(self) -> None:
         """Writes pid and host of this process into the lock. Raises OSError."""
-        assert self._fd is not None
         text = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
-        os.pwrite(self._fd, text.ljust(os.fstat(self._fd).st_size).encode(), 0)  # one write: others may read at any time
+        os.ftruncate(self.fds[0], 0)
+        os.pwrite(self.fds[0], text.encode(), 0)
 
     def release(self) -> None:
         """Unlocks the run. Call this when the verdict is written."""
-        if self._fd is not None:
+        if self.fds:
             with contextlib.suppress(OSError):
-                fcntl.flock(self._fd, fcntl.LOCK_UN)  # also for a forked process that has inherited the descriptor
+                fcntl.flock(self.fds[0], fcntl.LOCK_UN)  # also for a forked process that has inherited the descriptor
+                self._pipe.unlink(missing_ok=True)
             self.close()
 
     def is_alive(self) -> bool:
         """Whether the run has a controller, or is being started."""
-        text = self._read_held()
-        return text == BLANK or _parse(text) is not None
+        return self._read_held() is not None
 
     def controller_pid(self) -> int | None:
-        """The pid of the controller, on its own host; None if there is none, or if it has not signed yet."""
-        holder = _parse(self._read_held())
-        return holder.pid if holder else None
+        """The pid of the controller, on its own host, as the lock has it; None if there is none, or if it is not up yet."""
+        pid, _ = _parse(self._read_held())
+        return pid
 
-    def holder(self) -> Holder | None:
-        """The controller, or None. Waits for a controller that has not signed yet.
+    def controller_pid_here(self) -> int | None:
+        """The same pid, if the kernel says that this process of this machine holds the lock (``lock`` in proc_pid_fdinfo(5)); else None."""
+        pid = self.controller_pid()
+        with contextlib.suppress(OSError):  # the process has ended, or belongs to another user; or there is no /proc
+            held = self._path.stat()
+            for fd in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(FileNotFoundError):  # the process may close the descriptor at any time
+                    is_open = os.path.samestat(held, os.stat(f"/proc/{pid}/fd/{fd}"))
+                    if is_open and re.search(r"^lock:.* FLOCK .* WRITE ", Path(f"/proc/{pid}/fdinfo/{fd}").read_text(), re.MULTILINE):
+                        return pid
+        return None
 
-        Raises `OrchError` after `SIGNED_S` seconds, or if the lock cannot be read.
+    def wait(self) -> None:
+        """Returns when no process holds the lock. Raises `OrchError` if the lock cannot be read."""
+        with contextlib.suppress(FileNotFoundError), open_file(self._path) as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+
+    def send(self, line: bytes) -> bool:
+        """Writes a line of at most PIPE_BUF bytes into the pipe. Returns False if the run has no controller.
+
+        Raises `OrchError` if the controller cannot be reached from here, such as a controller on another machine.
         """
-        deadline = time.monotonic() + SIGNED_S
-        while (text := self._read_held()) == BLANK:
-            if time.monotonic() >= deadline:
-                name = self._directory.name
-                raise OrchError(f"the controller of {name} is being started, and has not come up for {SIGNED_S:g} s; try again")
-            time.sleep(SIGNED_S / 1000)
-        return _parse(text)
+        try:
+            fd = os.open(self._pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                self._check_pipe(fd)
+                os.write(fd, line)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            held = self._read_held()
+            if held is None:
+                return False
+            pid, host = _parse(held)
+            who = f" (process {pid} on {clean(host)})" if pid is not None else ""
+            why = _UNREACHED.get(error.errno or 0) or f"{self._pipe}: {error.strerror or error}"
+            here = self.controller_pid_here()
+            remedy = f"; kill {here} ends it" if here is not None and error.errno == errno.ENOENT else ""
+            raise OrchError(f"{self._directory.name}{who} cannot be asked: {why}{remedy}") from None
+        return True
+
+    def _check_pipe(self, fd: int) -> None:
+        """Raises `OrchError` for anything but a named pipe of this user, or for root of the directory's owner: others may have made it."""
+        opened, user = os.fstat(fd), os.geteuid() or self._directory.stat().st_uid
+        if not stat.S_ISFIFO(opened.st_mode) or opened.st_uid != user:
+            raise OrchError(f"{self._pipe} is no named pipe of the run's owner, and gets no request; remove it")
 
     def _read_held(self) -> bytes | None:
         """The contents of the lock; None if no process holds it."""
@@ -137,80 +159,17 @@ class RunLock:
                 return file.read(LOCK_BYTES)
         return None
 
-    def wait(self) -> None:
-        """Returns when no process holds the lock. Raises `OrchError` if the lock cannot be read."""
-        with contextlib.suppress(FileNotFoundError), open_file(self._path) as file:
-            fcntl.flock(file, fcntl.LOCK_SH)
 
-    def has_received(self, holder: Holder, number: signal.Signals) -> bool:
-        """Whether a signal to the controller is no longer pending; True without /proc. The kernel merges two pending signals into one.
-
-        See signal(7), "Queueing and delivery semantics for standard signals".
-        """
-        try:
-            text = Path(f"/proc/{holder.pid}/status").read_text()
-        except OSError:
-            return True
-        pending = re.findall(r"^(?:SigPnd|ShdPnd):\s*([0-9a-f]+)", text, re.MULTILINE)
-        return not any(int(mask, 16) >> (number - 1) & 1 for mask in pending)
-
-    def send_signal(self, holder: Holder, number: signal.Signals) -> bool:
-        """Sends a signal to the controller. Returns False if the controller has ended.
-
-        Raises `OrchError` for the run of another user, who could have written any pid, and for a controller on another machine.
-        """
-        name, this = self._directory.name, socket.gethostname()
-        owner = self._other_owner()
-        if owner:
-            raise OrchError(f"{name} belongs to {owner}: give the same command as that user")
-        if not self._is_held_by(holder):
-            if self.holder() != holder:
-                return False
-            where = f"process {holder.pid} on {clean(holder.host)}"
-            raise OrchError(
-                f"{name} is run by {where}, which is no process here ({this}): give the same command there, or in its container"
-            )
-        try:
-            os.kill(holder.pid, number)
-        except ProcessLookupError:
-            return False
-        return True
-
-    def _other_owner(self) -> str:
-        """The other user who owns the directory or the lock; empty if this user owns both."""
-        for path in (self._directory, self._path):
-            owner = path.stat().st_uid
-            if owner != os.geteuid():
-                with contextlib.suppress(KeyError):
-                    return pwd.getpwuid(owner).pw_name
-                return f"user {owner}"
-        return ""
-
-    def _is_held_by(self, holder: Holder) -> bool:
-        """Whether this process is on this machine and holds the lock (``lock`` in proc_pid_fdinfo(5)). Without /proc, the host decides."""
-        if not os.path.isdir("/proc/self/fdinfo"):
-            return holder.host == socket.gethostname()
-        held, pid = self._path.stat(), holder.pid
-        try:
-            fds = os.listdir(f"/proc/{pid}/fd")
-        except OSError:  # the process has ended, or belongs to another user
-            return False
-        for fd in fds:
-            with contextlib.suppress(OSError):  # the process may close the descriptor at any time
-                is_open = os.path.samestat(held, os.stat(f"/proc/{pid}/fd/{fd}"))
-                if is_open and re.search(r"^lock:.* FLOCK .* WRITE ", Path(f"/proc/{pid}/fdinfo/{fd}").read_text(), re.MULTILINE):
-                    return True
-        return False
-
-
-def _parse(text: bytes | None) -> Holder | None:
-    """The process that a lock names; None for any other text."""
+def _parse(text: bytes | None) -> tuple[int | None, str]:
+    """Pid and host of the controller that has signed a lock; None and "" for any other text."""
     try:
         found: Any = json.loads(text or b"")
     except (ValueError, RecursionError):
-        return None
-    pid, host = (found.get("pid"), found.get("host")) if isinstance(found, dict) else (None, None)
-    return Holder(pid, host) if type(pid) is int and pid > 1 and isinstance(host, str) else None
+        return None, ""
+    match found:
+        case {"pid": int(pid), "host": str(host)} if pid > 1:
+            return pid, host
+    return None, ""
 
 
 def _try_lock(fd: int, kind: int) -> bool:

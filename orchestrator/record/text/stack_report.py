@@ -133,8 +133,8 @@ def _is_odd(tasks: list[str], groups: list[tuple[str, list[str]]]) -> str:
 # --- collecting --------------------------------------------------------------------------------
 
 
-def collect(run: RunDir, planned: Plan, cluster: Cluster, request: Callable[[], None]) -> dict[str, str]:
-    """The stacks of each running task after `request` has signalled the controller; empty for a task without an answer in time."""
+def collect(run: RunDir, planned: Plan, cluster: Cluster, request: Callable[[], object]) -> dict[str, str]:
+    """The stacks of each running task after `request` has asked the controller; empty for a task without an answer in time."""
     files = {name: run.stacks_path(name, task.attempt) for name, task in cluster.tasks.items() if not task.has_ended}
     before = {name: size_of(path) for name, path in files.items()}
     request()
