@@ -19,7 +19,7 @@ from ...insight.tpu.tpu_assignment import request_assignment
 from ...model import tpu_topology
 from ...model.spec import document as documents
 from ...model.spec.findings import Findings
-from ...model.spec.sections.tpu_kinds import Numbers
+from ...model.spec.kinds import Numbers
 from ...record.output.log_view import wants_color
 from ..options import ScriptCommand, color_option, spec_options
 from ..spec_overlays import read_spec
@@ -92,7 +92,7 @@ def _partition(dims: str | None, shape: str | None, dtype: str) -> Iterator[Part
 
 def _numbers(text: str, place: str, *, unknown: bool) -> tuple[int | None, ...]:
     findings = Findings()
-    found = Numbers("1,2,4,1", unknown).check(documents.scalar(text, place), "", findings)
+    found = Numbers("1,2,4,1", unknown=unknown).check(documents.scalar(text, place), "", findings)
     if found is None:
         raise SpecError(*(Problem(place, problem.message, problem.hint) for problem in findings.problems))
     return found

@@ -277,24 +277,25 @@ class _Table:
             settings = self.devices(task).settings
             env = {LEVEL: "0"} if settings.log_placement else {}
             env |= {"TF_DETERMINISTIC_OPS": str(int(settings.determinism))} if settings.determinism is not None else {}
-            wish = self.wish(task)
-            own = self.assigned.get(task, ()) if self.host.gpus is not None or wish.count == 0 else None
-            if self.visible_in_spec[task.type] is None and own:
-                settings = replace(settings, gpus_given=len(own)) if wish.is_auto else replace(settings, gpus=len(own))
-            yield task, TaskGpus(env | self._visible(task, wish, own), settings, own)
+            visible, gpus = self._given(task)
+            if gpus and self.visible_in_spec[task.type] is None:
+                number = len(gpus)
+                settings = replace(settings, gpus_given=number) if self.wish(task).is_auto else replace(settings, gpus=number)
+            yield task, TaskGpus(env if visible is None else env | {VISIBLE: visible}, settings, gpus)
 
-    def _visible(self, task: TaskId, wish: GpuWish, own: tuple[Gpu, ...] | None) -> dict[str, str]:
+    def _given(self, task: TaskId) -> tuple[str | None, tuple[Gpu, ...] | None]:
+        """A task's CUDA_VISIBLE_DEVICES (None: orch does not set the variable), and its GPUs (None: unknown, in a dry run)."""
+        wish, is_dry = self.wish(task), self.host.gpus is None
+        gpus = None if is_dry else self.assigned.get(task, ())
         if self.visible_in_spec[task.type] is not None:
-            return {}
+            return None, gpus
         if wish.count == 0:
-            return {VISIBLE: NONE_VISIBLE}
-        if self.host.gpus is None:
-            if wish.ids:
-                return {VISIBLE: ",".join(wish.ids)}
-            return {} if wish.is_auto else {VISIBLE: f"<{wish.count} of the GPUs of {self.host.name}>"}
+            return NONE_VISIBLE, ()
+        if is_dry and not wish.is_auto:
+            return ",".join(wish.ids) or f"<{wish.count} of the GPUs of {self.host.name}>", None
         if not self.host.gpus:
-            return {}
-        return {VISIBLE: ",".join(gpu.id for gpu in own or ()) or NONE_VISIBLE}
+            return None, gpus
+        return ",".join(gpu.id for gpu in gpus or ()) or NONE_VISIBLE, gpus
 
 
 def _unequal(spec: ClusterSpec, tasks: Mapping[TaskId, TaskGpus]) -> Iterator[Problem]:

@@ -12,15 +12,15 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from worker.settings.declare import Setting, settings_of
 
-from .kinds import ARGS, ENV, MAX_NUMBER, Flag, Integer, Kind, Number, OneOf, Struct, Text
-from .sections.gpu_wish import Growth, Sizes
+from .kinds import ARGS, ENV, MAX_NUMBER, Flag, Integer, Kind, Number, Numbers, OneOf, Struct, Text
+from .sections.gpu_wish import Growth
 from .sections.tpu_kinds import ComputationShape, Partitions, Topology
 
 S = TypeVar("S")
 
 NAMED: dict[str, Callable[[Setting], Kind]] = {
     "growth": lambda declared: Growth(),
-    "sizes": lambda declared: Sizes(int(_most(declared))),
+    "sizes": lambda declared: Numbers("[1024, 1024] for two logical GPUs of 1 GB", int(_most(declared))),
     "topology": lambda declared: Topology(),
     "computation_shape": lambda declared: ComputationShape(),
     "partition": lambda declared: Partitions(),

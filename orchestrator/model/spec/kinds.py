@@ -240,6 +240,38 @@ class Listing:
         return {"type": "array", "items": _or_null(self.item.json_schema())}
 
 
+def parts_of(node: Node) -> list[Node]:
+    """The items of a list, or of a text from a flag or a variable (``0,2``, ``0,``, ``[0]``); a number is one item."""
+    if not isinstance(node.value, str):
+        return node.value if isinstance(node.value, list) else [node]
+    return [scalar(part.strip(), node.place) for part in node.text.strip("[] ").rstrip(",").split(",")]
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """A list of whole numbers from 1 to `most`, also as ``1,2`` and ``1``."""
+
+    example: str
+    most: int = MAX_NUMBER
+    unknown: bool = False
+    """Null or ``?`` may replace a number."""
+
+    def check(self, node: Node, path: str, findings: Findings) -> tuple[int | None, ...] | None:
+        items = parts_of(node)
+        if isinstance(node.value, dict) or not items:
+            findings.add(node, path, f"must be a list of numbers, not {shown(node) if items else 'an empty list'}", f"write {self.example}")
+            return None
+        left_out = [self.unknown and (item.value is None or item.text == "?") for item in items]
+        number = Integer(1, self.most)
+        found = [None if out else number.check(item, path, findings) for item, out in zip(items, left_out, strict=True)]
+        wrong = any(item is None and not out for item, out in zip(found, left_out, strict=True))
+        return None if wrong else tuple(found)
+
+    def json_schema(self) -> JsonSchema:
+        item = {"type": ["integer", "null", "string"] if self.unknown else "integer"}
+        return {"anyOf": [{"type": "array", "items": item, "minItems": 1}, {"type": ["integer", "string"]}]}
+
+
 @dataclass(frozen=True, slots=True)
 class Mapping_:
     """A mapping whose keys the user chooses."""

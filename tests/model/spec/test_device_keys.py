@@ -109,7 +109,10 @@ def _quoted(written: str) -> str:
         ("{memory_growth: [true, false]}", DIFFERS),
         ("{memory_growth: {GPU:0: true}}", "defaults.devices.memory_growth: must be true or false, not a mapping"),
         ("{logical_gpus: [1024, 0]}", "defaults.devices.logical_gpus: must be at least 1, not 0"),
-        ("{logical_gpus: []}", "defaults.devices.logical_gpus: is empty (write [1024, 1024] for two logical GPUs of 1 GB)"),
+        (
+            "{logical_gpus: []}",
+            "defaults.devices.logical_gpus: must be a list of numbers, not an empty list (write [1024, 1024] for two logical GPUs of 1 GB)",
+        ),
         (
             "{memory_growth: true, memory_limit_mb: 4096}",
             "defaults.devices.memory_limit_mb: memory_growth and memory_limit_mb cannot both hold on one GPU"

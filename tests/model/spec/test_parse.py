@@ -390,7 +390,7 @@ def test_wrong_counts_and_strategies(text: str, problems: list[str]) -> None:
             ],
         ),
         ("script: a\ntimeouts: {run_s: 0}", [":2: timeouts.run_s: must be more than 0, not 0"]),
-        ("script: a\ntimeouts: {run_s: .inf}", [":2: timeouts.run_s: must be a number, not .inf"]),
+        ("script: a\ntimeouts: {run_s: .inf}", [":2: timeouts.run_s: must be a number, not '.inf'"]),
         (
             "script: a\ntimeouts: {grace_s: -1, start: 3}",
             [":2: timeouts.grace_s: must be at least 0, not -1", ":2: timeouts: unknown key 'start' (did you mean 'start_s'?)"],

@@ -8,8 +8,8 @@ from worker.fast_dataclass import dataclass
 
 from ... import device_names
 from ..findings import Findings, quoted, shown
-from ..kinds import Flag, Integer, JsonSchema, is_scalar
-from ..tree import Node, scalar
+from ..kinds import Flag, Integer, JsonSchema, is_scalar, parts_of
+from ..tree import Node
 
 MAX_GPUS = 1024
 _UUID = re.compile("(GPU|MIG)-[A-Za-z0-9/-]{1,120}")
@@ -31,13 +31,6 @@ class GpuWish:
 
 
 _FORMS = "must be auto, a number of GPUs, or a list of GPUs: 0,2, GPU-… or /device:GPU:0"
-
-
-def parts_of(node: Node) -> list[Node]:
-    """The items of a list, or of a text from a flag or a variable (``0,2``, ``0,``, ``[0]``); a number is one item."""
-    if not isinstance(node.value, str):
-        return node.value if isinstance(node.value, list) else [node]
-    return [scalar(part.strip(), node.place) for part in node.text.strip("[] ").rstrip(",").split(",")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,20 +108,3 @@ class Growth(Flag):
     def json_schema(self) -> JsonSchema:
         flag = {"type": "boolean"}
         return {"anyOf": [flag, {"type": "array", "items": flag}]}
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """A list of sizes in MB, each at most `most`. ``1024,1024`` and ``1024`` are lists too."""
-
-    most: int
-
-    def check(self, node: Node, path: str, findings: Findings) -> tuple[int, ...] | None:
-        found = [Integer(1, self.most).check(item, path, findings) for item in parts_of(node)]
-        if not found:
-            findings.add(node, path, "is empty", "write [1024, 1024] for two logical GPUs of 1 GB")
-        return tuple(item for item in found if item is not None) if found and None not in found else None
-
-    def json_schema(self) -> JsonSchema:
-        size = Integer(1, self.most).json_schema()
-        return {"anyOf": [size, {"type": "array", "items": size, "minItems": 1}, {"type": "string", "pattern": "^[0-9 ,]+$"}]}

@@ -12,11 +12,8 @@ from worker.tensorflow_facts.partition import ITEM_BYTES
 
 from ... import tpu_topology
 from ..findings import Findings, quoted, shown
-from ..kinds import Integer, JsonSchema, OneOf, Struct, Text
+from ..kinds import JsonSchema, Numbers, OneOf, Struct, Text
 from ..tree import Node
-from .gpu_wish import parts_of
-
-_MOST = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,30 +30,6 @@ class Topology:
 
     def json_schema(self) -> JsonSchema:
         return {"type": "string"}
-
-
-@dataclass(frozen=True, slots=True)
-class Numbers:
-    """A list of whole numbers, also as ``1,2``."""
-
-    example: str
-    unknown: bool = False
-    """Null or ``?`` may replace a number."""
-
-    def check(self, node: Node, path: str, findings: Findings) -> tuple[int | None, ...] | None:
-        items = parts_of(node)
-        if isinstance(node.value, dict) or not items:
-            findings.add(node, path, f"must be a list of numbers, not {shown(node) if items else 'an empty list'}", f"write {self.example}")
-            return None
-        left_out = [self.unknown and (item.value is None or item.text == "?") for item in items]
-        number = Integer(1, _MOST)
-        found = [None if out else number.check(item, path, findings) for item, out in zip(items, left_out, strict=True)]
-        wrong = any(item is None and not out for item, out in zip(found, left_out, strict=True))
-        return None if wrong else tuple(found)
-
-    def json_schema(self) -> JsonSchema:
-        item = {"type": ["integer", "null", "string"] if self.unknown else "integer"}
-        return {"anyOf": [{"type": "array", "items": item, "minItems": 1}, {"type": ["integer", "string"]}]}
 
 
 @dataclass(frozen=True, slots=True)
