@@ -27,10 +27,6 @@ PROGRESS_S = 10.0
 
 RESET = "\x1b[0m"
 """The SGR sequence that ends all colours."""
-_ESCAPE = b"\x1b"
-# The bytes that must not reach a terminal as they are; 0xc2 begins the C1 controls in UTF-8. One memchr for each
-# byte is several times faster than a regular expression or bytes.translate over the same block.
-_SUSPECTS = [bytes([code]) for code in (*range(9), *range(11, 32), 0x7F, 0xC2)]
 _SGR = re.compile(r"\x1b\[[0-9;:]*m")
 # All alternatives begin after the escape, so that memchr finds the next one.
 _COMMANDS = re.compile(
@@ -76,12 +72,27 @@ class LineSplitter:
         self._fed = 0.0
 
     def feed(self, data: bytes, now: float = 0.0) -> list[str]:
-        """The lines that `data` completes. `now` is kept for `due`."""
-        if len(data) <= self._longest:
-            return self._feed(data, now)
+        """The lines that `data`, at most `longest` bytes, completes. `now` is kept for `due`."""
+        self._fed = now
+        end = data.rfind(b"\n") + 1
+        if not end:
+            return self._hold(data, now)
+        start = 0
         lines: list[str] = []
-        for start in range(0, len(data), self._longest):
-            lines += self._feed(data[start : start + self._longest], now)
+        if self._pending or self._shown:
+            start = data.index(b"\n") + 1
+            lines = self._hold(data[: start - 1], now)
+            if self._pending or not self._shown:
+                lines += self._text(bytes(self._pending))
+            self._pending.clear()
+            self._shown = False
+        self._returned = self._changes = False
+        self._since = None
+        if start < end:
+            block = self._text(_last_states(data[start : end - 1]))
+            lines = lines + block if lines else block
+        if end < len(data):
+            lines += self._hold(data[end:], now)
         return lines
 
     def idle(self, now: float) -> list[str]:
@@ -106,30 +117,6 @@ class LineSplitter:
         if self._changes or self._shown:
             return self._since + PROGRESS_S
         return min(self._fed + QUIET_S, self._since + PROGRESS_S)
-
-    def _feed(self, data: bytes, now: float) -> list[str]:
-        """`feed` for at most `longest` bytes, so that only a line that has begun before can be too long."""
-        self._fed = now
-        end = data.rfind(b"\n") + 1
-        if not end:
-            return self._hold(data, now)
-        start = 0
-        lines: list[str] = []
-        if self._pending or self._shown:
-            start = data.index(b"\n") + 1
-            lines = self._hold(data[: start - 1], now)
-            if self._pending or not self._shown:
-                lines += self._text(bytes(self._pending))
-            self._pending.clear()
-            self._shown = False
-        self._returned = self._changes = False
-        self._since = None
-        if start < end:
-            block = self._text(_last_states(data[start : end - 1]))
-            lines = lines + block if lines else block
-        if end < len(data):
-            lines += self._hold(data[end:], now)
-        return lines
 
     def _hold(self, data: bytes, now: float) -> list[str]:
         """Adds bytes without a line end; returns pieces of a line that is too long."""
@@ -172,12 +159,10 @@ class LineSplitter:
 
     def _text(self, block: bytes) -> list[str]:
         """The lines of a block without carriage returns, and without a line end at its end."""
-        suspects = [byte for byte in _SUSPECTS if byte in block]
         text = _decoded(block)
-        if not suspects:
+        if text.replace("\n", "").isprintable():
             return text.split("\n")
-        if suspects != [_ESCAPE] or len(_SGR.findall(text)) != text.count("\x1b"):
-            text = _tamed(text)
+        text = _tamed(text)
         if not self._color:
             return _SGR.sub("", text).split("\n")
         return [_closed(line) if "\x1b" in line else line for line in text.split("\n")]
@@ -225,7 +210,7 @@ def _decoded(block: bytes) -> str:
 
 def _tamed(text: str) -> str:
     """The text without terminal commands other than SGR sequences."""
-    if "\x1b" in text:
+    if text.count("\x1b") > len(_SGR.findall(text)):
         text = _COMMANDS.sub(lambda found: found[0] if found[1] else "" if found[2] else "\\x1b", text)
     # For binary output this takes a tenth of the time of str.translate or of one replacement for each character.
     parts = _CONTROL.split(text)

@@ -54,7 +54,8 @@ def chunks(data: bytes, at: list[int]) -> list[bytes]:
 
 def split(*data: bytes, color: bool = False, longest: int = 1 << 20) -> list[str]:
     splitter = LineSplitter(color=color, longest=longest)
-    return [line for chunk in data for line in splitter.feed(chunk)] + splitter.flush()
+    reads = [chunk[start : start + longest] for chunk in data for start in range(0, len(chunk), longest)]
+    return [line for read in reads for line in splitter.feed(read)] + splitter.flush()
 
 
 # --- lines -------------------------------------------------------------------------------------
