@@ -24,7 +24,6 @@ TaskSwept without TaskExited.
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import time
@@ -91,10 +90,9 @@ class Launcher:
         """By the pid of the first process."""
         self._running: dict[str, int] = {}
         """The pids of the tasks that have not exited, by the name of the task."""
-        self._early_exits: dict[int, int] = {}
-        """Exit codes, by pid, of tasks that are not known to have started: a template died right after it had forked the task."""
         self._leftovers = Leftovers()
-        self._sweep_at = math.inf
+        self._is_sweeping = False
+        """A timer calls `_sweep_all`."""
         self._oom = OomCounter()
 
     def __bool__(self) -> bool:
@@ -149,16 +147,21 @@ class Launcher:
             if preload is None or key is None:
                 self._execute(task)
                 continue
-            template = next((template for template in self._templates if template.key == key), None)
-            if template is None and self._templates and sharing[key] > 1:  # for one task alone an import is no gain
-                template = self._add_template(replace(preload, env=task.env))
-            if template is None:
-                self._execute_instead(task, self._no_template or self._explain_difference(key))
-            elif template.gone:
-                self._execute_instead(task, template.why_gone)
+            found = self._template_for(key, replace(preload, env=task.env), is_shared=sharing[key] > 1)
+            if isinstance(found, TemplateLink):
+                self._fork(task, found)
             else:
-                self._fork(task, template)
+                self._execute_instead(task, found)
         self._report_if_idle()
+
+    def _template_for(self, key: frozenset[tuple[str, str]], preload: Preload, *, is_shared: bool) -> TemplateLink | str:
+        """The template with this import-time environment, which is started if several tasks share it; or why there is none."""
+        template = next((template for template in self._templates if template.key == key), None)
+        if template is None and self._templates and is_shared:  # for one task alone an import is no gain
+            template = self._add_template(preload)
+        if template is None:
+            return self._no_template or self._explain_difference(key)
+        return template.why_gone if template.gone else template
 
     def _add_template(self, preload: Preload) -> TemplateLink | None:
         """None: the template cannot be started, and tasks get fresh interpreters."""
@@ -251,9 +254,7 @@ class Launcher:
         task = self._tasks[pid] = Task(order, pid, lifeline, output, Stacks(output, pid))
         self._running[order.task] = pid
         self._link.send(messages.TaskStarted(order.task, order.attempt, pid, clock.now()))
-        if pid in self._early_exits:
-            self.on_exited(pid, self._early_exits.pop(pid))
-        elif pending.stop_after_s is not None:
+        if pending.stop_after_s is not None:
             self._stop(task, pending.stop_after_s)
         else:
             self._prober.watch(order, lambda: exit_info.read_other_tf_config(output.directory))
@@ -294,16 +295,7 @@ class Launcher:
             name = task.order.task
             self._note(f"{name}: its program ended ({ending.code}), but Python did not exit within {TEARDOWN_S:g} s; killed")
             task.stacks.request()
-            self._kill_torn(task)
-
-    def _kill_torn(self, task: Task) -> None:
-        """SIGKILL, once the task has written its stacks."""
-        if task.pid not in self._tasks or task.exited:
-            return
-        if task.stacks.are_pending():
-            self._loop.after(POLL_S, lambda: self._kill_torn(task))
-        else:
-            self._kill(task)
+            self._loop.after(PATIENCE_S, lambda: self._kill_overdue(task))
 
     # --- stop --------------------------------------------------------------------------------
 
@@ -349,7 +341,6 @@ class Launcher:
             self._kill(task)
             if task.exited:
                 self._leftovers.expire(task.pid)
-                self._sweep_within(0)
 
     def _kill(self, task: Task) -> None:
         process_groups.signal_group(task.pid, signal.SIGKILL)
@@ -375,21 +366,16 @@ class Launcher:
                 break
             if pid == 0:
                 break
+            if pid not in self._tasks:  # a template, a stray, or a task whose template has died before its last messages were read
+                for template in self._templates:
+                    template.read(has_ended=template.pid == pid)
             self.on_exited(pid, os.waitstatus_to_exitcode(status))
-            for template in self._templates:
-                if template.pid == pid and not template.gone:
-                    template.on_process_exited()
-        if not self._pending:
-            self._early_exits.clear()
         self._sweep()
 
     def on_exited(self, pid: int, code: int) -> None:
-        """A process has ended: seen by the agent, by the template that forked it, or by both. `code`: -n for signal n."""
+        """The first process of a task has ended: seen by the agent, by the template that forked it, or by both. `code`: -n for signal n."""
         task = self._tasks.get(pid)
-        if task is None:
-            self._early_exits[pid] = code
-            return
-        if task.exited:
+        if task is None or task.exited:
             return
         task.code = code
         was_closed = self._prober.is_closed(task.order)
@@ -409,7 +395,9 @@ class Launcher:
         order = task.order
         self._link.send(messages.TaskExited(order.task, order.attempt, shown_code, task.stopped, clock.now(), failure, code < 0, evidence))
         self._leftovers.add(pid, task.kill_at)
-        self._sweep_within(0)
+        if not self._is_sweeping:
+            self._is_sweeping = True
+            self._loop.after(0.0, self._sweep_all)
 
     def _forget_running(self, task: Task) -> None:
         self._prober.forget(task.order)
@@ -422,20 +410,18 @@ class Launcher:
         """These processes, children of the agent or of its children, belong to no task. Nothing waits for their end."""
         self._leftovers.ignore(pids)
 
-    def _sweep_within(self, seconds: float) -> None:
-        at = time.monotonic() + seconds
-        if at < self._sweep_at:
-            self._sweep_at = at
-            self._loop.after(seconds, lambda: self._sweep() if time.monotonic() >= self._sweep_at else None)
+    def _sweep_all(self) -> None:
+        """Sweep until nothing is left."""
+        self._sweep()
+        self._is_sweeping = bool(self._leftovers)
+        if self._is_sweeping:
+            self._loop.after(leftovers.POLL_S, self._sweep_all)
 
     def _sweep(self) -> None:
         """End what exited tasks have left behind."""
-        self._sweep_at = math.inf
         templates = {child.pid for child in (*self._templates, self._ready_template) if child is not None}
         for pid, left in self._leftovers.poll(self._tasks, templates).items():
             self._on_swept(self._tasks[pid], left)
-        if self._leftovers:
-            self._sweep_within(leftovers.POLL_S)
 
     def _on_swept(self, task: Task, left: str) -> None:
         """Nothing is left of a task, or only what SIGKILL does not end, which is `left`, in words."""

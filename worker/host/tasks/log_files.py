@@ -6,12 +6,13 @@ dies next. The kernel reports when files in a directory grow (inotify(7)); where
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import field
 from typing import Any
 
@@ -41,8 +42,10 @@ class TaskOutput:
     """How many bytes of each stream, or reports of its size, were sent to the controller."""
     reports_read: int = 0
     """Bytes of the file of reports that were read."""
-    reported: dict[bool, dict[str, Any]] = field(default_factory=dict)
-    """The newest counts of the input (True), and the newest report of the program (False)."""
+    input_counts: dict[str, Any] = field(default_factory=dict)
+    """The newest counts of the input."""
+    program_report: dict[str, Any] = field(default_factory=dict)
+    """The newest report of the program."""
     awaits_begin: bool = False
     """The program is Python, and TaskBegan was not sent yet."""
     was_shorter: bool = False
@@ -107,21 +110,24 @@ class TaskOutput:
             return None
         whole = data[: data.rfind(b"\n") + 1]
         self.reports_read = start + len(whole)
-        found: dict[bool, dict[str, Any]] = {}
-        for line in reversed(whole.splitlines()):
-            is_input = _INPUT in line
-            if is_input in found:
-                continue
-            try:
-                values = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(values, dict):
-                found[is_input] = values
-        if not found:
+        lines = whole.splitlines()[::-1]
+        counts = _first_object(line for line in lines if _INPUT in line)
+        report = _first_object(line for line in lines if _INPUT not in line)
+        if not (counts or report):
             return None
-        self.reported |= found
-        return {**self.reported.get(True, {}), **self.reported.get(False, {}), "at": max(found.values(), key=_moment).get("at")}
+        self.input_counts = counts or self.input_counts
+        self.program_report = report or self.program_report
+        return {**self.input_counts, **self.program_report, "at": max(_moment(counts), _moment(report)) or None}
+
+
+def _first_object(lines: Iterable[bytes]) -> dict[str, Any]:
+    """The first of these lines that holds a JSON object; empty if none does."""
+    for line in lines:
+        with contextlib.suppress(ValueError, RecursionError):
+            values = json.loads(line)
+            if isinstance(values, dict):
+                return values
+    return {}
 
 
 def _moment(values: dict[str, Any]) -> float:

@@ -135,7 +135,7 @@ def start_template(preload: Preload, log: str, limits: tuple[int, int]) -> Templ
 
 
 def adopt_template(process: TemplateProcess, preload: Preload, log: str) -> None:
-    """Make a fork of the warm process the template of this run (see `warm/warm_fork.py`). Raises OSError."""
+    """Make a fork of the warm process the template of this run (see `warm/warm_server.py`). Raises OSError."""
     process.control.send(json.dumps({"log": log, "run_id": preload.env["ORCH_RUN_ID"]}).encode("ascii") + b"\n")
 
 
@@ -158,7 +158,7 @@ class TemplateLink:
         self._pings = 0
         """How many pings were sent since the last message of the template."""
         self._control.setblocking(False)
-        loop.on_readable(self._control, self._read)
+        loop.on_readable(self._control, self.read)
 
     def fork(self, request: ForkRequest) -> None:
         """Request a fork."""
@@ -188,14 +188,8 @@ class TemplateLink:
             self.why_gone = f"the template did not answer for {MOST_PINGS} s and was killed"
             process_groups.signal_process(self.pid, signal.SIGKILL)
         self._pings += 1
-        with contextlib.suppress(OSError):  # its queue is full, or `_read` will notice its death
+        with contextlib.suppress(OSError):  # its queue is full, or `read` will notice its death
             self._control.send(b'{"ping": true}')
-
-    def on_process_exited(self) -> None:
-        """The launcher has reaped the template. A process that an import has started may hold the template's end of the socket open."""
-        self._read()  # the last messages of the template
-        if not self.gone:
-            self._on_death()
 
     # --- requests ----------------------------------------------------------------------------
 
@@ -211,7 +205,7 @@ class TemplateLink:
                 self._listener.on_refused(request, f"the template cannot be asked: {error.strerror or error}")
 
     def _send_request(self, request: ForkRequest) -> bool:
-        """False: the template's queue is full, and the next answer is the time to try again; or the template died, as `_read` will notice.
+        """False: the template's queue is full, and the next answer is the time to try again; or the template died, as `read` will notice.
 
         Raises OSError, for example if there are too many open files.
         """
@@ -235,16 +229,20 @@ class TemplateLink:
 
     # --- answers -----------------------------------------------------------------------------
 
-    def _read(self) -> None:
+    def read(self, *, has_ended: bool = False) -> None:
+        """Read the messages of the template. `has_ended`: these are the last, even if a process that an import has started holds the
+        template's end of the socket open."""
         while not self.gone:
             try:
                 data = self._control.recv(MESSAGE_BYTES)
             except BlockingIOError:
-                return
+                if not has_ended:
+                    return
+                data = b""
             except OSError:
                 data = b""
             if not data:
-                self._on_death()
+                self._close(self.why_gone or f"the template has died (see {self._log})")
                 return
             self._on_message(json.loads(data))
 
@@ -266,9 +264,6 @@ class TemplateLink:
         elif "why" in message:
             self._close(f"importing {', '.join(self.preload.modules)} failed: {message['why']} (see {self._log})")
         self._send_requests()
-
-    def _on_death(self) -> None:
-        self._close(self.why_gone or f"the template has died (see {self._log})")
 
     def _close(self, why: str) -> None:
         self.gone, self.why_gone = True, why
