@@ -146,6 +146,6 @@ def test_it_is_said_whose_tries_are_waited_for(tmp_path: Path, monkeypatch: pyte
         if isinstance(event, events.RunNoted) and "(1 of 2 " in event.text:
             prepared.give_up(OrchError(event.text))
 
-    silent = patched_agent("find('_orch_worker.host.network.reachability').ConnectTests = lambda *_: None")
+    silent = patched_agent("find('_orch_worker.host.network.reachability').try_to_reach = lambda *_: None")
     found = refusal(tmp_path, SeveralHere(("red", "blue"), {"blue": silent}), 2, interrupt)
     assert found == "waiting for blue: the hosts try each other's addresses (1 of 2 have tried)"

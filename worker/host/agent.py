@@ -141,9 +141,9 @@ class Agent:
                 self._leave(grace_s=0.0)
 
     def _on_try(self, order: messages.Try) -> None:
-        from .network.reachability import ConnectTests
+        from .network.reachability import try_to_reach
 
-        ConnectTests(self._loop, order.targets, lambda results: self._link.send(messages.Tried(results)))
+        try_to_reach(self._loop, order.targets, lambda results: self._link.send(messages.Tried(results)))
 
     def _on_code(self, code: messages.Code) -> None:
         from .program.code_store import CodeError, CodeStore

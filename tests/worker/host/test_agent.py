@@ -489,6 +489,18 @@ def test_each_held_port_answers_until_the_tasks_start_and_is_free_after_the_run(
             sock.bind(("0.0.0.0", port))  # no connection of a try is left in TIME_WAIT
 
 
+def test_the_tries_end_with_the_agent(agent: AgentProcess) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        agent.order(messages.Try((messages.Target("silent", silent.getsockname()[1], "word", ("127.0.0.1",)),)))
+        peer, _ = silent.accept()
+        with peer:
+            agent.process.kill()
+            peer.settimeout(10)  # half of the time for which a word is waited
+            with pytest.raises(ConnectionResetError):
+                peer.recv(1)
+        agent.read_to_end()
+
+
 def test_code_that_arrives_broken_is_refused(
     start_agent: Callable[[], AgentProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
