@@ -87,7 +87,7 @@ def told(model: Any, history: Any = None, **more: Any) -> dict[str, Any]:
     return {**logs, "weights": [float(np.abs(weight).sum()) for weight in model.get_weights()], **more}
 
 
-def trained(model: Any, epochs: int = 2, **options: Any) -> dict[str, Any]:
+def trained(model: Any, epochs: int = 1, **options: Any) -> dict[str, Any]:
     return told(model, model.fit(options.pop("x", batches()), epochs=epochs, verbose=0, **options))
 
 
@@ -102,12 +102,12 @@ def meet() -> None:
 
 @case
 def datasets() -> dict[str, Any]:
-    return trained(compiled(), validation_data=batches(32))
+    return trained(compiled(), epochs=2, validation_data=batches(32))
 
 
 @case
 def a_last_batch_that_is_smaller() -> dict[str, Any]:
-    return trained(plain(), x=batches(60))
+    return trained(plain(), epochs=2, x=batches(60))
 
 
 @case
@@ -122,7 +122,7 @@ def generators() -> dict[str, Any]:
             for first in range(0, 64, BATCH):
                 yield FEATURES[first : first + BATCH], LABELS[first : first + BATCH]
 
-    return trained(compiled(), x=forever(), steps_per_epoch=4)
+    return trained(compiled(), epochs=2, x=forever(), steps_per_epoch=4)
 
 
 @case
@@ -135,7 +135,7 @@ def py_datasets() -> dict[str, Any]:
             part = slice(index * BATCH, (index + 1) * BATCH)
             return FEATURES[part], LABELS[part]
 
-    return trained(plain(), x=Batches(), shuffle=False)
+    return trained(plain(), epochs=2, x=Batches(), shuffle=False)
 
 
 @case
@@ -147,7 +147,7 @@ def distributed_datasets() -> dict[str, Any]:
         return whole.shard(context.num_input_pipelines, context.input_pipeline_id).repeat().batch(context.get_per_replica_batch_size(BATCH))
 
     data = strategy.distribute_datasets_from_function(make) if strategy.num_replicas_in_sync > 1 else batches().repeat()
-    return trained(plain(), x=data, steps_per_epoch=4)
+    return trained(plain(), epochs=2, x=data, steps_per_epoch=4)
 
 
 @case
@@ -214,7 +214,7 @@ def own_training_steps() -> dict[str, Any]:
     with strategy.scope():
         model = Model([keras.layers.Input((8,)), keras.layers.Dense(2)])
         model.compile("sgd", loss=entropy())
-    model.fit(batches(), epochs=2, verbose=0)
+    model.fit(batches(), verbose=0)
     return told(model)
 
 
@@ -276,19 +276,19 @@ def test_on_batch() -> dict[str, Any]:
 
 @case
 def steps_per_execution() -> dict[str, Any]:
-    model = compiled(steps_per_execution=3)  # 4 steps an epoch: the last execution is a short one
-    found = trained(model, validation_data=batches(48))
-    return {**found, "predicted": list(model.predict(batches(60), verbose=0).shape)}
+    model = compiled(steps_per_execution=2)  # 3 steps an epoch: the last execution is a short one
+    found = trained(model, x=batches(48), validation_data=batches(48))
+    return {**found, "predicted": list(model.predict(batches(44), verbose=0).shape)}
 
 
 @case
 def run_eagerly() -> dict[str, Any]:
-    return trained(compiled(run_eagerly=True), epochs=1)
+    return trained(compiled(run_eagerly=True))
 
 
 @case
 def jit_compile() -> dict[str, Any]:
-    return trained(compiled(jit_compile=True), epochs=1)
+    return trained(compiled(jit_compile=True))
 
 
 # --- callbacks and files -------------------------------------------------------------------------
@@ -305,7 +305,7 @@ def model_checkpoint() -> dict[str, Any]:
     directory = SHARED / "checkpoints"
     each = keras.callbacks.ModelCheckpoint(str(directory / "{epoch:02d}.weights.h5"), save_weights_only=True)
     best = keras.callbacks.ModelCheckpoint(str(directory / "best.keras"), monitor="loss", save_best_only=True)
-    found = trained(plain(), callbacks=[each, best])
+    found = trained(plain(), epochs=2, callbacks=[each, best])
     return {**found, "best": float(best.best)}
 
 
@@ -320,7 +320,7 @@ def backup_and_restore() -> dict[str, Any]:
 
     directory = str(SHARED / "backup")
     with contextlib.suppress(InterruptedError):
-        trained(compiled(), callbacks=[keras.callbacks.BackupAndRestore(directory, delete_checkpoint=False), Crash()])
+        trained(compiled(), epochs=2, callbacks=[keras.callbacks.BackupAndRestore(directory, delete_checkpoint=False), Crash()])
     meet()  # the others wait for the chief's backup, as they would after a restart
     found = trained(compiled(), epochs=3, callbacks=[keras.callbacks.BackupAndRestore(directory)])
     meet()  # the others may still be tidying up
@@ -340,7 +340,7 @@ def tensorboard() -> dict[str, Any]:
     """Only the chief writes where all can see."""
     halve = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)
     board = keras.callbacks.TensorBoard(str(SHARED / "board"), histogram_freq=1)
-    found = trained(plain(), callbacks=[halve, board, keras.callbacks.CSVLogger(str(SHARED / "log.csv"))])
+    found = trained(plain(), epochs=2, callbacks=[halve, board, keras.callbacks.CSVLogger(str(SHARED / "log.csv"))])
     written = {"writers": len({path.name.split(".")[4] for path in (SHARED / "board" / "train").iterdir()})}
     if strategy.num_replicas_in_sync == 1:  # the others may look before the chief has closed it
         written["lines"] = len((SHARED / "log.csv").read_text().splitlines())
@@ -350,7 +350,7 @@ def tensorboard() -> dict[str, Any]:
 @case
 def save_to_one_path() -> dict[str, Any]:
     model = plain()
-    trained(model, epochs=1)
+    trained(model)
     for _ in range(3):
         model.save(SHARED / "model.keras")
         again = keras.models.load_model(SHARED / "model.keras")

@@ -1,16 +1,13 @@
-"""Keras 2's `fit` with parameter servers, case by case: ``python keras_servers.py DIRECTORY`` writes a file of what each case gave.
+"""Keras 2's `fit` with parameter servers, case by case, in the chief of a cluster: `run` gives what each case gave.
 
 The workers do not wait for each other, so that no two runs give the same weights: a case says how many steps were taken, and whether the
-model has learnt. The last case kills the chief in its second epoch, and goes on from there in the second attempt.
+model has learnt.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,11 +18,12 @@ import tensorflow as tf
 import worker
 
 keras: Any = tf.keras
-strategy = worker.strategy()  # workers and parameter servers stay in here
+strategy = worker.strategy()
 
 BATCH, STEPS = 16, 20
 CASES: dict[str, Callable[[], dict[str, Any]]] = {}
-DIRECTORY = Path(sys.argv[1])
+DIRECTORY = Path()
+"""For files; `run` sets it."""
 
 draws = np.random.default_rng(0)
 FEATURES = draws.normal(size=(64, 8)).astype("float32")
@@ -120,29 +118,19 @@ def files() -> dict[str, Any]:
     return {**found, "is_the_same": again == found["accuracy"], "checkpoints": sorted(path.name for path in DIRECTORY.glob("[12].keras"))}
 
 
-@case
-def backup_and_restore() -> dict[str, Any]:
+def backup_and_restore(directory: str, dies: bool) -> dict[str, Any]:
+    """It goes on with the second epoch in the process that comes after one which has died in there."""
+
     class Dies(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            if epoch == 1 and os.environ["ORCH_ATTEMPT"] == "1":
+            if epoch == 1 and dies:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    return trained(compiled(), epochs=3, callbacks=[keras.callbacks.BackupAndRestore(str(DIRECTORY / "backup")), Dies()])
+    return trained(compiled(), epochs=3, callbacks=[keras.callbacks.BackupAndRestore(f"{directory}/backup"), Dies()])
 
 
-def main() -> None:
-    for name in CASES:
-        result = DIRECTORY / f"{name}.json"
-        if result.exists():  # of the first attempt
-            continue
-        print("case", name, flush=True)
-        try:
-            found = CASES[name]()
-        except Exception as error:
-            traceback.print_exc()
-            found = {"error": f"{type(error).__name__}: {error}"[:2000]}
-        result.write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()
+def run(directory: str) -> dict[str, dict[str, Any]]:
+    """What each case gave, by name."""
+    global DIRECTORY
+    DIRECTORY = Path(directory)
+    return {name: function() for name, function in CASES.items()}

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.testing import cluster
+from orchestrator.testing import TaskFailed, cluster
 from tests.conftest import ROOT, Orch
 
 DEADLINE_S = 900
@@ -127,12 +127,28 @@ def test_two_workers_give_with_keras_2_what_one_process_gives(tmp_path: Path, al
 TWO_EPOCHS = {"steps": 40, "epochs": 2}
 
 
+def run_with_servers(directory: str) -> Cases:
+    """In the chief."""
+    from tests.programs import keras_servers
+
+    return keras_servers.run(directory)
+
+
+def back_up_with_servers(directory: str, dies: bool) -> dict[str, Any]:
+    """In the chief."""
+    from tests.programs import keras_servers
+
+    return keras_servers.backup_and_restore(directory, dies)
+
+
 @needs_keras_2
-def test_keras_2_trains_with_parameter_servers(orch: Orch, tmp_path: Path) -> None:
-    options = ("--strategy", "parameter_server", "--workers", "2", "--ps", "1", "--keras", "legacy", "--max-restarts", "1")
-    done = orch("up", ROOT / "tests/programs/keras_servers.py", *options, "--", tmp_path, timeout=DEADLINE_S, check=0)
-    assert "in attempt 2" in done.err
-    found = {name: json.loads((tmp_path / f"{name}.json").read_text()) for name in rows(SERVERS)}
+def test_keras_2_trains_with_parameter_servers(tmp_path: Path) -> None:
+    with cluster(workers=2, ps=1, strategy="parameter_server", keras="legacy", timeout=DEADLINE_S) as c:
+        found: Cases = c.run(run_with_servers, str(tmp_path))["chief-0"]
+        with pytest.raises(TaskFailed, match="chief-0: SIGKILL"):
+            c.run(back_up_with_servers, str(tmp_path), dies=True)
+        c.restart()
+        found["backup_and_restore"] = c.run(back_up_with_servers, str(tmp_path), dies=False)["chief-0"]
     learnt = [name for name in found if found[name].pop("accuracy", 0) > 0.8]
     assert found == {
         **dict.fromkeys(("dataset_creator", "datasets_and_validation", "numpy_arrays", "steps_per_execution"), TWO_EPOCHS),
@@ -140,8 +156,9 @@ def test_keras_2_trains_with_parameter_servers(orch: Orch, tmp_path: Path) -> No
         "evaluate": {"is_exact": True, "values": 2},
         "predict": {"shape": [64, 2], "in_order": True},
         "files": {**TWO_EPOCHS, "is_the_same": True, "checkpoints": ["1.keras", "2.keras"]},
-        "backup_and_restore": {"steps": 60, "epochs": 2},  # the epochs of the second attempt; the steps of both
+        "backup_and_restore": {"steps": 60, "epochs": 2},  # the epochs after the death; the steps before it, too
     }
+    assert set(found) == set(rows(SERVERS))
     assert set(found) - set(learnt) == {"evaluate", "predict"}
 
 
