@@ -2,60 +2,60 @@
 
 from __future__ import annotations
 
-import os
-import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from orchestrator.testing import cluster
 from tests.conftest import Orch
 from tests.live import LiveRun
-from tests.worker.agent_double import ROOT, start_cluster
-from tests.worker.template_double import ForkedTask
-from worker.protocol.messages import Program
-from worker.settings.collective_settings import CollectiveSettings
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300), pytest.mark.usefixtures("warm_tensorflow")]
 
-SCRIPT = Program("script", "s.py")
-Fork = Callable[..., ForkedTask]
-SAYS = """
-import tensorflow as tf
-import worker
-from tensorflow.python.eager import context
+CHOSEN = {"timeout_seconds": 8.0, "implementation": "NCCL", "bytes_per_pack": 9}
 
-def heartbeat(**own):
-    context.context().configure_coordination_service("standalone", **own)
-    return context.context().coordination_service.heartbeat_timeout_in_ms
 
-def options_of(strategy):
-    found = strategy.extended._communication_options
-    return found.timeout_seconds, found.implementation.value, found.bytes_per_pack
+def find_settings() -> dict[str, Any]:
+    """Where the script says nothing, and where it has a word of its own."""
+    import tensorflow as tf
+    from tensorflow.python.eager import context
 
-def options(**own):
-    given = tf.distribute.experimental.CommunicationOptions(**own) if own else None
-    return options_of(tf.distribute.MultiWorkerMirroredStrategy(communication_options=given))
+    import worker
 
-print(heartbeat(), heartbeat(heartbeat_timeout_in_ms=700))
-print(*options(), *options(timeout_seconds=8.0, implementation="NCCL", bytes_per_pack=9))
-print(options() == options_of(worker.strategy()))
-"""
+    def heartbeat(**own: int) -> int:
+        context.context().configure_coordination_service("standalone", **own)
+        return int(context.context().coordination_service.heartbeat_timeout_in_ms)
+
+    def options_of(strategy: Any) -> tuple[Any, ...]:
+        found = strategy.extended._communication_options
+        return found.timeout_seconds, found.implementation.value, found.bytes_per_pack
+
+    chosen = tf.distribute.experimental.CommunicationOptions(**CHOSEN)
+    return {
+        "heartbeat": (heartbeat(), heartbeat(heartbeat_timeout_in_ms=700)),
+        "of the spec": {options_of(tf.distribute.MultiWorkerMirroredStrategy()), options_of(worker.strategy())},
+        "of the script": options_of(tf.distribute.MultiWorkerMirroredStrategy(communication_options=chosen)),
+    }
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "heartbeat", "options"),
     [
-        (CollectiveSettings(2.5, 7.0, "ring"), "2500 700\n7.0 RING 0 8.0 NCCL 9\nTrue\n"),
-        (CollectiveSettings(heartbeat_s=0.0001), "1 700\nNone AUTO 0 8.0 NCCL 9\nTrue\n"),
+        ({"heartbeat_s": 2.5, "timeout_s": 7.0, "implementation": "ring"}, 2500, (7.0, "RING", 0)),
+        ({"heartbeat_s": 0.0001}, 1, (None, "AUTO", 0)),
     ],
     ids=["all", "a heartbeat too short to be told in milliseconds"],
 )
-def test_settings_hold_where_the_script_says_nothing(tmp_path: Path, fork_task: Fork, settings: CollectiveSettings, told: str) -> None:
-    (tmp_path / "s.py").write_text(SAYS)
-    done = fork_task(SCRIPT, tmp_path, strategy="multi_worker_mirrored", collectives=settings).wait()
-    assert done.check().out == told
+def test_settings_hold_where_the_script_says_nothing(settings: dict[str, Any], heartbeat: int, options: tuple[Any, ...]) -> None:
+    with cluster(workers=1, strategy="multi_worker_mirrored", collectives=settings) as c:
+        found = c.run(find_settings)["worker-0"]
+    assert found == {"heartbeat": (heartbeat, 700), "of the spec": {options}, "of the script": (8.0, "NCCL", 9)}
 
 
 OPTIONS = """
@@ -70,14 +70,15 @@ print(*options_of(worker.strategy()), *options_of(tf.distribute.MultiWorkerMirro
 """
 
 
-def test_a_process_that_a_task_starts_builds_the_strategy_with_the_settings_too(tmp_path: Path, fork_task: Fork) -> None:
+def test_a_process_that_a_task_starts_builds_the_strategy_with_the_settings_too() -> None:
     """Nothing of orch has prepared such a process: its own strategy is as TensorFlow makes it."""
-    (tmp_path / "child.py").write_text(OPTIONS)
-    (tmp_path / "s.py").write_text("import subprocess, sys\nsubprocess.run([sys.executable, 'child.py'], check=True)")
-    settings = CollectiveSettings(heartbeat_s=5.0, timeout_s=7.0, implementation="ring")
-    env = {"PYTHONPATH": str(ROOT)}
-    done = fork_task(SCRIPT, tmp_path, strategy="multi_worker_mirrored", collectives=settings, env=env).wait()
-    assert done.check().out == "7.0 RING None AUTO\n"
+
+    def start_one() -> str:
+        return subprocess.run([sys.executable, "-c", OPTIONS], check=True, stdout=subprocess.PIPE, text=True).stdout
+
+    settings = {"heartbeat_s": 5.0, "timeout_s": 7.0, "implementation": "ring"}
+    with cluster(workers=1, strategy="multi_worker_mirrored", collectives=settings) as c:
+        assert c.run(start_one) == {"worker-0": "7.0 RING None AUTO\n"}
 
 
 TRAIN = """
@@ -102,7 +103,6 @@ TRAIN = """
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("warm_tensorflow")
 def test_a_collective_that_waits_too_long_ends_an_unchanged_script(orch: Orch, script: Callable[..., Path], tmp_path: Path) -> None:
     script(TRAIN, "train.py")
     words = ("--set", "collectives.timeout_s=12", "--set", "collectives.implementation=ring")
@@ -114,34 +114,39 @@ def test_a_collective_that_waits_too_long_ends_an_unchanged_script(orch: Orch, s
     assert (cause["task"], cause["suspect"]) == ("worker-0", "worker-1")
 
 
-def wait_for(tasks: dict[str, ForkedTask], word: bytes) -> None:
-    deadline = time.monotonic() + 200
-    while not all(word in (task.log_dir / "stdout.log").read_bytes() for task in tasks.values()):
-        assert time.monotonic() < deadline
-        assert all(task.process.poll() is None for task in tasks.values())
-        time.sleep(0.1)
+def train(strategy: Any) -> None:
+    import tensorflow as tf
+
+    import worker
+
+    step = tf.function(lambda: tf.distribute.get_replica_context().all_reduce("sum", tf.constant(1.0)))
+    for number in range(1_000_000):
+        strategy.run(step)
+        worker.report(step=number)
+        time.sleep(0.02)
 
 
 @pytest.mark.slow
-def test_a_short_heartbeat_finds_a_stopped_peer_before_a_long_one_does(
-    script: Callable[..., Path], tmp_path: Path, fork_task: Fork
-) -> None:
-    script(TRAIN, "s.py")
-    job = (SCRIPT, tmp_path, "multi_worker_mirrored", "worker", "worker")
-    short, long = CollectiveSettings(heartbeat_s=5), CollectiveSettings(heartbeat_s=120)
-    with (
-        start_cluster(*job, collectives=short, start=fork_task) as led,
-        start_cluster(*job, collectives=short, start=fork_task) as leaderless,
-        start_cluster(*job, collectives=long, start=fork_task) as patient,
-    ):
-        for tasks in (led, leaderless, patient):
-            wait_for(tasks, b"carried out by")
+def test_a_short_heartbeat_finds_a_stopped_peer_before_a_long_one_does() -> None:
+    with ExitStack() as stack:
+        led, leaderless, patient = clusters = [
+            stack.enter_context(cluster(workers=2, collectives={"heartbeat_s": seconds}, grace=0)) for seconds in (5, 5, 120)
+        ]
+        jobs = [c.start(train) for c in clusters]
+        for c in clusters:
+            for name in c.tasks:
+                c.wait_for(name, report={"step": 1})
         # worker-0 runs the coordination service: the two sides of a connection that notice in different ways.
-        for tasks, stopped in ((patient, "worker-1"), (led, "worker-1"), (leaderless, "worker-0")):
-            os.kill(tasks[stopped].process.pid, signal.SIGSTOP)
-        assert "stopped sending heartbeats" in led["worker-0"].wait(200).check(1).err
-        assert "CoordinationService/Heartbeat" in leaderless["worker-1"].wait(200).check(1).err
-        assert patient["worker-0"].process.poll() is None
+        for c, stopped in ((patient, "worker-1"), (led, "worker-1"), (leaderless, "worker-0")):
+            c.pause(stopped)
+        for job, survivor, said in (
+            (jobs[0], "worker-0", "stopped sending heartbeats"),
+            (jobs[1], "worker-1", "CoordinationService/Heartbeat"),
+        ):
+            with pytest.raises(Exception, match=said):
+                job.result()
+            assert job.tasks[survivor].state == "raised"
+        assert jobs[2].tasks["worker-0"].state == "running"
 
 
 LEAVE = """
@@ -168,7 +173,6 @@ LEAVE = """
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("warm_tensorflow")
 def test_a_worker_that_ends_early_does_not_keep_its_peers_from_saving(orch: Orch, script: Callable[..., Path]) -> None:
     script(LEAVE, "train.py")
     done = orch("up", "train.py", "-n", "2", "--set", "collectives.heartbeat_s=5", timeout=200, check=0)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.worker.agent_double import ROOT, Outcome, clean_environment, run_plainly, start_cluster
+from tests.worker.agent_double import ROOT, Outcome, clean_environment, run_plainly
 from tests.worker.template_double import ForkedTask
 from worker.protocol.messages import Program
 from worker.settings.device_settings import DeviceSettings
@@ -76,17 +76,13 @@ def test_a_program_launches_workers_that_learn_the_digits(settings: dict[str, st
 
 
 @pytest.mark.slow
-def test_two_workers_take_the_steps_of_one_process(settings: dict[str, str], tmp_path: Path, fork_task: Fork) -> None:
+@pytest.mark.usefixtures("warm_tensorflow")
+def test_two_workers_take_the_steps_of_one_process(orch: Any, settings: dict[str, str], tmp_path: Path) -> None:
     import numpy as np
 
     # 30 steps: the second epoch has begun, with another order of the images.
-    script, steps = str(EXAMPLES / "mwms_custom_loop.py"), ("--steps", "30")
-    alone = Program("script", script, ("--single", *steps, "--dump-weights", str(tmp_path / "one.npz")))
-    fork_task(alone, tmp_path, env=settings).wait().check()
-    program = Program("script", script, (*steps, "--dump-weights", str(tmp_path / "two.npz")))
-    with start_cluster(program, tmp_path, "multi_worker_mirrored", "worker", "worker", env=settings, start=fork_task) as tasks:
-        for task in tasks.values():
-            task.wait(250).check()
+    for workers, *words in (("1", "--single", "--dump-weights", "one.npz"), ("2", "--dump-weights", "two.npz")):
+        orch("up", str(EXAMPLES / "mwms_custom_loop.py"), "-n", workers, "--", "--steps", "30", *words, timeout=250, check=0, env=settings)
     with np.load(tmp_path / "one.npz") as one, np.load(tmp_path / "two.npz") as two:
         assert one.files == two.files
         assert len(one.files) == 4

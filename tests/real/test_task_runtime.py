@@ -1,51 +1,53 @@
-"""The task's runtime with TensorFlow itself: strategies, servers, devices. The clusters are started by hand."""
+"""The runtime of a task with TensorFlow itself: strategies, servers, devices."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from orchestrator.testing import cluster
+from tests.conftest import Orch
+from tests.live import LiveRun
 from tests.real.programs import SCHEDULED_SUM
-from tests.worker.agent_double import ROOT, run_task, start_cluster
-from tests.worker.template_double import ForkedTask, template
+from tests.worker.agent_double import ROOT, run_task
+from tests.worker.template_double import template
 from worker.protocol.messages import Program
-from worker.protocol.task_id import TaskId
 from worker.settings.device_settings import DeviceSettings
-from worker.task_environment import tf_config_text
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
 
 SCRIPT = Program("script", "s.py")
-Fork = Callable[..., ForkedTask]
+in_cluster = pytest.mark.usefixtures("warm_tensorflow")
 
 
 def write(tmp_path: Path, text: str) -> None:
     (tmp_path / "s.py").write_text(text)
 
 
-def test_two_workers_reduce_under_the_strategy_of_the_spec(tmp_path: Path, fork_task: Fork) -> None:
-    write(
-        tmp_path,
-        """
-import worker
-strategy = worker.strategy()
-assert worker.strategy() is strategy
-import tensorflow as tf
-def step():
-    return tf.distribute.get_replica_context().all_reduce("sum", tf.constant(1.0 + worker.context().index))
-total = strategy.run(tf.function(step))
-worker.report(step=1, total=total)
-print(isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy), strategy.num_replicas_in_sync, float(total))
-""",
-    )
-    with start_cluster(SCRIPT, tmp_path, "multi_worker_mirrored", "worker", "worker", start=fork_task) as tasks:
-        outcomes = [task.wait(200).check() for task in tasks.values()]
-    assert [outcome.out for outcome in outcomes] == ["True 2 3.0\n"] * 2
-    assert [json.loads((outcome.log_dir / "reports.jsonl").read_bytes())["total"] for outcome in outcomes] == [3.0, 3.0]
+def add_up(strategy: Any) -> tuple[str, int, float]:
+    """The class of the strategy, the number of replicas, and the sum of what each of them adds."""
+    import tensorflow as tf
+
+    import worker
+
+    assert worker.strategy() is strategy
+
+    def step() -> Any:
+        return tf.distribute.get_replica_context().all_reduce("sum", tf.constant(1.0 + worker.context().index))
+
+    total = float(strategy.experimental_local_results(strategy.run(tf.function(step)))[0])
+    worker.report(step=1, total=total)
+    return type(strategy).__name__, strategy.num_replicas_in_sync, total
+
+
+@in_cluster
+def test_two_workers_reduce_under_the_strategy_of_the_spec() -> None:
+    with cluster(workers=2) as c:
+        assert [*c.run(add_up).values()] == [("CollectiveAllReduceStrategy", 2, 3.0)] * 2
+        assert [[report["total"] for report in c[name].reports] for name in c.tasks] == [[3.0]] * 2
 
 
 ONE_SCRIPT_FOR_ALL_ROLES = (
@@ -60,46 +62,44 @@ print(total.device)
 print(total.numpy())
 """
 )
-CHIEF_SAYS = "only the chief comes here: chief-0\n/job:ps/replica:0/task:0/device:CPU:0\n20.0\n"
+CHIEF_SAYS = b"only the chief comes here: chief-0\n/job:ps/replica:0/task:0/device:CPU:0\n20.0\n"
 
 
-@pytest.mark.parametrize("servers", [SCRIPT, Program("serve")], ids=["the same script", "serve"])
-def test_a_parameter_server_cluster(tmp_path: Path, fork_task: Fork, servers: Program) -> None:
+@in_cluster
+@pytest.mark.parametrize("servers", [(), ("--serve",)], ids=["the same script", "serve"])
+def test_a_parameter_server_cluster(orch: Orch, tmp_path: Path, servers: tuple[str, ...]) -> None:
     write(tmp_path, ONE_SCRIPT_FOR_ALL_ROLES)
-    types = ("chief", "worker", "worker", "ps")
-    with start_cluster(SCRIPT, tmp_path, "parameter_server", *types, servers=servers, start=fork_task) as tasks:
-        assert tasks["chief-0"].wait(200).check().out == CHIEF_SAYS
-        # They never end by themselves, and they end by SIGTERM.
-        for name in ("worker-0", "worker-1", "ps-0"):
-            task = tasks[name]
-            assert task.process.poll() is None
-            task.process.terminate()
-            assert task.wait().check(-15).out == ""
+    orch("up", "s.py", "-n", "2", "--ps", "1", *servers, timeout=250, check=0)
+    run = LiveRun(tmp_path)
+    assert {name: run.log(name) for name in ("chief-0", "worker-0", "ps-0")} == {"chief-0": CHIEF_SAYS, "worker-0": b"", "ps-0": b""}
+    # They never end by themselves, and they end by SIGTERM.
+    codes = {event["task"]: event["code"] for event in run.events() if event["event"] == "task_exited"}
+    assert codes == {"chief-0": 0, "worker-0": 143, "worker-1": 143, "ps-0": 143}
 
 
-@pytest.mark.parametrize("strategy", ["mirrored", "none", "one_device"])
-def test_logical_cpus(tmp_path: Path, fork_task: Fork, strategy: str) -> None:
-    write(
-        tmp_path,
-        """
-import worker, tensorflow as tf
-strategy = worker.strategy()
-print(strategy.num_replicas_in_sync, len(tf.config.list_logical_devices("CPU")))
-total = strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("sum", tf.constant(1.0)))
-print(float(strategy.experimental_local_results(total)[0]))
-""",
-    )
-    outcome = fork_task(SCRIPT, tmp_path, strategy=strategy, devices=DeviceSettings(cpus=4)).wait().check()
-    replicas = 4 if strategy == "mirrored" else 1
-    assert outcome.out == f"{replicas} 4\n{float(replicas)}\n"
+@in_cluster
+@pytest.mark.parametrize(("strategy", "replicas"), [("mirrored", 4), ("none", 1), ("one_device", 1)])
+def test_logical_cpus(strategy: str, replicas: int) -> None:
+    def count_devices() -> int:
+        import tensorflow as tf
+
+        return len(tf.config.list_logical_devices("CPU"))
+
+    with cluster(workers=1, strategy=strategy, cpus=4) as c:
+        assert c.run(add_up)["worker-0"][1:] == (replicas, float(replicas))
+        assert c.run(count_devices) == {"worker-0": 4}
 
 
-def test_an_evaluator_computes_alone(tmp_path: Path, fork_task: Fork) -> None:
-    write(tmp_path, "import worker\nprint(worker.strategy().num_replicas_in_sync, worker.context().is_chief)")
-    for strategy in ("multi_worker_mirrored", "parameter_server"):
-        tf_config = tf_config_text('{"evaluator": ["127.0.0.1:1"]}', TaskId("evaluator", 0))
-        task = fork_task(SCRIPT, tmp_path, task="evaluator-0", strategy=strategy, tf_config=tf_config)
-        assert task.wait().check().out == "1 False\n"
+@in_cluster
+@pytest.mark.parametrize("tasks", [{"workers": 1}, {"workers": 1, "ps": 1, "strategy": "parameter_server"}])
+def test_an_evaluator_computes_alone(tasks: dict[str, Any]) -> None:
+    def who_it_is(strategy: Any) -> tuple[int, bool]:
+        import worker
+
+        return strategy.num_replicas_in_sync, worker.context().is_chief
+
+    with cluster(**tasks, evaluator=True) as c:
+        assert c.run(who_it_is, on="evaluator-0") == {"evaluator-0": (1, False)}
 
 
 def test_a_setting_that_comes_too_late_is_one_line(tmp_path: Path) -> None:
@@ -197,18 +197,13 @@ with tf.device("/CPU:3"):
     assert outcome.failure.traceback.splitlines()[-1] == outcome.err.splitlines()[-1] == hint
 
 
-def test_orchs_own_server_has_the_devices_of_its_task(tmp_path: Path, fork_task: Fork) -> None:
-    write(
-        tmp_path,
-        """
-import worker
-strategy = worker.strategy()
-import tensorflow as tf
-print(sorted(device.name for device in tf.config.list_logical_devices("CPU") if "/job:worker" in device.name))
-""",
-    )
-    types = ("chief", "worker", "ps")
-    job = (SCRIPT, tmp_path, "parameter_server", *types)
-    with start_cluster(*job, servers=Program("serve"), devices=DeviceSettings(cpus=2), start=fork_task) as tasks:
-        out = tasks["chief-0"].wait(200).check().out
-    assert out == f"{[f'/job:worker/replica:0/task:0/device:CPU:{index}' for index in range(2)]}\n"
+@in_cluster
+def test_orchs_own_server_has_the_devices_of_its_task() -> None:
+    def list_devices_of_workers(strategy: Any) -> list[str]:
+        import tensorflow as tf
+
+        return sorted(device.name for device in tf.config.list_logical_devices("CPU") if "/job:worker" in device.name)
+
+    with cluster(workers=1, ps=1, strategy="parameter_server", cpus=2) as c:
+        devices = [f"/job:worker/replica:0/task:0/device:CPU:{index}" for index in range(2)]
+        assert c.run(list_devices_of_workers) == {"chief-0": devices}

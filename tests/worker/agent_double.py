@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +17,10 @@ from typing import Any
 
 from worker.protocol.codec import from_json, to_json
 from worker.protocol.messages import BootstrapOrder, Failure, Program
-from worker.protocol.task_id import TaskId
 from worker.settings.collective_settings import CollectiveSettings
 from worker.settings.device_settings import DeviceSettings
 from worker.settings.task_settings import VARIABLE, TaskSettings
 from worker.settings.tpu_settings import TpuSettings
-from worker.task_environment import tf_config_text
 
 ROOT = Path(__file__).resolve().parents[2]
 START = ROOT / "worker" / "task" / "start_task.py"
@@ -183,49 +181,3 @@ def held_ports(count: int) -> Iterator[list[str]]:
             holder.bind(("127.0.0.1", 0))
             addresses.append(f"127.0.0.1:{holder.getsockname()[1]}")
         yield addresses
-
-
-@contextmanager
-def start_cluster(
-    program: Program,
-    cwd: Path,
-    strategy: str,
-    *types: str,
-    servers: Program | None = None,
-    devices: DeviceSettings = DeviceSettings(),
-    collectives: CollectiveSettings = CollectiveSettings(),
-    tpu: TpuSettings = TpuSettings(),
-    env: Mapping[str, str] | None = None,
-    start: Callable[..., Any] = start_task,
-) -> Iterator[dict[str, Any]]:
-    """One task of each type in `types`, in one cluster; they are killed at the end. `servers`: what all but the chief run.
-
-    `start`: `start_task`, or `TemplateProcess.fork`.
-    """
-    with held_ports(len(types)) as addresses, ExitStack() as stack:
-        jobs: dict[str, list[str]] = {}
-        names = []
-        for type_, address in zip(types, addresses, strict=True):
-            names.append(TaskId(type_, len(jobs.setdefault(type_, []))))
-            jobs[type_].append(address)
-        tasks = {}
-        for name in names:
-            task = start(
-                program if servers is None or name.type == "chief" else servers,
-                cwd,
-                task=str(name),
-                strategy=strategy,
-                tf_config=tf_config_text(json.dumps(jobs), name),
-                devices=devices,
-                collectives=collectives,
-                env={
-                    "TF_GRPC_REUSE_PORT": "true",
-                    "TF_NUM_INTEROP_THREADS": "4",
-                    "TF_NUM_INTRAOP_THREADS": "1",
-                    "CUDA_VISIBLE_DEVICES": "-1",
-                    **(env or {}),
-                },
-            )
-            stack.callback(task.kill)
-            tasks[str(name)] = task
-        yield tasks
