@@ -46,6 +46,16 @@ def __getattr__(name: str) -> Any:
     return found
 
 
+def forget_working_directory() -> None:
+    """Take out of `sys.path` the entry that Python put first for a program: the working directory (``-m``), or the program's directory.
+
+    A user's own ``worker.py`` may lie in the first, and the second has no top-level modules. Only orch's own programs call this function.
+    """
+    home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    if not getattr(sys.flags, "safe_path", False) and sys.path[0] != home:
+        del sys.path[0]
+
+
 def import_own_worker() -> None:
     """Import orch's package `worker`, also where Python would find another module of that name first, such as a user's worker.py.
 

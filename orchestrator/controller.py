@@ -9,18 +9,13 @@ from __future__ import annotations
 
 import sys
 
-if __name__ == "__main__":
-    # Before any import of orch: the path begins with the working directory (-m), where a user's own worker.py may lie, or with the
-    # directory of this file, whose modules are no top-level modules.
+if __name__ == "__main__":  # before any import of orch
     import os
 
-    home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    if not getattr(sys.flags, "safe_path", False) and sys.path[0] != home:
-        del sys.path[0]
-    if home not in sys.path:
-        sys.path.append(home)
-    from orchestrator import import_own_worker
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # started by its path, orch need not be installed
+    from orchestrator import forget_working_directory, import_own_worker
 
+    forget_working_directory()
     import_own_worker()
     from orchestrator import controller
 

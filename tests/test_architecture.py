@@ -50,7 +50,7 @@ INSIGHT = (
 ARROWS: dict[str, tuple[str, ...]] = {
     # Of the record, only the functions that wrap and clean text.
     **dict.fromkeys(INSIGHT, (*INSIGHT, "orchestrator.record.output.lines", "orchestrator.record.text.format", "worker.redact", *MODEL)),
-    "orchestrator.__main__": ("orchestrator.cli",),
+    "orchestrator.__main__": ("orchestrator.cli", "orchestrator.forget_working_directory"),
     "orchestrator.cli": (
         *(
             "orchestrator.__version__",
@@ -67,6 +67,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "orchestrator.controller": (
         *(
             "orchestrator.end_process",
+            "orchestrator.forget_working_directory",
             "orchestrator.import_own_worker",
             "orchestrator.requests",
             "orchestrator.signals",
