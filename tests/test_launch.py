@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 import orchestrator
-from orchestrator import ClusterSpec, Run, RunFailed, SpecError, UsageError
+from orchestrator import ClusterSpec, OrchError, Run, RunFailed, SpecError, UsageError
 from orchestrator.api import FLAGS, read_spec
 from orchestrator.cli.options import OPTIONS
 from orchestrator.handle import Line
@@ -287,6 +287,20 @@ def test_a_run_is_stopped_by_asking_or_at_once(program: Callable[[str], str], tm
     assert (result.outcome, result.exit_code) == ("cancelled", 143)
     assert (tmp_path / "tidied").exists() == (not now)
     assert run.stop() is result
+
+
+def test_a_run_is_stopped_though_its_file_system_has_no_named_pipes(
+    program: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mkfifo(*_: object) -> None:
+        raise PermissionError("mkfifo")
+
+    monkeypatch.setattr(os, "mkfifo", mkfifo)
+    with orchestrator.launch(program("ready()\nsleep()\n"), **QUICK) as run:
+        wait_until_ready(tmp_path, "worker-0")
+        with pytest.raises(OrchError, match="its directory holds no named pipe for requests"):
+            run.restart()
+    assert (run.wait().outcome, run.wait().exit_code) == ("cancelled", 143)
 
 
 def test_a_run_can_be_stopped_before_it_has_tasks(program: Callable[[str], str], tmp_path: Path) -> None:

@@ -64,8 +64,8 @@ class EndedEarlyError(Exception):
 class Supervisor:
     """Runs one spec once: ``verdict = await Supervisor(spec, backend, rundir, viewer).run()``.
 
-    While `run` goes on, `stop`, `restart`, `show_stacks` and `send_signal` may be called, in the same loop: by the handler of a signal, or
-    for the program that has launched the run (`controller`). A supervisor installs no handler, so it can run in any thread.
+    While `run` goes on, `stop`, `restart`, `show_stacks`, `send_signal` and `note` may be called, in the same loop: by the handler of a
+    signal, or for a request (`requests`). A supervisor installs no handler, so it can run in any thread.
     """
 
     def __init__(self, spec: ClusterSpec, backend: Backend, rundir: RunDir, viewer: Viewer) -> None:
@@ -155,6 +155,7 @@ class Supervisor:
                 self._on_event(frame)
 
     def note(self, text: str) -> None:
+        """Record a line for the user, and show the line."""
         self._on_event(events.RunNoted(text, now()))
 
     def _on_output(self, host: str, frame: messages.Output, data: bytes) -> None:

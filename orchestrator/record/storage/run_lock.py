@@ -50,11 +50,15 @@ class RunLock:
 
     def acquire(self) -> None:
         """Holds the run until this process, and each process that inherits the descriptors, ends. Raises `OrchError` if the run is held."""
-        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self.fds = (fd,)
+        self.fds = (os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600),)
+        with contextlib.suppress(OSError):  # without a pipe the run goes on, and takes no requests
+            with contextlib.suppress(FileExistsError):
+                os.mkfifo(self._pipe, 0o600)
+            # Before the lock: whoever sees the lock held can ask. Open for writing too, so the pipe never comes to an end.
+            self.fds += (os.open(self._pipe, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC),)
         try:
             deadline = time.monotonic() + LOCK_S
-            while not _try_lock(fd, fcntl.LOCK_EX):
+            while not _try_lock(self.fds[0], fcntl.LOCK_EX):
                 if time.monotonic() >= deadline:
                     self.close()
                     name = self._directory.name
@@ -64,11 +68,6 @@ class RunLock:
             self.close()
             reason = error.strerror or error
             raise OrchError(f"{self._path} cannot be locked: {reason}; name another directory with --run-dir or ORCH_HOME") from None
-        with contextlib.suppress(OSError):  # the run goes on without requests
-            self._pipe.unlink(missing_ok=True)
-            os.mkfifo(self._pipe, 0o600)
-            # Open for writing too: so the pipe never comes to an end.
-            self.fds = (fd, os.open(self._pipe, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC))
 
     def inherit(self, fds: Collection[int]) -> None:
         """Hold the run by the `fds` of the process that has acquired it and has started this process."""
