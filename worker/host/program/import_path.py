@@ -8,7 +8,7 @@ import glob
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib.machinery import ModuleSpec
 
 from ...fast_dataclass import dataclass
@@ -42,13 +42,10 @@ def import_path(env: Mapping[str, str], cwd: str) -> ImportPath:
     """The path of a task that runs in `cwd`, with the agent's environment and these variables."""
     added: list[str] = [os.path.join(cwd, entry) for entry in python_path(env)]
     is_all = not any(name in env for name in _ELSEWHERE) and not os.environ.get("PYTHONHOME")
-    for directory in _user_site_packages(env):
-        added.append(directory)
-        for line in _pth_lines(directory):
-            if line.startswith(("import ", "import\t")):
-                is_all = False
-            else:
-                added.append(os.path.join(directory, line))
+    if (own := _user_site_packages(env)) is not None:
+        added.append(own)
+        # The .pth files there name directories, or hold code. The agent does not read them.
+        is_all = is_all and not glob.glob(os.path.join(glob.escape(own), "*.pth"))
     customs = (os.path.join(entry, f"{name}.py") for entry in added for name in ("sitecustomize", "usercustomize"))
     return ImportPath((*added, *sys.path), is_all and not any(map(os.path.exists, customs)))
 
@@ -59,12 +56,13 @@ def python_path(env: Mapping[str, str]) -> list[str]:
     return text.split(os.pathsep) if text else []
 
 
-def _user_site_packages(env: Mapping[str, str]) -> Iterator[str]:
-    """The user's own site-packages, if Python uses them: not in a virtual environment without the system's packages."""
-    if not env.get("PYTHONNOUSERSITE", os.environ.get("PYTHONNOUSERSITE")) and _uses_user_site():
-        import site  # Python has not imported it under -S
+def _user_site_packages(env: Mapping[str, str]) -> str | None:
+    """The user's own site-packages; None if Python does not use them: in a virtual environment without the system's packages."""
+    if env.get("PYTHONNOUSERSITE", os.environ.get("PYTHONNOUSERSITE")) or not _uses_user_site():
+        return None
+    import site  # Python has not imported it under -S
 
-        yield site.getusersitepackages()
+    return site.getusersitepackages()
 
 
 def _uses_user_site() -> bool:
@@ -76,14 +74,3 @@ def _uses_user_site() -> bool:
             return "include-system-site-packages=true" in words
     except OSError:
         return True
-
-
-def _pth_lines(directory: str) -> Iterator[str]:
-    """The lines of a directory's ``.pth`` files: directories and code (`site.addpackage`). The agent's interpreter skips them."""
-    for path in sorted(glob.glob(os.path.join(glob.escape(directory), "*.pth"))):
-        try:
-            with open(path, encoding="utf-8", errors="surrogateescape") as file:
-                lines = file.read(1 << 20).splitlines()
-        except OSError:
-            continue
-        yield from (line.strip() if not line.startswith("import") else line for line in lines if line.strip() and line[0] != "#")
