@@ -22,7 +22,7 @@ from .errors import BROKEN, OrchError, UsageError
 from .model.run.cluster import Cause, Cluster, TaskStatus
 from .model.task_names import group_tasks
 from .record.output.follower import Follower
-from .record.output.log_view import LogView
+from .record.output.lines import LineSplitter
 from .record.storage.run_directory import RunDir
 from .record.storage.run_progress import Progress
 from .record.storage.run_store import NO_TASKS_YET
@@ -219,7 +219,7 @@ class Run:
 
         The lines of one stream are in order. Lines of different streams are not ordered by time.
         """
-        followed: dict[tuple[str, int, str], tuple[Follower, LogView]] = {}
+        followed: dict[tuple[str, int, str], tuple[Follower, LineSplitter]] = {}
 
         def read() -> list[Line]:
             found: list[Line] = []
@@ -227,16 +227,14 @@ class Run:
                 for attempt in range(1, newest + 1) if not names or task in names else ():
                     for one in (stream,) if stream else STREAMS:
                         path = self._run.log_path(task, attempt, one)
-                        new = (Follower(path), LogView([task], fold=False, prefix=False))
-                        follower, view = followed.setdefault((task, attempt, one), new)
-                        found += _lines(task, one, view.render(task, one, follower.read()))
+                        follower, splitter = followed.setdefault((task, attempt, one), (Follower(path), LineSplitter()))
+                        found += [Line(task, one, line) for line in splitter.feed(follower.read())]
             return found
 
         for found in self._until_over(read):
             yield from found
-        for (task, _, one), (_, view) in followed.items():
-            for _, text in view.finish():
-                yield from _lines(task, one, text)
+        for (task, _, one), (_, splitter) in followed.items():
+            yield from (Line(task, one, line) for line in splitter.flush())
 
     def logs(self, task: str, stream: Stream | None = None, attempt: int | None = None) -> str:
         """The output of a task until now, in its latest attempt or in `attempt`; without `stream`: its stdout, then its stderr."""
@@ -292,10 +290,6 @@ class Run:
             known = f"tasks: {group_tasks(cluster.tasks)}" if cluster is not None else "it has no tasks yet"
             raise UsageError(f"{self.run_id} has no task {task!r}; {known}")
         return cluster.tasks[task]
-
-
-def _lines(task: str, stream: str, text: str) -> list[Line]:
-    return [Line(task, stream, line) for line in text.split("\n")[:-1]]
 
 
 def _read_result(run: RunDir, tasks: Mapping[str, Task], cluster: Cluster | None) -> Result:

@@ -23,6 +23,7 @@ from ...model.slots import behind_the_chief
 from ...model.strategies import named
 from ...record.output.console import Sink
 from ...record.output.follower import Follower
+from ...record.output.lines import LineSplitter
 from ...record.output.log_index import KeptMarks
 from ...record.output.log_view import LogView, wants_color
 from ...record.storage.run_directory import RunDir
@@ -69,7 +70,7 @@ def logs_command(names: Sequence[str], home: Path, **given: Any) -> int:
     _check_attempt(run, given["attempt"])
     since = None if given["since"] is None else (_moment(given["since"]), KeptMarks(run))
     streams = _Streams(run, [task for task in tasks if shown is None or task in shown], given, since)
-    printer = _JsonPrinter(tasks, _pattern(given["grep"])) if given["as_json"] else _TextPrinter(planned, given, not wanted)
+    printer = _JsonPrinter(_pattern(given["grep"])) if given["as_json"] else _TextPrinter(planned, given, not wanted)
     is_alive = True
     while (streams.show(printer) or is_alive) and given["follow"]:
         printer.idle()
@@ -210,25 +211,25 @@ class _TextPrinter:
 class _JsonPrinter:
     """Lines for programs: ``{"task": …, "stream": …, "line": …}``; nothing is folded."""
 
-    def __init__(self, tasks: Sequence[str], pattern: re.Pattern[str] | None) -> None:
-        self._tasks, self._pattern = tasks, pattern
-        self._views: dict[tuple[str, str], LogView] = {}
+    def __init__(self, pattern: re.Pattern[str] | None) -> None:
+        self._pattern = pattern
+        self._splitters: dict[tuple[str, str], LineSplitter] = {}
 
     def show(self, task: str, stream: str, data: bytes) -> None:
-        view = self._views.setdefault((task, stream), LogView([task], fold=False, grep=self._pattern, prefix=False))
-        self._print(task, stream, view.render(task, stream, data))
+        splitter = self._splitters.setdefault((task, stream), LineSplitter())
+        self._print(task, stream, splitter.feed(data))
 
     def idle(self) -> None: ...
 
     def end_attempt(self, task: str) -> None:
-        for key in [key for key in self._views if key[0] == task]:
-            for _, text in self._views.pop(key).finish():
-                self._print(*key, text)
+        for key in [key for key in self._splitters if key[0] == task]:
+            self._print(*key, self._splitters.pop(key).flush())
 
     def end(self) -> None:
-        for task in self._tasks:
-            self.end_attempt(task)
+        for (task, stream), splitter in self._splitters.items():
+            self._print(task, stream, splitter.flush())
 
-    def _print(self, task: str, stream: str, text: str) -> None:
-        for line in text.split("\n")[:-1]:
-            click.echo(json.dumps({"task": task, "stream": stream, "line": line}))
+    def _print(self, task: str, stream: str, lines: Iterable[str]) -> None:
+        for line in lines:
+            if self._pattern is None or self._pattern.search(line):
+                click.echo(json.dumps({"task": task, "stream": stream, "line": line}))

@@ -70,7 +70,6 @@ class LogView:
     * `fold`: hide and count the lines that `noise` describes.
     * `only`: show only these tasks.
     * `grep`: show only lines that match this pattern (without prefix and colours); nothing is folded then.
-    * `prefix`: write the name of the task.
     * `shorten`: leave out the middle of lines of stderr that have more than `MOST_CHARACTERS`.
     * `behind`: tasks that train in step with a chief. With `fold` and without `only`, Keras's progress lines of these tasks are hidden.
 
@@ -86,7 +85,6 @@ class LogView:
         fold: bool = True,
         only: Collection[str] | None = None,
         grep: re.Pattern[str] | None = None,
-        prefix: bool = True,
         shorten: bool = False,
         behind: Collection[str] = (),
         tz: tzinfo | None = None,
@@ -96,7 +94,6 @@ class LogView:
         self._fold = fold and grep is None
         self._only = None if only is None else frozenset(only)
         self._grep = grep
-        self._prefix = prefix
         self._shorten = shorten
         self._warnings: set[str] = set()
         self._behind = frozenset(behind if self._fold and only is None else ())
@@ -190,7 +187,7 @@ class LogView:
         """The text in front of a line of this stream that is shown now."""
         head = self._heads.get(key)
         if head is None:
-            head = self._heads[key] = self._name(key[0]) if self._prefix else ""
+            head = self._heads[key] = self._name(key[0])
         if self._timestamps:
             return datetime.fromtimestamp(self._now, self._tz).strftime("%H:%M:%S.%f")[:-3] + " " + head
         return head

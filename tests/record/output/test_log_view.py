@@ -327,19 +327,18 @@ def test_lost_connections_are_folded_and_counted_apart() -> None:
 
 def test_a_warning_of_a_package_is_shown_once() -> None:
     data = b"/usr/lib/python3/dist-packages/keras/a.py:74: UserWarning: `shuffle=True` was passed\n  self.adapter = adapt(\nstep 1\n"
-    view = LogView(["w-0", "w-1"], prefix=False)
-    assert view.render("w-0", "stderr", data) == data.decode()
-    assert view.render("w-1", "stderr", data) == "step 1\n"
+    view = LogView(["w-0", "w-1"])
+    assert view.render("w-0", "stderr", data).count("\n") == 3
+    assert view.render("w-1", "stderr", data) == "w-1 | step 1\n"
     assert view.folded == 2
 
 
 def test_a_view_shortens_a_huge_line_of_stderr_only_if_it_is_asked_to() -> None:
-    trace = b"Traceback\n  File 'x'\nE: [" + b"0. " * 10_000 + b"]\n"
-    whole, short = LogView(["w-0"], prefix=False), LogView(["w-0"], prefix=False, shorten=True)
-    assert whole.render("w-0", "stderr", trace) == trace.decode()
-    assert short.render("w-0", "stdout", trace) == trace.decode()
-    shown = short.render("w-0", "stderr", trace)
-    assert shown.startswith("Traceback\n  File 'x'\nE: [0. 0. ")
+    message = b"E: [" + b"0. " * 10_000 + b"]\n"
+    whole, short = LogView(["w-0"]), LogView(["w-0"], shorten=True)
+    assert whole.render("w-0", "stderr", message) == short.render("w-0", "stdout", message) == f"w-0 | {message.decode()}"
+    shown = short.render("w-0", "stderr", message)
+    assert shown.startswith("w-0 | E: [0. 0. ")
     assert " … 25,909 characters left out … " in shown
     assert len(shown) < 4_200
 
@@ -366,10 +365,6 @@ def test_a_log_that_cannot_be_read_keeps_no_other_from_the_console(tmp_path: Pat
         console.finish(None)
         write_end.close()
         assert shown.read() == b"worker-0 | zero\nworker-0 | end\n"
-
-
-def test_the_prefix_can_be_left_out() -> None:
-    assert LogView(["w-0"], prefix=False).render("w-0", "stdout", b"x\ny\n") == "x\ny\n"
 
 
 def test_idle_says_which_stream_and_when() -> None:
@@ -408,8 +403,8 @@ def test_noise_is_folded_and_counted() -> None:
 
 def test_all_shows_the_noise() -> None:
     noise = (SAMPLES / "tf2.21-multi-worker-0.log").read_bytes()
-    view = LogView(["w-0"], fold=False, prefix=False)
-    assert view.render("w-0", "stderr", noise) == noise.decode()
+    view = LogView(["w-0"], fold=False)
+    assert view.render("w-0", "stderr", noise).replace("w-0 | ", "") == noise.decode()
     assert view.folded == 0
 
 
@@ -523,17 +518,17 @@ def test_the_tail_of_a_long_file_and_of_none(tmp_path: Path) -> None:
 def test_a_writer_in_another_process_is_followed_without_loss(tmp_path: Path) -> None:
     path = tmp_path / "stdout.log"
     program = "for i in range(50_000):\n    print(i, 'x' * (i % 50))"
-    follower, view, shown = Follower(path), LogView(["w-0"], prefix=False), ""
+    follower, splitter, shown = Follower(path), LineSplitter(), list[str]()
     with path.open("wb") as file:
         writer = subprocess.Popen([sys.executable, "-c", program], stdout=file)
         ended = False
         while True:
             if data := follower.read():
-                shown += view.render("w-0", "stdout", data)
+                shown += splitter.feed(data)
             elif ended:
                 break
             else:
                 ended = writer.poll() is not None
     assert writer.returncode == 0
-    assert view.finish() == []
-    assert shown == "".join(f"{i} {'x' * (i % 50)}\n" for i in range(50_000))
+    assert splitter.flush() == []
+    assert shown == [f"{i} {'x' * (i % 50)}" for i in range(50_000)]
