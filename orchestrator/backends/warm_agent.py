@@ -8,6 +8,7 @@ As in `connection.agent_process`, `asyncio` is imported only where the agent is 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -51,16 +52,12 @@ class WarmAgent:
         loop = asyncio.get_running_loop()
         try:
             answer = await self._answer()
-            if answer.get("refused"):
+            if "refused" in answer:
                 raise NotUsedError(answer["refused"])
             stdout = asyncio.StreamReader(MOST_BYTES)
             channel, protocol = await loop.create_connection(lambda: make_protocol(stdout), sock=self._channel)
-        except BaseException as error:
+        except BaseException:
             self.close()
-            if isinstance(error, asyncio.TimeoutError):
-                raise NotUsedError(f"it has not answered for {warm_socket.PATIENCE_S:g} s; orch warm stop ends it") from None
-            if isinstance(error, (OSError, ValueError)):
-                raise NotUsedError(f"it does not answer as it should ({error})") from None
             raise
         self.pid, self.stdout, self.stdin = answer["pid"], stdout, asyncio.StreamWriter(channel, protocol, stdout, loop)
         return f"tasks are forked from the warm process of {time.strftime('%H:%M:%S', time.localtime(answer['since']))}"
@@ -70,13 +67,10 @@ class WarmAgent:
 
         The agent sends the code itself. An agent that has not sent any was killed.
         """
-        import asyncio
-
         if self.returncode is None:
-            try:
-                code = int((await self._answer())["code"])
-            except (asyncio.TimeoutError, NotUsedError, OSError, ValueError):
-                code = -signal.SIGKILL
+            code = -signal.SIGKILL
+            with contextlib.suppress(NotUsedError):
+                code = (await self._answer())["code"]
             self.returncode = code
             if self.stdin is not None:
                 self.stdin.close()
@@ -89,7 +83,7 @@ class WarmAgent:
         self._connection.close()
 
     async def _answer(self) -> dict[str, Any]:
-        """The next answer of the warm process, or of the agent. Raises `NotUsedError`, asyncio.TimeoutError, OSError or ValueError."""
+        """The next answer of the warm process, or of the agent. Raises `NotUsedError`."""
         import asyncio
 
         loop = asyncio.get_running_loop()
@@ -99,7 +93,12 @@ class WarmAgent:
                 await loop.sock_sendall(self._connection, self._rest)
             return await loop.sock_recv(self._connection, _ANSWER_BYTES)
 
-        data = await asyncio.wait_for(exchange(), warm_socket.PATIENCE_S)
+        try:
+            data = await asyncio.wait_for(exchange(), warm_socket.PATIENCE_S)
+        except asyncio.TimeoutError:
+            raise NotUsedError(f"it has not answered for {warm_socket.PATIENCE_S:g} s; orch warm stop ends it") from None
+        except OSError:
+            data = b""
         if not data:
             raise NotUsedError("it has died")
         found: dict[str, Any] = json.loads(data)

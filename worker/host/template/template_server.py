@@ -52,8 +52,8 @@ _NEVER_RAN = 127
 """The exit code of a process that was forked and has not run the program."""
 
 
-def serve(control_fd: int, directory: str, modules: list[str]) -> dict[str, Any] | None:
-    """Import `modules` and fork tasks until the agent is gone. Returns the task's order in a task, None in the template.
+def serve(control_fd: int, directory: str, modules: list[str]) -> dict[str, Any]:
+    """Import `modules` and fork tasks until the agent is gone. Returns in a task only, with its order.
 
     `directory`: of the program; modules that are found nowhere else are imported from there.
     """
@@ -75,7 +75,7 @@ def serve(control_fd: int, directory: str, modules: list[str]) -> dict[str, Any]
     return fork_tasks(control, Safety(directory, ours), ours, seconds)
 
 
-def fork_tasks(control: socket.socket, safety: Safety, ours: dict[int, str], seconds: float) -> dict[str, Any] | None:
+def fork_tasks(control: socket.socket, safety: Safety, ours: dict[int, str], seconds: float) -> dict[str, Any]:
     """Serve the agent at the other end of `control`; returns as `serve` does.
 
     `ours`: descriptors that are closed in a task; `seconds`: how long the imports took.
@@ -144,7 +144,7 @@ class _Template:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: None)  # the agent decides when the template ends
 
-    def run(self) -> dict[str, Any] | None:
+    def run(self) -> dict[str, Any]:
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(self._wake, select.POLLIN)

@@ -173,7 +173,7 @@ class WarmProcess:
 
     # --- in a fork ---------------------------------------------------------------------------
 
-    def _become_agent(self, request: Mapping[str, Any], connection: socket.socket, channel: int, stderr: int) -> dict[str, Any] | None:
+    def _become_agent(self, request: Mapping[str, Any], connection: socket.socket, channel: int, stderr: int) -> dict[str, Any]:
         """Be the agent until `os._exit`. Returns in a task only, with its order.
 
         `channel`: the agent's end of the run's channel; `stderr`: the agent's log.
@@ -213,7 +213,7 @@ class WarmProcess:
                 send(connection, {"code": code})
             os._exit(code)
 
-    def _become_template(self, control: socket.socket, lifeline: int) -> dict[str, Any] | None:
+    def _become_template(self, control: socket.socket, lifeline: int) -> dict[str, Any]:
         """Be this run's template, as `template_server.serve` is after its imports, once the agent has sent the log and the run's id."""
         os.setsid()
         hold_lifeline(lifeline)
