@@ -51,7 +51,7 @@ class PooledRun:
         self.own_variables = frozenset(spec.env).union(*(tasks.env for tasks in spec.tasks))
         """The variables that the spec sets; the environment of a test does not change them."""
         given = {
-            "XDG_RUNTIME_DIR": str(session.runtime_dir),
+            "XDG_RUNTIME_DIR": str(session.path),
             resident.VARIABLE: session.address,
             resident.PRELOAD: " ".join(_preload(spec)),
         }

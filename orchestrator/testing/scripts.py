@@ -46,7 +46,7 @@ def run_script(
     spec = read_spec(os.fspath(script), {"timeout": timeout, "preload": ["tensorflow"], **settings, "args": list(args), "env": quiet})
     surroundings = environment()
     session.import_for(spec, surroundings)
-    with start(spec, home, {**surroundings, "XDG_RUNTIME_DIR": str(session.runtime_dir)}) as run:
+    with start(spec, home, {**surroundings, "XDG_RUNTIME_DIR": str(session.path)}) as run:
         for line in run.lines():
             print(f"[{line.task}] {line.text}")
         result = run.wait()

@@ -92,17 +92,12 @@ class Session:
 
     # --- the import --------------------------------------------------------------------------------
 
-    @property
-    def runtime_dir(self) -> Path:
-        """The XDG_RUNTIME_DIR of the runs: where their controllers find the warm process."""
-        return self.path / "run"
-
     def warm_up(self, env: Mapping[str, str]) -> None:
         """Start the process that imports TensorFlow, unless it runs; does not wait for the import. `env`: the environment of the tasks."""
         if self._warm is not None:
             return
-        directory = self.runtime_dir / "orch"
-        directory.mkdir(mode=0o700, parents=True)
+        directory = self.path / "orch"  # where a controller with this path as XDG_RUNTIME_DIR finds the process
+        directory.mkdir(mode=0o700)
         self._report, report = os.pipe()
         lifeline, self._lifeline = os.pipe()
         names = {**RUN_ID_ROOM, "ORCH_WARM_LIFELINE": str(lifeline)}
@@ -235,7 +230,7 @@ def coverage_of_tasks() -> dict[str, str]:
 def _place() -> str:
     """The directory for the directories of sessions. The path of a socket may have 104 bytes on macOS, and 108 on Linux."""
     usual = tempfile.gettempdir()
-    return usual if len(os.fsencode(usual)) < 62 else "/tmp"
+    return usual if len(os.fsencode(usual)) < 75 else "/tmp"
 
 
 def _sweep() -> None:

@@ -57,7 +57,7 @@ def warm_process(home: Path) -> Iterator[Path]:
 @pytest.fixture
 def warm_tensorflow(_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """`orch up` forks its tasks from a process that has imported TensorFlow, and so does a cluster of `orchestrator.testing`."""
-    for name, value in {**QUIET, "XDG_RUNTIME_DIR": str(Session.get().runtime_dir)}.items():
+    for name, value in {**QUIET, "XDG_RUNTIME_DIR": str(Session.get().path)}.items():
         monkeypatch.setenv(name, value)
 
 

@@ -54,7 +54,7 @@ def home() -> Path:
 
 
 def address() -> Path:
-    return home() / "warm.sock"
+    return home() / "warm"
 
 
 # --- it is used --------------------------------------------------------------------------------
@@ -482,9 +482,9 @@ def test_another_user_gets_no_answer(orch: Any) -> None:
         orch("warm", "start", "--preload", "decimal", env=env, check=0)
         place = Path(runtime) / "orch"
         try:
-            for path, mode in ((place.parent, 0o755), (place, 0o755), (place / "warm.sock", 0o777)):
+            for path, mode in ((place.parent, 0o755), (place, 0o755), (place / "warm", 0o777)):
                 path.chmod(mode)
-            subprocess.run([sys.executable, "-c", VISIT, str(place / "warm.sock")], check=True)
+            subprocess.run([sys.executable, "-c", VISIT, str(place / "warm")], check=True)
             place.chmod(0o700)
             assert status(orch, env=env)["running"]
         finally:

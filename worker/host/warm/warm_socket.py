@@ -22,7 +22,7 @@ from typing import Any
 
 from ... import clock
 
-SOCKET = "warm.sock"
+SOCKET = "warm"
 PATIENCE_S = clock.patience(4.0)
 """How long an answer of the warm process may take."""
 _PART_BYTES = 64 * 1024
