@@ -202,18 +202,18 @@ class Preparation:
 
         Returns, by host, the GPUs that other runs hold where they were faster; empty: all GPUs of the plan are held.
         """
+        no_longer = {name: messages.TakeGpus() for name in self._holding.difference(planned.claims)}
         # Two runs that want all of several hosts meet at the first of them, where one wins, and do not hold half of them each.
         order = sorted(planned.claims, key=lambda name: min((*planned.claims[name].alone, *planned.claims[name].shared)))
-        no_longer = sorted(self._holding.difference(order))
-        in_the_way: dict[str, tuple[messages.GpuHolder, ...]] = {}
-        for batch in filter(None, (no_longer, order[:1], order[1:])):
-            requests = [self.links[name].request(planned.claims.get(name, messages.TakeGpus())) for name in batch]
-            answers = await asyncio.gather(*requests)
-            self._holding.update(batch)
-            in_the_way = {name: answer.holders for name, answer in zip(batch, answers, strict=True) if answer.holders}
-            if in_the_way:
-                break
-        return in_the_way
+        first, others = ({name: planned.claims[name] for name in names} for names in (order[:1], order[1:]))
+        await self._take_gpus(no_longer)
+        return await self._take_gpus(first) or await self._take_gpus(others)
+
+    async def _take_gpus(self, claims: Mapping[str, messages.TakeGpus]) -> dict[str, tuple[messages.GpuHolder, ...]]:
+        """Have these hosts hold their GPUs. Returns the GPUs that other runs hold, by host, where they were in the way."""
+        answers = await asyncio.gather(*(self.links[name].request(claim) for name, claim in claims.items()))
+        self._holding.update(claims)
+        return {name: answer.holders for name, answer in zip(claims, answers, strict=True) if answer.holders}
 
     def notes(self) -> list[str]:
         """Unusual facts about the hosts, which may be intended."""

@@ -101,13 +101,13 @@ class Supervisor:
             verdict = Verdict(ended.outcome, ended.code, 1, began_at, ended.cause.at, ended.cause)
         except BaseException as error:
             if isinstance(error, OrchError) and self._cluster is None:
-                await self._farewell.run(hurried=True)  # each agent removes its own files
+                await self._farewell.run(is_due=True)  # each agent removes its own files
             else:
                 await asyncio.gather(*(link.kill() for link in self._links.values()))
             raise
         if self._timer is not None:
             self._timer.cancel()
-        await self._farewell.run(hurried=self._cluster is None or self._cluster.is_due)
+        await self._farewell.run(is_due=self._cluster is None or self._cluster.is_due)
         self._note_missing_output(self._farewell.left)
         self._outputs.write_marks()
         if self._lost:
@@ -195,7 +195,7 @@ class Supervisor:
         if self._cluster is None:
             self._preparation.give_up(EndedEarlyError(Outcome.CANCELLED, code, Cause(reason, asked.at)))
         elif self._cluster.is_over:
-            self._farewell.hurry()
+            self._farewell.on_stop()
         else:
             self._on_event(asked)
 
@@ -254,7 +254,7 @@ class Supervisor:
                     link.order(messages.StopTasks(mine, action.grace_s))
             case events.AbandonSilentHosts():
                 for link in self._links.values():
-                    link.hurry()
+                    link.limit_silence()
             case events.Finish():
                 if not self._finished.done():
                     self._finished.set_result(action.verdict)

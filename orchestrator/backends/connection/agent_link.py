@@ -37,7 +37,7 @@ REACHED_S = 60.0
 """How long an agent that is reached over a network may take to come up."""
 HERE_LOST_S = 60.0
 """The silence that loses an agent on this machine. Only what no signal can wake is silent so long (a dead disk, a frozen cgroup)."""
-HURRY_S = 5.0
+DUE_LOST_S = 5.0
 """How long an agent may be silent once the end is due: the user has asked twice, or a deadline of the user has passed."""
 MOST_NOISE = 1024 * 1024
 """Bytes that a host's shell may print before the agent's mark."""
@@ -220,10 +220,10 @@ class AgentLink:
         """Send signs of life until the agent ends, and lose the agent once it has sent nothing for too long."""
         self._alive.start(self.host.lost_after_s or HERE_LOST_S)
 
-    def hurry(self) -> None:
-        """The end is due: from here on, an agent that gives no sign of life for `HURRY_S` is lost."""
+    def limit_silence(self) -> None:
+        """The end is due: from here on, an agent that gives no sign of life for `DUE_LOST_S` is lost."""
         if self.is_open:
-            self._alive.limit(HURRY_S)
+            self._alive.limit(DUE_LOST_S)
 
     def _is_finding_facts(self) -> bool:
         """The agent has got its `Hello` and has not sent its facts: it may be too busy to send anything else."""

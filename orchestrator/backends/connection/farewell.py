@@ -19,17 +19,17 @@ class Farewell:
         self.left: list[str] = []
         """The hosts whose remaining output was not fetched."""
 
-    async def run(self, *, hurried: bool) -> None:
+    async def run(self, *, is_due: bool) -> None:
         """Return when every agent has ended; there is no limit as long as output comes.
 
-        `hurried`: the end is due, so an agent that gives no sign of life is lost after a short time.
+        `is_due`: the end is due, so an agent that gives no sign of life is lost after a short time.
         """
-        for link in self._links.values() if hurried else ():
-            link.hurry()
+        for link in self._links.values() if is_due else ():
+            link.limit_silence()
         await asyncio.gather(*(link.close() if name in self._ready else link.kill() for name, link in self._links.items()))
 
-    def hurry(self) -> None:
-        """The user does not want to wait. The first call notes what is waited for; the second call leaves the rest of the output."""
+    def on_stop(self) -> None:
+        """The user asks for the end. The first call notes what is waited for; the second call leaves the rest of the output."""
         late = [name for name, link in self._links.items() if link.is_open]
         if late and self._asked:
             self.left += late

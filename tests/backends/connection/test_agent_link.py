@@ -122,7 +122,7 @@ def test_an_agent_on_this_machine_that_is_silent_for_good_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, speaks: bool
 ) -> None:
     """One that no signal wakes, such as in a frozen cgroup. When the end is asked for twice, it is waited for only briefly."""
-    monkeypatch.setattr(agent_link, "HERE_LOST_S" if asked == "in time" else "HURRY_S", 4.0)
+    monkeypatch.setattr(agent_link, "HERE_LOST_S" if asked == "in time" else "DUE_LOST_S", 4.0)
     pong = encode(messages.Pong())
     text = f"import os, time\nwhile os.read(0, 9999):\n    {speaks} and os.write(1, {pong!r})"
 
@@ -133,7 +133,7 @@ def test_an_agent_on_this_machine_that_is_silent_for_good_is_lost(
         await link.open(Transport((sys.executable, "-c", text)))
         link.keep_alive()
         if asked == "at once":
-            link.hurry()
+            link.limit_silence()
         done, _ = await asyncio.wait([lost], timeout=8.0 if speaks else PATIENCE_S)
         await link.kill()
         return str(lost.result()) if done else None
@@ -153,14 +153,14 @@ def test_at_an_end_that_is_due_nobody_waits_for_an_agent_that_says_nothing(tmp_p
         await asyncio.sleep(3.0)  # its silence is more than a pause now
         monkeypatch.setattr(keep_alive, "BEATS", 8)
         try:
-            await asyncio.wait_for(Farewell({"local": link}, {"local"}, lambda text: None).run(hurried=True), PATIENCE_S)
+            await asyncio.wait_for(Farewell({"local": link}, {"local"}, lambda text: None).run(is_due=True), PATIENCE_S)
         finally:
             await link.kill()
 
     asyncio.run(run())
 
 
-@pytest.mark.parametrize(("limit", "still_s"), [("HERE_LOST_S", 1.9), ("HURRY_S", 2.5)])
+@pytest.mark.parametrize(("limit", "still_s"), [("HERE_LOST_S", 1.9), ("DUE_LOST_S", 2.5)])
 def test_a_controller_that_stood_still_reads_what_has_come_before_it_gives_an_agent_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, still_s: float
 ) -> None:
@@ -178,7 +178,7 @@ def test_a_controller_that_stood_still_reads_what_has_come_before_it_gives_an_ag
         if limit == "HERE_LOST_S":
             link.keep_alive()
         else:
-            link.hurry()
+            link.limit_silence()
         await asyncio.sleep(0)  # the question is on its way
         time.sleep(still_s)
         done, _ = await asyncio.wait([lost], timeout=1.0)
