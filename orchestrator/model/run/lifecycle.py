@@ -250,13 +250,10 @@ def _on_restart_requested(cluster: Cluster, event: events.RestartRequested) -> S
 
 
 def _end(cluster: Cluster, outcome: Outcome, code: int, at: float, cause: Cause | None = None, *, again: bool = False) -> Step:
-    """Decide the ending and stop the running tasks. The first ending stays. `again`: another attempt may follow."""
+    """Decide the ending and stop the running tasks. `again`: another attempt may follow."""
     ending = Verdict(outcome, code, cluster.attempt, cluster.started_at, at, cause)
     if cluster.phase is Phase.STOPPING:
-        if restarts.is_requested_restart(cluster) and not again:  # a requested restart is no failure; this ending is
-            cluster = replace(cluster, ending=ending)
-        # A host that breaks while the tasks stop would also break the next attempt.
-        return _finish_if_empty(replace(cluster, again=cluster.again and again), at)
+        return _finish_if_empty(cluster if again else _without_restart(cluster, ending), at)
     if cluster.phase is Phase.PREPARING:
         cluster = _withdraw_members(cluster, at)
     cluster = replace(cluster, phase=Phase.STOPPING, stopping_at=at, ending=ending, again=again, alone=())
@@ -264,6 +261,15 @@ def _end(cluster: Cluster, outcome: Outcome, code: int, at: float, cause: Cause 
     if running:
         return cluster, (events.Stop(running, cluster.policy.timeouts.grace_s),)
     return _finish_if_empty(cluster, at)
+
+
+def _without_restart(cluster: Cluster, second: Verdict) -> Cluster:
+    """A cluster that is stopping, after a second reason to end: a host that breaks now would also break the next attempt.
+
+    The first ending stays, unless it is a restart that the user has requested, which is no failure.
+    """
+    ending = second if restarts.is_requested_restart(cluster) else cluster.ending
+    return replace(cluster, ending=ending, again=False)
 
 
 def running_tasks(cluster: Cluster) -> tuple[str, ...]:
