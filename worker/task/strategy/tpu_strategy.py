@@ -13,7 +13,6 @@ import os
 import socket
 import sys
 import threading
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -33,8 +32,6 @@ INSTALL = "tensorflow-tpu==2.20.0 libtpu==0.0.14"
 """The newest packages that work together; docs/tpu.md has the older ones."""
 _ASK_S = 10.0
 """The metadata server may take this long for one answer, in seconds."""
-_VERSION_S = 3.0
-_VERSION_PORT = 8475
 _NO_PROXY = "no_grpc_proxy"
 _OTHER_VERSION = ("Op type not registered", "not in Op<", "GraphDef-interpreting binary", "version mismatch")
 """Parts of TensorFlow's errors if the two ends of a connection have different operations."""
@@ -89,10 +86,10 @@ def _start(name: str, source: str, settings: TpuSettings) -> tuple[Any, Any]:
             hosts = [address for job in resolver.cluster_spec().as_dict().values() for address in job]
         _bypass_proxies(hosts)
         watch.step = "connecting to"
-        with _explained(lambda error: f"{where} cannot be connected to: {_words(error)}{_describe_version(error, hosts)}"):
+        with _explained(lambda error: f"{where} cannot be connected to: {_words(error)}{_describe_version(error)}"):
             tf.config.experimental_connect_to_cluster(resolver)
         watch.step = "initialising"
-        with _explained(lambda error: _describe_absence(where, hosts, _words(error)) + _describe_version(error, hosts)):
+        with _explained(lambda error: _describe_absence(where, hosts, _words(error)) + _describe_version(error)):
             topology = tf.tpu.experimental.initialize_tpu_system(resolver)
         if not resolver.get_tpu_system_metadata().num_cores:
             raise NoTpu(_describe_absence(where, hosts, "TensorFlow lists no device of the type TPU"))
@@ -193,20 +190,13 @@ def has_tpu_support() -> bool:
     return bool(kernels.get_registered_kernels_for_op("_ConfigureDistributedTPU").kernel)
 
 
-def _describe_version(error: Exception, hosts: Sequence[str]) -> str:
-    """The versions of both ends, if the error comes from different versions; empty for any other error."""
-    if not hosts or not any(sign in str(error) for sign in _OTHER_VERSION):
+def _describe_version(error: Exception) -> str:
+    """The version of this end, if the error comes from different versions of both ends; empty for any other error."""
+    if not any(sign in str(error) for sign in _OTHER_VERSION):
         return ""
     import tensorflow as tf
 
-    theirs = "another"
-    try:  # as `runtime_version` in tensorflow/python/tpu/client/client.py, which has no time limit
-        url = f"http://{hosts[0].rpartition(':')[0]}:{_VERSION_PORT}/requestversion"
-        with urllib.request.urlopen(url, timeout=_VERSION_S) as answer:
-            theirs = str(json.loads(answer.read(1 << 16)).get("currentVersion") or theirs)
-    except (OSError, ValueError, AttributeError):
-        pass
-    return f"; both ends need the same TensorFlow: here is {tf.__version__}, the TPU's runtime is {theirs}"
+    return f"; both ends need the same TensorFlow: here is {tf.__version__}"
 
 
 def _bypass_proxies(addresses: Sequence[str]) -> None:
