@@ -38,7 +38,6 @@ class _Writer:
         self._path = ""
         self._held: bytes | None = None
         self._next = -math.inf
-        self._torn = False
         self._warned = False
 
     def add(self, path: str, line: bytes) -> None:
@@ -69,11 +68,7 @@ class _Writer:
         try:
             if path != self._path or self._fd < 0:
                 self._open(path)
-            if self._torn:
-                line = b"\n" + line
-            written = os.write(self._fd, line)
-            self._torn = written < len(line)
-            if self._torn:
+            if os.write(self._fd, line) < len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             self._warn(path, error)

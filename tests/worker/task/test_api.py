@@ -415,23 +415,3 @@ def test_a_file_that_cannot_be_written_is_told_once_and_never_raised(tmp_path: P
         assert outcome.err.endswith("reports.jsonl: No such file or directory; training goes on without reports\n")
     else:
         assert len((outcome.log_dir / "reports.jsonl").read_bytes()) == 100
-
-
-def test_after_a_torn_line_a_new_one_starts(tmp_path: Path) -> None:
-    text = """
-from resource import *
-import signal
-from worker.task import reports
-reports.INTERVAL_S = 0
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-_, hard = getrlimit(RLIMIT_FSIZE)
-setrlimit(RLIMIT_FSIZE, (10, hard))
-worker.report(step=1)
-setrlimit(RLIMIT_FSIZE, (hard, hard))
-worker.report(step=2)
-"""
-    (tmp_path / "s.py").write_text("import worker\n" + text)
-    outcome = run_task(Program("script", "s.py"), tmp_path).check()
-    torn, whole = (outcome.log_dir / "reports.jsonl").read_bytes().splitlines()
-    assert len(torn) == 10
-    assert json.loads(whole)["step"] == 2
