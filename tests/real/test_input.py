@@ -142,7 +142,6 @@ GIVEN: dict[str, tuple[Any, Any]] = {
 SAID = (
     "input: auto_shard data (experimental_distribute_dataset at {program}:",
     "input: auto_shard stays file, which the program has set, and not data (experimental_distribute_dataset at {program}:",
-    "input: datasets of this program are divided in different ways: data at {program}:",
     "input: batches of 4 for 2 replicas, auto_shard data (worker.distribute at {program}:",
     "input: auto_shard data; the dataset comes in batches of 6, and is not batched by 4, the global_batch_size (worker.distribute at",
     "input: auto_shard does not apply to datasets from a function, which divides them itself (worker.distribute at",

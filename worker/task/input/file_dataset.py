@@ -60,41 +60,23 @@ def dataset(pattern: Any, decode: Callable[..., Any] | None, input_context: Any,
     """See `worker.files`."""
     import tensorflow as tf
 
-    settings = context().settings.input
-    defaults: dict[str, Any] = {"batch": settings.global_batch_size, "seed": settings.shuffle_seed, "shard": settings.auto_shard}
-    defaults |= {"prefetch": settings.prefetch, "deterministic": settings.deterministic, "drop_remainder": bool(settings.drop_remainder)}
-    completed: dict[str, Any] = {name: defaults.get(name) if value is None else value for name, value in given.items()}
-    if completed["repeat"] == -1:  # as in tf.data: without end
-        completed["repeat"] = None
-    wishes = Wishes(**completed)
-    names = list_files(settings.files if pattern is None else pattern)
+    wishes = _complete(given)
+    names = list_files(context().settings.input.files if pattern is None else pattern)
     workers, index = strategy_builder.input_pipelines(context())
     if input_context is not None:
         workers, index = input_context.num_input_pipelines, input_context.input_pipeline_id
     _check(wishes, workers, input_context)
     of_step = (wishes.batch or workers) // workers
     share = _share(names, wishes, workers, index, of_step)
-    first, skipped = divmod(wishes.start * of_step, share.elements) if share.elements else (0, wishes.start * of_step)
-    # If each worker keeps some of all elements, all workers must read the files in one order.
-    seed = 0 if wishes.seed is None and share.by == "data" else wishes.seed
-    epoch = _epochs(share, wishes, int.from_bytes(os.urandom(4), "little") if seed is None else seed)
+    # TensorFlow divides each batch among the workers, and each worker has cut its share to whole steps already.
+    is_cut = share.elements is not None and wishes.repeat is not None and workers > 1 and input_context is None
 
-    if wishes.repeat is None:
-        found = tf.data.Dataset.counter(first).flat_map(epoch)
-        found = found.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
-    else:
-        found = tf.data.Dataset.range(first, max(first, wishes.repeat)).flat_map(epoch)
-        if share.elements is not None and (workers == 1 or input_context is not None):
-            # Otherwise TensorFlow divides each batch among all workers, and Keras takes the number of batches for the number of steps.
-            found = found.apply(tf.data.experimental.assert_cardinality(max(0, wishes.repeat - first) * share.elements))
-    found = found.skip(skipped) if skipped else found
+    found = _elements(share, wishes, of_step, knows_length=not is_cut)
     if decode is not None:
         found = found.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=wishes.deterministic)
     if wishes.batch is not None:
         size = wishes.batch if input_context is None else input_context.get_per_replica_batch_size(wishes.batch)
-        # Each of several workers has cut its share to whole steps already, and a whole batch is the work of several steps.
-        is_cut = share.elements is not None and workers > 1 and input_context is None and wishes.repeat is not None
-        found = found.batch(size, drop_remainder=wishes.drop_remainder and not is_cut)
+        found = found.batch(size, drop_remainder=wishes.drop_remainder and not is_cut)  # a whole batch is the work of several steps
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     if wishes.shuffle:
@@ -103,6 +85,37 @@ def dataset(pattern: Any, decode: Callable[..., Any] | None, input_context: Any,
     found = found.with_options(options).prefetch(tf.data.AUTOTUNE if wishes.prefetch is None else wishes.prefetch)
     setattr(found, input_policy.SHARED, True)
     return found
+
+
+def _complete(given: dict[str, Any]) -> Wishes:
+    """The arguments of `worker.files`; those that were not given come from the section `input`."""
+    settings = context().settings.input
+    defaults: dict[str, Any] = {"batch": settings.global_batch_size, "seed": settings.shuffle_seed, "shard": settings.auto_shard}
+    defaults |= {"prefetch": settings.prefetch, "deterministic": settings.deterministic, "drop_remainder": bool(settings.drop_remainder)}
+    completed: dict[str, Any] = {name: defaults.get(name) if value is None else value for name, value in given.items()}
+    wishes = Wishes(**completed)
+    return dataclasses.replace(wishes, repeat=None) if wishes.repeat == -1 else wishes  # as in tf.data: without end
+
+
+def _elements(share: Share, wishes: Wishes, of_step: int, *, knows_length: bool) -> Any:
+    """The dataset of the elements of all epochs, before `decode`.
+
+    `knows_length`: the dataset has its number of elements as its cardinality. Keras takes the number of batches for the number of steps.
+    """
+    import tensorflow as tf
+
+    first, skipped = divmod(wishes.start * of_step, share.elements) if share.elements else (0, wishes.start * of_step)
+    # If each worker keeps some of all elements, all workers must read the files in one order.
+    seed = 0 if wishes.seed is None and share.by == "data" else wishes.seed
+    epoch = _epochs(share, wishes, int.from_bytes(os.urandom(4), "little") if seed is None else seed)
+    if wishes.repeat is None:
+        found = tf.data.Dataset.counter(first).flat_map(epoch)
+        found = found.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+    else:
+        found = tf.data.Dataset.range(first, max(first, wishes.repeat)).flat_map(epoch)
+        if share.elements is not None and knows_length:
+            found = found.apply(tf.data.experimental.assert_cardinality(max(0, wishes.repeat - first) * share.elements))
+    return found.skip(skipped) if skipped else found
 
 
 def _epochs(share: Share, wishes: Wishes, seed: int) -> Callable[[Any], Any]:
@@ -215,8 +228,7 @@ def _describe_lack(total: int, held: Sequence[int], share: Share, least: int) ->
     ways = ["say shard='data'"] if share.by == "file" and total // share.workers >= least else []
     if min(held):
         ways.append(f"say a batch of {min(held) * share.workers} or less, or drop_remainder=False")
-    why = "less than its part of a batch" if min(held) else "none"
-    what = f"worker {held.index(min(held))} would get {count_of(min(held), 'element')} of {total} in an epoch, {why}"
+    what = f"worker {held.index(min(held))} would get {count_of(min(held), 'element')} of {total} in an epoch"
     return f"{what}: {', or '.join(ways) or 'write more elements, or take fewer workers'}"
 
 
@@ -243,16 +255,11 @@ def _count(name: str, kind: str) -> int:
 def _print_summary(names: Sequence[str], counts: Sequence[int] | None, share: Share, held: Sequence[int]) -> None:
     """Print one line about the files and how they are divided."""
     what = f"{count_of(len(names), 'file')}" + (f" with {sum(counts):,} elements" if counts else "")
-    how = ""
-    if share.workers > 1 and share.by == "off":
-        how = f", all of them for each of {share.workers} workers"
-    elif share.workers > 1 and share.by == "data":
-        how = f"; each of {share.workers} workers reads all of them and keeps one element of {share.workers}"
-    elif share.workers > 1:
-        how = f"; each of {share.workers} workers reads its own share of them"
-        if held and share.elements != max(held):
-            each = f"of which each epoch takes {share.elements:,}: so all end together"
-            how += f"; the shares have {min(held):,} to {max(held):,} elements, {each}"
+    reads = {"off": "all of them", "data": f"all of them and keeps one element of {share.workers}", "file": "its own share of them"}
+    how = f"; each of {share.workers} workers reads {reads[share.by]}" if share.workers > 1 else ""
+    if held and share.elements != max(held) and share.by == "file" and share.workers > 1:
+        each = f"of which each epoch takes {share.elements:,}: so all end together"
+        how += f"; the shares have {min(held):,} to {max(held):,} elements, {each}"
     if not counts and share.workers > 1:
         how += "; the elements are not counted, so one worker may end before the others"
     input_policy.print_once(f"input: worker.files: {what}{how}")

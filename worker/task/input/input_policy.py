@@ -133,7 +133,6 @@ def apply_to_dataset(dataset: Any, settings: JsonSettings, changes: Changes) -> 
             changes.done.append(f"auto_shard {wanted}")
         elif current != wanted:
             changes.kept.append(f"auto_shard stays {current}, which the program has set, and not {wanted}")
-        _compare(wanted if current == "auto" else current, changes)
     if "deterministic" in settings and found.deterministic is None:
         options.deterministic = settings["deterministic"]
         is_changed = True
@@ -183,16 +182,7 @@ def input_options(settings: JsonSettings, given: Any, strategy: Any, changes: Ch
 
 # --- messages ----------------------------------------------------------------------------------------
 
-_policies: dict[str, str] = {}
 _printed: set[str] = set()
-
-
-def _compare(policy: str, changes: Changes) -> None:
-    """Print a line if two datasets of one program are divided in different ways, which is seldom intended."""
-    _policies.setdefault(policy, changes.where)
-    if len(_policies) > 1:
-        both = ", ".join(f"{name} at {where}" for name, where in _policies.items())
-        print_once(f"input: datasets of this program are divided in different ways: {both}")
 
 
 def print_once(text: str) -> None:
