@@ -52,4 +52,4 @@ def run_script(
         result = run.wait()
         events = tuple(run.events)
         logs = {name: run.logs(name) for name in result.tasks}
-    return ScriptRun(**{name: getattr(result, name) for name in Result.__dataclass_fields__}, logs=logs, events=events)
+    return ScriptRun(**vars(result), logs=logs, events=events)

@@ -189,29 +189,28 @@ def _progress(base: Any) -> Any:
             super().__init__()
             self._supports_tf_logs = True  # Keras 2: for a step without a report, no values are fetched
             self._epoch = self._step = 0
-            self._since = self._until = self._reported = time.monotonic()
+            self._since = self._reported = time.monotonic()
+            self._until: float | None = None
+            """When the last step ended; None: unknown before the end of the epoch."""
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             self._epoch, self._step, self._since = epoch + 1, 0, time.monotonic()
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            self._step, self._until = batch + 1, time.monotonic()
-            if not isinstance(logs, dict):
-                self._until = 0.0
-            elif self._until - self._reported >= REPORT_S:
-                self._report(logs)
+            self._step, self._until = batch + 1, time.monotonic() if isinstance(logs, dict) else None
+            if self._until is not None and self._until - self._reported >= REPORT_S:
+                self._report(logs, self._until)
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            self._until = self._until or time.monotonic()
-            self._report(logs)
+            self._report(logs, self._until or time.monotonic())
 
-        def _report(self, logs: Any) -> None:
+        def _report(self, logs: Any, until: float) -> None:
             from .. import reports
 
             self._reported = time.monotonic()
             progress: dict[str, float] = {"epoch": self._epoch}
             if self._step:
-                progress |= {"step": self._step, "steps_per_s": round(self._step / max(self._until - self._since, 1e-6), 2)}
+                progress |= {"step": self._step, "steps_per_s": round(self._step / max(until - self._since, 1e-6), 2)}
             values = {name: value for name, value in (logs or {}).items() if name not in ("at", *progress)}
             with contextlib.suppress(TypeError, ValueError):  # a metric of the program may be no number
                 reports.report({**progress, **values})
