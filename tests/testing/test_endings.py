@@ -9,8 +9,9 @@ import re
 import select
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -19,6 +20,14 @@ import pytest
 pytestmark = pytest.mark.tensorflow
 
 DEADLINE_S = 120.0
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """The directory for the directories of sessions. Its path is short, for a session does not use a long one."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        yield Path(name)
+
 
 ALL_REDUCE = """
 import os, sys, time
@@ -57,14 +66,13 @@ def assert_nothing_is_left_of(session: Path) -> None:
         time.sleep(0.1)
 
 
-def test_nothing_survives_when_the_process_of_the_tests_is_killed(script: Callable[..., Path], tmp_path: Path) -> None:
-    (tmp_path / "t").mkdir()
-    env = {**os.environ, "TMPDIR": str(tmp_path / "t")}
+def test_nothing_survives_when_the_process_of_the_tests_is_killed(script: Callable[..., Path], place: Path) -> None:
+    env = {**os.environ, "TMPDIR": str(place)}
     with subprocess.Popen([sys.executable, script(HANGS)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env) as process:
         try:
             assert process.stdout is not None
             assert any(line.startswith(b"there") for line in process.stdout)
-            (session,) = (tmp_path / "t").glob("orch-testing-*")
+            (session,) = place.glob("orch-testing-*")
             assert len(left_of(session)) > 5
         finally:
             process.kill()
@@ -130,12 +138,11 @@ OWN_TERMINAL = (
 )
 
 
-def test_a_breakpoint_in_a_task_is_at_the_terminal_of_the_test_and_ctrl_c_ends_all(script: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_breakpoint_in_a_task_is_at_the_terminal_of_the_test_and_ctrl_c_ends_all(script: Callable[..., Path], place: Path) -> None:
     path = script(STOPS)
-    (tmp_path / "t").mkdir()
     terminal, theirs = pty.openpty()
     command = [sys.executable, "-c", OWN_TERMINAL, str(path)]  # pty.fork would fork this process, which may have threads
-    env = {**os.environ, "TMPDIR": str(tmp_path / "t")}
+    env = {**os.environ, "TMPDIR": str(place)}
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, env=env)
     os.close(theirs)
     said = b""
@@ -158,7 +165,7 @@ def test_a_breakpoint_in_a_task_is_at_the_terminal_of_the_test_and_ctrl_c_ends_a
         hear(r"turn\(\)(.*\n)*\(worker-0\) $")
         os.write(terminal, b"c\n")
         hear("goes on")
-        (session,) = (tmp_path / "t").glob("orch-testing-*")
+        (session,) = place.glob("orch-testing-*")
         os.write(terminal, b"\x03")
         with contextlib.suppress(OSError):  # Linux says so where others say nothing more comes
             hear("a line that never comes")
