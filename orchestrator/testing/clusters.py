@@ -61,16 +61,24 @@ def cluster(
 
     Raises `SpecError` for settings that are wrong, at once; entering it raises `ClusterLost` if it cannot be started.
     """
-    given = dict(locals())
-    own = [given.pop(name) for name in ("timeout", "grace", "reuse", "in_process", "partitions")]
-    return Cluster({**given.pop("settings"), **{name: value for name, value in given.items() if value is not None}}, *own)
+    own: dict[str, Any] = {"workers": workers, "ps": ps, "chief": chief, "evaluator": evaluator}
+    own |= {"strategy": strategy, "devices": devices, "cpus": cpus, "env": env}
+    keywords = settings | {name: value for name, value in own.items() if value is not None}
+    return Cluster(keywords, timeout_s=timeout, grace_s=grace, reuse=reuse, in_process=in_process, partitions=partitions)
 
 
 class Cluster:
     """See `cluster`. All tests of this process share the `session`."""
 
     def __init__(
-        self, keywords: Mapping[str, Any], timeout_s: float, grace_s: float, reuse: bool | str, in_process: str | None, partitions: bool
+        self,
+        keywords: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        grace_s: float,
+        reuse: bool | str,
+        in_process: str | None,
+        partitions: bool,
     ) -> None:
         if in_process and partitions:
             raise UsageError("in_process= and partitions= exclude each other: the test's own process stays on the network of the machine")
@@ -175,13 +183,9 @@ class Cluster:
         """
         tasks = {name: self[name] for name in self._choose(on)}
         self.poll()
-        for name, task in tasks.items():
-            if task.job is not None:
-                raise UsageError(f"{name} still runs {task.job.name}; wait for that job first, or leave {name} out with on=")
-            if name != self.in_process and (task.pid is None or task.connection is None):
-                ended = f"its process has ended ({describe_exit(task.exit)})" if task.exit is not None else "it has no process"
-                raise UsageError(f"{name} cannot run anything: {ended}; c.restart({name!r}) gives it a new one")
-        remote = {name: task for name, task in tasks.items() if name != self.in_process}
+        for task in tasks.values():
+            self._check_is_free(task)
+        remote = [task for name, task in tasks.items() if name != self.in_process]
         data = pack(function, args, kwargs) if remote else b""
         self._calls += 1
         directory, among = str(self.session.path / "barriers" / f"{self.pooled_run.handle.run_id}-{self._calls}"), tuple(tasks)
@@ -191,16 +195,28 @@ class Cluster:
 
             job.own_part = lambda: in_process.call(self._own_env, directory, among, function, args, kwargs)
         message = {"do": "call", "call": self._calls, "directory": directory, "tasks": among, "verbosity": _verbosity()}
-        connections = [task.connection for task in remote.values() if task.connection is not None]
-        for task in remote.values():
+        self._send({**message, "function": data}, remote, job)
+        return job
+
+    def _check_is_free(self, task: Task) -> None:
+        """Raise `UsageError` if the task cannot run a function now."""
+        if task.job is not None:
+            raise UsageError(f"{task.name} still runs {task.job.name}; wait for that job first, or leave {task.name} out with on=")
+        if task.name != self.in_process and (task.pid is None or task.connection is None):
+            ended = f"its process has ended ({describe_exit(task.exit)})" if task.exit is not None else "it has no process"
+            raise UsageError(f"{task.name} cannot run anything: {ended}; c.restart({task.name!r}) gives it a new one")
+
+    def _send(self, message: dict[str, Any], tasks: list[Task], job: Job) -> None:
+        """Send the function of a job to these tasks. Raises `TimedOut` if a task does not read the function in the time of the call."""
+        connections = [task.connection for task in tasks if task.connection is not None]
+        for task in tasks:
             task.begin(job)
         until = time.monotonic() + self.timeout_s
         for connection in connections:
             try:
-                connection.send({**message, "function": data}, max(0.01, until - time.monotonic()))
+                connection.send(message, max(0.01, until - time.monotonic()))
             except TimeoutError:
                 job.time_out()
-        return job
 
     def _choose(self, on: str | Iterable[str] | None) -> list[str]:
         if isinstance(on, str):

@@ -15,6 +15,10 @@ GOES_ON = b"\0"
 """A task sends this byte when its program goes on after a stop in the debugger."""
 
 
+def ignore(message: dict[str, Any] | None) -> None:
+    """The `on_message` of a connection whose messages nobody waits for."""
+
+
 class Connection:
     """A connection to the resident of a task, or to a process that the resident has forked."""
 
@@ -25,7 +29,7 @@ class Connection:
         self.is_debugger = False
         self.pid = 0
         """The process at the other end, as its greeting names it."""
-        self.on_message: Callable[[dict[str, Any] | None], None] = lambda message: None
+        self.on_message: Callable[[dict[str, Any] | None], None] = ignore
         """Is called with each message, and with None when the connection has closed."""
 
     def send(self, message: dict[str, Any], limit_s: float | None = None) -> None:

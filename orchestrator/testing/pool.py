@@ -7,6 +7,7 @@ devices of that task.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -27,7 +28,7 @@ from ..model.spec import ClusterSpec
 from ..model.spec.parse import to_document
 from .connections import Connection
 from .failures import ClusterLost
-from .jobs import POLL_S, describe_exit
+from .jobs import describe_exit
 from .partitions import Network
 from .session import Session, coverage_of_tasks, environment
 from .tasks import Task
@@ -71,18 +72,15 @@ class PooledRun:
 
     def await_residents(self) -> None:
         """Wait until the residents of all tasks have connected. Raises `ClusterLost`."""
-        until = time.monotonic() + START_S
-        while len(self.residents) < len(self.names):
-            self.session.poll(0.05)
-            for name in self.names:
-                connection = self.session.greeted.pop((self.handle.run_id, name, 0), None)
-                if connection is not None:
-                    self.residents[name] = connection
-                    connection.on_message = lambda message, name=name: self._on_message(name, message)  # type: ignore[misc]
+
+        def check() -> None:
             if not self.handle.is_running:
                 raise ClusterLost(f"the cluster could not be started\n{self.handle.wait().report}")
-            if time.monotonic() > until:
-                raise ClusterLost(f"the cluster has not started after {START_S:g} s: {self.handle.stop(now=True).report}")
+
+        until = time.monotonic() + START_S
+        for name in self.names:
+            self.residents[name] = connection = self.session.wait_greeting(self.handle.run_id, name, 0, check, until)
+            connection.on_message = functools.partial(self._on_message, name)
 
     def request(self, name: str, message: dict[str, Any]) -> dict[str, Any]:
         """Send a message to the resident of a task, and return the answer. Raises `ClusterLost` if no answer comes."""
@@ -98,10 +96,13 @@ class PooledRun:
         return answer
 
     def _on_message(self, name: str, message: dict[str, Any] | None) -> None:
-        """A resident has sent this; None: the resident has ended."""
-        if message is None or "ended" not in message:
+        """A resident has sent this; None: the resident has ended, and the process that it has forked ends with it."""
+        if message is not None and "ended" not in message:
             self._answers[name].append(message)
-        if (message is None or "ended" in message) and name in self.tasks:
+            return
+        if message is None:
+            self._answers[name].append(None)
+        if name in self.tasks:
             self.tasks[name].on_exited(-signal.SIGKILL if message is None else message["code"])
 
     def keep_tasks(self, reuse: bool | str) -> bool:
@@ -119,26 +120,22 @@ class PooledRun:
     def fork(self, names: Iterable[str]) -> None:
         """Fork new processes for these tasks. Raises `ClusterLost` if one does not come up."""
         self._forks += 1
-        waiting = list(names)
+        chosen = [self.tasks[name] for name in names]
         env, unset = self._find_changes()
-        for name in waiting:
-            directory = self.session.path / "clusters" / f"{self.handle.run_id}-{self._forks}" / name
-            self.tasks[name].on_forked(directory)
+        for task in chosen:
+            directory = self.session.path / "clusters" / f"{self.handle.run_id}-{self._forks}" / task.name
+            task.on_forked(directory)
             given = {"directory": str(directory), "number": self._forks, "cwd": os.getcwd(), "env": env, "unset": unset, "path": sys.path}
-            self.residents[name].send({"do": "fork", **given})
+            self.residents[task.name].send({"do": "fork", **given})
+
+        def check() -> None:
+            for task in chosen:
+                if task.exit is not None or not self.residents[task.name].is_open:
+                    raise ClusterLost(f"{task.name} could not be started: {describe_exit(task.exit or 0)}\n{task.logs}".rstrip())
+
         until = time.monotonic() + START_S
-        while waiting:
-            for name in list(waiting):
-                connection, task = self.session.greeted.pop((self.handle.run_id, name, self._forks), None), self.tasks[name]
-                if connection is not None:
-                    task.on_connected(connection)
-                    waiting.remove(name)
-                elif task.exit is not None or not self.residents[name].is_open:
-                    raise ClusterLost(f"{name} could not be started: {describe_exit(task.exit or 0)}\n{task.logs}".rstrip())
-            if waiting:
-                if time.monotonic() > until:
-                    raise ClusterLost(f"{', '.join(waiting)} did not come up within {START_S:g} s")
-                self.session.poll(POLL_S)
+        for task in chosen:
+            task.on_connected(self.session.wait_greeting(self.handle.run_id, task.name, self._forks, check, until))
 
     def _find_changes(self) -> tuple[dict[str, str], list[str]]:
         """The variables that the test has set since the run was started, and the names of those that it has removed."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import selectors
@@ -30,7 +31,7 @@ from worker.task.calls import task_coverage
 from worker.task_environment import default_environment
 
 from ..backends.warm_process import RUN_ID_ROOM
-from .connections import Connection, join_terminal, open_terminal
+from .connections import Connection, ignore, join_terminal, open_terminal
 from .failures import ClusterLost
 
 if TYPE_CHECKING:
@@ -63,8 +64,8 @@ class Session:
         self.pool: Pool | None = None
         """See `pool.pool_of`."""
         self.mutex = threading.RLock()
-        self.greeted: dict[tuple[str, str, int], Connection] = {}
-        """The connections of new processes, by run, task and the number of the process, which is 0 for the resident itself."""
+        self._greeted: dict[tuple[str, str, int], Connection] = {}
+        """See `wait_greeting`."""
         self.debugged_s = 0.0
         """For how long debuggers have waited for the user. This time is not counted as the time of a function."""
         self._selector = selectors.DefaultSelector()
@@ -145,7 +146,7 @@ class Session:
                 if key.fileobj is self._listener:
                     sock, _ = self._listener.accept()
                     connection = Connection(sock)
-                    connection.on_message = lambda message, connection=connection: self._on_greeting(connection, message)  # type: ignore[misc]
+                    connection.on_message = functools.partial(self._on_greeting, connection)
                     self._selector.register(sock, selectors.EVENT_READ, connection)
                     continue
                 connection = key.data
@@ -157,6 +158,21 @@ class Session:
                 if not connection.is_open:
                     self.close(connection)
                     connection.on_message(None)
+
+    def wait_greeting(self, run: str, task: str, number: int, check: Callable[[], None], until: float) -> Connection:
+        """The connection of a new process of a task, once the process has sent its greeting.
+
+        `number`: of the process; 0 is the resident. Raises what `check` raises, which is called now and then, and `ClusterLost` at the
+        time `until`.
+        """
+        who = run, task, number
+        while who not in self._greeted:
+            self.poll(0.05)
+            if who not in self._greeted:
+                check()
+                if time.monotonic() > until:
+                    raise ClusterLost(f"{task} has not connected in time")
+        return self._greeted.pop(who)
 
     def close(self, connection: Connection) -> None:
         """Close a connection."""
@@ -184,8 +200,8 @@ class Session:
             self._attend(connection, b"+")
         elif message is not None:
             who = (message["run"], message["task"], message.get("number", 0))
-            self.greeted[who], connection.pid = connection, message["pid"]
-            connection.on_message = lambda message: None
+            self._greeted[who], connection.pid = connection, message["pid"]
+            connection.on_message = ignore
 
     # --- the end -----------------------------------------------------------------------------------
 
