@@ -1,4 +1,4 @@
-"""The exceptions that a test gets when a function has not come to its end in a task."""
+"""The exceptions that a test gets if a function does not return in a task."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 class TaskFailed(OrchError):
-    """A function did not come to its end in a task. The text has all that is known; the attributes have the parts.
+    """A function did not return in a task. The text has everything that is known, and the attributes have the parts of the text.
 
-    An exception that a function raised is raised again in the test, with its own type, if it can be carried there: then this is its
+    If the function raised an exception that can be sent to the test's process, the test gets the exception itself, and this one is its
     `__cause__`.
     """
 
@@ -24,19 +24,19 @@ class TaskFailed(OrchError):
         parts = [f"{task}: {what}" if task else what, traceback.rstrip(), "\n".join([*heading, *others])]
         super().__init__("\n".join(part for part in parts if part))
         self.task = task
-        """The task that failed first; empty if the time ran out."""
+        """The task that failed first; empty if the time was over."""
         self.what = what
-        """``ValueError: …``, ``SIGKILL``, ``exit code 3``."""
+        """How the task failed: ``ValueError: …``, ``SIGKILL``, ``exit code 3``."""
         self.traceback = traceback
-        """The task's own, as Python prints it; empty if there was no exception."""
+        """The traceback of the task, as Python prints it; empty if no exception was raised."""
         self.tasks = tasks
-        """What became of the function in each task."""
+        """The outcome of the function in each task."""
         self.stacks = stacks
-        """The stacks of the tasks in which the function had not come to an end, as `faulthandler` writes them."""
+        """The stacks of the tasks in which the function still ran, as `faulthandler` writes them."""
 
 
 class TimedOut(TaskFailed, TimeoutError):
-    """A function was not over in time; `stacks` has the stack of each task."""
+    """A function did not return in time; `stacks` has the stack of each task."""
 
 
 class ClusterLost(OrchError):

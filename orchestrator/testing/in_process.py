@@ -1,4 +1,4 @@
-"""One task of a cluster in the test's own process (`cluster(in_process=…)`), where a debugger can be used as in any test."""
+"""Runs one task of a cluster in the test's own process (`cluster(in_process=…)`), where a debugger works as in any test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..errors import UsageError
 
 
 def check(name: str, env: Mapping[str, str]) -> None:
-    """Raises `UsageError` for a task that only serves."""
+    """Raise `UsageError` if the task is only a server. `env`: the environment of the task, as in `as_task` and `call`."""
     with as_task(env):
         if strategy_builder.only_serves(context()):
             raise UsageError(f"in_process={name!r}: {name} is a server under this strategy and runs no functions; name the chief")
@@ -24,7 +24,7 @@ def check(name: str, env: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def as_task(env: Mapping[str, str]) -> Iterator[None]:
-    """Have this process's environment be that of the task."""
+    """Set the variables of the task in this process while this is entered."""
     before = {name: os.environ.get(name) for name in env}
     os.environ.update(env)
     try:
@@ -40,7 +40,7 @@ def as_task(env: Mapping[str, str]) -> Iterator[None]:
 def call(
     env: Mapping[str, str], directory: str, tasks: tuple[str, ...], function: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
 ) -> Any:
-    """Run a function as the task would, and return what it returns."""
+    """Run a function as the task would run it, and return its value. `directory`: of the barriers of the call; `tasks`: all its tasks."""
     with as_task(env):
         barriers.enter_call(directory, env["ORCH_TASK"], tasks)
         given = dict(kwargs)
@@ -48,5 +48,5 @@ def call(
 
 
 def forget() -> None:
-    """Forget the strategy of a cluster that has ended."""
+    """Forget the strategy, which belongs to a cluster that has ended."""
     strategy_builder.forget()

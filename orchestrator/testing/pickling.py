@@ -1,8 +1,8 @@
-"""How a function and its arguments are sent to a task: by value, where the task could not import them.
+"""Packs a function and its arguments for a task.
 
-Test modules and `conftest.py` are sent by value, with the code as pytest has rewritten it: a task could not import them, and would not
-rewrite them. So are lambdas, functions in functions, and functions of `__main__`. Anything else is imported in the task by its name, with
-the `sys.path` of the test.
+Lambdas, functions in functions, functions of `__main__`, and all functions of test modules and of `conftest.py` are sent by value, which
+means with their code. A task could not import the modules of the tests, and the code that is sent has the asserts that pytest has
+rewritten. The task imports any other function by its name, with the `sys.path` of the test.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 from ..errors import UsageError
 
 HEAVY = ("tensorflow", "keras", "tf_keras")
-"""A test that does not import these packages does not wait for their import, and its process is not changed by them."""
+"""Packages that orch never imports in the test's process, because their import takes long and changes the process."""
 
 _REWRITES = "AssertionRewritingHook"
 
 
 def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
-    """The bytes of a call. Raises `UsageError` that names what cannot be sent."""
+    """The bytes of a call. Raises `UsageError`, which names the value that cannot be sent."""
     cloudpickle = _cloudpickle()
     with _by_value(cloudpickle):
         try:
@@ -35,7 +35,7 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[st
 
 
 def unpack(data: bytes) -> Any:
-    """A value that a task has sent. Raises `UsageError` for one of a class for which this process would have to import TensorFlow."""
+    """A value that a task has sent. Raises `UsageError` if this process would have to import TensorFlow for the class of the value."""
     return _Unpickler(io.BytesIO(data)).load()
 
 
@@ -44,7 +44,7 @@ class _Unpickler(pickle.Unpickler):
         root = module.partition(".")[0]
         if root in HEAVY and root not in sys.modules:
             raise UsageError(
-                f"{module}.{name} is known only where {root} is imported, which this test has not done; return numbers or arrays"
+                f"{module}.{name} is known only where {root} is imported, and this test has not imported {root}; return numbers or arrays"
             )
         return super().find_class(module, name)
 
@@ -54,14 +54,14 @@ def _cloudpickle() -> Any:
         import cloudpickle
     except ImportError:
         raise UsageError(
-            "functions are sent to the tasks with cloudpickle, which is not installed: pip install 'orch-tf[testing]'"
+            "orch sends functions to the tasks with cloudpickle, which is not installed: pip install 'orch-tf[testing]'"
         ) from None
     return cloudpickle
 
 
 @contextlib.contextmanager
 def _by_value(cloudpickle: Any) -> Iterator[None]:
-    """While something is packed, send the modules of the tests by value."""
+    """While this is entered, cloudpickle sends the functions of the test modules by value."""
     wanted = _rewritten_modules()
     known = cloudpickle.list_registry_pickle_by_value()
     added = [module for module in wanted if module.__name__ not in known and sys.modules.get(module.__name__) is module]
@@ -75,7 +75,7 @@ def _by_value(cloudpickle: Any) -> Iterator[None]:
 
 
 def _rewritten_modules() -> list[ModuleType]:
-    """The modules of the tests whose asserts pytest has rewritten. pytest's finder of modules keeps a list of their names."""
+    """The test modules whose asserts pytest has rewritten. The finder that pytest adds to `sys.meta_path` keeps a list of their names."""
     names = [getattr(finder, "_rewritten_names", sys.modules) for finder in sys.meta_path if type(finder).__name__ == _REWRITES]
     modules = [sys.modules[name] for name in {name for found in names for name in list(found)} if name in sys.modules]
     return [module for module in modules if _is_rewritten(module)]
@@ -87,7 +87,7 @@ def _is_rewritten(module: ModuleType) -> bool:
 
 
 def _is_installed(module: ModuleType) -> bool:
-    """Packages that pip has installed are there in the tasks, too; pytest rewrites its own plugins among them."""
+    """Whether pip has installed the module, so that a task can import the module. pytest also rewrites installed plugins."""
     file = getattr(module, "__file__", None) or ""
     return "site-packages" in file or "dist-packages" in file or file.startswith(sys.base_prefix + "/lib")
 

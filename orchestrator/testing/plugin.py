@@ -1,7 +1,7 @@
 """The pytest plugin: the fixtures `orch_cluster` and `orch_run`, the markers `orch` and `orch_everywhere` (docs/testing.md).
 
-pytest imports this module wherever orch is installed (entry point ``pytest11``), also in suites that do not use it. So it imports
-nothing of orch until a test does.
+Where orch is installed, pytest imports this module (entry point ``pytest11``), also for suites that do not use orch. So the module imports
+nothing else of orch before a test needs a cluster.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from .tasks import Task
 
 TASKS = ("workers", "ps", "chief", "evaluator")
-"""Options of the markers that say how many tasks there are."""
+"""The options of the markers for the numbers of tasks."""
 LISTS = (*TASKS, "cpus", "strategy")
-"""Options of the markers that may be a list: the test then runs once with each."""
+"""The options of the markers that may be a list: the test then runs once with each value of the list."""
 FILLED = "strategy"
-"""The parameter of a test's body that gets the cluster's strategy in each task; see `worker.task.calls`."""
+"""The parameter that gets the cluster's strategy in each task; see `worker.task.calls`."""
 CLUSTER, EVERYWHERE = "orch", "orch_everywhere"
 
 
@@ -39,23 +39,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--orch-timeout",
         type=float,
         metavar="SECONDS",
-        help="how long a function may take in the tasks of a cluster, and a run of orch_run, where the test does not say (default: 120)",
+        help="how long a function may take in the tasks of a cluster, and a run of orch_run, if the test sets no timeout (default: 120)",
     )
     group.addoption(
         "--orch-reuse",
         choices=("never", "module", "session"),
-        help="never: fresh processes also where a test says reuse=True; module, session: the same processes for all tests of a module, or "
-        "of the session, that want the same cluster and do not say reuse=False",
+        help="never: every cluster has fresh processes, also with reuse=True; module, session: all tests of a module, or of the session, "
+        "that use the same cluster share its processes, except with reuse=False",
     )
-    group.addoption("--orch-logs", action="store_true", help="add what each task has written to the report of every test (-rA shows it)")
-    group.addoption("--orch-keep", action="store_true", help="leave the directories with the output of all tasks, and say where they are")
+    group.addoption(
+        "--orch-logs", action="store_true", help="add the output of each task to the report of every test (-rA shows the reports)"
+    )
+    group.addoption("--orch-keep", action="store_true", help="keep the directories with the output of all tasks, and show their paths")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     for name, what in (
         (
             CLUSTER,
-            "the cluster that orch_cluster is, or what is the default for those that it makes: orch(workers=[1, 2], ps=1, timeout=30)",
+            "the cluster of the fixture orch_cluster, or the defaults of those that the fixture makes: orch(workers=[1, 2], timeout=30)",
         ),
         (EVERYWHERE, "the body of this test runs in every task of such a cluster: orch_everywhere(workers=2)"),
     ):
@@ -68,7 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _marked(node: pytest.Item | pytest.Function) -> dict[str, Any]:
-    """The keywords of all markers of a test; those of the nearest marker count most."""
+    """The keywords of all markers of a test. If two markers have the same keyword, the marker that is nearer to the test counts."""
     found: dict[str, Any] = {}
     for name in (CLUSTER, EVERYWHERE):
         for marker in reversed(list(node.iter_markers(name))):
@@ -91,7 +93,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _want_cluster(item: pytest.Function) -> None:
-    """Give a test whose body runs in the tasks a cluster, for which it has no parameter."""
+    """Give a test with the marker `orch_everywhere` the fixture `orch_cluster`, for which the test has no parameter."""
     if item.get_closest_marker(EVERYWHERE) is not None and "orch_cluster" not in item.fixturenames:
         item.fixturenames.append("orch_cluster")
 
@@ -101,7 +103,7 @@ def _want_cluster(item: pytest.Function) -> None:
 
 @pytest.fixture
 def orch_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster | ClusterMaker]:
-    """The cluster of the marker, @pytest.mark.orch(workers=2). Without one it makes them: with orch_cluster(workers=2, ps=1) as c."""
+    """The cluster of the marker @pytest.mark.orch(workers=2). Without a marker, a function: with orch_cluster(workers=2, ps=1) as c."""
     options = {**_marked(request.node), **getattr(request, "param", {})}
     if any(name in options for name in TASKS):
         with _make(request.node, options) as c:
@@ -111,7 +113,7 @@ def orch_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster | ClusterMa
 
 
 class ClusterMaker:
-    """The value of `orch_cluster` where no marker has numbers of tasks. The other keywords of a marker are the defaults of each cluster."""
+    """The value of `orch_cluster` if no marker has numbers of tasks. The other keywords of the markers are the defaults of each cluster."""
 
     def __init__(self, item: pytest.Item, options: Mapping[str, Any]) -> None:
         self._item, self._options = item, options
@@ -123,7 +125,7 @@ class ClusterMaker:
     def __getattr__(self, name: str) -> Any:
         __tracebackhide__ = True
         raise AttributeError(
-            f"orch_cluster has no {name!r}, for this test has no cluster yet: mark it with @pytest.mark.orch(workers=2), "
+            f"orch_cluster has no {name!r}, because this test has no cluster yet: mark the test with @pytest.mark.orch(workers=2), "
             "or write `with orch_cluster(workers=2) as c:`"
         )
 
@@ -154,7 +156,8 @@ def orch_run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Sc
         options.setdefault("timeout", request.config.option.orch_timeout)
 
     def run(script: str | os.PathLike[str], *args: str | int | float, **settings: Any) -> ScriptRun:
-        """Settings as for `orchestrator.launch`. The script is looked for where pytest was started, and beside the test's file."""
+        """`settings`: as for `orchestrator.launch`. The path of the script is relative to the directory in which pytest was started, or to
+        the directory of the test's file."""
         places = (Path.cwd(), request.path.parent, request.config.rootpath)
         found = next((place / script for place in places if (place / script).exists()), script)
         return run_script(found, *args, home=tmp_path / ".orch", **{"workdir": tmp_path, **options, **settings})
@@ -167,7 +170,7 @@ def orch_run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Sc
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Refuse what cannot run in tasks. `strategy` is filled in in the tasks, where the tests have no fixture of this name."""
+    """Refuse tests whose body cannot run in tasks. If the tests have no fixture `strategy`, each task fills in this argument."""
     if session := _session():
         session.recent.clear()
     if not isinstance(item, pytest.Function) or item.get_closest_marker(EVERYWHERE) is None:
@@ -180,7 +183,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             "write `def`, and call asyncio.run(…) in the test",
             pytrace=False,
         )
-    _want_cluster(item)  # again: pytest finds out anew what a parametrized test wants
+    _want_cluster(item)  # again: for a parametrized test, pytest has made a new list of fixtures
     if FILLED in item.fixturenames and not item.session._fixturemanager.getfixturedefs(FILLED, item):
         item.funcargs.setdefault(FILLED, _IN_THE_TASK)
 
@@ -195,17 +198,15 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     names = [name for name in inspect.signature(pyfuncitem.obj).parameters if name in pyfuncitem.funcargs]
     if "orch_cluster" in names:
-        pytest.fail(
-            "the body of this test runs in the tasks, where orch_cluster is not; worker.context() says which task it is", pytrace=False
-        )
+        pytest.fail("the body of this test runs in the tasks, and orch_cluster is not there; worker.context() is the task", pytrace=False)
     given = {name: pyfuncitem.funcargs[name] for name in names if pyfuncitem.funcargs[name] is not _IN_THE_TASK}
     c: Any = pyfuncitem.funcargs["orch_cluster"]
     from .failures import TaskFailed
 
     try:
         c.run(pyfuncitem.obj, **given)
-    except TaskFailed as failure:  # an exception of pytest's own cannot be sent here
-        outcome = failure.tasks.get(failure.task)  # none, if the time was over
+    except TaskFailed as failure:  # the exceptions of pytest.skip and pytest.xfail cannot be sent here
+        outcome = failure.tasks.get(failure.task)  # None if the time was over
         if outcome is not None and outcome.type in ("Skipped", "XFailed"):
             give_up = pytest.skip if outcome.type == "Skipped" else pytest.xfail
             give_up(f"{failure.task}: {outcome.message}")
@@ -226,7 +227,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def _sections(session: Session, report: pytest.TestReport, error: BaseException | None, options: Any) -> list[tuple[str, str]]:
-    """Title and text of each, for the report of a phase of a test. `error`: what the phase raised; `options`: of the command line."""
+    """The sections, each with title and text, for the report of one phase of a test. `error`: the exception of the phase; `options`: those
+    of the command line."""
     if not (report.failed or (options.orch_logs and report.when == "call")):
         return []
     failure = _find_failure(error)
@@ -250,7 +252,7 @@ def _find_failure(error: BaseException | None) -> TaskFailed | None:
 
 
 def _is_missing(task: Task, report: pytest.TestReport) -> bool:
-    """Whether pytest has captured none of the output of the task: with -s, or where the test itself reads the output."""
+    """Whether pytest has captured no output of the task, as with -s, or in a test that reads the output itself."""
     return f"[{task.name}] " not in report.capstdout
 
 

@@ -1,4 +1,4 @@
-"""A script in a test: run as `orch up` runs it, to its verdict."""
+"""Runs a script in a test as `orch up` does, until the end of the run."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def run_script(
     env: Mapping[str, str | int | float] | None = None,
     **settings: Any,
 ) -> ScriptRun:
-    """Run a script with these arguments to the end of the run, and print what its tasks write, with their names before it.
+    """Run a script with these arguments until the run ends. Each line that a task writes is printed with the name of the task before it.
 
-    `home`: where the run's directory is made. `timeout`: after so many seconds the run ends with exit code 124, and its report says where
-    each task was. `settings`: the other keywords of `orchestrator.launch`. TensorFlow is imported once for all runs and clusters of this
-    process. Raises `SpecError` for settings that are wrong; how the run ended is a result, never an exception.
+    `home`: the directory in which the run's directory is made. `timeout`: after this number of seconds the run ends with exit code 124,
+    and the report shows where each task was. `settings`: the other keywords of `orchestrator.launch`. TensorFlow is imported once for all
+    runs and clusters of this process. Raises `SpecError` for wrong settings. A run that fails raises nothing: the result says how it ended.
     """
     session = Session.get()
     quiet = {"TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"), **(env or {})}
