@@ -296,7 +296,7 @@ class TaskExited:
 
 @dataclass(frozen=True, slots=True)
 class TaskSwept:
-    """Nothing of the task is left: its process group is empty and its output will not grow any more."""
+    """The process group of the task is empty, and its output is not watched any more."""
 
     task: str
     attempt: Positive

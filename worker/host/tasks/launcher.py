@@ -424,7 +424,7 @@ class Launcher:
             self._on_swept(self._tasks[pid], left)
 
     def _on_swept(self, task: Task, left: str) -> None:
-        """Nothing is left of a task, or only what SIGKILL does not end, which is `left`, in words."""
+        """Nothing is left of a task's group, or only what SIGKILL does not end, which is `left`, in words."""
         del self._tasks[task.pid]
         self._forget_running(task)  # a task that was given up has not exited
         if task.order.once_for is not None and task.code == 0 and not task.stopped and (trouble := preparation_stamps.keep(task.order)):
