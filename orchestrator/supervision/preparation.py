@@ -6,7 +6,6 @@ No task exists yet. Anything that is wrong on any host ends the run here, with o
 from __future__ import annotations
 
 import asyncio
-import secrets
 import traceback
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
@@ -54,8 +53,6 @@ class Preparation:
         self.hosts = {name: host for name, host in every.items() if assignment[name]}
         """The hosts that get tasks."""
         self._assignment: Assignment = {name: assignment[name] for name in self.hosts}
-        self._words = {name: secrets.token_hex(8) if len(self.hosts) > 1 else "" for name in self.hosts}
-        """The text that each agent sends to the other hosts when they try to reach it; empty if the run has one host."""
         self._trying: set[str] = set()
         """The hosts that still try which others they reach."""
         self.links = {name: AgentLink(host, rundir.agent_log(name), on_frame, on_lost) for name, host in self.hosts.items()}
@@ -170,6 +167,10 @@ class Preparation:
             addresses.choose(known, await self._try_all(known, slice(1, None)), self.facts)
         return chosen
 
+    def _word(self, host: str) -> str:
+        """The text that the agent of a host sends to the other hosts when they try to reach it. No other agent anywhere sends this text."""
+        return f"{self._rundir.run_id} {host}"
+
     async def _try_all(self, known: Mapping[str, tuple[str, ...]], ports: slice) -> addresses.Tried:
         """Have every host try to reach all others at these addresses and at these of their ports."""
         tried: dict[tuple[str, str, int], dict[str, str]] = {}
@@ -178,7 +179,7 @@ class Preparation:
             # A task reaches its neighbour on the same host by the same address.
             others = [other for other, facts in self.facts.items() if other != name or len(facts.ports) > 1]
             pairs = [(other, port) for other in others for port in self.facts[other].ports[ports]]
-            targets = tuple(messages.Target(other, port, self._words[other], known[other]) for other, port in pairs)
+            targets = tuple(messages.Target(other, port, self._word(other), known[other]) for other, port in pairs)
             for result in (await self.links[name].request(messages.Try(targets))).results:
                 tried.setdefault((name, result.host, result.port), {})[result.address] = result.refusal
             self._trying.discard(name)
@@ -256,7 +257,7 @@ class Preparation:
             template=template if preload else None,
             lost_after_s=host.lost_after_s,
             compare=self._workdir if host.workdir.way == "shared" else None,
-            word=self._words[host.name],
+            word=self._word(host.name) if len(self.hosts) > 1 else "",
             search_envs=plan.search_envs(spec),
             no_fit_under=named(spec.strategy).no_fit_under,
         )

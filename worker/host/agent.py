@@ -284,8 +284,8 @@ class Agent:
         return {"addresses": find_addresses(), "arrived_at": find_arrival()}
 
     def _close_listeners(self) -> None:
-        for listener in self._listeners:
-            listener.close()
+        while self._listeners:
+            self._listeners.pop().close()
 
     def _poll(self) -> None:
         self._forwarder.check_disk()

@@ -125,7 +125,7 @@ class Hello:
     compare: WorkdirState | None = None
     """The state that `cwd` must have; None: nothing is compared."""
     word: str = ""
-    """The word that the agent sends to other hosts that connect to the first of the ports, until tasks start; empty: none connects."""
+    """The word that the agent sends to other hosts that connect to its ports, until tasks start; empty: none connects."""
     search_envs: tuple[Mapping[OsText, OsText], ...] = ({},)
     """The variables of the spec that decide where a task looks for programs, and its Python for modules; each set of them once."""
     no_fit_under: str = ""

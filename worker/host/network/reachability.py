@@ -98,37 +98,18 @@ def _await_word(sock: socket.socket, word: bytes) -> str:
 
 
 class ProbeListener:
-    """Sends `word` to every host that connects to `port`, which this process holds, until it is closed."""
+    """Sends `word` to every host that connects to `port`, which this process holds, until it is closed. Raises OSError."""
 
     def __init__(self, loop: Loop, port: int, word: str) -> None:
         self._loop, self._word = loop, word.encode()
-        self._sock: socket.socket | None = None
-        for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
-            try:
-                self._sock = self._listen(family, address, port)
-                break
-            except OSError:
-                continue
-        if self._sock is not None:
-            loop.on_readable(self._sock, self._on_connection)
-
-    @staticmethod
-    def _listen(family: int, address: str, port: int) -> socket.socket:
-        sock = socket.socket(family, socket.SOCK_STREAM)
         try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            if family == socket.AF_INET6:
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            sock.bind((address, port))
-            sock.listen(1024)
-            sock.setblocking(False)
-        except OSError:
-            sock.close()
-            raise
-        return sock
+            self._sock = socket.create_server(("", port), family=socket.AF_INET6, backlog=1024, reuse_port=True, dualstack_ipv6=True)
+        except (OSError, ValueError):  # there is no IPv6 here
+            self._sock = socket.create_server(("", port), backlog=1024, reuse_port=True)
+        self._sock.setblocking(False)
+        loop.on_readable(self._sock, self._on_connection)
 
     def _on_connection(self) -> None:
-        assert self._sock is not None
         with contextlib.suppress(OSError):
             peer, _ = self._sock.accept()
             with peer:
@@ -137,7 +118,5 @@ class ProbeListener:
                 peer.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        if self._sock is not None:
-            self._loop.forget(self._sock)
-            self._sock.close()
-            self._sock = None
+        self._loop.forget(self._sock)
+        self._sock.close()
