@@ -16,7 +16,7 @@ import tensorflow as tf
 import worker
 
 GLOBAL_BATCH = 64
-EPOCHS = 12
+EPOCHS = 6
 
 
 def main():
