@@ -108,7 +108,7 @@ def test_every_page_is_in_the_index() -> None:
 @pytest.mark.parametrize("words", COMMANDS)
 def test_the_help_of_a_command_has_an_example(words: str) -> None:
     command = COMMANDS[words]
-    text = command.get_help(click.Context(command, info_name=words))
+    text = command.get_help(click.Context(command, info_name=words, **cli.orch.context_settings))
     _, heading, rest = re.sub(r"\x08", "", text).partition("Example")
     examples = re.findall(r"^\s+(orch .*?)(?:  .*)?$", rest.partition("\n\n")[0], re.MULTILINE)
     assert heading, text

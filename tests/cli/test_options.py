@@ -54,7 +54,7 @@ def test_what_a_task_is_told_is_no_option_of_an_orch_in_it(wanted: str) -> None:
 def test_each_option_of_up_stands_below_the_heading_of_its_subject() -> None:
     command = cli.orch.get_command(click.Context(cli.orch), "up")
     assert command is not None
-    parts = command.get_help(click.Context(command, info_name="up")).split("\n\n")
+    parts = command.get_help(click.Context(command, info_name="up", **cli.orch.context_settings)).split("\n\n")
     below = {part.partition(":")[0]: re.findall(r"^  (?:-\w, )?(--[\w-]+)", part, re.MULTILINE) for part in parts if "\n  -" in part}
     assert list(below) == [*GROUPS, "This command"]  # and none below OTHER_SETTINGS: a new section is given a heading
     everywhere = [name for names in below.values() for name in names]
