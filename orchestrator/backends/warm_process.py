@@ -10,6 +10,8 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from . import Imports
 
 ENDING_S = 5.0
 """How long the process may take to end after a request to end, or after SIGKILL."""
-RUN_ID_ROOM = {"ORCH_RUN_ID": "-" * 256}
+_RUN_ID_ROOM = {"ORCH_RUN_ID": "-" * 256}
 """Room for a run's id in the environment that other processes see of a fork (see `process_setup.find_env_slot`)."""
 LOG = "warm.log"
 _START = Path(worker.__file__).parent / "host" / "warm" / "start_warm.py"
@@ -112,33 +114,48 @@ def _request(message: dict[str, Any]) -> dict[str, Any] | None:
 def _start(python: str, imports: Imports, idle_s: float, import_s: float) -> dict[str, Any]:
     """Start a process, and wait until its imports are done. Returns its facts. Raises `OrchError`."""
     log = _open_log()
-    reader, writer = os.pipe()
     try:
-        try:
-            process = subprocess.Popen(
-                [python, str(_START), str(writer), _directory(), str(idle_s), *imports.preload],
-                cwd=imports.cwd,
-                env={**default_environment(count_cores(), 1), **os.environ, **imports.env, **RUN_ID_ROOM},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=[writer],
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise UsageError(f"{python!r} cannot be run: {error.strerror or error}; set --python") from None
-        finally:
-            os.close(writer)
-        try:
-            return _await_imports(reader, f"importing {', '.join(imports.preload)}", import_s, python)
-        except BaseException:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            raise
+        process, reader = execute(python, _directory(), idle_s, replace(imports, env={**os.environ, **imports.env}), log)
+    except OSError as error:
+        raise UsageError(f"{python!r} cannot be run: {error.strerror or error}; set --python") from None
+    finally:
+        os.close(log)
+    try:
+        return _await_imports(reader, f"importing {', '.join(imports.preload)}", import_s, python)
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
     finally:
         os.close(reader)
-        os.close(log)
+
+
+def execute(
+    python: str, directory: str, idle_s: float, imports: Imports, log: int, inherited: Sequence[int] = ()
+) -> tuple[subprocess.Popen[bytes], int]:
+    """Start a process whose socket is in `directory`. Returns the process, and a pipe with the result of its start. Raises OSError.
+
+    `imports`: with all variables, not only those of a spec.
+    """
+    reader, writer = os.pipe()
+    try:
+        process = subprocess.Popen(
+            [python, str(_START), str(writer), directory, str(idle_s), *imports.preload],
+            cwd=imports.cwd,
+            env={**default_environment(count_cores(), 1), **imports.env, **_RUN_ID_ROOM},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=[writer, *inherited],
+            start_new_session=True,
+        )
+    except OSError:
+        os.close(reader)
+        raise
+    finally:
+        os.close(writer)
+    return process, reader
 
 
 def _open_log() -> int:

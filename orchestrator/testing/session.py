@@ -25,12 +25,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import worker.protocol.messages
-from worker.cpu_cores import count_cores
 from worker.task.calls import task_coverage
-from worker.task_environment import default_environment
 
-from ..backends.warm_process import RUN_ID_ROOM
+from ..backends import Imports, warm_process
 from .connections import Connection, ignore, join_terminal, open_terminal
 from .failures import ClusterLost
 
@@ -41,8 +38,9 @@ if TYPE_CHECKING:
 
 IMPORT_S = 250.0
 """How long the import of TensorFlow may take."""
+IDLE_S = 1e6
+"""How long the process that has imported TensorFlow waits for the next cluster."""
 _PREFIX = "orch-testing-"
-_START = Path(worker.protocol.messages.__file__).parents[1] / "host" / "warm" / "start_warm.py"
 
 
 class Session:
@@ -99,20 +97,10 @@ class Session:
             return
         directory = self.path / "orch"  # where a controller with this path as XDG_RUNTIME_DIR finds the process
         directory.mkdir(mode=0o700)
-        self._report, report = os.pipe()
         lifeline, self._lifeline = os.pipe()
-        names = {**RUN_ID_ROOM, "ORCH_WARM_LIFELINE": str(lifeline)}
+        imports = Imports(("tensorflow",), {**env, "ORCH_WARM_LIFELINE": str(lifeline)}, os.getcwd())
         with open(self.path / "warm.log", "wb") as log:
-            self._warm = subprocess.Popen(
-                [sys.executable, str(_START), str(report), str(directory), "1e6", "tensorflow"],
-                env={**default_environment(count_cores(), 1), **env, **names},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=[report, lifeline],
-                start_new_session=True,
-            )
-        os.close(report)
+            self._warm, self._report = warm_process.execute(sys.executable, str(directory), IDLE_S, imports, log.fileno(), [lifeline])
         os.close(lifeline)
 
     def import_for(self, spec: ClusterSpec, env: Mapping[str, str]) -> None:
