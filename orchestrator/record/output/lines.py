@@ -16,6 +16,7 @@ Pure: no I/O, no clock. Times are seconds of any clock, given by the caller.
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 LONGEST = 1 << 20
@@ -202,6 +203,8 @@ def _whole_end(data: bytearray, end: int) -> int:
 
 def _decoded(block: bytes) -> str:
     """Decodes as ``backslashreplace`` does (``\\xNN`` for a byte that is not UTF-8), without calling a function for each such byte."""
+    with contextlib.suppress(UnicodeDecodeError):
+        return block.decode()
     if b"\\udc" in block:
         return block.decode("utf-8", "backslashreplace")
     escaped = block.decode("utf-8", "surrogateescape").encode("utf-8", "backslashreplace")
