@@ -239,7 +239,7 @@ class Cluster:
     stop_repeated: bool = False
     """The user has requested the end a second time."""
     is_due: bool = False
-    """The run should have ended by now (see `events.AbandonSilentHosts`)."""
+    """The attempt should have ended by now: silent agents are given up (see `events.AbandonSilentHosts`)."""
     verdict: Verdict | None = None
     remains: tuple[str, ...] = ()
     """Processes of all attempts that SIGKILL has not ended, in words."""

@@ -30,7 +30,9 @@ def next_deadline(cluster: Cluster) -> float | None:
 def of(cluster: Cluster) -> Iterator[Deadline]:
     """All deadlines that still apply."""
     limits = cluster.policy.timeouts
-    if limits.run_s is not None and cluster.phase is not Phase.DONE and not cluster.is_due:
+    # In STOPPING the deadline counts once. It counts again in RESTARTING: a restart may follow even if the time has passed meanwhile.
+    is_known = cluster.phase is Phase.STOPPING and cluster.is_due
+    if limits.run_s is not None and cluster.phase is not Phase.DONE and not is_known:
         yield Deadline(cluster.began_at + limits.run_s, "run")
     if cluster.phase in (Phase.STOPPING, Phase.DONE):
         return

@@ -309,6 +309,7 @@ def _begin_attempt(cluster: Cluster, at: float) -> Step:
         stopping_at=None,
         ending=None,
         again=False,
+        is_due=False,
         resume_at=None,
         alone=(),
         reached=None,

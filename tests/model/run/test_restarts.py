@@ -400,6 +400,18 @@ def test_the_limit_of_the_run_holds_during_a_pause_too() -> None:
     assert (verdict.outcome, verdict.exit_code) == (Outcome.TIMED_OUT, 124)
 
 
+def test_the_limit_of_the_run_is_not_forgotten_if_it_passes_while_tasks_stop_before_a_restart() -> None:
+    life = Life(Restart(max=5), run_s=10.0, grace_s=30.0).start()
+    life.now += 8
+    life.end("worker-0", 7).wait()
+    assert life.did[-1] == ev.AbandonSilentHosts()
+    assert deadlines.next_deadline(life.cluster) is None
+    life.now += 28
+    verdict = life.sweep().wait().cluster.verdict
+    assert verdict is not None
+    assert (verdict.exit_code, [past.cause.code for past in verdict.past if past.cause], len(life.starts)) == (124, [7], 1)
+
+
 def test_the_limit_of_the_run_counts_from_before_its_hosts_were_reached() -> None:
     cluster, _ = lc.step(lc.new(Life(Restart(), run_s=30.0).cluster.policy, {"worker-0": "a"}), ev.Launched(1, 120.0, began_at=100.0))
     assert deadlines.next_deadline(cluster) == 130.0
