@@ -23,6 +23,7 @@ from .model.run.cluster import Cause, Cluster, TaskStatus
 from .model.task_names import group_tasks
 from .record.output.follower import Follower
 from .record.output.lines import LineSplitter
+from .record.storage import event_log
 from .record.storage.run_directory import RunDir
 from .record.storage.run_progress import Progress
 from .record.storage.run_store import NO_TASKS_YET
@@ -212,7 +213,7 @@ class Run:
         follower, rest = Follower(self._run.path / "events.jsonl"), b""
         for data in self._until_over(follower.read):
             *lines, rest = (rest + data).split(b"\n")
-            yield from (json.loads(line) for line in lines)
+            yield from event_log.objects(lines)
 
     def lines(self, *names: str, stream: Stream | None = None) -> Iterator[Line]:
         """The lines that these tasks write (default: all tasks), from the first line of the first attempt; ends with the run.
@@ -221,18 +222,20 @@ class Run:
         """
         followed: dict[tuple[str, int, str], tuple[Follower, LineSplitter]] = {}
 
-        def read() -> list[Line]:
-            found: list[Line] = []
+        def read() -> list[tuple[str, str, list[str]]]:
+            """Has an item for each stream with new bytes, also if they complete no line: an empty list is the end."""
+            found: list[tuple[str, str, list[str]]] = []
             for task, newest in self._run.last_attempts().items():
                 for attempt in range(1, newest + 1) if not names or task in names else ():
                     for one in (stream,) if stream else STREAMS:
                         path = self._run.log_path(task, attempt, one)
                         follower, splitter = followed.setdefault((task, attempt, one), (Follower(path), LineSplitter()))
-                        found += [Line(task, one, line) for line in splitter.feed(follower.read())]
+                        if data := follower.read():
+                            found.append((task, one, splitter.feed(data)))
             return found
 
         for found in self._until_over(read):
-            yield from found
+            yield from (Line(task, one, line) for task, one, lines in found for line in lines)
         for (task, _, one), (_, splitter) in followed.items():
             yield from (Line(task, one, line) for line in splitter.flush())
 

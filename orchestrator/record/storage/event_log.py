@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
+from itertools import takewhile
 from typing import Any, get_args
 
 from worker.protocol.codec import ContractError, from_json, to_json
@@ -68,13 +69,21 @@ def to_line(event: Event) -> bytes:
 
 def from_lines(lines: Iterable[bytes]) -> Iterator[Event]:
     """The events in these lines. A last line without a newline is still being written, and is skipped."""
-    for line in lines:
-        if not line.endswith(b"\n"):
-            return
+    for fields in objects(takewhile(lambda line: line.endswith(b"\n"), lines)):
         try:
-            fields = json.loads(line)
             cls = _BY_NAME.get(fields.pop("event", ""))
             if cls is not None:
                 yield from_json(cls, fields)
-        except (ValueError, AttributeError, TypeError, ContractError):
+        except (ValueError, TypeError, ContractError):
             continue
+
+
+def objects(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """The JSON objects in these lines. A line that is no JSON object is skipped."""
+    for line in lines:
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(found, dict):
+            yield found

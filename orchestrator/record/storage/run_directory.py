@@ -57,6 +57,8 @@ class RunDir:
         self.run_id = path.name
         self.lock = RunLock(path)
         self._events_fd: int | None = None
+        self._torn = b""
+        """A line end, if the last line of `events.jsonl` may lack one: the next event must not continue that line."""
         self._held: Directory | None = None
 
     @property
@@ -91,7 +93,9 @@ class RunDir:
             self._events_fd = os.open(self.path / "events.jsonl", flags, 0o600)
         from .event_log import to_line
 
-        write_all(self._events_fd, to_line(event))
+        start, self._torn = self._torn, b"\n"
+        write_all(self._events_fd, start + to_line(event))
+        self._torn = b""
 
     def close(self) -> None:
         """Stops recording and releases the lock. Call this last, when the verdict is written."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -90,6 +91,23 @@ def test_events_are_read_back_and_an_unfinished_or_foreign_line_is_left_out(tmp_
         file.write(b'{"event": "of_a_newer_orch", "x": 1}\nnoise \xff\n[1]\n' + b'{"event": "run_noted", "text": "half')
     assert [event.text for event in run.read_events() if isinstance(event, events.RunNoted)] == ["first", "zwei \udcff"]
     assert len(list(run.read_events())) == 2
+
+
+def test_an_event_after_one_that_a_full_disk_has_cut_short_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_some(fd: int, data: bytes) -> None:
+        os.write(fd, data[:20])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    run = create_run(tmp_path / "home", "one")
+    run.record(events.RunNoted("first", 1.0))
+    with monkeypatch.context() as patch:
+        patch.setattr(run_directory, "write_all", write_some)
+        with pytest.raises(OSError, match="No space left"):
+            run.record(events.RunNoted("cut short", 2.0))
+    run.record(events.HostBroken("no space left", 3.0))
+    run.record(events.RunNoted("last", 4.0))
+    run.close()
+    assert [event.at for event in run.read_events()] == [1.0, 3.0, 4.0]
 
 
 # --- read -------------------------------------------------------------------------------------------
