@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from worker.words import few
 
 from ...errors import OrchError, UsageError
 from .run_directory import RunDir
@@ -16,8 +20,6 @@ if TYPE_CHECKING:  # see run_directory.py
 
 RESERVE_BYTES = 32 * 1024
 """Kept free, so that `result.json` can be written when the disk is full."""
-MOST_NAMED = 8
-"""The most runs that an error names."""
 NO_TASKS_YET = "no tasks yet: its hosts are being reached"
 
 
@@ -43,7 +45,7 @@ def create_run(home: Path, run_id: str) -> RunDir:
 
 
 def discard(run: RunDir) -> None:
-    """Removes the directory of a run of which nothing was started."""
+    """Removes the directory of a run of which no task was started."""
     run.lock.release()
     import shutil  # a slow import, for runs that are refused
 
@@ -55,7 +57,7 @@ def find_run(home: Path, name: str | None) -> RunDir:
     if name is None:
         latest = home / "latest"
         if not latest.is_dir():
-            known = ", ".join(run.run_id for run in list_runs(home)[-MOST_NAMED:])
+            known = _named(list_runs(home))
             if known:  # the latest was removed, or no run has got a plan
                 raise UsageError(f"the latest run is not known in {home}; name one of its runs: {known}")
             raise UsageError(f"there is no run in {home}")
@@ -63,10 +65,15 @@ def find_run(home: Path, name: str | None) -> RunDir:
     found = [run for run in list_runs(home) if run.run_id.startswith(name)]
     exact = [run for run in found if run.run_id == name]
     if len(exact or found) != 1:
-        known = ", ".join(run.run_id for run in (found or list_runs(home))[-MOST_NAMED:]) or "none"
+        known = _named(found or list_runs(home)) or "none"
         what = "matches several" if found else "does not exist"
         raise UsageError(f"the run {name!r} {what} in {home}; runs: {known}")
     return (exact or found)[0]
+
+
+def _named(runs: Sequence[RunDir]) -> str:
+    """The ids of the newest runs, the newest first."""
+    return few([run.run_id for run in reversed(runs)])
 
 
 def plan_of(run: RunDir) -> Plan:
@@ -96,8 +103,11 @@ def list_runs(home: Path) -> list[RunDir]:
 
 
 def _begun_at(path: Path) -> int | None:
-    """When a run was made, in ns: the time of its spec, which is written once. None if the run was discarded meanwhile."""
-    for kept in (path / "spec.yaml", path / "."):
+    """When a run was made, in ns: the time of its spec, which is written once, or of its directory, if there is no spec yet.
+
+    None if the run was discarded meanwhile, or if this is a file and not the directory of a run.
+    """
+    for kept in (f"{path}/spec.yaml", f"{path}/"):  # not by pathlib, which drops the last slash: it demands a directory
         with contextlib.suppress(OSError):
-            return kept.stat().st_mtime_ns
+            return os.stat(kept).st_mtime_ns
     return None

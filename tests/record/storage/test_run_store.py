@@ -114,17 +114,18 @@ def test_runs_are_found_by_name_by_beginning_or_as_the_latest(tmp_path: Path) ->
     assert list_runs(home) == []
     for name in ("abc", "abcd", "xyz"):
         create_run(home, name)
-    with pytest.raises(UsageError, match=r"the latest run is not known in .*home; name one of its runs: abc, abcd, xyz"):
+    with pytest.raises(UsageError, match=r"the latest run is not known in .*home; name one of its runs: xyz, abcd, abc"):
         find_run(home, None)
-    assert [run.run_id for run in list_runs(home)] == ["abc", "abcd", "xyz"]
+    (home / "runs" / "notes.txt").touch()
+    assert [run.run_id for run in list_runs(home)] == ["abc", "abcd", "xyz"], "a file is no run"
     assert find_run(home, "x").run_id == "xyz"
     assert find_run(home, "abc").run_id == "abc", "a whole name is not the beginning of another"
-    with pytest.raises(UsageError, match=r"'ab' matches several .*abc, abcd"):
+    with pytest.raises(UsageError, match=r"'ab' matches several .*abcd, abc$"):
         find_run(home, "ab")
-    with pytest.raises(UsageError, match=r"'q' does not exist .*abc, abcd, xyz"):
+    with pytest.raises(UsageError, match=r"'q' does not exist .*xyz, abcd, abc"):
         find_run(home, "q")
     (home / "latest").symlink_to("runs/gone")
-    with pytest.raises(UsageError, match=r"the latest run is not known in .*home; name one of its runs: abc, abcd, xyz"):
+    with pytest.raises(UsageError, match=r"the latest run is not known in .*home; name one of its runs: xyz, abcd, abc"):
         find_run(home, None)
 
 
