@@ -56,20 +56,23 @@ def tail_offset(path: Path, lines: int) -> int:
     """
     try:
         with open_file(path) as file:
-            size = start = file.seek(0, os.SEEK_END)
-            tail = b""
-            while start and tail.count(b"\n") <= lines:
-                start = max(0, size - 2 * max(BLOCK, size - start))
+            size = end = file.seek(0, os.SEEK_END)
+            while lines and end:  # back block by block: a log of progress bars may have gigabytes without a line end
+                start = max(0, end - BLOCK)
                 file.seek(start)
-                tail = file.read(size - start)
+                block = file.read(end - start)
+                if end == size:
+                    block = block.removesuffix(b"\n")
+                found = block.count(b"\n")
+                if found >= lines:
+                    return start + len(block.rsplit(b"\n", lines)[0]) + 1
+                lines -= found
+                end = start
+            return end
     except FileNotFoundError:
         return 0
     except OSError as error:
         raise _unreadable(path, error) from error
-    before, *shown = tail.removesuffix(b"\n").rsplit(b"\n", lines)
-    if not lines:
-        return size
-    return start + len(before) + 1 if len(shown) == lines else 0
 
 
 def _unreadable(path: Path, error: OSError) -> OrchError:

@@ -515,6 +515,18 @@ def test_the_tail_of_a_long_file_and_of_none(tmp_path: Path) -> None:
     assert Follower(path, tail=0).read() == b""
 
 
+def test_the_tail_of_a_log_without_a_line_end_is_not_read_into_memory(tmp_path: Path) -> None:
+    path = tmp_path / "stdout.log"
+    path.touch()
+    os.truncate(path, 64 << 20)
+    tracemalloc.start()
+    try:
+        assert tail_offset(path, 1) == 0
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
 def test_a_writer_in_another_process_is_followed_without_loss(tmp_path: Path) -> None:
     path = tmp_path / "stdout.log"
     program = "for i in range(50_000):\n    print(i, 'x' * (i % 50))"
