@@ -83,10 +83,7 @@ def _describe_stacks(run: RunDir, cluster: Cluster) -> list[str]:
 
 
 def _last_answer(run: RunDir, task: str, attempt: int) -> stack_report.Answer:
-    try:
-        return stack_report.parse(run.stacks_path(task, attempt).read_text(errors="replace"))
-    except OSError:
-        return stack_report.Answer()
+    return stack_report.parse(stack_report.read_from(run.stacks_path(task, attempt)))
 
 
 def _describe_suspect(cause: Cause, run: RunDir, cluster: Cluster | None) -> list[str]:

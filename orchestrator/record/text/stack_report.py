@@ -8,7 +8,8 @@ give the signal to any thread, also to one of TensorFlow. Lines that begin with 
 
 from __future__ import annotations
 
-import linecache
+import contextlib
+import os
 import re
 import time
 from collections import Counter
@@ -17,20 +18,23 @@ from pathlib import Path, PurePath
 
 from worker.fast_dataclass import dataclass
 
+from ...errors import OrchError
 from ...model.planning.plan import Plan
 from ...model.run.cluster import Cluster
 from ...model.task_names import group_tasks
 from ..storage.run_directory import RunDir
-from ..storage.run_files import size_of
+from ..storage.run_files import open_file, read_file, size_of
 
 POLL_S = 0.1
 GIVE_UP_S = 10.0
 """How long `collect` waits for Python programs, in seconds."""
+SOURCE_BYTES = 4 * 1024 * 1024
+"""The most that is read of a source file."""
 
 ASKED = "orch: asked at "
 _NOTE = "orch: "
 _HEAD = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):")
-_FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
+_FRAME = re.compile(r'  File "(.*)", line (\d{1,9}|\?\?\?) in (.*)')
 _LIBRARY = re.compile(r"/(?:lib|lib64)/python3[^/]*/|/(?:site|dist)-packages/|^<")
 _START = re.compile(r"(.*?)/(?:task/start_task|host/start_agent|host/template/start_template|host/warm/start_warm)\.py")
 """The outermost frame of a task. Its file tells where orch's worker/ is on this host; a user may have a directory of that name too."""
@@ -70,8 +74,15 @@ class Answer:
 
 
 def read_line(file: str, line: str) -> str:
-    """The source line of a frame, if this machine has the file (which may have changed meanwhile)."""
-    return linecache.getline(file, int(line)) if line.isdigit() else ""
+    """The source line of a frame, if this machine has the file (which may have changed meanwhile).
+
+    The name of the file is from the output of a task, so the name may be that of any file: opening a device can have effects.
+    """
+    if line.isdigit() and os.path.isfile(file):
+        with contextlib.suppress(OSError, OrchError), open_file(file) as source:
+            lines = source.read(SOURCE_BYTES).splitlines()
+            return lines[int(line) - 1].decode(errors="replace") if 0 < int(line) <= len(lines) else ""
+    return ""
 
 
 def parse(text: str) -> Answer:
@@ -112,11 +123,11 @@ def _place(frames: tuple[Frame, ...], source: Callable[[str, str], str]) -> str:
     return f"in {called} ({frames[own].place})"
 
 
-def summarise(answers: Mapping[str, Answer]) -> list[str]:
+def summarise(answers: Mapping[str, Answer], source: Callable[[str, str], str] = read_line) -> list[str]:
     """A line for each place, the rarest last: ``worker-0..2: in all_reduce (train.py:41)``. A task that alone is elsewhere is marked."""
     by_place: dict[str, list[str]] = {}
     for task, answer in answers.items():
-        by_place.setdefault(place(answer), []).append(task)
+        by_place.setdefault(place(answer, source), []).append(task)
     groups = sorted(by_place.items(), key=lambda item: -len(item[1]))
     return [f"{group_tasks(tasks)}: {where}{_is_odd(tasks, groups)}" for where, tasks in groups]
 
@@ -140,7 +151,7 @@ def collect(run: RunDir, planned: Plan, cluster: Cluster, request: Callable[[], 
     request()
     never = {str(task.id) for task in planned.tasks if task.order.program.kind == "command"}
     _wait_until_still(files, before, files.keys() - never)
-    return {name: _read_from(path, before[name]) for name, path in files.items()}
+    return {name: read_from(path, before[name]) for name, path in files.items()}
 
 
 def _wait_until_still(files: Mapping[str, Path], before: Mapping[str, int], awaited: Collection[str]) -> None:
@@ -150,13 +161,14 @@ def _wait_until_still(files: Mapping[str, Path], before: Mapping[str, int], awai
     while time.monotonic() < deadline:
         time.sleep(POLL_S)
         sizes = {name: size_of(path) for name, path in files.items()}
-        if sizes == last and all(parse(_read_from(files[name], before[name])) for name in awaited):
+        if sizes == last and all(parse(read_from(files[name], before[name])) for name in awaited):
             return
         last = sizes
 
 
-def _read_from(path: Path, offset: int) -> str:
+def read_from(path: Path, offset: int = 0) -> str:
+    """The text of `stacks.txt` from `offset` on; empty if the file cannot be read."""
     try:
-        return path.read_bytes()[offset:].decode(errors="replace")
-    except OSError:
+        return read_file(path)[offset:].decode(errors="replace")
+    except (OSError, OrchError):
         return ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
-import linecache
+import os
 import tempfile
 import threading
 from pathlib import Path
@@ -42,24 +42,23 @@ def place(text: str) -> str:
     return stack_report.place(stack_report.parse(text), source)
 
 
-def summarise(monkeypatch: pytest.MonkeyPatch, **dumps: str) -> list[str]:
-    monkeypatch.setattr(linecache, "getline", lambda file, line: source(file, str(line)))
-    return stack_report.summarise({name.replace("_", "-"): stack_report.parse(text) for name, text in dumps.items()})
+def summarise(**dumps: str) -> list[str]:
+    return stack_report.summarise({name.replace("_", "-"): stack_report.parse(text) for name, text in dumps.items()}, source)
 
 
-def test_tasks_at_the_same_place_stand_together_and_the_odd_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert summarise(monkeypatch, worker_0=TRAINING, worker_3=SLEEPING, worker_1=TRAINING, worker_2=TRAINING) == [
+def test_tasks_at_the_same_place_stand_together_and_the_odd_one_is_named() -> None:
+    assert summarise(worker_0=TRAINING, worker_3=SLEEPING, worker_1=TRAINING, worker_2=TRAINING) == [
         "worker-0..2: in all_reduce (train.py:41)",
         "worker-3: in time.sleep (data.py:9), the odd one out",
     ]
 
 
-def test_of_two_nobody_is_odd_nor_is_a_task_of_another_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert summarise(monkeypatch, worker_0=TRAINING, worker_1=SLEEPING) == [
+def test_of_two_nobody_is_odd_nor_is_a_task_of_another_type() -> None:
+    assert summarise(worker_0=TRAINING, worker_1=SLEEPING) == [
         "worker-0: in all_reduce (train.py:41)",
         "worker-1: in time.sleep (data.py:9)",
     ]
-    assert summarise(monkeypatch, chief_0=SLEEPING, worker_0=TRAINING, worker_1=TRAINING)[-1] == "chief-0: in time.sleep (data.py:9)"
+    assert summarise(chief_0=SLEEPING, worker_0=TRAINING, worker_1=TRAINING)[-1] == "chief-0: in time.sleep (data.py:9)"
 
 
 WORKER = Path(worker.__file__).parent
@@ -128,6 +127,17 @@ def test_wherever_a_task_begins_orchs_own_calls_are_not_the_users(start: str) ->
     serving = f'"{WORKER}/task/serve.py", line 31 in serve'
     waiting = f'"{LIBRARY}/tensorflow/python/training/server_lib.py", line 9 in join'
     assert place(dump(waiting, serving, f'"{WORKER}/{start}", line 3 in <module>')) == "in join (server_lib.py:9)"
+
+
+@pytest.mark.timeout(60)
+def test_a_source_is_read_only_if_it_is_a_file_of_some_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task may name any file."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "long.py").write_text("one()\n" * 100)
+    monkeypatch.setattr(stack_report, "SOURCE_BYTES", 60)
+    for name in ("/dev/zero", str(tmp_path / "pipe"), str(tmp_path), str(tmp_path / "none.py"), "\0"):
+        assert stack_report.read_line(name, "1") == ""
+    assert [stack_report.read_line(str(tmp_path / "long.py"), line) for line in ("0", "10", "11", "???")] == ["", "one()", "", ""]
 
 
 def test_the_last_answer_counts() -> None:
