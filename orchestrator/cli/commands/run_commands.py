@@ -15,9 +15,9 @@ import click
 from worker.clock import now
 
 from ...backends import Cleanup, load
-from ...errors import BROKEN, DEADLINE, OrchError, UsageError
+from ...errors import DEADLINE, OrchError, UsageError
 from ...model.run import restarts
-from ...model.run.cluster import Cluster, Outcome, Phase
+from ...model.run.cluster import Cluster, Phase
 from ...record.storage.run_directory import RunDir
 from ...record.storage.run_store import NO_TASKS_YET, cluster_of, find_run, list_runs
 from ...record.text import timeline as times
@@ -89,15 +89,14 @@ def wait_command(run: RunDir, timeout: float | None, as_json: bool) -> int:
     if not _wait(run, timeout):
         click.echo(f"orch: {run.run_id} is still running after {timeout:g} s", err=True)
         return DEADLINE
-    result = run.read_result()
-    if result is None:
+    verdict = run.read_verdict()
+    if verdict is None:
         raise OrchError(f"the controller of {run.run_id} died before it could say how the run ended; logs: {run.path}")
     if as_json:
-        click.echo(json.dumps(result))
+        click.echo(json.dumps(run.read_result()))
     else:
         click.echo(_line(run), err=True)
-    code: int = result.get("exit_code", BROKEN)
-    return code
+    return verdict.exit_code
 
 
 @click.command("restart")
@@ -144,7 +143,7 @@ def down_command(run: RunDir, at_once: bool, as_json: bool) -> int:
             run.lock.wait()
     cleanup = Cleanup()
     planned = run.read_plan()
-    if run.read_result() is None and planned is not None:
+    if run.read_verdict() is None and planned is not None:
         if run.path.stat().st_uid == os.geteuid():
             cleanup = load(planned.spec).cancel(planned.spec, run.run_id)
         else:  # root: the owner could have given the run another run's name, and that run's processes would be killed
@@ -196,23 +195,21 @@ def _state(run: RunDir) -> str:
     """``running``, the outcome, or ``lost`` if the controller died without a verdict."""
     if run.lock.is_alive():
         return "running"
-    result = run.read_result()
-    return str(result["outcome"]) if result else "lost"
+    verdict = run.read_verdict()
+    return verdict.outcome.value if verdict else "lost"
 
 
 def _line(run: RunDir) -> str:
-    state = _state(run)
-    text = f"{run.run_id}: {state if state in ('running', 'lost') else OUTCOMES[Outcome(state)]}"
-    if state == "running":
+    if run.lock.is_alive():
         cluster, problem = _read_cluster(run)
         if cluster is None:
-            return f"{text}; {problem or f'it has {NO_TASKS_YET}'}"
-        return f"{text} ({cluster.phase.value}) since {describe_moment(cluster.started_at)}"
-    if result := run.read_result():
-        took = describe_seconds(result.get("ended_at", 0) - result.get("started_at", 0))
-        warning = f"; warning: {result['warning']}" if result.get("warning") else ""
-        return f"{text} after {took}, exit code {result.get('exit_code', 0)}{warning}"
-    return f"{text} (its controller died without a verdict; orch down {run.run_id} ends what it may have left)"
+            return f"{run.run_id}: running; {problem or f'it has {NO_TASKS_YET}'}"
+        return f"{run.run_id}: running ({cluster.phase.value}) since {describe_moment(cluster.started_at)}"
+    if verdict := run.read_verdict():
+        took = describe_seconds(verdict.ended_at - verdict.started_at)
+        warning = f"; warning: {verdict.warning}" if verdict.warning else ""
+        return f"{run.run_id}: {OUTCOMES[verdict.outcome]} after {took}, exit code {verdict.exit_code}{warning}"
+    return f"{run.run_id}: lost (its controller died without a verdict; orch down {run.run_id} ends what it may have left)"
 
 
 def _line_of_several(run: RunDir) -> str:
