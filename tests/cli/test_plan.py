@@ -56,6 +56,12 @@ def test_a_table_of_the_tasks_comes_first(orch: Orch) -> None:
     assert "worker-0  local  -     -\n" in orch.in_process("plan", "hello.py", "--strategy", "none", check=0).out
 
 
+def test_the_table_has_the_gpus_wherever_they_are_set(orch: Orch, tmp_path: Path) -> None:
+    assert "  GPUs: none\n" in orch.in_process("plan", "hello.py", "--gpus", "0", check=0).out
+    (tmp_path / "orch.yaml").write_text("script: hello.py\ndefaults: {env: {CUDA_VISIBLE_DEVICES: '0,2'}}\n")
+    assert "  GPUs: 0,2\n" in orch.in_process("plan", check=0).out
+
+
 @pytest.mark.parametrize("strategy", ["mirrored", "one_device", "none"])
 def test_one_process_strategies_have_no_tf_config(orch: Orch, strategy: str) -> None:
     assert planned(orch, "hello.py", "--strategy", strategy)["worker-0"]["tf_config"] is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -20,8 +20,10 @@ from worker.words import count_of
 from ...backends import load_checked, slots_of
 from ...model import slots
 from ...model.planning import plan
+from ...model.planning.gpu_assignment import NONE_VISIBLE
 from ...model.planning.plan import HostFacts, Plan, PlannedTask
 from ...model.spec import ClusterSpec
+from ...model.spec.rules.device_rules import VISIBLE
 from ...model.strategies import named
 from ...record.text.format import aligned
 from ..options import ScriptCommand, spec_options
@@ -79,9 +81,10 @@ def _lines(planned: Plan) -> Iterator[str]:
     yield f"strategy {spec.strategy}; {count_of(len(planned.members), 'task')}; working directory {spec.workdir}"
     yield f"each runs {program.kind} {program.target}".rstrip()
     yield ""
-    yield from _table(planned)
     shared = _Environments(planned)
-    for task in planned.tasks:
+    envs = [shared.of(task) for task in planned.tasks]
+    yield from _table(planned, envs)
+    for task, env in zip(planned.tasks, envs, strict=True):
         yield ""
         yield f"{task.id} on {task.host}"
         if task.order.program != program:
@@ -93,7 +96,7 @@ def _lines(planned: Plan) -> Iterator[str]:
                 yield f"  {section}.{name}: {json.dumps(value)}"
         if task.order.cores is not None:
             yield f"  cores: part {task.order.cores[0] + 1} of {task.order.cores[1]} of the host's"
-        for name, value in sorted(shared.of(task).items()):
+        for name, value in sorted(env.items()):
             yield f"  {name}={value}"
         for name in task.order.unset:
             yield f"  without {name}"
@@ -102,14 +105,16 @@ def _lines(planned: Plan) -> Iterator[str]:
             yield f"  TF_CONFIG={text}"
 
 
-def _table(planned: Plan) -> list[str]:
+def _table(planned: Plan, envs: Sequence[Mapping[str, str]]) -> list[str]:
     """A row for each task. The numbers of ports and GPUs are chosen when a run starts."""
     ports = "-".join(map(str, planned.spec.ports)) if planned.spec.ports else "any that is free"
     rows = [("TASK", "HOST", "PORT", "DEVICES")]
-    for task in planned.tasks:
+    for task, env in zip(planned.tasks, envs, strict=True):
         has_port = named(planned.spec.strategy).opens_port(task.id.type)
-        cpus, gpus = task.order.settings.devices.cpus, task.order.env.get("CUDA_VISIBLE_DEVICES")
-        devices = [f"{name}: {value}" for name, value in (("cpus", cpus), ("GPUs", gpus)) if value]
+        cpus, gpus = task.order.settings.devices.cpus, env.get(VISIBLE)
+        devices = [f"cpus: {cpus}"] if cpus else []
+        if gpus is not None:
+            devices.append(f"GPUs: {'none' if gpus in ('', NONE_VISIBLE) else gpus}")
         rows.append((str(task.id), task.host, ports if has_port else "-", ", ".join(devices) or "-"))
     return aligned(rows)
 
