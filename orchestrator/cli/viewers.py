@@ -44,7 +44,7 @@ class Terminal(Console):
 
 
 class JsonLines(Console):
-    """JSON: a line for each event, and the verdict as the last line."""
+    """JSON: a line for each event, and the verdict as the last line. The console shows no output, so its view is not used."""
 
     def __init__(self, run: RunDir, sink: Sink) -> None:
         super().__init__(run, sink, LogView(()), quiet=True)
@@ -61,9 +61,12 @@ class JsonLines(Console):
         self.write("stdout", event_log.to_line(note).decode("ascii"))
 
     def refuse(self, error: OrchError, given_up: Ended | None) -> None:
+        """A run of which no task was started has no verdict: the error, on stderr, says all."""
         _release_signals_quietly()
         if given_up is not None:
             self.end(given_up)
+        else:
+            self.finish(None)
 
     def end(self, ended: Ended) -> None:
         """The verdict, as in `result.json`, is the last line."""

@@ -17,7 +17,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from orchestrator.errors import OrchError
+from orchestrator.cli.viewers import JsonLines
+from orchestrator.errors import OrchError, UsageError
+from orchestrator.model.run.events import RunNoted
 from orchestrator.record.output import follower as followers
 from orchestrator.record.output.console import Console, Sink
 from orchestrator.record.output.follower import Follower, tail_offset
@@ -314,6 +316,20 @@ def test_what_was_printed_before_a_traceback_is_shown_before_it(tmp_path: Path) 
     lines = shown.read_text().splitlines()
     assert lines[-3:] == ["worker-0 | step 1", "worker-0 | Traceback", "worker-0 | E: x"]
     assert len(lines) == 30_002
+
+
+def test_a_refused_run_shows_the_lines_that_wait_to_be_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = []
+
+    def write(sink: Sink, stream: str, text: str) -> None:
+        time.sleep(0.2)
+        shown.append(text)
+
+    monkeypatch.setattr(Sink, "write", write)
+    viewer = JsonLines(create_run(tmp_path / "home", "one"), Sink())
+    viewer.on_note(RunNoted("a note", 1.0))
+    viewer.refuse(UsageError("no"), None)
+    assert len(shown) == 1
 
 
 GONE = b"E0000 00:00:1.1  9 x.cc:1] UNAVAILABLE: Failed to send RPC to coordination service. Either the leader task was lost\n"
