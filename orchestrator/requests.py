@@ -28,22 +28,22 @@ ORPHANED = "the program that launched it has ended"
 PARENT_S = 0.2
 """How often a controller checks whether the program that has launched it is still its parent, in seconds."""
 PIPE_BYTES = 1024 * 1024
-"""The most bytes that a pipe holds without a privilege (pipe(7)): one read gets all whole lines."""
+"""One read gets all lines that wait: a pipe holds at most so many bytes without a privilege (pipe(7))."""
 
 
-def ask(run: RunDir, what: str, **more: object) -> bool:
+def ask(rundir: RunDir, what: str, **more: object) -> bool:
     """Send a request to the controller of a run. Returns False if there is none. Raises `OrchError` if it cannot be reached from here."""
-    return run.lock.send(json.dumps({"ask": what, **more}).encode() + b"\n")  # shorter than PIPE_BUF: the line is written as a whole
+    return rundir.lock.send(json.dumps({"ask": what, **more}).encode() + b"\n")  # shorter than PIPE_BUF: the line is written as a whole
 
 
-def ask_running(run: RunDir, what: str) -> None:
+def ask_running(rundir: RunDir, what: str) -> None:
     """`ask` for what only a run that goes on can do. Raises `UsageError` for another."""
-    if not ask(run, what):
-        raise UsageError(f"{run.run_id} is not running; orch up starts a new run")
+    if not ask(rundir, what):
+        raise UsageError(f"{rundir.run_id} is not running; orch up starts a new run")
 
 
 @contextlib.contextmanager
-def handle_requests(rundir: RunDir, run: Supervisor) -> Iterator[None]:
+def handle_requests(rundir: RunDir, supervisor: Supervisor) -> Iterator[None]:
     """Act on the requests to the run that this process holds, in the loop that runs now."""
     import asyncio  # here: a command that only asks need not wait for this import
 
@@ -51,7 +51,7 @@ def handle_requests(rundir: RunDir, run: Supervisor) -> Iterator[None]:
 
     def on_readable(fd: int) -> None:
         for line in os.read(fd, PIPE_BYTES).splitlines():
-            _act(run, line)
+            _act(supervisor, line)
 
     pipes = rundir.lock.fds[1:]
     for fd in pipes:
@@ -63,7 +63,7 @@ def handle_requests(rundir: RunDir, run: Supervisor) -> Iterator[None]:
             loop.remove_reader(fd)
 
 
-def _act(run: Supervisor, line: bytes) -> None:
+def _act(supervisor: Supervisor, line: bytes) -> None:
     try:
         request = json.loads(line)
     except (ValueError, RecursionError):
@@ -71,15 +71,15 @@ def _act(run: Supervisor, line: bytes) -> None:
     match request:
         case {"ask": "stop", "reason": str(reason), "now": bool(now)}:
             for _ in range(2 if now else 1):
-                run.stop(reason, TERMINATED)
+                supervisor.stop(reason, TERMINATED)
         case {"ask": "restart"}:
-            run.restart()
+            supervisor.restart()
         case {"ask": "stacks"}:
-            run.show_stacks()
+            supervisor.show_stacks()
         case {"ask": "signal", "task": str(task), "number": int(number)} if number in signal.valid_signals():
-            run.send_signal(task, number)
+            supervisor.send_signal(task, number)
         case _:
-            run.note(f"a line in the pipe for requests is no request: {line[:80]!r}")
+            supervisor.note(f"a line in the pipe for requests is no request: {line[:80]!r}")
 
 
 @contextlib.contextmanager
