@@ -30,7 +30,7 @@ class Farewell:
 
     def on_stop(self) -> None:
         """The user asks for the end. The first call notes what is waited for; the second call leaves the rest of the output."""
-        late = [name for name, link in self._links.items() if link.is_open]
+        late = [name for name, link in self._links.items() if link.is_open and name not in self.left]
         if late and self._asked:
             self.left += late
             for name in late:

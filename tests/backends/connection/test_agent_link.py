@@ -12,6 +12,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -158,6 +159,14 @@ def test_at_an_end_that_is_due_nobody_waits_for_an_agent_that_says_nothing(tmp_p
             await link.kill()
 
     asyncio.run(run())
+
+
+def test_a_host_whose_output_was_left_is_counted_once_however_often_the_end_is_asked_for() -> None:
+    link: Any = SimpleNamespace(is_open=True, drop=lambda: None)
+    farewell = Farewell({"local": link}, {"local"}, lambda text: None)
+    for _ in range(3):
+        farewell.on_stop()
+    assert farewell.left == ["local"]
 
 
 @pytest.mark.parametrize(("limit", "still_s"), [("HERE_LOST_S", 1.9), ("DUE_LOST_S", 2.5)])
