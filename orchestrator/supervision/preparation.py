@@ -93,7 +93,10 @@ class Preparation:
             self._given_up.set_result(reason)
 
     async def _make_plan(self) -> Plan:
-        self._describe_directory()
+        try:
+            self._describe_directory()
+        except OSError as error:
+            raise OrchError(f"the working directory {self._spec.workdir} cannot be read: {error}") from None
         await self._noting(self._describe_unanswered, UNANSWERED_S, self._start_agents())
         self._refuse_problems()
         found = await self._noting(self._describe_untried, UNTRIED_S, self._find_addresses())

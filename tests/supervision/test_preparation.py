@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -137,6 +138,15 @@ def test_a_mistake_of_our_own_while_hosts_are_reached_ends_the_run(tmp_path: Pat
     found = refusal(tmp_path, Mistaken(("red",), {}), 1)
     assert found == "an internal error of orch: nobody has thought of this; please report it"
     assert "ValueError: nobody has thought of this" in capsys.readouterr().err
+
+
+def test_a_working_directory_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def describe(prepared: Preparation) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "private/train.py")
+
+    monkeypatch.setattr(Preparation, "_describe_directory", describe)
+    found = refusal(tmp_path, SeveralHere(("red",), {}), 1)
+    assert found == f"the working directory {tmp_path} cannot be read: [Errno 13] Permission denied: 'private/train.py'"
 
 
 def test_it_is_said_whose_tries_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
