@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 from pathlib import Path
 from typing import IO
 
@@ -17,7 +18,7 @@ def private_opener(path: str, flags: int) -> int:
 
 def write_whole(path: Path, data: bytes) -> None:
     """Writes a file under another name, then renames it. So a reader finds the whole file, or none."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")  # two threads may write the same file
     try:
         with open(aside, "wb", opener=private_opener) as file:
             file.write(data)
