@@ -194,8 +194,8 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
     controls: list[Control] = [handle_signals]
     if given.owner is not None:
         controls.append(functools.partial(end_with_parent, given.owner))
-    rundir = RunDir(Path(os.path.abspath(given.run_dir)))
     try:
+        rundir = RunDir(Path(os.path.abspath(given.run_dir)))
         if not os.path.isfile(rundir.path / "spec.yaml"):  # before a lock is made: this may be no run directory
             raise UsageError(f"{rundir.path} is no run directory: there is no file spec.yaml in it")
         if given.held is None:
@@ -204,9 +204,9 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
             rundir.lock.inherit(given.held)
         _refuse_again(rundir)
         code = run(rundir, read_spec(rundir), Log(), controls).exit_code
-    except OrchError as error:
+    except (OrchError, OSError) as error:
         _print(f"error: {error}")
-        code = error.exit_code
+        code = error.exit_code if isinstance(error, OrchError) else BROKEN
     end_process(code)
 
 

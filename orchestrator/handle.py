@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import signal
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
+from signal import SIGKILL, valid_signals
 from typing import Any, Literal, TypeVar
 
 from worker import task_files
@@ -19,7 +19,7 @@ from worker.fast_dataclass import dataclass
 from worker.protocol.task_id import STREAMS
 
 from .errors import BROKEN, OrchError, UsageError
-from .model.run.cluster import Cause, Cluster, TaskStatus
+from .model.run.cluster import Cause, Cluster, Phase, TaskStatus
 from .model.task_names import group_tasks
 from .record.output.follower import Follower
 from .record.output.lines import LineSplitter
@@ -113,6 +113,9 @@ class Run:
 
     def __init__(self, run: RunDir, process: subprocess.Popen[bytes]) -> None:
         self._run, self._process = run, process
+        self._holding = contextlib.ExitStack()
+        with contextlib.suppress(OSError):  # the directory cannot be held: a move is not followed
+            self._holding.enter_context(run.hold())
         self._progress = Progress(run)
         self._lock = threading.RLock()
         self._ended: Result | None = None
@@ -157,9 +160,20 @@ class Run:
         is_asked = False
         with contextlib.suppress(OrchError):
             is_asked = ask(self._run, "stop", reason=STOPPED, now=now)
-        if not is_asked:  # the run is over, or its directory was moved, or the file system has no named pipes
+        if not is_asked:  # the run is over, or the file system has no named pipes
             self._process.terminate()
+            if now:
+                self._terminate_again()
         return self.wait()
+
+    def _terminate_again(self) -> None:
+        """Send a second SIGTERM when the controller has acted on the first: two signals that wait together count as one."""
+        while self.is_running:
+            cluster = self._cluster()
+            if cluster is not None and cluster.phase is Phase.STOPPING:
+                self._process.terminate()
+                return
+            time.sleep(POLL_S)
 
     def __enter__(self) -> Run:
         return self
@@ -173,6 +187,7 @@ class Run:
         with self._lock:
             if self._ended is None:
                 self._ended = _read_result(self._run, self.tasks, self._cluster())
+                self._holding.close()
             return self._ended
 
     # --- events and output --------------------------------------------------------------------------
@@ -211,7 +226,12 @@ class Run:
     def events(self) -> Iterator[dict[str, Any]]:
         """The objects of `events.jsonl`, from the first; ends with the run."""
         follower, rest = Follower(self._run.path / "events.jsonl"), b""
-        for data in self._until_over(follower.read):
+
+        def read() -> bytes:
+            follower.path = self._run.path / "events.jsonl"
+            return follower.read()
+
+        for data in self._until_over(read):
             *lines, rest = (rest + data).split(b"\n")
             yield from event_log.objects(lines)
 
@@ -230,6 +250,7 @@ class Run:
                     for one in (stream,) if stream else STREAMS:
                         path = self._run.log_path(task, attempt, one)
                         follower, splitter = followed.setdefault((task, attempt, one), (Follower(path), LineSplitter()))
+                        follower.path = path
                         if data := follower.read():
                             found.append((task, one, splitter.feed(data)))
             return found
@@ -259,31 +280,43 @@ class Run:
 
     # --- requests ----------------------------------------------------------------
 
-    def kill(self, task: str, signal: int = signal.SIGKILL) -> None:
+    def kill(self, task: str, signal: int = SIGKILL) -> None:
         """Send a signal to the processes of a task, on any host. If the task ends by the signal, this counts as its own failure.
 
-        Raises `UsageError` if there is no such task, or if the task does not run.
+        Raises `UsageError` if there is no such task or signal, or if the task does not run.
         """
+        if signal not in valid_signals():
+            raise UsageError(f"{signal!r} is no signal of this system")
         status = self._status(task)
         if status.pid is None or status.has_ended:
             raise UsageError(f"{task} does not run: it is {status.state.value}")
-        ask(self._run, "signal", task=task, number=int(signal))
+        self._ask("signal", task=task, number=int(signal))
 
     def restart(self) -> None:
         """Stop all tasks and start them again, as the next attempt. This restart does not count against `max_restarts`.
 
-        Raises `UsageError` if the run has no tasks yet.
+        Raises `UsageError` if the run has no tasks yet, or is ending or over.
         """
-        if self.is_running and self._cluster() is None:
+        cluster = self._cluster()
+        if self.is_running and cluster is None:
             raise UsageError(f"{self.run_id} has {NO_TASKS_YET}; try again when it has some")
-        ask(self._run, "restart")
+        if cluster is not None and cluster.phase is Phase.STOPPING and not cluster.again:
+            raise UsageError(f"{self.run_id} is ending")
+        self._ask("restart")
+
+    def _ask(self, what: str, **more: object) -> None:
+        if not ask(self._run, what, **more):
+            raise UsageError(f"{self.run_id} is over")
 
     def stacks(self) -> dict[str, str]:
         """The place in its Python code of each running task, such as ``in all_reduce (train.py:41)``. Waits for slow answers."""
         cluster, planned = self._cluster(), self._run.read_plan()
         if cluster is None or planned is None:
             return {}
-        texts = stack_report.collect(self._run, planned, cluster, lambda: ask(self._run, "stacks"))
+        try:
+            texts = stack_report.collect(self._run, planned, cluster, lambda: self._ask("stacks"))
+        except UsageError:  # the run has ended meanwhile
+            return {}
         answers = {name: stack_report.parse(text) for name, text in texts.items()}
         return {name: stack_report.place(answer) if answer else "no answer" for name, answer in answers.items()}
 

@@ -60,6 +60,15 @@ def test_a_directory_that_is_no_run_is_refused_and_left_alone(tmp_path: Path, wh
     assert not (place / "lock").exists()
 
 
+def test_a_lock_that_cannot_be_opened_is_an_error_in_one_line(tmp_path: Path) -> None:
+    run = create_run(tmp_path / ".orch", "one")
+    run.write("spec.yaml", "script: script.py\n")
+    (run.path / "lock").mkdir()
+    done = control(run, tmp_path)
+    remedy = "name another directory with --run-dir or ORCH_HOME"
+    assert (done.returncode, done.stderr) == (125, f"orch: error: {run.path}/lock cannot be locked: Is a directory; {remedy}\n")
+
+
 def test_a_run_directory_is_run_to_its_verdict(tmp_path: Path) -> None:
     run = create(tmp_path / ".orch", spec_of(tmp_path, "print('hello')\nraise SystemExit(7)\n"))
     run.lock.release()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from orchestrator import Run
+from orchestrator import Run, UsageError
+from orchestrator.model.run import events
+from orchestrator.model.run.cluster import Outcome, Verdict
 from orchestrator.record.storage.run_directory import RunDir
 from orchestrator.record.storage.run_store import create_run
+from tests.live import held_run, plan_for
 
 
 @pytest.fixture
@@ -33,3 +37,41 @@ def test_all_output_of_a_run_that_is_over_is_read_also_after_a_long_line(rundir:
 def test_the_events_of_a_run_are_read_past_a_torn_line(rundir: RunDir) -> None:
     (rundir.path / "events.jsonl").write_text('{"event":"a"}\n{"event":"tor\n\n[1]\n{"event":"b"}\n')
     assert list(over(rundir).events) == [{"event": "a"}, {"event": "b"}]
+
+
+def test_a_run_whose_directory_was_moved_is_read_and_asked_in_the_new_place(tmp_path: Path) -> None:
+    with held_run(tmp_path / "home") as (rundir, holder):
+        run = Run(rundir, holder)
+        place = tmp_path / "elsewhere"
+        rundir.path.rename(place)
+        there = RunDir(place)
+        there.record(events.Launched(1, 1.0))
+        there.append_output("worker-0", 1, "stdout", 0, b"hello\n")
+        assert (run.run_dir, list(run.tasks)) == (place, ["worker-0"])
+        run.restart()
+        assert holder.stdout is not None
+        assert json.loads(holder.stdout.readline())["ask"] == "restart"
+        there.write_verdict(Verdict(Outcome.SUCCEEDED, 0, 1, 1.0, 2.0), {})
+        holder.kill()
+        assert run.wait().outcome == "succeeded"
+        assert [line.text for line in run.lines()] == ["hello"]
+        assert [event["event"] for event in run.events] == ["launched"]
+        there.close()
+
+
+def test_a_request_that_no_controller_can_act_on_is_refused(rundir: RunDir) -> None:
+    with pytest.raises(UsageError, match="one is over"):
+        over(rundir).restart()
+    for number in (0, 999):
+        with pytest.raises(UsageError, match=f"{number} is no signal"):
+            over(rundir).kill("worker-0", number)
+    plan_for(rundir, 1)
+    rundir.record(events.Launched(1, 1.0))
+    rundir.record(events.TaskStarted("worker-0", 1, 7, 2.0))
+    with pytest.raises(UsageError, match="one is over"):
+        over(rundir).kill("worker-0")
+    assert over(rundir).stacks() == {}
+    rundir.record(events.StopRequested("enough", 143, 3.0))
+    with pytest.raises(UsageError, match="one is ending"):
+        over(rundir).restart()
+    rundir.close()

@@ -55,7 +55,7 @@ class RunDir:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.run_id = path.name
-        self.lock = RunLock(path)
+        self.lock = RunLock(lambda: self.path)
         self._events_fd: int | None = None
         self._torn = b""
         """A line end, if the last line of `events.jsonl` may lack one: the next event must not continue that line."""
@@ -64,8 +64,9 @@ class RunDir:
     @property
     def path(self) -> Path:
         """The path of the directory: inside `hold` the present one, even if the directory was moved."""
-        if self._held is not None:
-            self._path = Path(self._held.path)
+        held = self._held  # another thread may leave `hold` meanwhile
+        if held is not None:
+            self._path = Path(held.path)
         return self._path
 
     # --- the controller's side -----------------------------------------------------------------

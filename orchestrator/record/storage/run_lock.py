@@ -18,7 +18,7 @@ import re
 import socket
 import stat
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -39,29 +39,38 @@ _UNREACHED = {
 
 
 class RunLock:
-    """The lock of the run in a directory, and the pipe. The methods from `is_alive` on are for other processes than the controller."""
+    """The lock of a run, and the pipe. The methods from `is_alive` on are for other processes than the controller.
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._path = directory / "lock"
-        self._pipe = directory / "control"
+    `place`: gives the directory of the run, which may be moved.
+    """
+
+    def __init__(self, place: Callable[[], Path]) -> None:
+        self._place = place
         self.fds: tuple[int, ...] = ()
         """What holds the run: the descriptors of the lock and, if the file system has named pipes, of the pipe."""
 
+    @property
+    def _path(self) -> Path:
+        return self._place() / "lock"
+
+    @property
+    def _pipe(self) -> Path:
+        return self._place() / "control"
+
     def acquire(self) -> None:
         """Holds the run until this process, and each process that inherits the descriptors, ends. Raises `OrchError` if the run is held."""
-        self.fds = (os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600),)
-        with contextlib.suppress(OSError):  # without a pipe the run goes on, and takes no requests
-            with contextlib.suppress(FileExistsError):
-                os.mkfifo(self._pipe, 0o600)
-            # Before the lock: whoever sees the lock held can ask. Open for writing too, so the pipe never comes to an end.
-            self.fds += (os.open(self._pipe, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC),)
         try:
+            self.fds = (os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600),)
+            with contextlib.suppress(OSError):  # without a pipe the run goes on, and takes no requests
+                with contextlib.suppress(FileExistsError):
+                    os.mkfifo(self._pipe, 0o600)
+                # Before the lock: whoever sees the lock held can ask. Open for writing too, so the pipe never comes to an end.
+                self.fds += (os.open(self._pipe, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC),)
             deadline = time.monotonic() + LOCK_S
             while not _try_lock(self.fds[0], fcntl.LOCK_EX):
                 if time.monotonic() >= deadline:
                     self.close()
-                    name = self._directory.name
+                    name = self._place().name
                     raise OrchError(f"{name} already has a controller; orch down {name} ends it")
                 time.sleep(LOCK_S / 20)
         except OSError as error:
@@ -142,12 +151,12 @@ class RunLock:
             why = _UNREACHED.get(error.errno or 0) or f"{self._pipe}: {error.strerror or error}"
             here = self.controller_pid_here()
             remedy = f"; kill {here} ends it" if here is not None and error.errno == errno.ENOENT else ""
-            raise OrchError(f"{self._directory.name}{who} cannot be asked: {why}{remedy}") from None
+            raise OrchError(f"{self._place().name}{who} cannot be asked: {why}{remedy}") from None
         return True
 
     def _check_pipe(self, fd: int) -> None:
         """Raises `OrchError` for anything but a named pipe of this user, or for root of the directory's owner: others may have made it."""
-        opened, user = os.fstat(fd), os.geteuid() or self._directory.stat().st_uid
+        opened, user = os.fstat(fd), os.geteuid() or self._place().stat().st_uid
         if not stat.S_ISFIFO(opened.st_mode) or opened.st_uid != user:
             raise OrchError(f"{self._pipe} is no named pipe of the run's owner, and gets no request; remove it")
 
