@@ -8,7 +8,6 @@ a file that was cut short, or is no TFRecord file, and names the byte. It does n
 from __future__ import annotations
 
 import functools
-import io
 import math
 import os
 import re
@@ -85,11 +84,12 @@ def _count_records(file: BinaryIO, size: float = math.inf, block: bytes = b"") -
         offset = at - begin
         header = block[offset : offset + _HEADER]
         if len(header) < _HEADER:
-            file.seek(at)
-            if file.tell() < at:
-                size = file.tell()
-                break
-            block, begin = _read(file, _BLOCK if length < _FAR else _HEADER), at
+            if at > begin + len(block):
+                file.seek(at)
+                if file.tell() < at:
+                    size = file.tell()
+                    break
+            block, begin = header + _read(file, _BLOCK if length < _FAR else _HEADER), at
             header = block[:_HEADER]
             if not header:
                 return counted
@@ -145,14 +145,40 @@ def _is_compressed(head: bytes) -> bool:
 
 
 def _count_compressed(file: BinaryIO, head: bytes, count: Callable[[Any], int]) -> int:
-    """`count` for the decompressed data, in which the positions of its messages are."""
+    """`count` for the decompressed data, in which the positions of its messages are. The data is decompressed in pieces."""
     import gzip  # few files are compressed
 
     file.seek(0)
     try:
-        return count(gzip.GzipFile(fileobj=file) if head[:2] == _GZIP else io.BytesIO(zlib.decompress(file.read())))
+        return count(gzip.GzipFile(fileobj=file) if head[:2] == _GZIP else _ZlibFile(file))
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise Damaged(file.tell(), f"the compressed data is damaged or cut short before this byte ({error})") from None
+
+
+class _ZlibFile:
+    """The decompressed data of a file, from the beginning to the end. What follows the first ZLIB stream is left out, as by TensorFlow."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._stream, self._at = file, zlib.decompressobj(), 0
+
+    def read(self, size: int) -> bytes:
+        """At most `size` bytes, which is not 0; none at the end. Raises EOFError if the file ends before its ZLIB stream."""
+        data = b""
+        while not data and not self._stream.eof:
+            packed = self._stream.unconsumed_tail or self._file.read(_BLOCK)
+            data = self._stream.decompress(packed, size)
+            if not (data or packed or self._stream.eof):
+                raise EOFError("the ZLIB stream has no end")
+        self._at += len(data)
+        return data
+
+    def seek(self, at: int) -> None:
+        """Go forward to this position, or to the end of the data if that comes first."""
+        while self._at < at and self.read(min(at - self._at, _CHUNK)):
+            pass
+
+    def tell(self) -> int:
+        return self._at
 
 
 # --- lines and arrays --------------------------------------------------------------------------
