@@ -164,11 +164,12 @@ def test_an_error_goes_before_the_timeout() -> None:
     """test_error_reporting_overrides_timeout_reporting; and nobody waits for the time to run out."""
 
     def fails_in_one() -> None:
+        barrier()
         if own_task() == ("worker", 1):
             time.sleep(1000)
         raise ValueError("Worker 0 errored")
 
-    with cluster(workers=2, timeout=100, grace=0) as c, pytest.raises(ValueError, match="Worker 0 errored") as caught:
+    with cluster(workers=2, timeout=100, grace=1) as c, pytest.raises(ValueError, match="Worker 0 errored") as caught:
         c.run(fails_in_one)
     assert isinstance(caught.value.__cause__, TaskFailed)
     assert "in time.sleep" in caught.value.__cause__.tasks["worker-1"].where
