@@ -59,7 +59,7 @@ def cluster(
     `partitions`: give each task a network namespace of its own, so that `Cluster.partition` can cut the network between two of them; this
     takes Linux, iproute2 and root, and the tasks then reach each other and nothing else.
 
-    Raises `SpecError` for settings that are wrong, at once; entering it raises `ClusterLost` if it cannot be started.
+    Raises `SpecError` for settings that are wrong, at once. Entering the cluster raises `ClusterLost` if the cluster cannot be started.
     """
     own: dict[str, Any] = {"workers": workers, "ps": ps, "chief": chief, "evaluator": evaluator}
     own |= {"strategy": strategy, "devices": devices, "cpus": cpus, "env": env}
@@ -174,9 +174,9 @@ class Cluster:
     def start(self, function: Callable[..., Any], *args: Any, on: str | Iterable[str] | None = None, **kwargs: Any) -> Job:
         """Start a function in tasks, and return at once.
 
-        It may be a lambda, a closure, or a function of the test's module, and may have a parameter ``strategy``, which is the cluster's
-        (`worker.strategy`). `on`: the tasks; without it all that run a user's program under this strategy: under ``parameter_server``
-        chief and evaluator, as the others are servers.
+        The function may be a lambda, a closure, or a function of the test's module, and may have a parameter ``strategy``, which is the
+        cluster's (`worker.strategy`). `on`: the tasks; without it all that run a user's program under this strategy: under
+        ``parameter_server`` chief and evaluator, as the others are servers.
 
         Raises `UsageError` for what cannot be sent, for an empty `on`, and for a task that is not there, or busy; `TimedOut` for a task
         that does not take what is sent, such as a large argument while it is paused.
@@ -305,13 +305,13 @@ class Cluster:
         return self[name].logs
 
     def stacks(self) -> dict[str, str]:
-        """The stack of each living task, as `faulthandler` writes it; empty for a task that does not answer."""
+        """The stack of each living task but the test's own process, as `faulthandler` writes it; empty for a task that does not answer."""
         self.poll()
         return self.collect_stacks([name for name, task in self.tasks.items() if task.pid])
 
     def collect_stacks(self, names: Iterable[str]) -> dict[str, str]:
         """`stacks` of these tasks."""
-        paths = {name: self[name].directories[-1] / task_files.STACKS for name in names}
+        paths = {name: self[name].directories[-1] / task_files.STACKS for name in names if name != self.in_process}
         before = {name: len(read(path)) for name, path in paths.items()}
         for name in paths:
             self.pooled_run.residents[name].send({"do": "signal", "number": int(signal.SIGQUIT)})

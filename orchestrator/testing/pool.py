@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from worker.host.template import import_environment
@@ -144,9 +144,9 @@ class PooledRun:
         runtime = os.environ.get("XDG_RUNTIME_DIR")
         return (env, [*unset, "XDG_RUNTIME_DIR"]) if runtime is None else ({**env, "XDG_RUNTIME_DIR": runtime}, unset)
 
-    def end_processes(self, names: Iterable[str] | None = None) -> None:
-        """Kill the processes of these tasks, or of all, and wait for their ends."""
-        chosen = list(self.tasks.values()) if names is None else [self.tasks[name] for name in names]
+    def end_processes(self, names: Collection[str] | None = None) -> None:
+        """Kill the processes of these tasks, or of all, and wait for their ends. The test's own process goes on."""
+        chosen = [task for name, task in self.tasks.items() if (names is None or name in names) and task.pid != os.getpid()]
         for task in chosen:
             task.stop()
         for task in chosen:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -74,8 +75,11 @@ class Task:
 
     def _read_reports(self) -> list[dict[str, Any]]:
         lines = "".join(read(directory / task_files.REPORTS) for directory in self.directories).splitlines()
-        found = [json.loads(line) for line in lines if line.endswith("}")]
-        return [values for values in found if task_files.INPUT not in values]
+        found = []
+        for line in lines:
+            with contextlib.suppress(ValueError, RecursionError):  # a line that a full disk has torn, or that is not whole yet
+                found.append(json.loads(line))
+        return [values for values in found if isinstance(values, dict) and task_files.INPUT not in values]
 
     def forget_output(self) -> None:
         """Leave out what the process has written until now, for another test: `logs` and `reports` begin here."""

@@ -16,6 +16,7 @@ import pytest
 
 from orchestrator.errors import SpecError, UsageError
 from orchestrator.testing import TaskFailed, TimedOut, barrier, cluster
+from orchestrator.testing.tasks import Task
 
 pytestmark = pytest.mark.tensorflow
 
@@ -144,6 +145,25 @@ def test_a_task_that_takes_nothing_is_not_waited_for_without_end() -> None:
             c.run(len, b" " * 4_000_000)
         assert caught.value.tasks["worker-0"].where == "no answer"
         assert {task.exit for task in c.tasks.values()} == {-9}
+
+
+def test_the_test_s_own_process_has_no_stack_and_goes_on_after_a_timeout() -> None:
+    with cluster(workers=2, in_process="worker-0") as c:
+        assert c.stacks().keys() == {"worker-1"}
+        with pytest.raises(TimedOut, match="no report"):
+            c.wait_for("worker-0", report={"step": 1}, timeout=0.1)
+        c.pause("worker-1")
+        c.timeout_s = 0.5
+        with pytest.raises(TimedOut, match=r"len was not over after 0\.5 s"):
+            c.run(len, b" " * 4_000_000)
+        assert c["worker-1"].exit == -9
+
+
+def test_a_torn_report_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "reports.jsonl").write_text('{"step": 1}\n{"st{"step": 2}\n{"step": 3}\n{"step": {"a": 4}')
+    task = Task(None, "worker-0")  # type: ignore[arg-type]
+    task.directories.append(tmp_path)
+    assert task.reports == [{"step": 1}, {"step": 3}]
 
 
 def test_a_signal_that_a_task_has_survived_does_not_explain_its_end() -> None:
