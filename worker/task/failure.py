@@ -1,7 +1,7 @@
 """The exception that ends a task: shown as plain Python shows it, and kept in ``error.json``.
 
-`error.json` holds a `frames.Failure`. Its traceback is the output of Python's own hook, so stderr and the file have the same text, except
-for the middle of a very long one (`excerpts`).
+`error.json` holds a `frames.Failure`. Its traceback is what Python's own hook prints, without colours, and without the middle of a very
+long one (`excerpts`). A program with a `sys.excepthook` of its own may print another text on stderr.
 """
 
 from __future__ import annotations
@@ -70,7 +70,12 @@ def _render(error: BaseException) -> str:
     finally:
         sys.stderr = real
         error.__traceback__ = whole
-    return paper.getvalue()
+    text = paper.getvalue()
+    if "\x1b" in text:
+        import re  # rarely needed
+
+        text = re.sub(r"\x1b\[[0-9;]*m", "", text)  # FORCE_COLOR has Python 3.13 write colours into any file
+    return text
 
 
 def strip(trace: TracebackType | None) -> TracebackType | None:

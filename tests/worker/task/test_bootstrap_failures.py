@@ -77,6 +77,17 @@ def _forking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+def test_the_traceback_has_no_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.13 prints colours where FORCE_COLOR is set; a coloured message does the same with any Python."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    try:
+        raise ValueError("\x1b[1;35mviolet\x1b[0m")
+    except ValueError as error:
+        text = failure.describe(error, 0.0)["traceback"]
+    assert text.endswith("\nValueError: violet\n")
+    assert "\x1b" not in text
+
+
 def compare(tmp_path: Path, text: str | bytes, *args: str, kind: Any = "script") -> Outcome:
     (tmp_path / "s.py").write_bytes(text if isinstance(text, bytes) else text.encode())
     target = "s.py" if kind == "script" else "s"
