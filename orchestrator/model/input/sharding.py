@@ -239,6 +239,8 @@ def epoch(sharding: Sharding, found: Tally) -> Epoch:
     runs = [_run(once, read_by(once, found, worker) * once.repeat, worker) for worker in range(once.workers)]
     lengths = [run.steps for run in runs]
     length = min(lengths) if once.ends_with_the_first else max(lengths)
+    if once.ends_with_the_first:
+        runs = [_begin(run, length, once.replicas) for run in runs]
     shares = []
     for worker, run in enumerate(runs):
         files, size = (found.by_file[worker][:2]) if once.applied == "file" else (found.files, found.bytes)
@@ -261,6 +263,16 @@ class _Run:
     with_data: int
     """The batches that are not empty."""
     elements: int
+    sizes: list[int]
+    """The batch sizes of the replicas in turn, which repeat as long as there are whole global batches."""
+
+
+def _begin(run: _Run, steps: int, replicas: int) -> _Run:
+    """The first steps of a worker that has whole global batches only."""
+    rounds, more = divmod(steps * replicas, len(run.sizes))
+    begun = run.sizes[:more]
+    with_data = rounds * sum(size > 0 for size in run.sizes) + sum(size > 0 for size in begun)
+    return replace(run, steps=steps, with_data=with_data, elements=rounds * sum(run.sizes) + sum(begun))
 
 
 def _run(sharding: Sharding, elements: int, worker: int) -> _Run:
@@ -281,4 +293,5 @@ def _run(sharding: Sharding, elements: int, worker: int) -> _Run:
         partial=sum(0 < size < parts[place] for place, size in enumerate(tail)),
         with_data=whole * sum(size > 0 for size in parts) + sum(size > 0 for size in tail),
         elements=whole * sum(parts) + sum(tail),
+        sizes=parts,
     )

@@ -103,9 +103,9 @@ def test_the_sums_are_those_of_the_batches(sharding: Sharding, counts: list[int]
     assert summed.steps == len(rows)
     for share in summed.shares:
         sizes = [[len(part) for part in row[share.worker]] for row in rows]
+        assert share.empty == sum(size == 0 for step in sizes for size in step)
+        assert share.elements == sum(map(sum, sizes))
         if not sharding.ends_with_the_first:
-            assert share.empty == sum(size == 0 for step in sizes for size in step)
-            assert share.elements == sum(map(sum, sizes))
             own = sum(found.elements if sharding.applied != "file" else found.by_file[share.worker][2] for _ in range(sharding.repeat))
             if sharding.applied != "data":
                 assert share.elements == own - (own % sharding.step_size if sharding.drop_remainder else 0)
