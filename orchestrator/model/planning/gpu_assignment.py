@@ -56,7 +56,7 @@ class TaskGpus:
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class GpuAssignment:
     """The devices of all tasks."""
 
     tasks: Mapping[TaskId, TaskGpus]
@@ -68,7 +68,7 @@ class Shares:
     """The GPUs that the agent of each host must hold."""
 
 
-def assign_gpus(spec: ClusterSpec, hosts: Sequence[HostGpus]) -> Shares:
+def assign_gpus(spec: ClusterSpec, hosts: Sequence[HostGpus]) -> GpuAssignment:
     """The devices of every task."""
     tables = [_Table(spec, host) for host in hosts]
     for table in tables:
@@ -85,13 +85,13 @@ def assign_gpus(spec: ClusterSpec, hosts: Sequence[HostGpus]) -> Shares:
     for table in tables:
         table.assign_rest(sizes[table.host.name])
         table.check_memory()
-    tasks = {task: gpus for table in tables for task, gpus in table.results()}
-    problems = [problem for table in tables for problem in table.found()]
+    tasks = {task: gpus for table in tables for task, gpus in table.task_gpus()}
+    problems = [problem for table in tables for problem in table.problems()]
     notes = [note for table in tables for note in table.notes()]
     if not problems:
         problems += _unequal(spec, tasks)
     claims = {table.host.name: table.claim() for table in tables if table.users}
-    return Shares(tasks, (*_summary(tasks), *notes), tuple(problems), claims)
+    return GpuAssignment(tasks, (*_summary(tasks), *notes), tuple(problems), claims)
 
 
 @dataclass(slots=True)
@@ -252,7 +252,7 @@ class _Table:
     def _complain(self, task: TaskId, wish: str, answer: str) -> None:
         self.complaints.setdefault((wish, answer), []).append(task)
 
-    def found(self) -> Iterator[Problem]:
+    def problems(self) -> Iterator[Problem]:
         for (wish, answer), tasks in self.complaints.items():
             verb = "asks" if len(tasks) == 1 else "ask"
             yield Problem("", f"{group_tasks(map(str, tasks))} {verb} {wish}; {answer}")
@@ -272,7 +272,7 @@ class _Table:
             if split:
                 yield f"{group_tasks(map(str, split))} on {name}: logical_gpus has no effect, as the host has no GPU"
 
-    def results(self) -> Iterator[tuple[TaskId, TaskGpus]]:
+    def task_gpus(self) -> Iterator[tuple[TaskId, TaskGpus]]:
         for task in self.host.tasks:
             settings = self.devices(task).settings
             env = {LEVEL: "0"} if settings.log_placement else {}

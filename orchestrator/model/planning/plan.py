@@ -157,10 +157,10 @@ def make(run_id: str, spec: ClusterSpec, assignment: Assignment, hosts: Sequence
     """
     facts = {host.name: host for host in hosts}
     tables = [HostGpus(host, facts[host].gpus, tuple(ids), facts[host].taken) for host, ids in assignment.items()]
-    shares = gpu_assignment.assign_gpus(spec, tables)
-    if shares.problems:
+    devices = gpu_assignment.assign_gpus(spec, tables)
+    if devices.problems:
         is_possible = not gpu_assignment.assign_gpus(spec, [replace(table, taken=()) for table in tables]).problems
-        raise OrchError("\n".join(map(str, shares.problems))) if is_possible else SpecError(*shares.problems)
+        raise OrchError("\n".join(map(str, devices.problems))) if is_possible else SpecError(*devices.problems)
     strategy = named(spec.strategy)
     addresses: dict[TaskId, str] = {}
     ports: dict[TaskId, int] = {}
@@ -178,7 +178,7 @@ def make(run_id: str, spec: ClusterSpec, assignment: Assignment, hosts: Sequence
         parts = [task for task in ids if slots.count_computing([task])]
         for local_rank, task in enumerate(ids):  # servers of the data service come last
             env = {**ranks[task], **(_local(local_rank, local_size) if local_rank < local_size else _local(0, 1))}
-            order = _order(spec, by_type[task.type], task, ports.get(task), env, shares.tasks[task])
+            order = _order(spec, by_type[task.type], task, ports.get(task), env, devices.tasks[task])
             if task.type in DATA_SERVICE:
                 order = data_service.serve(order, addresses[task])
             elif by_type[task.type].devices_of(task.index).affinity:
@@ -195,8 +195,8 @@ def make(run_id: str, spec: ClusterSpec, assignment: Assignment, hosts: Sequence
         "MASTER_PORT": str(ports.get(first.id, 0)),
         **data_service.environment(addresses),
     }
-    notes = (*_describe_threads(spec, assignment, facts), *shares.notes, *_describe_input(spec))
-    return Plan(run_id, spec, tuple(planned), tf_config.clusters(strategy, addresses), env, tuple(hosts), notes, shares.claims)
+    notes = (*_describe_threads(spec, assignment, facts), *devices.notes, *_describe_input(spec))
+    return Plan(run_id, spec, tuple(planned), tf_config.clusters(strategy, addresses), env, tuple(hosts), notes, devices.claims)
 
 
 def log_dir(attempt: int, task: TaskId | str) -> str:

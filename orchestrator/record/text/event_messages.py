@@ -37,11 +37,9 @@ def describe_event(before: Cluster, after: Cluster, event: events.Event) -> str 
         return _describe_restart(after)
     if after.attempt != before.attempt:
         alone = [name for name in before.alone if name not in after.alone and after.attempt_at == before.attempt_at]
-        return (
-            f"{group_tasks(alone)} {'starts' if len(alone) == 1 else 'start'} again alone (attempt {after.attempt})"
-            if alone
-            else f"attempt {after.attempt}"
-        )
+        if alone:
+            return f"{group_tasks(alone)} {'starts' if len(alone) == 1 else 'start'} again alone (attempt {after.attempt})"
+        return f"attempt {after.attempt}"
     if before.phase is Phase.PREPARING and after.phase is Phase.STARTING:
         return f"prepared after {describe_seconds(after.attempt_at - before.attempt_at)}; the tasks start"
     if isinstance(event, events.StopRequested) and before.phase is Phase.STOPPING:
