@@ -18,8 +18,6 @@ from . import Backend, Cleanup, Diagnosis, Host, StartFailure, Transport, Workdi
 
 # BatchMode: ssh asks no questions. RemoteCommand and forwardings of the user's configuration are for people who log in.
 OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "-o", "RemoteCommand=none")
-MOST_NAMED = 8
-"""The line of `orch down` about hosts that it did not check names at most so many, and counts the rest."""
 _HERE = {"localhost", "127.0.0.1", "::1"}
 
 
@@ -105,7 +103,7 @@ def _is_here(host: HostSpec) -> bool:
 
 def _describe_unseen(spec: ClusterSpec, run_id: str, names: Sequence[str]) -> str:
     return (
-        f"{few(names, MOST_NAMED)}: not looked at; an agent ends its tasks and itself once its connection closes, or after "
+        f"{few(names)}: not looked at; an agent ends its tasks and itself once its connection closes, or after "
         f"{_settings(spec).lost_after_s:g} s without a word\n"
         f"to make sure: ssh {names[0]} grep -lsz ORCH_RUN_ID={run_id} '/proc/[0-9]*/environ' (names what is left there, by pid)"
     )

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from worker.protocol.messages import Examine
+from worker.words import few
 
 from ...backends import Host, load_checked, slots_of
 from ...insight.doctor import doctor_report
@@ -23,8 +24,6 @@ from ...record.output.log_view import wants_color
 from ..options import ScriptCommand, color_option, home_option, import_timeout_option, spec_options
 from ..spec_overlays import read_spec, says
 
-MOST_NAMED = 8
-"""The most hosts that the first line names; of more, it has the number."""
 
 
 @click.command("doctor", cls=ScriptCommand)
@@ -87,7 +86,7 @@ def _announcement(hosts: Sequence[Host], pythons: Sequence[str], needs_tensorflo
     limit = f"(at most {import_s:g} s)"
     if len(hosts) == 1 and hosts[0].is_here:
         return f"importing TensorFlow with {pythons[0]} {limit}" if needs_tensorflow else ""
-    asking = f"asking {', '.join(names) if len(names) <= MOST_NAMED else f'{len(names)} hosts'}"
+    asking = f"asking {few(names)}"
     return f"{asking}, and importing TensorFlow there {limit}" if needs_tensorflow else asking
 
 
@@ -103,7 +102,6 @@ def _wanted(spec: ClusterSpec, strategy: str, hosts: Sequence[Host]) -> Wanted:
     return Wanted(
         strategy,
         spec.size,
-        len(hosts),
         shares=shares,
         ports=spec.ports,
         gpus=gpus,

@@ -39,9 +39,10 @@ class Wanted:
     strategy: str = ""
     """Empty: no spec was given."""
     tasks: int = 1
-    hosts: int = 1
     shares: Mapping[str, int] = field(default_factory=dict)
-    """The number of tasks on each host, by name."""
+    """The number of tasks on each host, by name; a host that is not named has one."""
+    hosts: int = 1
+    """The number of hosts; `judge` sets it."""
     tasks_here: int = 1
     """The number of tasks on the host that is being judged; `judge` sets it."""
     ports: tuple[int, int] | None = None
@@ -58,10 +59,6 @@ class Wanted:
     """The TPU of the spec; empty: the run uses no TPU."""
     falls_back: bool = False
     """Whether the run trains on the CPU if there is no TPU."""
-
-    def share_of(self, host: str) -> int:
-        """The number of tasks on a host; without `shares`, the tasks are spread evenly."""
-        return self.shares.get(host, -(-self.tasks // self.hosts))
 
     @property
     def needs_ports(self) -> bool:

@@ -47,7 +47,7 @@ def _judge_host(facts: HostReport, wanted: Wanted) -> Iterator[Finding]:
         yield error("host", "this host could not be looked at", facts.machine_problem, how)
         return
     yield from _disk(facts.machine, facts.is_here)
-    wanted = replace(wanted, tasks_here=wanted.share_of(facts.name))
+    wanted = replace(wanted, tasks_here=wanted.shares.get(facts.name, 1))
     for rule in (_memory, _shm, _open_files, _ports, _names, _proxies, _clock):
         yield from rule(facts.machine, wanted)
 

@@ -21,7 +21,7 @@ from .input_files import Found, explain_uncounted
 MOST_ROWS = 32
 """The most rows of the picture."""
 MOST_ENDS = 4
-MOST_NAMED = 5
+MOST_LINES = 5
 """The most unreadable files that an error names."""
 _NAMES = {
     "tfrecord": "TFRecords",
@@ -80,8 +80,8 @@ def plan(looked_at: Iterable[Found], known: SpecInput) -> Planned:
         kinds.add(one.kind)
         found.add(one.file)
     if problems:
-        more = [f"and {len(problems) - MOST_NAMED:,} more files"] if len(problems) > MOST_NAMED else []
-        raise UsageError("\n".join([*problems[:MOST_NAMED], *more]))
+        more = [f"and {len(problems) - MOST_LINES:,} more files"] if len(problems) > MOST_LINES else []
+        raise UsageError("\n".join([*problems[:MOST_LINES], *more]))
     sharding = replace(known.sharding, has_reader=kinds <= set(WITH_READER))
     uncounted = explain_uncounted(kinds) if found.uncounted else ""
     return Planned(sharding, found, tuple(sorted(kinds)), known.names, known.ignored, uncounted)

@@ -1,6 +1,7 @@
 """Reads a YAML text into a tree of values with places, and overlays such trees.
 
 PyYAML parses the text. The text is not trusted: its depth and its number of values have limits, and tags are refused.
+An alias adds the values that it stands for, but no depth.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ...errors import SpecError
 from .describe import shorthand
 from .tree import Node, refusal, scalar
 
-__all__ = ["Node", "empty", "from_data", "overlay", "parse_assignment", "place_of", "read", "scalar"]
+__all__ = ["Node", "empty", "from_data", "has", "overlay", "parse_assignment", "place_of", "read", "scalar"]
 
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 64

@@ -53,7 +53,7 @@ class LineSplitter:
 
     `color`: keep SGR sequences, and add a reset to a line that leaves one open, because the next line may belong to
     another task. Otherwise SGR sequences are dropped.
-    `longest`: see `LONGEST`.
+    `longest`: see `LONGEST`; tests take fewer bytes.
 
     If `idle` or `flush` has shown an unfinished line, its later bytes are a new line. If only the line end comes, no
     line follows.

@@ -153,7 +153,7 @@ ROWS = [
     (machine(run_dir=Disk("/mnt", writable=False)), MIRRORED, "error disk", "--run-dir or ORCH_HOME"),
     (machine(run_dir=Disk("/mnt", free_bytes=1 << 20)), MIRRORED, "error disk", "1.0 MB free"),
     (machine(run_dir=Disk("/mnt", free_bytes=500 << 20)), MIRRORED, "warning disk", "524 MB free"),
-    (machine(memory_free_bytes=GB), replace(MIRRORED, tasks=8), "warning memory", "1.1 GB of memory free, about 2.9 GB needed"),
+    (machine(memory_free_bytes=GB), replace(MIRRORED, tasks=8, shares={"local": 8}), "warning memory", "1.1 GB of memory free, about 2.9 GB needed"),
     (machine(shm=None), MIRRORED, "warning shm", "mount a tmpfs"),
     (machine(shm=Disk("/dev/shm", free_bytes=64 << 20)), MIRRORED, "note shm", "--shm-size"),
     (machine(open_files=(256, 4096)), MIRRORED, "warning limits", "ulimit -n 1024"),
@@ -183,7 +183,7 @@ def test_keras_3_is_no_matter_where_its_fit_works() -> None:
 
 
 def test_a_range_of_ports_that_is_too_small_is_an_error_and_one_with_some_taken_a_note() -> None:
-    wanted = replace(MWMS, ports=(41000, 41005))
+    wanted = replace(MWMS, ports=(41000, 41005), shares={"local": 4})
     taken = {str(port): "Address already in use" for port in range(41000, 41003)}
     findings = judge([machine(ports=Ports(tried=6, busy=taken))], wanted)
     assert [(one.severity, one.what) for one in findings if "41000" in one.what] == [("error", "3 of the ports 41000-41005 are free")]
