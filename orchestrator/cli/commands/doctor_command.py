@@ -25,7 +25,6 @@ from ..options import ScriptCommand, color_option, home_option, import_timeout_o
 from ..spec_overlays import read_spec, says
 
 
-
 @click.command("doctor", cls=ScriptCommand)
 @spec_options
 @home_option

@@ -37,7 +37,7 @@ StreamKey = tuple[str, int, str]
 
 
 class Sink:
-    """Writes text to two descriptors (tests name others than those of the process). Writes nothing more to a descriptor whose reader is gone.
+    """Writes text to two descriptors (others in tests). Writes nothing more to a descriptor whose reader is gone.
 
     After another error, such as a full disk: with `is_all` (`orch logs`, which does nothing but write), `write` raises the `OSError`.
     Otherwise a run goes on: `write` prints one line on stderr, and writes nothing more to this descriptor.

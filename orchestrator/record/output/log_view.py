@@ -66,7 +66,7 @@ class LogView:
 
     * `tasks`: the names of all tasks. The colour of a name is its place in this order, so each view of a run has the same colours.
     * `color`: write colours.
-    * `timestamps`: write the time (HH:MM:SS.mmm) at which the view got the line, in the zone `tz` (default: the local zone; tests name one).
+    * `timestamps`: write the time (HH:MM:SS.mmm) at which the view got the line, in the zone `tz` (default: the local zone; for tests).
     * `fold`: hide and count the lines that `noise` describes.
     * `only`: show only these tasks.
     * `grep`: show only lines that match this pattern (without prefix and colours); nothing is folded then.

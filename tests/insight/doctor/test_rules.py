@@ -153,7 +153,12 @@ ROWS = [
     (machine(run_dir=Disk("/mnt", writable=False)), MIRRORED, "error disk", "--run-dir or ORCH_HOME"),
     (machine(run_dir=Disk("/mnt", free_bytes=1 << 20)), MIRRORED, "error disk", "1.0 MB free"),
     (machine(run_dir=Disk("/mnt", free_bytes=500 << 20)), MIRRORED, "warning disk", "524 MB free"),
-    (machine(memory_free_bytes=GB), replace(MIRRORED, tasks=8, shares={"local": 8}), "warning memory", "1.1 GB of memory free, about 2.9 GB needed"),
+    (
+        machine(memory_free_bytes=GB),
+        replace(MIRRORED, shares={"local": 8}),
+        "warning memory",
+        "1.1 GB of memory free, about 2.9 GB needed",
+    ),
     (machine(shm=None), MIRRORED, "warning shm", "mount a tmpfs"),
     (machine(shm=Disk("/dev/shm", free_bytes=64 << 20)), MIRRORED, "note shm", "--shm-size"),
     (machine(open_files=(256, 4096)), MIRRORED, "warning limits", "ulimit -n 1024"),
