@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -112,3 +115,52 @@ def test_a_host_that_is_reached_and_says_nothing_is_given_up(monkeypatch: pytest
     with socket.create_server(("127.0.0.1", 0)) as server:
         refusals = tried(Loop(), Target("host", server.getsockname()[1], "word", ("127.0.0.1",)))
     assert refusals == {"host": "it is reached, and says nothing for 0.1 s"}
+
+
+def test_a_child_that_fails_is_a_refusal_with_a_traceback(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    refusals = tried(Loop(), Target("host", 1, "word", ("127.0.0.1",)))
+    assert refusals == {"host": "could not be tried: the process that tries to connect has ended early"}
+    assert "RuntimeError: can't start new thread" in capfd.readouterr().err
+
+
+def test_a_child_that_cannot_be_forked_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fork() -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", fork)
+    refusals = tried(Loop(), Target("host", 1, "word", ("127.0.0.1",)))
+    assert refusals == {"host": "could not be tried: Resource temporarily unavailable"}
+
+
+def test_a_few_threads_try_all_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, started = threading.Thread.start, itertools.count()
+
+    def start_two(thread: threading.Thread) -> None:
+        if next(started) >= 2:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_two)
+    loop = Loop()
+    with answering(loop) as port:
+        assert tried(loop, *(Target(f"host-{n}", port, "word", ("127.0.0.1",)) for n in range(5))) == {f"host-{n}": "" for n in range(5)}
+
+
+def test_a_resolver_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reachability, "LOOKUP_S", 1.0)
+
+    def resolve(name: str, port: int, **options: Any) -> Any:
+        if name == "127.0.0.1":
+            return REAL(name, port, **options)
+        threading.Event().wait()
+        return None
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    loop = Loop()
+    with answering(loop) as port:
+        refusals = tried(loop, Target("number", port, "word", ("127.0.0.1",)), Target("name", port, "word", ("name",)))
+    assert refusals == {"number": "", "name": "the look-up of names does not answer for 1 s"}

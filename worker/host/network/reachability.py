@@ -25,6 +25,9 @@ TRIES = 2
 that looks at the sender's port) is one by which the tasks get through, and no reason to take another address."""
 WORD_S = 20.0
 """How long a host that is reached may take to send its word: its agent has other things to do."""
+LOOKUP_S = 40.0
+"""How long nothing may be reached or refused: each thread then waits for a resolver, which itself gives up after 5 s, twice, with each of
+up to three servers (resolv.conf(5)), unless a plug-in of the resolver hangs."""
 AT_ONCE = 64
 """Connections that are being made at the same time."""
 
@@ -34,10 +37,17 @@ def try_to_reach(loop: Loop, targets: tuple[Target, ...], on_done: Callable[[tup
 
     A child process tries them, because names are looked up in threads, and an agent with threads could not be forked safely.
     """
-    agent, (results, sink) = os.getpid(), os.pipe()
-    child = os.fork()
+    agent_pid = os.getpid()
+    results, sink = os.pipe()
+    try:
+        child = os.fork()
+    except OSError as error:  # the limit of processes
+        os.close(results)
+        os.close(sink)
+        on_done(_all_with(f"could not be tried: {error.strerror}", targets))
+        return
     if child == 0:
-        _try_all(targets, agent, sink)
+        _try_all(targets, agent_pid, sink)
     os.close(sink)
     received = bytearray()
 
@@ -49,24 +59,63 @@ def try_to_reach(loop: Loop, targets: tuple[Target, ...], on_done: Callable[[tup
             os.close(results)
             with contextlib.suppress(ChildProcessError):  # the agent may have reaped the child already
                 os.waitpid(child, 0)  # the child has this host's listeners, too: they must be closed before a task starts
-            on_done(tuple(Reached(*result) for result in json.loads(received)))
+            try:
+                on_done(tuple(Reached(*result) for result in json.loads(received)))
+            except ValueError:  # the child has failed, or was killed
+                on_done(_all_with("could not be tried: the process that tries to connect has ended early", targets))
 
     loop.on_readable(results, on_readable)
 
 
-def _try_all(targets: tuple[Target, ...], agent: int, sink: int) -> None:
+def _all_with(refusal: str, targets: tuple[Target, ...]) -> tuple[Reached, ...]:
+    return tuple(Reached(target.host, target.port, address, refusal) for target in targets for address in target.addresses)
+
+
+def _try_all(targets: tuple[Target, ...], agent_pid: int, sink: int) -> None:
     """Runs in the child, and never returns."""
     try:
-        die_with_parent(agent)
+        die_with_parent(agent_pid)
         signal.set_wakeup_fd(-1)  # a signal of the child must not wake the agent
-        from concurrent.futures import ThreadPoolExecutor
+        results = _try_in_threads([(target, address) for target in targets for address in target.addresses])
+        with open(sink, "w") as pipe:
+            json.dump(results, pipe)
+    except BaseException:
+        import traceback
 
-        pairs = [(target, address) for target in targets for address in target.addresses]
-        with ThreadPoolExecutor(AT_ONCE) as pool, open(sink, "w") as pipe:
-            refusals = pool.map(lambda pair: _try(*pair), pairs)
-            json.dump([(target.host, target.port, address, next(refusals)) for target, address in pairs], pipe)
+        traceback.print_exc()
     finally:
         os._exit(0)
+
+
+def _try_in_threads(pairs: list[tuple[Target, str]]) -> list[tuple[str, int, str, str]]:
+    """The results, as `Reached` has them. The threads never end: one of them may wait for a resolver that does not answer."""
+    import queue
+    import threading
+
+    waiting: queue.SimpleQueue[tuple[Target, str]] = queue.SimpleQueue()
+    done: queue.SimpleQueue[tuple[str, int, str, str]] = queue.SimpleQueue()
+
+    def work() -> None:
+        while True:
+            target, address = waiting.get()
+            done.put((target.host, target.port, address, _try(target, address)))
+
+    for pair in pairs:
+        waiting.put(pair)
+    for number in range(min(AT_ONCE, len(pairs))):
+        try:
+            threading.Thread(target=work, daemon=True).start()
+        except RuntimeError:  # the limit of processes: fewer threads take longer
+            if number == 0:
+                raise
+            break
+    unanswered = f"the look-up of names does not answer for {LOOKUP_S:g} s"
+    refusals = {(target.host, target.port, address): unanswered for target, address in pairs}
+    with contextlib.suppress(queue.Empty):
+        for _ in pairs:
+            host, port, address, refusal = done.get(timeout=LOOKUP_S)
+            refusals[host, port, address] = refusal
+    return [(*key, refusal) for key, refusal in refusals.items()]
 
 
 def _try(target: Target, address: str) -> str:
@@ -81,8 +130,8 @@ def _try(target: Target, address: str) -> str:
                 sock.connect(resolved)
                 return _await_word(sock, target.word.encode())
         return "timed out"
-    except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host looks so
-        return (getattr(error, "strerror", None) or str(error)).lower()
+    except Exception as error:  # of whatever kind: an answer is waited for. UnicodeError: no name of a host looks so
+        return (getattr(error, "strerror", None) or str(error) or repr(error)).lower()
 
 
 def _await_word(sock: socket.socket, word: bytes) -> str:
