@@ -342,7 +342,7 @@ def _name(gpu: Gpu) -> str:
 
 
 def _run(holder: GpuHolder) -> str:
-    return f"run {holder.run_id} (process {holder.pid})"
+    return f"run {holder.run_id} (process {holder.pid})" if holder.pid else "an unknown run"
 
 
 def _has(owners: Sequence[object]) -> str:

@@ -90,3 +90,11 @@ def test_a_link_in_place_of_the_directory_is_not_followed(
     assert agents[0].acquire("one", TakeGpus(("a",))) == ()
     assert "must be a directory" in agents[0].problem
     assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_an_agent_that_was_stopped_before_it_wrote_its_name_is_an_unknown_holder(
+    directory: Path, agents: tuple[GpuLocks, GpuLocks, GpuLocks]
+) -> None:
+    agents[0].acquire("one", TakeGpus(("a",)))
+    os.truncate(directory / "a", 0)
+    assert agents[1].acquire("two", TakeGpus(("a",))) == (GpuHolder("a", "unknown", 0),)

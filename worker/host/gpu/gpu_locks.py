@@ -14,6 +14,7 @@ import fcntl
 import os
 import stat
 import struct
+import time
 from collections.abc import Collection, Iterator
 from typing import TextIO
 
@@ -21,6 +22,10 @@ from ...protocol.messages import GpuHolder, TakeGpus
 
 _LOCK = struct.Struct("hhqqi4x")
 """Linux's ``struct flock``: type, whence, start, length, pid."""
+READS = 10
+"""How often the file of a GPU that is locked is read until it names a holder."""
+PAUSE_S = 0.02
+"""The pause between two reads."""
 
 
 class GpuLocks:
@@ -45,7 +50,10 @@ class GpuLocks:
         return tuple(found)
 
     def acquire(self, run_id: str, order: TakeGpus) -> tuple[GpuHolder, ...]:
-        """Hold these GPUs in place of those that this agent held before. Returns the holders that prevent this; then no GPU is held."""
+        """Hold these GPUs in place of those that this agent held before.
+
+        If other agents prevent this, no GPU is held. Returns all GPUs of the host that other agents hold then; empty: the GPUs are held.
+        """
         self.close()
         while not self.problem and not self._lock_all(run_id, order):
             if others := self.holders():
@@ -109,8 +117,13 @@ def _lock(fd: int, kind: int) -> bool:
 
 def _find_holders(uuid: str, file: TextIO) -> Iterator[GpuHolder]:
     """The agents that hold a GPU: none, one, or several that share. Runs that have ended, and shared the GPU with these, are named, too."""
-    in_the_way = _LOCK.unpack(fcntl.fcntl(file, fcntl.F_OFD_GETLK, _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)))[0]
-    if in_the_way != fcntl.F_UNLCK:
-        for line in file:
-            pid, _, run_id = line.rstrip().partition(" ")
-            yield GpuHolder(uuid, run_id, int(pid), in_the_way == fcntl.F_RDLCK)
+    for _ in range(READS):
+        in_the_way = _LOCK.unpack(fcntl.fcntl(file, fcntl.F_OFD_GETLK, _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)))[0]
+        if in_the_way == fcntl.F_UNLCK:
+            return
+        if lines := file.readlines():
+            break
+        time.sleep(PAUSE_S)  # the agent is about to write its line
+    for line in lines or ["0 unknown"]:  # an agent that was stopped just then
+        pid, _, run_id = line.rstrip().partition(" ")
+        yield GpuHolder(uuid, run_id, int(pid), in_the_way == fcntl.F_RDLCK)
