@@ -175,7 +175,7 @@ class Agent:
 
     def _on_hello(self, hello: messages.Hello) -> None:
         hello, trouble = self._acquire(hello)
-        # First, because a driver takes its time. The loop brings the answer, so after the facts below.
+        # First, because a driver takes its time. The loop calls this function after `_on_hello` has returned: checks and facts exist then.
         self._finding_gpus = gpu_driver.request(self._loop, os.environ, lambda found: self._send_facts(hello, checks, facts, found))
         checks = self._check_programs(hello)
         facts = self._collect_facts(hello, checks, trouble)

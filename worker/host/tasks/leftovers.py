@@ -76,7 +76,7 @@ class Leftovers:
         strays = process_state.children() - {*tasks, *templates, *self._ignored}
         done: dict[int, str] = {}
         for pid, exited in list(self._exited.items()):
-            is_last = len(tasks) - len(done) == 1
+            is_last = set(tasks) - done.keys() == {pid}
             remaining = self._end(pid, exited, strays if is_last else set(), is_empty=pid in empty)
             if remaining is not None:
                 del self._exited[pid]
