@@ -62,6 +62,10 @@ BUILT = f"{SCOPE}with strategy.scope():\n    model = tf.keras.Sequential()\n"
         (f"{BUILT}    model.evaluate(d)", 5, True),
         (f"{SCOPE}def f():\n with strategy.scope(): m = tf.keras.Model(i, o)\n return m.fit(d)\nif __name__ == '__main__':\n f()", 5, True),
         (f"{BUILT}with tf.device('CPU'):\n    h = model.fit(d)", 6, True),
+        (f"{SCOPE}with tf.name_scope('a'), strategy.scope():\n    model = tf.keras.Sequential()\nmodel.fit(d)", 5, True),
+        (f"{BUILT}with contextlib.suppress(Exception):\n    model.fit(d)", 6, False),
+        (f"{BUILT}with strategy.scope(), contextlib.suppress(Exception):\n    model.fit(d)", 6, False),
+        (f"{BUILT}with contextlib.suppress(Exception):\n    sys.exit()\nmodel.fit(d)", 7, False),
         (f"{BUILT}if __name__ == '__main__':\n    model.fit(d)", 6, True),
         (f"{BUILT}if x:\n    model.fit(d)", 6, False),
         (f"{BUILT}if x:\n    sys.exit()\nmodel.fit(d)", 7, False),
@@ -71,6 +75,10 @@ BUILT = f"{SCOPE}with strategy.scope():\n    model = tf.keras.Sequential()\n"
         ("import tensorflow as tf\nget_model().fit(d, epochs=2)", 2, False),
         (f"{SCOPE}from sklearn.svm import SVC\nmodel = SVC()\nmodel.fit(d, e)\nmodel.predict(d)", 0, False),
         ("import other\nmodel.fit(d, epochs=2)", 0, False),
+        (f"from keras import Sequential\n{SCOPE}with strategy.scope():\n    model = Sequential()\nmodel.fit(d)", 6, True),
+        (f"from keras import Sequential\ndef Sequential(): pass\n{SCOPE}with strategy.scope():\n    m = Sequential()\nm.fit(d)", 0, False),
+        (f"from keras import Model\nclass Model: pass\n{SCOPE}with strategy.scope():\n    m = Model()\nm.fit(d)", 0, False),
+        (f"{BUILT}try: x()\nexcept OSError as model: pass\nmodel.fit(d)", 0, False),
     ],
 )
 def test_fit_under_parameter_servers_is_refused_where_it_is_certain(source: str, line: int, is_certain: bool) -> None:

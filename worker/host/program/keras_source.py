@@ -43,19 +43,24 @@ class Source:
                 meanings[name].add(whole)
         self.imports = {whole.partition(".")[0] for wholes in meanings.values() for whole in wholes}
         """The packages that the file imports; ``tf`` stands for tensorflow."""
-        self._names = _certain(meanings)
-        for name, meaning in self._bindings():
-            meanings[name].add(meaning)
+        bindings = list(self._bindings())
+        rebound = {name for name, _ in bindings}
+        self._names = {name: whole for name, whole in _certain(meanings).items() if name not in rebound}
+        for name, value in bindings:
+            meanings[name].add(self._text(value) if value is not None else UNKNOWN)
         self._names = _certain(meanings)
 
-    def _bindings(self) -> Iterator[tuple[str, str]]:
-        """The names that the file binds other than by an import, each with what the name stands for."""
-        values = {target: node.value for node in self._nodes if isinstance(node, ast.Assign) for target in node.targets}
+    def _bindings(self) -> Iterator[tuple[str, ast.expr | None]]:
+        """The names that the file binds other than by an import, each with its value; None: the value is not known."""
+        assignments = [node for node in self._nodes if isinstance(node, ast.Assign)]
+        values: dict[ast.AST, ast.expr] = {target: node.value for node in assignments for target in node.targets}
         for node in self._nodes:
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                yield node.id, self._text(values[node]) if node in values else UNKNOWN
+                yield node.id, values.get(node)
             elif isinstance(node, ast.arg):
-                yield node.arg, UNKNOWN
+                yield node.arg, None
+            elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler)) and node.name:
+                yield node.name, None
 
     def _text(self, node: ast.AST) -> str:
         """What an expression stands for."""
@@ -105,13 +110,15 @@ class Source:
     def _certain_statements(self, body: list[ast.stmt], scope: str, functions: dict[str, list[ast.stmt]]) -> Iterator[tuple[ast.stmt, str]]:
         """The statements in no condition and no loop, up to the first that may end the program, each with the scope that it is in.
 
-        The body of one of `functions` is followed at the function's first call.
+        The body of one of `functions` is followed at the function's first call. A ``with`` that may suppress an exception is a condition:
+        only those of scopes and of TensorFlow are followed.
         """
         for node in body:
             called = node.value.func if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
-            if isinstance(node, ast.With):
-                entered = self._text(node.items[0].context_expr)
-                yield from self._certain_statements(node.body, entered if entered.endswith(".scope()") else scope, functions)
+            entered = [self._text(item.context_expr) for item in node.items] if isinstance(node, ast.With) else []
+            if isinstance(node, ast.With) and all(text.endswith(".scope()") or text.startswith("tf.") for text in entered):
+                scopes = [scope, *(text for text in entered if text.endswith(".scope()"))]
+                yield from self._certain_statements(node.body, scopes[-1], functions)
             elif isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'":
                 yield from self._certain_statements(node.body, scope, functions)
             elif isinstance(called, ast.Name) and called.id in functions:
