@@ -102,6 +102,7 @@ class PooledRun:
             return
         if message is None:
             self._answers[name].append(None)
+        # The process is the task's present one: `end_processes` and `Task.kill` wait for this message before the task gets a new process.
         if name in self.tasks:
             self.tasks[name].on_exited(-signal.SIGKILL if message is None else message["code"])
 
@@ -174,7 +175,7 @@ class Pool:
         session.on_end.append(self.stop)
 
     def acquire(self, keywords: Mapping[str, Any], *, reuse: bool | str, partitions: bool) -> PooledRun:
-        """A run with these settings that no cluster uses; a new run if there is none.
+        """A run with these settings that no cluster uses; a new run if there is none. A run that was left with this `reuse` goes first.
 
         Raises `SpecError` for keywords that are wrong, and `ClusterLost`.
         """
@@ -187,7 +188,7 @@ class Pool:
                     self._discard(run)
             idle = [run for run in reversed(self._runs) if run.key == key and not run.is_in_use]
             if idle:
-                run = min(idle, key=lambda run: run.kept_for != reuse)
+                run = next((run for run in idle if run.kept_for == reuse), idle[0])  # the one that was used last, of each kind
                 run.is_in_use = True
                 self._runs.remove(run)
                 self._runs.append(run)

@@ -1,7 +1,7 @@
 """The things that all tests of one process share: a directory, a process that has imported TensorFlow, the connections to the tasks.
 
-They are made for the first cluster, and end with the process of the tests, however that ends: the warm process and the controller of
-each run end when a pipe closes whose other end is in the process of the tests.
+These things are made for the first cluster, and end with the process of the tests, however this process ends: the warm process and the
+controller of each run end when a pipe closes whose other end is in the process of the tests.
 """
 
 from __future__ import annotations
