@@ -90,7 +90,7 @@ class Agent:
 
     def _is_over(self) -> bool:
         """Whether nothing is left to be done. After all output, `Gone` is sent once."""
-        if self._launcher or not self._leaving:
+        if self._launcher.has_tasks or not self._leaving:
             return False
         if self._owner_lost:
             return True

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import re
 import resource
+import socket
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,6 +26,7 @@ from worker.host.tasks import leftovers, task_stacks
 from worker.host.tasks.launcher import Launcher
 from worker.host.tasks.log_forwarder import LogForwarder
 from worker.host.template import import_environment
+from worker.host.template.template_link import TemplateProcess
 from worker.protocol import messages
 
 COUNT = 12
@@ -100,7 +104,7 @@ def run_to_the_end(launcher: Launcher, loop: Loop) -> None:
         loop.after(0.05, step)
 
     step()
-    loop.run(lambda: not launcher)
+    loop.run(lambda: not launcher.has_tasks)
 
 
 def test_all_that_have_ended_are_swept_with_one_look_at_our_children(many: Launcher, told: Frames, looks: list[int]) -> None:
@@ -108,7 +112,7 @@ def test_all_that_have_ended_are_swept_with_one_look_at_our_children(many: Launc
     many.reap()
     assert len([frame for frame in told if isinstance(frame, messages.TaskSwept)]) == COUNT
     assert looks == [1]
-    assert not many
+    assert not many.has_tasks
 
 
 @pytest.mark.parametrize(("ending", "code"), [("", 0), ("sys.exit(7)", 7), ("sys.exit('no')", 1), ("raise OSError", 1)])
@@ -228,3 +232,37 @@ def test_what_a_task_has_left_that_sigkill_does_not_end_is_told_with_its_sweep(
         run_to_the_end(launcher, loop)
         (swept,) = (frame for frame in told if isinstance(frame, messages.TaskSwept))
         assert re.fullmatch(HELD.format(pid=child), swept.left)
+
+
+class Template:
+    """A template that nothing ends before the test does."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_template_that_sigkill_does_not_end_is_not_waited_for_for_ever(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leftovers, "GIVE_UP_S", 0.1)
+    process = subprocess.Popen(["sleep", "20"])
+    launcher._templates.append(Template(process.pid))  # type: ignore[arg-type]
+    started = time.monotonic()
+    launcher.close()
+    assert time.monotonic() - started < 15
+    launcher._templates.clear()
+    process.kill()
+    process.wait()
+
+
+def test_a_dead_fork_of_the_warm_process_gives_way_to_a_template(launcher: Launcher, loop: Loop, told: Frames, tmp_path: Path) -> None:
+    control, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    other.close()
+    reader, lifeline = os.pipe()
+    os.close(reader)
+    launcher._ready_template = TemplateProcess(2**22, lifeline, control)
+    order = messages.TemplateOrder(("decimal",), 1, {})
+    launcher.start_template(order, (messages.Program("command", "true"),), str(tmp_path))
+    assert control.fileno() == -1
+    loop.run(lambda: any(isinstance(frame, messages.TemplateReady) for frame in told))

@@ -60,6 +60,7 @@ GATHER_S = 0.1
 TEARDOWN_S = clock.patience(20.0)
 """How long an interpreter may take to end when its program is over, threads and exit handlers included. TensorFlow's teardown can hang
 (`ClusterCoordinator.__del__`; see docs/restarts.md), and the run would never end."""
+_CLOSING_POLL_S = 0.002
 OUTLIVED_S = clock.patience(60.0)
 """How long after its SIGKILL a task is given up. The kernel may take its time: hundreds of gigabytes of memory, eight GPUs."""
 
@@ -95,8 +96,10 @@ class Launcher:
         """A timer calls `_sweep_all`."""
         self._oom = OomCounter()
 
-    def __bool__(self) -> bool:
-        return bool(self._tasks) or bool(self._pending)
+    @property
+    def has_tasks(self) -> bool:
+        """A task is not swept yet, or waits for its template."""
+        return bool(self._tasks or self._pending)
 
     def begin(self, run_id: str, root: Directory) -> None:
         """The run is known: its id, and the directory that holds the output of all tasks. To be called before anything is started."""
@@ -169,16 +172,24 @@ class Launcher:
         log = os.path.join(directory, f"template-{len(self._templates) + 1}.log")
         try:
             os.makedirs(directory, mode=0o700, exist_ok=True)
-            process, self._ready_template = self._ready_template, None
-            if process is None:
-                process = start_template(preload, log, self._limits)
-            else:
-                adopt_template(process, preload, log)
+            process = self._adopt_ready_template(preload, log) or start_template(preload, log, self._limits)
         except (OSError, SpawnError) as error:
             self._no_template = f"the template could not be started: {error}"
             return None
         self._templates.append(TemplateLink(self._loop, self, preload, log, process))
         return self._templates[-1]
+
+    def _adopt_ready_template(self, preload: Preload, log: str) -> TemplateProcess | None:
+        """The fork of the warm process; None: there is none, or it has died."""
+        process, self._ready_template = self._ready_template, None
+        if process is not None:
+            try:
+                adopt_template(process, preload, log)
+            except OSError:
+                process.control.close()
+                os.close(process.lifeline)
+                return None
+        return process
 
     def _explain_difference(self, key: frozenset[tuple[str, str]]) -> str:
         first = self._templates[0]
@@ -413,7 +424,7 @@ class Launcher:
     def _sweep_all(self) -> None:
         """Sweep until nothing is left."""
         self._sweep()
-        self._is_sweeping = bool(self._leftovers)
+        self._is_sweeping = not self._leftovers.is_empty
         if self._is_sweeping:
             self._loop.after(leftovers.POLL_S, self._sweep_all)
 
@@ -440,8 +451,11 @@ class Launcher:
         """End the templates, and all that is left. To be called when no task is left."""
         for template in self._templates:
             template.close()
+        until = time.monotonic() + leftovers.GIVE_UP_S  # SIGKILL does not end a process in state D
+        for template in self._templates:
             with suppress(ChildProcessError):
-                os.waitpid(template.pid, 0)
+                while os.waitpid(template.pid, os.WNOHANG) == (0, 0) and time.monotonic() < until:
+                    time.sleep(_CLOSING_POLL_S)
         for pid in process_state.children():
             process_groups.signal_process(pid, signal.SIGKILL)
 

@@ -35,7 +35,7 @@ class _Exited:
 
 
 class Leftovers:
-    """What exited tasks have left on this host. Call `poll` when a child has ended, and every POLL_S as long as the object is true."""
+    """What exited tasks have left on this host. Call `poll` when a child has ended, and every POLL_S until nothing is left."""
 
     def __init__(self) -> None:
         self._exited: dict[int, _Exited] = {}
@@ -43,8 +43,10 @@ class Leftovers:
         self._ignored: set[int] = set()
         """Children that are not, or no longer, to be ended."""
 
-    def __bool__(self) -> bool:
-        return bool(self._exited)
+    @property
+    def is_empty(self) -> bool:
+        """Nothing of any exited task is left."""
+        return not self._exited
 
     def ignore(self, pids: Collection[int]) -> None:
         """These children belong to no task, or have been killed in vain."""
