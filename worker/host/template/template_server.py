@@ -61,7 +61,7 @@ def serve(control_fd: int, directory: str, modules: list[str]) -> dict[str, Any]
     control.set_inheritable(False)
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    ours = open_files()
+    own_files = open_files()
     os.environ.pop("ORCH_TASK", None)  # of a task that has started orch, or of the first task that has these variables
     was_there = directory in sys.path
     try:
@@ -72,15 +72,15 @@ def serve(control_fd: int, directory: str, modules: list[str]) -> dict[str, Any]
         os._exit(1)
     if not was_there and directory in sys.path:
         sys.path.remove(directory)
-    return fork_tasks(control, Safety(directory, ours), ours, seconds)
+    return fork_tasks(control, Safety(directory, own_files), own_files, seconds)
 
 
-def fork_tasks(control: socket.socket, safety: Safety, ours: dict[int, str], seconds: float) -> dict[str, Any]:
+def fork_tasks(control: socket.socket, safety: Safety, own_files: dict[int, str], seconds: float) -> dict[str, Any]:
     """Serve the agent at the other end of `control`; returns as `serve` does.
 
-    `ours`: descriptors that are closed in a task; `seconds`: how long the imports took.
+    `own_files`: descriptors that are closed in a task; `seconds`: how long the imports took.
     """
-    template = _Template(control, safety, ours)
+    template = _Template(control, safety, own_files)
     _send(control, {"ready": True, "seconds": seconds})
     return template.run()
 
@@ -135,8 +135,8 @@ def describe(error: BaseException) -> str:
 class _Template:
     """The loop of the template. In a forked task, `run` returns, so that the task's program runs at the top level of the process."""
 
-    def __init__(self, control: socket.socket, safety: Safety, ours: dict[int, str]) -> None:
-        self._control, self._safety, self._ours = control, safety, ours
+    def __init__(self, control: socket.socket, safety: Safety, own_files: dict[int, str]) -> None:
+        self._control, self._safety, self._own_files = control, safety, own_files
         self._wake, self._feeder = socket.socketpair()
         for sock in (self._wake, self._feeder):
             sock.setblocking(False)
@@ -173,20 +173,20 @@ class _Template:
                 if stream is not None:
                     with contextlib.suppress(OSError):
                         stream.flush()
-            ours, childs = socket.socketpair()
-            with ours, childs:
+            parents_end, childs_end = socket.socketpair()
+            with parents_end, childs_end:
                 try:
                     pid = os.fork()
                 except OSError as error:
                     why = f"it could not be forked: {error.strerror}"
                 else:
                     if pid == 0:
-                        ours.close()
-                        self._become_task(request, lifeline, go, childs)
+                        parents_end.close()
+                        self._become_task(request, lifeline, go, childs_end)
                         order: dict[str, Any] = request["order"]
                         return order
-                    childs.close()
-                    why = self._announce(token, pid, ours)
+                    childs_end.close()
+                    why = self._announce(token, pid, parents_end)
         if why is not None:
             _send(self._control, {"refused": token, "why": why})
         os.close(lifeline)
@@ -209,7 +209,7 @@ class _Template:
         try:
             for sock in (self._control, self._wake, self._feeder):
                 sock.close()
-            for fd in self._ours:  # one of them is the template's own lifeline
+            for fd in self._own_files:  # one of them is the template's own lifeline
                 if fd > 2:
                     _close(fd)
             enter(lifeline, request["cwd"], request["stdout"], request["stderr"], tuple(request["limits"]), request["cores"])
