@@ -40,10 +40,11 @@ class WarmAgent:
         assert transport.imports is not None
         self._connection = connection
         wanted = describe_request(transport.argv[0], transport.imports.preload, transport.imports.cwd, transport.imports.env)
-        request = warm_socket.encode({"ask": "agent", **wanted, "inherited": read_inherited()})
+        self._received = b""
+        """What has come of the next answers."""
         self._channel, agents = socket.socketpair()
         with agents:
-            self._rest = request[socket.send_fds(connection, [request], [agents.fileno(), stderr]) :]
+            warm_socket.request_agent(connection, {**wanted, "inherited": read_inherited()}, agents.fileno(), stderr)
 
     async def connect(self) -> str:
         """Wait for the agent, and open its channel in the loop that runs now. Returns a line for the user. Raises `NotUsedError`."""
@@ -88,20 +89,20 @@ class WarmAgent:
 
         loop = asyncio.get_running_loop()
 
-        async def exchange() -> bytes:
-            if self._rest:
-                await loop.sock_sendall(self._connection, self._rest)
-            return await loop.sock_recv(self._connection, _ANSWER_BYTES)
+        async def receive() -> None:
+            while b"\n" not in self._received and (part := await loop.sock_recv(self._connection, _ANSWER_BYTES)):
+                self._received += part
 
         try:
-            data = await asyncio.wait_for(exchange(), warm_socket.PATIENCE_S)
+            await asyncio.wait_for(receive(), warm_socket.PATIENCE_S)
         except asyncio.TimeoutError:
             raise NotUsedError(f"it has not answered for {warm_socket.PATIENCE_S:g} s; orch warm stop ends it") from None
         except OSError:
-            data = b""
-        if not data:
+            self._received = b""
+        line, end, self._received = self._received.partition(b"\n")
+        if not end:
             raise NotUsedError("it has died")
-        found: dict[str, Any] = json.loads(data)
+        found: dict[str, Any] = json.loads(line)
         return found
 
 
@@ -116,5 +117,7 @@ def request_agent(transport: Transport, stderr: int) -> WarmAgent:
             raise
     except ConnectionRefusedError:
         raise NotUsedError("its process has died; orch warm start starts a new one, orch warm stop forgets it") from None
+    except BlockingIOError:
+        raise NotUsedError("it accepts no connection; orch warm stop ends it") from None
     except OSError as error:
-        raise NotUsedError(f"{error.strerror or error}; orch warm stop ends it") from None
+        raise NotUsedError(error.strerror or str(error)) from None

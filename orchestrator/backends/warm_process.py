@@ -70,8 +70,8 @@ def stop() -> dict[str, Any]:
     except NoAnswerError as error:
         facts = {"pid": error.pid}
     killed = facts is not None and _await_end(facts["pid"])
-    with contextlib.suppress(OSError):
-        os.unlink(os.path.join(_directory(), warm_socket.SOCKET))  # a process that was killed has left it
+    if warm_socket.is_there(os.environ):  # a process that was killed has left its socket
+        _remove_socket()
     return {"running": False, "was_running": facts is not None, "pid": facts["pid"] if facts else None, "killed": killed}
 
 
@@ -113,7 +113,8 @@ def _request(message: dict[str, Any]) -> dict[str, Any] | None:
 
 def _start(python: str, imports: Imports, idle_s: float, import_s: float) -> dict[str, Any]:
     """Start a process, and wait until its imports are done. Returns its facts. Raises `OrchError`."""
-    log = _open_log()
+    log = _lock_log()
+    os.truncate(log, 0)
     try:
         process, reader = execute(python, _directory(), idle_s, replace(imports, env={**os.environ, **imports.env}), log)
     except OSError as error:
@@ -158,8 +159,20 @@ def execute(
     return process, reader
 
 
-def _open_log() -> int:
-    """The log of a new process: empty, and locked for as long as the process writes to it. Raises `OrchError`."""
+def _remove_socket() -> None:
+    """Remove the socket of a process that has ended, not that of a process which is started at this moment."""
+    with contextlib.suppress(OrchError):
+        log = _lock_log()
+        try:
+            os.unlink(os.path.join(_directory(), warm_socket.SOCKET))
+        except OSError:
+            pass  # removed already
+        finally:
+            os.close(log)
+
+
+def _lock_log() -> int:
+    """The log, locked: a process that is being started, or runs, holds this lock. Raises `OrchError`."""
     try:
         with contextlib.suppress(FileExistsError):
             os.mkdir(_directory(), 0o700)
@@ -172,7 +185,6 @@ def _open_log() -> int:
     except BlockingIOError:
         os.close(log)
         raise OrchError("warm: another one is being started at this moment") from None
-    os.truncate(log, 0)
     return log
 
 

@@ -5,6 +5,9 @@ Cheap imports, real processes; `tests/real/test_template.py` does it with Tensor
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import fcntl
 import json
 import os
 import re
@@ -22,10 +25,12 @@ from typing import Any
 import psutil
 import pytest
 
+from orchestrator.backends.warm_agent import WarmAgent
 from tests.live import LiveRun, wait_for_file, wait_until, wait_until_gone, write_script
 from tests.worker.agent_double import ROOT
 from tests.worker.host.test_template import LOOK
 from worker.host.warm.caller_state import find_cgroups
+from worker.host.warm.warm_server import WarmProcess
 
 USED = "tasks are forked from the warm process of "
 NOT_USED = "the warm process is not used: "
@@ -191,6 +196,82 @@ def test_a_spec_has_one_of_its_own_imports(orch: Any, tmp_path: Path, document: 
         assert USED in orch("up", "script.py", *words, check=0).err
     finally:
         orch("warm", "stop", check=0)
+
+
+INHERITED = """
+import json
+import os
+
+found = {}
+for fd in os.listdir("/proc/self/fd"):
+    if int(fd) > 2 and os.path.exists(f"/proc/self/fd/{fd}"):
+        found[fd] = os.readlink(f"/proc/self/fd/{fd}")
+print(json.dumps([fd for fd, path in found.items() if path.startswith("socket:")]))
+"""
+
+
+def test_an_executed_task_inherits_no_socket(orch: Any, tmp_path: Path, start_warm: Start) -> None:
+    """A process that a task leaves behind would otherwise keep the channel of a dead agent open."""
+    write_script(tmp_path, INHERITED, preload=["decimal"])
+    start_warm("decimal")
+    assert USED in orch("up", "--no-python", sys.executable, "-n", "1", "--", "script.py", check=0).err
+    assert LiveRun(tmp_path).log("worker-0") == b"[]\n"
+
+
+def test_an_environment_of_any_size_uses_it_and_leaves_nothing_open_in_it(orch: Any, tmp_path: Path, start_warm: Start) -> None:
+    write_script(tmp_path, "tell(TASK, str(sum(len(os.environ[name]) for name in os.environ if 'LARGE' in name)))", preload=["decimal"])
+    start_warm("decimal")
+    before = warm_process(orch).num_fds()
+    large = {f"LARGE_{number}": "x" * 100_000 for number in range(8)}
+    assert USED in orch("up", "script.py", "-n", "1", env=large, check=0).err
+    assert (tmp_path / "worker-0").read_text() == "800000"
+    with socket.socket(socket.AF_UNIX) as visitor:
+        visitor.connect(str(address()))
+        socket.send_fds(visitor, [b"no json\n"], [0, 1])
+        assert visitor.recv(1024) == b""
+    assert warm_process(orch).num_fds() == before
+
+
+def test_answers_that_come_together_or_in_parts_are_read_one_by_one() -> None:
+    ours, its = socket.socketpair()
+    with ours, its, socket.socket() as channel:
+        ours.setblocking(False)
+        agent = WarmAgent.__new__(WarmAgent)
+        agent._connection, agent._channel, agent._received = ours, channel, b""
+        agent.returncode, agent.stdin = None, None
+
+        async def exchange() -> tuple[dict[str, Any], int]:
+            its.send(b'{"pid"')
+            asyncio.get_running_loop().call_later(0.05, its.send, b': 7}\n{"code": 3}\n')
+            return await agent._answer(), await agent.wait()
+
+        assert asyncio.run(exchange()) == ({"pid": 7}, 3)
+
+
+BROKEN = """
+import sys
+
+def fail(*arguments):
+    raise OSError("there is none")
+
+sys.modules["_orch_worker.host.{module}"].{name} = fail
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "code"), [("warm.warm_server", "redirect", 0), ("template.template_server", "reseed", 1)], ids=["template", "task"]
+)
+def test_what_fails_in_a_fork_of_it_is_shown(
+    orch: Any, tmp_path: Path, packages: Path, start_warm: Start, module: str, name: str, code: int
+) -> None:
+    (packages / "faulty.py").write_text(BROKEN.format(module=module, name=name))
+    write_script(tmp_path, "", preload=["faulty"])
+    start_warm("faulty")
+    done = orch("up", "script.py", "-n", "1", check=code)
+    if code == 0:
+        assert "importing faulty failed: OSError: there is none" in done.err
+    else:
+        assert b"OSError: there is none" in LiveRun(tmp_path).log("worker-0", "stderr")
 
 
 @pytest.mark.parametrize(
@@ -359,7 +440,9 @@ def test_a_directory_that_others_may_enter_is_not_trusted(orch: Any, tmp_path: P
     start_warm("decimal")
     home().chmod(0o755)
     complaint = f"{home()} is not a directory of yours that is closed to others (0700); remove it, or set XDG_RUNTIME_DIR"
-    assert f"{NOT_USED}{complaint}" in orch("up", "script.py", "-n", "1", check=0).err
+    told = orch("up", "script.py", "-n", "1", check=0).err
+    assert f"{NOT_USED}{complaint}" in told
+    assert "orch warm stop" not in told
     assert f"\nError: warm: {complaint}" in orch("warm", "start", "--preload=decimal", check=125).err
     home().chmod(0o700)
 
@@ -376,9 +459,10 @@ def test_a_run_that_gets_no_answer_goes_on_and_the_channel_of_that_try_is_closed
             running = orch.start("up", "script.py", "-n", "1", env={"ORCH_TIME_SCALE": "0.25"})
             connection, _ = listener.accept()
             with connection:
-                _, fds, _, _ = socket.recv_fds(connection, 1 << 20, 2)
+                _, fds, _, _ = socket.recv_fds(connection, 1 << 20, 3)
                 channel = socket.socket(fileno=fds[0])
-                os.close(fds[1])
+                for fd in fds[1:]:
+                    os.close(fd)
                 if way == "dies":
                     connection.close()
                 done = running.wait(check=0)
@@ -576,6 +660,37 @@ def test_the_commands_say_what_is_wrong_with_a_command_line(orch: Any, tmp_path:
     assert "set --python" in orch("warm", "start", "--python", "/there/is/none", check=2).err
     assert "no warm process is running" in orch("warm", "status", check=0).out
     assert status(orch)["running"] is False
+
+
+def test_a_stop_leaves_the_socket_of_one_that_is_started_meanwhile(orch: Any) -> None:
+    home().mkdir(mode=0o700, exist_ok=True)
+    try:
+        with socket.socket(socket.AF_UNIX) as listener, (home() / "warm.log").open("w") as log:
+            listener.bind(str(address()))
+            fcntl.flock(log, fcntl.LOCK_EX)
+            orch("warm", "stop", check=0)
+            assert address().exists()
+        orch("warm", "stop", check=0)
+        assert not address().exists()
+    finally:
+        shutil.rmtree(home())
+
+
+def test_it_waits_when_it_cannot_accept_a_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = []
+
+    class Server(socket.socket):
+        def accept(self) -> Any:
+            tries.append(1)
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    warm = WarmProcess.__new__(WarmProcess)
+    warm._is_over, warm._used_at, warm._idle_s = False, time.monotonic(), 0.5
+    with Server(socket.AF_UNIX) as warm._server:
+        monkeypatch.chdir(tmp_path)  # a socket's path must be short
+        assert warm.serve(".", lambda: None) is None
+    assert 1 <= len(tries) <= 10
 
 
 def test_no_signal_of_a_terminal_ends_it(orch: Any, start_warm: Start) -> None:

@@ -2,10 +2,10 @@
 
 A request is one message (`warm_socket`); its ``ask`` is the kind of request:
 
-``agent``: a fork that becomes the agent of a run. With the message come two descriptors, the agent's end of the channel and its stderr.
-    The message describes the run's imports and the caller's state. The fork answers ``{"pid": …, "since": …}`` when it is the agent, and
-    ``{"code": …}`` when it ends; if the run cannot be served, the answer is ``{"refused": reason}``. A run whose files differ from what
-    was imported also ends the warm process.
+``agent``: a fork that becomes the agent of a run. With the message come three descriptors: the agent's end of the channel, its stderr,
+    and a description of the run's imports and of the caller's state (in memory, of any length). The fork answers
+    ``{"pid": …, "since": …}`` when it is the agent, and ``{"code": …}`` when it ends; if the run cannot be served, the answer is
+    ``{"refused": reason}``. A run whose files differ from what was imported also ends the warm process.
 ``compare``: `facts`, and why a run with the imports in the message would not be served (``refused``).
 ``status``: `facts`.
 ``end``: the same, before the warm process ends.
@@ -17,6 +17,7 @@ itself, and a fork that comes too late finds its channel closed and ends.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -45,7 +46,9 @@ _REQUEST_S = 1.0
 """How long a caller may take to send its request: no other caller is served meanwhile."""
 _LONGEST_S = 86_400.0
 """The longest single wait for a caller."""
-_AGENT_FDS = 2
+_RETRY_S = 0.1
+"""How long the process waits after a caller that it could not accept: there may be too many open files."""
+_AGENT_FDS = 3
 
 
 class StartError(Exception):
@@ -65,9 +68,11 @@ class WarmProcess:
             os.environ.pop(name, None)
         self._preload, self._idle_s = list(preload), idle_s
         self._imports = describe_imports(sys.executable, caller_state.package(), preload, os.getcwd(), os.environ)
-        # An agent finds what this imports, and makes once.
-        check_keras((Program("script", os.path.abspath(__file__)),), "/", ({},), "")
+        _import_what_agents_need()
         before = open_files()
+        for fd in before:
+            if fd > 2:
+                os.set_inheritable(fd, False)  # such as the lifeline: what a fork executes has no use for it
         try:
             self._import_s = load(preload)
         except BaseException as error:
@@ -78,7 +83,7 @@ class WarmProcess:
         if danger := self._safety.find_activity():
             raise StartError(f"{', '.join(preload)} cannot be kept for forking: {danger}")
         self._kept = {fd for fd in open_files() if fd not in before}
-        """Descriptors that the imports have left open, and that tasks need."""
+        """The harmless descriptors that the imports have left open, such as one of /dev/urandom: tasks keep these."""
         self._threads, self._thread_setters = os.environ.get(THREADS, ""), tuple(find_setters())
         self._stamps = {path: _stamp(path) for path in _imported_files()}
         self._since, self._used_at, self._uses = time.time(), time.monotonic(), 0
@@ -102,7 +107,10 @@ class WarmProcess:
             self._server.settimeout(min(left_s, _LONGEST_S))
             try:
                 connection, _ = self._server.accept()
-            except OSError:  # nobody has come, or the caller has gone
+            except TimeoutError:
+                continue
+            except OSError:
+                time.sleep(_RETRY_S)
                 continue
             order = self._serve_caller(connection)
             if order is not None:
@@ -126,6 +134,7 @@ class WarmProcess:
 
     def _serve_caller(self, connection: socket.socket) -> dict[str, Any] | None:
         """Answer one request, or fork an agent that does. Returns as `serve` does."""
+        pid = -1
         with contextlib.ExitStack() as received:
             received.enter_context(connection)
             try:
@@ -137,18 +146,23 @@ class WarmProcess:
                     received.callback(os.close, fd)
                 if request["ask"] != "agent":
                     send(connection, self._answer(request))
-                elif why := self._find_obstacle(request):
-                    send(connection, {"refused": why})
                 else:
-                    channel, stderr = fds
-                    self._uses, self._used_at = self._uses + 1, time.monotonic()
-                    if os.fork() == 0:
-                        received.pop_all()
-                        return self._become_agent(request, connection, channel, stderr)
+                    channel, stderr, description = fds
+                    with os.fdopen(description, closefd=False) as file:
+                        request = json.load(file)
+                    if why := self._find_obstacle(request):
+                        send(connection, {"refused": why})
+                    else:
+                        self._uses, self._used_at = self._uses + 1, time.monotonic()
+                        pid = os.fork()
             except OSError:
                 pass  # the caller has gone
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 show(error)  # in the log: a mistake in orch, or a caller that is not orch
+            if pid == 0:
+                received.pop_all()
+                os.close(description)
+                return self._become_agent(request, connection, channel, stderr)
         return None
 
     def _answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,7 +192,6 @@ class WarmProcess:
 
         `channel`: the agent's end of the run's channel; `stderr`: the agent's log.
         """
-        code = 1
         try:
             self._server.close()
             os.setsid()
@@ -191,19 +204,23 @@ class WarmProcess:
             control, templates = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             life_read, life_write = os.pipe()
             pid = os.fork()
-            if pid == 0:
-                connection.close()
-                control.close()
-                os.close(channel)
-                os.close(life_write)
-                return self._become_template(templates, life_read)
-            templates.close()
-            os.close(life_read)
-            send(connection, {"pid": os.getpid(), "since": self._since})
         except Exception as error:
             with contextlib.suppress(OSError):
                 send(connection, {"refused": str(error)})
-            os._exit(code)
+            os._exit(1)
+        if pid == 0:
+            connection.close()
+            control.close()
+            os.close(channel)
+            os.close(life_write)
+            return self._become_template(templates, life_read)
+        templates.close()
+        os.close(life_read)
+        code = 1
+        try:
+            send(connection, {"pid": os.getpid(), "since": self._since})
+        except OSError:
+            os._exit(code)  # the controller has gone
         try:
             code = agent.Agent(channel, os.dup(channel), TemplateProcess(pid, life_write, control)).run()
         except Exception as error:
@@ -214,7 +231,23 @@ class WarmProcess:
             os._exit(code)
 
     def _become_template(self, control: socket.socket, lifeline: int) -> dict[str, Any]:
-        """Be this run's template, as `template_server.serve` is after its imports, once the agent has sent the log and the run's id."""
+        """Be this run's template, as `template_server.serve` is after its imports. Returns in a task only, with its order."""
+        try:
+            own_files = self._prepare_template(control, lifeline)
+        except Exception as error:
+            show(error)  # first: when the agent reads the message, it kills this process
+            with contextlib.suppress(OSError):  # the agent has gone
+                send(control, {"ready": False, "why": describe_error(error)})
+            os._exit(1)
+        order = fork_tasks(control, self._safety, own_files, seconds=0.0)
+        threads = os.environ.get(THREADS, "")
+        if threads != self._threads and threads.isdigit():
+            for set_threads in self._thread_setters:
+                set_threads(max(1, int(threads)))
+        return order
+
+    def _prepare_template(self, control: socket.socket, lifeline: int) -> dict[int, str]:
+        """Wait until the agent has sent the log and the run's id, and use them. Returns the descriptors that a task does not keep."""
         os.setsid()
         hold_lifeline(lifeline)
         os.close(lifeline)
@@ -226,13 +259,12 @@ class WarmProcess:
         redirect(start["log"], start["log"])
         if self._room is not None:
             write_env_slot(self._room, start["run_id"])
-        ours = {fd: path for fd, path in open_files().items() if fd not in self._kept}
-        order = fork_tasks(control, self._safety, ours, seconds=0.0)
-        threads = os.environ.get(THREADS, "")
-        if threads != self._threads and threads.isdigit():
-            for set_threads in self._thread_setters:
-                set_threads(max(1, int(threads)))
-        return order
+        return {fd: path for fd, path in open_files().items() if fd not in self._kept}
+
+
+def _import_what_agents_need() -> None:
+    """Look at a program as an agent does: this imports the modules that each agent would import."""
+    check_keras((Program("script", os.path.abspath(__file__)),), "/", ({},), "")
 
 
 def describe_imports(python: str, package: str, preload: Sequence[str], cwd: str, env: Mapping[str, str]) -> dict[str, Any]:

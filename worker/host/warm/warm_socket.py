@@ -7,7 +7,7 @@ before they send or read anything.
 The socket has a path, not a name in Linux's abstract namespace: an abstract name is open to every process of the network namespace, so
 also to the containers and sandboxes of this user, which could then run programs outside.
 
-A message is one JSON object in one line. Descriptors come with the first byte of a request.
+A message is one JSON object in one line. Descriptors come with the first byte of a request. No program that is executed inherits them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ... import clock
+from ..memfd import keep_in_memory
 
 SOCKET = "warm"
 PATIENCE_S = clock.patience(4.0)
@@ -77,18 +78,34 @@ def peer(connection: socket.socket) -> tuple[int, int]:
     return pid, uid
 
 
-def encode(message: Mapping[str, Any]) -> bytes:
-    return json.dumps(message).encode("ascii") + b"\n"
-
-
 def send(connection: socket.socket, message: Mapping[str, Any]) -> None:
     """Raises OSError."""
-    connection.sendall(encode(message))
+    connection.sendall(_encode(message))
+
+
+def request_agent(connection: socket.socket, description: Mapping[str, Any], channel: int, stderr: int) -> None:
+    """Request an agent, without waiting, however long the description of the run is (see `warm_server`). Raises OSError."""
+    in_memory = keep_in_memory(_encode(description))
+    try:
+        socket.send_fds(connection, [_encode({"ask": "agent"})], [channel, stderr, in_memory])
+    finally:
+        os.close(in_memory)
+
+
+def _encode(message: Mapping[str, Any]) -> bytes:
+    return json.dumps(message).encode("ascii") + b"\n"
 
 
 def receive(connection: socket.socket, most_fds: int = 0) -> tuple[Any, Sequence[int]]:
     """The next message, None if the other end has closed, and the descriptors that came with it. Raises OSError or ValueError."""
     data, fds, _, _ = socket.recv_fds(connection, _PART_BYTES, most_fds)
-    while data and not data.endswith(b"\n") and (part := connection.recv(_PART_BYTES)):
-        data += part
-    return json.loads(data) if data else None, fds
+    try:
+        for fd in fds:
+            os.set_inheritable(fd, False)
+        while data and not data.endswith(b"\n") and (part := connection.recv(_PART_BYTES)):
+            data += part
+        return json.loads(data) if data else None, fds
+    except BaseException:
+        for fd in fds:
+            os.close(fd)
+        raise
