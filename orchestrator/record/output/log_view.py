@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime, tzinfo
+from itertools import groupby
 from typing import Literal
 
 from worker.excerpts import shorten_line
@@ -20,6 +21,11 @@ from .noise import Noise
 
 MOST_CHARACTERS = 4096
 """The most characters of a line of stderr that a view with `shorten` shows: the message of an exception may contain a whole tensor."""
+MOST_ROWS = 200
+"""The most rows of numbers, one after the other, that a view with `shorten` shows of stderr: the rows of a tensor in a message."""
+ROWS_SHOWN = 20
+"""The rows that such a view shows of more, at the beginning and at the end."""
+_is_row = re.compile(r"[\s\[\]\d.,+\-einfa]*").fullmatch  # also 1e-05, inf, nan, and the empty lines between matrices
 
 LineFilter = Callable[[list[str]], list[str]]
 """Gets the next lines of a stream, and returns those that are shown."""
@@ -70,7 +76,7 @@ class LogView:
     * `fold`: hide and count the lines that `noise` describes.
     * `only`: show only these tasks.
     * `grep`: show only lines that match this pattern (without prefix and colours); nothing is folded then.
-    * `shorten`: leave out the middle of lines of stderr that have more than `MOST_CHARACTERS`.
+    * `shorten`: leave out the middle of lines of stderr with more than `MOST_CHARACTERS`, and of more than `MOST_ROWS` rows of numbers.
     * `behind`: tasks that train in step with a chief. With `fold` and without `only`, Keras's progress lines of these tasks are hidden.
 
     The text has whole lines only, so the texts of several views can be written to one terminal in any order.
@@ -167,6 +173,7 @@ class LogView:
         if self._grep is not None:
             yield self._matching
         if self._shorten and stream == "stderr":
+            yield _fold_rows
             yield _shortened
 
     def _matching(self, lines: list[str]) -> list[str]:
@@ -195,6 +202,19 @@ class LogView:
     def _name(self, task: str) -> str:
         name = f"{task:<{self._width}} |"
         return f"{self._colors[task]}{name}{RESET} " if self._color else f"{name} "
+
+
+def _fold_rows(lines: list[str]) -> list[str]:
+    """Leave out the middle of long runs of rows of numbers. Other lines are never left out."""
+    if len(lines) <= MOST_ROWS or not any(map(_is_row, lines[::MOST_ROWS])):  # a long run has one of these lines
+        return lines
+    shown: list[str] = []
+    for is_row, run in groupby(lines, lambda line: _is_row(line) is not None):
+        rows = list(run)
+        if is_row and len(rows) > MOST_ROWS:
+            rows[ROWS_SHOWN:-ROWS_SHOWN] = [f"… {len(rows) - 2 * ROWS_SHOWN} rows of numbers more; orch logs shows them"]
+        shown += rows
+    return shown
 
 
 def _shortened(lines: list[str]) -> list[str]:

@@ -560,3 +560,21 @@ def test_a_writer_in_another_process_is_followed_without_loss(tmp_path: Path) ->
     assert writer.returncode == 0
     assert splitter.flush() == []
     assert shown == [f"{i} {'x' * (i % 50)}" for i in range(50_000)]
+
+
+def test_the_console_shows_the_first_and_last_rows_of_a_tensor_in_a_message() -> None:
+    matrix = ["  [[-1.5e-05 nan 0.25]", *["   [0.1 ... inf]"] * 6, "   [0.1 0.2 0.3]]", ""]
+    text = ["Traceback (most recent call last):", "ValueError: 5 [[[1.", *matrix * 35, "Arguments received: x=tf.Tensor(shape=(32, 64))"]
+    data = "".join(f"{line}\n" for line in text).encode()
+    shown = LogView(["w"], shorten=True).render("w", "stderr", data).splitlines()
+    assert len(shown) == 44
+    assert shown[:2] == [f"w | {line}" for line in text[:2]]
+    assert shown[22] == "w | … 275 rows of numbers more; orch logs shows them"
+    assert shown[-1] == f"w | {text[-1]}"
+    assert LogView(["w"]).render("w", "stderr", data).count("\n") == len(text)
+    assert LogView(["w"], shorten=True).render("w", "stdout", data).count("\n") == len(text)
+
+
+def test_a_burst_of_ordinary_lines_on_stderr_is_shown_whole() -> None:
+    data = b"".join(b"[INFO] step %d loss 0.5\n[2026-11-22 10:00:00] 7\n12 examples\n" % step for step in range(500))
+    assert LogView(["w"], shorten=True).render("w", "stderr", data).count("\n") == 1500
