@@ -67,6 +67,8 @@ class Agent:
         self._launcher = Launcher(self._loop, self._link, self._forwarder, self._prober, template)
         self._held: list[socket.socket] = []
         self._listeners: list[ProbeListener] = []
+        self._tries: list[messages.Try] = []
+        """The orders to try other hosts; the first is being served."""
         self._hello: messages.Hello | None = None
         self._finding_gpus: Question | None = None
         self._examining: Question | None = None
@@ -141,9 +143,21 @@ class Agent:
                 self._leave(grace_s=0.0)
 
     def _on_try(self, order: messages.Try) -> None:
+        self._tries.append(order)
+        if len(self._tries) == 1:
+            self._try_next()
+
+    def _try_next(self) -> None:
+        """Serve the oldest `Try`: the controller takes the answers in the order of its requests."""
         from .network.reachability import try_to_reach
 
-        try_to_reach(self._loop, order.targets, lambda results: self._link.send(messages.Tried(results)))
+        try_to_reach(self._loop, self._tries[0].targets, self._on_tried)
+
+    def _on_tried(self, results: tuple[messages.Reached, ...]) -> None:
+        self._link.send(messages.Tried(results))
+        self._tries.pop(0)
+        if self._tries:
+            self._try_next()
 
     def _on_code(self, code: messages.Code) -> None:
         from .program.code_store import CodeError, CodeStore
