@@ -18,9 +18,9 @@ from typing import Any
 import psutil
 import pytest
 
+from orchestrator import cli
 from orchestrator.cli import detached_run as detaching
-from orchestrator.cli.commands import logs_command, run_commands
-from orchestrator.cli.commands.up_command import up_command
+from orchestrator.cli.commands import run_commands
 from orchestrator.errors import OrchError, UsageError
 from orchestrator.model.planning import plan
 from orchestrator.model.planning.plan import HostFacts
@@ -329,7 +329,7 @@ def test_a_run_that_is_being_made_is_not_lost(monkeypatch: pytest.MonkeyPatch, t
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         with pytest.raises(OrchError, match="not started"):
-            up_command.main(["-d", "waiting.py"], standalone_mode=False)
+            cli.orch.main(["up", "-d", "waiting.py"], standalone_mode=False)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     assert seen == [("running", None)], "it is alive, and nobody can get a signal by mistake"
@@ -372,7 +372,7 @@ def test_down_says_who_is_late_and_waits_on(
 
     monkeypatch.setattr(RunLock, "wait", wake_and_wait)
     monkeypatch.setattr(run_commands, "STUCK_S", 0.1)
-    run_commands.down_command.main([run, "--run-dir", str(tmp_path / ".orch")], standalone_mode=False)
+    cli.orch.main(["down", run, "--run-dir", str(tmp_path / ".orch")], standalone_mode=False)
     shown = capsys.readouterr()
     assert f"process {pid}, is stopped; kill -9 {pid} ends it" in shown.err
     assert "cancelled" in shown.out
@@ -412,13 +412,13 @@ def test_a_run_whose_plan_cannot_be_read_hides_no_other(tmp_path: Path, capsys: 
         for damaged in (False, True):
             if damaged:
                 running.write("plan.json", "{")
-            run_commands.ps_command.main(["--all", "--json", "--run-dir", str(home)], standalone_mode=False)
+            cli.orch.main(["ps", "--all", "--json", "--run-dir", str(home)], standalone_mode=False)
             shown = {one["run"]: one for one in json.loads(capsys.readouterr().out)}
             assert {name: one["state"] for name, one in shown.items()} == {"ended": "lost", "good": "lost", "one": "running"}
             assert "the plan of ended cannot be read: " in shown["ended"]["problem"]
             assert shown["good"]["problem"] is None
             assert bool(shown["one"]["problem"]) == damaged
-            run_commands.ps_command.main(["--all", "--run-dir", str(home)], standalone_mode=False)
+            cli.orch.main(["ps", "--all", "--run-dir", str(home)], standalone_mode=False)
             lines = capsys.readouterr().out.splitlines()
             assert [line.partition(":")[0] for line in lines] == ["ended", "good", "one"]
             assert lines[2].startswith("one: running; the plan of one cannot be read: " if damaged else "one: running (starting) since ")
@@ -486,7 +486,7 @@ def test_a_task_of_any_type_is_a_task_and_no_run(kind: str, tmp_path: Path) -> N
     with held_run(tmp_path / ".orch"):
         for word in (kind, f"{kind}-0"):
             with pytest.raises(UsageError) if kind != "worker" else contextlib.nullcontext() as refused:
-                logs_command.logs_command(["one", word, "--run-dir", str(tmp_path / ".orch")], standalone_mode=False)
+                cli.orch.main(["logs", "one", word, "--run-dir", str(tmp_path / ".orch")], standalone_mode=False)
             assert refused is None or f"there is no task {word!r}" in str(refused.value)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator import cli
 from orchestrator.cli.commands import stacks_command
 from orchestrator.errors import UsageError
 from tests.conftest import Orch, Running
@@ -76,7 +77,7 @@ def test_native_frames_need_py_spy(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
         monkeypatch.setenv("PATH", str(tmp_path / "path"))
         with pytest.raises(UsageError, match="pip install py-spy"):
-            stacks_command.stacks_command(["--native", "--run-dir", str(tmp_path / ".orch")], standalone_mode=False)
+            cli.orch.main(["stacks", "--native", "--run-dir", str(tmp_path / ".orch")], standalone_mode=False)
     for name in ("path", "bin"):
         (tmp_path / name).mkdir()
         py_spy = tmp_path / name / "py-spy"
