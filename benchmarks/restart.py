@@ -1,8 +1,8 @@
 """A worker's death to the next step of the training: orch beside TensorFlow alone, torchrun, and a fresh start by hand.
 
 One worker of N kills itself with SIGKILL after its first all-reduces. Under ``orch up --max-restarts 1`` and under ``torchrun
---max-restarts 1`` the cluster starts again; the time is that from the death to the last worker's next all-reduce. The back-off is
-set to 0 for orch, as torchrun has none. torchrun gets ``TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1``, without which its second attempt can
+--max-restarts 1`` the cluster starts again; the time is that from the death to the last worker's next all-reduce. orch has its own
+defaults: the first restart comes at once. torchrun gets ``TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1``, without which its second attempt can
 read the first one's addresses and then fails or hangs (pytorch/pytorch#135712; here in every run, PyTorch 2.13). TensorFlow alone (a
 shell loop) does not start again: what is measured is when the first of the others fails, if it does within a minute. The base of the
 ratios is a fresh start of the same cluster by a shell loop. Under ParameterServerStrategy the others go on: two times, to the next

@@ -416,10 +416,10 @@ def test_no_run_is_an_empty_list(orch: Orch, tmp_path: Path) -> None:
 def test_a_run_or_a_task_that_is_not_there_is_named_with_those_that_are(orch: Orch) -> None:
     orch("up", "hello.py", check=0)
     orch("up", "hello.py", check=0)
-    runs = [run["run"] for run in json.loads(orch("ps", "-a", "--json", check=0).out)]
+    newest_first = [run["run"] for run in json.loads(orch("ps", "-a", "--json", check=0).out)][::-1]
     for command in ("ps", "wait", "down"):
-        complaint(orch.in_process(command, "nosuch"), 2, "'nosuch'", "does not exist", *runs)
-        complaint(orch.in_process(command, "hello"), 2, "'hello'", "matches several", *runs)
+        complaint(orch.in_process(command, "nosuch"), 2, "'nosuch'", "does not exist", *newest_first)
+        complaint(orch.in_process(command, "hello"), 2, "'hello'", "matches several", *newest_first)
     complaint(orch("logs", "nosuch"), 2, "'nosuch'", "does not exist", "worker-0")
     complaint(orch.in_process("logs", "worker-5"), 2, "'worker-5'", "did you mean 'worker-0'?")
     complaint(orch.in_process("logs", "ps"), 2, "'ps'", "worker-0")
