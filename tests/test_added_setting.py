@@ -1,4 +1,7 @@
-"""A setting of TensorFlow's is added by touching two files, and is then everywhere: shown on a copy of orch that has one more."""
+"""A setting is added by touching two files, and is then everywhere: shown on a copy of orch that has two more.
+
+The task applies `retries`; the agent applies `nice` before the program runs.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +30,26 @@ EDITS = {
         print("applied:", settings["retries"])
 """,
     ),
+    "worker/settings/device_settings.py": (
+        "    cpus: int | None = setting(",
+        """    nice: int | None = setting(
+        None, "The priority of a task's processes.", example="5", words="the agent's", flag="--nice", most=19, everywhere=True
+    )
+""",
+    ),
+    "worker/host/processes/process_setup.py": (
+        '        if devices.get("cores"):',
+        """        if devices.get("nice"):
+            os.nice(devices["nice"])
+""",
+    ),
 }
-"""What adding the setting takes: its declaration, and the place that applies it. The lines go before those that are named."""
+"""What adding each setting takes: its declaration, and the place that applies it. The lines go before those that are named."""
 
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """orch with one more setting."""
+    """orch with two more settings."""
     copy = tmp_path_factory.mktemp("orch")
     for package in ("orchestrator", "worker"):
         shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
@@ -100,3 +116,26 @@ def test_it_reaches_the_tasks_and_comes_back_from_the_spec_of_a_run(run: Any, tm
     spec = next((tmp_path / "home").glob("runs/*/spec.yaml"))
     assert json.loads(spec.read_text())["collectives"]["retries"] == 5
     assert planned(run("plan", "-f", str(spec), "--json")) == 5
+
+
+LAYERS = """
+command: nice
+tasks:
+  worker: {count: 3, devices: {nice: 2}, overrides: {2: {devices: {nice: 3}}}}
+  evaluator: 1
+defaults: {devices: {nice: 1}}
+"""
+
+
+def test_what_the_agent_applies_is_said_for_all_tasks_for_a_type_and_for_one_task(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "orch.yaml").write_text(LAYERS)
+    assert "\n  devices.nice: 3\n" in run("plan")
+    ours = os.nice(0)
+    found = {int(line.split()[-1]) - ours for line in run("up").splitlines()}
+    assert found == {1, 2, 3}, "the program prints its priority"
+    spec = next((tmp_path / "home").glob("runs/*/spec.yaml"))
+    assert [task["devices"] for task in json.loads(run("plan", "-f", str(spec), "--json"))["tasks"]] == [
+        {"nice": nice} for nice in (2, 2, 3, 1)
+    ]
+    (tmp_path / "train.py").write_text("import os\nprint('nice:', os.nice(0))\n")
+    assert f"nice: {ours + 4}" in run("up", "train.py", "--nice", "4", "--set", "preload=[json]", "--set", "tasks={worker: 1}")

@@ -89,7 +89,7 @@ class TemplateProcess:
             "stdout": str(told.log_dir / "stdout.log"),
             "stderr": str(told.log_dir / "stderr.log"),
             "limits": resource.getrlimit(resource.RLIMIT_NOFILE),
-            "cores": None,
+            "devices": {},
             "path": directory_of(program, str(cwd)),
         }
         self._tokens += 1

@@ -46,8 +46,6 @@ class TaskOrder:
     cluster: str | None = None
     """Which of the order's clusters goes into TF_CONFIG; None: the task gets no TF_CONFIG."""
     settings: TaskSettings = TaskSettings()
-    cores: tuple[Count, Positive] | None = None
-    """(k, n): the task is tied to the k-th, from 0 on, of n parts of the host's cores. None: to no core."""
     once_for: tuple[OsText, ...] | None = None
     """Skip the task if it has succeeded here before and these files are what they were then; None: never.
     See host/program/preparation_stamps.py."""

@@ -107,3 +107,5 @@ class DeviceSettings:
     )
     gpus_given: int | None = None
     """As `gpus`, if the user has requested no number (auto): with fewer GPUs, the task prints a line and continues."""
+    cores: tuple[int, int] | None = None
+    """(k, n): the task is tied to the k-th, from 0 on, of n parts of the host's cores. None: to no core."""

@@ -6,7 +6,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import asdict, fields, is_dataclass, replace
 from typing import Any
 
 import click
@@ -94,8 +94,6 @@ def _lines(planned: Plan) -> Iterator[str]:
         for section, values in _sections(task).items():
             for name, value in sorted(values.items()):
                 yield f"  {section}.{name}: {json.dumps(value)}"
-        if task.order.cores is not None:
-            yield f"  cores: part {task.order.cores[0] + 1} of {task.order.cores[1]} of the host's"
         for name, value in sorted(env.items()):
             yield f"  {name}={value}"
         for name in task.order.unset:
@@ -157,16 +155,14 @@ def _json_parts(planned: Plan) -> Iterator[str]:
     shared = _Environments(planned)
     for position, task in enumerate(planned.tasks):
         text = planned.tf_config(task)
-        program = task.order.program
         found = {
             "task": str(task.id),
             "host": task.host,
             "address": task.address,
-            "program": {"kind": program.kind, "target": program.target, "args": list(program.args)},
+            "program": asdict(task.order.program),
             **_sections(task),
-            "cores": task.order.cores,
             "env": shared.of(task),
-            "unset": list(task.order.unset),
+            "unset": task.order.unset,
             "tf_config": json.loads(text) if text else None,
         }
         yield (", " if position else "") + json.dumps(found)

@@ -178,11 +178,12 @@ def make(run_id: str, spec: ClusterSpec, assignment: Assignment, hosts: Sequence
         parts = [task for task in ids if slots.count_computing([task])]
         for local_rank, task in enumerate(ids):  # servers of the data service come last
             env = {**ranks[task], **(_local(local_rank, local_size) if local_rank < local_size else _local(0, 1))}
-            order = _order(spec, by_type[task.type], task, ports.get(task), env, devices.tasks[task])
+            gpus = devices.tasks[task]
+            if by_type[task.type].devices_of(task.index).affinity:
+                gpus = replace(gpus, settings=replace(gpus.settings, cores=(parts.index(task), len(parts))))
+            order = _order(spec, by_type[task.type], task, ports.get(task), env, gpus)
             if task.type in DATA_SERVICE:
                 order = data_service.serve(order, addresses[task])
-            elif by_type[task.type].devices_of(task.index).affinity:
-                order = replace(order, cores=(parts.index(task), len(parts)))
             planned.append(PlannedTask(task, host, addresses[task], order))
     first = planned[0]
     planned += _preparations(spec, assignment)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
 from worker.protocol.messages import Program
 from worker.protocol.task_id import DATA_SERVICE
-from worker.settings.input_settings import InputSettings
 from worker.settings.keras_settings import LEGACY
 from worker.settings.tpu_settings import AUTO, TpuSettings
 
@@ -99,20 +97,13 @@ def _task_spec(draft: Draft, kind: str) -> TaskSpec:
     own = draft.given.get("tasks", {}).get(kind, {})
     if kind in DATA_SERVICE:
         return make(TaskSpec, own, type=kind, count=draft.counts[kind])
-    defaults = draft.given.get("defaults", {})
+    defaults = {key: value for key, value in draft.given.get("defaults", {}).items() if key != "env"} | {"input": draft.given.get("input")}
     if not draft.strategy.role(kind).uses_gpus:
-        defaults = {"devices": {key: value for key, value in defaults.get("devices", {}).items() if key != "gpus"}}
-    overrides = {int(index): _devices(defaults, own, override) for index, override in own.get("overrides", {}).items()}
-    input = make(InputSettings, own.get("input", {}), make(InputSettings, draft.given.get("input", {})))
-    return make(TaskSpec, own, type=kind, count=draft.counts[kind], devices=_devices(defaults, own), input=input, overrides=overrides)
-
-
-def _devices(*owners: Mapping[str, Any]) -> TaskDevices:
-    """The devices from the key `devices` of these checked mappings. A later mapping wins."""
-    devices = TaskDevices()
-    for owner in owners:
-        devices = make(TaskDevices, owner.get("devices", {}), devices)
-    return devices
+        defaults["devices"] = {key: value for key, value in defaults.get("devices", {}).items() if key != "gpus"}
+    special = {"type": kind, "count": draft.counts[kind], "overrides": {}}
+    tasks = make(TaskSpec, own, make(TaskSpec, defaults, **special), **special)
+    overrides = own.get("overrides", {}).items()
+    return replace(tasks, overrides={int(index): make(TaskDevices, one.get("devices", {}), tasks.devices) for index, one in overrides})
 
 
 def _derived_name(program: Program) -> str:

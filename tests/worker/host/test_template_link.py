@@ -27,7 +27,7 @@ class Listener:
 
 
 def fork_request() -> ForkRequest:
-    return ForkRequest({}, {"TZ": "UTC"}, "/", "stdout.log", "stderr.log", (0, 0), None, "/")
+    return ForkRequest({}, {"TZ": "UTC"}, "/", "stdout.log", "stderr.log", (0, 0), {}, "/")
 
 
 def test_requests_are_compared_by_identity() -> None:

@@ -8,7 +8,8 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
+from typing import Any
 
 from .lifeline import hold_lifeline
 
@@ -30,10 +31,11 @@ def allow_many_files() -> tuple[int, int]:
     return before
 
 
-def enter(lifeline: int, cwd: str, stdout: str, stderr: str, limits: tuple[int, int], cores: Sequence[int] | None) -> None:
+def enter(lifeline: int, cwd: str, stdout: str, stderr: str, limits: tuple[int, int], devices: Mapping[str, Any]) -> None:
     """Give this new process a session, the signals that a shell would give it, and these files and limits. Raises `SetupError`.
 
-    `limits`: of open files (soft, hard); `cores`: those on which this thread, and all that are yet to be started, may run; None: on all.
+    `limits`: of open files (soft, hard). `devices`: the task's `DeviceSettings` as JSON data, of which those that are not TensorFlow's are
+    applied here. `cores` are the numbers of those on which this thread, and all that are yet to be started, may run.
     """
     doing = "the new session"
     try:
@@ -48,8 +50,9 @@ def enter(lifeline: int, cwd: str, stdout: str, stderr: str, limits: tuple[int, 
         os.chdir(cwd)
         doing = "the limits"
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        if cores:
-            os.sched_setaffinity(0, cores)
+        doing = "the devices"
+        if devices.get("cores"):
+            os.sched_setaffinity(0, devices["cores"])
     except (OSError, ValueError) as error:
         raise SetupError(f"{doing}: {getattr(error, 'strerror', None) or error}") from None
 

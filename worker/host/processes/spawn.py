@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any
 
 from ...fast_dataclass import dataclass
 from ...task.own_process import die_with_parent
@@ -30,8 +32,8 @@ class Command:
     stderr: str
     inherited_fd: int | None = None
     """A descriptor that the program inherits."""
-    cores: Sequence[int] | None = None
-    """The cores that the program may use; None: all."""
+    devices: Mapping[str, Any] = field(default_factory=dict)
+    """See `enter`."""
 
 
 def spawn(command: Command, limits: tuple[int, int]) -> tuple[int, int]:
@@ -69,7 +71,7 @@ def spawn(command: Command, limits: tuple[int, int]) -> tuple[int, int]:
 def _execute(command: Command, agent: int, limits: tuple[int, int], lifeline: int, error_fd: int) -> None:
     """Runs in the child, between fork and exec. Never returns: it writes into `error_fd` why the program cannot be started."""
     try:
-        enter(lifeline, command.cwd, command.stdout, command.stderr, limits, command.cores)
+        enter(lifeline, command.cwd, command.stdout, command.stderr, limits, command.devices)
         die_with_parent(agent)
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores SIGXFSZ, and an exec would pass that on
         argv = list(command.argv)

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 from ...cpu_cores import cores_of
 from ...fast_dataclass import dataclass
@@ -52,20 +53,22 @@ class PendingTask:
         order, program = self.order, self.order.program
         streams = self.output.path("stdout"), self.output.path("stderr")
         if not self.is_python:
-            return Command((program.target, *program.args), order.cwd, self.env, *streams, cores=self._cores())
+            return Command((program.target, *program.args), order.cwd, self.env, *streams, devices=self._devices())
         # The last two words are there to be read in `ps`. The user's arguments are left out: they may hold secrets.
         argv = (sys.executable, _BOOTSTRAP, "{fd}", order.task, program.target or program.kind)
         bootstrap = json.dumps(to_json(self.bootstrap)).encode("ascii")
-        return Command(argv, order.cwd, self.env, *streams, keep_in_memory(bootstrap), self._cores())
+        return Command(argv, order.cwd, self.env, *streams, keep_in_memory(bootstrap), self._devices())
 
     def fork_request(self, limits: tuple[int, int]) -> ForkRequest:
         """What a template needs to fork the task. `limits`: of open files (soft, hard)."""
         cwd, streams = self.order.cwd, (self.output.path("stdout"), self.output.path("stderr"))
         path = directory_of(self.order.program, cwd)
-        return ForkRequest(to_json(self.bootstrap), self.env, cwd, *streams, limits, self._cores(), path)
+        return ForkRequest(to_json(self.bootstrap), self.env, cwd, *streams, limits, self._devices(), path)
 
-    def _cores(self) -> list[int] | None:
-        return cores_of(*self.order.cores) if self.order.cores is not None else None
+    def _devices(self) -> dict[str, Any]:
+        """The task's device settings as JSON data, with the numbers of the cores that are its part here."""
+        devices = self.order.settings.devices
+        return {**to_json(devices), "cores": cores_of(*devices.cores) if devices.cores else None}
 
 
 @dataclass(slots=True, eq=False)

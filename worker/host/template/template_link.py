@@ -54,8 +54,8 @@ class ForkRequest:
     stderr: str
     limits: tuple[int, int]
     """Of open files (soft, hard)."""
-    cores: list[int] | None
-    """The cores that the task may use; None: all."""
+    devices: Mapping[str, Any]
+    """See `process_setup.enter`."""
     path: str
     """The program's `sys.path[0]`."""
 

@@ -212,7 +212,7 @@ class _Template:
             for fd in self._own_files:  # one of them is the template's own lifeline
                 if fd > 2:
                     _close(fd)
-            enter(lifeline, request["cwd"], request["stdout"], request["stderr"], tuple(request["limits"]), request["cores"])
+            enter(lifeline, request["cwd"], request["stdout"], request["stderr"], tuple(request["limits"]), request["devices"])
             os.close(lifeline)
             signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a fresh interpreter
             signal.signal(signal.SIGPIPE, signal.SIG_IGN)
