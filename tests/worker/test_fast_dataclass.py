@@ -41,13 +41,13 @@ def test_it_is_a_dataclass() -> None:
 
 def test_wrong_arguments_are_refused() -> None:
     make: Any = Quick
-    with pytest.raises(TypeError, match=r"Quick\(\) got an unexpected keyword argument 'colour'"):
+    with pytest.raises(TypeError, match=r"Quick\(\) takes number, words, more, and got 1 values and \['colour'\]"):
         make(1, colour="red")
-    with pytest.raises(TypeError, match=r"Quick\(\) got an unexpected keyword argument 'number'"):
+    with pytest.raises(TypeError, match=r"got 1 values and \['number'\]"):
         make(1, number=2)
-    with pytest.raises(TypeError, match=r"Quick\(\) missing the argument 'number'"):
+    with pytest.raises(TypeError, match=r"got 0 values and \['words'\]"):
         make(words=())
-    with pytest.raises(TypeError, match=r"Quick\(\) got 4 arguments; it takes number, words, more"):
+    with pytest.raises(TypeError, match="got 4 values"):
         make(1, (), {}, 4)
 
 
@@ -66,7 +66,7 @@ def test_it_stays_as_it_is() -> None:
     for name in ("number", "words", "colour"):
         with pytest.raises((dataclasses.FrozenInstanceError, AttributeError)):
             setattr(quick, name, 2)
-    with pytest.raises(dataclasses.FrozenInstanceError, match="cannot delete field 'number'"):
+    with pytest.raises(dataclasses.FrozenInstanceError, match="cannot change field 'number'"):
         del quick.number
     assert quick == Quick(1)
     unmade: Any = object.__new__(Quick)
@@ -111,30 +111,22 @@ def test_others_are_the_standard_librarys() -> None:
     assert bare == Bare(2)
 
 
-def test_what_it_cannot_make_is_refused() -> None:
-    with pytest.raises(TypeError, match="limit is no plain field"):
+def test_what_a_class_has_of_its_own_stays() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Own:
+        limit: ClassVar[int] = 3
+        number: int
 
-        @dataclass(frozen=True, slots=True)
-        class Limited:
-            limit: ClassVar[int] = 1
+        def __eq__(self, other: object) -> bool:
+            return True
 
+    assert Own(1) == Own(2)
+    assert (Own.limit, [one.name for one in dataclasses.fields(Own)]) == (3, ["number"])
+
+
+def test_a_default_that_could_change_is_refused() -> None:
     with pytest.raises(ValueError, match=r"mutable default .* for field words"):
 
         @dataclass(frozen=True, slots=True)
         class Shared:
             words: list[str] = []  # noqa: RUF012
-
-    with pytest.raises(TypeError, match="some of its fields only"):
-
-        @dataclass(frozen=True, slots=True)
-        class Partly:
-            number: int = field(compare=False)
-
-    with pytest.raises(TypeError, match="its own way of __eq__"):
-
-        @dataclass(frozen=True, slots=True)
-        class Own:
-            number: int
-
-            def __eq__(self, other: object) -> bool:
-                return True
