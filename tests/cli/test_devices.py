@@ -239,12 +239,12 @@ def test_runs_side_by_side_do_not_have_the_same_gpus(
         r"run second-\S+ \(process \d+\) has GPU 1",
         r"run third-\S+ \(process \d+\) has GPU 2",
     ]
-    ways = r"wait for its end, name others with --gpus, or let both runs share \(--share-gpus\)"
+    ways = r"name others with --gpus, or let all of them share \(--share-gpus\)"
     assert re.search(f"host local: {', '.join(held[:2])}; this run divides the other GPUs", third.err)
     refused = orch("up", "hold.py", "--gpus", "2", *words, check=125).err.splitlines()[-1]
     assert re.fullmatch(f"Error: worker-0 asks for 2 GPUs; host local has GPUs 0, 1, 2, 3; {', '.join(held)}: {ways}", refused)
     refused = orch("up", "hold.py", "--gpus", "[1]", *words, check=125).err.splitlines()[-1]
-    assert re.fullmatch(rf"Error: worker-0 asks for GPU 1; which run second-\S+ \(process \d+\) has on host local: {ways}", refused)
+    assert re.fullmatch(f"Error: worker-0 asks for GPU 1; host local has GPUs 0, 1, 2, 3; {held[1]}: {ways}", refused)
     (tmp_path / "go").touch()
     for running in (first, second, third):
         running.wait(check=0)
@@ -273,7 +273,7 @@ def test_runs_that_share_have_the_same_gpus(
     words = ("--gpus", "[0]", "--python", python_of_a_host_with_gpus)
     both = [orch.start("up", "hold.py", "--share-gpus", *words) for _ in range(2)]
     assert [running.wait_for(SEES)[1] for running in both] == ["GPU-00"] * 2
-    assert "asks for GPU 0; which run hold-" in orch("up", "hold.py", *words, check=125).err
+    assert "asks for GPU 0; host local has GPUs 0, 1, 2, 3; run hold-" in orch("up", "hold.py", *words, check=125).err
     (tmp_path / "go").touch()
     for running in both:
         running.wait(check=0)

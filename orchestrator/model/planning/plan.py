@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 
 from worker.fast_dataclass import dataclass
-from worker.protocol.messages import Gpu, GpuHolder, Program, StartTasks, TakeGpus, TaskOrder
+from worker.protocol.messages import Program, StartTasks, TakeGpus, TaskOrder
 from worker.protocol.task_id import DATA_SERVICE, PREPARE, TaskId
 from worker.settings.device_settings import DeviceSettings
 from worker.settings.keras_settings import LEGACY
@@ -21,35 +21,12 @@ from ...errors import OrchError, SpecError
 from .. import slots
 from ..slots import Assignment
 from ..spec import ClusterSpec, TaskSpec, trains
-from ..spec.rules.device_rules import GROWTH
+from ..spec.rules.device_rules import GROWTH, LEVEL, VISIBLE
 from ..strategies import named
 from . import data_service, gpu_assignment, tf_config
 from .addresses import with_port
-from .gpu_assignment import HostGpus, TaskGpus
-
-
-@dataclass(frozen=True, slots=True)
-class HostFacts:
-    """The facts of a host that a plan needs."""
-
-    name: str
-    address: str
-    """The name or IP address by which the other hosts reach this host."""
-    cores: int
-    ports: tuple[int, ...] = ()
-    """The ports that the agent holds, one per task; empty in a dry run."""
-    run_dir: str | None = None
-    """The path of the run directory on this host; None if the host does not see it."""
-    gpus: tuple[Gpu, ...] | None = None
-    """The GPUs that tasks may use; None in a dry run."""
-    interface: str = ""
-    """The network interface that the user chose, if any."""
-    workdir: str | None = None
-    """The path of the working directory on this host; None: the path in the spec."""
-    taken: tuple[GpuHolder, ...] = ()
-    """The `gpus` that other runs hold."""
-    is_here: bool = True
-    """The controller runs on this host."""
+from .facts_of_hosts import HostFacts as HostFacts
+from .gpu_assignment import TaskGpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +94,7 @@ class Plan:
                 replace(order, attempt=attempt, log_dir=log_dir(attempt, order.task), cwd=facts.workdir or order.cwd) for order in chosen
             ),
             clusters=self.clusters,
-            env={**_interface(facts), **self.env, "ORCH_ATTEMPT": str(attempt), **_run_directories(facts)},
+            env={**self.env, "ORCH_ATTEMPT": str(attempt), **facts.env()},
             env_defaults=default_environment(
                 facts.cores,
                 slots.count_computing(task.id for task in mine),
@@ -156,10 +133,10 @@ def make(run_id: str, spec: ClusterSpec, assignment: Assignment, hosts: Sequence
     Raises `SpecError` if a host lacks the requested devices, `OrchError` if other runs hold them.
     """
     facts = {host.name: host for host in hosts}
-    tables = [HostGpus(host, facts[host].gpus, tuple(ids), facts[host].taken) for host, ids in assignment.items()]
-    devices = gpu_assignment.assign_gpus(spec, tables)
+    devices = gpu_assignment.assign_gpus(spec, assignment, facts)
     if devices.problems:
-        is_possible = not gpu_assignment.assign_gpus(spec, [replace(table, taken=()) for table in tables]).problems
+        without_others = {name: replace(host, taken=()) for name, host in facts.items()}
+        is_possible = not gpu_assignment.assign_gpus(spec, assignment, without_others).problems
         raise OrchError("\n".join(map(str, devices.problems))) if is_possible else SpecError(*devices.problems)
     strategy = named(spec.strategy)
     addresses: dict[TaskId, str] = {}
@@ -221,7 +198,7 @@ def _order(spec: ClusterSpec, tasks: TaskSpec, task: TaskId, port: int | None, r
         program=_program(spec, tasks),
         cwd=spec.workdir,
         log_dir=log_dir(1, task),
-        env={**_threads(gpus.settings), **tasks.env, **gpus.env, **forced, **ranks, "ORCH_TASK": str(task)},
+        env={**_threads(gpus.settings), **tasks.env, **_devices(gpus), **forced, **ranks, "ORCH_TASK": str(task)},
         unset=unset,
         port=port,
         cluster=cluster,
@@ -293,6 +270,15 @@ def _threads(devices: DeviceSettings) -> dict[str, str]:
     return {name: str(number) for name, number in wanted.items() if number is not None}
 
 
+def _devices(gpus: TaskGpus) -> dict[str, str]:
+    """The variables for devices that win over the variables of the spec."""
+    settings = gpus.settings
+    found = {LEVEL: "0"} if settings.log_placement else {}
+    if settings.determinism is not None:
+        found["TF_DETERMINISTIC_OPS"] = str(int(settings.determinism))
+    return found if gpus.visible is None else {**found, VISIBLE: gpus.visible}
+
+
 def _describe_threads(spec: ClusterSpec, assignment: Assignment, facts: Mapping[str, HostFacts]) -> Iterator[str]:
     """One line about the threads of `default_environment`, if a host has several tasks and the spec does not set all threads."""
     devices = [found for tasks in spec.tasks for found in (tasks.devices, *tasks.overrides.values())]
@@ -312,14 +298,3 @@ def _describe_input(spec: ClusterSpec) -> Iterator[str]:
     policies = [tasks.input.auto_shard for tasks in spec.tasks if trains(tasks.type) and tasks.input.auto_shard not in (None, "off")]
     if policies and named(spec.strategy).no_sharding:
         yield f"input.auto_shard: {policies[0]} has no effect under strategy {spec.strategy}: each worker reads the whole dataset"
-
-
-def _interface(facts: HostFacts) -> dict[str, str]:
-    """The variables that tell NCCL and Gloo the network interface; without them the libraries choose one."""
-    return {name: facts.interface for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if facts.interface}
-
-
-def _run_directories(facts: HostFacts) -> dict[str, str]:
-    if facts.run_dir is None:
-        return {}
-    return {"ORCH_RUN_DIR": facts.run_dir, "ORCH_CHECKPOINT_DIR": f"{facts.run_dir}/checkpoints"}

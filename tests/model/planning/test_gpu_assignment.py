@@ -20,6 +20,7 @@ def gpu(index: int, memory_mb: int = 1000) -> Gpu:
 
 PART = Gpu(0, "MIG-a", "Part", 100, "MIG-a")
 OTHER_PART = Gpu(0, "MIG-b", "Part", 100, "MIG-b")
+WAYS = "name others with --gpus, or let all of them share (--share-gpus)"
 
 
 def planned(document: dict[str, Any], *gpus: tuple[Gpu, ...] | None) -> Plan:
@@ -86,6 +87,7 @@ PS = {"tasks": {"worker": 2, "ps": 1}}
         pytest.param(workers(1, gpus=[1, 0]), [None], ["1,0"], id="a list, in a dry run"),
         pytest.param(workers(2, gpus=1), [FOUR], ["0", "1"], id="a count"),
         pytest.param(workers(1, gpus=["GPU:3", "GPU-0"]), [FOUR], ["3,0"], id="names and UUIDs, in their order"),
+        pytest.param(workers(1, gpus=[0, "GPU-0"]), [TWO], ["0"], id="one GPU under two names"),
         pytest.param(workers(2, gpus=[1, 3], share_gpus=True), [FOUR], ["1,3", "1,3"], id="the same list, shared"),
         pytest.param(workers(2, gpus=2, share_gpus=True), [TWO], ["0,1", "0,1"], id="a count, shared"),
         pytest.param(workers(2, overrides(_0={"gpus": [2]})), [FOUR], ["2", "0"], id="a single task's own, and as many for the other"),
@@ -114,20 +116,14 @@ def test_gpus_are_given_out(document: dict[str, Any], gpus: list[tuple[Gpu, ...]
         (
             workers(2, gpus=2),
             [(gpu(0), gpu(1), gpu(2))],
-            "worker-1 asks for 2 GPUs; host a has GPUs 0, 1, 2, and 1 of them left by worker-0 (share_gpus: true lets tasks share)",
+            f"worker-1 asks for 2 GPUs; host a has GPUs 0, 1, 2; worker-0 has GPUs 0, 1: {WAYS}",
         ),
         (
             workers(2, gpus=[0]),
             [TWO],
-            "worker-1 asks for GPU 0; which worker-0 has on host a; share_gpus: true lets tasks share",
+            f"worker-1 asks for GPU 0; host a has GPUs 0, 1; worker-0 has GPU 0: {WAYS}",
         ),
-        (workers(1, gpus=[0, "GPU-0"]), [TWO], "worker-0 asks for one GPU under two names; host a has GPUs 0, 1"),
-        (workers(1, gpus=[0]), [(PART, OTHER_PART)], "worker-0 asks for GPU 0; which stands for MIG-a and MIG-b; name one of them"),
-        (
-            workers(1, gpus=2),
-            [(PART, OTHER_PART)],
-            "worker-0 asks for MIG-a and MIG-b; of which CUDA shows a process only one; ask for one part of a GPU",
-        ),
+        (workers(1, gpus=[0]), [(PART, OTHER_PART)], "worker-0 asks for GPU 0; host a has GPUs MIG-a, MIG-b"),
         (workers(1, memory_limit_mb=1001, gpus=1), [TWO], "worker-0 asks for 1,001 MB; host a's GPU 0 (Fake) has 1,000 MB"),
         (workers(1, logical_gpus=[500, 501], gpus=[1]), [TWO], "worker-0 asks for 1,001 MB; host a's GPU 1 (Fake) has 1,000 MB"),
         (
@@ -164,7 +160,7 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
         (workers(1), [TWO], []),
         (workers(2), [()], []),
         (workers(2), [FOUR], ["GPUs: worker-0: 0, 1; worker-1: 2, 3"]),
-        (workers(6), [tuple(map(gpu, range(6)))], ["GPUs: 1 for each of worker-0..5"]),
+        (workers(6), [tuple(map(gpu, range(6)))], ["GPUs: worker-0: 0; worker-1: 1; worker-2: 2; worker-3: 3; …"]),
         (
             workers(3),
             [FOUR],
@@ -265,9 +261,6 @@ def holder(index: int, *, shares: bool = False, run: str = "other") -> GpuHolder
     return GpuHolder(gpu(index).uuid, run, 70 + index, shares)
 
 
-WAYS = "wait for its end, name others with --gpus, or let both runs share (--share-gpus)"
-
-
 @pytest.mark.parametrize(
     ("document", "taken", "expected", "note"),
     [
@@ -278,7 +271,9 @@ WAYS = "wait for its end, name others with --gpus, or let both runs share (--sha
             workers(2),
             [holder(0)],
             ["-1", "-1"],
-            "worker-0..1 on a: no GPU, because there are too few for all tasks (GPUs 0, 1); run other (process 70) has GPU 0: " + WAYS,
+            "host a: run other (process 70) has GPU 0; this run divides the other GPUs\n"
+            "worker-0..1 on a: no GPU, because there are too few for all tasks (GPUs 0, 1);"
+            " gpus: 1 with share_gpus: true lets them share",
         ),
         (workers(1, gpus=1, share_gpus=True), [holder(0, shares=True)], ["1"], ""),
         (workers(2, gpus=1, share_gpus=True), [holder(0, shares=True)], ["1", "0"], ""),
@@ -298,18 +293,18 @@ def test_what_another_run_has_is_not_given_again(document: dict[str, Any], taken
     given = [task.order.env["CUDA_VISIBLE_DEVICES"] for task in found.tasks]
     assert [",".join(part if part == "-1" else part[-1] for part in text.split(",")) for text in given] == expected
     said = [line for line in found.notes if not line.startswith(("compute threads:", "GPUs:"))]
-    assert said == ([note] if note else [])
+    assert "\n".join(said) == note
 
 
 @pytest.mark.parametrize(
     ("document", "taken", "expected"),
     [
         (workers(1, gpus=2), [holder(0)], f"worker-0 asks for 2 GPUs; host a has GPUs 0, 1; run other (process 70) has GPU 0: {WAYS}"),
-        (workers(1, gpus=[1]), [holder(1)], f"worker-0 asks for GPU 1; which run other (process 71) has on host a: {WAYS}"),
+        (workers(1, gpus=[1]), [holder(1)], f"worker-0 asks for GPU 1; host a has GPUs 0, 1; run other (process 71) has GPU 1: {WAYS}"),
         (
             workers(1, gpus=[0], share_gpus=True),
             [holder(0), holder(0, run="third", shares=True)],
-            f"worker-0 asks for GPU 0; which run other (process 70) has on host a: {WAYS}",
+            f"worker-0 asks for GPU 0; host a has GPUs 0, 1; run other (process 70) has GPU 0, run third (process 70) has GPU 0: {WAYS}",
         ),
         (
             workers(1, gpus=1),

@@ -145,7 +145,7 @@ tasks:
     assert workers.devices_of(0).settings == DeviceSettings(cpus=2, threads=ThreadSettings(3, 4), memory_growth=True)
     assert workers.devices_of(0).gpus.is_auto
     assert workers.devices_of(2).settings == DeviceSettings(cpus=1, threads=ThreadSettings(3, 4), memory_growth=False)
-    assert workers.devices_of(2).wish == GpuWish(ids=("7",), share=True)
+    assert (workers.devices_of(2).gpus, workers.devices_of(2).share_gpus) == (GpuWish(ids=("7",)), True)
 
 
 def test_contradictions_are_found_in_what_holds_in_the_end_with_their_places() -> None:

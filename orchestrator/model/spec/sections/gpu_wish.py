@@ -22,8 +22,6 @@ class GpuWish:
     count: int | None = None
     ids: tuple[str, ...] = ()
     """Indices and UUIDs."""
-    share: bool = False
-    """Other tasks may use the same GPUs."""
 
     @property
     def is_auto(self) -> bool:

@@ -48,11 +48,6 @@ class TaskDevices:
         False, "Tie each task to its share of the host's cores (Linux).", example="true", flag="--affinity", everywhere=True
     )
 
-    @property
-    def wish(self) -> GpuWish:
-        """The GPUs that the task asks for, and whether it may share them."""
-        return replace(self.gpus, share=self.share_gpus)
-
 
 class Overrides(Mapping_):
     """Settings of single tasks, by index."""
