@@ -10,8 +10,7 @@ import click
 from ..backends import load
 from ..errors import UsageError
 from ..insight.input import input_files, shards_report
-from ..insight.input.shards_report import Planned
-from ..model.input.sharding_advice import Advice
+from ..model.input.sharding_advice import Advice, Planned, advise
 from ..model.input.spec_inputs import SpecInput, input_of
 from ..model.spec import ClusterSpec
 
@@ -35,7 +34,7 @@ def check_input(spec: ClusterSpec) -> None:
         if spec.prepare.run or not all(host.is_here for host in load(spec).hosts(spec)):
             return
         raise UsageError(f"input.files: {error}") from None
-    advice = _plan(known, names).advice()
+    advice = advise(_plan(known, names))
     if refused := [one for one in advice if one.topic == "no elements"]:
         raise UsageError("\n".join(f"input: {line}" for line in _lines(refused)))
     for line in _lines(one for one in advice if one.severity != "note"):

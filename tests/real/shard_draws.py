@@ -9,15 +9,12 @@ import os
 import random
 from collections.abc import Iterable
 from dataclasses import asdict
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from orchestrator.model.input.sharding import FOR_EVER, File, Policy, Sharding, Tally, batches, read_by, steps
+from orchestrator.model.input.sharding import File, Policy, Sharding, Tally, batches, read_by, steps
 
 POOL = 40
-LOOKED_AT = 6
-"""Steps that are compared of a dataset without end."""
 
 Draw = dict[str, Any]
 Batches = list[list[list[str]]]
@@ -48,15 +45,13 @@ def draw(random: random.Random, *, workers: int, replicas: int, all_have_files: 
     if not has_reader and policy in ("file", "hint"):
         policy = "data"
     files = [random.randrange(POOL) for _ in range(random.randrange(workers if all_have_files else 1, 3 * workers + 2))]
-    repeat = random.choice([1, 1, 1, 2, 3])
-    fewest = max(1, repeat * sum(number % 8 for number in files) // 8)  # not many more steps than are needed to see something
+    fewest = max(1, sum(number % 8 for number in files) // 8)  # not many more steps than are needed to see something
     sharding = Sharding(
         policy,
         workers,
         replicas,
         batch=random.randint(fewest, fewest + 2 * workers * replicas),
         drop_remainder=random.random() < 0.3,
-        repeat=repeat,
         has_reader=has_reader,
     )
     return {**asdict(sharding), "files": files}
@@ -77,7 +72,7 @@ def _seen(draw: Draw, worker: int) -> list[str]:
 
 
 def _elements(step: tuple[range, ...], pool: list[str]) -> list[list[str]]:
-    return [[pool[place % len(pool)] for place in part] for part in step]
+    return [[pool[place] for place in part] for part in step]
 
 
 def expected_of_worker(draw: Draw, worker: int) -> Batches | str:
@@ -85,16 +80,15 @@ def expected_of_worker(draw: Draw, worker: int) -> Batches | str:
     sharding, found = sharding_of(draw), tally(_files(draw), draw["workers"])
     if sharding.applied == "file" and worker < found.files < sharding.workers:
         return "error"
-    own = islice(batches(sharding, read_by(sharding, found, worker), worker), LOOKED_AT if sharding.repeat == FOR_EVER else None)
     pool = _seen(draw, worker)
-    return [_elements(step, pool) for step in own]
+    return [_elements(step, pool) for step in batches(sharding, read_by(sharding, found, worker), worker)]
 
 
 def expected_of_all(draw: Draw) -> list[Batches]:
     """What the planner says of an epoch: for each worker, to the end of the longest."""
     sharding, found = sharding_of(draw), tally(_files(draw), draw["workers"])
     pools = [_seen(draw, worker) for worker in range(sharding.workers)]
-    rows = list(islice(steps(sharding, found), LOOKED_AT if sharding.repeat == FOR_EVER else None))
+    rows = list(steps(sharding, found))
     return [[_elements(row[worker], pool) for row in rows] for worker, pool in enumerate(pools)]
 
 
@@ -112,8 +106,6 @@ def _dataset(draw: Draw, directory: str) -> Any:
         made = tf.data.Dataset.from_tensor_slices(chosen).shard(tf.data.experimental.SHARD_HINT, 0).flat_map(tf.data.TextLineDataset)
     else:
         made = tf.data.TextLineDataset(chosen)
-    if draw["repeat"] != 1:
-        made = made.repeat(draw["repeat"] or None)
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy[draw["policy"].upper()]
     return made.batch(draw["batch"], drop_remainder=draw["drop_remainder"]).with_options(options)
@@ -132,7 +124,7 @@ def ask_workers(strategy: Any, draws: list[Draw], directory: str) -> list[Batche
     answers = []
     for draw in draws:
         steps = strategy.experimental_distribute_dataset(_dataset(draw, directory))
-        answers.append([_of_replicas(strategy, step) for step in islice(steps, None if draw["repeat"] else LOOKED_AT)])
+        answers.append([_of_replicas(strategy, step) for step in steps])
     return answers
 
 
@@ -146,7 +138,7 @@ def list_shuffled(strategy: Any, directory: str) -> list[str]:
 
 
 def ask_inside(draws: list[Draw], directory: str) -> list[list[Batches | str]]:
-    """All workers and replicas of each draw in this process: what TensorFlow makes for each worker and, for one program, its epoch."""
+    """All workers and replicas of each draw in this process: what TensorFlow makes for each worker."""
     import tensorflow as tf
     from tensorflow.python.distribute import input_lib, input_util
 
@@ -160,13 +152,10 @@ def ask_inside(draws: list[Draw], directory: str) -> list[list[Batches | str]]:
         strategy = mirrored[len(devices)]
         inputs = input_lib.InputWorkers([(devices[0], tuple(devices[number * replicas :][:replicas])) for number in range(workers)])
         made = input_util.get_distributed_dataset(_dataset(draw, directory), inputs, strategy, workers * replicas)
-        if draw["one_program"]:
-            rows = [_of_replicas(strategy, step) for step in made]
-            return [[row[number * replicas :][:replicas] for row in rows] for number in range(workers)]
         found: list[Batches | str] = []
         for own in made._cloned_datasets:
             try:
-                parts = [_texts(batch) for batch in islice(own, None if draw["repeat"] else replicas * LOOKED_AT)]
+                parts = [_texts(batch) for batch in own]
             except tf.errors.InvalidArgumentError as error:
                 if "FILE based sharding" not in str(error):
                     raise

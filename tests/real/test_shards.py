@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from orchestrator.insight.input import input_files
-from orchestrator.model.input.sharding import FOR_EVER
 from orchestrator.testing import cluster
 from tests import tfrecords
 from tests.model.input.test_sharding import VECTORS
@@ -45,7 +44,6 @@ def test_every_worker_of_a_cluster_gets_what_the_planner_says(pool: str, soaks: 
     """Three processes under MultiWorkerMirroredStrategy, each with one replica: they agree on the end, with empty batches until then."""
     dice = random.Random(14)
     draws = [draw(dice, workers=3, replicas=1, all_have_files=True) for _ in range(1500 if soaks else 16)]
-    draws += [{**draws[0], "policy": policy, "repeat": FOR_EVER, "files": [7, 15, 2, 3]} for policy in ("file", "data", "off")]
     with cluster(workers=3, timeout=TIMEOUT_S) as c:
         answers = [*c.run(shard_draws.ask_workers, draws, pool).values()]
         shuffled = c.run(shard_draws.list_shuffled, pool).values()
@@ -65,14 +63,11 @@ def test_every_replica_gets_what_the_planner_says(pool: str, soaks: bool) -> Non
     draws = [
         draw(dice, workers=dice.randint(1, 4), replicas=dice.randint(1, 3), all_have_files=False) for _ in range(3000 if soaks else 36)
     ]
-    # Of these, whole epochs: one program feeds all workers, as under TPUStrategy.
-    draws += [{**one, "one_program": True} for one in draws if not isinstance(expected_of_worker(one, 0), str)][: 200 if soaks else 10]
-    draws += [{**draws[0], "policy": policy, "repeat": FOR_EVER, "files": [7, 15, 2, 3]} for policy in ("file", "data", "off")]
     draws += of_the_guide()
     with cluster(workers=1, strategy="mirrored", cpus=12, timeout=TIMEOUT_S) as c:
         answers = c.run(shard_draws.ask_inside, draws, pool)["worker-0"]
     for one, answer in zip(draws, answers, strict=True):
-        expected = expected_of_all(one) if one["one_program"] else [expected_of_worker(one, worker) for worker in range(one["workers"])]
+        expected = [expected_of_worker(one, worker) for worker in range(one["workers"])]
         assert answer == expected, ways(one)
 
 
@@ -110,6 +105,6 @@ def of_the_guide() -> list[Draw]:
     """The guide's vectors, with the files of the pool that have as many lines."""
     by_lines = {6: [6, 14], 12: [5, 7], 4: [4], 8: [7, 1], 9: [7, 2]}
     return [
-        {**asdict(sharding), "files": by_lines[counts[0]][: 2 if counts[0] != 6 else len(counts)], "one_program": sharding.workers == 1}
+        {**asdict(sharding), "files": by_lines[counts[0]][: 2 if counts[0] != 6 else len(counts)]}
         for sharding, counts, _ in VECTORS.values()
     ]

@@ -20,8 +20,8 @@ from worker.words import bytes_of
 from ...errors import UsageError
 from ...insight.input import input_files, shards_report
 from ...insight.input.input_files import Found
-from ...insight.input.shards_report import Planned
 from ...model.input.sharding import Sharding
+from ...model.input.sharding_advice import Planned, advise
 from ...model.input.spec_inputs import SpecInput, input_of
 from ...model.spec import ClusterSpec
 from ...record.output.lines import clean
@@ -46,7 +46,6 @@ from ..spec_overlays import says
 @click.option("-b", "--batch", type=click.IntRange(1), metavar="B", help="The global batch size: the elements of all replicas in one step.")
 @click.option("-p", "--policy", type=click.Choice(["auto", "file", "data", "hint", "off"]), help="The AutoShardPolicy. Default: auto.")
 @click.option("--drop-remainder", is_flag=True, default=None, help="Leave out the last batch if it is not full.")
-@click.option("--repeat", type=click.IntRange(0), default=1, metavar="N", help="Read the files N times; 0: without end.")
 @click.option("--format", "kind", type=click.Choice(KINDS), help="The format of the files. Default: from their names and first bytes.")
 @click.option("--elements-per-file", "elements", type=click.IntRange(0), metavar="N", help="Count nothing: each file has N elements.")
 @click.option("-f", "--file", "spec_file", metavar="FILE", help="Read other settings from this file. Default without FILES: orch.yaml.")
@@ -76,7 +75,7 @@ def shards_command(files: Sequence[str], home: Path, **given: Any) -> int:
     if not patterns:
         raise UsageError("there are no files to look at: name some, or write input: {files: [data/*.tfrecord]} in orch.yaml")
     names = tuple(f"worker-{worker}" for worker in range(given["workers"])) if given["workers"] else known.names
-    asked = {key: given[key] for key in ("policy", "replicas", "batch", "drop_remainder", "repeat") if given[key] is not None}
+    asked = {key: given[key] for key in ("policy", "replicas", "batch", "drop_remainder") if given[key] is not None}
     known = replace(known, names=names, sharding=replace(known.sharding, workers=len(names), **asked))
     listed: list[Found] = []
     inspected = _inspect(patterns, directory, given)
@@ -85,7 +84,7 @@ def shards_command(files: Sequence[str], home: Path, **given: Any) -> int:
     for index, one in enumerate(listed):  # the reader of a file depends on the kinds of all files
         _list(one, index, planned.sharding, names)
     _show(planned, given)
-    return 1 if any(one.severity == "error" for one in planned.advice()) else 0
+    return 1 if any(one.severity == "error" for one in advise(planned)) else 0
 
 
 def _spec(home: Path, file: str | None, run: str | None, *, is_needed: bool) -> ClusterSpec | None:

@@ -7,67 +7,19 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from worker.data_files.element_counts import WITH_READER
-from worker.fast_dataclass import dataclass
 from worker.words import bytes_of, count_of
 
 from ...errors import UsageError
-from ...model.input.sharding import FOR_EVER, Epoch, Sharding, Share, Tally, epoch, steps, whole_batch
-from ...model.input.sharding_advice import Advice, advise
+from ...model.input.sharding import Epoch, Share, Tally, epoch, steps, whole_batch
+from ...model.input.sharding_advice import Planned, advise
 from ...model.input.spec_inputs import SpecInput
-from ...model.task_names import group_tasks
 from ...record.text.format import aligned, wrap
 from .input_files import Found, explain_uncounted
 
 MOST_ROWS = 32
 """The most rows of the picture."""
-MOST_ENDS = 4
 MOST_LINES = 5
 """The most unreadable files that an error names."""
-_NAMES = {
-    "tfrecord": "TFRecords",
-    "text": "lines of text",
-    "csv": "CSV",
-    "npy": "NumPy arrays",
-    "npz": "NumPy archives",
-    "parquet": "Parquet",
-    "image": "images",
-    "other": "an unknown kind",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """An input, and its distribution to the workers."""
-
-    sharding: Sharding
-    found: Tally
-    kinds: tuple[str, ...]
-    names: tuple[str, ...]
-    """The names of the workers."""
-    ignored: str = ""
-    """Why the strategy shards nothing; empty if it does."""
-    uncounted: str = ""
-    """How the user can make the number of elements known, if it is unknown."""
-
-    @property
-    def is_counted(self) -> bool:
-        return not self.found.uncounted
-
-    @property
-    def has_steps(self) -> bool:
-        """Whether the steps of an epoch are known: elements and batch are known, and TensorFlow accepts the input."""
-        refused = self.sharding.applied == "file" and self.found.files < self.sharding.workers
-        return self.sharding.batch is not None and self.is_counted and not refused and self.found.elements > 0
-
-    def advice(self) -> list[Advice]:
-        if self.ignored:
-            return [Advice("note", "not sharded", self.ignored)]
-        found = advise(self.sharding, self.found, self.names)
-        if "csv" in self.kinds and self.sharding.policy == "auto" and self.sharding.workers > 1:
-            found.append(Advice("note", "csv", _CSV, "say --format text, if the script reads lines with TextLineDataset"))
-        if not self.is_counted:
-            found.append(Advice("note", "not counted", "it is not known how many elements these files hold", self.uncounted))
-        return found
 
 
 def plan(looked_at: Iterable[Found], known: SpecInput) -> Planned:
@@ -87,12 +39,6 @@ def plan(looked_at: Iterable[Found], known: SpecInput) -> Planned:
     return Planned(sharding, found, tuple(sorted(kinds)), known.names, known.ignored, uncounted)
 
 
-_CSV = (
-    "TensorFlow cannot shard CsvDataset and make_csv_dataset by file. Each line of a CSV file is counted as an element: also a header, "
-    "and each line of a text in quotes"
-)
-
-
 # --- text --------------------------------------------------------------------------------------
 
 
@@ -106,19 +52,20 @@ def to_text(planned: Planned, width: int) -> Iterator[str]:
     if planned.has_steps:
         yield ""
         yield from wrap(_end(planned, summed), width)
-    for one in planned.advice():
+    for one in advise(planned):
         yield ""
-        yield from _advice(one, width)
+        yield from wrap(one.what, width, f"{one.severity:<9}", " " * 9)
+        if one.remedy:
+            yield from wrap(f"do: {one.remedy}", width, " " * 9)
 
 
 def _headline(planned: Planned) -> str:
     found = planned.found
-    kinds = " and ".join(_NAMES[kind] for kind in planned.kinds)
-    text = f"{count_of(found.files, 'file')} of {kinds}, {bytes_of(found.bytes)}"
-    if planned.is_counted:
-        each = f"{found.smallest:,} to {found.largest:,} in a file" if found.smallest < found.largest else f"{found.largest:,} in each"
-        return f"{text}, {found.elements:,} elements" + (f"; {each}" if found.files > 1 else "")
-    return f"{text}; the number of elements is not known"
+    text = f"{count_of(found.files, 'file')} ({' and '.join(planned.kinds)}), {bytes_of(found.bytes)}"
+    if planned.uncounted:
+        return f"{text}; the number of elements is not known"
+    each = f"{found.smallest:,} to {found.largest:,} in a file" if found.smallest < found.largest else f"{found.largest:,} in each"
+    return f"{text}, {found.elements:,} elements" + (f"; {each}" if found.files > 1 else "")
 
 
 def _rule(planned: Planned) -> str:
@@ -145,73 +92,44 @@ def _rule(planned: Planned) -> str:
 
 
 def _picture(planned: Planned, summed: Epoch, width: int) -> Iterator[str]:
-    head = ["WORKER", "FILES", "READS"]
-    if planned.is_counted:
-        head.append("ELEMENTS")
-    if planned.has_steps:
-        head.append("STEPS")
-    shown = summed.shares if len(summed.shares) <= MOST_ROWS else summed.shares[: MOST_ROWS - 1]
-    rows = [head]
+    has_elements, has_steps = not planned.uncounted, planned.has_steps
+    rows = [["WORKER", "FILES", "READS", *["ELEMENTS"] * has_elements, *["STEPS"] * has_steps]]
+    shown = summed.shares[:MOST_ROWS]
     for share in shown:
-        row = [planned.names[share.worker], f"{share.files:,}", bytes_of(share.bytes)]
-        if planned.is_counted:
-            row.append(f"{share.elements:,}")
-        if planned.has_steps:
-            row.append(f"{share.steps:,}")
-        rows.append(row)
-    lines = aligned([[*row, ""] for row in rows], right=range(1, len(head)))
-    space = max(10, min(60, width - max(map(len, lines)) - 2))
+        counts = [f"{share.elements:,}"] * has_elements + [f"{share.steps:,}"] * has_steps
+        rows.append([planned.names[share.worker], f"{share.files:,}", bytes_of(share.bytes), *counts])
+    lines = aligned([[*row, ""] for row in rows], right=range(1, len(rows[0])))
     widest = max(map(len, lines))
+    space = max(10, min(60, width - widest - 2))
+    most = max(1, *(_amount(planned, share) for share in summed.shares))
     yield lines[0]
     for share, line in zip(shown, lines[1:], strict=True):
-        yield f"{line.ljust(widest)}  {_bar(planned, summed, share, space)}".rstrip()
-    if left := summed.shares[len(shown) :]:
-        amounts = [share.elements if planned.is_counted else share.bytes for share in left]
-        least, most = (f"{amount:,} elements" if planned.is_counted else bytes_of(amount) for amount in (min(amounts), max(amounts)))
-        yield f"and {len(left)} more, {least} to {most}; --json has all"
-    if planned.has_steps and planned.sharding.repeat != FOR_EVER and any(share.steps < summed.steps for share in shown):
+        bar = "#" * -(-space * _amount(planned, share) // most)
+        yield f"{line:<{widest}}  {bar.ljust(space, '.') if has_steps else bar}".rstrip()
+    if left := len(summed.shares) - len(shown):
+        yield f"and {left} more; --json has all"
+    if has_steps and any(share.steps < summed.steps for share in shown):
         yield "# steps with data   . steps with batches of size 0, while others go on"
 
 
-def _bar(planned: Planned, summed: Epoch, share: Share, space: int) -> str:
+def _amount(planned: Planned, share: Share) -> int:
+    """The length of a worker's bar."""
     if planned.has_steps:
-        done = -(-space * share.steps // max(summed.steps, 1))
-        return "#" * done + "." * (space - done) * (planned.sharding.repeat != FOR_EVER)
-    amounts = [other.elements if planned.is_counted else other.bytes for other in summed.shares]
-    own = amounts[share.worker]
-    return "#" * (-(-space * own // max(*amounts, 1)) if len(amounts) > 1 else space * bool(own))
+        return share.steps
+    return share.bytes if planned.uncounted else share.elements
 
 
 def _end(planned: Planned, summed: Epoch) -> str:
-    if planned.sharding.repeat == FOR_EVER:
-        least = min(share.steps for share in summed.shares)
-        passes = f"{least:,} to {summed.steps:,} steps" if least < summed.steps else f"{summed.steps:,} steps"
-        return f"A worker's pass over its files has {passes}; then the worker begins the next pass."
-    passes = f", {planned.sharding.repeat} times over the files," if planned.sharding.repeat > 1 else ""
-    text = f"An epoch{passes} has {summed.steps:,} steps"
+    text = f"An epoch has {count_of(summed.steps, 'step')}"
     if summed.full == summed.steps:
         text += ", each with a whole global batch"
     else:
         text += f"; in {summed.full:,} of them every replica has its whole batch"
-    early: dict[int, list[int]] = {}
-    for share in summed.shares:
-        if share.steps < summed.steps:
-            early.setdefault(share.steps, []).append(share.worker)
-    ends = []
-    for step, workers in sorted(early.items())[:MOST_ENDS]:
-        who = group_tasks(planned.names[worker] for worker in workers)
-        ends.append(f"for {who} {f'after step {step:,}' if step else 'at once'}")
-    if ends:
-        more = "; for others later" if len(early) > len(ends) else ""
-        text += f". The data ends {'; '.join(ends)}{more}"
+    least = min(share.steps for share in summed.shares)
+    if least < summed.steps:
+        first = planned.group(share.worker for share in summed.shares if share.steps == least)
+        text += f". The data ends first for {first}, after step {least:,}"
     return text + "."
-
-
-def _advice(one: Advice, width: int) -> Iterator[str]:
-    indent = " " * 9
-    yield from wrap(one.what or one.topic, width, f"{one.severity:<9}", indent)
-    if one.remedy:
-        yield from wrap(f"do: {one.remedy}", width, indent)
 
 
 def batch_lines(planned: Planned) -> Iterator[str]:
@@ -228,11 +146,9 @@ def to_json(planned: Planned) -> dict[str, Any]:
     """Everything in the text, for programs. A value that is not known is null."""
     sharding, found = planned.sharding, planned.found
     summed = epoch(sharding, found)
-    unknown = set() if planned.is_counted else {"elements"}
+    unknown = {"elements"} if planned.uncounted else set()
     if not planned.has_steps:
-        unknown |= {"steps"}
-    if not planned.has_steps or sharding.repeat == FOR_EVER:
-        unknown |= {"full", "empty", "partial", "dropped", "idle"}
+        unknown |= {"steps", "full", "empty", "partial", "dropped", "idle"}
 
     def known(**values: Any) -> dict[str, Any]:
         return {name: None if name in unknown else value for name, value in values.items()}
@@ -246,5 +162,5 @@ def to_json(planned: Planned) -> dict[str, Any]:
         "shares": [{"task": planned.names[share.worker], **known(**asdict(share))} for share in summed.shares],
         "read": summed.read,
         **known(elements=found.elements, steps=summed.steps, full=summed.full, dropped=summed.dropped, idle=round(summed.idle, 4)),
-        "advice": [asdict(one) for one in planned.advice()],
+        "advice": [asdict(one) for one in advise(planned)],
     }

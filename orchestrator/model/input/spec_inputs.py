@@ -39,7 +39,6 @@ def input_of(spec: ClusterSpec) -> SpecInput:
         _replicas_of_tpu(spec) if row.drives_all_hosts else _replicas(sharing[-1], on_cpus=row.replicates_on_cpus),
         own.global_batch_size,
         bool(own.drop_remainder),
-        one_program=row.drives_all_hosts,
     )
     return SpecInput(own.files, names, sharding, row.no_sharding)
 

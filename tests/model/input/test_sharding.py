@@ -6,14 +6,13 @@ tests/real/test_shards.py compares it with TensorFlow.
 from __future__ import annotations
 
 import tracemalloc
-from itertools import islice
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.model.input.sharding import FOR_EVER, File, Sharding, batch_sizes, batches, epoch, steps
+from orchestrator.model.input.sharding import File, Sharding, batch_sizes, batches, epoch, steps
 from tests.real.shard_draws import takes_file, tally
 
 VECTORS: dict[str, tuple[Sharding, list[int], list[list[list[list[int]]]]]] = {
@@ -71,8 +70,8 @@ def planned(sharding: Sharding, counts: list[int]) -> list[list[list[list[int]]]
     pools = [seen_by(sharding, counts, worker) for worker in range(sharding.workers)]
     found = tally(files_of(counts), sharding.workers)
     return [
-        [[[pool[place % len(pool)] for place in part] for part in of_worker] for pool, of_worker in zip(pools, step, strict=True)]
-        for step in islice(steps(sharding, found), 1000)
+        [[[pool[place] for place in part] for part in of_worker] for pool, of_worker in zip(pools, step, strict=True)]
+        for step in steps(sharding, found)
     ]
 
 
@@ -88,9 +87,7 @@ SHARDINGS = st.builds(
     replicas=st.integers(1, 3),
     batch=st.integers(1, 13),
     drop_remainder=st.booleans(),
-    repeat=st.integers(1, 3),
     has_reader=st.booleans(),
-    one_program=st.booleans(),
 )
 
 
@@ -105,12 +102,11 @@ def test_the_sums_are_those_of_the_batches(sharding: Sharding, counts: list[int]
         sizes = [[len(part) for part in row[share.worker]] for row in rows]
         assert share.empty == sum(size == 0 for step in sizes for size in step)
         assert share.elements == sum(map(sum, sizes))
-        if not sharding.ends_with_the_first:
-            own = sum(found.elements if sharding.applied != "file" else found.by_file[share.worker][2] for _ in range(sharding.repeat))
-            if sharding.applied != "data":
-                assert share.elements == own - (own % sharding.step_size if sharding.drop_remainder else 0)
-    if sharding.applied == "data" and not sharding.ends_with_the_first:
-        assert sum(share.elements for share in summed.shares) + summed.dropped == found.elements * sharding.repeat
+        if sharding.applied != "data":
+            own = found.elements if sharding.applied == "off" else found.by_file[share.worker][2]
+            assert share.elements == own - (own % sharding.step_size if sharding.drop_remainder else 0)
+    if sharding.applied == "data":
+        assert sum(share.elements for share in summed.shares) + summed.dropped == found.elements
 
 
 @given(SHARDINGS, st.lists(st.integers(0, 9), max_size=9))
@@ -124,12 +120,6 @@ def test_sizes_add_up_to_the_global_batch_in_each_step_of_all_workers() -> None:
     """What `batch_sizes_for_worker` promises: G = 7 on 2 workers of 2 replicas, its own example."""
     sharding = Sharding("file", workers=2, replicas=2, batch=7)
     assert [batch_sizes(sharding, worker) for worker in (0, 1)] == [[2, 2, 2, 1], [2, 1, 2, 2]]
-
-
-def test_a_dataset_that_is_repeated_for_ever_never_ends_unless_it_is_empty() -> None:
-    sharding = Sharding("file", workers=2, batch=4, repeat=FOR_EVER)
-    assert [len(part) for step in islice(batches(sharding, 3, 0), 50) for part in step] == [2] * 50
-    assert list(batches(sharding, 0, 0)) == []
 
 
 def test_files_and_batches_are_not_held() -> None:
