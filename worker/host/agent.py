@@ -302,7 +302,7 @@ class Agent:
             self._listeners.pop().close()
 
     def _poll(self) -> None:
-        self._forwarder.check_disk()
+        self._forwarder.poll()
         self._launcher.poll()
         self._loop.after(POLL_S, self._poll)
 

@@ -1,7 +1,7 @@
 """The files that a task writes, and how the agent learns that they have grown.
 
 A task's stdout and stderr *are* files. So no task ever waits for a reader, and what a task has written is on disk whichever process
-dies next. The kernel reports when files in a directory grow (inotify(7)); where it cannot, the agent reads their sizes now and then.
+dies next. The kernel reports that a file in one of their directories has grown (inotify(7)); the agent then looks at all files.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ import contextlib
 import ctypes
 import json
 import os
-import struct
 import sys
-from collections.abc import Iterable, Iterator
 from dataclasses import field
 from typing import Any
 
@@ -22,14 +20,11 @@ from ...fast_dataclass import dataclass
 from ...protocol.task_id import STREAMS, file_of
 
 _IN_MODIFY = 0x2
-_IN_Q_OVERFLOW = 0x4000
-_EVENT = struct.Struct("iIII")
 _CHUNK = 256 * 1024
 _REPORTS_CHUNK = 1024 * 1024
-_INPUT = task_files.INPUT.encode()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class TaskOutput:
     """The files of one attempt of a task."""
 
@@ -42,6 +37,8 @@ class TaskOutput:
     """How many bytes of each stream, or reports of its size, were sent to the controller."""
     reports_read: int = 0
     """Bytes of the file of reports that were read."""
+    next_report_at: float = 0.0
+    """Reports are not read before this time of the monotonic clock."""
     input_counts: dict[str, Any] = field(default_factory=dict)
     """The newest counts of the input."""
     program_report: dict[str, Any] = field(default_factory=dict)
@@ -110,89 +107,50 @@ class TaskOutput:
             return None
         whole = data[: data.rfind(b"\n") + 1]
         self.reports_read = start + len(whole)
-        lines = whole.splitlines()[::-1]
-        counts = _first_object(line for line in lines if _INPUT in line)
-        report = _first_object(line for line in lines if _INPUT not in line)
-        if not (counts or report):
-            return None
-        self.input_counts = counts or self.input_counts
-        self.program_report = report or self.program_report
-        return {**self.input_counts, **self.program_report, "at": max(_moment(counts), _moment(report)) or None}
-
-
-def _first_object(lines: Iterable[bytes]) -> dict[str, Any]:
-    """The first of these lines that holds a JSON object; empty if none does."""
-    for line in lines:
-        with contextlib.suppress(ValueError, RecursionError):
-            values = json.loads(line)
-            if isinstance(values, dict):
-                return values
-    return {}
-
-
-def _moment(values: dict[str, Any]) -> float:
-    at = values.get("at")
-    return at if isinstance(at, float) else 0.0
-
-
-class LogWatcher:
-    """Finds the tasks whose files have grown. If `is_blind`, the kernel does not report growth: call `changed` now and then."""
-
-    def __init__(self) -> None:
-        self._by_number: dict[int, TaskOutput] = {}
-        self._outputs: dict[int, TaskOutput] = {}
-        self._fd = _open_inotify()
-        self.is_blind = self._fd < 0
-
-    def fileno(self) -> int:
-        return self._fd
-
-    def add(self, output: TaskOutput) -> None:
-        """Watch the files of a task. Their directory must exist."""
-        self._outputs[id(output)] = output
-        if not self.is_blind:
-            number = _libc.inotify_add_watch(self._fd, os.fsencode(output.directory), _IN_MODIFY)
-            self.is_blind = number < 0  # there are too many watches (fs.inotify.max_user_watches)
-            self._by_number[number] = output
-
-    def remove(self, output: TaskOutput) -> None:
-        del self._outputs[id(output)]
-        for number in [n for n, known in self._by_number.items() if known is output]:
-            del self._by_number[number]
-            _libc.inotify_rm_watch(self._fd, number)
-
-    def changed(self) -> list[TaskOutput]:
-        """The files that may have grown since the last call."""
-        numbers = {number for number, mask in self._events() if not mask & _IN_Q_OVERFLOW}
-        if self.is_blind or self._overflowed:
-            return list(self._outputs.values())
-        return [self._by_number[number] for number in numbers if number in self._by_number]
-
-    def _events(self) -> Iterator[tuple[int, int]]:
-        self._overflowed = False
-        try:
-            data = os.read(self._fd, _CHUNK)
-        except OSError:
-            return
-        position = 0
-        while position < len(data):
-            number, mask, _, length = _EVENT.unpack_from(data, position)
-            position += _EVENT.size + length
-            self._overflowed |= bool(mask & _IN_Q_OVERFLOW)
-            yield number, mask
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        newest = None
+        for line in whole.splitlines():
+            with contextlib.suppress(ValueError, RecursionError):  # any program may write into the file
+                values = json.loads(line)
+                if isinstance(values, dict):
+                    newest = values
+                    if task_files.INPUT in values:
+                        self.input_counts = values
+                    else:
+                        self.program_report = values
+        return None if newest is None else {**self.input_counts, **self.program_report, "at": newest.get("at")}
 
 
 _libc: Any = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
-def _open_inotify() -> int:
-    if _libc is None:
-        return -1
-    # Fails when this user has too many instances (fs.inotify.max_user_instances, 128 by default); the watcher is blind then.
-    fd: int = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-    return fd
+class Inotify:
+    """Readable when a file in one of the directories has grown. It does not say which."""
+
+    def __init__(self) -> None:
+        # Fails when this user has too many instances (fs.inotify.max_user_instances, 128 by default).
+        self._fd: int = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC) if _libc is not None else -1
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the kernel reports growth at all."""
+        return self._fd >= 0
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def add(self, directory: str) -> int:
+        """Watch a directory, which must exist. Returns the number of the watch; negative: there is none."""
+        return _libc.inotify_add_watch(self._fd, os.fsencode(directory), _IN_MODIFY) if self.is_open else -1
+
+    def remove(self, number: int) -> None:
+        if number >= 0:
+            _libc.inotify_rm_watch(self._fd, number)
+
+    def clear(self) -> None:
+        """Be readable no more until a file grows again."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._fd, _CHUNK)
+
+    def close(self) -> None:
+        if self.is_open:
+            os.close(self._fd)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from typing import Any
+import time
 
 from ... import clock
 from ...directory import Directory
@@ -14,14 +14,12 @@ from ...protocol.task_id import STACKS, STREAMS
 from ..host_facts import free_bytes
 from ..link import Link
 from ..loop import Loop
-from .log_files import LogWatcher, TaskOutput
+from .log_files import Inotify, TaskOutput
 
 FLUSH_S = 0.02
 """The shortest time between two reports of growth."""
-POLL_S = 0.05
-"""How often sizes are read where the kernel does not report growth."""
 REPORT_S = 0.5
-"""How often a task's newest report is sent."""
+"""The shortest time between two reports of one task."""
 CREDIT = 1024 * 1024
 """Bytes of output that may be on the way to the controller without its having stored them."""
 DISK_FULL_BYTES = 64 * 1024
@@ -33,20 +31,19 @@ class LogForwarder:
 
     def __init__(self, loop: Loop, link: Link) -> None:
         self._loop, self._link = loop, link
-        self._watcher = LogWatcher()
-        self._dirty: dict[int, TaskOutput] = {}
-        """Files that may have grown since the last report to the controller, by `id`."""
-        self._reports: dict[int, tuple[TaskOutput, dict[str, Any]]] = {}
-        """Reports to be sent, by the `id` of the task's files."""
-        self._has_report_timer = False
+        self._inotify = Inotify()
+        self._watches: dict[TaskOutput, int] = {}
+        """The files that are followed, each with the number of the kernel's watch."""
+        self._dirty: dict[TaskOutput, None] = {}
+        """Files that may have grown since the last report to the controller, in the order of their turns."""
         self._credit = CREDIT
         """Bytes that may be sent before the controller has acknowledged more."""
-        self._listening = False
         self._disk_full = False
         self._root: Directory | None = None
         self._shared = True
         link.on_room = self.flush
-        self._listen()
+        if self._inotify.is_open:
+            self._listen()
 
     def begin(self, root: Directory, *, shared: bool) -> None:
         """`root`: the directory that holds the output of all tasks. `shared`: the controller sees this directory."""
@@ -61,23 +58,18 @@ class LogForwarder:
         """Follow the files of a task. To be called before the task starts, or its first bytes would be noticed late."""
         if not self._shared:
             output.sent.setdefault(STACKS, 0)
-        self._watcher.add(output)
-        if self._watcher.is_blind and self._listening:  # the kernel has run out of watches
-            self._loop.forget(self._watcher)
-            self._listening = False
-            self._poll()
+        self._watches[output] = self._inotify.add(output.directory)
 
     def remove(self, output: TaskOutput) -> None:
         """Follow the files of a task no longer; what they hold is still handed on."""
-        self._watcher.remove(output)
+        self._inotify.remove(self._watches.pop(output))
         self.announce(output)
 
     def announce(self, output: TaskOutput) -> None:
         """Hand on what the files hold by now, ahead of any frame that is sent later (if the channel has room)."""
-        self._dirty[id(output)] = output
+        self._dirty[output] = None
         self._send_begin(output)
-        self._read_report(output)
-        self._send_reports()
+        self._send_report(output)
         self.flush()
 
     def acknowledge(self, size: int) -> None:
@@ -87,12 +79,18 @@ class LogForwarder:
 
     def flush(self) -> None:
         """Hand on what the files hold, as far as the channel has room."""
-        hand_on = self._send_sizes if self._shared else self._send_bytes
         while self._dirty and not self._link.is_full and (self._shared or self._credit > 0):
-            key = next(iter(self._dirty))
-            output = self._dirty.pop(key)
-            if hand_on(output):  # the others come first: a task that never stops writing must not keep them waiting
-                self._dirty[key] = output
+            output = next(iter(self._dirty))
+            del self._dirty[output]
+            if self._shared:
+                self._send_sizes(output)
+            elif self._send_bytes(output):  # the others come first: a task that never stops writing must not keep them waiting
+                self._dirty[output] = None
+
+    def poll(self) -> None:
+        """To be called about once a second: looks at all files, which the kernel may not watch, and at the free space."""
+        self.check_disk()
+        self._look()
 
     def check_disk(self) -> None:
         """Send HostBroken, once, if there is no space left for the tasks' output."""
@@ -108,38 +106,34 @@ class LogForwarder:
             self._link.send(messages.HostBroken(text, clock.now()))
 
     def close(self) -> None:
-        self._watcher.close()
+        self._inotify.close()
 
     def _listen(self) -> None:
-        self._listening = not self._watcher.is_blind
-        if self._listening:
-            self._loop.on_readable(self._watcher, self._on_growth)
-        else:
-            self._loop.after(POLL_S, self._poll)
+        self._loop.on_readable(self._inotify, self._on_growth)
 
     def _on_growth(self) -> None:
-        # The next event is read after FLUSH_S: a task that writes in a loop must not keep the agent busy.
-        self._loop.forget(self._watcher)
-        self._listening = False
-        self._poll(FLUSH_S)
+        # The next growth is noticed after FLUSH_S: a task that writes in a loop must not keep the agent busy.
+        self._loop.forget(self._inotify)
+        self._inotify.clear()
+        self._look()
+        self._loop.after(FLUSH_S, self._listen)
 
-    def _poll(self, again_s: float = 0.0) -> None:
-        for output in self._watcher.changed():
-            self._dirty[id(output)] = output
+    def _look(self) -> None:
+        """Hand on what any task has written."""
+        now = time.monotonic()
+        for output in self._watches:
+            self._dirty[output] = None
             self._send_begin(output)
-            self._read_report(output)
-        self._send_reports_later()
+            if now >= output.next_report_at:
+                self._send_report(output)
         self.flush()
-        self._loop.after(again_s, self._listen)
 
-    def _send_sizes(self, output: TaskOutput) -> bool:
-        """Returns whether there is more, which is never the case."""
+    def _send_sizes(self, output: TaskOutput) -> None:
         for stream in STREAMS:
             size = output.size(stream)
             if size > output.sent[stream]:
                 output.sent[stream] = size
                 self._link.send(messages.Grew(output.task, output.attempt, stream, size))
-        return False
 
     def _send_bytes(self, output: TaskOutput) -> bool:
         """Send a piece of each stream. Returns whether there may be more."""
@@ -158,30 +152,16 @@ class LogForwarder:
         at = output.begun_at()
         if at is not None:
             # The task wrote the time, and may have a clock of its own (time_namespaces(7)); a time in the future is not believed.
-            begun = clock.from_monotonic(at)
-            self._link.send(messages.TaskBegan(output.task, output.attempt, begun if begun <= clock.now() else clock.now()))
+            begun = min(clock.from_monotonic(at), clock.now())
+            self._link.send(messages.TaskBegan(output.task, output.attempt, begun))
 
-    def _read_report(self, output: TaskOutput) -> None:
+    def _send_report(self, output: TaskOutput) -> None:
         report = output.last_report()
-        if report is not None:
-            self._reports[id(output)] = (output, report)
-
-    def _send_reports_later(self) -> None:
-        """At once, and then not before REPORT_S have passed."""
-        if self._reports and not self._has_report_timer:
-            self._has_report_timer = True
-            self._send_reports()
-            self._loop.after(REPORT_S, self._on_report_timer)
-
-    def _on_report_timer(self) -> None:
-        self._has_report_timer = False
-        self._send_reports_later()
-
-    def _send_reports(self) -> None:
-        for output, report in self._reports.values():
-            at = report.pop("at", None)
-            when = clock.from_system(at) if isinstance(at, float) else clock.now()
-            with contextlib.suppress(ContractError):  # any program may write into the file of its reports
-                fields = {"task": output.task, "attempt": output.attempt, "at": when, "values": report}
-                self._link.send(from_json(messages.TaskReported, fields))
-        self._reports.clear()
+        if report is None:
+            return
+        output.next_report_at = time.monotonic() + REPORT_S
+        at = report.pop("at")
+        when = clock.from_system(at) if isinstance(at, float) else clock.now()
+        with contextlib.suppress(ContractError):  # any program may write into the file of its reports
+            fields = {"task": output.task, "attempt": output.attempt, "at": when, "values": report}
+            self._link.send(from_json(messages.TaskReported, fields))
