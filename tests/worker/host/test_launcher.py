@@ -199,7 +199,7 @@ def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(leftovers, name, 1.0)
 
 
-HELD = r"pid {pid}, waiting in the kernel in state D(, in \w+)?, where no signal reaches it"
+HELD = r"pid {pid}, waiting in the kernel in state D, where no signal reaches it"
 
 
 @pytest.mark.root

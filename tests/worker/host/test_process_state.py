@@ -51,14 +51,12 @@ def test_a_stopped_process_is_said_to_be_stopped(start: Start) -> None:
 
 
 @pytest.mark.root
-def test_of_a_process_that_no_signal_reaches_it_is_said_what_it_waits_in(start: Start) -> None:
+def test_of_a_process_that_no_signal_reaches_it_is_said_that_it_waits(start: Start) -> None:
     process = start("")
     wait_until(lambda: "S (sleeping)" in Path(f"/proc/{process.pid}/status").read_text(), "sleep")
-    function = Path(f"/proc/{process.pid}/wchan").read_text().strip("0")
     with frozen(process.pid):
         process.kill()
-        where = f", in {function}" if function else ""
-        assert process_state.describe_block(process.pid) == f"waiting in the kernel in state D{where}, where no signal reaches it"
+        assert process_state.describe_block(process.pid) == "waiting in the kernel in state D, where no signal reaches it"
 
 
 @pytest.mark.root
@@ -85,18 +83,9 @@ def test_a_process_that_writes_its_core_file_is_said_to_have_crashed(start: Star
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "has taken away the handler"),
-        ("signal.signal(signal.SIGQUIT, signal.SIG_IGN)", "ignores SIGQUIT"),
-        (
-            "faulthandler.register(signal.SIGQUIT)\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGQUIT])\n"
-            "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()",
-            "blocks SIGQUIT in all of its threads",
-        ),
-        (
-            "faulthandler.register(signal.SIGQUIT)\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n"
-            "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGQUIT])",
-            "",
-        ),
+        ("", "has no handler for SIGQUIT"),
+        ("signal.signal(signal.SIGQUIT, signal.SIG_IGN)", "has no handler for SIGQUIT"),
+        ("faulthandler.register(signal.SIGQUIT)", ""),
     ],
 )
 def test_a_process_that_would_not_hear_is_told_why(start: Start, text: str, why: str) -> None:

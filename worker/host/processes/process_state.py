@@ -9,6 +9,7 @@ import os
 import signal
 
 _STATES = {
+    "D": "waiting in the kernel in state D, where no signal reaches it",
     "T": "stopped (SIGSTOP)",
     "t": "stopped by a debugger",
     "Z": "ended, but still held by its threads",
@@ -22,48 +23,23 @@ def describe_block(pid: int) -> str:
     process whose file server or GPU driver does not answer is in state D, and not even SIGKILL ends it; any other process is in state D
     for a moment only.
     """
-    is_dumping = _status_fields(pid, "CoreDumping")
-    if is_dumping is not None and is_dumping[0]:
-        return "writing its core file after a crash"
-    state = state_of(pid)
-    if state == "D":
-        return _describe_wait(pid)
-    stuck = next((thread for thread in _threads(pid) if state_of(thread) == "D"), None) if state == "Z" else None
-    return _STATES.get(state, "") if stuck is None else f"ended, but for a thread that is {_describe_wait(stuck)}"
+    return "writing its core file after a crash" if _status_field(pid, "CoreDumping") else _STATES.get(state_of(pid), "")
 
 
-def state_of(place: int | str) -> str:
-    """The state of a process or thread, one letter; empty if it is gone. `place`: the path below /proc, such as a pid."""
+def state_of(pid: int) -> str:
+    """The state of a process, one letter; empty if it is gone."""
     try:
-        return _stat_fields(place)[0].decode("ascii", "replace")
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The second field, the name in parentheses, may hold parentheses and blanks.
+            return file.read().rpartition(b")")[2].split()[0].decode("ascii")
     except (OSError, IndexError):
         return ""
 
 
-def _describe_wait(place: int | str) -> str:
-    try:
-        with open(f"/proc/{place}/wchan") as file:
-            function = file.read().strip("0")  # 0: not known
-    except OSError:
-        function = ""
-    return f"waiting in the kernel in state D{f', in {function}' if function else ''}, where no signal reaches it"
-
-
 def why_no_stacks(pid: int) -> str:
     """Why SIGQUIT, which asks a task for its stacks, would reach no handler in this process; empty if it would, or if nothing is known."""
-    masks = _status_fields(pid, "SigCgt", "SigIgn")
-    if masks is None:
-        return ""
-    caught, ignored = masks
-    bit = 1 << (signal.SIGQUIT - 1)
-    if ignored & bit:
-        return "ignores SIGQUIT, which asks for its stacks"
-    if not caught & bit:
-        return "has taken away the handler that shows its stacks (SIGQUIT)"
-    blocked = [_status_fields(thread, "SigBlk") for thread in _threads(pid)]
-    if blocked and all(mask is not None and mask[0] & bit for mask in blocked):
-        return "blocks SIGQUIT in all of its threads"
-    return ""
+    caught = _status_field(pid, "SigCgt")
+    return "" if caught is None or caught & 1 << (signal.SIGQUIT - 1) else "has no handler for SIGQUIT, which asks for its stacks"
 
 
 def children() -> set[int]:
@@ -76,24 +52,10 @@ def children() -> set[int]:
         return set()
 
 
-def _threads(pid: int) -> list[str]:
+def _status_field(pid: int, name: str) -> int | None:
+    """A hexadecimal field of /proc/PID/status; None if it is not there."""
     try:
-        return [f"{pid}/task/{name}" for name in os.listdir(f"/proc/{pid}/task")]
-    except OSError:
-        return []
-
-
-def _stat_fields(place: int | str) -> list[bytes]:
-    """The fields of /proc/PLACE/stat from the third on. The second, the name in parentheses, may hold parentheses and blanks."""
-    with open(f"/proc/{place}/stat", "rb") as file:
-        return file.read().rpartition(b")")[2].split()
-
-
-def _status_fields(place: int | str, *names: str) -> tuple[int, ...] | None:
-    """Hexadecimal fields of /proc/PLACE/status; None if one of them is not there."""
-    try:
-        with open(f"/proc/{place}/status", "rb") as file:
-            lines = dict(line.decode("ascii", "replace").partition(":")[::2] for line in file)
-        return tuple(int(lines[name], 16) for name in names)
-    except (OSError, KeyError, ValueError):
+        with open(f"/proc/{pid}/status", "rb") as file:
+            return next((int(line.split()[1], 16) for line in file if line.startswith(f"{name}:".encode())), None)
+    except (OSError, ValueError):
         return None

@@ -36,7 +36,7 @@ class Stacks:
         return os.path.join(self._output.directory, task_files.STACKS)
 
     def request(self) -> None:
-        """Send SIGQUIT, if the file exists: without a handler, SIGQUIT would kill the task. Writes the reason if it cannot answer."""
+        """Send SIGQUIT, if the file exists: without a handler, SIGQUIT would kill the task. Writes the reason if the task cannot answer."""
         if not os.path.exists(self._path):
             return
         self._append(f"orch: asked at {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
