@@ -59,104 +59,73 @@ class LineSplitter:
     line follows.
     """
 
-    __slots__ = ("_changes", "_color", "_fed", "_longest", "_pending", "_returned", "_shown", "_since")
+    __slots__ = ("_changes", "_color", "_fed", "_longest", "_pending", "_shown", "_since")
 
     def __init__(self, *, color: bool = False, longest: int = LONGEST) -> None:
         self._color = color
         self._longest = longest
-        self._pending = bytearray()
-        """The unfinished line, without line end or carriage return."""
-        self._returned = False  # a \r followed the pending bytes: the next byte replaces them
+        self._pending = b""
+        """The last state of the unfinished line, with a carriage return behind it if one has come."""
         self._changes = False  # this line has a \r: it is a progress bar
         self._shown = False  # the beginning of this line was returned
         self._since: float | None = None  # the time at which this line began, or was last shown
         self._fed = 0.0
 
     def feed(self, data: bytes, now: float = 0.0) -> list[str]:
-        """The lines that `data`, at most `longest` bytes, completes. `now` is kept for `due`."""
+        """The lines that `data`, at most `longest` bytes, completes. `now` is kept for `idle`."""
         self._fed = now
-        end = data.rfind(b"\n") + 1
-        if not end:
-            return self._hold(data, now)
-        start = 0
-        lines: list[str] = []
-        if self._pending or self._shown:
-            start = data.index(b"\n") + 1
-            lines = self._hold(data[: start - 1], now)
-            if self._pending or not self._shown:
-                lines += self._text(bytes(self._pending))
-            self._pending.clear()
-            self._shown = False
-        self._returned = self._changes = False
-        self._since = None
-        if start < end:
-            block = self._text(_last_states(data[start : end - 1]))
-            lines = lines + block if lines else block
-        if end < len(data):
-            lines += self._hold(data[end:], now)
+        head, ended, rest = data.partition(b"\n")
+        lines = self._hold(head, now)
+        if not ended:
+            return lines
+        last = self._pending.rstrip(b"\r")
+        if last or not self._shown:
+            lines += self._text(last)
+        self._pending, self._changes, self._shown, self._since = b"", False, False, None
+        block, ended, tail = rest.rpartition(b"\n")
+        if ended:
+            lines += self._text(_last_states(block))
+        lines += self._hold(tail, now)
         return lines
 
     def idle(self, now: float) -> list[str]:
-        """The unfinished line, if `due` has come."""
-        due = self.due
-        return self._show(now) if due is not None and now >= due else []
+        """The unfinished line, if it has been quiet for `QUIET_S`, or was not shown for `PROGRESS_S`."""
+        if self._since is None:
+            return []
+        due = self._since + PROGRESS_S
+        if not (self._changes or self._shown):
+            due = min(due, self._fed + QUIET_S)
+        if now < due:
+            return []
+        self._since = now
+        return self._take(_whole_end(self._pending, len(self._pending)))
 
     def flush(self) -> list[str]:
         """The unfinished line: the stream or its reader ends."""
-        rest = bytes(self._pending)
-        if not rest:
-            return []
-        self._pending.clear()
-        self._shown = True
-        return self._text(rest)
-
-    @property
-    def due(self) -> float | None:
-        """The time from which on `idle` shows the unfinished line; None without such a line."""
-        if not self._pending or self._since is None:
-            return None
-        if self._changes or self._shown:
-            return self._since + PROGRESS_S
-        return min(self._fed + QUIET_S, self._since + PROGRESS_S)
+        return self._take(len(self._pending))
 
     def _hold(self, data: bytes, now: float) -> list[str]:
         """Adds bytes without a line end; returns pieces of a line that is too long."""
-        head, returns, tail = data.partition(b"\r")
-        lines = self._append(head, now)
-        if returns:
-            self._returned = self._changes = True
-            states = tail.rstrip(b"\r")
-            lines += self._append(states[states.rfind(b"\r") + 1 :], now)
-            if states:
-                self._returned = len(states) < len(tail)
-        return lines
-
-    def _append(self, data: bytes, now: float) -> list[str]:
-        if not data:
-            return []
-        if self._returned:
-            self._pending.clear()
-            self._returned = False
-        if self._since is None:
-            self._since = now
-        self._pending += data
         lines: list[str] = []
-        while len(self._pending) > self._longest:
-            end = _whole_end(self._pending, self._longest) or self._longest
-            lines += self._text(bytes(self._pending[:end]))
-            del self._pending[:end]
-            self._shown = True
+        head, returned, states = data.partition(b"\r")
+        if head:
+            self._pending = _open_state(self._pending + head)
+            while len(self._pending) > self._longest:
+                lines += self._take(_whole_end(self._pending, self._longest) or self._longest)
+        if returned:
+            self._changes = True
+            self._pending = _open_state(self._pending + returned + states)
+        if self._since is None and self._pending:
+            self._since = now
         return lines
 
-    def _show(self, now: float) -> list[str]:
-        self._since = now
-        end = len(self._pending) if self._returned else _whole_end(self._pending, len(self._pending))
-        if not end:
+    def _take(self, end: int) -> list[str]:
+        """Removes the first `end` bytes from the unfinished line, and returns them as a line, unless there is nothing to show."""
+        taken, self._pending = self._pending[:end].rstrip(b"\r"), self._pending[end:]
+        if not taken:
             return []
-        shown = bytes(self._pending[:end])
-        del self._pending[:end]
         self._shown = True
-        return self._text(shown)
+        return self._text(taken)
 
     def _text(self, block: bytes) -> list[str]:
         """The lines of a block without carriage returns, and without a line end at its end."""
@@ -183,10 +152,7 @@ def _last_states(block: bytes) -> bytes:
     """Complete lines, each without the text that its last effective carriage return replaces."""
     if b"\r" not in block:
         return block
-    block = block.replace(b"\r\n", b"\n")
-    if b"\r" not in block:
-        return block
-    return b"\n".join([_last_state(line) if b"\r" in line else line for line in block.split(b"\n")])
+    return b"\n".join([_last_state(line) if b"\r" in line else line for line in block.replace(b"\r\n", b"\n").split(b"\n")])
 
 
 def _last_state(line: bytes) -> bytes:
@@ -194,9 +160,14 @@ def _last_state(line: bytes) -> bytes:
     return line[line.rfind(b"\r") + 1 :]
 
 
-def _whole_end(data: bytearray, end: int) -> int:
+def _open_state(line: bytes) -> bytes:
+    """The last state of an unfinished line. A carriage return at its end stays: the next byte replaces this state."""
+    return _last_state(line) + (b"\r" if line.endswith(b"\r") else b"")
+
+
+def _whole_end(data: bytes, end: int) -> int:
     """The last position up to `end` that is not inside a UTF-8 character or an escape sequence."""
-    tail = bytes(data[max(0, end - 64) : end])
+    tail = data[max(0, end - 64) : end]
     found = _UNFINISHED.search(tail)
     return end if found is None else end - len(tail) + found.start()
 

@@ -163,12 +163,10 @@ def test_idle_and_flush_lose_nothing(data: bytes, at: list[int]) -> None:
 
 def test_a_prompt_is_shown_when_it_is_quiet_and_its_end_adds_no_empty_line() -> None:
     splitter = LineSplitter()
-    assert splitter.due is None
+    assert splitter.idle(100.0) == []
     assert splitter.feed(b"start\nName: ", 100.0) == ["start"]
-    assert splitter.due == 101.0
     assert splitter.idle(100.9) == []
     assert splitter.idle(101.0) == ["Name: "]
-    assert splitter.due is None
     assert splitter.idle(200.0) == []
     assert splitter.feed(b"\nnext\n", 201.0) == ["next"]
     assert splitter.feed(b"Name: ", 300.0) == []
@@ -195,7 +193,7 @@ def test_a_long_progress_bar_shows_signs_of_life() -> None:
     assert shown == ["101/600", "201/600", "301/600", "401/600", "501/600"]
     assert splitter.feed(b"\ndone\n", 61.0) == ["600/600", "done"]
     assert splitter.feed(b"50%\r", 1000.0) == []
-    assert splitter.due == 1010.0
+    assert splitter.idle(1009.9) == []
     assert splitter.idle(1010.0) == ["50%"]
     assert splitter.feed(b"\n", 1011.0) == []
 
