@@ -98,6 +98,6 @@ def test_a_lost_connection_is_folded_on_the_console_and_in_the_logs(orch: Orch, 
     script(CLOSED)
     shown = orch("up", "script.py", "-n", "2", check=3)
     assert SAID not in shown.err
-    assert "1 line about lost connections folded; --all shows it" in shown.err
+    assert "1 line about lost connections folded; --all shows all lines" in shown.err
     assert SAID not in orch("logs", check=0).err
     assert f"worker-0 | {SAID}\n" in orch("logs", "--all", check=0).err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -18,12 +17,10 @@ from worker.clock import now
 from worker.protocol.task_id import PREPARE, STREAMS, TASK_TYPES
 
 from ...errors import Problem, SpecError, UsageError
-from ...model.planning.plan import Plan
 from ...model.slots import behind_the_chief
 from ...model.strategies import named
 from ...record.output.console import Sink
 from ...record.output.follower import Follower
-from ...record.output.lines import LineSplitter
 from ...record.output.log_index import KeptMarks
 from ...record.output.log_view import LogView, wants_color
 from ...record.storage.run_directory import RunDir
@@ -69,14 +66,25 @@ def logs_command(names: Sequence[str], home: Path, **given: Any) -> int:
     shown = only_tasks(wanted, tasks)
     _check_attempt(run, given["attempt"])
     since = None if given["since"] is None else (_moment(given["since"]), KeptMarks(run))
-    streams = _Streams(run, [task for task in tasks if shown is None or task in shown], given, since)
-    printer = _JsonPrinter(_pattern(given["grep"])) if given["as_json"] else _TextPrinter(planned, given, not wanted)
+    as_json = given["as_json"]
+    view = LogView(
+        tasks,
+        color=not as_json and wants_color(given["color"], sys.stdout.isatty(), os.environ),
+        fold=not (given["everything"] or as_json),
+        grep=_pattern(given["grep"]),
+        as_json=as_json,
+        behind=() if wanted else behind_the_chief(planned.spec.counts, named(planned.spec.strategy)),
+    )
+    streams = _Streams(run, [task for task in tasks if shown is None or task in shown], given, since, view)
     is_alive = True
-    while (streams.show(printer) or is_alive) and given["follow"]:
-        printer.idle()
+    while (streams.show() or is_alive) and given["follow"]:
+        if not given["as_json"]:
+            streams.write(view.idle(now()))
         time.sleep(POLL_S)
         is_alive = run.lock.is_alive()  # read before the files: an ended run writes no more
-    printer.end()
+    streams.write(view.finish())
+    if view.folded_note:
+        click.echo(f"orch: {view.folded_note}", err=True)
     return 0
 
 
@@ -125,13 +133,15 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
 
 
 class _Streams:
-    """The files to show. After the files of an attempt, those of the task's next attempt follow.
+    """The files to show, with `view`. After the files of an attempt, those of the task's next attempt follow.
 
     `since`: the output begins at this time, also in older attempts.
     """
 
-    def __init__(self, run: RunDir, tasks: Sequence[str], given: dict[str, Any], since: Since | None) -> None:
-        self._run, self._asked = run, given["attempt"]
+    def __init__(self, run: RunDir, tasks: Sequence[str], given: dict[str, Any], since: Since | None, view: LogView) -> None:
+        self._run, self._asked, self._view = run, given["attempt"], view
+        self._sink = Sink(encoding=sys.stdout.encoding)
+        self._as_json = given["as_json"]
         self._streams = (given["stream"],) if given["stream"] else STREAMS
         newest = run.last_attempts()
         self._attempts = {task: given["attempt"] or self._first_attempt(task, newest.get(task, 1), since) for task in tasks}
@@ -154,7 +164,12 @@ class _Streams:
                 follower.offset = max(follower.offset, kept.offset_since(task, attempt, stream, at))
         return opened
 
-    def show(self, printer: _TextPrinter | _JsonPrinter) -> bool:
+    def write(self, texts: Iterable[tuple[str, str]]) -> None:
+        """Writes texts to their streams; JSON to stdout."""
+        for stream, text in texts:
+            self._sink.write("stdout" if self._as_json else stream, text)
+
+    def show(self) -> bool:
         """Prints the present output of each task, up to its newest attempt. Returns False if nothing is new."""
         newest = {} if self._asked else self._run.last_attempts()  # read first: an attempt gets no more output once the next one exists
         is_new = False
@@ -162,74 +177,12 @@ class _Streams:
             for task, opened in self._followers.items():
                 for stream, follower in opened:
                     for data in follower.read_present():
-                        printer.show(task, stream, data)
+                        self.write([(stream, self._view.render(task, stream, data, now()))])
                         is_new = True
             behind = [task for task, attempt in self._attempts.items() if newest.get(task, attempt) > attempt]
             if not behind:
                 return is_new
             for task in behind:
                 self._attempts[task] += 1  # one after the other: a task may have several new attempts
-                printer.end_attempt(task)
+                self.write(self._view.finish(task))
                 self._followers[task] = self._open(task)
-
-
-class _TextPrinter:
-    """Lines for people: stdout to stdout, stderr to stderr."""
-
-    def __init__(self, planned: Plan, given: dict[str, Any], is_all: bool) -> None:
-        self._sink = Sink(encoding=sys.stdout.encoding, is_all=True)
-        self._view = LogView(
-            [str(task.id) for task in planned.tasks],
-            color=wants_color(given["color"], sys.stdout.isatty(), os.environ),
-            fold=not given["everything"],
-            grep=_pattern(given["grep"]),
-            behind=behind_the_chief(planned.spec.counts, named(planned.spec.strategy)) if is_all else (),
-        )
-
-    def show(self, task: str, stream: str, data: bytes) -> None:
-        self._write([(stream, self._view.render(task, stream, data, now()))])
-        if self._sink.is_gone("stdout"):
-            raise BrokenPipeError
-
-    def idle(self) -> None:
-        self._write(self._view.idle(now()))
-
-    def end_attempt(self, task: str) -> None:
-        """The next output of this task belongs to another attempt."""
-        self._write(self._view.finish(task))
-
-    def _write(self, texts: Iterable[tuple[str, str]]) -> None:
-        for stream, text in texts:
-            self._sink.write(stream, text)
-
-    def end(self) -> None:
-        self._write(self._view.finish())
-        if self._view.folded_note:
-            click.echo(f"orch: {self._view.folded_note}", err=True)
-
-
-class _JsonPrinter:
-    """Lines for programs: ``{"task": …, "stream": …, "line": …}``; nothing is folded."""
-
-    def __init__(self, pattern: re.Pattern[str] | None) -> None:
-        self._pattern = pattern
-        self._splitters: dict[tuple[str, str], LineSplitter] = {}
-
-    def show(self, task: str, stream: str, data: bytes) -> None:
-        splitter = self._splitters.setdefault((task, stream), LineSplitter())
-        self._print(task, stream, splitter.feed(data))
-
-    def idle(self) -> None: ...
-
-    def end_attempt(self, task: str) -> None:
-        for key in [key for key in self._splitters if key[0] == task]:
-            self._print(*key, self._splitters.pop(key).flush())
-
-    def end(self) -> None:
-        for (task, stream), splitter in self._splitters.items():
-            self._print(task, stream, splitter.flush())
-
-    def _print(self, task: str, stream: str, lines: Iterable[str]) -> None:
-        for line in lines:
-            if self._pattern is None or self._pattern.search(line):
-                click.echo(json.dumps({"task": task, "stream": stream, "line": line}))

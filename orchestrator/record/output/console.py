@@ -10,7 +10,6 @@ import contextlib
 import errno
 import os
 import select
-import stat
 import threading
 from collections.abc import Iterable
 
@@ -37,49 +36,24 @@ StreamKey = tuple[str, int, str]
 
 
 class Sink:
-    """Writes text to two descriptors (others in tests). Writes nothing more to a descriptor whose reader is gone.
+    """Writes text to two descriptors (others in tests)."""
 
-    After another error, such as a full disk: with `is_all` (`orch logs`, which does nothing but write), `write` raises the `OSError`.
-    Otherwise a run goes on: `write` prints one line on stderr, and writes nothing more to this descriptor.
-    """
-
-    def __init__(self, out_fd: int = 1, err_fd: int = 2, encoding: str = "utf-8", *, is_all: bool = False) -> None:
+    def __init__(self, out_fd: int = 1, err_fd: int = 2, encoding: str = "utf-8") -> None:
         self._fds = {"stdout": out_fd, "stderr": err_fd}
-        self._encoding, self._is_all = encoding, is_all
+        self._encoding = encoding
 
     def write(self, stream: str, text: str) -> None:
-        """Blocks as long as the descriptor does."""
-        fd = self._fds.get(stream, -1)
+        """Blocks as long as the descriptor does. Raises OSError."""
         view = memoryview(text.encode(self._encoding, "backslashreplace"))
-        while view and fd >= 0:
+        while view:
             try:
-                view = view[os.write(fd, view) :]
+                view = view[os.write(self._fds[stream], view) :]
             except BlockingIOError:  # another program has made the terminal non-blocking
-                select.select((), (fd,), ())
-            except OSError as error:
-                self._fds[stream] = -1
-                self._on_error(stream, error, fd)
-                return
-
-    def _on_error(self, stream: str, error: OSError, fd: int) -> None:
-        if error.errno == errno.EPIPE or (error.errno == errno.EIO and stat.S_ISCHR(os.fstat(fd).st_mode)):  # a terminal that is gone
-            return
-        if self._is_all:
-            raise error
-        if stream == "stdout":
-            why = error.strerror or error
-            self.write(
-                "stderr", f"orch: standard output cannot be written: {why}; the run goes on, and orch logs shows what its tasks write\n"
-            )
+                select.select((), (self._fds[stream],), ())
 
     def has_room(self, stream: str) -> bool:
         """Whether a write would not block. A stopped terminal (Ctrl-S) and a full pipe would block."""
-        fd = self._fds[stream]
-        return fd >= 0 and bool(select.select((), (fd,), (), 0)[1])
-
-    def is_gone(self, stream: str) -> bool:
-        """Whether this stream can no longer be written."""
-        return self._fds[stream] < 0
+        return bool(select.select((), (self._fds[stream],), (), 0)[1])
 
 
 class Console:
@@ -90,10 +64,12 @@ class Console:
 
     def __init__(self, run: RunDir, sink: Sink, view: LogView, *, quiet: bool = False) -> None:
         self._run, self._sink, self._view, self._quiet = run, sink, view, quiet
-        self._sizes: dict[StreamKey, int] = {}
+        self._gone: set[str] = set()
+        """The streams that can no longer be written."""
+        self._grown: dict[StreamKey, int] = {}
+        """The files with bytes that are not shown yet, with the sizes of these files."""
         self._followers: dict[StreamKey, Follower] = {}
-        self._unread: dict[StreamKey, int] = {}
-        """Files that could not be read, with their sizes then. Such a file is read again when it has grown."""
+        self._unreadable: set[StreamKey] = set()
         self._attempts: dict[str, int] = {}
         self._texts: list[tuple[str, str]] = []
         """What is to be written next, as (stream, text)."""
@@ -113,7 +89,7 @@ class Console:
     def on_output(self, task: str, attempt: int, stream: str, size: int) -> None:
         if not self._quiet:
             with self._changed:
-                self._sizes[task, attempt, stream] = size
+                self._grown[task, attempt, stream] = size
                 self._changed.notify()
 
     def on_event(self, before: Cluster, after: Cluster, event: events.Event) -> None:
@@ -152,7 +128,7 @@ class Console:
         """Writes the report on stderr, unless the console was abandoned and stderr blocks too."""
         if self._abandoned and not self._ended.is_set() and not self._sink.has_room("stderr"):
             return
-        self._sink.write("stderr", text)
+        self._write_all([("stderr", text)])
 
     def abandon(self) -> None:
         """Shows nothing more, and lets `finish` return even if the thread is blocked in a write."""
@@ -172,10 +148,10 @@ class Console:
     def _show_next(self) -> bool:
         """Waits until there is something to show, and shows some of it. Returns False at the end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._texts or self._ending or self._grown(), IDLE_S)
+            self._changed.wait_for(lambda: self._texts or self._ending or self._grown, IDLE_S)
             texts, self._texts = self._texts, []
             ending, abandoned = self._ending, self._abandoned
-            grown = self._grown()
+            grown = self._next_files()
         self._write_all(texts)
         if abandoned:
             return False
@@ -187,22 +163,30 @@ class Console:
         return not ending
 
     def _write_all(self, texts: Iterable[tuple[str, str]]) -> None:
-        for stream, text in texts:
-            self._sink.write(stream, text)
+        """Writes the texts to their streams. A stream that cannot be written gets no more text: its reader or terminal is gone.
 
-    def _grown(self) -> list[StreamKey]:
+        After another error, such as a full disk, the run goes on too, and a line on stderr says so.
+        """
+        for stream, text in texts:
+            if stream in self._gone:
+                continue
+            try:
+                self._sink.write(stream, text)
+            except OSError as error:
+                self._gone.add(stream)
+                if stream == "stdout" and error.errno not in (errno.EPIPE, errno.EIO):
+                    why = f"standard output cannot be written: {error.strerror}"
+                    self._write_all([("stderr", f"orch: {why}; the run goes on, and orch logs shows what its tasks write\n")])
+
+    def _next_files(self) -> list[StreamKey]:
         """The files with new bytes, stdout before stderr: so the output before a traceback is shown before the traceback.
 
         Of each task only the files of its oldest attempt: they are shown before those of the next attempt.
         """
-        grown = [key for key, size in self._sizes.items() if size > self._unread.get(key, -1) and self._is_behind(key, size)]
         oldest: dict[str, int] = {}
-        for task, attempt, _ in grown:
-            oldest[task] = min(attempt, oldest.get(task, attempt))
-        return sorted((key for key in grown if key[1] == oldest[key[0]]), key=lambda key: key[2] == "stderr")
-
-    def _is_behind(self, key: StreamKey, size: int) -> bool:
-        return key not in self._followers or size > self._followers[key].offset
+        for task, attempt, _ in sorted(self._grown):
+            oldest.setdefault(task, attempt)
+        return sorted((key for key in self._grown if key[1] == oldest[key[0]]), key=lambda key: key[2] == "stderr")
 
     def _show_some(self, key: StreamKey) -> None:
         task, attempt, stream = key
@@ -212,15 +196,16 @@ class Console:
         path = self._run.log_path(*key)  # not kept: the run's directory may be moved
         follower = self._followers.setdefault(key, Follower(path))
         follower.path = path
+        data = b""
         try:
             data = follower.read(CHUNK)
-        except OrchError as error:
-            if key not in self._unread:
-                self._sink.write("stderr", f"orch: {clean(str(error))}; its lines are shown once it can be read\n")
-            self._unread[key] = self._sizes[key]
-            return
-        if not data:
-            # The file is shorter than reported: its task has truncated it.
-            follower.offset = max(follower.offset, self._sizes[key])
-        else:
-            self._sink.write(stream, self._view.render(task, stream, data, now()))
+        except (OSError, OrchError) as error:
+            if key not in self._unreadable:
+                self._unreadable.add(key)
+                self._write_all([("stderr", f"orch: {clean(str(error))}; its lines are shown once it can be read\n")])
+        if data:
+            self._write_all([(stream, self._view.render(task, stream, data, now()))])
+        with self._changed:
+            # Without data the file is shorter than reported, because its task has truncated it, or cannot be read: until it grows again.
+            if not data or follower.offset >= self._grown[key]:
+                del self._grown[key]

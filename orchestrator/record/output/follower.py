@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from ...errors import OrchError
 from ..storage.run_files import open_file, size_of
 
 BLOCK = 1 << 16
@@ -17,7 +16,7 @@ class Follower:
     """Reads one log file as it grows, from `offset` on, or from its last `tail` lines on.
 
     The file need not exist. If it was moved, `path` may be set to its new place. Each read opens the file: a run of 300 tasks has 600
-    files, and a process often may open no more than 1024. Raises `OrchError` if the file cannot be read.
+    files, and a process often may open no more than 1024. Raises as `open_file` does, but for a file that does not exist.
     """
 
     __slots__ = ("offset", "path")
@@ -36,8 +35,6 @@ class Follower:
                 data = file.read(limit)
         except FileNotFoundError:
             return b""
-        except OSError as error:
-            raise _unreadable(self.path, error) from error
         self.offset += len(data)
         return data
 
@@ -71,9 +68,3 @@ def tail_offset(path: Path, lines: int) -> int:
             return end
     except FileNotFoundError:
         return 0
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: OSError) -> OrchError:
-    return OrchError(f"{path}: cannot read this log: {error.strerror or error}")

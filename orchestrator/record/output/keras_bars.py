@@ -35,25 +35,21 @@ _BAR = re.compile(
 _EPOCH = re.compile(r"Epoch \d+/\d+", re.ASCII)
 
 
-class KerasBars:
-    """Recognises the progress lines in the output of a task. `folded`: counts them, as ``bars``."""
+def fold_bars(lines: list[str], folded: Counter[str]) -> list[str]:
+    """The lines without progress, in order; the same list object if none is progress. Text of the program behind a bar is a line.
 
-    __slots__ = ("_folded",)
-
-    def __init__(self, folded: Counter[str]) -> None:
-        self._folded = folded
-
-    def fold(self, lines: list[str]) -> list[str]:
-        """The lines without progress, in order; the same list object if none is progress. Text of the program behind a bar is a line."""
-        if not any("/s" in line or "- ETA: " in line or line.startswith("Epoch ") for line in lines):
-            return lines
-        return [shown for line in lines for shown in self._shown(line)]
-
-    def _shown(self, line: str) -> list[str]:
+    `folded`: counts the lines of progress, as ``bars``.
+    """
+    if not any("/s" in line or "- ETA: " in line or line.startswith("Epoch ") for line in lines):
+        return lines
+    shown = []
+    for line in lines:
         text = strip_colors(line)
         found = _BAR.match(text)
         if not _EPOCH.fullmatch(text) and (found is None or found["rest"].startswith(" - ")):
-            return [line]
-        self._folded["bars"] += 1
-        rest = found["rest"].strip(" ") if found else ""
-        return [rest] if rest else []
+            shown.append(line)
+            continue
+        folded["bars"] += 1
+        if found and (rest := found["rest"].strip(" ")):
+            shown.append(rest)
+    return shown

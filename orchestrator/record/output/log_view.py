@@ -5,19 +5,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime, tzinfo
+from functools import partial
 from itertools import groupby
 from typing import Literal
 
 from worker.excerpts import shorten_line
 from worker.words import count_of
 
-from .keras_bars import KerasBars
 from .lines import RESET, LineSplitter, strip_colors
-from .noise import Noise
 
 MOST_CHARACTERS = 4096
 """The most characters of a line of stderr that a view with `shorten` shows: the message of an exception may contain a whole tensor."""
@@ -29,6 +29,8 @@ _is_row = re.compile(r"[\s\[\]\d.,+\-einfa]*").fullmatch  # also 1e-05, inf, nan
 
 LineFilter = Callable[[list[str]], list[str]]
 """Gets the next lines of a stream, and returns those that are shown."""
+Stream = tuple[LineSplitter, tuple[LineFilter, ...]]
+"""The state of a view for one stream of one task."""
 
 _FOLDED = {
     "noise": "of TensorFlow's own messages folded",
@@ -36,7 +38,7 @@ _FOLDED = {
     "placements": "that say where operations ran folded; orch placement sums them up",
     "bars": "of Keras's progress folded, which repeat the chief's",
 }
-"""The kinds of hidden lines, as `Noise` and `KerasBars` count them, and what the note says about each kind."""
+"""The kinds of hidden lines, as `Noise` and `fold_bars` count them, and what the note says about each kind."""
 
 # Cyan, yellow, green, magenta, blue, and their bright forms. Red stands for errors; black and white may be the background.
 _COLORS = tuple(f"\x1b[{code}m" for code in (36, 33, 32, 35, 34, 96, 93, 92, 95, 94))
@@ -57,16 +59,6 @@ def wants_color(flag: Literal["auto", "always", "never"], isatty: bool, environ:
     return isatty and environ.get("TERM") != "dumb"
 
 
-class _Stream:
-    """The state of a view for one stream of one task."""
-
-    __slots__ = ("filters", "splitter")
-
-    def __init__(self, color: bool, filters: Iterable[LineFilter]) -> None:
-        self.splitter = LineSplitter(color=color)
-        self.filters = tuple(filters)
-
-
 class LogView:
     """Many streams in, one text out: whole lines, each with the name of its task in front.
 
@@ -77,6 +69,7 @@ class LogView:
     * `only`: show only these tasks.
     * `grep`: show only lines that match this pattern (without prefix and colours); nothing is folded then.
     * `shorten`: leave out the middle of lines of stderr with more than `MOST_CHARACTERS`, and of more than `MOST_ROWS` rows of numbers.
+    * `as_json`: write each line as a JSON object, for programs.
     * `behind`: tasks that train in step with a chief. With `fold` and without `only`, Keras's progress lines of these tasks are hidden.
 
     The text has whole lines only, so the texts of several views can be written to one terminal in any order.
@@ -92,6 +85,7 @@ class LogView:
         only: Collection[str] | None = None,
         grep: re.Pattern[str] | None = None,
         shorten: bool = False,
+        as_json: bool = False,
         behind: Collection[str] = (),
         tz: tzinfo | None = None,
     ) -> None:
@@ -101,14 +95,14 @@ class LogView:
         self._only = None if only is None else frozenset(only)
         self._grep = grep
         self._shorten = shorten
+        self._as_json = as_json
         self._warnings: set[str] = set()
         self._behind = frozenset(behind if self._fold and only is None else ())
         self._tz = tz
         self._now = 0.0
         self._width = 0
         self._colors: dict[str, str] = {}
-        self._heads: dict[tuple[str, str], str] = {}
-        self._streams: dict[tuple[str, str], _Stream] = {}
+        self._streams: dict[tuple[str, str], Stream] = {}
         self._folded = Counter[str]()
         for task in tasks:
             self._admit(task)
@@ -119,16 +113,16 @@ class LogView:
             return ""
         self._now = now
         key = (task, stream)
-        state = self._streams.get(key)
-        if state is None:
+        if key not in self._streams:
             self._admit(task)
-            state = self._streams[key] = _Stream(self._color, self._filters(task, stream))
-        return self._write(key, state, state.splitter.feed(data, now))
+            self._streams[key] = (LineSplitter(color=self._color), tuple(self._filters(task, stream)))
+        splitter, filters = self._streams[key]
+        return self._rendered(key, filters, splitter.feed(data, now))
 
     def idle(self, now: float) -> list[tuple[str, str]]:
         """Unfinished lines that are due (a prompt, a progress bar), each as (``stdout`` or ``stderr``, text)."""
         self._now = now
-        texts = [(key[1], self._write(key, state, state.splitter.idle(now))) for key, state in self._streams.items()]
+        texts = [(key[1], self._rendered(key, filters, splitter.idle(now))) for key, (splitter, filters) in self._streams.items()]
         return [(stream, text) for stream, text in texts if text]
 
     def finish(self, task: str | None = None, now: float | None = None) -> list[tuple[str, str]]:
@@ -138,70 +132,51 @@ class LogView:
         """
         if now is not None:
             self._now = now
-        ended = [key for key in self._streams if task is None or key[0] == task]
-        states = [(key, self._streams.pop(key)) for key in ended]
-        texts = [(key[1], self._write(key, state, state.splitter.flush())) for key, state in states]
+        ended = {key: self._streams.pop(key) for key in list(self._streams) if task is None or key[0] == task}
+        texts = [(key[1], self._rendered(key, filters, splitter.flush())) for key, (splitter, filters) in ended.items()]
         return [(stream, text) for stream, text in texts if text]
-
-    @property
-    def folded(self) -> int:
-        """The number of hidden lines."""
-        return self._folded.total()
 
     @property
     def folded_note(self) -> str:
         """A line with the number of hidden lines, and the option that shows them; empty if none is hidden."""
         parts = [f"{count_of(self._folded[kind], 'line')} {text}" for kind, text in _FOLDED.items() if self._folded[kind]]
-        return f"{'; '.join(parts)}; --all shows {'all' if len(parts) > 1 else 'it' if self.folded == 1 else 'them'}" if parts else ""
+        return "; ".join([*parts, "--all shows all lines"]) if parts else ""
 
     def _shows(self, task: str) -> bool:
         return self._only is None or task in self._only
 
     def _admit(self, task: str) -> None:
-        if task in self._colors:
-            return
-        self._colors[task] = _COLORS[len(self._colors) % len(_COLORS)]
-        if self._shows(task) and len(task) > self._width:
-            self._width = len(task)
-            self._heads.clear()
+        self._colors.setdefault(task, _COLORS[len(self._colors) % len(_COLORS)])
+        if self._shows(task):
+            self._width = max(self._width, len(task))
 
     def _filters(self, task: str, stream: str) -> Iterator[LineFilter]:
         if self._fold:
+            # Imported with the first output: their regular expressions need not hold up the start of a run.
+            from .keras_bars import fold_bars
+            from .noise import Noise
+
             yield Noise(self._folded, self._warnings).fold
             if stream == "stdout" and task in self._behind:
-                yield KerasBars(self._folded).fold
+                yield partial(fold_bars, folded=self._folded)
         if self._grep is not None:
-            yield self._matching
+            search = self._grep.search
+            yield lambda lines: [line for line in lines if search(strip_colors(line))]
         if self._shorten and stream == "stderr":
             yield _fold_rows
             yield _shortened
 
-    def _matching(self, lines: list[str]) -> list[str]:
-        return [line for line in lines if self._grep is None or self._grep.search(strip_colors(line))]
-
-    def _write(self, key: tuple[str, str], state: _Stream, lines: list[str]) -> str:
-        for line_filter in state.filters:
+    def _rendered(self, key: tuple[str, str], filters: Iterable[LineFilter], lines: list[str]) -> str:
+        for line_filter in filters:
             lines = line_filter(lines)
-        return self._prefixed(key, lines)
-
-    def _prefixed(self, key: tuple[str, str], lines: list[str]) -> str:
-        if not lines:
-            return ""
-        head = self._head(key)
-        return head + ("\n" + head).join(lines) + "\n"
-
-    def _head(self, key: tuple[str, str]) -> str:
-        """The text in front of a line of this stream that is shown now."""
-        head = self._heads.get(key)
-        if head is None:
-            head = self._heads[key] = self._name(key[0])
+        task, stream = key
+        if self._as_json:
+            return "".join([json.dumps({"task": task, "stream": stream, "line": line}) + "\n" for line in lines])
+        head = f"{task:<{self._width}} |"
+        head = f"{self._colors[task]}{head}{RESET} " if self._color else f"{head} "
         if self._timestamps:
-            return datetime.fromtimestamp(self._now, self._tz).strftime("%H:%M:%S.%f")[:-3] + " " + head
-        return head
-
-    def _name(self, task: str) -> str:
-        name = f"{task:<{self._width}} |"
-        return f"{self._colors[task]}{name}{RESET} " if self._color else f"{name} "
+            head = f"{datetime.fromtimestamp(self._now, self._tz).strftime('%H:%M:%S.%f')[:-3]} {head}"
+        return head + ("\n" + head).join(lines) + "\n" if lines else ""
 
 
 def _fold_rows(lines: list[str]) -> list[str]:
