@@ -47,7 +47,6 @@ from .record.output.lines import clean
 from .record.storage.run_directory import RunDir
 from .record.text import timeline
 from .record.text.event_messages import describe_event, describe_plan, headline
-from .record.text.report import report
 from .requests import end_with_parent, handle_requests
 from .signals import Stop, handle_signals, hold_signals
 from .starting import cannot_keep
@@ -73,6 +72,8 @@ class Ended:
 
     def report(self) -> list[str]:
         """The lines about the end of the run."""
+        from .record.text.report import report  # with regular expressions for logs and stacks, which a start need not wait for
+
         return report(self.verdict, self.run, self.cluster, _shown(self.run.path)).splitlines()
 
 
