@@ -140,8 +140,8 @@ def failure_of(directory: Path, example: str) -> Failure | None:
 
 
 def said_before(example: str) -> str:
-    source = Source(ast.parse(f"import tensorflow as tf, os\n{example}"))
-    return keras_use.find_keras_2("train.py", source, lambda itself: "REMEDY")
+    source = Source("train.py", ast.parse(f"import tensorflow as tf, os\n{example}"))
+    return keras_use.find_keras_2(source, lambda itself: "REMEDY")
 
 
 def rows_of(text: str) -> set[RemovedName]:

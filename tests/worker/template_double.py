@@ -18,7 +18,7 @@ from typing import Any
 from tests.live import PATIENCE_S
 from tests.worker.agent_double import ROOT, Outcome, clean_environment, prepare
 from worker.host.memfd import keep_in_memory
-from worker.host.program.program_checks import directory_of
+from worker.host.program.program_files import directory_of
 from worker.protocol.codec import to_json
 from worker.protocol.messages import Program
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from .. import clock
 from ..cpu_cores import count_cores
 from ..directory import Directory
-from ..fast_dataclass import dataclass
 from ..protocol import messages
 from . import host_facts
 from .gpu import gpu_driver
@@ -28,6 +27,7 @@ from .network import held_ports
 from .network.listen_probe import Prober
 from .processes.lifeline import become_subreaper
 from .program import program_checks
+from .program.program_checks import Checks
 from .tasks.launcher import Launcher
 from .tasks.log_forwarder import LogForwarder
 from .template.template_link import TemplateProcess
@@ -39,21 +39,6 @@ if TYPE_CHECKING:
     from .program.code_store import CodeStore
 
 POLL_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Checks:
-    """What was found in the programs of the tasks, before one of them runs."""
-
-    problems: list[str]
-    """Why the tasks cannot run here."""
-    notes: list[str]
-    """Lines for the user."""
-    tensorflow: str
-    """The version of TensorFlow; empty: there is none, or the controller does not need it."""
-    is_template_wanted: bool
-    sets_keras: bool
-    """A program sets TF_USE_LEGACY_KERAS, so a template cannot import Keras for the tasks."""
 
 
 class Agent:
@@ -191,33 +176,12 @@ class Agent:
         hello, trouble = self._acquire(hello)
         # First, because a driver takes its time. The loop calls this function after `_on_hello` has returned: checks and facts exist then.
         self._finding_gpus = gpu_driver.request(self._loop, os.environ, lambda found: self._send_facts(hello, checks, facts, found))
-        checks = self._check_programs(hello)
+        checks = program_checks.check(hello)
         facts = self._collect_facts(hello, checks, trouble)
         if (silence_s := hello.lost_after_s) is not None:
             self._loop.after(silence_s, lambda: self._await_owner(silence_s))  # what was sent meanwhile is yet to be read
 
-    def _check_programs(self, hello: messages.Hello) -> _Checks:
-        """Read the tasks' programs and the working directory, and find TensorFlow."""
-        is_wanted = hello.template is not None and program_checks.needs_template(hello.template, hello.programs, hello.cwd)
-        # Only a task of a cluster needs a port.
-        notes = program_checks.find_notes(hello.programs, hello.cwd) if hello.ports else []
-        problems = program_checks.find_problems(hello.programs, hello.cwd, hello.search_envs)
-        if hello.compare is not None and not problems:
-            from .program.workdir_check import compare  # most agents compare nothing
-
-            problems, differences = compare(hello.compare, hello.cwd)
-            notes += differences
-        keras = program_checks.KerasFindings()
-        if is_wanted and not problems:
-            keras = program_checks.check_keras(hello.programs, hello.cwd, hello.search_envs, hello.no_fit_under)
-            problems += keras.problems
-            notes += keras.notes
-        tensorflow = host_facts.find_tensorflow(hello.search_envs, hello.cwd) if hello.word or hello.lost_after_s is not None else None
-        if tensorflow == "" and is_wanted:
-            problems.append(f"there is no TensorFlow for {sys.executable}: pip install it there, or choose another Python with python:")
-        return _Checks(problems, notes, tensorflow or "", is_wanted, keras.sets_keras)
-
-    def _collect_facts(self, hello: messages.Hello, checks: _Checks, trouble: str) -> messages.HostReady:
+    def _collect_facts(self, hello: messages.Hello, checks: Checks, trouble: str) -> messages.HostReady:
         """The facts of this host, except for its GPUs."""
         return messages.HostReady(
             pid=os.getpid(),
@@ -235,15 +199,15 @@ class Agent:
             **self._find_network(hello),
         )
 
-    def _send_facts(self, hello: messages.Hello, checks: _Checks, facts: messages.HostReady, found: gpu_driver.Driver) -> None:
+    def _send_facts(self, hello: messages.Hello, checks: Checks, facts: messages.HostReady, found: gpu_driver.Driver) -> None:
         """Send the facts, before any other frame of this host."""
         note = ""
         if self._finding_gpus is not None:
             self._launcher.ignore(self._finding_gpus.left)  # a driver that hangs lets no SIGKILL through
             self._finding_gpus = None
-        if checks.is_template_wanted and hello.template is not None and not (facts.trouble or checks.problems or checks.sets_keras):
-            self._launcher.start_template(hello.template, hello.programs, hello.cwd)
-            note = hello.template.note
+        if checks.template is not None and not (facts.trouble or checks.problems):
+            self._launcher.start_template(checks.template, hello.programs, hello.cwd)
+            note = checks.template.note
         self._gpu_locks = GpuLocks([gpu.uuid for gpu in found.gpus])
         self._link.send(dataclasses.replace(facts, gpus=found.gpus, taken=self._gpu_locks.holders(), at=clock.now()))
         if found.problem:

@@ -17,7 +17,7 @@ from worker.host.program.keras_source import Source
 
 def first_use(source: str) -> str:
     """Where Keras 3 lacks what, and which remedy is named."""
-    found = keras_use.find_keras_2("train.py", Source(ast.parse(source)), lambda itself: "ITSELF" if itself else "LEGACY")
+    found = keras_use.find_keras_2(Source("train.py", ast.parse(source)), lambda itself: "ITSELF" if itself else "LEGACY")
     return found and f"{': '.join(found.split(': ')[:2])} ({found.rpartition('; ')[2]})"
 
 
@@ -82,7 +82,7 @@ BUILT = f"{SCOPE}with strategy.scope():\n    model = tf.keras.Sequential()\n"
     ],
 )
 def test_fit_under_parameter_servers_is_refused_where_it_is_certain(source: str, line: int, is_certain: bool) -> None:
-    said, found = keras_use.find_loop("a.py", Source(ast.parse(source)), "ParameterServerStrategy", lambda itself: "REMEDY")
+    said, found = keras_use.find_loop(Source("a.py", ast.parse(source)), "ParameterServerStrategy", lambda itself: "REMEDY")
     assert (said.partition(": ")[0], found) == (f"a.py:{line}" if line else "", is_certain)
 
 

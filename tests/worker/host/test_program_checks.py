@@ -9,10 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from worker.host.program import program_checks
+from worker.host.program import program_checks, program_files
 from worker.protocol.messages import Program, TemplateOrder
 
 TENSORFLOW = TemplateOrder(("tensorflow",), 2)
+
+
+def needs_template(template: TemplateOrder, programs: list[Program], directory: Path) -> bool:
+    sources = program_files.read_sources(programs, str(directory), template.env)
+    return program_checks.needs_template(template, programs, sources)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +41,7 @@ def test_a_program_is_followed_to_tensorflow(tmp_path: Path, files: dict[str, st
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert program_checks.needs_template(TENSORFLOW, [Program("script", "s.py")], str(tmp_path)) is expected
+    assert needs_template(TENSORFLOW, [Program("script", "s.py")], tmp_path) is expected
 
 
 @pytest.mark.parametrize(
@@ -62,7 +67,7 @@ def test_a_module_is_followed_through_its_package(tmp_path: Path) -> None:
     (package / "__init__.py").touch()
     (package / "train.py").write_text("from . import model")
     (package / "model.py").write_text("import tensorflow")
-    assert program_checks.needs_template(TENSORFLOW, [Program("module", "package.train")], str(tmp_path))
+    assert needs_template(TENSORFLOW, [Program("module", "package.train")], tmp_path)
 
 
 def test_a_module_is_followed_where_the_tasks_will_find_it(tmp_path: Path) -> None:
@@ -70,7 +75,7 @@ def test_a_module_is_followed_where_the_tasks_will_find_it(tmp_path: Path) -> No
     (tmp_path / "src/package/__main__.py").write_text("import model")
     (tmp_path / "src/model.py").write_text("import tensorflow")
     template = TemplateOrder(("tensorflow",), 2, {"PYTHONPATH": "src"})
-    assert program_checks.needs_template(template, [Program("module", "package")], str(tmp_path))
+    assert needs_template(template, [Program("module", "package")], tmp_path)
 
 
 def test_a_command_is_looked_for_on_the_path_that_its_task_will_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,13 +92,14 @@ def test_a_command_is_looked_for_on_the_path_that_its_task_will_have(tmp_path: P
         assert find({"PATH": path}) == []
         assert find({}, {"PATH": path}) == []
     missing = "the command 'some-tool' is not on PATH"
-    assert find({"PATH": "/usr/bin:/bin"}) == [f"{missing}, as the spec sets it ('/usr/bin:/bin')"]
-    assert find({}) == [f"{missing}, as the host has it"]
-    assert find({}, {"PATH": "/bin"}) == [f"{missing}, as the host has it or as the spec sets it ('/bin')"]
-    assert find({"PATH": ""}) == [f"{missing}, as the spec sets it ('')"]
+    own = os.environ["PATH"]
+    assert find({"PATH": "/usr/bin:/bin"}) == [f"{missing}: /usr/bin:/bin"]
+    assert find({}) == [f"{missing}: {own}"]
+    assert find({}, {"PATH": "/bin"}) == [f"{missing}: {own} or /bin"]
+    assert find({"PATH": ""}) == [f"{missing}: "]
     monkeypatch.setenv("PATH", str(tool.parent))
     assert find({}) == []
-    assert find({"PATH": "/bin"}) == [f"{missing}, as the spec sets it ('/bin')"], "here it would be found, and not by the task"
+    assert find({"PATH": "/bin"}) == [f"{missing}: /bin"], "here it would be found, and not by the task"
     monkeypatch.delenv("PATH")
     assert program_checks.find_problems([Program("command", "sh")], str(tmp_path)) == [], "as os.defpath"
 
@@ -118,10 +124,10 @@ def test_an_import_hook_that_fails_is_left_to_the_task(tmp_path: Path, monkeypat
 
 
 def test_who_asks_for_a_preload_gets_it(tmp_path: Path) -> None:
-    assert program_checks.needs_template(TemplateOrder(("json",), 1, always=True), [Program("script", "missing.py")], str(tmp_path))
-    assert program_checks.needs_template(TENSORFLOW, [Program("serve")], str(tmp_path))
-    assert program_checks.needs_template(TENSORFLOW, [Program("command", "ls"), Program("data_service")], str(tmp_path))
-    assert not program_checks.needs_template(TENSORFLOW, [Program("command", "tensorflow")], str(tmp_path))
+    assert needs_template(TemplateOrder(("json",), 1, always=True), [Program("script", "missing.py")], tmp_path)
+    assert needs_template(TENSORFLOW, [Program("serve")], tmp_path)
+    assert needs_template(TENSORFLOW, [Program("command", "ls"), Program("data_service")], tmp_path)
+    assert not needs_template(TENSORFLOW, [Program("command", "tensorflow")], tmp_path)
 
 
 @pytest.mark.parametrize("name", ["s.py", "model.py"])
@@ -133,7 +139,7 @@ def test_a_pipe_is_not_read(tmp_path: Path, name: str) -> None:
     writer = threading.Thread(target=(tmp_path / name).write_text, args=("import tensorflow",))
     writer.start()
     try:
-        assert not program_checks.needs_template(TENSORFLOW, [Program("script", "s.py")], str(tmp_path))
+        assert not needs_template(TENSORFLOW, [Program("script", "s.py")], tmp_path)
     finally:
         reader = os.open(tmp_path / name, os.O_RDONLY | os.O_NONBLOCK)  # lets it go
         writer.join()
@@ -142,7 +148,7 @@ def test_a_pipe_is_not_read(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["s.py", "model.py"])
 def test_a_file_without_end_is_not_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(program_checks, "MAX_CHECKED", 100)
+    monkeypatch.setattr(program_files, "MAX_CHECKED", 100)
     (tmp_path / "s.py").write_text("import model")
     (tmp_path / name).write_text(f"import tensorflow{' ' * 100}")
-    assert not program_checks.needs_template(TENSORFLOW, [Program("script", "s.py")], str(tmp_path))
+    assert not needs_template(TENSORFLOW, [Program("script", "s.py")], tmp_path)

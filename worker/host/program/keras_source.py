@@ -17,9 +17,9 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
+from ...settings.keras_settings import LEGACY
+
 UNKNOWN = "?"
-KERAS = frozenset({"tf", "keras"})
-"""A file that imports one of these may use Keras."""
 _MODELS = frozenset(
     f"{root}.{name}()" for root in ("tf.keras", "keras") for name in ("Sequential", "Model", "models.Sequential", "models.Model")
 )
@@ -32,17 +32,26 @@ _ENDING = re.compile(r"\b(?:return|raise|exit|_exit|quit|abort)\b")
 class Source:
     """The syntax of one file."""
 
-    def __init__(self, tree: ast.Module) -> None:
-        self._tree = tree
+    def __init__(self, path: str, tree: ast.Module) -> None:
+        """`path`: for messages."""
+        self.path, self._tree = path, tree
         self._nodes = list(ast.walk(tree))
-        self.sets_keras = any(isinstance(node, ast.Constant) and node.value == "TF_USE_LEGACY_KERAS" for node in self._nodes)
+        self.modules = set(_modules(self._nodes))
+        """The top-level modules that the file imports, each with whether the import is relative."""
+        self.imports = {name for name, is_relative in self.modules if not is_relative}
+        self.uses_keras = not self.imports.isdisjoint({"tensorflow", "keras"})
+        """Whether the file may use Keras at all."""
+        self.sets_keras = any(isinstance(node, ast.Constant) and node.value == LEGACY for node in self._nodes)
         """Whether the file names the variable that chooses Keras 2."""
+        self._names: dict[str, str] = {}
+        if self.uses_keras:
+            self._find_names()
+
+    def _find_names(self) -> None:
         meanings: dict[str, set[str]] = defaultdict(set)
         for node in self._nodes:
             for name, whole in _imports(node):
                 meanings[name].add(whole)
-        self.imports = {whole.partition(".")[0] for wholes in meanings.values() for whole in wholes}
-        """The packages that the file imports; ``tf`` stands for tensorflow."""
         bindings = list(self._bindings())
         rebound = {name for name, _ in bindings}
         self._names = {name: whole for name, whole in _certain(meanings).items() if name not in rebound}
@@ -87,7 +96,7 @@ class Source:
         """Each call of `fit`, `evaluate` or `predict` that seems to be of a Keras model: its line and its name."""
         for node in self._nodes:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _LOOPS:
-                is_telling = not KERAS.isdisjoint(self.imports) and not _TELLING.isdisjoint(word.arg for word in node.keywords)
+                is_telling = self.uses_keras and not _TELLING.isdisjoint(word.arg for word in node.keywords)
                 if is_telling or self._text(node.func.value) in _MODELS:
                     yield node.lineno, node.func.attr
 
@@ -127,6 +136,15 @@ class Source:
                 yield node, scope
                 if _ENDING.search(ast.unparse(node)):
                     return
+
+
+def _modules(nodes: list[ast.AST]) -> Iterator[tuple[str, bool]]:
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name.partition(".")[0], False
+        elif isinstance(node, ast.ImportFrom):
+            yield (node.module or "").partition(".")[0], node.level > 0
 
 
 def _imports(node: ast.AST) -> Iterator[tuple[str, str]]:

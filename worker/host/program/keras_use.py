@@ -4,14 +4,16 @@ Keras 3 does not have. The source is parsed and never run, so orch reports only 
 
 from __future__ import annotations
 
+import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from ...settings.keras_settings import LEGACY, install_keras_2, is_legacy
 from .. import host_facts
 from .import_path import import_path
-from .keras_source import KERAS, UNKNOWN, Source
+from .keras_source import UNKNOWN, Source
 
 
 def find_problem(env: Mapping[str, str], cwd: str) -> str | None:
@@ -28,9 +30,36 @@ def find_problem(env: Mapping[str, str], cwd: str) -> str | None:
     return f"Keras 2 is asked for ({LEGACY}={env[LEGACY]}), and tf-keras is not installed for {sys.executable}: {install}"
 
 
-def find_keras_2(path: str, source: Source, remedy: Callable[[bool], str]) -> str:
-    """A sentence about the first use of a name that only Keras 2 has; empty: there is none in this file."""
-    if source.imports.isdisjoint(KERAS):
+def find_uses(
+    sources: Iterable[Source], cwd: str, envs: Sequence[Mapping[str, str]], no_fit_under: str
+) -> tuple[list[str], list[str], bool]:
+    """How a program uses Keras, if it may run with Keras 3: the uses that certainly fail and those that are likely to, a sentence for each.
+
+    The last value: whether the program itself sets the variable that chooses Keras. `no_fit_under`: the class of the run's strategy, if
+    `fit` of Keras 3 cannot work under it.
+    """
+    remedy = partial(_describe_keras_2, envs[0], cwd)
+    legacy = [is_legacy({**os.environ, **env}) for env in envs]
+    if all(legacy):
+        return [], [], False
+    problems: list[str] = []
+    notes: list[str] = []
+    for source in sources:
+        if source.sets_keras:
+            note = f"{source.path} sets {LEGACY}, so each task imports TensorFlow by itself; with --keras legacy they start faster"
+            return [], [note], True
+        if "tf_keras" in source.imports:
+            continue
+        if no_fit_under:
+            sentence, is_certain = find_loop(source, no_fit_under, remedy)
+            (problems if is_certain and not any(legacy) else notes).append(sentence)
+        notes.append(find_keras_2(source, remedy))
+    return list(filter(None, problems)), list(filter(None, notes)), False
+
+
+def find_keras_2(source: Source, remedy: Callable[[bool], str]) -> str:
+    """A sentence about the first use of a name that only Keras 2 has; empty: there is none in this file. `remedy`: see `find_loop`."""
+    if not source.uses_keras:
         return ""
     from ...tensorflow_facts.keras_2 import REMOVED_NAMES  # a long table
 
@@ -45,7 +74,7 @@ def find_keras_2(path: str, source: Source, remedy: Callable[[bool], str]) -> st
     line, use, instead = min(found)
     is_keras_itself = use.startswith("keras.") or (use.startswith(UNKNOWN) and "keras" in source.imports)
     more = f" (and so on: {len(lines)} lines)" if len(lines := {line for line, _, _ in found}) > 1 else ""
-    return f"{path}:{line}: Keras 3 has no {_show(use)}{more}: {instead}; {remedy(is_keras_itself)}"
+    return f"{source.path}:{line}: Keras 3 has no {_show(use)}{more}: {instead}; {remedy(is_keras_itself)}"
 
 
 def _show(use: str) -> str:
@@ -54,25 +83,23 @@ def _show(use: str) -> str:
     return f"{what} of {owner}" if of else what.removeprefix(f"{UNKNOWN}.")
 
 
-def describe_keras_2(env: Mapping[str, str], cwd: str) -> Callable[[bool], str]:
-    """A function that describes how to run with Keras 2. Its argument: the file imports ``keras`` itself, which stays Keras 3."""
-    is_there = import_path(env, cwd).find("tf_keras", cwd) is not None
-    after = "" if is_there else f", after {install_keras_2(sys.executable, host_facts.find_tensorflow([env], cwd) or '')}"
+def find_loop(source: Source, strategy: str, remedy: Callable[[bool], str]) -> tuple[str, bool]:
+    """A sentence about the first call of a model's fit that cannot work under this strategy, and whether that is certain; empty: none.
 
-    def describe(itself: bool) -> str:
-        how = "import tf_keras in place of keras, which" if itself else "--keras legacy"
-        return f"{how} runs with Keras 2 (tf-keras){after}"
-
-    return describe
-
-
-def find_loop(path: str, source: Source, strategy: str, remedy: Callable[[bool], str]) -> tuple[str, bool]:
-    """A sentence about the first call of a model's fit that cannot work under this strategy, and whether that is certain; empty: none."""
+    `remedy` describes how to run with Keras 2. Its argument: the file imports ``keras`` itself, which stays Keras 3.
+    """
     certain = source.certain_loop(strategy)
     found = certain or min(source.loops(), default=None)
     if found is None:
         return "", False
     line, name = found
     how = remedy("keras" in source.imports)
-    problem = f"{path}:{line}: {name}() of Keras 3 cannot work under {strategy}: {how}; or write the training loop yourself"
+    problem = f"{source.path}:{line}: {name}() of Keras 3 cannot work under {strategy}: {how}; or write the training loop yourself"
     return problem, certain is not None
+
+
+def _describe_keras_2(env: Mapping[str, str], cwd: str, itself: bool) -> str:
+    is_there = import_path(env, cwd).find("tf_keras", cwd) is not None
+    after = "" if is_there else f", after {install_keras_2(sys.executable, host_facts.find_tensorflow([env], cwd) or '')}"
+    how = "import tf_keras in place of keras, which" if itself else "--keras legacy"
+    return f"{how} runs with Keras 2 (tf-keras){after}"

@@ -2,45 +2,92 @@
 
 from __future__ import annotations
 
-import ast
-import glob
 import os
 import re
 import stat
 import sys
-import zipimport
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ...fast_dataclass import dataclass
-from ...protocol.messages import Program, TemplateOrder
-from ...settings.keras_settings import is_legacy
+from ...protocol.messages import Hello, Program, TemplateOrder
 from .. import host_facts
 from . import keras_use
-from .import_path import import_path, python_path
-from .keras_source import KERAS, Source
+from .import_path import import_path
+from .keras_source import Source
+from .program_files import MAX_CHECKED, first_file, read_file, read_sources
 
-MAX_CHECKED = 16 * 1024 * 1024
-"""A script of this length (bytes) or more is run without checks."""
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """What was found in the programs of the tasks, before one of them runs."""
+
+    problems: list[str]
+    """Why the tasks cannot run here, a sentence for each."""
+    notes: list[str]
+    """Lines for the user."""
+    tensorflow: str
+    """The version of TensorFlow; empty: there is none, or the controller does not need it."""
+    template: TemplateOrder | None
+    """The template that the tasks need; None: they need none."""
+
+
+def check(hello: Hello) -> Checks:
+    """Read the tasks' programs and the working directory, and find TensorFlow."""
+    cwd, envs, template = hello.cwd, hello.search_envs, hello.template
+    problems = find_problems(hello.programs, cwd, envs)
+    # Only a task of a cluster needs a port.
+    notes = find_notes(hello.programs, cwd) if hello.ports else []
+    if hello.compare is not None and not problems:
+        from .workdir_check import compare  # most agents compare nothing
+
+        problems, differences = compare(hello.compare, cwd)
+        notes += differences
+    no_keras_2 = [problem for problem in (keras_use.find_problem(env, cwd) for env in envs) if problem]
+    lacks_keras_2 = len(no_keras_2) == len(envs)
+    sources = read_sources(hello.programs, cwd, envs[0]) if template is not None or lacks_keras_2 else []
+    if lacks_keras_2 and any(source.uses_keras for source in sources):
+        problems += dict.fromkeys(no_keras_2)
+    if template is not None and not needs_template(template, hello.programs, sources):
+        template = None
+    tensorflow = host_facts.find_tensorflow(envs, cwd) if hello.word or hello.lost_after_s is not None else None
+    if tensorflow == "" and template is not None:
+        problems.append(f"there is no TensorFlow for {sys.executable}: pip install it there, or choose another Python with python:")
+    if template is not None and not problems:
+        keras_problems, keras_notes, sets_keras = keras_use.find_uses(sources, cwd, envs, hello.no_fit_under)
+        problems += keras_problems
+        notes += keras_notes
+        if sets_keras:  # a template cannot import Keras for the tasks
+            template = None
+    return Checks(problems, notes, tensorflow or "", template)
+
+
+_IMPLIED = {"keras", "tf_keras", "worker"}
+
+
+def needs_template(template: TemplateOrder, programs: Iterable[Program], sources: Iterable[Source]) -> bool:
+    """Whether one of these programs imports a module that the template imports, itself or through a module beside the program.
+
+    A program without TensorFlow must not wait for TensorFlow's import. A program that imports TensorFlow in another way starts more slowly.
+    """
+    if template.always or any(program.kind in ("serve", "data_service") for program in programs):
+        return True
+    wanted = {name.partition(".")[0] for name in template.preload} | _IMPLIED
+    return any(not wanted.isdisjoint(source.imports) for source in sources)
 
 
 def find_problems(programs: Sequence[Program], cwd: str, envs: Sequence[Mapping[str, str]] = ({},)) -> list[str]:
     """Why these programs cannot run here, a sentence for each; empty if they can run with at least one of the environments."""
     if not os.path.isdir(cwd):
         return [f"the working directory {cwd!r} does not exist"]
-    found = [_find_problem(program, cwd, envs) for program in programs]
-    missing = [keras_use.find_problem(env, cwd) for env in envs]
-    sources = (Source(tree) for program in programs for _, tree in _sources(program, cwd, envs[0]))
-    if all(missing) and any(not source.imports.isdisjoint(KERAS) for source in sources):
-        found += missing
-    return list(dict.fromkeys(problem for problem in found if problem))
+    return [problem for problem in (_find_problem(program, cwd, envs) for program in programs) if problem]
 
 
 def find_notes(programs: Iterable[Program], cwd: str) -> list[str]:
     """Notes about programs that seem to make a cluster of their own, which may be intended."""
     found = []
     for program in programs:
-        path = _first_file(program, cwd, {})[0] if program.kind in ("script", "module") else ""
-        match = _OWN_CLUSTER.search(_read(path)) if path else None
+        path = first_file(program, cwd, {})[0] if program.kind in ("script", "module") else ""
+        match = _OWN_CLUSTER.search(read_file(path)) if path else None
         if match is not None:
             word = match[1].decode()
             found.append(f"{program.target} seems to make a cluster of its own in one process ({word}): then start it with --strategy none")
@@ -51,123 +98,6 @@ def find_notes(programs: Iterable[Program], cwd: str) -> list[str]:
 _OWN_CLUSTER = re.compile(
     rb"^(?!\s*#).*?\b(portpicker|create_in_process_cluster|create_local_cluster|multi_process_runner|MultiProcessRunner)\b", re.MULTILINE
 )
-
-
-@dataclass(frozen=True, slots=True)
-class KerasFindings:
-    """What `check_keras` finds."""
-
-    problems: tuple[str, ...] = ()
-    """A sentence for each use that certainly fails."""
-    notes: tuple[str, ...] = ()
-    """A sentence for each use that is likely to fail."""
-    sets_keras: bool = False
-    """Whether a program itself sets the variable that chooses Keras."""
-
-
-def check_keras(programs: Iterable[Program], cwd: str, envs: Sequence[Mapping[str, str]], no_fit_under: str) -> KerasFindings:
-    """How the programs use Keras, if any of them may run with Keras 3.
-
-    `no_fit_under`: the class of the run's strategy, if `fit` of Keras 3 cannot work under it.
-    """
-    full = [{**os.environ, **env} for env in envs]
-    if all(map(is_legacy, full)):
-        return KerasFindings()
-    sources = [(os.path.relpath(path, cwd), Source(tree)) for one in programs for path, tree in _sources(one, cwd, envs[0])]
-    own = next((path for path, source in sources if source.sets_keras), "")
-    if own:
-        note = f"{own} sets TF_USE_LEGACY_KERAS, so each task imports TensorFlow by itself; with --keras legacy they start faster"
-        return KerasFindings(notes=(note,), sets_keras=True)
-    problems: list[str] = []
-    notes: list[str] = []
-    remedy = keras_use.describe_keras_2(envs[0], cwd)
-    for path, source in sources:
-        if "tf_keras" in source.imports:
-            continue
-        if no_fit_under:
-            sentence, is_certain = keras_use.find_loop(path, source, no_fit_under, remedy)
-            (problems if is_certain and not any(map(is_legacy, full)) else notes).append(sentence)
-        notes.append(keras_use.find_keras_2(path, source, remedy))
-    return KerasFindings(tuple(filter(None, dict.fromkeys(problems))), tuple(filter(None, dict.fromkeys(notes))))
-
-
-def needs_template(template: TemplateOrder, programs: Iterable[Program], cwd: str) -> bool:
-    """Whether one of these programs imports a module that the template imports, itself or through a module beside the program.
-
-    A program without TensorFlow must not wait for TensorFlow's import. A program that imports TensorFlow in another way starts more slowly.
-    """
-    if template.always or any(program.kind in ("serve", "data_service") for program in programs):
-        return True
-    wanted = {name.partition(".")[0] for name in template.preload} | _IMPLIED
-    trees = (tree for program in programs for _, tree in _sources(program, cwd, template.env))
-    return any(name in wanted for tree in trees for name, _ in _names(tree))
-
-
-_IMPLIED = {"keras", "tf_keras", "worker"}
-_MOST_FILES = 200
-
-
-def _sources(program: Program, cwd: str, env: Mapping[str, str]) -> Iterator[tuple[str, ast.Module]]:
-    """The readable files of a program, each with its syntax: the first file, and the files beside it that are imported."""
-    if program.kind not in ("script", "module"):
-        return
-    first, root = _first_file(program, cwd, env)
-    waiting, seen = [first], {first}
-    while waiting and len(seen) < _MOST_FILES:
-        path = waiting.pop()
-        tree = _syntax(path)
-        if tree is None:
-            continue
-        yield path, tree
-        for name, is_relative in _names(tree):
-            neighbours = [(os.path.dirname(path), "*.py")] if is_relative else []
-            neighbours += [(root, f"{name}.py"), (os.path.join(root, name), "*.py")]
-            found = {
-                match for directory, pattern in neighbours for match in glob.iglob(os.path.join(glob.escape(directory), pattern))
-            } - seen
-            seen |= found
-            waiting += found
-
-
-def _first_file(program: Program, cwd: str, env: Mapping[str, str]) -> tuple[str, str]:
-    """The first file of a program, and the directory of the program's own modules."""
-    if program.kind == "script":
-        first = os.path.join(cwd, program.target)
-        return first, os.path.dirname(os.path.realpath(first))
-    name = os.path.join(*program.target.split("."))
-    roots = [cwd, *(os.path.join(cwd, entry) for entry in python_path(env))]
-    places = [(os.path.join(root, name + ending), root) for root in roots for ending in ("/__main__.py", ".py")]
-    return next((place for place in places if os.path.isfile(place[0])), places[0])
-
-
-def _syntax(path: str) -> ast.Module | None:
-    """The syntax of a Python file; None if the file cannot be read or parsed."""
-    try:
-        return ast.parse(_read(path))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-
-
-def _names(tree: ast.AST) -> Iterator[tuple[str, bool]]:
-    """The top-level names that a file imports, each with whether the import is relative."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield alias.name.partition(".")[0], False
-        elif isinstance(node, ast.ImportFrom):
-            yield (node.module or "").partition(".")[0], node.level > 0
-
-
-def _read(path: str) -> bytes:
-    """The content of a source file; empty if the file cannot be read or is too long."""
-    try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # see `_check_script`
-            return b""
-        with open(path, "rb") as file:
-            source = file.read(MAX_CHECKED)
-    except OSError:
-        return b""
-    return source if len(source) < MAX_CHECKED else b""
 
 
 def _find_problem(program: Program, cwd: str, envs: Sequence[Mapping[str, str]]) -> str | None:
@@ -254,28 +184,4 @@ def _check_command(target: str, cwd: str, envs: Sequence[Mapping[str, str]]) -> 
     texts = [env.get("PATH", os.environ.get("PATH", os.defpath)) for env in envs]
     if any(shutil.which(os.path.join(cwd, entry, target)) for text in texts for entry in text.split(os.pathsep)):
         return None
-    whose = dict.fromkeys(f"as the spec sets it ({env['PATH']!r})" if "PATH" in env else "as the host has it" for env in envs)
-    return f"the command {target!r} is not on PATH, {' or '.join(whose)}"
-
-
-def directory_of(program: Program, cwd: str) -> str:
-    """The program's `sys.path[0]`: the directory or the zip file of its own modules."""
-    if program.kind != "script":
-        return cwd
-    path = os.path.join(cwd, program.target)
-    if os.path.isdir(path) or _is_zip_file(path):
-        return path
-    return os.path.dirname(os.path.realpath(path))
-
-
-def directory_of_first(programs: Iterable[Program], cwd: str) -> str:
-    """`directory_of` the first script or module: where a template finds modules that are nowhere else."""
-    return directory_of(next((program for program in programs if program.kind in ("script", "module")), Program("serve")), cwd)
-
-
-def _is_zip_file(path: str) -> bool:
-    try:
-        zipimport.zipimporter(path)
-    except ImportError:
-        return False
-    return True
+    return f"the command {target!r} is not on PATH: {' or '.join(dict.fromkeys(texts))}"

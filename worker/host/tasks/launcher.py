@@ -44,7 +44,7 @@ from ..processes import process_groups, process_state
 from ..processes.process_setup import allow_many_files
 from ..processes.spawn import SpawnError, spawn
 from ..program import preparation_stamps
-from ..program.program_checks import directory_of_first
+from ..program.program_files import directory_of_first
 from ..template import import_environment
 from ..template.template_link import ForkRequest, Preload, TemplateLink, TemplateProcess, adopt_template, start_template
 from . import exit_info, leftovers

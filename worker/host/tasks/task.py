@@ -16,7 +16,7 @@ from ...protocol.task_id import PREPARE, TaskId
 from ...task_environment import compose, tf_config_of
 from ..memfd import keep_in_memory
 from ..processes.spawn import Command
-from ..program.program_checks import directory_of
+from ..program.program_files import directory_of
 from ..template.template_link import ForkRequest, TemplateLink
 from .log_files import TaskOutput
 from .task_stacks import Stacks

@@ -32,7 +32,7 @@ from ...protocol.orders import Program
 from .. import agent
 from ..processes.lifeline import become_subreaper, hold_lifeline
 from ..processes.process_setup import find_env_slot, redirect, write_env_slot
-from ..program.program_checks import check_keras
+from ..program import keras_use, program_files
 from ..template import import_environment
 from ..template.safety import Safety, open_files
 from ..template.template_link import TemplateProcess
@@ -264,7 +264,8 @@ class WarmProcess:
 
 def _import_what_agents_need() -> None:
     """Look at a program as an agent does: this imports the modules that each agent would import."""
-    check_keras((Program("script", os.path.abspath(__file__)),), "/", ({},), "")
+    sources = program_files.read_sources((Program("script", os.path.abspath(__file__)),), "/", {})
+    keras_use.find_uses(sources, "/", ({},), "")
 
 
 def describe_imports(python: str, package: str, preload: Sequence[str], cwd: str, env: Mapping[str, str]) -> dict[str, Any]:

@@ -1,0 +1,91 @@
+"""The files of a task's program on this host: where they are, and the syntax of those that are Python."""
+
+from __future__ import annotations
+
+import ast
+import glob
+import os
+import stat
+import zipimport
+from collections.abc import Iterable, Mapping
+
+from ...protocol.messages import Program
+from .import_path import python_path
+from .keras_source import Source
+
+MAX_CHECKED = 16 * 1024 * 1024
+"""A script of this length (bytes) or more is run without checks."""
+_MOST_FILES = 200
+
+
+def read_sources(programs: Iterable[Program], cwd: str, env: Mapping[str, str]) -> list[Source]:
+    """The readable files of these programs: the first file of each, and the files beside it that are imported. `env`: of the tasks."""
+    found: list[Source] = []
+    seen: set[str] = set()
+    for program in programs:
+        if program.kind not in ("script", "module"):
+            continue
+        first, root = first_file(program, cwd, env)
+        waiting = [first]
+        while waiting and len(seen) < _MOST_FILES:
+            path = waiting.pop()
+            if path in seen:
+                continue
+            seen.add(path)
+            try:
+                source = Source(os.path.relpath(path, cwd), ast.parse(read_file(path)))
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                continue
+            found.append(source)
+            for name, is_relative in source.modules:
+                neighbours = [(os.path.dirname(path), "*.py")] if is_relative else []
+                neighbours += [(root, f"{name}.py"), (os.path.join(root, name), "*.py")]
+                for directory, pattern in neighbours:
+                    waiting += glob.iglob(os.path.join(glob.escape(directory), pattern))
+    return found
+
+
+def first_file(program: Program, cwd: str, env: Mapping[str, str]) -> tuple[str, str]:
+    """The first file of a program, and the directory of the program's own modules."""
+    if program.kind == "script":
+        first = os.path.join(cwd, program.target)
+        return first, os.path.dirname(os.path.realpath(first))
+    name = os.path.join(*program.target.split("."))
+    roots = [cwd, *(os.path.join(cwd, entry) for entry in python_path(env))]
+    places = [(os.path.join(root, name + ending), root) for root in roots for ending in ("/__main__.py", ".py")]
+    return next((place for place in places if os.path.isfile(place[0])), places[0])
+
+
+def read_file(path: str) -> bytes:
+    """The content of a source file; empty if the file cannot be read or is too long."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # see `program_checks`
+            return b""
+        with open(path, "rb") as file:
+            source = file.read(MAX_CHECKED)
+    except OSError:
+        return b""
+    return source if len(source) < MAX_CHECKED else b""
+
+
+def directory_of(program: Program, cwd: str) -> str:
+    """The program's `sys.path[0]`: the directory or the zip file of its own modules."""
+    if program.kind != "script":
+        return cwd
+    path = os.path.join(cwd, program.target)
+    if os.path.isdir(path) or _is_zip_file(path):
+        return path
+    return os.path.dirname(os.path.realpath(path))
+
+
+def directory_of_first(programs: Iterable[Program], cwd: str) -> str:
+    """`directory_of` the first script or module: where a template finds modules that are nowhere else."""
+    return directory_of(next((program for program in programs if program.kind in ("script", "module")), Program("serve")), cwd)
+
+
+def _is_zip_file(path: str) -> bool:
+    try:
+        zipimport.zipimporter(path)
+    except ImportError:
+        return False
+    return True
