@@ -185,7 +185,7 @@ def _of_clusters() -> set[int]:
     from orchestrator.testing.session import Session
 
     session = Session.current()
-    for kept in session.pool._runs if session is not None and session.pool is not None else ():
+    for kept in session.runs if session is not None else ():
         with suppress(psutil.NoSuchProcess):
             controller = psutil.Process(kept.handle._process.pid)
             found.update(process.pid for process in (controller, *controller.children()))

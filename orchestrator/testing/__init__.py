@@ -4,18 +4,23 @@
         got = c.run(train_step, 3)              # {"worker-0": …, "worker-1": …}
         c["worker-1"].kill()
 
-Which process is called what in this package::
+Which process is called what in this package, and who holds its state::
 
     the test's process          one `Session`: a directory, and the socket that all others connect to
       warm process              has imported TensorFlow; each resident is forked from it
-      a `PooledRun`             a run of `orchestrator.launch`, kept between tests in the `Pool`
+      a `PooledRun`             a run of `orchestrator.launch`, kept between tests in `Session.runs`
         controller, agent       as in any run
         resident of worker-0    the task that the agent started; it runs no function, it forks
           process of worker-0   `Task`: what the test sees; it runs the functions, and dies with the cluster
         resident of worker-1    …
 
-A `Connection` leads from the test's process to one of the others. The first message of a process is its greeting: the run and the task
-that it belongs to. A run whose cluster was left with ``reuse`` keeps the processes of that cluster (`kept_for`).
+The life of a cluster: `Cluster.__enter__` takes a run that no other cluster uses (`pool.acquire`), and the residents of the run fork a
+process each (`PooledRun.fork`). `Cluster.start` sends a function to these processes, and returns a `Job`, which holds the outcome of the
+function in each task. `Cluster.close` has the processes killed, and gives the run back; with ``reuse`` the run keeps them (`kept_for`).
+
+All processes tell what happens to them by messages. A `Connection` leads from the test's process to one of them; its first message is
+the name of the process. `Session.poll` puts the messages into the inboxes of the connections, and `PooledRun.poll` acts on them: a
+process sends the answer of its function, and its resident sends how it has ended.
 
 Importing this costs nothing; the names that it has are imported when they are first used.
 """

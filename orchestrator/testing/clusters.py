@@ -19,9 +19,9 @@ from .failures import TimedOut
 from .jobs import POLL_S, Job, describe_exit
 from .partitions import Network
 from .pickling import pack
-from .pool import PooledRun, pool_of
+from .pool import PooledRun, acquire, release
 from .session import Session
-from .tasks import DYING_S, Task, read
+from .tasks import Task, read
 
 if TYPE_CHECKING:
     from .scripts import ScriptRun
@@ -30,25 +30,11 @@ TIMEOUT_S = 120.0
 GRACE_S = 2.0
 STACKS_S = 2.0
 """How long a task may take to write its stack, in seconds."""
+DEBUGGER_S = 10.0
+"""How long a task may take to stop in the debugger, in seconds."""
 
 
-def cluster(
-    *,
-    workers: int | None = None,
-    ps: int | None = None,
-    chief: int | bool | None = None,
-    evaluator: int | bool | None = None,
-    strategy: str | None = None,
-    devices: Mapping[str, Any] | None = None,
-    cpus: int | None = None,
-    env: Mapping[str, str | int | float] | None = None,
-    timeout: float = TIMEOUT_S,
-    grace: float = GRACE_S,
-    reuse: bool | str = False,
-    in_process: str | None = None,
-    partitions: bool = False,
-    **settings: Any,
-) -> Cluster:
+class Cluster:
     """A real cluster on this machine, for a ``with`` statement.
 
     The keywords are those of `orchestrator.launch`, and `settings` are any others of them (``gpus``, ``keras``,
@@ -59,37 +45,48 @@ def cluster(
     `partitions`: give each task a network namespace of its own, so that `Cluster.partition` can cut the network between two of them; this
     takes Linux, iproute2 and root, and the tasks then reach each other and nothing else.
 
-    Raises `SpecError` for settings that are wrong, at once. Entering the cluster raises `ClusterLost` if the cluster cannot be started.
+    Entering the cluster raises `SpecError` for settings that are wrong, and `ClusterLost` if the cluster cannot be started.
     """
-    own: dict[str, Any] = {"workers": workers, "ps": ps, "chief": chief, "evaluator": evaluator}
-    own |= {"strategy": strategy, "devices": devices, "cpus": cpus, "env": env}
-    keywords = settings | {name: value for name, value in own.items() if value is not None}
-    return Cluster(keywords, timeout_s=timeout, grace_s=grace, reuse=reuse, in_process=in_process, partitions=partitions)
-
-
-class Cluster:
-    """See `cluster`. All tests of this process share the `session`."""
 
     def __init__(
         self,
-        keywords: Mapping[str, Any],
         *,
-        timeout_s: float,
-        grace_s: float,
-        reuse: bool | str,
-        in_process: str | None,
-        partitions: bool,
+        workers: int | None = None,
+        ps: int | None = None,
+        chief: int | bool | None = None,
+        evaluator: int | bool | None = None,
+        strategy: str | None = None,
+        devices: Mapping[str, Any] | None = None,
+        cpus: int | None = None,
+        env: Mapping[str, str | int | float] | None = None,
+        timeout: float = TIMEOUT_S,
+        grace: float = GRACE_S,
+        reuse: bool | str = False,
+        in_process: str | None = None,
+        partitions: bool = False,
+        **settings: Any,
     ) -> None:
         if in_process and partitions:
             raise UsageError("in_process= and partitions= exclude each other: the test's own process stays on the network of the machine")
+        named = {
+            "workers": workers,
+            "ps": ps,
+            "chief": chief,
+            "evaluator": evaluator,
+            "strategy": strategy,
+            "devices": devices,
+            "cpus": cpus,
+        }
+        self._keywords = {**settings, **named, "env": env}
+        self._reuse, self._partitions = reuse, partitions
+        self.timeout_s, self.grace_s = timeout, grace
         self.session = Session.get()
-        self._keywords, self._reuse, self._partitions = keywords, reuse, partitions
-        self.timeout_s, self.grace_s = timeout_s, grace_s
         self.tasks: dict[str, Task] = {}
         """By name, in TensorFlow's order: ``chief-0``, ``worker-0``, ``worker-1``, …"""
-        self.in_process = f"{in_process}-0" if in_process in ("chief", "evaluator") else in_process or ""
-        """The task that is the test's own process; empty: none is."""
+        self._own_task = f"{in_process}-0" if in_process in ("chief", "evaluator") else in_process
+        """The name of the task that is the test's own process."""
         self._own_env: dict[str, str] = {}
+        """The variables that this task sets in the test's process while a function runs there."""
         self._calls = 0
         self._run: PooledRun | None = None
 
@@ -107,14 +104,14 @@ class Cluster:
         if self._run is not None:
             raise UsageError("this cluster runs already")
         self.session.recent.append(self)
-        run = self._run = pool_of(self.session).acquire(self._keywords, reuse=self._reuse, partitions=self._partitions)
+        run = self._run = acquire(self.session, self._keywords, reuse=self._reuse, partitions=self._partitions)
         try:
             is_kept = run.keep_tasks(self._reuse)
             self.tasks = run.tasks
             if not is_kept:
-                if self.in_process:
-                    self._become_task(self[self.in_process])
-                run.fork(name for name in run.names if name != self.in_process)
+                if self._own_task is not None:
+                    self._join(self[self._own_task])
+                run.fork(task for task in self.tasks.values() if not task.is_own)
         except BaseException:
             self._reuse = False
             self.close()
@@ -124,16 +121,19 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _become_task(self, task: Task) -> None:
+    def _join(self, task: Task) -> None:
         """Make the test's process this task, as far as a running process can become one."""
-        from . import in_process
-
+        if self._serves(task):
+            raise UsageError(f"in_process: {task.name} is a server under this strategy and runs no functions; name the chief")
         run = self.pooled_run
         found = run.request(task.name, {"do": "environment"})["environment"]
-        self._own_env = {name: found[name] for name in found if run.environment.get(name) != found[name] and name != "XDG_RUNTIME_DIR"}
+        self._own_env = {name: found[name] for name in found if run.environment.get(name) != found[name]}
         self._own_env["ORCH_LOG_DIR"] = str(self.session.path)
-        in_process.check(task.name, self._own_env)
-        task.pid = os.getpid()
+        task.is_own = True
+
+    def _serves(self, task: Task) -> bool:
+        """Whether the task only runs a server under this strategy."""
+        return named(self.pooled_run.spec.strategy).role(task.name.rpartition("-")[0]).serves
 
     def close(self) -> None:
         """End the processes, or keep them for the next test with `reuse`; leaving the ``with`` block calls this."""
@@ -147,20 +147,20 @@ class Cluster:
             from . import in_process
 
             in_process.forget()
-            self[self.in_process].pid = None
-        if self._reuse and all(task.pid and task.job is None for task in self.tasks.values()):
+        if self._reuse and all(task.connection and task.job is None for task in self.tasks.values()):
             run.kept_for = self._reuse
         else:
-            run.end_processes()
+            run.end_processes(self.tasks.values())
         for task in self.tasks.values():
+            task.is_own = False
             task.print_output()
         self._run = None
-        pool_of(self.session).release(run)
+        release(run)
 
     def poll(self, wait_s: float = 0.0) -> None:
         """Wait up to `wait_s` seconds for messages of the tasks, read the messages, and print the output of the tasks."""
         if self._run is not None:
-            self.session.poll(wait_s)
+            self._run.poll(wait_s)
             for task in self.tasks.values():
                 task.print_output()
 
@@ -181,28 +181,35 @@ class Cluster:
         Raises `UsageError` for what cannot be sent, for an empty `on`, and for a task that is not there, or busy; `TimedOut` for a task
         that does not take what is sent, such as a large argument while it is paused.
         """
-        tasks = {name: self[name] for name in self._choose(on)}
+        tasks = self._choose(on)
         self.poll()
-        for task in tasks.values():
+        for task in tasks:
             self._check_is_free(task)
-        remote = [task for name, task in tasks.items() if name != self.in_process]
+        remote = [task for task in tasks if not task.is_own]
         data = pack(function, args, kwargs) if remote else b""
         self._calls += 1
-        directory, among = str(self.session.path / "barriers" / f"{self.pooled_run.handle.run_id}-{self._calls}"), tuple(tasks)
-        job = Job(self, tasks, getattr(function, "__name__", repr(function)), self.timeout_s)
-        if self.in_process in tasks:
+        directory = str(self.session.path / "barriers" / f"{self.pooled_run.handle.run_id}-{self._calls}")
+        among = tuple(task.name for task in tasks)
+        job = Job(self, among, getattr(function, "__name__", repr(function)))
+        if len(remote) < len(tasks):
             from . import in_process
 
             job.own_part = lambda: in_process.call(self._own_env, directory, among, function, args, kwargs)
-        message = {"do": "call", "call": self._calls, "directory": directory, "tasks": among, "verbosity": _verbosity()}
-        self._send({**message, "function": data}, remote, job)
+        self._send({"function": data, "directory": directory, "tasks": among, "verbosity": _verbosity()}, remote, job)
         return job
+
+    def _choose(self, on: str | Iterable[str] | None) -> list[Task]:
+        if on is None:
+            return [task for task in self.tasks.values() if not self._serves(task)]
+        if not (names := [on] if isinstance(on, str) else list(dict.fromkeys(on))):
+            raise UsageError("on= names no task, so the function would run nowhere; leave on= out for all tasks")
+        return [self[name] for name in names]
 
     def _check_is_free(self, task: Task) -> None:
         """Raise `UsageError` if the task cannot run a function now."""
         if task.job is not None:
             raise UsageError(f"{task.name} still runs {task.job.name}; wait for that job first, or leave {task.name} out with on=")
-        if task.name != self.in_process and (task.pid is None or task.connection is None):
+        if task.pid is None:
             ended = f"its process has ended ({describe_exit(task.exit)})" if task.exit is not None else "it has no process"
             raise UsageError(f"{task.name} cannot run anything: {ended}; c.restart({task.name!r}) gives it a new one")
 
@@ -210,23 +217,13 @@ class Cluster:
         """Send the function of a job to these tasks. Raises `TimedOut` if a task does not read the function in the time of the call."""
         connections = [task.connection for task in tasks if task.connection is not None]
         for task in tasks:
-            task.begin(job)
+            task.begin_job(job)
         until = time.monotonic() + self.timeout_s
         for connection in connections:
             try:
                 connection.send(message, max(0.01, until - time.monotonic()))
             except TimeoutError:
                 job.time_out()
-
-    def _choose(self, on: str | Iterable[str] | None) -> list[str]:
-        if isinstance(on, str):
-            return [on]
-        if on is not None:
-            if not (names := list(on)):
-                raise UsageError("on= names no task, so the function would run nowhere; leave on= out for all tasks")
-            return names
-        row = named(self.pooled_run.spec.strategy)
-        return [name for name in self.tasks if not row.role(name.rpartition("-")[0]).serves]
 
     # --- tasks ------------------------------------------------------------------------------------
 
@@ -257,7 +254,7 @@ class Cluster:
         for task in chosen:
             if task.is_alive:
                 task.kill()
-        self.pooled_run.fork([task.name for task in chosen])
+        self.pooled_run.fork(chosen)
 
     def partition(self, one: str, other: str) -> None:
         """Cut the network between two tasks of a cluster with ``partitions=True``: all that one sends to the other is lost.
@@ -296,28 +293,27 @@ class Cluster:
         A `breakpoint()` in a function does the same while the test waits for the job.
         """
         self[name].send_signal(debugger.SIGNAL)
-        began, before_s = time.monotonic(), self.session.debugged_s
-        while self.session.debugged_s == before_s and time.monotonic() - began < DYING_S:
-            self.poll(POLL_S)
+        before_s = self.session.debugged_s
+        self.pooled_run.wait(lambda: self.session.debugged_s != before_s, DEBUGGER_S)
 
     def logs(self, name: str) -> str:
         """`Task.logs`."""
         return self[name].logs
 
-    def stacks(self) -> dict[str, str]:
-        """The stack of each living task but the test's own process, as `faulthandler` writes it; empty for a task that does not answer."""
-        self.poll()
-        return self.collect_stacks([name for name, task in self.tasks.items() if task.pid])
+    def stacks(self, *names: str) -> dict[str, str]:
+        """The stack of each of these tasks, or of all, as `faulthandler` writes it; empty for a task that does not answer.
 
-    def collect_stacks(self, names: Iterable[str]) -> dict[str, str]:
-        """`stacks` of these tasks."""
-        paths = {name: self[name].directories[-1] / task_files.STACKS for name in names if name != self.in_process}
+        The test's own process and tasks without a process are left out.
+        """
+        self.poll()
+        asked = [task for name, task in self.tasks.items() if task.is_forked and (not names or name in names)]
+        paths = {task.name: task.directories[-1] / task_files.STACKS for task in asked}
         before = {name: len(read(path)) for name, path in paths.items()}
         for name in paths:
             self.pooled_run.residents[name].send({"do": "signal", "number": int(signal.SIGQUIT)})
         until, last, found = time.monotonic() + STACKS_S, None, dict.fromkeys(paths, "")
         while time.monotonic() < until and (found != last or not all(found.values())):
-            self.session.poll(POLL_S)
+            self.pooled_run.poll(POLL_S)
             last, found = found, {name: read(path)[before[name] :] for name, path in paths.items()}
         return found
 
@@ -344,6 +340,9 @@ class Cluster:
             if time.monotonic() > until:
                 raise TimedOut(name, f"no {wanted} after {limit_s:g} s", {}, self.stacks(), task.logs)
             self.poll(POLL_S)
+
+
+cluster = Cluster
 
 
 def _find_report(task: Task, wanted: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
 import sys
-from collections.abc import Callable
+from collections import deque
 from typing import Any
 
 from worker.task.calls import resident
@@ -15,22 +16,18 @@ GOES_ON = b"\0"
 """A task sends this byte when its program goes on after a stop in the debugger."""
 
 
-def ignore(message: dict[str, Any] | None) -> None:
-    """The `on_message` of a connection whose messages nobody waits for."""
-
-
 class Connection:
     """A connection to the resident of a task, or to a process that the resident has forked."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self._data = bytearray()
+        self.inbox: deque[dict[str, Any]] = deque()
+        """The messages that have come and that nobody has read."""
         self.is_open = True
-        self.is_debugger = False
+        self.name = ""
+        """The name of the process at the other end, and its pid: from its greeting, which is its first message."""
         self.pid = 0
-        """The process at the other end, as its greeting names it."""
-        self.on_message: Callable[[dict[str, Any] | None], None] = ignore
-        """Is called with each message, and with None when the connection has closed."""
 
     def send(self, message: dict[str, Any], limit_s: float | None = None) -> None:
         """Send a message; nothing happens if the process is gone. Raises TimeoutError if it has not read all after `limit_s` seconds.
@@ -46,18 +43,19 @@ class Connection:
         except OSError:
             pass
 
-    def read(self) -> list[dict[str, Any]]:
-        """The messages that have come."""
-        found = []
-        try:
+    def receive(self) -> None:
+        """Put the messages that have come into the inbox."""
+        data = b""
+        with contextlib.suppress(OSError):
             data = self.sock.recv(1 << 20)
-        except OSError:
-            data = b""
         self.is_open = bool(data)
         self._data += data
         while message := resident.pop_message(self._data):
-            found.append(message)
-        return found
+            self.inbox.append(message)
+
+    def take(self) -> list[dict[str, Any]]:
+        """Empty the inbox, and return its messages."""
+        return [self.inbox.popleft() for _ in range(len(self.inbox))]
 
 
 def open_terminal() -> int | None:

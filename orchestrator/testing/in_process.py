@@ -9,21 +9,11 @@ from typing import Any
 
 from worker.task import calls
 from worker.task.calls import barriers
-from worker.task.context import context
 from worker.task.strategy import strategy_builder
-
-from ..errors import UsageError
-
-
-def check(name: str, env: Mapping[str, str]) -> None:
-    """Raise `UsageError` if the task is only a server. `env`: the environment of the task, as in `as_task` and `call`."""
-    with as_task(env):
-        if strategy_builder.only_serves(context()):
-            raise UsageError(f"in_process={name!r}: {name} is a server under this strategy and runs no functions; name the chief")
 
 
 @contextlib.contextmanager
-def as_task(env: Mapping[str, str]) -> Iterator[None]:
+def _as_task(env: Mapping[str, str]) -> Iterator[None]:
     """Set the variables of the task in this process while this is entered."""
     before = {name: os.environ.get(name) for name in env}
     os.environ.update(env)
@@ -41,7 +31,7 @@ def call(
     env: Mapping[str, str], directory: str, tasks: tuple[str, ...], function: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
 ) -> Any:
     """Run a function as the task would run it, and return its value. `directory`: of the barriers of the call; `tasks`: all its tasks."""
-    with as_task(env):
+    with _as_task(env):
         barriers.enter_call(directory, env["ORCH_TASK"], tasks)
         given = dict(kwargs)
         return function(*calls.fill(function, args, given), **given)

@@ -6,7 +6,7 @@ import contextlib
 import signal
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -21,7 +21,6 @@ from .pickling import unpack
 
 if TYPE_CHECKING:
     from .clusters import Cluster
-    from .tasks import Task
 
 POLL_S = 0.02
 """How often the files of tasks are read, in seconds; messages are read at once."""
@@ -51,7 +50,6 @@ class Outcome:
     """The place in the code at which the last stack of the task was taken: ``in all_reduce (test_step.py:12)``."""
     at: float = 0.0
     """When the function ended in this task, by `time.monotonic`."""
-    pickled: bytes | None = field(default=None, repr=False)
     error: BaseException | None = field(default=None, repr=False)
 
     @property
@@ -73,9 +71,8 @@ class Outcome:
 class Job:
     """A function that was started in tasks; see `Cluster.start`."""
 
-    def __init__(self, cluster: Cluster, tasks: Mapping[str, Task], name: str, timeout_s: float) -> None:
-        self._cluster, self._tasks, self.name = cluster, tasks, name
-        self._timeout_s = timeout_s
+    def __init__(self, cluster: Cluster, tasks: Iterable[str], name: str) -> None:
+        self._cluster, self.name, self._timeout_s = cluster, name, cluster.timeout_s
         self._began_at = time.monotonic() - cluster.session.debugged_s
         self.own_part: Callable[[], Any] | None = None
         """The part of the job that is for the test's own process (`in_process`); it runs when the job is waited for."""
@@ -129,6 +126,7 @@ class Job:
         while self._running():
             failed_at = min((outcome.at for outcome in self._failed()), default=None)
             if failed_at is not None and time.monotonic() >= failed_at + self._cluster.grace_s:
+                self._locate_tasks()
                 self._end_tasks()  # which wait for the task that has failed
                 break
             if (left := self._left(timeout, began)) <= 0:
@@ -147,10 +145,10 @@ class Job:
 
     def _run_own_part(self) -> None:
         """Run the part of the job that is for the test's own process, at the first wait."""
-        function, self.own_part = self.own_part, None
-        if function is None:
+        if self.own_part is None:
             return
-        outcome = self.tasks[self._cluster.in_process]
+        function, self.own_part = self.own_part, None
+        (outcome,) = [outcome for name, outcome in self.tasks.items() if self._cluster[name].is_own]
         try:
             outcome.value = function()
             outcome.state = "returned"
@@ -169,7 +167,7 @@ class Job:
         if outcome.state == "raised":
             failure = Failure(outcome.type, outcome.message, outcome.traceback, outcome.at)
         elif outcome.code == -signal.SIGABRT:  # TensorFlow aborts the process after some losses, and writes why
-            words = self._tasks[outcome.task].logs[-LAST_WORDS:]
+            words = self._cluster[outcome.task].logs[-LAST_WORDS:]
         return peer_errors.read(failure, words, outcome.task) is not None
 
     def _running(self) -> list[str]:
@@ -177,11 +175,11 @@ class Job:
 
     def _end_tasks(self) -> None:
         """Kill the tasks in which the function still runs."""
-        self._locate(self._running())
-        self._cluster.pooled_run.end_processes(self._running())
+        self._cluster.pooled_run.end_processes(self._cluster[name] for name in self._running())
 
-    def _locate(self, names: list[str]) -> None:
-        self.stacks = self._cluster.collect_stacks(names)
+    def _locate_tasks(self) -> None:
+        """Find out where the function is in the tasks in which it still runs."""
+        self.stacks = self._cluster.stacks(*running) if (running := self._running()) else {}
         for name, stack in self.stacks.items():
             self.tasks[name].where = stack_report.place(stack_report.parse(stack)) if stack else "no answer"
 
@@ -189,23 +187,18 @@ class Job:
         """Raise `TimedOut` after so many seconds, by default those of the call, and kill the tasks in which the function still runs."""
         __tracebackhide__ = True
         limit_s = self._timeout_s if timeout is None else timeout
-        running = self._running()
-        self._locate(running)
+        self._locate_tasks()
         what = f"{self.name} was not over after {limit_s:g} s"
         text = "\n\n".join(f"--- {name}\n{stack.rstrip()}" for name, stack in self.stacks.items())
         self.cause = TimedOut("", what, {name: copy(outcome) for name, outcome in self.tasks.items()}, self.stacks, text)
-        self._cluster.pooled_run.end_processes(running)
+        self._end_tasks()
         raise self.cause
 
     def _raise(self, first: Outcome) -> NoReturn:
         __tracebackhide__ = True
         self.cause = TaskFailed(first.task, first.what, self.tasks, self.stacks, first.traceback)
-        error: BaseException | None = first.error
-        if first.pickled is not None:
-            with contextlib.suppress(Exception):
-                error = unpack(first.pickled)
-        if error is not None:
-            raise error from self.cause
+        if first.error is not None:
+            raise first.error from self.cause
         raise self.cause
 
     # --- events --------------------------------------------------------------------------------
@@ -223,7 +216,10 @@ class Job:
                 text = f"what {self.name} has returned cannot be read in the test's process: {problem}"
                 error = {"type": type(problem).__name__, "message": text, "traceback": "", "pickled": None}
         outcome.state, outcome.type, outcome.message = "raised", error["type"], error["message"]
-        outcome.traceback, outcome.pickled = error["traceback"], error["pickled"]
+        outcome.traceback = error["traceback"]
+        if error["pickled"] is not None:
+            with contextlib.suppress(Exception):
+                outcome.error = unpack(error["pickled"])
 
     def on_exited(self, task: str, state: str, code: int, at: float) -> None:
         """The process of a task has ended; `code` negative for a signal."""

@@ -7,14 +7,12 @@ devices of that task.
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import signal
 import sys
 import time
-from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from worker.host.template import import_environment
@@ -28,7 +26,7 @@ from ..model.spec import ClusterSpec
 from ..model.spec.parse import to_document
 from .connections import Connection
 from .failures import ClusterLost
-from .jobs import describe_exit
+from .jobs import POLL_S, describe_exit
 from .partitions import Network
 from .session import Session, coverage_of_tasks, environment
 from .tasks import Task
@@ -38,6 +36,8 @@ MOST_IDLE = 4
 START_S = 120.0
 ANSWER_S = 10.0
 """How long a resident may take to answer."""
+DYING_S = 10.0
+"""How long a killed process may take to end."""
 
 
 class PooledRun:
@@ -45,66 +45,82 @@ class PooledRun:
 
     def __init__(self, session: Session, key: str, spec: ClusterSpec, env: Mapping[str, str]) -> None:
         self.session, self.key, self.spec = session, key, spec
-        self.environment = dict(env)
+        self.environment = {**env, "XDG_RUNTIME_DIR": str(session.path)}
         """The environment in which the run was started."""
-        self.names = tuple(str(TaskId(tasks.type, index)) for tasks in spec.tasks for index in range(tasks.count))
-        """The tasks of the run, in TensorFlow's order."""
         self.own_variables = frozenset(spec.env).union(*(tasks.env for tasks in spec.tasks))
         """The variables that the spec sets; the environment of a test does not change them."""
-        given = {
-            "XDG_RUNTIME_DIR": str(session.path),
-            resident.VARIABLE: session.address,
-            resident.PRELOAD: " ".join(_preload(spec)),
-        }
-        self.handle: Run = start(spec, session.path / "runs", {**env, **given, **coverage_of_tasks()})
+        given = {resident.VARIABLE: session.address, resident.PRELOAD: " ".join(_preload(spec))}
+        self.handle: Run = start(spec, session.path / "runs", {**self.environment, **given, **coverage_of_tasks()})
         self.residents: dict[str, Connection] = {}
         """The connection to the resident of each task."""
-        self._answers: dict[str, deque[dict[str, Any] | None]] = {name: deque() for name in self.names}
-        self.tasks: dict[str, Task] = {}
-        """The tasks of the cluster that uses this run, or of the last one; their `on_exited` is called when their processes end."""
+        self._answers: list[dict[str, Any]] = []
+        """What residents have answered to the last request."""
+        names = [str(TaskId(tasks.type, index)) for tasks in spec.tasks for index in range(tasks.count)]
+        self.tasks = {name: Task(self, name) for name in names}
+        """The tasks of the cluster that uses this run, or of the last one, in TensorFlow's order."""
         self.network: Network | None = None
         """The network between the tasks, if it can be cut."""
         self.is_in_use = True
         self.kept_for: bool | str = False
         """The `reuse` of the cluster that was left with its processes; False: no cluster was."""
         self._forks = 0
-        """How often processes were forked; the processes have this number."""
+        """How often processes were forked; their directories have this number."""
+
+    # --- messages ----------------------------------------------------------------------------------
+
+    def poll(self, wait_s: float = 0.0) -> None:
+        """Wait up to `wait_s` seconds for messages, and act on those that have come: greetings, answers, and ends of processes.
+
+        All that happens to a cluster happens here. A resident tells the end of its process, which may have sent an answer before.
+        """
+        with self.session.mutex:
+            self.session.poll(wait_s)
+            for name, resident_of_task in self.residents.items():
+                task, messages = self.tasks[name], resident_of_task.take()
+                if task.is_forked and task.connection is None:
+                    task.connection = self.session.greeted.pop(str(task.directories[-1]), None)
+                task.read_answer()
+                for message in messages:
+                    if "ended" in message:
+                        task.end_process(message["ended"])
+                    else:
+                        self._answers.append(message)
+                if task.is_forked and not resident_of_task.is_open:  # the process has ended with its resident
+                    task.end_process(-signal.SIGKILL)
+
+    def wait(self, is_over: Callable[[], bool], limit_s: float) -> bool:
+        """Poll until `is_over`. False: not within `limit_s` seconds."""
+        until = time.monotonic() + limit_s
+        while not is_over():
+            if time.monotonic() > until:
+                return False
+            self.poll(POLL_S)
+        return True
 
     def await_residents(self) -> None:
         """Wait until the residents of all tasks have connected. Raises `ClusterLost`."""
 
-        def check() -> None:
-            if not self.handle.is_running:
-                raise ClusterLost(f"the cluster could not be started\n{self.handle.wait().report}")
+        def are_there() -> bool:
+            greeted = self.session.greeted
+            self.residents |= {name: greeted.pop(key) for name in self.tasks if (key := f"{self.handle.run_id}/{name}") in greeted}
+            return len(self.residents) == len(self.tasks) or not self.handle.is_running
 
-        until = time.monotonic() + START_S
-        for name in self.names:
-            self.residents[name] = connection = self.session.wait_greeting(self.handle.run_id, name, 0, check, until)
-            connection.on_message = functools.partial(self._on_message, name)
+        is_in_time = self.wait(are_there, START_S)
+        if not self.handle.is_running:
+            raise ClusterLost(f"the cluster could not be started\n{self.handle.wait().report}")
+        if not is_in_time:
+            raise ClusterLost(f"{', '.join(self.tasks.keys() - self.residents)} did not connect in {START_S:g} s")
 
     def request(self, name: str, message: dict[str, Any]) -> dict[str, Any]:
         """Send a message to the resident of a task, and return the answer. Raises `ClusterLost` if no answer comes."""
+        self._answers.clear()
         self.residents[name].send(message)
-        until = time.monotonic() + ANSWER_S
-        while not self._answers[name]:
-            if time.monotonic() > until:
-                raise ClusterLost(f"{name} does not answer")
-            self.session.poll(0.05)
-        answer = self._answers[name].popleft()
-        if answer is None:
-            raise ClusterLost(f"{name} has ended")
-        return answer
+        self.wait(lambda: bool(self._answers) or not self.residents[name].is_open, ANSWER_S)
+        if not self._answers:
+            raise ClusterLost(f"{name} does not answer")
+        return self._answers[0]
 
-    def _on_message(self, name: str, message: dict[str, Any] | None) -> None:
-        """A resident has sent this; None: the resident has ended, and the process that it has forked ends with it."""
-        if message is not None and "ended" not in message:
-            self._answers[name].append(message)
-            return
-        if message is None:
-            self._answers[name].append(None)
-        # The process is the task's present one: `end_processes` and `Task.kill` wait for this message before the task gets a new process.
-        if name in self.tasks:
-            self.tasks[name].on_exited(-signal.SIGKILL if message is None else message["code"])
+    # --- processes ---------------------------------------------------------------------------------
 
     def keep_tasks(self, reuse: bool | str) -> bool:
         """Prepare the tasks of a new cluster. True: they keep the processes that a cluster with this `reuse` has left."""
@@ -114,132 +130,89 @@ class PooledRun:
             for task in self.tasks.values():
                 task.forget_output()
         else:
-            self.end_processes()
-            self.tasks = {name: Task(self, name) for name in self.names}
+            self.end_processes(self.tasks.values())
+            self.tasks = {name: Task(self, name) for name in self.tasks}
         return is_kept
 
-    def fork(self, names: Iterable[str]) -> None:
+    def fork(self, tasks: Iterable[Task]) -> None:
         """Fork new processes for these tasks. Raises `ClusterLost` if one does not come up."""
+        chosen = list(tasks)
         self._forks += 1
-        chosen = [self.tasks[name] for name in names]
-        env, unset = self._find_changes()
-        for task in chosen:
-            directory = self.session.path / "clusters" / f"{self.handle.run_id}-{self._forks}" / task.name
-            task.on_forked(directory)
-            given = {"directory": str(directory), "number": self._forks, "cwd": os.getcwd(), "env": env, "unset": unset, "path": sys.path}
-            self.residents[task.name].send({"do": "fork", **given})
-
-        def check() -> None:
-            for task in chosen:
-                if task.exit is not None or not self.residents[task.name].is_open:
-                    raise ClusterLost(f"{task.name} could not be started: {describe_exit(task.exit or 0)}\n{task.logs}".rstrip())
-
-        until = time.monotonic() + START_S
-        for task in chosen:
-            task.on_connected(self.session.wait_greeting(self.handle.run_id, task.name, self._forks, check, until))
-
-    def _find_changes(self) -> tuple[dict[str, str], list[str]]:
-        """The variables that the test has set since the run was started, and the names of those that it has removed."""
         env = {name: value for name, value in os.environ.items() if self.environment.get(name) != value and name not in self.own_variables}
         unset = [name for name in self.environment if name not in os.environ and name not in self.own_variables]
-        runtime = os.environ.get("XDG_RUNTIME_DIR")
-        return (env, [*unset, "XDG_RUNTIME_DIR"]) if runtime is None else ({**env, "XDG_RUNTIME_DIR": runtime}, unset)
+        request = {"do": "fork", "cwd": os.getcwd(), "env": env, "unset": unset, "path": sys.path}
+        for task in chosen:
+            directory = self.session.path / "clusters" / f"{self.handle.run_id}-{self._forks}" / task.name
+            task.begin_process(directory)
+            self.residents[task.name].send({**request, "directory": str(directory)})
+        self.wait(lambda: all(task.connection for task in chosen) or not all(task.is_forked for task in chosen), START_S)
+        for task in sorted(chosen, key=lambda task: task.is_forked):
+            if task.connection is None:
+                why = describe_exit(task.exit) if task.exit is not None else f"it did not connect in {START_S:g} s"
+                raise ClusterLost(f"{task.name} could not be started: {why}\n{task.logs}".rstrip())
 
-    def end_processes(self, names: Collection[str] | None = None) -> None:
-        """Kill the processes of these tasks, or of all, and wait for their ends. The test's own process goes on."""
-        chosen = [task for name, task in self.tasks.items() if (names is None or name in names) and task.pid != os.getpid()]
+    def end_processes(self, tasks: Iterable[Task]) -> None:
+        """Kill the processes of these tasks, and wait for their ends. The test's own process goes on."""
+        chosen = [task for task in tasks if task.is_forked]
         for task in chosen:
-            task.stop()
-        for task in chosen:
-            if self.residents[task.name].is_open:
-                task.await_end()
+            task.pass_signal(signal.SIGKILL, "stopped")
+        self.await_ends(chosen)
+
+    def await_ends(self, tasks: Sequence[Task]) -> None:
+        """Wait until the killed processes of these tasks have ended. Raises `ClusterLost`."""
+        if not self.wait(lambda: not any(task.is_forked for task in tasks), DYING_S):
+            names = ", ".join(task.name for task in tasks if task.is_forked)
+            raise ClusterLost(f"the processes of {names} have not ended {DYING_S:g} s after SIGKILL")
 
     @property
     def is_whole(self) -> bool:
-        return self.handle.is_running and len(self.residents) == len(self.names) and all(one.is_open for one in self.residents.values())
+        return self.handle.is_running and all(one.is_open for one in self.residents.values())
 
     def stop(self) -> None:
+        """End the run, and take it out of the pool."""
+        self.session.runs.remove(self)
         for connection in self.residents.values():
             self.session.close(connection)
         self.handle.stop(now=True)
 
 
-class Pool:
-    """The runs of a session."""
+def acquire(session: Session, keywords: Mapping[str, Any], *, reuse: bool | str, partitions: bool) -> PooledRun:
+    """A run with these settings that no cluster uses; a new run if there is none. A run that was left with this `reuse` goes first.
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._runs: list[PooledRun] = []
-        """In the order of their last use."""
-        self._specs: dict[str, tuple[ClusterSpec, Any]] = {}
-        session.on_end.append(self.stop)
-
-    def acquire(self, keywords: Mapping[str, Any], *, reuse: bool | str, partitions: bool) -> PooledRun:
-        """A run with these settings that no cluster uses; a new run if there is none. A run that was left with this `reuse` goes first.
-
-        Raises `SpecError` for keywords that are wrong, and `ClusterLost`.
-        """
-        env = environment()
-        spec, document = self._read(keywords)
-        key = json.dumps([document, sorted(import_environment.frozen({**env, **spec.env}, ("tensorflow",))), partitions])
-        with self._session.mutex:
-            for run in list(self._runs):
-                if not run.is_in_use and not run.is_whole:
-                    self._discard(run)
-            idle = [run for run in reversed(self._runs) if run.key == key and not run.is_in_use]
-            if idle:
-                run = next((run for run in idle if run.kept_for == reuse), idle[0])  # the one that was used last, of each kind
-                run.is_in_use = True
-                self._runs.remove(run)
-                self._runs.append(run)
-                return run
-            self._session.import_for(spec, env)
-            run = PooledRun(self._session, key, spec, env)
-            self._runs.append(run)
-        try:
-            run.await_residents()
-            run.network = Network(run) if partitions else None
-        except BaseException:
-            self._discard(run)
-            raise
-        return run
-
-    def _read(self, keywords: Mapping[str, Any]) -> tuple[ClusterSpec, Any]:
-        """The spec that the keywords mean, and the spec as data. Both are kept: most tests of a suite use the settings of another test."""
-        level = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")
-        given = repr((keywords, level, os.getcwd()))
-        if given not in self._specs:
-            spec = _spec(keywords, level, str(self._session.path))
-            _refuse_servers(spec)
-            self._specs[given] = spec, to_document(spec)
-        return self._specs[given]
-
-    def release(self, run: PooledRun) -> None:
-        """The cluster of this run has been left."""
-        run.is_in_use = False
-        with self._session.mutex:
-            idle = [one for one in self._runs if not one.is_in_use]
-            for old in idle[: max(0, len(idle) - MOST_IDLE)]:
-                self._discard(old)
-
-    def _discard(self, run: PooledRun) -> None:
-        self._runs.remove(run)
-        run.stop()
-
-    def stop(self) -> None:
-        for run in self._runs:
-            for connection in run.residents.values():
-                self._session.close(connection)
-        while self._runs:
-            self._discard(self._runs[0])
-
-
-def pool_of(session: Session) -> Pool:
-    """The pool of a session."""
+    Raises `SpecError` for keywords that are wrong, and `ClusterLost`.
+    """
+    env = environment()
+    spec = _spec(keywords, str(session.path))
+    key = json.dumps([to_document(spec), sorted(import_environment.frozen({**env, **spec.env}, ("tensorflow",))), partitions])
     with session.mutex:
-        if session.pool is None:
-            session.pool = Pool(session)
-        return session.pool
+        for run in [run for run in session.runs if not run.is_in_use and not run.is_whole]:
+            run.stop()
+        idle = [run for run in reversed(session.runs) if run.key == key and not run.is_in_use]
+        if idle:
+            run = next((run for run in idle if run.kept_for == reuse), idle[0])  # the one that was used last, of each kind
+            run.is_in_use = True
+            session.runs.remove(run)
+            session.runs.append(run)
+            return run
+        session.import_for(spec, env)
+        run = PooledRun(session, key, spec, env)
+        session.runs.append(run)
+    try:
+        run.await_residents()
+        run.network = Network(run) if partitions else None
+    except BaseException:
+        run.stop()
+        raise
+    return run
+
+
+def release(run: PooledRun) -> None:
+    """The cluster of this run has been left."""
+    run.is_in_use = False
+    with run.session.mutex:
+        idle = [one for one in run.session.runs if not one.is_in_use]
+        for old in idle[: max(0, len(idle) - MOST_IDLE)]:
+            old.stop()
 
 
 def _preload(spec: ClusterSpec) -> list[str]:
@@ -253,19 +226,17 @@ def _preload(spec: ClusterSpec) -> list[str]:
     ]
 
 
-def _refuse_servers(spec: ClusterSpec) -> None:
-    """Raises `UsageError` for settings about servers that each task of a script starts, which a resident does not start."""
+def _spec(keywords: Mapping[str, Any], workdir: str) -> ClusterSpec:
+    """The spec that the keywords mean. Raises `UsageError` for settings about servers that a task of a script starts, and no resident."""
+    level = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")
+    given = {"preload": ["tensorflow"], "name": "test", **keywords, "env": {"TF_CPP_MIN_LOG_LEVEL": level, **(keywords.get("env") or {})}}
+    script = os.path.abspath(resident.__file__)
+    # Each fork goes to the test's own directory.
+    spec = read_spec(None, {**given, "python": sys.executable, "script": script, "workdir": workdir})
     if spec.data_workers:
         raise UsageError("data_workers= is not for clusters of tests, whose tasks run no data service; test a script with orch_run")
     if spec.timeouts.start_s is not None:
         raise UsageError(
             "start_timeout= is not for clusters of tests, whose tasks listen only once a function uses TensorFlow; use timeout="
         )
-
-
-def _spec(keywords: Mapping[str, Any], level: str, workdir: str) -> ClusterSpec:
-    given = dict(keywords)
-    env = {"TF_CPP_MIN_LOG_LEVEL": level, **(given.pop("env", None) or {})}
-    script = os.path.abspath(resident.__file__)
-    fixed = {"env": env, "python": sys.executable, "script": script, "workdir": workdir}  # each fork goes to the test's own directory
-    return read_spec(None, {"preload": ["tensorflow"], "name": "test", **given, **fixed})
+    return spec

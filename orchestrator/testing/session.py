@@ -9,9 +9,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import fcntl
-import functools
 import json
 import os
+import select
 import selectors
 import shutil
 import socket
@@ -21,20 +21,20 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from worker.task.calls import task_coverage
+from worker.task.calls import debugger, task_coverage
 
 from ..backends import Imports, warm_process
-from .connections import Connection, ignore, join_terminal, open_terminal
+from .connections import Connection, join_terminal, open_terminal
 from .failures import ClusterLost
 
 if TYPE_CHECKING:
     from ..model.spec import ClusterSpec
     from .clusters import Cluster
-    from .pool import Pool
+    from .pool import PooledRun
 
 IMPORT_S = 250.0
 """How long the import of TensorFlow may take."""
@@ -56,14 +56,13 @@ class Session:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self.keeps = False
         """Leave the directory, with the runs and all output, when the process ends."""
-        self.on_end: list[Callable[[], None]] = []
         self.recent: deque[Cluster] = deque(maxlen=16)
         """The clusters that were entered last; a report of pytest says what became of their tasks."""
-        self.pool: Pool | None = None
-        """See `pool.pool_of`."""
+        self.runs: list[PooledRun] = []
+        """The pool, in the order of the last use (`pool.acquire`)."""
         self.mutex = threading.RLock()
-        self._greeted: dict[tuple[str, str, int], Connection] = {}
-        """See `wait_greeting`."""
+        self.greeted: dict[str, Connection] = {}
+        """The connections of processes that have said their names, until somebody takes them out: those who wait for these processes."""
         self.debugged_s = 0.0
         """For how long debuggers have waited for the user. This time is not counted as the time of a function."""
         self._selector = selectors.DefaultSelector()
@@ -74,7 +73,6 @@ class Session:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._warm: subprocess.Popen[bytes] | None = None
         self._lifeline = -1
-        self._report = -1
 
     @classmethod
     def get(cls) -> Session:
@@ -91,8 +89,16 @@ class Session:
 
     # --- the import --------------------------------------------------------------------------------
 
+    def import_for(self, spec: ClusterSpec, env: Mapping[str, str]) -> None:
+        """Have the import ready from which a run of this spec forks its tasks. `env`: the environment of the run. Raises `ClusterLost`."""
+        if spec.preload:
+            self.warm_up({**env, **spec.env})
+
     def warm_up(self, env: Mapping[str, str]) -> None:
-        """Start the process that imports TensorFlow, unless it runs; does not wait for the import. `env`: the environment of the tasks."""
+        """Start the process that imports TensorFlow, unless it runs, and wait for the import. `env`: the environment of the tasks.
+
+        Raises `ClusterLost` with the output of an import that has failed.
+        """
         if self._warm is not None:
             return
         directory = self.path / "orch"  # where a controller with this path as XDG_RUNTIME_DIR finds the process
@@ -100,67 +106,36 @@ class Session:
         lifeline, self._lifeline = os.pipe()
         imports = Imports(("tensorflow",), {**env, "ORCH_WARM_LIFELINE": str(lifeline)}, os.getcwd())
         with open(self.path / "warm.log", "wb") as log:
-            self._warm, self._report = warm_process.execute(sys.executable, str(directory), IDLE_S, imports, log.fileno(), [lifeline])
+            self._warm, reader = warm_process.execute(sys.executable, str(directory), IDLE_S, imports, log.fileno(), [lifeline])
         os.close(lifeline)
-
-    def import_for(self, spec: ClusterSpec, env: Mapping[str, str]) -> None:
-        """Have the import ready from which a run of this spec forks its tasks. `env`: the environment of the run. Raises `ClusterLost`."""
-        if spec.preload:
-            self.warm_up({**env, **spec.env})
-            self.await_warm()
-
-    def await_warm(self) -> None:
-        """Wait for the import. Raises `ClusterLost` with the output of an import that has failed."""
-        if self._report < 0:
-            return
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._report, selectors.EVENT_READ)
-            if not selector.select(IMPORT_S):
+        with os.fdopen(reader) as report:
+            if not select.select([report], [], [], IMPORT_S)[0]:
                 raise ClusterLost(f"importing tensorflow has not ended after {IMPORT_S:g} s")
-        with os.fdopen(self._report) as file:
-            text = file.read()
-        self._report = -1
-        report = json.loads(text) if text else {"error": "the process that imports tensorflow has died"}
-        if "error" in report:
-            log = (self.path / "warm.log").read_text(errors="replace").strip()
-            raise ClusterLost(f"{report['error']}\n{log}".strip())
+            text = report.read()
+        found = json.loads(text) if text else {"error": "the process that imports tensorflow has died"}
+        if "error" in found:
+            log_text = (self.path / "warm.log").read_text(errors="replace").strip()
+            raise ClusterLost(f"{found['error']}\n{log_text}".strip())
 
     # --- messages ----------------------------------------------------------------------------------
 
     def poll(self, timeout_s: float) -> None:
-        """Wait so long for messages, and call `on_message` of their connections. From any thread."""
+        """Wait so long for messages, and put them into the inboxes of their connections. From any thread."""
         with self.mutex:
             for key, _ in self._selector.select(max(0.0, timeout_s)):
                 if key.fileobj is self._listener:
                     sock, _ = self._listener.accept()
-                    connection = Connection(sock)
-                    connection.on_message = functools.partial(self._on_greeting, connection)
-                    self._selector.register(sock, selectors.EVENT_READ, connection)
+                    self._selector.register(sock, selectors.EVENT_READ, Connection(sock))
                     continue
                 connection = key.data
-                if connection.is_debugger:
+                if connection.name == debugger.NAME:
                     self._attend(connection)
                     continue
-                for message in connection.read():
-                    connection.on_message(message)
+                connection.receive()
+                if not connection.name and connection.inbox:
+                    self._greet(connection, connection.inbox.popleft())
                 if not connection.is_open:
                     self.close(connection)
-                    connection.on_message(None)
-
-    def wait_greeting(self, run: str, task: str, number: int, check: Callable[[], None], until: float) -> Connection:
-        """The connection of a new process of a task, once the process has sent its greeting.
-
-        `number`: of the process; 0 is the resident. Raises what `check` raises, which is called now and then, and `ClusterLost` at the
-        time `until`.
-        """
-        who = run, task, number
-        while who not in self._greeted:
-            self.poll(0.05)
-            if who not in self._greeted:
-                check()
-                if time.monotonic() > until:
-                    raise ClusterLost(f"{task} has not connected in time")
-        return self._greeted.pop(who)
 
     def close(self, connection: Connection) -> None:
         """Close a connection."""
@@ -168,6 +143,13 @@ class Session:
             self._selector.unregister(connection.sock)
         connection.sock.close()
         connection.is_open = False
+
+    def _greet(self, connection: Connection, greeting: dict[str, Any]) -> None:
+        connection.name, connection.pid = greeting["who"], greeting["pid"]
+        if connection.name == debugger.NAME:
+            self._attend(connection, b"+")
+        else:
+            self.greeted[connection.name] = connection
 
     def _attend(self, connection: Connection, first: bytes = b"") -> None:
         """A task has stopped in its debugger: join the debugger and the terminal until the task goes on."""
@@ -182,32 +164,21 @@ class Session:
                 os.close(terminal)
             self.debugged_s += time.monotonic() - began
 
-    def _on_greeting(self, connection: Connection, message: dict[str, Any] | None) -> None:
-        if message is not None and message["who"] == "debugger":
-            connection.is_debugger = True
-            self._attend(connection, b"+")
-        elif message is not None:
-            who = (message["run"], message["task"], message.get("number", 0))
-            self._greeted[who], connection.pid = connection, message["pid"]
-            connection.on_message = ignore
-
     # --- the end -----------------------------------------------------------------------------------
 
     def end(self) -> None:
         """End everything that the tests of this process share. A cluster that is started afterwards has a new session."""
         if self._owner != os.getpid():
             return
-        for end in self.on_end:
-            end()
         Session._current = None
         atexit.unregister(self.end)
         for key in list(self._selector.get_map().values()):
             if key.data is not None:
-                self.close(key.data)
+                self.close(key.data)  # a resident ends with its connection
+        for run in self.runs:
+            run.handle.stop(now=True)
         self._selector.close()
         self._listener.close()
-        if self._report >= 0:
-            os.close(self._report)
         if self._warm is not None:
             os.close(self._lifeline)
             self._warm.kill()

@@ -15,14 +15,10 @@ from worker import task_files
 
 from ..errors import UsageError
 from .connections import Connection
-from .failures import ClusterLost
-from .jobs import POLL_S, Job, describe_exit
+from .jobs import Job, describe_exit
 
 if TYPE_CHECKING:
     from .pool import PooledRun
-
-DYING_S = 10.0
-"""How long a killed process may take to end."""
 
 
 class Task:
@@ -30,15 +26,16 @@ class Task:
 
     def __init__(self, run: PooledRun, name: str) -> None:
         self._run, self.name = run, name
-        self.pid: int | None = None
-        """The process; None once it has ended."""
+        self.is_own = False
+        """Whether the task is the test's own process (`in_process`)."""
         self.exit: int | None = None
-        """How the last process ended: an exit code, or -n for signal n; None: no process has ended."""
+        """How the last process ended: an exit code, or -n for signal n; None: no process has ended, or a new one was forked."""
         self.job: Job | None = None
         """The function that runs in the process."""
         self.directories: list[Path] = []
         """The directories of its processes, with ``output.log``, ``reports.jsonl`` and ``stacks.txt``; the newest is the last."""
         self.connection: Connection | None = None
+        """The connection to the process, from its greeting to its end."""
         self._signals: dict[int, tuple[str, float]] = {}
         """The signals that the process was sent since its function began, by number: ``killed`` (by the test) or ``stopped`` (by orch), and
         the time, by `time.monotonic`."""
@@ -50,19 +47,26 @@ class Task:
         state = f"process {self.pid}" if self.pid else "no process" if self.exit is None else describe_exit(self.exit)
         return f"<Task {self.name}: {state}>"
 
-    def _poll(self) -> None:
-        if self._run.is_in_use:
-            self._run.session.poll(0)
+    @property
+    def pid(self) -> int | None:
+        """The process; None before it has come up, and once it has ended."""
+        if self.is_own:
+            return os.getpid()
+        return None if self.connection is None else self.connection.pid
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether the task has a forked process, also one that has not come up yet."""
+        return bool(self.directories) and self.exit is None
 
     @property
     def is_alive(self) -> bool:
-        self._poll()
-        return self.pid is not None
+        self._run.poll()
+        return self.is_own or self.is_forked
 
     @property
     def logs(self) -> str:
         """The output of the task in this cluster, stdout and stderr, in the order in which it was written."""
-        self._poll()
         return self._read_output()[self._forgotten[0] :]
 
     def _read_output(self) -> str:
@@ -87,21 +91,22 @@ class Task:
 
     def send_signal(self, number: int) -> None:
         """Send a signal to the processes of the task. Raises `UsageError` if the task has no process."""
-        if self.pid == os.getpid():
+        if self.is_own:
             raise UsageError(f"{self.name} is the test's own process (in_process)")
         if not self.is_alive:
             raise UsageError(f"{self.name} has no process: {'it has not been started' if self.exit is None else describe_exit(self.exit)}")
-        self._send(int(number), "killed")
+        self.pass_signal(number, "killed")
 
-    def _send(self, number: int, reason: str) -> None:
+    def pass_signal(self, number: int, reason: str) -> None:
+        """Send a signal; `reason`: what a function counts as that ends by it, ``killed`` or ``stopped``."""
         self._signals[number] = reason, time.monotonic()
-        self._run.residents[self.name].send({"do": "signal", "number": number})
+        self._run.residents[self.name].send({"do": "signal", "number": int(number)})
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         """End the process with a signal; the end by SIGKILL is waited for. A function that ends by this signal counts as killed."""
         self.send_signal(number)
         if number == signal.SIGKILL:
-            self.await_end()
+            self._run.await_ends([self])
 
     def pause(self) -> None:
         """Stop the process (SIGSTOP): the other tasks wait for it, and get no answer."""
@@ -115,48 +120,32 @@ class Task:
         """Fork a new process of the task, at the same address."""
         if self.is_alive:
             self.kill()
-        self._run.fork([self.name])
+        self._run.fork([self])
 
-    def stop(self) -> None:
-        """Send SIGKILL for a reason of orch's own, without waiting for the end."""
-        if self.pid is not None and self.pid != os.getpid():
-            self._send(int(signal.SIGKILL), "stopped")
+    # --- the life of a process ----------------------------------------------------------------------
 
-    def await_end(self) -> None:
-        until = time.monotonic() + DYING_S
-        while self.pid is not None:
-            if time.monotonic() > until:
-                raise ClusterLost(f"{self.name}, process {self.pid}, has not ended {DYING_S:g} s after SIGKILL")
-            self._run.session.poll(POLL_S)
-
-    def begin(self, job: Job) -> None:
-        """Run this job's function. A signal that the task has survived before is no reason for what comes."""
-        self.job = job
-        self._signals.clear()
-
-    # --- events -----------------------------------------------------------------------------------
-
-    def on_forked(self, directory: Path) -> None:
+    def begin_process(self, directory: Path) -> None:
+        """The resident is about to fork a process of this task."""
         self.exit, self._printed = None, 0
         self._signals.clear()
         self.directories.append(directory)
 
-    def on_connected(self, connection: Connection) -> None:
-        """The process has connected."""
-        self.connection, self.pid = connection, connection.pid
-        connection.on_message = self._on_message
+    def begin_job(self, job: Job) -> None:
+        """Run this job's function. A signal that the task has survived before is no reason for what comes."""
+        self.job = job
+        self._signals.clear()
 
-    def _on_message(self, message: dict[str, Any] | None) -> None:
-        if message is not None and self.job is not None and "call" in message:
-            job, self.job = self.job, None
-            job.on_answer(self.name, message)
+    def read_answer(self) -> None:
+        """If the process has answered, the function is over."""
+        for answer in self.connection.take() if self.connection is not None else ():
+            if self.job is not None:
+                job, self.job = self.job, None
+                job.on_answer(self.name, answer)
 
-    def on_exited(self, code: int) -> None:
+    def end_process(self, code: int) -> None:
         """The process has ended; `code` is negative for a signal."""
-        self.pid, self.exit = None, code
+        self.exit = code
         if self.connection is not None:
-            for message in self.connection.read() if self.connection.is_open else ():  # its last messages
-                self._on_message(message)
             self._run.session.close(self.connection)
             self.connection = None
         if self.job is not None:
@@ -164,6 +153,8 @@ class Task:
             # A task that was killed failed when it was sent the signal: its peers may have noticed before its parent has.
             state, at = self._signals.get(-code, ("died", time.monotonic()))
             job.on_exited(self.name, state, code, at)
+
+    # --- the output ---------------------------------------------------------------------------------
 
     def print_output(self) -> None:
         """Print the lines that were not printed yet on the test's stdout, with the name of the task before each line."""
@@ -178,7 +169,7 @@ class Task:
                 data = file.read()
         except OSError:
             return
-        if self.pid is not None:
+        if self.is_forked:
             data = data[: data.rfind(b"\n") + 1]
         self._printed += len(data)
         for line in data.decode(errors="replace").splitlines():

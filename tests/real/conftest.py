@@ -29,7 +29,6 @@ def _session(_clean_environment: None) -> Iterator[None]:
         patch.setenv(conftest.TEST_ID, mark)
         session = Session.get()
         session.warm_up({**os.environ, **QUIET})
-        session.await_warm()
     yield
     if Session.current() is session:
         session.end()

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from orchestrator.testing.pool import pool_of
 from orchestrator.testing.session import Session
 from tests import conftest
 
@@ -31,7 +30,7 @@ def _nothing_left(_shared_processes: None) -> Iterator[None]:
     """In place of the one for all tests: each process that was forked for a cluster ends with it, unless it is to be used again."""
     yield
     session = Session._current
-    for run in pool_of(session)._runs if session is not None else ():
+    for run in session.runs if session is not None else ():
         left = [child.pid for one in run.residents.values() for child in psutil.Process(one.pid).children()]
         assert run.kept_for or not left, f"{run.handle.run_id} still has processes of a cluster: {left}"
         assert not run.is_in_use

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import SpecError, UsageError
-from orchestrator.testing import TaskFailed, TimedOut, barrier, cluster
+from orchestrator.testing import TaskFailed, TimedOut, barrier, cluster, pool
+from orchestrator.testing.failures import ClusterLost
 from orchestrator.testing.tasks import Task
 
 pytestmark = pytest.mark.tensorflow
@@ -116,6 +117,19 @@ def test_a_killed_task_is_a_failure_that_names_the_signal() -> None:
             c.run(os.getpid)
         c.restart()
         assert c.run(add_up, 1.0) == {"worker-0": 12.0, "worker-1": 12.0}
+
+
+def test_a_process_that_has_not_come_up_in_time_ends_with_its_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    with cluster(workers=2) as c:
+        run = c.pooled_run
+    monkeypatch.setattr(pool, "START_S", 0.0)
+    with pytest.raises(ClusterLost, match="worker-0 could not be started: it did not connect in 0 s"):
+        cluster(workers=2).__enter__()
+    monkeypatch.undo()
+    assert {task.exit for task in run.tasks.values()} == {-9}
+    with cluster(workers=2) as c:
+        assert c.pooled_run is run
+        assert c.run(len, "abc") == {"worker-0": 3, "worker-1": 3}
 
 
 def test_a_hang_ends_in_time_with_the_stacks_of_all_tasks() -> None:

@@ -1,8 +1,8 @@
 """The program of a process that a resident task has forked: it runs the functions that a test sends, one after the other.
 
-``{"do": "call", "call": N, "function": BYTES, …}`` is answered by ``{"call": N, "value": BYTES}`` or ``{"call": N, "error": {…}}``. The
-bytes are what `pickle` makes of a function, its arguments and its value; cloudpickle, which the test's process needs as well, carries
-functions by value, with the code as pytest has rewritten it.
+``{"function": BYTES, …}`` is answered by ``{"value": BYTES}`` or ``{"error": {…}}``. The bytes are what `pickle` makes of a function, its
+arguments and its value; cloudpickle, which the test's process needs as well, carries functions by value, with the code as pytest has
+rewritten it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def serve(address: str, number: str) -> None:
-    """Run the functions that the test sends, until the connection closes. `number`: which of the resident's processes this is."""
-    connection = resident.connect(address)
-    task, run = os.environ["ORCH_TASK"], os.environ["ORCH_RUN_ID"]
-    resident.send(connection, {"who": "process", "task": task, "run": run, "number": int(number), "pid": os.getpid()})
+def serve(address: str) -> None:
+    """Run the functions that the test sends, until the connection closes. The name of this process is the directory of its output."""
+    connection = resident.connect(address, os.environ["ORCH_LOG_DIR"])
     save = task_coverage.start()
     os.environ[reports.EVERY] = "1"  # a test may wait for any one of them
     debugger.prepare(address)
@@ -57,9 +55,9 @@ def _answer(connection: socket.socket, message: dict[str, Any], save: Callable[[
         args = fill(function, args, kwargs)
         debugger.enter()
         value = function(*args, **kwargs)
-        answer = {"call": message["call"], "value": _pack(value)}
+        answer: dict[str, Any] = {"value": _pack(value)}
     except BaseException as error:  # also SystemExit: the process belongs to the test, and a function does not end it
-        answer = {"call": message["call"], "error": _describe(error)}
+        answer = {"error": _describe(error)}
     debugger.leave()
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 SIGNAL = signal.SIGTRAP
 """Stops the program at its next line of Python (`Cluster.debug`)."""
+NAME = "debugger"
+"""The name of a debugger's connection."""
 GOES_ON = "\0"
 _current: Any = None
-
-
 _is_busy = False
 
 
@@ -60,8 +60,7 @@ def leave() -> None:
 
 def _connect(address: str) -> Any:
     """A debugger there; None: the test has no terminal."""
-    connection = resident.connect(address)
-    resident.send(connection, {"who": "debugger", "task": os.environ["ORCH_TASK"], "run": os.environ["ORCH_RUN_ID"], "pid": os.getpid()})
+    connection = resident.connect(address, NAME)
     if not connection.recv(1):
         print("a breakpoint is passed over: the test has no terminal", file=sys.stderr)
         return None

@@ -6,8 +6,8 @@ each fork of it is a fresh process of that task, in some milliseconds. The fork 
 collectives, Keras), with a directory of its own for what it leaves behind, and then runs functions (`calls`).
 
 A message is eight bytes, its length, and a dictionary as `pickle` has it. To the task: ``{"do": "fork", …}``, ``{"do": "signal",
-"number": …}``, ``{"do": "environment"}``, ``{"do": "network", …}``. From it: ``{"ended": PID, "code": …}``, with a negative code for a
-signal, and the answers ``{"environment": …}`` and ``{"problem": …}``. When the connection closes, the task ends with 0.
+"number": …}``, ``{"do": "environment"}``, ``{"do": "network", …}``. From it: ``{"ended": CODE}`` when a fork has ended, negative for
+a signal, and the answers ``{"environment": …}`` and ``{"problem": …}``. When the connection closes, the task ends with 0.
 """
 
 from __future__ import annotations
@@ -38,12 +38,11 @@ def fork_for_calls(order: dict[str, Any]) -> dict[str, Any]:
     address = os.environ.pop(VARIABLE)
     _import(os.environ.pop(PRELOAD, "").split())
     task_coverage.prepare()
-    connection = connect(address)
-    send(connection, {"who": "resident", "task": order["task"], "run": os.environ["ORCH_RUN_ID"], "pid": os.getpid()})
+    connection = connect(address, f"{os.environ['ORCH_RUN_ID']}/{order['task']}")
     child = 0
     while True:
         if child and not _wait_for_message(connection, child):
-            send(connection, {"ended": child, "code": _reap(child)})
+            send(connection, {"ended": _reap(child)})
             child = 0
             continue
         request = receive(connection)
@@ -83,13 +82,15 @@ def _import(names: list[str]) -> None:
     gc.freeze()
 
 
-def connect(address: str) -> socket.socket:
-    """A connection to the test's process."""
+def connect(address: str, name: str) -> socket.socket:
+    """A connection to the test's process. The greeting tells the name of this process: the first message of each connection."""
     import socket
 
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(address)
-    return socket.socket(fileno=move_own_fd(connection.detach()))
+    connection = socket.socket(fileno=move_own_fd(connection.detach()))
+    send(connection, {"who": name, "pid": os.getpid()})
+    return connection
 
 
 def send(connection: socket.socket, message: dict[str, Any]) -> None:
@@ -187,4 +188,4 @@ def _become(order: dict[str, Any], request: dict[str, Any], address: str, reside
     os.environ["ORCH_LOG_DIR"] = directory
     sys.path[:] = request["path"]
     reseed()
-    return {**order, "log_dir": directory, "program": {"kind": "calls", "args": [address, str(request["number"])]}}
+    return {**order, "log_dir": directory, "program": {"kind": "calls", "args": [address]}}
