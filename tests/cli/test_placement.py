@@ -72,5 +72,4 @@ def test_mistakes_are_named_with_the_right_word(orch: Orch) -> None:
     assert "there is no run" in orch("placement", check=2).err
     orch("up", "program.py", check=0)
     assert "did you mean 'worker-0'" in orch("placement", "--task", "workr-0", check=2).err
-    assert "'GPU:x' is not the name of a device; write it as GPU:0" in orch("placement", "--device", "GPU:x", check=2).err
     assert "its last is attempt 1" in orch("placement", "--attempt", "7", check=2).err

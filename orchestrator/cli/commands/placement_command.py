@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from ...errors import Problem, SpecError, UsageError
+from ...errors import UsageError
 from ...insight.placement import run_placement
 from ...record.storage.run_directory import RunDir
 from ...record.storage.run_store import cluster_of
@@ -18,9 +18,6 @@ from ..options import only_tasks, run_argument
 @run_argument
 @click.option("--task", "tasks", multiple=True, metavar="TASK", help="Show only this task, or tasks of this type. May be repeated.")
 @click.option("--op", "ops", multiple=True, metavar="NAME", help="Show only this operation: MatMul, '*Variable*'. May be repeated.")
-@click.option(
-    "--device", "devices", multiple=True, metavar="DEVICE", help="Show only this device: GPU:0, GPU, /device:CPU:1. May be repeated."
-)
 @click.option("--attempt", type=click.IntRange(1), metavar="N", help="Show this attempt. Default: the last attempt of each task.")
 @click.option("-a", "--all", "everything", is_flag=True, help="Show also constants, arguments and the like.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -28,7 +25,6 @@ def placement_command(
     run: RunDir,
     tasks: Sequence[str],
     ops: Sequence[str],
-    devices: Sequence[str],
     attempt: int | None,
     everything: bool,
     as_json: bool,
@@ -44,7 +40,6 @@ def placement_command(
     The command counts the lines that TensorFlow logs with --log-placement. It also shows operations that fell back to the
     CPU, and variables that are used on another device than their own.
     """
-    wanted = run_placement.Filter(tuple(ops), tuple(_device(text) for text in devices), everything=everything or as_json)
     cluster = cluster_of(run)
     if attempt is not None and attempt not in run.attempts():
         raise UsageError(f"{run.run_id} has no attempt {attempt}; its last is attempt {cluster.attempt}")
@@ -52,19 +47,13 @@ def placement_command(
     # A task that was restarted alone has a later attempt than the others.
     attempts = {name: attempt or task.attempt for name, task in cluster.tasks.items() if shown is None or name in shown}
     read = run_placement.read(run, attempts)
+    wanted = [run_placement.with_ops(one, ops) for one in read] if ops else read
     if as_json:
-        click.echo(json.dumps(run_placement.to_json(run.run_id, attempts, map(wanted.apply, read))))
+        click.echo(json.dumps(run_placement.to_json(run.run_id, attempts, wanted)))
         return 0
     if not any(one.counts for one in read):
         click.echo(f"orch: {run_placement.NOTHING_LOGGED.format(run=run.run_id)}", err=True)
         return 0
-    for line in run_placement.to_text(read, wanted):
+    for line in run_placement.to_text(wanted, everything=everything or bool(ops)):
         click.echo(line)
     return 0
-
-
-def _device(text: str) -> str:
-    try:
-        return run_placement.device_pattern(text)
-    except ValueError as error:
-        raise SpecError(Problem("--device", str(error))) from None

@@ -8,17 +8,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import asdict, replace
 from typing import Any
 
-from worker.fast_dataclass import dataclass
 from worker.words import count_of
 
 from ...errors import OrchError
-from ...model import device_names
 from ...model.task_names import group_tasks
 from ...record.output.lines import clean
 from ...record.storage.run_directory import RunDir
 from ...record.storage.run_files import open_file
 from ...record.text.format import aligned, wrap
-from .placement_log import BOOKKEEPING, Count, StreamScan, TaskPlacement, shorten, summarise
+from .placement_log import BOOKKEEPING, Count, StreamScan, TaskPlacement, summarise
 
 BLOCK = 1 << 20
 """The bytes of one read."""
@@ -53,42 +51,17 @@ def _scan(run: RunDir, task: str, attempt: int, stream: str) -> StreamScan:
     return scan
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """Which rows to show. The patterns are those of a shell, without case; no pattern: all rows."""
+def with_ops(placement: TaskPlacement, patterns: Collection[str]) -> TaskPlacement:
+    """The placement of the operations that fit a pattern. The patterns are those of a shell, without case."""
 
-    ops: tuple[str, ...] = ()
-    devices: tuple[str, ...] = ()
-    everything: bool = True
-    """Whether to show `BOOKKEEPING` too."""
+    def fits(op: str) -> bool:
+        return any(fnmatch.fnmatchcase(op.casefold(), pattern.casefold()) for pattern in patterns)
 
-    def matches(self, op: str, device: str) -> bool:
-        if not self.everything and op in BOOKKEEPING and not self.ops:
-            return False
-        return _fits(op, self.ops) and (_fits(device, self.devices) or _fits(device.rpartition(" ")[2], self.devices))
-
-    def apply(self, placement: TaskPlacement) -> TaskPlacement:
-        """The placement without the rows that do not match."""
-        return replace(
-            placement,
-            counts={key: count for key, count in placement.counts.items() if self.matches(*key)},
-            reads={read: number for read, number in placement.reads.items() if self.matches(read.op, read.device)},
-        )
-
-
-def device_pattern(text: str) -> str:
-    """The pattern for a device that a user has written, also for a kind of device (``GPU``). Raises ValueError."""
-    if text.isalpha():
-        return f"{text}:*"
-    if device_names.read(text) is None:
-        raise ValueError(
-            f"{text!r} is not the name of a device; write it as GPU:0, /device:CPU:1 or /job:worker/replica:0/task:0/device:GPU:0"
-        )
-    return shorten(text)
-
-
-def _fits(name: str, patterns: Collection[str]) -> bool:
-    return not patterns or any(fnmatch.fnmatchcase(name.casefold(), pattern.casefold()) for pattern in patterns)
+    return replace(
+        placement,
+        counts={(op, device): count for (op, device), count in placement.counts.items() if fits(op)},
+        reads={read: number for read, number in placement.reads.items() if fits(read.op)},
+    )
 
 
 # --- for programs -------------------------------------------------------------------------------
@@ -117,24 +90,18 @@ def to_json(run_id: str, attempts: Mapping[str, int], placements: Iterable[TaskP
 # --- for people ---------------------------------------------------------------------------------
 
 
-def to_text(placements: Sequence[TaskPlacement], wanted: Filter) -> Iterator[str]:
-    """The table, then the findings. Tasks with the same line share the line."""
-    shown = [wanted.apply(one) for one in placements]
-    rows = _rows(shown)
-    yield from _table(rows) if rows else ("no operation fits",)
-    hidden = sum(
-        count.total
-        for one in placements
-        for key, count in one.counts.items()
-        if not wanted.matches(*key) and replace(wanted, everything=True).matches(*key)
-    )
-    if hidden:
+def to_text(placements: Sequence[TaskPlacement], *, everything: bool = True) -> Iterator[str]:
+    """The table, then the findings. Tasks with the same line share the line. `everything`: the table has `BOOKKEEPING` too."""
+    rows = _rows(placements)
+    shown = rows if everything else [row for row in rows if row[0] not in BOOKKEEPING]
+    yield from _table(shown) if shown else ("no operation fits",)
+    if hidden := sum(count.total * len(tasks) for op, _, count, tasks in rows if not everything and op in BOOKKEEPING):
         yield f"not shown: {hidden:,} of what every graph is full of (constants, arguments); --all"
     muted = [one.task for one in placements if one.is_muted]
     if muted:
         yield from wrap(f"{group_tasks(muted)}: {MUTED}", WIDTH, "", "  ")
-    yield from _section("On the CPU although the task has a GPU", shown, _fallback_lines, _FALLBACK_NOTE)
-    yield from _section("Variables used on another device than their own (each use copies them)", shown, _read_lines, _READ_NOTE)
+    yield from _section("On the CPU although the task has a GPU", placements, _fallback_lines, _FALLBACK_NOTE)
+    yield from _section("Variables used on another device than their own (each use copies them)", placements, _read_lines, _READ_NOTE)
 
 
 Row = tuple[str, str, Count, list[str]]

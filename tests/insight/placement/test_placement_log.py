@@ -16,7 +16,6 @@ from orchestrator.insight.placement.placement_log import Count, StreamScan, Task
 
 LOGS = Path(__file__).parent / "logs"
 LOCAL = "/job:localhost/replica:0/task:0/device:"
-EVERYTHING = run_placement.Filter()
 
 
 def scan(data: bytes, *cuts: int) -> StreamScan:
@@ -71,7 +70,7 @@ def test_a_name_in_a_log_does_not_command_the_terminal() -> None:
     bad = "\x1b[2J\x1b]0;title\x07"
     read = VariableRead(f"node{bad}", "ReadVariableOp", "CPU:0", "GPU:0", "scope")
     found = replace(of("worker-0", executed(f"Mat{bad}Mul", "CPU:0") + executed("Add", "GPU:0")), reads={read: 1})
-    text = "\n".join(run_placement.to_text([found], EVERYTHING))
+    text = "\n".join(run_placement.to_text([found]))
     assert "MatMul" in text
     assert "in node on" in text
     assert not [char for char in text if char != "\n" and not char.isprintable()]
@@ -207,8 +206,8 @@ def test_nothing_is_claimed_that_the_names_do_not_say(placed: list[tuple[str, st
 # --- told ---------------------------------------------------------------------------------------
 
 
-def text(*found: TaskPlacement, wanted: run_placement.Filter = EVERYTHING) -> str:
-    return "\n".join(run_placement.to_text(found, wanted))
+def text(*found: TaskPlacement, everything: bool = True) -> str:
+    return "\n".join(run_placement.to_text(found, everything=everything))
 
 
 def test_tasks_that_did_the_same_share_a_line_and_the_most_frequent_comes_first() -> None:
@@ -224,34 +223,18 @@ def test_tasks_that_did_the_same_share_a_line_and_the_most_frequent_comes_first(
 
 
 def test_the_text_fits_into_80_columns_and_hides_what_every_graph_is_full_of() -> None:
-    found = text(sample("two-cpus"), wanted=run_placement.Filter(everything=False))
+    found = text(sample("two-cpus"), everything=False)
     assert max(map(len, found.splitlines())) <= 80
     assert "_Arg" not in found
     assert "not shown: 49 of what every graph is full of" in found
     assert "_Arg" in text(sample("two-cpus"))
 
 
-@pytest.mark.parametrize(
-    ("wanted", "ops"),
-    [
-        (run_placement.Filter(ops=("matmul",)), {"MatMul"}),
-        (run_placement.Filter(ops=("*variable*",)), {"AssignVariableOp", "ReadVariableOp"}),
-        (
-            run_placement.Filter(devices=(run_placement.device_pattern("/cpu:1"),), everything=False),
-            {"AssignVariableOp", "MatMul", "ReadVariableOp", "VarHandleOp"},
-        ),
-        (run_placement.Filter(devices=(run_placement.device_pattern("gpu"),)), set()),
-    ],
-)
-def test_rows_are_filtered_by_op_and_device(wanted: run_placement.Filter, ops: set[str]) -> None:
-    found = wanted.apply(sample("two-cpus"))
+@pytest.mark.parametrize(("pattern", "ops"), [("matmul", {"MatMul"}), ("*variable*", {"AssignVariableOp", "ReadVariableOp"}), ("x", set())])
+def test_rows_are_filtered_by_op(pattern: str, ops: set[str]) -> None:
+    found = run_placement.with_ops(sample("two-cpus"), (pattern,))
     assert {op for op, _ in found.counts} == ops
-
-
-@pytest.mark.parametrize("name", ["", "GPU:x", "/job:worker/replica:0/task:1", "the GPU:0", "CPU:0:1"])
-def test_a_text_that_names_no_device_is_refused_with_the_right_form(name: str) -> None:
-    with pytest.raises(ValueError, match="write it as GPU:0"):
-        run_placement.device_pattern(name)
+    assert {read.op for read in found.reads} <= ops
 
 
 def test_programs_get_every_finding_as_json() -> None:
