@@ -13,18 +13,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 
 from ..import_hooks import named_like
-from .fit import print_once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
-    Wanted = Callable[[Any], bool]
-    """Whether orch changes Keras under a strategy: `fit.Known`."""
+    from .fit import Wanted
 
 REPORT_S = 1.0
 """The shortest time between two reports of a training's progress."""
@@ -115,7 +113,7 @@ def _own(path: str, name: str) -> str:
     own = os.path.join(directory, name)
     if not directory or path == own:  # an earlier fit has replaced the path
         return path
-    print_once(f"{path} is the chief's; this worker's is {own}")
+    print(f"orch: {path} is the chief's; this worker's is {own}", file=sys.stderr)
     return own
 
 

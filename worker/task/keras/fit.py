@@ -14,14 +14,20 @@ functions that orch does not know stays unchanged, and a line on stderr says so.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import sys
 
 from ..import_hooks import named_like
+from ..input.input_policy import print_once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
+
+    Wanted = Callable[[Any], bool]
+    """Whether the replacements are used under a strategy."""
 
 KNOWN = {
     "TensorFlowTrainer._maybe_symbolic_build": (
@@ -36,35 +42,31 @@ function is not replaced: it identifies older versions, which are wrong under ev
 gradients of the replicas, and until 3.9 a loss or metric is that of some replicas only."""
 
 
-class Known:
+def _is_wanted(trainer: Any, strategy: Any) -> bool:
+    """Whether the replacements in the module of Keras's trainer are used under this strategy."""
+    return works_with_others(strategy) and _is_known(trainer)
+
+
+@functools.cache
+def _is_known(trainer: Any) -> bool:
     """Whether orch knows the functions of Keras that it replaces. Their sources are read at the first need."""
-
-    def __init__(self, trainer: Any) -> None:
-        self._real = {name: _find(trainer, name) for name in KNOWN}
-        self._is_known: bool | None = None
-
-    def __call__(self, strategy: Any) -> bool:
-        """Whether the replacements are used under this strategy."""
-        if not works_with_others(strategy):
-            return False
-        if self._is_known is None:
-            self._is_known = all(fingerprint(self._real[name]) in known for name, known in KNOWN.items())
-            if not self._is_known:
-                version = getattr(sys.modules.get("keras"), "__version__", "")
-                print(
-                    f"orch: fit() of Keras {version} is left as it is, and may fail with several workers: orch knows Keras 3.10 to 3.15; "
-                    "install one of them, or take --keras legacy (tf-keras) or a training loop of your own",
-                    file=sys.stderr,
-                )
-        return self._is_known
+    is_known = all(fingerprint(_find(trainer, name)) in known for name, known in KNOWN.items())
+    if not is_known:
+        version = getattr(sys.modules.get("keras"), "__version__", "")
+        print(
+            f"orch: fit() of Keras {version} is left as it is, and may fail with several workers: orch knows Keras 3.10 to 3.15; "
+            "install one of them, or take --keras legacy (tf-keras) or a training loop of your own",
+            file=sys.stderr,
+        )
+    return is_known
 
 
-def mend(trainer: Any) -> Known:
+def mend(trainer: Any) -> Wanted:
     """Replace the functions that fail in the module of Keras's trainer. A replacement calls the original where it is not wanted.
 
     Returns the function that tells under which strategies it is wanted.
     """
-    is_wanted = Known(trainer)
+    is_wanted = functools.partial(_is_wanted, trainer)
     _mend_build(trainer, is_wanted)
     _mend_reduce(trainer, is_wanted)
     _mend_count(trainer.TFEpochIterator, is_wanted)
@@ -74,7 +76,7 @@ def mend(trainer: Any) -> Known:
 
 
 def fingerprint(function: Any) -> str:
-    """The first 12 hexadecimal digits of the SHA-256 of a function's source; empty without a function."""
+    """The first 12 hexadecimal digits of the SHA-256 of a function's source, or of the function that it replaces; empty without one."""
     import hashlib  # rarely needed, as the next import
     import inspect
 
@@ -100,7 +102,7 @@ def _find(module: Any, name: str) -> Any:
     return module
 
 
-def _mend_build(trainer: Any, is_wanted: Known) -> None:
+def _mend_build(trainer: Any, is_wanted: Wanted) -> None:
     """Build the model from the shapes of the data: Keras would take a batch for this, which a generator makes only once."""
     real = getattr(trainer.TensorFlowTrainer, "_maybe_symbolic_build", None)
     if real is None:
@@ -121,7 +123,7 @@ def _of_first_replica(spec: Any) -> Any:
     return parts[0] if parts else spec
 
 
-def _mend_reduce(trainer: Any, is_wanted: Known) -> None:
+def _mend_reduce(trainer: Any, is_wanted: Wanted) -> None:
     """Take the mean of each value over all replicas of all workers, element by element."""
     real = trainer.reduce_per_replica
 
@@ -133,7 +135,7 @@ def _mend_reduce(trainer: Any, is_wanted: Known) -> None:
     trainer.reduce_per_replica = named_like(real, reduce_per_replica)
 
 
-def _mend_count(iterator: Any, is_wanted: Known) -> None:
+def _mend_count(iterator: Any, is_wanted: Wanted) -> None:
     """Make each epoch as long as that of the worker with the most batches: TensorFlow gives the other workers empty batches
     (tensorflow/python/distribute/input_lib.py, `DistributedIteratorBase.get_next`).
     """
@@ -157,7 +159,7 @@ def _mend_count(iterator: Any, is_wanted: Known) -> None:
     iterator.__init__, iterator.reset = named_like(real_init, __init__), named_like(real_reset, reset)
 
 
-def _mend_steps(trainer: Any, kind: str, is_wanted: Known) -> None:
+def _mend_steps(trainer: Any, kind: str, is_wanted: Wanted) -> None:
     """Run the steps of an execution one after the other, without XLA. `kind`: ``train`` or ``test``."""
     name, function_name = f"make_{kind}_function", f"{kind}_function"
     real = getattr(trainer.TensorFlowTrainer, name)
@@ -179,17 +181,14 @@ def _mend_steps(trainer: Any, kind: str, is_wanted: Known) -> None:
     setattr(trainer.TensorFlowTrainer, name, named_like(real, make_function))
 
 
-class _one_step:
+@contextlib.contextmanager
+def _one_step(model: Any) -> Iterator[None]:
     """While this is entered, the model runs one step for each execution: Keras reads this number when it traces the function."""
-
-    def __init__(self, model: Any) -> None:
-        self._model, self._steps = model, model.steps_per_execution
-
-    def __enter__(self) -> None:
-        self._model.steps_per_execution = 1
-
-    def __exit__(self, *_: object) -> None:
-        self._model.steps_per_execution = self._steps
+    steps, model.steps_per_execution = model.steps_per_execution, 1
+    try:
+        yield
+    finally:
+        model.steps_per_execution = steps
 
 
 def _in_steps(model: Any, one: Callable[[Any], Any], steps: int) -> Callable[[Any], Any]:
@@ -210,13 +209,3 @@ def _in_steps(model: Any, one: Callable[[Any], Any], steps: int) -> Callable[[An
         return outputs
 
     return function
-
-
-_printed: set[str] = set()
-
-
-def print_once(text: str) -> None:
-    """Print a line on stderr, once in this process."""
-    if text not in _printed:
-        _printed.add(text)
-        print(f"orch: {text}", file=sys.stderr)

@@ -14,15 +14,13 @@ from ..import_hooks import named_like
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
+    from .fit import Wanted
 
-def mend(saving: Any, files: Any, is_wanted: Callable[[Any], bool]) -> None:
-    """Replace `Model.save` and `Model.save_weights` in the module `saving_api`, and `makedirs` in the module `file_utils`.
 
-    `is_wanted`: whether to do this under a strategy; see `fit.Known`.
-    """
+def mend(saving: Any, files: Any, is_wanted: Wanted) -> None:
+    """Replace `Model.save` and `Model.save_weights` in the module `saving_api`, and `makedirs` in the module `file_utils`."""
     for name, modules in find_holders(saving).items():
         ours = _aside(getattr(saving, name), is_wanted)
         for module in modules:
@@ -58,7 +56,7 @@ def _made_together(real: Any) -> Any:
     return named_like(real, makedirs)
 
 
-def _aside(real: Any, is_wanted: Callable[[Any], bool]) -> Any:
+def _aside(real: Any, is_wanted: Wanted) -> Any:
     def save(model: Any, filepath: Any, overwrite: bool = True, *args: Any, **kwargs: Any) -> Any:
         path = os.fspath(filepath) if isinstance(filepath, (str, os.PathLike)) else ""
         is_file = str(path).endswith((".keras", ".h5")) and "://" not in str(path)

@@ -22,19 +22,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-SETTINGS = (
-    "cpus",
-    "gpus",
-    "gpus_given",
-    "memory_growth",
-    "memory_limit_mb",
-    "logical_gpus",
-    "soft_placement",
-    "log_placement",
-    "xla",
-    "tf32",
-)
-"""The fields of `DeviceSettings` that are applied here."""
 
 
 class SettingRefused(Exception):
@@ -43,7 +30,7 @@ class SettingRefused(Exception):
 
 def apply_soon(settings: dict[str, Any], log_dir: str) -> None:
     """Apply settings, a `DeviceSettings` as JSON data, now or right after TensorFlow's import. A setting that is refused ends the task."""
-    wanted = {name: settings[name] for name in SETTINGS if settings.get(name) is not None}
+    wanted = {name: value for name, value in settings.items() if value is not None}
     visible = os.environ.get(VISIBLE)
 
     def apply_now(tensorflow: ModuleType) -> None:

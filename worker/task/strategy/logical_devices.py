@@ -7,17 +7,15 @@ one device, and the tensor is returned unchanged, with one note. So a script for
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...tensorflow_facts import partition
 from ..context import context
+from ..input.input_policy import print_once
 
 if TYPE_CHECKING:
     from ...settings.tpu_settings import Partition, TpuSettings
-
-_noted: set[str] = set()
 
 
 def split(tensor: Any, dims: Sequence[int] | str) -> Any:
@@ -80,9 +78,7 @@ def _annotate(strategy: Any, devices: int, what: str, method: str, tensor: Any, 
     import tensorflow as tf
 
     if devices == 1:
-        if what not in _noted:
-            _noted.add(what)
-            print(f"orch: worker.{what}: each replica has one device here, so tensors stay whole", file=sys.stderr, flush=True)
+        print_once(f"worker.{what}: each replica has one device here, so tensors stay whole")
         return tensor
     if tf.executing_eagerly():
         raise RuntimeError(f"worker.{what}: works in a tf.function only: call it in the function that strategy.run runs inside of one")
