@@ -317,10 +317,12 @@ class Supervisor:
     def _remind(self) -> None:
         """Note which tasks the cluster waits for, or which were started again alone; once more when this changes."""
         phases = (Phase.PREPARING, Phase.STARTING, Phase.RUNNING)
-        if self._cluster is None or self._cluster.phase not in phases or not self._cluster.missing:
+        if self._cluster is None or self._cluster.phase not in phases:
             return
         text = readiness.describe_formation(self._cluster)
-        if text and text != self._reminded:
+        if not text:
+            return
+        if text != self._reminded:
             self._reminded = text
             self.note(text)
         if not self._advised and (advice := readiness.describe_long_wait(self._cluster, now())):

@@ -228,9 +228,9 @@ class Cluster:
     active_at: float = 0.0
     """When a task last wrote, reported, started or came up, as far as `step` knows."""
     reached: float | None = None
-    """The highest step reported in this attempt."""
-    furthest: float | None = None
-    """The highest step reported in earlier attempts."""
+    """The highest step reported in the run."""
+    step_before: float | None = None
+    """`reached` when the attempt began."""
     saved_at: float = 0.0
     """The time of the newest checkpoint file, by the clock of its file system."""
     saved_before: float = 0.0
@@ -247,13 +247,6 @@ class Cluster:
     """The id of the run; different seeds give different pauses before restarts."""
     places: Mapping[str, str] = field(default_factory=dict)
     """``host:port`` of each task; empty with one host."""
-    # `task_counts` updates these three: counting all tasks at each event would take minutes with thousands of tasks.
-    missing: int = 0
-    """Tasks that are not up yet."""
-    left: int = 0
-    """Tasks that are not swept yet."""
-    undecided: int = 0
-    """Tasks whose success decides the run, and that have not succeeded yet."""
 
     @property
     def is_over(self) -> bool:

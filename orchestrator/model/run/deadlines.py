@@ -28,7 +28,7 @@ def next_deadline(cluster: Cluster) -> float | None:
 
 
 def of(cluster: Cluster) -> Iterator[Deadline]:
-    """All deadlines that still apply."""
+    """All deadlines that still apply; those that end the attempt come first."""
     limits = cluster.policy.timeouts
     # In STOPPING the deadline counts once. It counts again in RESTARTING: a restart may follow even if the time has passed meanwhile.
     is_known = cluster.phase is Phase.STOPPING and cluster.is_due
@@ -45,10 +45,10 @@ def of(cluster: Cluster) -> Iterator[Deadline]:
         return
     if limits.start_s is not None and cluster.formed_at is None:
         yield Deadline(cluster.attempt_at + limits.start_s, "start")
-    elif limits.start_s is not None and cluster.missing:  # of tasks that have restarted alone
+    elif limits.start_s is not None and cluster.past:  # of tasks that have restarted alone
         begun = (task.started_at for task in readiness.awaited(cluster))
         yield from (Deadline(at + limits.start_s, "start") for at in begun if at is not None)
-    if limits.hang_s is not None and not all(task.state is TaskState.PENDING for task in cluster.members):
+    if limits.hang_s is not None and any(task.state is not TaskState.PENDING and not task.prepares for task in cluster.tasks.values()):
         yield Deadline(cluster.active_at + limits.hang_s, "hang")
     # A task that is not swept yet still has its port.
     waiting = (cluster.tasks[name] for name in cluster.alone)

@@ -2,14 +2,18 @@
 
 The events contain the time; this module reads no clock. `orch ps` folds the recorded events of a run with the same `step`.
 
-The ending is decided when the phase becomes STOPPING. When the last task is swept, either another attempt follows (see `restarts`),
-or the ending becomes the verdict. By then every failure is known, and `root_cause` finds the first.
+The end of a task comes as `TaskExited`, which `_on_exit` handles: the task restarts alone, or the cluster ends, or nothing changes. When
+nothing of the task is left, `TaskSwept` comes, which `_on_swept` handles.
+
+`_end` decides the ending, and the phase becomes STOPPING. When the last task is swept, `_finish_if_empty` either plans another attempt (see
+`restarts`), or makes the ending the verdict. By then every failure is known, and `root_cause` finds the first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from worker.task_files import INPUT
 
@@ -17,10 +21,9 @@ from ...errors import BROKEN, DEADLINE
 from ..cause import root_cause
 from ..input import input_counts
 from ..planning.plan import Plan
-from ..spec import ClusterSpec
 from ..strategies import named
 from ..task_names import group_tasks
-from . import deadlines, events, readiness, restarts, task_counts
+from . import deadlines, events, readiness, restarts
 from .cluster import Cause, Cluster, Outcome, Phase, Policy, TaskState, TaskStatus, Verdict
 from .events import Action, Event
 
@@ -28,22 +31,19 @@ Step = tuple[Cluster, tuple[Action, ...]]
 """The next cluster, and the actions that the supervisor performs."""
 
 
-def policy_of(spec: ClusterSpec) -> Policy:
-    """The part of a spec that `step` needs."""
-    # A command can be any program. A user who sets start_s for a command says that the command opens its port.
-    opens_ports = named(spec.strategy).opens_ports and (spec.program.kind != "command" or spec.timeouts.start_s is not None)
-    return Policy(spec.strategy, spec.timeouts, opens_ports, spec.restart)
-
-
 def new(policy: Policy, hosts_by_task: Mapping[str, str], seed: str = "", places: Mapping[str, str] | None = None) -> Cluster:
     """A cluster in which no task has started. `seed`, `places`: see `Cluster`."""
     tasks = {name: TaskStatus(name, host) for name, host in hosts_by_task.items()}
-    return task_counts.recount(Cluster(policy, tasks, seed=seed, places=places or {}))
+    return Cluster(policy, tasks, seed=seed, places=places or {})
 
 
 def of_plan(planned: Plan) -> Cluster:
     """The cluster of a plan, before its start."""
-    return new(policy_of(planned.spec), planned.hosts_by_task, planned.run_id, planned.places)
+    spec = planned.spec
+    # A command can be any program. A user who sets start_s for a command says that the command opens its port.
+    opens_ports = named(spec.strategy).opens_ports and (spec.program.kind != "command" or spec.timeouts.start_s is not None)
+    policy = Policy(spec.strategy, spec.timeouts, opens_ports, spec.restart)
+    return new(policy, planned.hosts_by_task, planned.run_id, planned.places)
 
 
 def step(cluster: Cluster, event: Event) -> Step:
@@ -57,12 +57,12 @@ def step(cluster: Cluster, event: Event) -> Step:
         case events.TaskStarted():
             changes = {"state": TaskState.STARTED, "pid": event.pid, "started_at": event.at, "waiting": ""}
             changes |= {"step_before": cluster.reached, "saved_before": cluster.saved_at}
-            return _form(_mark_active(task_counts.update(cluster, event.task, **changes), event.at), event.at), ()
+            return _form(_mark_active(_update(cluster, event.task, **changes), event.at), event.at), ()
         case events.TaskUp():
-            cluster = task_counts.update(cluster, event.task, state=TaskState.UP, up_at=event.at, waiting="")
+            cluster = _update(cluster, event.task, state=TaskState.UP, up_at=event.at, waiting="")
             return _form(_mark_active(cluster, event.at), event.at), ()
         case events.TaskWaiting():
-            return task_counts.update(cluster, event.task, waiting=event.reason), ()
+            return _update(cluster, event.task, waiting=event.reason), ()
         case events.TaskReported():
             return _on_report(cluster, event), ()
         case events.TaskNotStarted():
@@ -85,15 +85,8 @@ def step(cluster: Cluster, event: Event) -> Step:
             return replace(cluster, saved_at=max(cluster.saved_at, event.at)), ()
         case events.Tick():
             return _on_tick(cluster, event.at)
-        case (
-            events.RunBegun()
-            | events.RunNoted()
-            | events.HostReady()
-            | events.TemplateReady()
-            | events.TaskBegan()
-            | events.TaskFirstOutput()
-        ):
-            return cluster, ()  # only people and the timeline use these
+        case _:
+            return cluster, ()  # only people and the timeline use the other events
 
 
 def _is_stale(cluster: Cluster, event: Event) -> bool:
@@ -107,10 +100,15 @@ def _is_stale(cluster: Cluster, event: Event) -> bool:
     return task.has_ended and not isinstance(event, (events.TaskSwept, events.TaskReported))
 
 
+def _update(cluster: Cluster, name: str, **changes: Any) -> Cluster:
+    """The cluster with changes to one task."""
+    return replace(cluster, tasks={**cluster.tasks, name: replace(cluster.tasks[name], **changes)})
+
+
 def _on_report(cluster: Cluster, event: events.TaskReported) -> Cluster:
     values = dict(event.values)
     found = input_counts.read(values.pop(INPUT)) if INPUT in values else cluster.tasks[event.task].input
-    cluster = task_counts.update(cluster, event.task, report=values, reported_at=event.at, input=found)
+    cluster = _update(cluster, event.task, report=values, reported_at=event.at, input=found)
     reached = cluster.reached
     step = values.get("step")
     # A bool is a number in Python, and NaN compares with nothing.
@@ -126,7 +124,7 @@ def _mark_active(cluster: Cluster, at: float) -> Cluster:
 
 
 def _form(cluster: Cluster, at: float) -> Cluster:
-    if cluster.phase is not Phase.STARTING or cluster.missing:
+    if cluster.phase is not Phase.STARTING or not readiness.is_formed(cluster):
         return cluster
     return replace(cluster, phase=Phase.RUNNING, formed_at=at, all_came_up=not readiness.describe_gone(cluster))
 
@@ -142,18 +140,12 @@ def _start(cluster: Cluster, at: float) -> Step:
     return replace(cluster, phase=phase, attempt_at=at, active_at=at), (events.StartAttempt(cluster.attempt, names),)
 
 
-def _withdraw_members(cluster: Cluster, at: float) -> Cluster:
-    """The preparation has failed, so the members will not start."""
-    withdrawn = {task.name: replace(task, state=TaskState.STOPPED, ended_at=at, swept=True) for task in cluster.members}
-    return task_counts.recount(replace(cluster, tasks={**cluster.tasks, **withdrawn}))
-
-
 # --- ending ------------------------------------------------------------------------------------
 
 
 def _on_not_started(cluster: Cluster, event: events.TaskNotStarted) -> Step:
     state = TaskState.STOPPED if cluster.phase is Phase.STOPPING else TaskState.FAILED
-    cluster = task_counts.update(cluster, event.task, state=state, ended_at=event.at, swept=True)
+    cluster = _update(cluster, event.task, state=state, ended_at=event.at, swept=True)
     if cluster.phase is Phase.STOPPING:  # the agent has cancelled its start
         return _finish_if_empty(cluster, event.at)
     task = cluster.tasks[event.task]
@@ -164,34 +156,31 @@ def _on_not_started(cluster: Cluster, event: events.TaskNotStarted) -> Step:
 def _on_exit(cluster: Cluster, event: events.TaskExited) -> Step:
     state = TaskState.STOPPED if event.stopped else TaskState.FAILED if event.code else TaskState.SUCCEEDED
     changes = {"state": state, "ended_at": event.at, "code": event.code, "killed": event.killed, "failure": event.failure}
-    cluster = task_counts.update(cluster, event.task, **changes, evidence=event.evidence)
+    cluster = _update(cluster, event.task, **changes, evidence=event.evidence)
     if cluster.phase is Phase.STOPPING:
         return cluster, ()
     # The agent stopped the task without an order: the agent lost the controller, or got a signal. The end of that agent is the cause.
     cause = None if event.stopped else _cause_of_exit(cluster, event)
     task = cluster.tasks[event.task]
     if cause is not None and named(cluster.policy.strategy).role(task.type).restarts_alone:
-        cluster, pause = _plan_alone(cluster, task, cause)
-        if pause is not None:
-            return cluster, ()  # a cluster that has not formed waits for this task
+        planned = _plan_alone(cluster, task, cause)
+        if planned is not None:
+            return planned, ()  # a cluster that has not formed waits for this task
     cluster = _form(cluster, event.at)
     if cause is not None and task.type != "evaluator":
         stalled = root_cause.suspects(cluster, task.name)
         cluster, actions = _end(cluster, Outcome.FAILED, root_cause.given_code(cause), event.at, cause, again=True)
         return cluster, ((events.CollectStacks(stalled), *actions) if stalled else actions)
-    if not cluster.undecided:
-        return _end(cluster, Outcome.SUCCEEDED, 0, event.at)
-    return cluster, ()
+    return _end(cluster, Outcome.SUCCEEDED, 0, event.at) if readiness.has_succeeded(cluster) else (cluster, ())
 
 
-def _plan_alone(cluster: Cluster, task: TaskStatus, cause: Cause) -> tuple[Cluster, float | None]:
-    """Plan the restart of one task. Returns the pause before it in seconds, or None if the task may not restart alone."""
+def _plan_alone(cluster: Cluster, task: TaskStatus, cause: Cause) -> Cluster | None:
+    """The cluster that will restart one task after a pause; None if the task may not restart alone."""
     past = (*cluster.past, restarts.of_task(cluster, task, cause))
     pause = restarts.pause_after(cluster.policy.restart, restarts.relevant(past, task.name), f"{cluster.seed}/{task.name}")
     if pause is None:
-        return cluster, None
-    cluster = replace(cluster, past=past, alone=(*cluster.alone, task.name))
-    return task_counts.update(cluster, task.name, restart_at=cause.at + pause), pause
+        return None
+    return _update(replace(cluster, past=past, alone=(*cluster.alone, task.name)), task.name, restart_at=cause.at + pause)
 
 
 def _cause_of_exit(cluster: Cluster, event: events.TaskExited) -> Cause | None:
@@ -209,12 +198,12 @@ def _on_swept(cluster: Cluster, event: events.TaskSwept) -> Step:
     if event.left:
         cluster = replace(cluster, remains=(*cluster.remains, f"{task.name} on {task.host}: {event.left}"))
     if task.has_ended:
-        cluster = task_counts.update(cluster, task.name, swept=True)
+        cluster = _update(cluster, task.name, swept=True)
         if cluster.phase is Phase.PREPARING and not readiness.unprepared(cluster):
             return _start(cluster, event.at)
         return _finish_if_empty(cluster, event.at)
     # SIGKILL has not ended this task. No task may start beside it, on the same port and devices.
-    cluster = task_counts.update(cluster, task.name, state=TaskState.LOST, ended_at=event.at, swept=True)
+    cluster = _update(cluster, task.name, state=TaskState.LOST, ended_at=event.at, swept=True)
     cause = Cause(f"has outlived SIGKILL: {event.left}", event.at, task.name, task.host, attempt=task.attempt)
     return _end(cluster, Outcome.BROKEN, BROKEN, event.at, cause)
 
@@ -223,14 +212,13 @@ def _on_host_lost(cluster: Cluster, event: events.HostLost) -> Step:
     lost = [task for task in cluster.tasks.values() if task.host == event.host and not (task.has_ended and task.swept)]
     for task in lost:
         state = task.state if task.has_ended else TaskState.LOST
-        cluster = task_counts.update(cluster, task.name, state=state, ended_at=task.ended_at or event.at, swept=True)
+        cluster = _update(cluster, task.name, state=state, ended_at=task.ended_at or event.at, swept=True)
     cause = Cause(f"lost host {event.host}: {event.reason}", event.at, host=event.host)
-    if cluster.phase is Phase.STOPPING:
-        ending = cluster.ending
-        if ending and ending.outcome is Outcome.FAILED and ending.cause and event.overdue_at and event.overdue_at < ending.cause.at:
-            # The tasks on other hosts noticed the loss before the controller, and failed because of it.
-            ending = replace(ending, outcome=Outcome.BROKEN, exit_code=BROKEN, cause=replace(cause, at=event.overdue_at))
-            cluster = replace(cluster, ending=ending)
+    ending = cluster.ending
+    if ending and ending.outcome is Outcome.FAILED and ending.cause and event.overdue_at and event.overdue_at < ending.cause.at:
+        # The tasks on other hosts noticed the loss before the controller, and failed because of it.
+        ending = replace(ending, outcome=Outcome.BROKEN, exit_code=BROKEN, cause=replace(cause, at=event.overdue_at))
+        cluster = replace(cluster, ending=ending)
     return _end(cluster, Outcome.BROKEN, BROKEN, event.at, cause)
 
 
@@ -253,23 +241,19 @@ def _end(cluster: Cluster, outcome: Outcome, code: int, at: float, cause: Cause 
     """Decide the ending and stop the running tasks. `again`: another attempt may follow."""
     ending = Verdict(outcome, code, cluster.attempt, cluster.started_at, at, cause)
     if cluster.phase is Phase.STOPPING:
-        return _finish_if_empty(cluster if again else _without_restart(cluster, ending), at)
-    if cluster.phase is Phase.PREPARING:
-        cluster = _withdraw_members(cluster, at)
+        if not again:  # no restart: a host that breaks now would also break the next attempt
+            # The first ending stays, unless it is a restart that the user has requested, which is no failure.
+            first = ending if restarts.is_requested_restart(cluster) else cluster.ending
+            cluster = replace(cluster, ending=first, again=False)
+        return _finish_if_empty(cluster, at)
+    if cluster.phase is Phase.PREPARING:  # the members will not start
+        withdrawn = {task.name: replace(task, state=TaskState.STOPPED, ended_at=at, swept=True) for task in cluster.members}
+        cluster = replace(cluster, tasks={**cluster.tasks, **withdrawn})
     cluster = replace(cluster, phase=Phase.STOPPING, stopping_at=at, ending=ending, again=again, alone=())
     running = running_tasks(cluster)
     if running:
         return cluster, (events.Stop(running, cluster.policy.timeouts.grace_s),)
     return _finish_if_empty(cluster, at)
-
-
-def _without_restart(cluster: Cluster, second: Verdict) -> Cluster:
-    """A cluster that is stopping, after a second reason to end: a host that breaks now would also break the next attempt.
-
-    The first ending stays, unless it is a restart that the user has requested, which is no failure.
-    """
-    ending = second if restarts.is_requested_restart(cluster) else cluster.ending
-    return replace(cluster, ending=ending, again=False)
 
 
 def running_tasks(cluster: Cluster) -> tuple[str, ...]:
@@ -278,7 +262,7 @@ def running_tasks(cluster: Cluster) -> tuple[str, ...]:
 
 
 def _finish_if_empty(cluster: Cluster, at: float) -> Step:
-    if cluster.phase is not Phase.STOPPING or cluster.ending is None or cluster.left:
+    if cluster.phase is not Phase.STOPPING or cluster.ending is None or not readiness.is_empty(cluster):
         return cluster, ()
     ending = root_cause.find_cause(cluster, cluster.ending)
     cluster = replace(cluster, ending=ending)
@@ -300,10 +284,10 @@ def _finish_if_empty(cluster: Cluster, at: float) -> Step:
 def _begin_attempt(cluster: Cluster, at: float) -> Step:
     """Start the next attempt of the whole cluster."""
     number = cluster.attempt + 1
-    furthest = cluster.reached if cluster.furthest is None else max(cluster.furthest, cluster.reached or cluster.furthest)
+    prepared = {name: task for name, task in cluster.tasks.items() if task.prepares and task.state is TaskState.SUCCEEDED}
     cluster = replace(
         cluster,
-        tasks={name: task if _is_prepared(task) else TaskStatus(name, task.host, number) for name, task in cluster.tasks.items()},
+        tasks={name: TaskStatus(name, task.host, number) for name, task in cluster.tasks.items()} | prepared,
         attempt=number,
         formed_at=None,
         stopping_at=None,
@@ -312,16 +296,10 @@ def _begin_attempt(cluster: Cluster, at: float) -> Step:
         is_due=False,
         resume_at=None,
         alone=(),
-        reached=None,
-        furthest=furthest,
+        step_before=cluster.reached,
         saved_before=cluster.saved_at,
     )
-    return _start(task_counts.recount(cluster), at)
-
-
-def _is_prepared(task: TaskStatus) -> bool:
-    """The task has prepared its host, and does not run again."""
-    return task.prepares and task.state is TaskState.SUCCEEDED
+    return _start(cluster, at)
 
 
 def _begin_alone(cluster: Cluster, name: str) -> tuple[Cluster, events.StartAttempt]:
@@ -329,7 +307,7 @@ def _begin_alone(cluster: Cluster, name: str) -> tuple[Cluster, events.StartAtte
     number = cluster.attempt + 1
     tasks = {**cluster.tasks, name: TaskStatus(name, cluster.tasks[name].host, number)}
     alone = tuple(other for other in cluster.alone if other != name)
-    return task_counts.recount(replace(cluster, attempt=number, tasks=tasks, alone=alone)), events.StartAttempt(number, (name,))
+    return replace(cluster, attempt=number, tasks=tasks, alone=alone), events.StartAttempt(number, (name,))
 
 
 # --- deadlines ---------------------------------------------------------------------------------
@@ -337,26 +315,26 @@ def _begin_alone(cluster: Cluster, name: str) -> tuple[Cluster, events.StartAtte
 
 def _on_tick(cluster: Cluster, at: float) -> Step:
     due = [deadline for deadline in deadlines.of(cluster) if deadline.at <= at]
-    kinds = {deadline.kind for deadline in due}
     limits = cluster.policy.timeouts
-    if "run" in kinds and cluster.phase is Phase.STOPPING:
-        return replace(cluster, is_due=True), (events.AbandonSilentHosts(),)
-    if "run" in kinds:
-        return _run_out(cluster, at, Cause(f"the run was not over after {limits.run_s:g} s (--timeout)", at), again=False)
-    if "resume" in kinds:
-        return _begin_attempt(cluster, at)
-    if "prepare" in kinds:
-        late = readiness.unprepared(cluster)
-        has, host = ("has" if len(late) == 1 else "have"), cluster.tasks[late[0]].host
-        what = f"{group_tasks(late)} {has} not ended {limits.prepare_s:g} s after the start (--prepare-timeout)"
-        return _run_out(cluster, at, Cause(what, at, host=host))
-    if "start" in kinds:
-        awaited = readiness.awaited(cluster)
-        formed = "the restarted tasks had not come up" if cluster.formed_at is not None else "the cluster had not formed"
-        what = f"{formed} {limits.start_s:g} s after its start (--start-timeout); {readiness.describe_awaited(cluster, awaited)}"
-        return _run_out(cluster, at, Cause(what, at, host=awaited[0].host if awaited else ""))
-    if "hang" in kinds:
-        return _run_out(cluster, at, Cause(f"no task has written or reported anything for {limits.hang_s:g} s (--hang-timeout)", at))
+    match due[0].kind if due else "":  # one deadline that ends the attempt is enough
+        case "run" if cluster.phase is Phase.STOPPING:
+            return replace(cluster, is_due=True), (events.AbandonSilentHosts(),)
+        case "run":
+            return _run_out(cluster, at, Cause(f"the run was not over after {limits.run_s:g} s (--timeout)", at), again=False)
+        case "resume":
+            return _begin_attempt(cluster, at)
+        case "prepare":
+            late = readiness.unprepared(cluster)
+            has = "has" if len(late) == 1 else "have"
+            what = f"{group_tasks(late)} {has} not ended {limits.prepare_s:g} s after the start (--prepare-timeout)"
+            return _run_out(cluster, at, Cause(what, at, host=cluster.tasks[late[0]].host))
+        case "start":
+            awaited = readiness.awaited(cluster)
+            formed = "the restarted tasks had not come up" if cluster.formed_at is not None else "the cluster had not formed"
+            what = f"{formed} {limits.start_s:g} s after its start (--start-timeout); {readiness.describe_awaited(cluster, awaited)}"
+            return _run_out(cluster, at, Cause(what, at, host=awaited[0].host if awaited else ""))
+        case "hang":
+            return _run_out(cluster, at, Cause(f"no task has written or reported anything for {limits.hang_s:g} s (--hang-timeout)", at))
     actions: tuple[Action, ...] = ()
     for deadline in due:
         cluster, action = _begin_alone(cluster, deadline.task)

@@ -1,4 +1,4 @@
-"""Which tasks are up, and why the cluster waits for the others, in words. Pure."""
+"""Which tasks the cluster waits for: to form, to succeed, to end; and why, in words. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from worker.protocol.task_id import DATA_SERVICE
 
+from ..strategies import named
 from ..task_names import group_tasks
 from .cluster import Cluster, Phase, Policy, TaskState, TaskStatus
 
@@ -20,6 +21,25 @@ def is_missing(policy: Policy, task: TaskStatus) -> bool:
     if task.has_ended:
         return task.restart_at is not None
     return policy.opens_ports or task.type in DATA_SERVICE or task.state is TaskState.PENDING
+
+
+# The last task is asked first: tasks start and end in about the order of their numbers, so the answer comes at once, also for thousands.
+
+
+def is_formed(cluster: Cluster) -> bool:
+    """Whether the cluster waits for no task to come up."""
+    return not any(is_missing(cluster.policy, task) for task in reversed([*cluster.tasks.values()]))
+
+
+def has_succeeded(cluster: Cluster) -> bool:
+    """Whether all tasks that decide the run have succeeded."""
+    role = named(cluster.policy.strategy).role
+    return all(task.state is TaskState.SUCCEEDED or not role(task.type).decides for task in reversed([*cluster.tasks.values()]))
+
+
+def is_empty(cluster: Cluster) -> bool:
+    """Whether no process of any task is left."""
+    return all(task.has_ended and task.swept for task in reversed([*cluster.tasks.values()]))
 
 
 def awaited(cluster: Cluster) -> tuple[TaskStatus, ...]:

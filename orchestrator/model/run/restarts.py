@@ -38,7 +38,7 @@ def has_progressed(cluster: Cluster, seconds: float, saved_before: float, step_b
         return True
     if cluster.reached is not None:
         return step_before is None or cluster.reached > step_before
-    return not cluster.saved_at and step_before is None and seconds >= cluster.policy.restart.progress_s
+    return not cluster.saved_at and seconds >= cluster.policy.restart.progress_s
 
 
 def of_cluster(cluster: Cluster, at: float) -> PastAttempt:
@@ -47,7 +47,7 @@ def of_cluster(cluster: Cluster, at: float) -> PastAttempt:
     cause = ending.cause if ending is not None else None
     asked = is_requested_restart(cluster)
     seconds = (cluster.stopping_at or at) - cluster.attempt_at
-    progressed = asked or has_progressed(cluster, seconds, cluster.saved_before, cluster.furthest)
+    progressed = asked or has_progressed(cluster, seconds, cluster.saved_before, cluster.step_before)
     return PastAttempt(cluster.attempt, cluster.attempt_at, at, cause, free=asked or is_preemption(cause), progressed=progressed)
 
 

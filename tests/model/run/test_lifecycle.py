@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import BROKEN
-from orchestrator.model.run import deadlines, readiness, task_counts
+from orchestrator.model.run import deadlines, readiness
 from orchestrator.model.run import events as ev
 from orchestrator.model.run import lifecycle as lc
 from orchestrator.model.run.cluster import Outcome, Phase, Policy, TaskState, Verdict
@@ -470,15 +470,6 @@ def test_a_data_service_is_waited_for_even_by_a_program_that_opens_no_port() -> 
     assert readiness.describe_formation(history.cluster) == "waiting for dispatcher-0, data_worker-0: no port is open yet (1 of 3 up)"
     history.happen(ev.TaskUp("dispatcher-0", 1, 102.0), ev.TaskUp("data_worker-0", 1, 102.0))
     assert history.cluster.phase is Phase.RUNNING
-
-
-@settings(max_examples=200)
-@given(POLICIES, st.lists(EVENTS, max_size=60))
-def test_the_counts_are_what_counting_would_give(policy: Policy, events: list[ev.Event]) -> None:
-    history = History(policy, {"chief-0": "a", "worker-0": "a", "worker-1": "b", "evaluator-0": "b"})
-    for event in events:
-        history.happen(event)
-        assert history.cluster == task_counts.recount(history.cluster)
 
 
 @pytest.mark.parametrize(("overdue_at", "expected"), [(11.0, "lost host b: silent"), (13.0, "failed"), (None, "failed")])
