@@ -1,8 +1,8 @@
 """What a user can do about a failure: one line for the report, for the failures that orch knows.
 
 A remedy claims no more than is known: orch names memory as the reason of a kill only if the kernel has counted a kill. The texts are
-those of CPython and its errno table, TensorFlow 2.21 and Keras 3.15. Each was provoked once, except the one with the word "likely";
-tests/model/cause/test_remedies.py has them.
+those of CPython and its errno table, TensorFlow 2.21 and Keras 3.15. Each was provoked once, except those of GPUs, which users have
+reported; tests/model/cause/test_remedies.py has them.
 """
 
 from __future__ import annotations
@@ -39,23 +39,6 @@ _USE_KERAS_2 = (
     "a script that imports keras itself must import tf_keras instead"
 )
 
-# Of the 351 names that are in tf.compat.v1 and not in tf: those that scripts use first. The same for tf.train and others.
-_TENSORFLOW_1 = (
-    r"(?:module 'tensorflow' has no attribute|cannot import name) '(?:Session|InteractiveSession|placeholder|placeholder_with_default"
-    r"|app|flags|gfile|logging|layers|contrib|ConfigProto|GPUOptions|GraphDef|GraphKeys|RunOptions|Summary|Print|AUTO_REUSE|Dimension"
-    r"|FixedLenFeature|VarLenFeature|get_variable|get_variable_scope|variable_scope|get_default_graph|reset_default_graph|get_collection"
-    r"|add_to_collection|global_variables|trainable_variables|(?:global|local)_variables_initializer|tables_initializer"
-    r"|initialize_all_variables|set_random_seed|(?:en|dis)able_(?:eager_execution|v2_behavior)|to_(?:float|int32|int64)|truncated_normal"
-    r"|random_(?:normal|uniform|shuffle|crop)|(?:truncated_normal|glorot_uniform|variance_scaling)_initializer|py_func|python_io|log|mod|div"
-    r"|assign|assign_add|decode_raw|parse_single_example|read_file|string_split|sparse_tensor_to_dense)'"
-    r"|module 'tensorflow\._api\.v2\.(?:train|nn|summary|data)' has no attribute '(?:\w+(?:Optimizer|Hook|Session)|Saver|Scaffold"
-    r"|Server|Supervisor|replica_device_setter|\w*_global_step|global_step|\w+_decay|FileWriter|merge|merge_all|rnn_cell|\w*dynamic_rnn"
-    r"|static_rnn|softmax_cross_entropy_with_logits_v2|make_\w+_iterator)'"
-    r"|object has no attribute '(?:make_(?:one_shot|initializable)_iterator)'"
-    r"|No module named '(?:tensorflow\.(?:examples|contrib)[\w.]*)'"
-    r"|tf\.\w+\(\) is not compatible with eager execution"
-)
-
 # The first match counts.
 REMEDIES = (
     Remedy(
@@ -67,10 +50,12 @@ REMEDIES = (
     ),
     Remedy(
         f"{_MISSING_NAME}|RuntimeError",
-        _TENSORFLOW_1,
-        "this script is written for TensorFlow 1, and orch runs TensorFlow 2: tf_upgrade_v2 --infile SCRIPT --outfile NEW (a command that "
-        "comes with TensorFlow) rewrites most names to tf.compat.v1; tf.contrib and tensorflow.examples are gone, and what a script takes "
-        "from them has to be replaced by hand (https://www.tensorflow.org/guide/migrate)",
+        r"module 'tensorflow(?:\._api\.v2[\w.]*)?' has no attribute|cannot import name '\w+' from 'tensorflow'"
+        r"|object has no attribute 'make_(?:one_shot|initializable)_iterator'|No module named 'tensorflow\.(?:examples|contrib)"
+        r"|tf\.\w+\(\) is not compatible with eager execution",
+        "TensorFlow 2 has no such name; if the script is written for TensorFlow 1: tf_upgrade_v2 --infile SCRIPT --outfile NEW (a command "
+        "that comes with TensorFlow) rewrites most names to tf.compat.v1; tf.contrib and tensorflow.examples are gone, and what a script "
+        "takes from them has to be replaced by hand (https://www.tensorflow.org/guide/migrate)",
     ),
     Remedy(
         "ImportError",
@@ -82,17 +67,6 @@ REMEDIES = (
     *(
         Remedy(f"{_MISSING_NAME}|{_REFUSED_ARGUMENT}", removed.error, f"this is written for Keras 2: {removed.instead}; {_USE_KERAS_2}")
         for removed in REMOVED_NAMES
-    ),
-    Remedy(
-        "AttributeError",
-        r"object has no attribute 'predict_(?:classes|proba)'",
-        "these methods are gone since TensorFlow 2.6: tf.argmax(model.predict(x), -1) gives the classes",
-    ),
-    Remedy(
-        "ValueError",
-        r"A KerasTensor cannot be used as input to a TensorFlow function|`add_loss\(\)` can only be called from inside",
-        "this is written for Keras 2: Keras 3 has keras.ops for functions of TensorFlow on a model's inputs, and a layer of one's own for "
-        f"the rest; {_USE_KERAS_2}",
     ),
     Remedy(
         _REFUSED_ARGUMENT,
@@ -134,24 +108,14 @@ REMEDIES = (
     ),
     Remedy(
         "ResourceExhaustedError|InternalError",
-        r"(?:OOM when allocating|CUDA_ERROR_OUT_OF_MEMORY)[\s\S]*GPU|CUDA_ERROR_OUT_OF_MEMORY|failed to allocate memory on (?:the )?GPU",
+        r"OOM when allocating[\s\S]*GPU|CUDA_ERROR_OUT_OF_MEMORY|failed to allocate memory on (?:the )?GPU|Dst tensor is not initialized",
         "the GPU's memory is used up: a smaller batch for each replica; if tasks share the GPU, --memory-growth or --gpu-memory MB",
     ),
     Remedy(
-        "InternalError",
-        r"Dst tensor is not initialized",
-        "likely the GPU's memory is used up: a tensor on its way there found no room. A smaller batch for each replica; "
-        "if tasks share the GPU, --memory-growth or --gpu-memory MB",
-    ),
-    Remedy(
-        "ResourceExhaustedError",
-        r"OOM when allocating",
-        "the host's memory did not suffice: a smaller batch for each replica, or fewer tasks on this host",
-    ),
-    Remedy(
-        "MemoryError|_ArrayMemoryError|bad_alloc",
-        r"",
-        "the host's memory did not suffice: load less at once (tf.data reads as it goes), or run fewer tasks on this host",
+        "ResourceExhaustedError|MemoryError|_ArrayMemoryError|bad_alloc",
+        "OOM when allocating|MemoryError|bad_alloc",
+        "the host's memory did not suffice: a smaller batch for each replica, less data at once (tf.data reads as it goes), or fewer tasks "
+        "on this host",
     ),
     Remedy(
         "OSError|UnknownError",
@@ -160,16 +124,6 @@ REMEDIES = (
     ),
     Remedy(
         "OSError", r"Too many open files", "too many files were open at once: raise the limit of the shell that starts orch (ulimit -n)"
-    ),
-    Remedy(
-        "PermissionError|PermissionDeniedError",
-        r"[Pp]ermission denied",
-        "this user may not do that on this host: look at the owner and the mode of what is named above",
-    ),
-    Remedy(
-        "KeyError",
-        r"cluster_resolver|multi_worker_util",
-        "TF_CONFIG does not list this task's own type: leave TF_CONFIG to orch, which writes a different one for the evaluator",
     ),
     Remedy(
         "ValueError",
@@ -252,9 +206,6 @@ _ERROR_LINE = re.compile(
 
 
 def _of_log(words: str, evidence: Evidence) -> str:
-    """The remedy for the last line of a log that looks like an error."""
-    found = list(_ERROR_LINE.finditer(words))
-    if found:
-        last = found[-1]
-        return _match(last[1] or last[3], words[last.start() :], evidence)
-    return _match("OSError", words[-400:], evidence) if "No space left on device" in words[-400:] else ""
+    """The remedy for the last line of a log that looks like an exception."""
+    *_, last = None, *_ERROR_LINE.finditer(words)
+    return _match(last[1] or last[3], words[last.start() :], evidence) if last else ""

@@ -49,7 +49,7 @@ FAILURES = [
         f"{TF}InternalError",
         "Failed copying input tensor from /job:localhost/replica:0/task:0/device:CPU:0 to /job:localhost/replica:0/task:0/device:GPU:0 "
         "in order to run _EagerConst: Dst tensor is not initialized.",
-        "likely the GPU's memory is used up",
+        "the GPU's memory is used up",
     ),
     ("MemoryError", "", "the host's memory did not suffice"),
     (
@@ -65,7 +65,6 @@ FAILURES = [
         "this dataset reads no files that could be shared out: --auto-shard data",
     ),
     ("numpy._core._exceptions._ArrayMemoryError", "Unable to allocate 8.00 PiB for an array", "the host's memory did not suffice"),
-    ("PermissionError", "[Errno 13] Permission denied: '/root/x'", "this user may not do that"),
     (f"{TF}UnknownError", "Could not start gRPC server", "a port was taken"),
     ("RuntimeError", "Collective ops must be configured at program startup", "make the strategy before anything else"),
     (
@@ -94,10 +93,10 @@ FAILURES = [
     # What scripts for TensorFlow 1 and for Keras 2 run into; tests/real/test_remedies.py has TensorFlow say the like.
     ("AttributeError", "module 'tensorflow' has no attribute 'estimator'", "Estimators are gone since TensorFlow 2.16"),
     ("ModuleNotFoundError", "No module named 'tensorflow_estimator'", "Estimators are gone since TensorFlow 2.16"),
-    ("ModuleNotFoundError", "No module named 'tensorflow.examples'", "written for TensorFlow 1"),
+    ("ModuleNotFoundError", "No module named 'tensorflow.examples'", "if the script is written for TensorFlow 1"),
     ("ImportError", "cannot import name 'logging' from 'tensorflow' (/x/tensorflow/__init__.py)", "tf_upgrade_v2 --infile SCRIPT"),
-    ("AttributeError", "module 'tensorflow._api.v2.train' has no attribute 'AdamOptimizer'", "written for TensorFlow 1"),
-    ("RuntimeError", "tf.placeholder() is not compatible with eager execution.", "written for TensorFlow 1"),
+    ("AttributeError", "module 'tensorflow._api.v2.train' has no attribute 'AdamOptimizer'", "if the script is written for TensorFlow 1"),
+    ("RuntimeError", "tf.placeholder() is not compatible with eager execution.", "if the script is written for TensorFlow 1"),
     ("ModuleNotFoundError", "No module named 'tensorflow.foo'", "the TensorFlow in /opt/py/bin/python has no tensorflow.foo"),
     ("ImportError", "Keras cannot be imported. Check that it is installed.", f"Unset the variable, or install it: {INSTALL} (without"),
     ("ModuleNotFoundError", "No module named 'tf_keras'", INSTALL),
@@ -117,13 +116,11 @@ FAILURES = [
     ("AttributeError", "module 'keras._tf_keras.keras.layers' has no attribute 'DenseFeatures'", "Keras 3 has nothing of that name"),
     ("ModuleNotFoundError", "No module named 'keras.engine'", "Keras 3 has no such name"),
     ("ValueError", "Argument(s) not recognized: {'nonsense': 0.1}", "Keras 3 does not take this argument"),
-    ("AttributeError", "'Sequential' object has no attribute 'predict_classes'", "gone since TensorFlow 2.6"),
-    ("ValueError", "A KerasTensor cannot be used as input to a TensorFlow function", "Keras 3 has keras.ops"),
 ]
 
 
-def failed(kind: str, message: str, trace: str = "") -> TaskStatus:
-    failure = Failure(kind, message, f"Traceback …\n{trace}{kind}: {message}\n", 1.0)
+def failed(kind: str, message: str) -> TaskStatus:
+    failure = Failure(kind, message, f"Traceback …\n{kind}: {message}\n", 1.0)
     return TaskStatus("worker-0", "a", code=1, failure=failure, evidence=Evidence(python="/opt/py/bin/python", tensorflow="2.21.0"))
 
 
@@ -133,8 +130,7 @@ def test_a_known_failure_has_its_remedy(kind: str, message: str, remedy: str) ->
 
 
 def test_every_remedy_is_reached() -> None:
-    trace = '  File "/x/tensorflow/python/distribute/multi_worker_util.py", line 1, in f\n'
-    tasks = [failed("KeyError", "'evaluator'", trace), *(failed(kind, message) for kind, message, _ in FAILURES)]
+    tasks = [failed(kind, message) for kind, message, _ in FAILURES]
     tabled = {
         remedy for remedy in remedies.REMEDIES for removed in REMOVED_NAMES if removed.instead in remedy.advice
     }  # tests/real/test_keras_2.py has these
@@ -177,7 +173,6 @@ def test_a_killed_task_ran_out_of_memory_only_if_the_kernel_says_so() -> None:
         ),
         (1, "MemoryError\n", "the host's memory"),
         (134, "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n", "the host's memory"),
-        (1, "cp: error writing 'x': No space left on device\n", "the disk is full"),
         (127, "./run.sh: line 3: frobnicate: command not found\n", "a program was not found"),
         (139, "", "a crash in native code"),
         (3, "it did not work\n", ""),
