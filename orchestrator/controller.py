@@ -13,10 +13,11 @@ if __name__ == "__main__":  # before any import of orch
     import os
 
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # started by its path, orch need not be installed
-    from orchestrator import forget_working_directory, import_own_worker
+    from orchestrator import forget_working_directory, import_asyncio, import_own_worker
 
     forget_working_directory()
     import_own_worker()
+    import_asyncio()
     from orchestrator import controller
 
     controller.main()

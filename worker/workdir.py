@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 
 from .protocol.messages import WorkdirState
@@ -31,6 +30,8 @@ def read_state(cwd: str, program: str) -> WorkdirState:
 
 def digest_of(path: str) -> str:
     """SHA-256 of a file's content, in hex. Raises `OSError`."""
+    import hashlib  # a slow import that most runs do not need
+
     found = hashlib.sha256()
     with open(path, "rb") as file:
         while data := file.read(1 << 20):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import json
 import os
@@ -32,6 +31,8 @@ class WorkingDirectory:
 
     @property
     def order(self) -> Code:
+        import hashlib  # a slow import that most runs do not need
+
         text = json.dumps([(file.path, file.digest, file.executable) for file in self.files]).encode()
         return Code(hashlib.sha256(text).hexdigest(), self.files)
 
@@ -99,6 +100,8 @@ def _lies_in(directory: Path, real_runs: str) -> bool:
 
 
 def _describe(root: Path, path: str) -> CodeFile:
+    import hashlib
+
     try:
         data = (root / path).read_bytes()
         return CodeFile(path, hashlib.sha256(data).hexdigest(), len(data), os.access(root / path, os.X_OK))

@@ -115,7 +115,7 @@ def request_agent(transport: Transport, stderr: int) -> WarmAgent:
         except OSError:
             connection.close()
             raise
-    except ConnectionRefusedError:
+    except (ConnectionRefusedError, ConnectionResetError, BrokenPipeError):
         raise NotUsedError("its process has died; orch warm start starts a new one, orch warm stop forgets it") from None
     except BlockingIOError:
         raise NotUsedError("it accepts no connection; orch warm stop ends it") from None

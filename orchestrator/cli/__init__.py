@@ -19,6 +19,8 @@ from .. import __version__, end_process, import_own_worker
 
 import_own_worker()
 
+from worker.host.warm import warm_socket  # noqa: E402
+
 from ..errors import BROKEN, OrchError  # noqa: E402
 
 COMMANDS = {
@@ -105,6 +107,8 @@ def main(args: list[str] | None = None) -> None:
     """
     if args is None:
         gc.set_threshold(COLLECTED_AFTER)
+        if sys.argv[1:2] == ["up"]:
+            warm_socket.connect_ahead()
     _open_missing_streams()
     try:
         code = orch.main(args, prog_name="orch", standalone_mode=False)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from .. import import_asyncio
 from ..backends import load
 from ..backends.connection.agent_process import start_ahead
 from ..errors import OrchError, UsageError
@@ -44,6 +45,7 @@ def start(home: Path, spec: ClusterSpec, shown: Mapping[str, Any], *, detached: 
 
 
 def _run_shown(run: RunDir, spec: ClusterSpec, shown: Mapping[str, Any], tasks: list[str], only: set[str] | None, *, as_json: bool) -> int:
+    import_asyncio()
     from .. import controller
     from ..record.output.console import Sink
     from ..record.output.log_view import LogView, wants_color

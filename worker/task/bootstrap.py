@@ -32,11 +32,12 @@ def main(fd: int, loaded: frozenset[str]) -> None:
     run(_read_order(fd), loaded)
 
 
-def run(order: dict[str, Any], loaded: frozenset[str]) -> None:
+def run(order: dict[str, Any], loaded: frozenset[str] | None = None) -> None:
     """Run an order, a `orders.BootstrapOrder` as JSON data, in this process. Returns when the user's program is over.
 
-    `loaded`: the names of the modules that the interpreter had imported before orch's code. An exception leaves this function as it would
-    leave the user's script, so the call must be the last statement of `__main__`.
+    `loaded`: the names of the modules that the interpreter had imported before orch's code. None: this process is a fork, and the template
+    has found no file of the program that would hide one of its modules. An exception leaves this function as it would leave the user's
+    script, so the call must be the last statement of `__main__`.
     """
     if "ORCH_CALLS" in os.environ:
         from .calls import resident
@@ -49,7 +50,8 @@ def run(order: dict[str, Any], loaded: frozenset[str]) -> None:
     program = order["program"]
     start = prepare(program["kind"], program.get("target", ""), program.get("args", []))
     sys.path.append(_PATH)
-    unload_shadowed(sys.modules.keys() - loaded)
+    if loaded is not None:
+        unload_shadowed(sys.modules.keys() - loaded)
     settings = order.get("settings", {})
     for section, name in SECTIONS.items():
         if section in settings or section in ALWAYS:

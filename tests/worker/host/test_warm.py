@@ -677,6 +677,7 @@ def test_a_stop_leaves_the_socket_of_one_that_is_started_meanwhile(orch: Any) ->
 
 
 def test_it_waits_when_it_cannot_accept_a_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with too many open files: it tries again after a moment, and does not use up a processor."""
     tries = []
 
     class Server(socket.socket):
@@ -686,10 +687,10 @@ def test_it_waits_when_it_cannot_accept_a_caller(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     warm = WarmProcess.__new__(WarmProcess)
-    warm._is_over, warm._used_at, warm._idle_s = False, time.monotonic(), 0.5
-    with Server(socket.AF_UNIX) as warm._server:
+    warm._is_over, warm._used_at, warm._idle_s, warm._callers = False, time.monotonic(), 0.5, []
+    with Server(socket.AF_UNIX) as warm._server, socket.socket(socket.AF_UNIX) as caller:
         monkeypatch.chdir(tmp_path)  # a socket's path must be short
-        assert warm.serve(".", lambda: None) is None
+        assert warm.serve(".", lambda: caller.connect("warm")) is None
     assert 1 <= len(tries) <= 10
 
 

@@ -20,4 +20,4 @@ if __name__ == "__main__":
     from _orch_worker.task import bootstrap  # type: ignore[import-not-found]
 
     order = template_server.serve(int(sys.argv[1]), sys.argv[2], sys.argv[3:])
-    bootstrap.run(order, frozenset(sys.modules))  # this process is a task now
+    bootstrap.run(order)  # this process is a task now

@@ -105,6 +105,8 @@ def load(modules: Iterable[str], directory: str = "") -> float:
 
 def _prepare_forks() -> None:
     """What each task would otherwise do for itself before its program starts."""
+    import fcntl  # noqa: F401 - here, where `Safety` sees it
+
     from ...task import keras, sigterm  # noqa: F401
 
     with contextlib.suppress(Exception):  # a Keras that is made otherwise; each task says so

@@ -51,4 +51,4 @@ if __name__ == "__main__":
     from _orch_worker.task import bootstrap  # type: ignore[import-not-found]
 
     order = _serve(int(sys.argv[1]), sys.argv[2], float(sys.argv[3]), sys.argv[4:])
-    bootstrap.run(order, frozenset(sys.modules))  # this process is a task now
+    bootstrap.run(order)  # this process is a task now

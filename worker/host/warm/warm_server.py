@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -49,6 +50,10 @@ _LONGEST_S = 86_400.0
 _RETRY_S = 0.1
 """How long the process waits after a caller that it could not accept: there may be too many open files."""
 _AGENT_FDS = 3
+
+
+_kept_in_forks: list[WarmProcess] = []
+"""Keeps the warm process's own objects in each fork: to destroy them, a task would write to, and so copy, thousands of shared pages."""
 
 
 class StartError(Exception):
@@ -88,7 +93,12 @@ class WarmProcess:
         self._stamps = {path: _stamp(path) for path in _imported_files()}
         self._since, self._used_at, self._uses = time.time(), time.monotonic(), 0
         self._server = socket.socket(socket.AF_UNIX)
+        self._callers: list[socket.socket] = []
+        """Connections whose request has not come: orch connects before it imports the rest of itself."""
+        self._changed: str | None = None
+        """An imported file that has changed."""
         self._is_over = False
+        _kept_in_forks.append(self)
         os.chdir("/")
 
     def serve(self, directory: str, on_listening: Callable[[], None]) -> dict[str, Any] | None:
@@ -104,17 +114,14 @@ class WarmProcess:
         self._server.listen(128)
         on_listening()
         while not self._is_over and (left_s := self._used_at + self._idle_s - time.monotonic()) > 0:
-            self._server.settimeout(min(left_s, _LONGEST_S))
-            try:
-                connection, _ = self._server.accept()
-            except TimeoutError:
-                continue
-            except OSError:
-                time.sleep(_RETRY_S)
-                continue
-            order = self._serve_caller(connection)
-            if order is not None:
-                return order
+            for ready in select.select([self._server, *self._callers], (), (), min(left_s, _LONGEST_S))[0]:
+                if ready is self._server:
+                    self._accept()
+                    continue
+                self._callers.remove(ready)
+                order = self._serve_caller(ready)
+                if order is not None:
+                    return order
         with contextlib.suppress(OSError):
             os.unlink(path)
         return None
@@ -132,6 +139,16 @@ class WarmProcess:
             "uses": self._uses,
         }
 
+    def _accept(self) -> None:
+        """Accept a caller, and look at the imported files while the caller prepares its request."""
+        try:
+            self._callers.append(self._server.accept()[0])
+        except OSError:
+            time.sleep(_RETRY_S)
+            return
+        if self._changed is None:
+            self._changed = next((path for path, stamp in self._stamps.items() if _stamp(path) != stamp), None)
+
     def _serve_caller(self, connection: socket.socket) -> dict[str, Any] | None:
         """Answer one request, or fork an agent that does. Returns as `serve` does."""
         pid = -1
@@ -144,6 +161,8 @@ class WarmProcess:
                 request, fds = receive(connection, _AGENT_FDS)
                 for fd in fds:
                     received.callback(os.close, fd)
+                if request is None:
+                    return None  # the caller had no use for this process
                 if request["ask"] != "agent":
                     send(connection, self._answer(request))
                 else:
@@ -179,10 +198,9 @@ class WarmProcess:
             return f"{difference} from what {', '.join(self._preload)} has been imported under"
         if difference := _find_difference(caller_state.describe_surroundings(), request["surroundings"]):
             return f"{difference} from its own"
-        changed = next((path for path, stamp in self._stamps.items() if _stamp(path) != stamp), None)
-        if changed is not None:
+        if self._changed is not None:
             self._is_over = True
-            return f"{changed} has changed since it was imported; it has ended, and orch warm start starts a new one"
+            return f"{self._changed} has changed since it was imported; it has ended, and orch warm start starts a new one"
         return self._safety.find_activity()
 
     # --- in a fork ---------------------------------------------------------------------------
@@ -193,7 +211,8 @@ class WarmProcess:
         `channel`: the agent's end of the run's channel; `stderr`: the agent's log.
         """
         try:
-            self._server.close()
+            for other in (self._server, *self._callers):
+                other.close()
             os.setsid()
             caller_state.apply_inherited(request["inherited"], request["env"])
             for number in (1, 2):

@@ -12,6 +12,7 @@ A message is one JSON object in one line. Descriptors come with the first byte o
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -53,12 +54,23 @@ def check(directory: str) -> None:
         raise PermissionError(f"{what}; remove it, or set XDG_RUNTIME_DIR to a directory of your own")
 
 
+_ahead: list[socket.socket] = []
+
+
+def connect_ahead() -> None:
+    """Connect now for the first `connect` of this process, so that the warm process looks at its files while this one imports orch."""
+    with contextlib.suppress(OSError):  # `connect` reports an error, if this process has a use for the warm process
+        _ahead.append(connect(directory(os.environ)))
+
+
 def connect(directory: str) -> socket.socket:
     """Connect to the warm process, without blocking.
 
     Raises FileNotFoundError if there is no warm process, ConnectionRefusedError if it was killed, BlockingIOError if it accepts no
     connection, and other OSErrors.
     """
+    if _ahead:
+        return _ahead.pop()
     check(directory)
     connection = socket.socket(socket.AF_UNIX)
     try:
