@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import socket
 import time
@@ -25,26 +24,21 @@ from .connection.agent_process import MOST_BYTES, NotUsedError, make_protocol
 if TYPE_CHECKING:
     import asyncio
 
-_ANSWER_BYTES = 64 * 1024
-
 
 class WarmAgent:
     """The agent that was requested. `connect` sets `pid`, the leader of a process group of its own, `stdin` and `stdout`."""
 
-    def __init__(self, connection: socket.socket, transport: Transport, stderr: int) -> None:
+    def __init__(self, transport: Transport, stderr: int) -> None:
         """Request the agent, without waiting. Raises OSError."""
         self.pid = 0
         self.stdin: asyncio.StreamWriter | None = None
         self.stdout: asyncio.StreamReader | None = None
         self.returncode: int | None = None
         assert transport.imports is not None
-        self._connection = connection
         wanted = describe_request(transport.argv[0], transport.imports.preload, transport.imports.cwd, transport.imports.env)
-        self._received = b""
-        """What has come of the next answers."""
         self._channel, agents = socket.socketpair()
         with agents:
-            warm_socket.request_agent(connection, {**wanted, "inherited": read_inherited()}, agents.fileno(), stderr)
+            self._connection = warm_socket.ask_for_agent({**wanted, "inherited": read_inherited()}, agents.fileno(), stderr)
 
     async def connect(self) -> str:
         """Wait for the agent, and open its channel in the loop that runs now. Returns a line for the user. Raises `NotUsedError`."""
@@ -87,35 +81,24 @@ class WarmAgent:
         """The next answer of the warm process, or of the agent. Raises `NotUsedError`."""
         import asyncio
 
-        loop = asyncio.get_running_loop()
-
-        async def receive() -> None:
-            while b"\n" not in self._received and (part := await loop.sock_recv(self._connection, _ANSWER_BYTES)):
-                self._received += part
-
+        receiving = asyncio.get_running_loop().sock_recv(self._connection, warm_socket.MESSAGE_BYTES)
         try:
-            await asyncio.wait_for(receive(), warm_socket.PATIENCE_S)
+            answer = await asyncio.wait_for(receiving, warm_socket.PATIENCE_S)
         except asyncio.TimeoutError:
             raise NotUsedError(f"it has not answered for {warm_socket.PATIENCE_S:g} s; orch warm stop ends it") from None
         except OSError:
-            self._received = b""
-        line, end, self._received = self._received.partition(b"\n")
-        if not end:
+            answer = b""
+        if not answer:
             raise NotUsedError("it has died")
-        found: dict[str, Any] = json.loads(line)
+        found: dict[str, Any] = json.loads(answer)
         return found
 
 
 def request_agent(transport: Transport, stderr: int) -> WarmAgent:
     """Request an agent that fits the transport from the warm process. Raises `NotUsedError`."""
     try:
-        connection = warm_socket.connect(warm_socket.directory(os.environ))
-        try:
-            return WarmAgent(connection, transport, stderr)
-        except OSError:
-            connection.close()
-            raise
-    except (ConnectionRefusedError, ConnectionResetError, BrokenPipeError):
+        return WarmAgent(transport, stderr)
+    except ConnectionRefusedError:
         raise NotUsedError("its process has died; orch warm start starts a new one, orch warm stop forgets it") from None
     except BlockingIOError:
         raise NotUsedError("it accepts no connection; orch warm stop ends it") from None

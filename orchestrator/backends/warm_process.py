@@ -42,7 +42,7 @@ class NoAnswerError(OrchError):
 
 def status() -> dict[str, Any]:
     """Facts about the process. Raises `OrchError`."""
-    facts = _request({"ask": "status"})
+    facts = _request("status")
     return {"running": False} if facts is None else _complete(facts)
 
 
@@ -54,7 +54,7 @@ def start(python: str, imports: Imports, idle_s: float, import_s: float) -> dict
     """
     if sys.platform != "linux":
         raise UsageError("orch warm works on Linux only")
-    old = _request({"ask": "compare", **describe_request(python, imports.preload, imports.cwd, imports.env)})
+    old = _request("compare", describe_request(python, imports.preload, imports.cwd, imports.env))
     replaced = old.pop("refused") if old is not None else None
     if old is not None and replaced is None:
         return {**_complete(old), "was_running": True, "replaced": None}
@@ -66,7 +66,7 @@ def start(python: str, imports: Imports, idle_s: float, import_s: float) -> dict
 def stop() -> dict[str, Any]:
     """End the process; by SIGKILL if it does not answer. Raises `OrchError`."""
     try:
-        facts = _request({"ask": "end"})
+        facts = _request("end")
     except NoAnswerError as error:
         facts = {"pid": error.pid}
     killed = facts is not None and _await_end(facts["pid"])
@@ -93,7 +93,7 @@ def _complete(facts: dict[str, Any]) -> dict[str, Any]:
     return {"running": True, **facts, "pss_bytes": pss, "log": _log()}
 
 
-def _request(message: dict[str, Any]) -> dict[str, Any] | None:
+def _request(ask: str, description: dict[str, Any] | None = None) -> dict[str, Any] | None:
     """The answer of the process; None: there is no process. Raises `OrchError`."""
     try:
         connection = warm_socket.connect(_directory())
@@ -104,7 +104,7 @@ def _request(message: dict[str, Any]) -> dict[str, Any] | None:
     with connection:
         connection.settimeout(warm_socket.PATIENCE_S)
         try:
-            warm_socket.send(connection, message)
+            warm_socket.send(connection, {"ask": ask}, more=description)
             answer: dict[str, Any] | None = warm_socket.receive(connection)[0]
         except OSError:
             raise NoAnswerError(warm_socket.peer(connection)[0]) from None

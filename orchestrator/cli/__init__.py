@@ -108,7 +108,7 @@ def main(args: list[str] | None = None) -> None:
     if args is None:
         gc.set_threshold(COLLECTED_AFTER)
         if sys.argv[1:2] == ["up"]:
-            warm_socket.connect_ahead()
+            warm_socket.ask_ahead()
     _open_missing_streams()
     try:
         code = orch.main(args, prog_name="orch", standalone_mode=False)

@@ -5,7 +5,6 @@ Cheap imports, real processes; `tests/real/test_template.py` does it with Tensor
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import fcntl
 import json
@@ -25,12 +24,12 @@ from typing import Any
 import psutil
 import pytest
 
-from orchestrator.backends.warm_agent import WarmAgent
 from tests.live import LiveRun, wait_for_file, wait_until, wait_until_gone, write_script
 from tests.worker.agent_double import ROOT
 from tests.worker.host.test_template import LOOK
 from worker.host.warm.caller_state import find_cgroups
 from worker.host.warm.warm_server import WarmProcess
+from worker.host.warm.warm_socket import open_socket, receive
 
 USED = "tasks are forked from the warm process of "
 NOT_USED = "the warm process is not used: "
@@ -111,6 +110,25 @@ def test_it_is_asked_before_the_rest_of_orch_is_imported_and_an_agent_that_nobod
         process.communicate("\n")
     wait_until(lambda: not warm_process(orch).children(), "end of the agent")
     assert (tmp_path / "log").read_text() == ""
+
+
+def test_a_command_that_starts_no_run_here_leaves_nothing_of_the_agent_that_it_asked_for(
+    orch: Any, tmp_path: Path, start_warm: Start
+) -> None:
+    write_script(tmp_path, "", preload=["decimal"])
+    start_warm("decimal")
+    process = warm_process(orch)
+    before = process.num_fds()
+    for words, code in (
+        (["--help"], 0),
+        (["--workers", "none"], 2),
+        (["script.py", "--dry-run"], 0),
+        (["-H", "there.invalid", "script.py"], 125),
+    ):
+        orch("up", *words, check=code)
+    wait_until(lambda: not process.children(), "end of the agents")
+    assert process.num_fds() == before
+    assert (home() / "warm.log").read_text() == ""
 
 
 def test_two_runs_at_once_share_it_and_its_death_costs_them_nothing(orch: Any, tmp_path: Path, start_warm: Start) -> None:
@@ -225,27 +243,11 @@ def test_an_environment_of_any_size_uses_it_and_leaves_nothing_open_in_it(orch: 
     large = {f"LARGE_{number}": "x" * 100_000 for number in range(8)}
     assert USED in orch("up", "script.py", "-n", "1", env=large, check=0).err
     assert (tmp_path / "worker-0").read_text() == "800000"
-    with socket.socket(socket.AF_UNIX) as visitor:
+    with open_socket() as visitor:
         visitor.connect(str(address()))
-        socket.send_fds(visitor, [b"no json\n"], [0, 1])
+        socket.send_fds(visitor, [b"no json"], [0, 1])
         assert visitor.recv(1024) == b""
     assert warm_process(orch).num_fds() == before
-
-
-def test_answers_that_come_together_or_in_parts_are_read_one_by_one() -> None:
-    ours, its = socket.socketpair()
-    with ours, its, socket.socket() as channel:
-        ours.setblocking(False)
-        agent = WarmAgent.__new__(WarmAgent)
-        agent._connection, agent._channel, agent._received = ours, channel, b""
-        agent.returncode, agent.stdin = None, None
-
-        async def exchange() -> tuple[dict[str, Any], int]:
-            its.send(b'{"pid"')
-            asyncio.get_running_loop().call_later(0.05, its.send, b': 7}\n{"code": 3}\n')
-            return await agent._answer(), await agent.wait()
-
-        assert asyncio.run(exchange()) == ({"pid": 7}, 3)
 
 
 BROKEN = """
@@ -453,13 +455,14 @@ def test_a_run_that_gets_no_answer_goes_on_and_the_channel_of_that_try_is_closed
     write_script(tmp_path, "print('begun', flush=True)", preload=["decimal"])
     home().mkdir(mode=0o700, exist_ok=True)
     try:
-        with socket.socket(socket.AF_UNIX) as listener:
+        with open_socket() as listener:
             listener.bind(str(address()))
             listener.listen()
             running = orch.start("up", "script.py", "-n", "1", env={"ORCH_TIME_SCALE": "0.25"})
             connection, _ = listener.accept()
             with connection:
-                _, fds, _, _ = socket.recv_fds(connection, 1 << 20, 3)
+                assert receive(connection) == ({"ask": "agent"}, [])
+                _, fds = receive(connection)
                 channel = socket.socket(fileno=fds[0])
                 for fd in fds[1:]:
                     os.close(fd)
@@ -518,7 +521,7 @@ def test_a_scope_of_systemd_counts_only_if_it_limits_something(tmp_path: Path) -
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user as well")
 LISTEN = """
 import os, socket, sys
-server = socket.socket(socket.AF_UNIX)
+server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 server.bind(sys.argv[1])
 os.seteuid(65534)
 server.listen()
@@ -528,10 +531,10 @@ sys.stdin.read()
 VISIT = """
 import os, socket, sys
 os.seteuid(65534)
-visitor = socket.socket(socket.AF_UNIX)
+visitor = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 visitor.connect(sys.argv[1])
 try:
-    visitor.send(b'{"ask": "end"}\\n')
+    visitor.send(b'{"ask": "end"}')
     assert visitor.recv(1000) == b"", "an answer"
 except (BrokenPipeError, ConnectionResetError):
     pass
@@ -665,7 +668,7 @@ def test_the_commands_say_what_is_wrong_with_a_command_line(orch: Any, tmp_path:
 def test_a_stop_leaves_the_socket_of_one_that_is_started_meanwhile(orch: Any) -> None:
     home().mkdir(mode=0o700, exist_ok=True)
     try:
-        with socket.socket(socket.AF_UNIX) as listener, (home() / "warm.log").open("w") as log:
+        with open_socket() as listener, (home() / "warm.log").open("w") as log:
             listener.bind(str(address()))
             fcntl.flock(log, fcntl.LOCK_EX)
             orch("warm", "stop", check=0)
@@ -677,7 +680,6 @@ def test_a_stop_leaves_the_socket_of_one_that_is_started_meanwhile(orch: Any) ->
 
 
 def test_it_waits_when_it_cannot_accept_a_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with too many open files: it tries again after a moment, and does not use up a processor."""
     tries = []
 
     class Server(socket.socket):
@@ -687,10 +689,10 @@ def test_it_waits_when_it_cannot_accept_a_caller(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     warm = WarmProcess.__new__(WarmProcess)
-    warm._is_over, warm._used_at, warm._idle_s, warm._callers = False, time.monotonic(), 0.5, []
-    with Server(socket.AF_UNIX) as warm._server, socket.socket(socket.AF_UNIX) as caller:
+    warm._is_over, warm._used_at, warm._idle_s = False, time.monotonic(), 0.5
+    with Server(socket.AF_UNIX) as warm._server:
         monkeypatch.chdir(tmp_path)  # a socket's path must be short
-        assert warm.serve(".", lambda: caller.connect("warm")) is None
+        assert warm.serve(".", lambda: None) is None
     assert 1 <= len(tries) <= 10
 
 
@@ -709,9 +711,9 @@ MESSAGES = [(b"{}", "KeyError: 'ask'"), (b"[]", "TypeError"), (b"no json", "JSON
 def test_what_it_cannot_answer_stands_in_its_log_and_costs_nothing(orch: Any, start_warm: Start, message: bytes, error: str) -> None:
     """A mistake of orch's own, or another orch's words."""
     start_warm("decimal")
-    with socket.socket(socket.AF_UNIX) as visitor:
+    with open_socket() as visitor:
         visitor.connect(str(address()))
-        visitor.send(message + b"\n")
+        visitor.send(message)
         assert visitor.recv(1024) == b""
     assert error in (home() / "warm.log").read_text()
     assert status(orch)["running"]

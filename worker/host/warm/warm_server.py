@@ -2,11 +2,11 @@
 
 A request is one message (`warm_socket`); its ``ask`` is the kind of request:
 
-``agent``: a fork that becomes the agent of a run. With the message come three descriptors: the agent's end of the channel, its stderr,
-    and a description of the run's imports and of the caller's state (in memory, of any length). The fork answers
-    ``{"pid": …, "since": …}`` when it is the agent, and ``{"code": …}`` when it ends; if the run cannot be served, the answer is
-    ``{"refused": reason}``. A run whose files differ from what was imported also ends the warm process.
-``compare``: `facts`, and why a run with the imports in the message would not be served (``refused``).
+``agent``: a fork that becomes the agent of a run, for which orch asks before it imports the most of itself. The fork waits for a second
+    message with three descriptors: the agent's end of the channel, its stderr, and a description of the run's imports and of the caller's
+    state. The fork answers ``{"pid": …, "since": …}`` when it is the agent, and ``{"code": …}`` when it ends; if the run cannot be
+    served, the answer is ``{"refused": reason}``. An imported file that has changed also ends the warm process.
+``compare``: `facts`, and why a run with the imports in the description, the message's descriptor, would not be served (``refused``).
 ``status``: `facts`.
 ``end``: the same, before the warm process ends.
 
@@ -17,9 +17,7 @@ itself, and a fork that comes too late finds its channel closed and ends.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import select
 import signal
 import socket
 import sys
@@ -39,9 +37,9 @@ from ..template.safety import Safety, open_files
 from ..template.template_link import TemplateProcess
 from ..template.template_server import describe as describe_error
 from ..template.template_server import fork_tasks, load, show
-from . import caller_state
+from . import caller_state, warm_socket
 from .math_threads import THREADS, find_setters
-from .warm_socket import SOCKET, peer, receive, send
+from .warm_socket import SOCKET, peer, read_in_memory, receive, send
 
 _REQUEST_S = 1.0
 """How long a caller may take to send its request: no other caller is served meanwhile."""
@@ -49,7 +47,6 @@ _LONGEST_S = 86_400.0
 """The longest single wait for a caller."""
 _RETRY_S = 0.1
 """How long the process waits after a caller that it could not accept: there may be too many open files."""
-_AGENT_FDS = 3
 
 
 _kept_in_forks: list[WarmProcess] = []
@@ -92,11 +89,7 @@ class WarmProcess:
         self._threads, self._thread_setters = os.environ.get(THREADS, ""), tuple(find_setters())
         self._stamps = {path: _stamp(path) for path in _imported_files()}
         self._since, self._used_at, self._uses = time.time(), time.monotonic(), 0
-        self._server = socket.socket(socket.AF_UNIX)
-        self._callers: list[socket.socket] = []
-        """Connections whose request has not come: orch connects before it imports the rest of itself."""
-        self._changed: str | None = None
-        """An imported file that has changed."""
+        self._server = warm_socket.open_socket()
         self._is_over = False
         _kept_in_forks.append(self)
         os.chdir("/")
@@ -114,14 +107,17 @@ class WarmProcess:
         self._server.listen(128)
         on_listening()
         while not self._is_over and (left_s := self._used_at + self._idle_s - time.monotonic()) > 0:
-            for ready in select.select([self._server, *self._callers], (), (), min(left_s, _LONGEST_S))[0]:
-                if ready is self._server:
-                    self._accept()
-                    continue
-                self._callers.remove(ready)
-                order = self._serve_caller(ready)
-                if order is not None:
-                    return order
+            self._server.settimeout(min(left_s, _LONGEST_S))
+            try:
+                connection, _ = self._server.accept()
+            except TimeoutError:
+                continue
+            except OSError:
+                time.sleep(_RETRY_S)
+                continue
+            order = self._serve_caller(connection)
+            if order is not None:
+                return order
         with contextlib.suppress(OSError):
             os.unlink(path)
         return None
@@ -139,82 +135,72 @@ class WarmProcess:
             "uses": self._uses,
         }
 
-    def _accept(self) -> None:
-        """Accept a caller, and look at the imported files while the caller prepares its request."""
-        try:
-            self._callers.append(self._server.accept()[0])
-        except OSError:
-            time.sleep(_RETRY_S)
-            return
-        if self._changed is None:
-            self._changed = next((path for path, stamp in self._stamps.items() if _stamp(path) != stamp), None)
-
     def _serve_caller(self, connection: socket.socket) -> dict[str, Any] | None:
         """Answer one request, or fork an agent that does. Returns as `serve` does."""
         pid = -1
-        with contextlib.ExitStack() as received:
-            received.enter_context(connection)
+        with connection, contextlib.ExitStack() as received:
             try:
                 connection.settimeout(_REQUEST_S)
                 if peer(connection)[1] != os.geteuid():
                     return None
-                request, fds = receive(connection, _AGENT_FDS)
+                request, fds = receive(connection)
                 for fd in fds:
                     received.callback(os.close, fd)
-                if request is None:
-                    return None  # the caller had no use for this process
                 if request["ask"] != "agent":
-                    send(connection, self._answer(request))
+                    send(connection, self._answer(request, fds))
+                elif why := self._find_activity():
+                    send(connection, {"refused": why})
                 else:
-                    channel, stderr, description = fds
-                    with os.fdopen(description, closefd=False) as file:
-                        request = json.load(file)
-                    if why := self._find_obstacle(request):
-                        send(connection, {"refused": why})
-                    else:
-                        self._uses, self._used_at = self._uses + 1, time.monotonic()
-                        pid = os.fork()
+                    self._uses, self._used_at = self._uses + 1, time.monotonic()
+                    pid = os.fork()
             except OSError:
                 pass  # the caller has gone
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 show(error)  # in the log: a mistake in orch, or a caller that is not orch
-            if pid == 0:
-                received.pop_all()
-                os.close(description)
-                return self._become_agent(request, connection, channel, stderr)
-        return None
+            return self._become_agent(connection) if pid == 0 else None
 
-    def _answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def _answer(self, request: Mapping[str, Any], fds: Sequence[int]) -> dict[str, Any]:
         if request["ask"] == "compare":
-            return {**self.facts(), "refused": self._find_obstacle(request)}
+            description = read_in_memory(os.dup(fds[0]))
+            return {**self.facts(), "refused": self._find_activity() or self._find_difference(description)}
         self._is_over = request["ask"] == "end"
         return self.facts()
 
-    def _find_obstacle(self, request: Mapping[str, Any]) -> str | None:
-        """Why a run must not be forked from here; None: it may. This process ends if no run can use it any more."""
-        env = import_environment.compose_for_template(TemplateOrder((), 1, request["spec_env"]), request["env"], "")
-        callers = describe_imports(request["python"], request["package"], request["preload"], request["imports_in"], env)
+    def _find_activity(self) -> str | None:
+        """Why no run can be forked from this process; None: a run can. This process ends if an imported file has changed."""
+        changed = next((path for path, stamp in self._stamps.items() if _stamp(path) != stamp), None)
+        if changed is not None:
+            self._is_over = True
+            return f"{changed} has changed since it was imported; it has ended, and orch warm start starts a new one"
+        return self._safety.find_activity()
+
+    def _find_difference(self, description: Mapping[str, Any]) -> str | None:
+        """Why the run that is described must not be forked from this process; None: it may."""
+        env = import_environment.compose_for_template(TemplateOrder((), 1, description["spec_env"]), description["env"], "")
+        callers = describe_imports(description["python"], description["package"], description["preload"], description["imports_in"], env)
         if difference := _find_difference(self._imports, callers):
             return f"{difference} from what {', '.join(self._preload)} has been imported under"
-        if difference := _find_difference(caller_state.describe_surroundings(), request["surroundings"]):
+        if difference := _find_difference(caller_state.describe_surroundings(), description["surroundings"]):
             return f"{difference} from its own"
-        if self._changed is not None:
-            self._is_over = True
-            return f"{self._changed} has changed since it was imported; it has ended, and orch warm start starts a new one"
-        return self._safety.find_activity()
+        return None
 
     # --- in a fork ---------------------------------------------------------------------------
 
-    def _become_agent(self, request: Mapping[str, Any], connection: socket.socket, channel: int, stderr: int) -> dict[str, Any]:
-        """Be the agent until `os._exit`. Returns in a task only, with its order.
-
-        `channel`: the agent's end of the run's channel; `stderr`: the agent's log.
-        """
+    def _become_agent(self, connection: socket.socket) -> dict[str, Any]:
+        """Wait for the description of the run, and be its agent until `os._exit`. Returns in a task only, with its order."""
         try:
-            for other in (self._server, *self._callers):
-                other.close()
+            self._server.close()
             os.setsid()
-            caller_state.apply_inherited(request["inherited"], request["env"])
+            connection.settimeout(None)
+            request, fds = receive(connection)
+            if request is None:
+                os._exit(0)  # the caller has no use for an agent
+            channel, stderr, in_memory = fds
+            description = read_in_memory(in_memory)
+            if why := self._find_difference(description):
+                send(connection, {"refused": why})
+                os._exit(0)
+            caller_state.apply_inherited(description["inherited"], description["env"])
             for number in (1, 2):
                 os.dup2(stderr, number)
             os.close(stderr)
@@ -283,6 +269,8 @@ class WarmProcess:
 
 def _import_what_agents_need() -> None:
     """Look at a program as an agent does: this imports the modules that each agent would import."""
+    from ...tensorflow_facts import keras_2  # noqa: F401 - of which a look at a program with Keras has a use
+
     sources = program_files.read_sources((Program("script", os.path.abspath(__file__)),), "/", {})
     keras_use.find_uses(sources, "/", ({},), "")
 

@@ -7,7 +7,7 @@ before they send or read anything.
 The socket has a path, not a name in Linux's abstract namespace: an abstract name is open to every process of the network namespace, so
 also to the containers and sandboxes of this user, which could then run programs outside.
 
-A message is one JSON object in one line. Descriptors come with the first byte of a request. No program that is executed inherits them.
+A message is one JSON object; a socket of packets keeps messages apart. No program that is executed inherits a message's descriptors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from ..memfd import keep_in_memory
 SOCKET = "warm"
 PATIENCE_S = clock.patience(4.0)
 """How long an answer of the warm process may take."""
-_PART_BYTES = 64 * 1024
+MESSAGE_BYTES = 64 * 1024
+_MOST_FDS = 3
 _CREDENTIALS = struct.Struct("iII")  # struct ucred
 
 
@@ -42,8 +43,8 @@ def directory(env: Mapping[str, str]) -> str:
 
 
 def is_there(env: Mapping[str, str]) -> bool:
-    """There is a warm process, or a killed one has left its socket."""
-    return os.path.lexists(os.path.join(directory(env), SOCKET))
+    """There is a warm process, or a killed one has left its socket, or this process has asked one that has ended since."""
+    return bool(_ahead) or os.path.lexists(os.path.join(directory(env), SOCKET))
 
 
 def check(directory: str) -> None:
@@ -54,25 +55,14 @@ def check(directory: str) -> None:
         raise PermissionError(f"{what}; remove it, or set XDG_RUNTIME_DIR to a directory of your own")
 
 
-_ahead: list[socket.socket] = []
-
-
-def connect_ahead() -> None:
-    """Connect now for the first `connect` of this process, so that the warm process looks at its files while this one imports orch."""
-    with contextlib.suppress(OSError):  # `connect` reports an error, if this process has a use for the warm process
-        _ahead.append(connect(directory(os.environ)))
-
-
 def connect(directory: str) -> socket.socket:
     """Connect to the warm process, without blocking.
 
     Raises FileNotFoundError if there is no warm process, ConnectionRefusedError if it was killed, BlockingIOError if it accepts no
     connection, and other OSErrors.
     """
-    if _ahead:
-        return _ahead.pop()
     check(directory)
-    connection = socket.socket(socket.AF_UNIX)
+    connection = open_socket()
     try:
         connection.setblocking(False)
         connection.connect(os.path.join(directory, SOCKET))
@@ -84,40 +74,71 @@ def connect(directory: str) -> socket.socket:
     return connection
 
 
+def open_socket() -> socket.socket:
+    """A socket of this kind."""
+    return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
 def peer(connection: socket.socket) -> tuple[int, int]:
     """(pid, uid) of the process that listens at the other end, or has connected, from the kernel."""
     pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return pid, uid
 
 
-def send(connection: socket.socket, message: Mapping[str, Any]) -> None:
-    """Raises OSError."""
-    connection.sendall(_encode(message))
+_ahead: list[socket.socket] = []
 
 
-def request_agent(connection: socket.socket, description: Mapping[str, Any], channel: int, stderr: int) -> None:
-    """Request an agent, without waiting, however long the description of the run is (see `warm_server`). Raises OSError."""
-    in_memory = keep_in_memory(_encode(description))
+def ask_ahead() -> None:
+    """Ask for an agent now, if there is a warm process, which forks the agent while this process imports the rest of orch."""
+    with contextlib.suppress(OSError):  # an error is reported by `ask_for_agent`, if this process has a use for the warm process
+        _ahead.append(_ask_for_agent())
+
+
+def ask_for_agent(description: Mapping[str, Any], channel: int, stderr: int) -> socket.socket:
+    """Ask the warm process for an agent, and describe the run to the agent, without waiting. Raises OSError, as `connect` does."""
+    connection = _ahead.pop() if _ahead else _ask_for_agent()
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has refused already, or died; the answer says which
+        send(connection, {}, [channel, stderr], description)
+    return connection
+
+
+def _ask_for_agent() -> socket.socket:
+    connection = connect(directory(os.environ))
     try:
-        socket.send_fds(connection, [_encode({"ask": "agent"})], [channel, stderr, in_memory])
+        send(connection, {"ask": "agent"})
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+def send(connection: socket.socket, message: Mapping[str, Any], fds: Sequence[int] = (), more: Mapping[str, Any] | None = None) -> None:
+    """Send a message. `more`, of any length, is sent in memory, as one more descriptor. Raises OSError."""
+    data = json.dumps(message).encode("ascii")
+    if more is None:
+        socket.send_fds(connection, [data], fds)
+        return
+    in_memory = keep_in_memory(json.dumps(more).encode("ascii"))
+    try:
+        socket.send_fds(connection, [data], [*fds, in_memory])
     finally:
         os.close(in_memory)
 
 
-def _encode(message: Mapping[str, Any]) -> bytes:
-    return json.dumps(message).encode("ascii") + b"\n"
-
-
-def receive(connection: socket.socket, most_fds: int = 0) -> tuple[Any, Sequence[int]]:
+def receive(connection: socket.socket) -> tuple[Any, list[int]]:
     """The next message, None if the other end has closed, and the descriptors that came with it. Raises OSError or ValueError."""
-    data, fds, _, _ = socket.recv_fds(connection, _PART_BYTES, most_fds)
+    data, fds, _, _ = socket.recv_fds(connection, MESSAGE_BYTES, _MOST_FDS)
     try:
         for fd in fds:
             os.set_inheritable(fd, False)
-        while data and not data.endswith(b"\n") and (part := connection.recv(_PART_BYTES)):
-            data += part
         return json.loads(data) if data else None, fds
     except BaseException:
         for fd in fds:
             os.close(fd)
         raise
+
+
+def read_in_memory(fd: int) -> Any:
+    """The `more` of a message. Raises ValueError."""
+    with os.fdopen(fd) as file:
+        return json.load(file)
