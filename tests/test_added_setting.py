@@ -88,12 +88,10 @@ def test_it_is_checked_with_its_place(run: Any, tmp_path: Path) -> None:
 
 def test_it_is_described(run: Any, tmp_path: Path) -> None:
     schema = json.loads(run(module="orchestrator.model.spec.describe"))
-    assert schema["properties"]["collectives"]["properties"]["retries"] == {
+    assert schema["properties"]["collectives"]["anyOf"][0]["properties"]["retries"] == {
         "title": "retries",
         "description": "How often an operation is tried again. Default: never.",
-        "type": ["integer", "null"],
-        "minimum": 1,
-        "maximum": 9,
+        "anyOf": [{"type": "integer", "minimum": 1, "maximum": 9}, {"type": "null"}],
     }
     run("init")
     assert "#  # How often an operation is tried again.\n#  # Default: never.\n#  retries: 3\n" in (tmp_path / "orch.yaml").read_text()

@@ -90,7 +90,7 @@ def test_a_host_that_is_slow_to_say_its_first_word_is_not_told_late_for_ever(orc
     ssh.write_text(LATE_SSH.format(python=sys.executable, cache=str(tmp_path / "cache"), late_s=8))
     ssh.chmod(0o700)
     write_script(tmp_path, "tell('began', str(time.time()))")
-    hosts = f'[{{"name": "far", "address": "127.0.0.1", "slots": 1, "python": "{sys.executable}"}}]'
+    hosts = f'{{"far": {{"address": "127.0.0.1", "slots": 1, "python": "{sys.executable}"}}}}'
     settings = ("--set", f"backend.hosts={hosts}", "--set", f'backend.ssh=["{ssh}"]', "--set", "backend.code=unchecked")
     orch("up", "script.py", *settings, check=0)
     began = float((tmp_path / "began").read_text())

@@ -130,7 +130,7 @@ def start_far_away(orch: Orch, directory: Path, *options: str) -> Running:
     ssh.write_text(SLOW_SSH.format(python=sys.executable, cache=str(directory / "cache")))
     ssh.chmod(0o700)
     write_script(directory, "os.write(1, (b'x' * 63 + b'\\n') * 1024 * 1024)")
-    hosts = f'[{{"name": "far", "address": "127.0.0.1", "slots": 1, "python": "{sys.executable}"}}]'
+    hosts = f'{{"far": {{"address": "127.0.0.1", "slots": 1, "python": "{sys.executable}"}}}}'
     settings = ("--set", f"backend.hosts={hosts}", "--set", f'backend.ssh=["{ssh}"]', "--set", "backend.code=unchecked")
     return orch.start("up", "script.py", *settings, "--quiet", *options)
 

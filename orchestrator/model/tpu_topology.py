@@ -143,11 +143,12 @@ def names_of(mesh: Mesh) -> list[str]:
 # --- computation shapes --------------------------------------------------------------------------
 
 
-def shape_problem(shape: Sequence[int]) -> str:
-    """Why this is not a computation shape on any TPU; empty if it is."""
+def computation_shape(shape: Sequence[int]) -> Sequence[int]:
+    """A shape that may be a computation shape on some TPU. Raises `ShapeError`."""
     if len(shape) != RANK:
-        return f"must be {RANK} numbers, the devices in x, y, z and core, not {len(shape)}"
-    return "" if all(number >= 1 for number in shape) else "each number must be at least 1"
+        message = f"must be {RANK} numbers, the devices in x, y, z and core, not {len(shape)}"
+        raise ShapeError(message, "write [1, 1, 1, 2] for two devices of one chip")
+    return shape
 
 
 def fit_problem(mesh: Mesh, shape: Sequence[int], replicas: int | None = None) -> ShapeError | None:

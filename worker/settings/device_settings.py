@@ -69,7 +69,6 @@ class DeviceSettings:
         flag="--logical-gpus",
         metavar="MB,MB",
         kind="sizes",
-        most=100_000_000,
     )
     soft_placement: bool | None = setting(
         None,

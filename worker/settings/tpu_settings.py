@@ -22,13 +22,17 @@ PORT = 8470
 class Partition:
     """How a tensor is split."""
 
+    SHORTHAND = "dims"
+
     name: str
     """The name for `worker.split`."""
-    dims: tuple[int, ...]
-    """The number of parts of each dimension."""
-    shape: tuple[int | None, ...] | None = None
-    """The shape of the tensor; None: unknown."""
-    dtype: str = "float32"
+    dims: tuple[int, ...] = setting(
+        ..., "The number of equal parts into which each dimension of the tensor is split.", example="[1, 2, 4, 1]", kind="parts"
+    )
+    shape: tuple[int | None, ...] | None = setting(
+        None, "The shape of the tensor; null for a size that is unknown.", example="[null, 224, 224, 3]", words="unknown", kind="shape"
+    )
+    dtype: str = setting("float32", "The type of the tensor's elements.", kind="dtype")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,29 +1,36 @@
 """Derives from the declaration of a section: the check of a document, the value, and the way back to plain data.
 
-A section is a frozen dataclass with fields made by `worker.settings.declare.setting`. Its class constants SHORTHAND, MISPLACED, HINT
+A section is a frozen dataclass with fields made by `worker.settings.declare.setting`. Its class constants SHORTHAND, MISPLACED
 and NAME are the fields of `Struct`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from worker.fast_dataclass import dataclass
 from worker.settings.declare import Setting, settings_of
+from worker.settings.tpu_settings import Partition
 
-from .kinds import ARGS, ENV, MAX_NUMBER, Flag, Integer, Kind, Number, Numbers, OneOf, Struct, Text
+from .findings import Findings, quoted, shown
+from .kinds import ARGS, ENV, MAX_NUMBER, Flag, Integer, JsonSchema, Kind, Number, Numbers, OneOf, Struct, Text, or_null
 from .sections.gpu_wish import Growth
-from .sections.tpu_kinds import ComputationShape, Partitions, Topology
+from .sections.tpu_kinds import COMPUTATION_SHAPE, DTYPE, PARTS, TENSOR_SHAPE, TOPOLOGY
+from .tree import Node
 
 S = TypeVar("S")
 
-NAMED: dict[str, Callable[[Setting], Kind]] = {
-    "growth": lambda declared: Growth(),
-    "sizes": lambda declared: Numbers("[1024, 1024] for two logical GPUs of 1 GB", int(_most(declared))),
-    "topology": lambda declared: Topology(),
-    "computation_shape": lambda declared: ComputationShape(),
-    "partition": lambda declared: Partitions(),
+NAMED: dict[str, Callable[[], Kind]] = {
+    "growth": Growth,
+    "sizes": lambda: Numbers("[1024, 1024] for two logical GPUs of 1 GB", 100_000_000),
+    "topology": lambda: TOPOLOGY,
+    "computation_shape": lambda: COMPUTATION_SHAPE,
+    "partition": lambda: Named(Partition),
+    "parts": lambda: PARTS,
+    "shape": lambda: TENSOR_SHAPE,
+    "dtype": lambda: DTYPE,
 }
 """The types that declarations in worker/ refer to by name."""
 _BY_TYPE: dict[Any, Kind] = {bool: Flag(), str: Text(), tuple[str, ...]: ARGS, Mapping[str, str]: ENV}
@@ -50,19 +57,19 @@ def _derive(section: type) -> Struct:
             example = declared.example or ("" if declared.words else default)
             kind = _kind(declared, hints[field.name])
             keys[field.name] = dataclasses.replace(declared, kind=kind, example=example, words=declared.words or default)
-    shorthand, hint, name = (getattr(section, constant, "") for constant in ("SHORTHAND", "HINT", "NAME"))
-    return Struct(keys, shorthand, dict(getattr(section, "MISPLACED", ())), hint, name)
+    shorthand, name = (getattr(section, constant, "") for constant in ("SHORTHAND", "NAME"))
+    return Struct(keys, shorthand, dict(getattr(section, "MISPLACED", ())), name)
 
 
 def _kind(declared: Setting, hint: Any) -> Kind:
     if declared.kind is not None:
-        kind: Kind = NAMED[declared.kind](declared) if isinstance(declared.kind, str) else declared.kind
+        kind: Kind = NAMED[declared.kind]() if isinstance(declared.kind, str) else declared.kind
         return kind
     hint = next((part for part in get_args(hint) if part is not type(None)), hint) if type(None) in get_args(hint) else hint
     if hint is int:
         return Integer(int(declared.least or 0), int(_most(declared)))
     if hint is float:
-        return Number(_most(declared), declared.least)
+        return Number(declared.least, _most(declared))
     if get_origin(hint) is Literal:
         return OneOf(get_args(hint), declared.label)
     return _BY_TYPE[hint] if hint in _BY_TYPE else struct_of(hint)
@@ -130,3 +137,35 @@ def _default_of(field: dataclasses.Field[Any]) -> Any:
 
 def _is_section(value: Any) -> bool:
     return dataclasses.is_dataclass(value) and any(True for _ in settings_of(type(value)))
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A mapping from names, which the user chooses, to values of one section. The value is a tuple of them, each with its `name`."""
+
+    section: type
+
+    def check(self, node: Node, path: str, findings: Findings) -> tuple[Any, ...] | None:
+        if not isinstance(node.value, dict):
+            findings.add(node, path, f"must be a mapping, not {shown(node)}", "write {NAME: ...}")
+            return None
+        found = (self.check_one(name, item, path, findings) for name, item in node.value.items())
+        return tuple(one for one in found if one is not None)
+
+    def check_one(self, name: str, node: Node, path: str, findings: Findings) -> Any:
+        """The section with this name; None if something is wrong with it."""
+        before, own = len(findings.found), f"{path}.{quoted(name)[1:-1]}"
+        given = {} if node.value is None else struct_of(self.section).check(node, own, findings)
+        if len(findings.found) > before or given is None:
+            return None
+        for field, _ in settings_of(self.section):
+            if field.name not in given and _default_of(field) is dataclasses.MISSING:
+                findings.add(node, own, f"has no {field.name}")
+                return None
+        return make(self.section, given, name=name)
+
+    def write(self, values: Sequence[Any]) -> dict[str, Any]:
+        return {one.name: plain(one) for one in values}
+
+    def json_schema(self) -> JsonSchema:
+        return {"type": "object", "additionalProperties": or_null(struct_of(self.section).json_schema())}

@@ -13,9 +13,9 @@ from typing import Any
 from worker.fast_dataclass import dataclass
 from worker.settings.declare import Setting
 
-from .derive import struct_of
+from .derive import Named, struct_of
 from .kinds import Flag, Integer, Kind, Mapping_, Number, OneOf, Struct, Text, sentence
-from .sections.host_list import HOST, Hosts
+from .sections.host_list import Hosts
 from .sections.run_sections import ClusterSpec
 from .sections.task_sections import DEVICES, INPUT
 
@@ -108,7 +108,7 @@ def shorthand(path: Sequence[str]) -> str:
         elif isinstance(kind, Mapping_):
             kind = kind.value
         else:
-            kind = HOST if isinstance(kind, Hosts) else None
+            kind = struct_of(kind.section) if isinstance(kind, Named) else None
     return kind.shorthand if isinstance(kind, Struct) else ""
 
 

@@ -14,8 +14,7 @@ class Findings:
     """The mistakes found so far, with their places."""
 
     def __init__(self) -> None:
-        self._problems: list[Problem] = []
-        self._left_out = 0
+        self.found: list[Problem] = []
         self._spoiled: set[str] = set()
 
     def add(self, node: Node, path: str, message: str, hint: str = "") -> None:
@@ -26,21 +25,18 @@ class Findings:
         """Add a problem. `spoils`: the path whose value is not reliable because of the problem."""
         if spoils is not None:
             self._spoiled.add(spoils)
-        if self.full:
-            self._left_out += 1
-        else:
-            self._problems.append(problem)
+        self.found.append(problem)
 
     @property
     def problems(self) -> tuple[Problem, ...]:
         """The first `MAX_FINDINGS` problems, and the number of the others."""
-        more = (Problem("", f"and {self._left_out:,} more"),) if self._left_out else ()
-        return (*self._problems, *more)
+        more = len(self.found) - MAX_FINDINGS
+        return (*self.found[:MAX_FINDINGS], *([Problem("", f"and {more:,} more")] if more > 0 else []))
 
     @property
     def full(self) -> bool:
         """Whether more problems are only counted."""
-        return len(self._problems) >= MAX_FINDINGS
+        return len(self.found) >= MAX_FINDINGS
 
     def sound(self, paths: Iterable[str]) -> bool:
         """Whether these paths, and the mappings around them, have no mistakes."""

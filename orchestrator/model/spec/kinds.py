@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any, Protocol
 
@@ -43,11 +43,6 @@ def is_scalar(node: Node) -> bool:
     return not isinstance(node.value, (dict, list))
 
 
-def _suggestion(word: str, words: Iterable[str], label: str) -> str:
-    right = nearest(word, words)
-    return f"did you mean '{right}'?" if right else f"{label}: {listed(words)}"
-
-
 # --- scalars ------------------------------------------------------------------------------------
 
 
@@ -67,8 +62,6 @@ class Text:
     """
 
     complaint: Complaint = lambda text: "" if text else "must not be empty"
-    keywords: Mapping[str, Any] = field(default_factory=lambda: {"minLength": 1})
-    """The part of `complaint` that JSON Schema can express."""
 
     def check(self, node: Node, path: str, findings: Findings) -> str | None:
         text = node.value if isinstance(node.value, str) else node.text
@@ -81,59 +74,46 @@ class Text:
         return None
 
     def json_schema(self) -> JsonSchema:
-        return {"type": ["string", "number", "boolean"], **self.keywords}
+        return {"type": ["string", "number", "boolean"]}
 
 
-ANY_TEXT = Text(complaint=lambda text: "", keywords={})
-
-
-@dataclass(frozen=True, slots=True)
-class Integer:
-    """A whole number from `minimum` to `maximum`."""
-
-    minimum: int
-    maximum: int
-
-    def check(self, node: Node, path: str, findings: Findings) -> int | None:
-        value = node.value
-        if not isinstance(value, int) or isinstance(value, bool):
-            hint = "write it without quotes" if isinstance(value, str) and re.fullmatch("[0-9]+", value) else ""
-            findings.add(node, path, f"must be a whole number, not {shown(node)}", hint)
-        elif value < self.minimum:
-            findings.add(node, path, f"must be at least {self.minimum}, not {shown(node)}")
-        elif value > self.maximum:
-            findings.add(node, path, f"must be at most {self.maximum:,}, not {shown(node)}")
-        else:
-            return value
-        return None
-
-    def json_schema(self) -> JsonSchema:
-        return {"type": "integer", "minimum": self.minimum, "maximum": self.maximum}
+ANY_TEXT = Text(complaint=lambda text: "")
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A finite number from `minimum` to `maximum`; without a `minimum`, every number above 0."""
+    """A finite number from `minimum` to `maximum`. A `minimum` of None: every number above 0."""
 
+    WHOLE = False
+
+    minimum: float | None
     maximum: float
-    minimum: float | None = None
 
-    def check(self, node: Node, path: str, findings: Findings) -> float | None:
+    def check(self, node: Node, path: str, findings: Findings) -> Any:
         value = node.value
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
-            findings.add(node, path, f"must be a number, not {shown(node)}")
+        kinds = int if self.WHOLE else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kinds) or (isinstance(value, float) and not math.isfinite(value)):
+            hint = "write it without quotes" if isinstance(value, str) and isinstance(scalar(value, "").value, kinds) else ""
+            findings.add(node, path, f"must be a {'whole ' * self.WHOLE}number, not {shown(node)}", hint)
         elif value <= 0 if self.minimum is None else value < self.minimum:
             least = "more than 0" if self.minimum is None else f"at least {self.minimum:g}"
             findings.add(node, path, f"must be {least}, not {shown(node)}")
         elif value > self.maximum:
             findings.add(node, path, f"must be at most {self.maximum:,}, not {shown(node)}")
         else:
-            return float(value)
+            return value if self.WHOLE else float(value)
         return None
 
     def json_schema(self) -> JsonSchema:
         least = {"exclusiveMinimum": 0} if self.minimum is None else {"minimum": self.minimum}
-        return {"type": "number", **least, "maximum": self.maximum}
+        return {"type": "integer" if self.WHOLE else "number", **least, "maximum": self.maximum}
+
+
+class Integer(Number):
+    """A whole number."""
+
+    __slots__ = ()
+    WHOLE = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +142,9 @@ class OneOf:
     def check(self, node: Node, path: str, findings: Findings) -> str | None:
         if isinstance(node.value, str) and node.value in self.words:
             return node.value
-        hint = _suggestion(node.text, self.words, self.label) if is_scalar(node) else f"{self.label}: {listed(self.words)}"
-        findings.add(node, path, f"{shown(node)} is not known" if is_scalar(node) else f"must be a word, not {shown(node)}", hint)
+        message = f"{shown(node)} is not known" if is_scalar(node) else f"must be a word, not {shown(node)}"
+        right = nearest(node.text, self.words)
+        findings.add(node, path, message, f"did you mean '{right}'?" if right else f"{self.label}: {listed(self.words)}")
         return None
 
     def json_schema(self) -> JsonSchema:
@@ -182,16 +163,16 @@ def _workdir_complaint(text: str) -> str:
     return "" if text else "must not be empty"
 
 
-NAME = Text(_name_complaint, {"maxLength": MAX_NAME})
+NAME = Text(_name_complaint)
 WORKDIR = Text(_workdir_complaint)
 
 
 @dataclass(frozen=True, slots=True)
 class PortRange:
-    """``41000-41999`` or ``[41000, 41999]``: the first and the last port."""
+    """``41000-41999``: the first and the last port."""
 
     def check(self, node: Node, path: str, findings: Findings) -> tuple[int, int] | None:
-        ends = self._ends(node)
+        ends = [scalar(end.strip(), node.place) for end in node.value.split("-")] if isinstance(node.value, str) else []
         if len(ends) != 2:
             findings.add(node, path, f"must be a first and a last port, not {shown(node)}", "write 41000-41999")
             return None
@@ -204,20 +185,11 @@ class PortRange:
             return None
         return first, last
 
-    def _ends(self, node: Node) -> list[Node]:
-        if isinstance(node.value, list):
-            return node.value
-        if isinstance(node.value, str) and re.fullmatch(" *[0-9]{1,9} *- *[0-9]{1,9} *", node.value):
-            return [scalar(end.strip(), node.place) for end in node.value.split("-")]
-        return []
-
-    def write(self, ports: tuple[int, int]) -> list[int]:
-        return list(ports)
+    def write(self, ports: tuple[int, int]) -> str:
+        return f"{ports[0]}-{ports[1]}"
 
     def json_schema(self) -> JsonSchema:
-        port = Integer(FIRST_PORT, LAST_PORT).json_schema()
-        pair = {"type": "array", "items": port, "minItems": 2, "maxItems": 2}
-        return {"anyOf": [{"type": "string", "pattern": "^ *[0-9]+ *- *[0-9]+ *$"}, pair]}
+        return {"type": "string", "pattern": "-"}
 
 
 # --- collections --------------------------------------------------------------------------------
@@ -237,7 +209,7 @@ class Listing:
         return tuple(self.item.check(item, f"{path}[{index}]", findings) for index, item in enumerate(node.value))
 
     def json_schema(self) -> JsonSchema:
-        return {"type": "array", "items": _or_null(self.item.json_schema())}
+        return {"type": "array", "items": or_null(self.item.json_schema())}
 
 
 def parts_of(node: Node) -> list[Node]:
@@ -261,15 +233,12 @@ class Numbers:
         if isinstance(node.value, dict) or not items:
             findings.add(node, path, f"must be a list of numbers, not {shown(node) if items else 'an empty list'}", f"write {self.example}")
             return None
-        left_out = [self.unknown and (item.value is None or item.text == "?") for item in items]
-        number = Integer(1, self.most)
-        found = [None if out else number.check(item, path, findings) for item, out in zip(items, left_out, strict=True)]
-        wrong = any(item is None and not out for item, out in zip(found, left_out, strict=True))
-        return None if wrong else tuple(found)
+        before, number = len(findings.found), Integer(1, self.most)
+        found = [None if self.unknown and item.text in ("", "?", "null") else number.check(item, path, findings) for item in items]
+        return tuple(found) if len(findings.found) == before else None
 
     def json_schema(self) -> JsonSchema:
-        item = {"type": ["integer", "null", "string"] if self.unknown else "integer"}
-        return {"anyOf": [{"type": "array", "items": item, "minItems": 1}, {"type": ["integer", "string"]}]}
+        return {"type": ["array", "integer", "string"]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,8 +248,6 @@ class Mapping_:
     value: Kind
     complaint: Complaint
     """Checks a key."""
-    pattern: str
-    """The same check for JSON Schema."""
 
     def check(self, node: Node, path: str, findings: Findings) -> dict[str, Any] | None:
         if not isinstance(node.value, dict):
@@ -294,7 +261,7 @@ class Mapping_:
         return found
 
     def json_schema(self) -> JsonSchema:
-        return {"type": "object", "additionalProperties": _or_null(self.value.json_schema()), "propertyNames": {"pattern": self.pattern}}
+        return {"type": "object", "additionalProperties": or_null(self.value.json_schema())}
 
 
 def _variable_complaint(name: str) -> str:
@@ -310,7 +277,7 @@ def _variable_complaint(name: str) -> str:
 
 
 ARGS = Listing(ANY_TEXT)
-ENV = Mapping_(ANY_TEXT, _variable_complaint, "^(?!TF_CONFIG$|ORCH_)[^=]+$")
+ENV = Mapping_(ANY_TEXT, _variable_complaint)
 
 
 def sentence(key: Setting) -> str:
@@ -326,20 +293,18 @@ class Struct:
     keys: Mapping[str, Setting]
     """The declaration of each key, with its `Kind` and with its default in words."""
     shorthand: str = ""
-    """A scalar instead of the mapping is the value of this key: ``backend: ssh``."""
+    """A value that is no mapping is the value of this key: ``backend: ssh``."""
     misplaced: Mapping[str, str] = field(default_factory=dict)
     """Messages for wrong keys."""
-    hint: str = ""
-    """What to write if the value is not a mapping."""
     name: str = ""
     """The JSON Schema has one `definition` with this name, and references to it."""
 
     def check(self, node: Node, path: str, findings: Findings) -> dict[str, Any] | None:
-        if self.shorthand and is_scalar(node):
+        if self.shorthand and not isinstance(node.value, dict):
             value = self.keys[self.shorthand].kind.check(node, path, findings)
             return None if value is None else {self.shorthand: value}
         if not isinstance(node.value, dict):
-            findings.add(node, path, f"must be a mapping, not {shown(node)}", self.hint or f"its keys: {listed(self.keys)}")
+            findings.add(node, path, f"must be a mapping, not {shown(node)}", f"its keys: {listed(self.keys)}")
             return None
         found = {}
         for key, item in node.value.items():
@@ -379,16 +344,9 @@ def _joined(path: str, key: str) -> str:
 
 def _described(name: str, key: Setting) -> JsonSchema:
     default = f" Default: {key.words}." if key.words else ""
-    return {"title": name, "description": sentence(key) + default, **_or_null(key.kind.json_schema())}
+    return {"title": name, "description": sentence(key) + default, **or_null(key.kind.json_schema())}
 
 
-def _or_null(schema: JsonSchema) -> JsonSchema:
+def or_null(schema: JsonSchema) -> JsonSchema:
     """A schema that also accepts null: ``env:`` without a value is a missing key."""
-    if "enum" in schema:
-        return {**schema, "enum": [*schema["enum"], None]}
-    if "$ref" in schema:
-        return {"anyOf": [schema, {"type": "null"}]}
-    if "anyOf" in schema:
-        return {**schema, "anyOf": [*schema["anyOf"], {"type": "null"}]}
-    kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-    return {**schema, "type": [*kinds, "null"]}
+    return {"anyOf": [schema, {"type": "null"}]}

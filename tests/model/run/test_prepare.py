@@ -52,7 +52,7 @@ def test_a_command_is_a_text_for_the_shell_or_a_list(written: Any, run: tuple[st
     ("written", "complaint"),
     [
         ("", "prepare: must not be empty"),
-        (["./fetch.sh"], "prepare: must be a mapping, not a list (write prepare: ./fetch.sh data, or prepare: {run: [./fetch.sh, data]})"),
+        ([], "prepare: must begin with a program (write [./fetch.sh, data], or a text for the shell)"),
         ({"run": []}, "prepare.run: must begin with a program (write [./fetch.sh, data], or a text for the shell)"),
         ({"once_for": ["x"]}, "prepare: once_for without a command (write prepare: {run: ./fetch.sh})"),
         ({"run": "x", "hosts": "one"}, "prepare.hosts: 'one' is not known (the choices: all and first)"),

@@ -78,9 +78,7 @@ def test_gpus_are_asked_for_in_many_ways(written: str, wish: GpuWish) -> None:
     assert tasks.devices.gpus == wish
 
 
-DIFFERS = (
-    "defaults.devices.memory_growth: differs between the GPUs of one task; TensorFlow wants the same for all of them (write true or false)"
-)
+DIFFERS = "defaults.devices.memory_growth: must be the same for all GPUs of one task, as TensorFlow wants (write true or false)"
 
 
 def _quoted(written: str) -> str:
@@ -139,7 +137,7 @@ tasks:
     count: 3
     devices: {gpus: auto, threads: {inter: 4}}
     overrides:
-      2: {devices: {gpus: [GPU:7], share_gpus: true, cpus: 1, memory_growth: [false]}}
+      2: {devices: {gpus: [GPU:7], share_gpus: true, cpus: 1, memory_growth: false}}
 """)
     (workers,) = spec.tasks
     assert workers.devices_of(0).settings == DeviceSettings(cpus=2, threads=ThreadSettings(3, 4), memory_growth=True)

@@ -191,7 +191,7 @@ def test_the_environment_wins_over_the_log_level() -> None:
     }
 
 
-@pytest.mark.parametrize("ports", ["41000-41999", "'41000 - 41999'", "[41000, 41999]"])
+@pytest.mark.parametrize("ports", ["41000-41999", "'41000 - 41999'"])
 def test_ports(ports: Any) -> None:
     assert spec_of(f"script: a.py\nports: {ports}").ports == (41000, 41999)
 
@@ -200,15 +200,13 @@ def test_ports(ports: Any) -> None:
     ("ports", "problem"),
     [
         ("41000", "must be a first and a last port, not 41000 (write 41000-41999)"),
-        ("[41000]", "must be a first and a last port, not a list (write 41000-41999)"),
-        ("[]", "must be a first and a last port, not a list (write 41000-41999)"),
+        ("[41000, 41999]", "must be a first and a last port, not a list (write 41000-41999)"),
         ("{a: 1}", "must be a first and a last port, not a mapping (write 41000-41999)"),
         ("41000:41999", "must be a first and a last port, not '41000:41999' (write 41000-41999)"),
-        ("٤١٠٠٠-41999", "must be a first and a last port, not '٤١٠٠٠-41999' (write 41000-41999)"),
+        ("٤١٠٠٠-41999", "must be a whole number, not '٤١٠٠٠'"),
         ("41999-41000", "the first port, 41999, is above the last, 41000"),
         ("80-41999", "must be at least 1024, not 80"),
-        ("[1024, 65536]", "must be at most 65,535, not 65536"),
-        ("[1024, x]", "must be a whole number, not 'x'"),
+        ("1024-65536", "must be at most 65,535, not 65536"),
     ],
 )
 def test_wrong_ports(ports: Any, problem: str) -> None:
@@ -270,7 +268,7 @@ ALONE = "runs in one process: it takes 1 task; for several use multi_worker_mirr
         ("tasks: {worker: 100000, chief: 1}", ["2: tasks: there are 100,001 in all; the limit is 100,000"]),
         ("tasks: {master: 1}", ["2: tasks: TensorFlow 2 has no task type 'master'; use 'chief'"]),
         ("tasks: {workers: 4}", ["2: tasks: unknown key 'workers' (did you mean 'worker'?)"]),
-        ("tasks: 4", ["2: tasks: must be a mapping, not 4 (write {worker: 4})"]),
+        ("tasks: 4", ["2: tasks: must be a mapping, not 4 (its keys: chief, worker, ps, evaluator, dispatcher and data_worker)"]),
         ("tasks: {worker: 2.0}", ["2: tasks.worker: must be a whole number, not 2.0"]),
         ("tasks: {worker: {cuont: 2}}", ["2: tasks.worker: unknown key 'cuont' (did you mean 'count'?)"]),
         ("tasks: {ps: -1}", ["2: tasks.ps: must be at least 0, not -1"]),
@@ -550,7 +548,7 @@ ENV = st.dictionaries(
 SMALL = st.integers(1, 1024)
 SECONDS = st.floats(0, 1e9, exclude_min=True)
 # Wide enough for every cluster that is drawn below: a range with too few ports is an error.
-PORTS = st.tuples(st.integers(1024, 50000), st.integers(62000, 65535)).map(list)
+PORTS = st.tuples(st.integers(1024, 50000), st.integers(62000, 65535)).map(lambda ends: f"{ends[0]}-{ends[1]}")
 
 
 Parts = dict[str, st.SearchStrategy[Any]]
@@ -579,7 +577,7 @@ INPUT = st.sampled_from(["auto", "file", "data", "hint", "off"]) | some_of(
     files=ARGS,
     apply=st.booleans(),
 )
-GROWTH: Parts = {"memory_growth": st.booleans() | st.sampled_from([[True, True], {"GPU:0": False}])}
+GROWTH: Parts = {"memory_growth": st.booleans()}
 LIMITS: Parts = {"memory_limit_mb": SMALL}
 
 
@@ -613,7 +611,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
         restart=st.integers(0, 9) | some_of(max=st.integers(0, 99), backoff_s=SECONDS, backoff_max_s=SECONDS, progress_s=SECONDS),
         defaults=some_of(env=ENV, devices=devices, log_level=st.sampled_from(["debug", "info", "warning", "error"])),
         timeouts=some_of(start_s=SECONDS, hang_s=SECONDS, run_s=SECONDS | st.integers(1, 10**9), grace_s=SECONDS | st.just(0)),
-        ports=PORTS | PORTS.map(lambda ends: f"{ends[0]}-{ends[1]}"),
+        ports=PORTS,
         input=INPUT,
         serve=st.just(strategy == "parameter_server"),
         backend=st.just("local") | some_of(type=st.just("local")),

@@ -6,16 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 from worker.fast_dataclass import dataclass
 from worker.settings.declare import Setting, setting
 
 from ..derive import NAMED, make, struct_of
-from ..findings import Findings
 from ..kinds import Listing, OneOf, Struct, Text
-from ..tree import Node
 from .host_list import SETUP, Hosts, HostSpec
 
 Section: TypeAlias = "type[BackendSpec]"
@@ -74,7 +71,7 @@ class SshSettings(BackendSpec):
     hosts: tuple[HostSpec, ...] = setting(
         (),
         "The hosts for ssh, each with its number of slots (tasks), or with settings of its own.",
-        kind=Hosts(),
+        kind=Hosts(HostSpec),
         example="[hostA:2, hostB:2]",
         flag="-H --hosts",
         metavar="HOST:N,…",
@@ -133,25 +130,14 @@ def paths() -> list[str]:
     return [f"backend.{key}" for key in _keys()]
 
 
-class ChosenBackend(Struct):
-    """The mapping `backend:`. The section of the chosen backend checks a key that several backends have."""
-
-    __slots__ = ()
-
-    def check(self, node: Node, path: str, findings: Findings) -> dict[str, Any] | None:
-        chosen = node.value.get("type") if isinstance(node.value, dict) else None
-        return Struct.check(replace(self, keys=_keys(chosen.text if chosen else "")), node, path, findings)
+def _keys() -> dict[str, Setting]:
+    return {name: key for section in BACKENDS.values() for name, key in struct_of(section).keys.items()}
 
 
-def _keys(chosen: str = "") -> dict[str, Setting]:
-    sections = (*BACKENDS.values(), BACKENDS.get(chosen, BackendSpec))
-    return {name: key for section in sections for name, key in struct_of(section).keys.items()}
-
-
-def _kind() -> ChosenBackend:
+def _kind() -> Struct:
     answers = {key: answer for section in BACKENDS.values() for key, answer in struct_of(section).misplaced.items()}
-    return ChosenBackend(_keys(), BackendSpec.SHORTHAND, answers)
+    return Struct(_keys(), BackendSpec.SHORTHAND, answers)
 
 
-NAMED["backend"] = lambda declared: _kind()
-NAMED["backends"] = lambda declared: OneOf(tuple(BACKENDS), "the backends")
+NAMED["backend"] = _kind
+NAMED["backends"] = lambda: OneOf(tuple(BACKENDS), "the backends")

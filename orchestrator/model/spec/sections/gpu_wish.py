@@ -60,8 +60,6 @@ class Gpus:
 
     def _id(self, item: Node, path: str, findings: Findings) -> str | None:
         """The digits of an index, or a UUID."""
-        if isinstance(item.value, int) and not isinstance(item.value, bool) and 0 <= item.value < MAX_GPUS:
-            return str(item.value)
         text = item.text.strip() if is_scalar(item) else ""
         if _UUID.fullmatch(text):
             return text
@@ -81,28 +79,19 @@ class Gpus:
         return None
 
     def json_schema(self) -> JsonSchema:
-        item = {"type": ["integer", "string"]}
-        return {"anyOf": [{"type": "integer", "minimum": 0, "maximum": MAX_GPUS}, {"type": "string"}, {"type": "array", "items": item}]}
+        return {"type": ["integer", "string", "array"]}
 
     def write(self, wish: GpuWish) -> int | list[str] | None:
         return list(wish.ids) or wish.count
 
 
-@dataclass(frozen=True, slots=True)
 class Growth(Flag):
-    """``true`` or ``false``; or a list with one value for each GPU: all must be the same."""
+    """``true`` or ``false``, for all GPUs of a task."""
+
+    __slots__ = ()
 
     def check(self, node: Node, path: str, findings: Findings) -> bool | None:
-        items = node.value if isinstance(node.value, list) else [node]
-        found = [Flag().check(item, path, findings) for item in items]
-        if None in found:
+        if isinstance(node.value, list):
+            findings.add(node, path, "must be the same for all GPUs of one task, as TensorFlow wants", "write true or false")
             return None
-        if len(set(found)) != 1:
-            wrong = "differs between the GPUs of one task" if found else "is empty"
-            findings.add(node, path, f"{wrong}; TensorFlow wants the same for all of them", "write true or false")
-            return None
-        return found[0]
-
-    def json_schema(self) -> JsonSchema:
-        flag = {"type": "boolean"}
-        return {"anyOf": [flag, {"type": "array", "items": flag}]}
+        return Flag.check(self, node, path, findings)

@@ -1,29 +1,27 @@
 """The hosts of a cluster, in the notations of the command line, of a hostfile and of orch.yaml.
 
-``hostA:2,user@hostB,[fd00::7]:4`` · the lines ``hostA slots=2`` and ``hostA:2`` of a hostfile · a list of such words or of mappings ·
-a mapping from names. Slots are the number of tasks that a host takes. As in Open MPI, a host without a number has one slot, and the slots
-of a host that is named twice are added.
+``hostA:2,user@hostB,[fd00::7]:4`` · a mapping from names to slots or settings · a list of both · a hostfile with lines such as
+``hostA slots=2`` and ``hostA:2``. Slots are the number of tasks that a host takes. As in Open MPI, a host without a number has one slot,
+and the slots of a host that is named twice are added.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from worker.fast_dataclass import dataclass
 from worker.settings.declare import setting
 
 from ....errors import Problem, SpecError
-from ..derive import make, struct_of
+from ..derive import Named, struct_of
 from ..findings import Findings, quoted, shown
-from ..kinds import JsonSchema, Listing, Struct, Text
+from ..kinds import JsonSchema, Listing, Text
 from ..tree import Node, scalar
 
 MAX_SLOTS = 100_000
-_WORD = re.compile(r"(?:(?P<user>[^@\s]+)@)?(?P<name>\[[^\]\s]*\]|[^:\s]*|[^\s]*:[^\s]*:[^\s]*?)(?::(?P<slots>[0-9]+))?")
 
 
 def _name_complaint(text: str) -> str:
@@ -64,14 +62,17 @@ def _is_address6(text: str) -> bool:
     return number is not None and number.version == 6
 
 
-SETUP = Listing(Text(_line_complaint, {"minLength": 1}))
+SETUP = Listing(Text(_line_complaint))
 
 
 @dataclass(frozen=True, slots=True)
 class HostSpec:
     """A host in the spec. If a field is empty or None, ssh's configuration decides, or orch finds the value."""
 
-    name: str = setting(..., "The name of the host, for ssh.", kind=Text(_name_complaint, {"minLength": 1}), example="hostA")
+    SHORTHAND = "slots"
+
+    name: str
+    """The name of the host, for ssh."""
     slots: int | None = setting(
         None, "The number of tasks that the host takes.", example="2", words="1, or no limit if no host has slots", least=1, most=MAX_SLOTS
     )
@@ -103,87 +104,46 @@ class HostSpec:
     )
 
 
-_NAMED = struct_of(HostSpec)
-HOST = Struct({key: said for key, said in _NAMED.keys.items() if key != "name"}, shorthand="slots")
-"""The keys of one host in a mapping from names."""
-
-
 @dataclass(frozen=True, slots=True)
-class Hosts:
+class Hosts(Named):
     """All notations. The value is a tuple of `HostSpec`, each host once."""
 
     def check(self, node: Node, path: str, findings: Findings) -> tuple[HostSpec, ...] | None:
-        before = len(findings.problems)
-        found = [(place, host) for place, host in self._all(node, path, findings) if host is not None]
-        if len(findings.problems) > before or findings.full:
-            return None
-        if not found:
-            findings.add(node, path, "names no host", "write hostA:2,hostB:2")
-            return None
+        before = len(findings.found)
         merged: dict[str, HostSpec] = {}
-        for place, host in found:
-            known = merged.get(host.name)
-            if known is not None:
-                if replace(known, slots=None) != replace(host, slots=None):
-                    findings.add(place, path, f"{host.name} is named twice, with different settings")
-                    return None
-                host = replace(host, slots=(known.slots or 1) + (host.slots or 1))
-            merged[host.name] = host
-        return tuple(merged.values())
+        for name, item in self._named(node, path, findings):
+            if complaint := _name_complaint(name):
+                findings.add(item, path, complaint, "write hostA:2, or [fd00::7]:2")
+            elif (host := self.check_one(name, item, path, findings)) is not None:
+                user, _, name = name.rpartition("@")
+                host = replace(host, name=name, user=host.user or user)
+                known = merged.get(name)
+                if known is not None and replace(known, slots=None) != replace(host, slots=None):
+                    findings.add(item, path, f"{name} is named twice, with different settings")
+                merged[name] = replace(host, slots=(known.slots or 1) + (host.slots or 1)) if known else host
+        if not merged and len(findings.found) == before:
+            findings.add(node, path, "names no host", "write hostA:2,hostB:2")
+        return tuple(merged.values()) if len(findings.found) == before else None
 
-    def _all(self, node: Node, path: str, findings: Findings) -> Iterator[tuple[Node, HostSpec | None]]:
+    def _named(self, node: Node, path: str, findings: Findings) -> Iterator[tuple[str, Node]]:
+        """The name of each host, and its settings: a mapping, its slots, or nothing."""
         if isinstance(node.value, dict):
-            for name, item in node.value.items():
-                if complaint := _name_complaint(name):
-                    findings.add(item, path, complaint)
-                elif (given := {} if item.value is None else HOST.check(item, f"{path}.{quoted(name)[1:-1]}", findings)) is not None:
-                    yield item, _make(name, given)
+            yield from node.value.items()
         elif isinstance(node.value, list):
-            for index, item in enumerate(node.value):
-                if isinstance(item.value, dict):
-                    given = _NAMED.check(item, f"{path}[{index}]", findings)
-                    if given is not None and "name" not in item.value and not findings.full:
-                        findings.add(item, f"{path}[{index}]", "has no name", "write {name: hostA, slots: 2}")
-                    elif given is not None and "name" in given:
-                        yield item, _make(given["name"], given)
-                else:
-                    yield item, _word(item, f"{path}[{index}]", findings)
+            for item in node.value:
+                yield from self._named(item, path, findings)
         elif isinstance(node.value, str):
             for word in filter(None, re.split(r"[,\s]+", node.value)):
-                yield node, _word(scalar(word, node.place), path, findings)
+                name, _, slots = word.rpartition(":")
+                has_slots = slots.isdigit() and not _is_address6(word.rpartition("@")[2])
+                yield re.sub(r"[\[\]]", "", name if has_slots else word), scalar(slots if has_slots else "", node.place)
         else:
             findings.add(node, path, f"must name hosts, not {shown(node)}", "write hostA:2,hostB:2")
 
     def json_schema(self) -> JsonSchema:
-        word = {"type": "string", "minLength": 1}
-        settings = {"anyOf": [*HOST.json_schema()["anyOf"], {"type": "null"}]}
-        return {
-            "anyOf": [
-                word,
-                {"type": "array", "minItems": 1, "items": {"anyOf": [word, _NAMED.json_schema()]}},
-                {"type": "object", "minProperties": 1, "additionalProperties": settings},
-            ]
-        }
-
-
-def _word(node: Node, path: str, findings: Findings) -> HostSpec | None:
-    """``user@hostA:2``, ``[fd00::7]:2``, ``fd00::7``."""
-    text = node.value if isinstance(node.value, str) else node.text
-    found = _WORD.fullmatch(text) if not _is_address6(text) else None
-    name, slots = (found["name"].strip("[]"), found["slots"]) if found else (text, None)
-    user = (found["user"] or "") if found else ""
-    if complaint := (_name_complaint(name) or (_user_complaint(user) if user else "")):
-        findings.add(node, path, complaint, "write hostA:2, or [fd00::7]:2")
-        return None
-    if slots is not None and not 1 <= int(slots[:9]) <= MAX_SLOTS:
-        findings.add(node, path, f"{name} has {slots:.9} slots: it must be from 1 to {MAX_SLOTS:,}")
-        return None
-    return HostSpec(name, int(slots) if slots else None, user=user)
-
-
-def _make(name: str, given: Mapping[str, Any]) -> HostSpec:
-    user, _, name = name.rpartition("@")
-    return make(HostSpec, {"user": user or None, **given}, name=name)
+        names = Named.json_schema(self)
+        word = {"type": "string"}
+        return {"anyOf": [word, names, {"type": "array", "items": {"anyOf": [word, names]}}]}
 
 
 def read_hostfile(text: str, name: str) -> Node:
@@ -198,12 +158,10 @@ def read_hostfile(text: str, name: str) -> Node:
         settings: dict[str, Node] = {}
         for word in words[1:]:
             key, equals, value = word.partition("=")
-            if not equals or key not in HOST.keys:
+            if not equals or key not in struct_of(HostSpec).keys:
                 problems.append(Problem(place, f"{quoted(word)} is not understood", "write hostA slots=2, or hostA:2"))
             settings[key] = scalar(value, place)
-        if settings:
-            settings["name"] = Node(words[0], place, words[0])
-        items.append(Node(settings, place) if settings else Node(words[0], place, words[0]))
+        items.append(Node({words[0]: Node(settings, place)} if settings else words[0], place))
     if problems:
         raise SpecError(*problems)
     if not items:

@@ -37,7 +37,6 @@ class Prepare:
     """The command that prepares a host. `run`: the program and its arguments; empty: no command."""
 
     SHORTHAND = "run"
-    HINT = "write prepare: ./fetch.sh data, or prepare: {run: [./fetch.sh, data]}"
 
     run: tuple[str, ...] = setting(
         (),

@@ -90,7 +90,7 @@ class TaskSpec:
     overrides: Mapping[int, TaskDevices] = setting(
         {},
         "Settings of single tasks, by index.",
-        kind=Overrides(_OVERRIDE, _index_complaint, "^(0|[1-9][0-9]{0,8})$"),
+        kind=Overrides(_OVERRIDE, _index_complaint),
         example="{0: {devices: {cpus: 1}}}",
     )
 
@@ -157,5 +157,4 @@ TASKS = Struct(
         ),
     },
     misplaced={"master": "TensorFlow 2 has no task type 'master'; use 'chief'"},
-    hint="write {worker: 4}",
 )
