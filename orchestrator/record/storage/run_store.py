@@ -56,11 +56,9 @@ def find_run(home: Path, name: str | None) -> RunDir:
     """The run whose id is `name` or begins with it; the latest if `name` is None. Raises `UsageError`."""
     if name is None:
         latest = home / "latest"
-        if not latest.is_dir():
+        if not latest.is_dir():  # it was removed, or no run has got a plan
             known = _named(list_runs(home))
-            if known:  # the latest was removed, or no run has got a plan
-                raise UsageError(f"the latest run is not known in {home}; name one of its runs: {known}")
-            raise UsageError(f"there is no run in {home}")
+            raise UsageError(f"the latest run is not known in {home}; name one of its runs: {known}" if known else f"there is no run in {home}")
         return RunDir(latest.resolve())
     found = [run for run in list_runs(home) if run.run_id.startswith(name)]
     exact = [run for run in found if run.run_id == name]

@@ -6,15 +6,17 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from worker.excerpts import WHERE, shorten_line
+from worker.protocol.task_id import STREAMS
 
 from ...errors import OrchError
 from ...model.cause.exit_status import describe_code
 from ...model.run.cluster import Cause, Cluster, Outcome, TaskState, Verdict
 from ...model.task_names import group_tasks
-from ..output.lines import clean
+from ..output.follower import Follower
+from ..output.lines import LineSplitter, clean
 from ..output.noise import Noise
 from ..storage.run_directory import RunDir
-from ..storage.run_files import open_file
+from ..storage.run_files import size_of
 from . import stack_report
 from .event_messages import OUTCOMES, headline
 from .format import describe_seconds
@@ -116,9 +118,8 @@ def _describe_others(cause: Cause, cluster: Cluster | None) -> list[str]:
         return []
     lost = {end.task: end.lost for end in cause.secondary}
     by_loss: dict[str, list[str]] = {}
-    for name in cluster.tasks:
-        if name in lost:
-            by_loss.setdefault(lost[name], []).append(name)
+    for name in filter(lost.__contains__, cluster.tasks):
+        by_loss.setdefault(lost[name], []).append(name)
     others = [task for task in cluster.tasks.values() if task.name not in (cause.task, *lost)]
     stopped = [task.name for task in others if task.state is TaskState.STOPPED and task.started_at is not None]
     withdrawn = [task.name for task in others if task.state is TaskState.STOPPED and task.started_at is None]
@@ -155,16 +156,13 @@ def _shorten(lines: Sequence[str], most: int) -> list[str]:
 
 def _last_words(run: RunDir, task: str, attempt: int) -> tuple[str, list[str]]:
     """The last lines of a task's stderr, or else of its stdout, without TensorFlow's own messages (`noise`); and the stream's name."""
-    for stream in ("stderr", "stdout"):
+    for stream in reversed(STREAMS):
+        path, splitter = run.log_path(task, attempt, stream), LineSplitter()
         try:
-            with open_file(run.log_path(task, attempt, stream)) as file:
-                size = file.seek(0, 2)
-                file.seek(max(0, size - TAIL_BYTES))
-                data = file.read()
+            data = Follower(path, offset=max(0, size_of(path) - TAIL_BYTES)).read(TAIL_BYTES)
         except (OSError, OrchError):
             continue
-        lines = [clean(line.rpartition("\r")[2]) for line in data.decode("utf-8", "backslashreplace").rstrip().split("\n")]
-        lines = Noise(shows_losses=True).fold(lines)
+        lines = Noise(shows_losses=True).fold([*splitter.feed(data.rstrip()), *splitter.flush()])
         if any(lines):
             return stream, [shorten_line(line, LINE_CHARACTERS) for line in lines[-TAIL_LINES:]]
     return "stderr", []
