@@ -30,8 +30,7 @@ class Terminal(Console):
         self._verbose = verbose
 
     def refuse(self, error: OrchError, given_up: Ended | None) -> None:
-        _release_signals_quietly()
-        self.finish(None)
+        _finish(self, None)
 
     def end(self, ended: Ended) -> None:
         _finish(self, ended)
@@ -62,11 +61,10 @@ class JsonLines(Console):
 
     def refuse(self, error: OrchError, given_up: Ended | None) -> None:
         """A run of which no task was started has no verdict: the error, on stderr, says all."""
-        _release_signals_quietly()
         if given_up is not None:
             self.end(given_up)
         else:
-            self.finish(None)
+            _finish(self, None)
 
     def end(self, ended: Ended) -> None:
         """The verdict, as in `result.json`, is the last line."""
@@ -77,20 +75,17 @@ class JsonLines(Console):
         self.write("stdout", json.dumps(data, separators=(",", ":")) + "\n")
 
 
-def _finish(console: Console, ended: Ended) -> None:
-    """Shows all that is still to be shown, unless the user has asked twice for the end, or presses Ctrl-C meanwhile."""
-    if ended.is_hurried:
+def _finish(console: Console, ended: Ended | None) -> None:
+    """Shows all that is still to be shown, unless the user has asked twice for the end, or presses Ctrl-C now or pressed it before.
+
+    `ended` None: an error with more information follows.
+    """
+    if ended is not None and ended.is_hurried:
         console.abandon()
     try:
         release_signals()
-        console.finish(ended.cluster)
+        console.finish(None if ended is None else ended.cluster)
     except KeyboardInterrupt:
         console.abandon()
         with contextlib.suppress(KeyboardInterrupt):
             console.finish(None)
-
-
-def _release_signals_quietly() -> None:
-    """Unblocks the signals, and ignores a Ctrl-C that was held back: an error with more information follows."""
-    with contextlib.suppress(KeyboardInterrupt):
-        release_signals()

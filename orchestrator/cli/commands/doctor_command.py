@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -50,18 +51,14 @@ def doctor_command(ctx: click.Context, /, home: Path, import_timeout: float, str
     """
     from ...supervision.examination import examine  # --help need not load asyncio
 
-    spec, strategy = _spec(ctx)
+    spec, document = read_spec(ctx, needs_program=False)
+    strategy = spec.strategy if says(document, "strategy", "tasks", "tpu", *PROGRAM_KINDS) else ""  # empty: nothing describes a run
     backend = load_checked(spec)
     hosts_asked = backend.hosts(spec)
     wanted = _wanted(spec, strategy, hosts_asked)
-    pythons = [backend.python_for(spec, host) for host in hosts_asked]
-
-    def announce() -> None:
-        if text := _announcement(hosts_asked, pythons, wanted.needs_tensorflow, import_timeout):
-            click.echo(f"orch: {text}", err=True)
-
     env = {**({"TPU_SKIP_MDS_QUERY": "1"} if wanted.tpu else {}), **wanted.env}  # or libtpu holds the import up for minutes
     order = Examine("machine", ports=wanted.ports, env=env, import_s=import_timeout)
+    announce = functools.partial(_announce, hosts_asked, backend.python_for(spec, hosts_asked[0]), wanted.needs_tensorflow, import_timeout)
     hosts = examine(spec, order, str(home), on_begin=announce)
     findings = judge(hosts, wanted)
     code = doctor_report.exit_code(findings, strict=strict)
@@ -73,20 +70,14 @@ def doctor_command(ctx: click.Context, /, home: Path, import_timeout: float, str
     return code
 
 
-def _spec(ctx: click.Context) -> tuple[ClusterSpec, str]:
-    """The spec, and its strategy; the strategy is empty if neither the command line nor orch.yaml describes a run."""
-    spec, document = read_spec(ctx, needs_program=False)
-    return spec, spec.strategy if says(document, "strategy", "tasks", "tpu", *PROGRAM_KINDS) else ""
-
-
-def _announcement(hosts: Sequence[Host], pythons: Sequence[str], needs_tensorflow: bool, import_s: float) -> str:
-    """The line that is printed before the examination, which may take long."""
-    names = [host.name for host in hosts]
-    limit = f"(at most {import_s:g} s)"
-    if len(hosts) == 1 and hosts[0].is_here:
-        return f"importing TensorFlow with {pythons[0]} {limit}" if needs_tensorflow else ""
-    asking = f"asking {few(names)}"
-    return f"{asking}, and importing TensorFlow there {limit}" if needs_tensorflow else asking
+def _announce(hosts: Sequence[Host], python: str, needs_tensorflow: bool, import_s: float) -> None:
+    """Says what the examination, which may take long, begins with. `python`: the interpreter of the first host."""
+    is_here = len(hosts) == 1 and hosts[0].is_here
+    doing = [] if is_here else [f"asking {few([host.name for host in hosts])}"]
+    if needs_tensorflow:
+        doing.append(f"importing TensorFlow {f'with {python}' if is_here else 'there'} (at most {import_s:g} s)")
+    if doing:
+        click.echo(f"orch: {', and '.join(doing)}", err=True)
 
 
 def _wanted(spec: ClusterSpec, strategy: str, hosts: Sequence[Host]) -> Wanted:

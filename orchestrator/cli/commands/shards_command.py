@@ -6,10 +6,8 @@ import heapq
 import json
 import os
 import shutil
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import click
@@ -26,7 +24,6 @@ from ...model.input.spec_inputs import SpecInput, input_of
 from ...model.spec import ClusterSpec
 from ...record.output.lines import clean
 from ...sources import read_file
-from ..options import home_option
 from ..spec_overlays import says
 
 
@@ -49,12 +46,10 @@ from ..spec_overlays import says
 @click.option("--format", "kind", type=click.Choice(KINDS), help="The format of the files. Default: from their names and first bytes.")
 @click.option("--elements-per-file", "elements", type=click.IntRange(0), metavar="N", help="Count nothing: each file has N elements.")
 @click.option("-f", "--file", "spec_file", metavar="FILE", help="Read other settings from this file. Default without FILES: orch.yaml.")
-@click.option("--run", "run_id", metavar="RUN", help="Read other settings from the spec of this run.")
 @click.option("--list", "list_files", is_flag=True, help="List each file with the worker that reads the file.")
 @click.option("--batches", "list_batches", is_flag=True, help="List each step with the batch sizes of all replicas.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@home_option
-def shards_command(files: Sequence[str], home: Path, **given: Any) -> int:
+def shards_command(files: Sequence[str], **given: Any) -> int:
     """Show which of the FILES each worker and replica will read under tf.distribute, before anything runs.
 
     \b
@@ -69,7 +64,7 @@ def shards_command(files: Sequence[str], home: Path, **given: Any) -> int:
 
     The exit code is 0; 1 if TensorFlow would fail or hang with this input; 2 if files are missing or damaged.
     """
-    spec = _spec(home, given["spec_file"], given["run_id"], is_needed=not files)
+    spec = _spec(given["spec_file"]) if given["spec_file"] is not None or not files else None
     known = input_of(spec) if spec is not None else SpecInput()
     patterns, directory = (files, "") if files or spec is None else (known.files, spec.workdir)
     if not patterns:
@@ -77,27 +72,17 @@ def shards_command(files: Sequence[str], home: Path, **given: Any) -> int:
     names = tuple(f"worker-{worker}" for worker in range(given["workers"])) if given["workers"] else known.names
     asked = {key: given[key] for key in ("policy", "replicas", "batch", "drop_remainder") if given[key] is not None}
     known = replace(known, names=names, sharding=replace(known.sharding, workers=len(names), **asked))
-    listed: list[Found] = []
     inspected = _inspect(patterns, directory, given)
-    lists = given["list_files"] and not given["as_json"]
-    planned = shards_report.plan(_keep(inspected, listed) if lists else inspected, known)
+    listed = list(inspected) if given["list_files"] and not given["as_json"] else []
+    planned = shards_report.plan(listed or inspected, known)
     for index, one in enumerate(listed):  # the reader of a file depends on the kinds of all files
         _list(one, index, planned.sharding, names)
     _show(planned, given)
     return 1 if any(one.severity == "error" for one in advise(planned)) else 0
 
 
-def _spec(home: Path, file: str | None, run: str | None, *, is_needed: bool) -> ClusterSpec | None:
-    """The spec of -f or --run; without FILES also the orch.yaml of this directory. Raises `OrchError`."""
-    if file is not None and run is not None:
-        raise UsageError("both -f and --run name a spec; give one of them")
-    if run is not None:
-        from ...controller import read_spec  # a help text needs no event loop
-        from ...record.storage.run_store import find_run
-
-        return read_spec(find_run(home, run))
-    if file is None and not is_needed:
-        return None
+def _spec(file: str | None) -> ClusterSpec:
+    """The spec in this file; None: in the orch.yaml of this directory. Raises `OrchError`."""
     from ...model.spec import PROGRAM_KINDS
     from ...model.spec.document import Node, overlay
     from ...model.spec.parse import parse
@@ -117,12 +102,6 @@ def _inspect(patterns: Sequence[str], directory: str, given: dict[str, Any]) -> 
     return heapq.merge(here, input_files.list_remote(remote, kind, elements), key=lambda one: os.fsencode(one.file.name))
 
 
-def _keep(inspected: Iterable[Found], listed: list[Found]) -> Iterator[Found]:
-    for one in inspected:
-        listed.append(one)
-        yield one
-
-
 def _list(one: Found, index: int, sharding: Sharding, names: tuple[str, ...]) -> None:
     reader = names[index % sharding.workers] if sharding.applied == "file" and sharding.workers > 1 else "all"
     elements = "" if one.file.elements is None else f"  {one.file.elements:,} elements"
@@ -140,6 +119,6 @@ def _show(planned: Planned, given: dict[str, Any]) -> None:
             click.echo(line)
     if given["list_files"] or given["list_batches"]:
         click.echo()
-    width = shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() or os.environ.get("COLUMNS") else 100
+    width = shutil.get_terminal_size((100, 24)).columns
     for line in shards_report.to_text(planned, max(60, min(width, 140))):
         click.echo(line)

@@ -10,6 +10,7 @@ import sys
 import click
 
 from ...errors import UsageError
+from ...model.planning.plan import Plan
 from ...model.run.cluster import Cluster
 from ...model.task_names import group_tasks
 from ...record.output.lines import clean
@@ -38,7 +39,7 @@ def stacks_command(run: RunDir, full: bool, native: bool) -> int:
     """
     planned = plan_of(run)
     cluster = run.fold(planned)
-    py_spy = _py_spy_for(run) if native else ""
+    py_spy = _py_spy_for(planned) if native else ""
     new = stack_report.collect(run, planned, cluster, lambda: ask_running(run, "stacks"))
     answers = {name: stack_report.parse(text) for name, text in new.items()}
     for line in stack_report.summarise({name: answer for name, answer in answers.items() if answer}):
@@ -53,10 +54,9 @@ def stacks_command(run: RunDir, full: bool, native: bool) -> int:
     return 0
 
 
-def _py_spy_for(run: RunDir) -> str:
+def _py_spy_for(planned: Plan) -> str:
     """The path of py-spy. Raises `UsageError` if it is not installed, or if a task is on another host."""
-    planned = run.read_plan()
-    if planned is not None and not all(host.is_here for host in planned.hosts):
+    if not all(host.is_here for host in planned.hosts):
         raise UsageError(
             "--native looks into tasks on this machine only; run py-spy dump --native --pid PID on their hosts (orch ps has the pids)"
         )
@@ -79,8 +79,6 @@ def _dump_native(py_spy: str, name: str, cluster: Cluster) -> str:
     try:
         argv = [py_spy, "dump", "--native", "--pid", str(pid)]
         done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=NATIVE_S, check=False)
-    except subprocess.TimeoutExpired:
-        return f"py-spy gave no answer within {NATIVE_S:.0f} s"
-    except OSError as error:
-        return f"py-spy could not be run: {error.strerror}"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"py-spy failed: {error}"
     return done.stdout if done.returncode == 0 else f"py-spy failed: {done.stderr.strip() or done.returncode}"

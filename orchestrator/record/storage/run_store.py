@@ -58,7 +58,8 @@ def find_run(home: Path, name: str | None) -> RunDir:
         latest = home / "latest"
         if not latest.is_dir():  # it was removed, or no run has got a plan
             known = _named(list_runs(home))
-            raise UsageError(f"the latest run is not known in {home}; name one of its runs: {known}" if known else f"there is no run in {home}")
+            what = f"the latest run is not known in {home}; name one of its runs: {known}" if known else f"there is no run in {home}"
+            raise UsageError(what)
         return RunDir(latest.resolve())
     found = [run for run in list_runs(home) if run.run_id.startswith(name)]
     exact = [run for run in found if run.run_id == name]
