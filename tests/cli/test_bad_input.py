@@ -227,7 +227,7 @@ def test_a_yaml_bomb_is_refused(orch: Orch, tmp_path: Path) -> None:
     lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
     lines += [f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]" for old, new in pairwise(letters)]
     (tmp_path / "orch.yaml").write_text("\n".join(lines))
-    complaint(orch.in_process("up"), 2, "orch.yaml:", "aliases")
+    complaint(orch.in_process("up"), 2, "orch.yaml:", "alias")
 
 
 def test_a_yaml_tag_runs_nothing(orch: Orch, tmp_path: Path) -> None:

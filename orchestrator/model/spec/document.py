@@ -1,7 +1,6 @@
 """Reads a YAML text into a tree of values with places, and overlays such trees.
 
-PyYAML parses the text. The text is not trusted: its depth and its number of values have limits, and tags are refused.
-An alias adds the values that it stands for, but no depth.
+PyYAML parses the text. The text is not trusted: its depth and its number of values have limits, and tags and aliases are refused.
 """
 
 from __future__ import annotations
@@ -75,18 +74,13 @@ def _tree(text: str, source: str, *, lines: bool = True) -> Node | None:
 
 
 class _Reader:
-    """Makes the tree from PyYAML's events. PyYAML's own composer has no limit of depth: a deep text ends the process.
-
-    An alias is the node that it refers to, and counts as all of its values.
-    """
+    """Makes the tree from PyYAML's events. PyYAML's own composer has no limit of depth: a deep text ends the process."""
 
     def __init__(self, events: Iterable[Any], source: str, *, lines: bool) -> None:
         self._events = iter(events)
         self._source = source
         self._lines = lines
         self._nodes = 0
-        self._anchors: dict[str, tuple[Node, int]] = {}
-        """The nodes with a name, and the number of values in each."""
 
     def document(self) -> Node | None:
         root = None
@@ -102,67 +96,40 @@ class _Reader:
 
     def _node(self, event: Any, depth: int = 1, at: str = "") -> Node:
         """The node that begins with this event. `at`: its place, if that is not the place of the event."""
-        place, before = at or self._place(event), self._nodes
-        self._count(1, place)
+        place = at or self._place(event)
+        self._nodes += 1
+        if self._nodes > MAX_NODES:
+            raise refusal(place, f"has more than {MAX_NODES:,} values")
         if depth > MAX_DEPTH:
             raise refusal(place, f"is nested more than {MAX_DEPTH} levels deep")
         kind = type(event).__name__
-        if kind == "AliasEvent":
-            return self._named(event.anchor, place)
+        if event.anchor is not None:
+            raise refusal(place, f"the anchor or alias {event.anchor!r:.80} is not allowed", "write the value in each place")
         if event.tag is not None:
             shown = event.tag.replace("tag:yaml.org,2002:", "!!")
             raise refusal(place, f"the tag {shown!r:.80} is not allowed", "write the value without a tag, in quotes if it is a text")
         if kind == "ScalarEvent":
             text = _joined(event.value)
-            node = Node(text, place, text) if event.style else scalar(text, place)
-        elif kind == "SequenceStartEvent":
-            node = Node([self._node(item, depth + 1) for item in self._inside()], place)
-        else:
-            node = self._mapping(place, depth + 1)
-        if event.anchor is not None:
-            self._anchors[event.anchor] = node, self._nodes - before
-        return node
-
-    def _count(self, nodes: int, place: str) -> None:
-        self._nodes += nodes
-        if self._nodes > MAX_NODES:
-            raise refusal(place, f"has more than {MAX_NODES:,} values, aliases written out")
-
-    def _named(self, name: str, place: str) -> Node:
-        if name not in self._anchors:
-            raise refusal(place, f"the alias {name!r:.80} refers to nothing", "give a value above it this name with &")
-        node, nodes = self._anchors[name]
-        self._count(nodes - 1, place)
-        return replace(node, place=place)
+            return Node(text, place, text) if event.style else scalar(text, place)
+        if kind == "SequenceStartEvent":
+            return Node([self._node(item, depth + 1) for item in self._inside()], place)
+        return self._mapping(place, depth + 1)
 
     def _inside(self) -> Iterator[Any]:
         """The events inside the list or mapping that has just begun. The event of its end is consumed too."""
         return takewhile(lambda event: not type(event).__name__.endswith("EndEvent"), self._events)
 
     def _mapping(self, place: str, depth: int) -> Node:
-        """A plain ``<<`` merges: the keys of its mappings are added if the mapping does not have them."""
         entries: dict[str, Node] = {}
-        merges = False
         for name in self._inside():
             at = self._place(name)
             if type(name).__name__ != "ScalarEvent":
-                raise refusal(at, "a key must be a text, not a mapping, a list or an alias")
+                raise refusal(at, "a key must be a text, not a mapping or a list")
             key = self._node(name, depth).text
             if key in entries:
                 raise refusal(at, f"the key {key!r:.80} is given twice", f"first at {entries[key].place}")
             entries[key] = self._node(next(self._events), depth, at)
-            merges = merges or (key == "<<" and not name.style)
-        return Node(_merged(entries.pop("<<")) | entries if merges else entries, place)
-
-
-def _merged(node: Node) -> dict[str, Node]:
-    """The keys of the mappings in the value of a ``<<``. The first mapping with a key wins."""
-    merged: dict[str, Node] = {}
-    for source in reversed(node.value) if isinstance(node.value, list) else [node]:
-        if not isinstance(source.value, dict):
-            raise refusal(node.place, "'<<' takes a mapping or a list of mappings")
-        merged |= source.value
-    return merged
+        return Node(entries, place)
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")

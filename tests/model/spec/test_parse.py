@@ -680,7 +680,6 @@ def test_any_tree_is_a_spec_or_refused(data: Any) -> None:
 @example("script: a\r\ntasks:\r\n  worker: ٣\r\n")
 @example('"": ""\n"script": ""\ntasks: {"": "", worker: {"": ""}}')
 @example("script: ~\nmodule: ~\ncommand: ~\ntasks: {worker: {count: ~, args: [~], env: {A: ~}}}")
-@example("&a script: &b a\nargs: &c [*b, *b]\n<<: {tasks: {worker: {args: *c}}}\n")
 @example(b"\xef\xbb\xbfscript: a\nname: \xc3\xa9")
 def test_any_text_is_a_spec_or_refused(text: str | bytes) -> None:
     try:
