@@ -39,8 +39,12 @@ class Findings:
         return len(self.found) >= MAX_FINDINGS
 
     def sound(self, paths: Iterable[str]) -> bool:
-        """Whether these paths, and the mappings around them, have no mistakes."""
-        around = {"", *(path[:end] for path in paths for end, mark in enumerate(path + ".") if mark == ".")}
+        """Whether these paths, and the mappings around them, have no mistakes. ``backend.*``: and nothing inside `backend`."""
+        around = {""}
+        for path in paths:
+            if path.endswith("*") and any(spoiled.startswith(path[:-1]) for spoiled in self._spoiled):
+                return False
+            around.update(path[:end] for end, mark in enumerate(path + ".") if mark == ".")
         return around.isdisjoint(self._spoiled)
 
 

@@ -18,8 +18,8 @@ from .document import Node
 from .findings import Findings
 from .kinds import MAX_NAME
 from .rules import cluster_rules
-from .rules.cluster_rules import Draft
 from .rules.device_rules import LEVEL
+from .rules.draft import Draft, draft_of
 from .sections.run_sections import PROGRAM_KINDS, ClusterSpec
 from .sections.task_sections import TaskDevices, TaskSpec
 
@@ -41,9 +41,8 @@ def parse(document: Node, *, workdir: str) -> ClusterSpec:
     """
     findings = Findings()
     given = struct_of(ClusterSpec).check(document, "", findings) or {}
-    draft = cluster_rules.draft_of(document, given)
-    for problem in cluster_rules.complaints(draft, findings):
-        findings.note(problem)
+    draft = draft_of(document, given, findings)
+    findings.found += cluster_rules.problems(draft)
     if findings.problems:
         raise SpecError(*findings.problems)
     return _spec(draft, workdir)

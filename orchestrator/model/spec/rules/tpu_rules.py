@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from worker.settings.tpu_settings import ADDRESS, AUTO, LOCAL
@@ -11,19 +11,20 @@ from worker.tensorflow_facts import partition
 
 from ... import tpu_topology
 from ...strategies import Complaint
+from .draft import Draft
 
 
-def complaints(given: Mapping[str, Any], sound: Callable[[Iterable[str]], bool]) -> Iterator[Complaint]:
-    """All complaints. `given`: the section, its keys checked one by one; `sound`: whether paths have no mistakes."""
+def complaints(draft: Draft) -> Iterator[Complaint]:
+    given = draft.given.get("tpu", {})
     yield from _named(given)
     shape, replicas = given.get("computation_shape"), given.get("num_replicas")
-    if given.get("topology") and sound(["tpu.computation_shape", "tpu.num_replicas"]):
+    if given.get("topology") and draft.sound("tpu.computation_shape", "tpu.num_replicas"):
         mesh, block = tpu_topology.parse(given["topology"]), shape or (1,) * tpu_topology.RANK
         if problem := tpu_topology.fit_problem(mesh, block, replicas):
             is_count = replicas is not None and tpu_topology.fit_problem(mesh, block) is None
             path = f"tpu.{'num_replicas' if is_count else 'computation_shape'}"
             yield path, f"{path}: {problem}", problem.hint
-    if sound(["tpu.computation_shape"]):
+    if draft.sound("tpu.computation_shape"):
         devices = math.prod(shape or (1,))
         for one in given.get("partition") or ():
             path = f"tpu.partition.{one.name}"

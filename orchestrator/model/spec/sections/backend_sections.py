@@ -125,11 +125,6 @@ def misplaced(name: str) -> Iterator[tuple[str, str]]:
             yield section.IMPLIED_BY, other
 
 
-def paths() -> list[str]:
-    """The paths of all keys of the section."""
-    return [f"backend.{key}" for key in _keys()]
-
-
 def _keys() -> dict[str, Setting]:
     return {name: key for section in BACKENDS.values() for name, key in struct_of(section).keys.items()}
 

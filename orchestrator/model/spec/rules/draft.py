@@ -1,0 +1,50 @@
+"""What the rules between keys look at: a document whose keys are checked one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from worker.fast_dataclass import dataclass
+from worker.protocol.task_id import TASK_TYPES
+
+from ... import strategies
+from ...strategies import Strategy
+from ..document import Node, place_of
+from ..findings import Findings
+from ..sections import backend_sections
+from ..sections.backend_sections import BackendSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A document whose keys are checked one by one."""
+
+    document: Node
+    given: Mapping[str, Any]
+    """The values of the document."""
+    findings: Findings
+    """The mistakes in single keys."""
+    strategy: Strategy
+    counts: Mapping[str, int]
+    """The number of tasks of each type, with defaults and zeros."""
+    backend: BackendSpec
+
+    def place(self, path: str) -> str:
+        return place_of(self.document, path)
+
+    def sound(self, *paths: str) -> bool:
+        """Whether the values at these paths can be relied on; see `Findings.sound`."""
+        return self.findings.sound(paths)
+
+
+def draft_of(document: Node, given: Mapping[str, Any], findings: Findings) -> Draft:
+    """The draft of a document and its checked values."""
+    asked = {kind: tasks.get("count", 1) for kind, tasks in given.get("tasks", {}).items()}
+    strategy = strategies.named(given["strategy"]) if given.get("strategy") else strategies.implied(dict.fromkeys(given, 1) | asked)
+    place = backend_sections.read(given.get("backend", {}))
+    counts = strategy.default_counts | ({"dispatcher": 1} if asked.get("data_worker") else {}) | asked
+    if "count" not in given.get("tasks", {}).get("worker", {}) and not strategy.one_process:
+        free = sum(number or 1 for number in place.named_slots.values())
+        counts["worker"] = max(1, free - sum(counts.values()) + counts["worker"])  # one worker for each slot that no other task uses
+    return Draft(document, given, findings, strategy, {kind: counts[kind] for kind in TASK_TYPES if kind in counts}, place)
