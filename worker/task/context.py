@@ -56,90 +56,51 @@ class Context:
 
 def context() -> Context:
     """See `worker.context`."""
-    env = os.environ
-    cluster, type_, index = _read_tf_config(env.get("TF_CONFIG", ""))
-    if "ORCH_TASK" not in env:
-        return _by_hand(cluster, type_ or "chief", index)
-    task = env["ORCH_TASK"]
-    type_, _, digits = task.rpartition("-")
-    if not (type_ and digits.isdecimal()):
-        raise ValueError(f"ORCH_TASK: expected TYPE-INDEX, such as worker-0, got {task!r}")
-    index = int(digits)
-    is_chief = env.get("ORCH_IS_CHIEF")
+    cluster, type_, index = _read_tf_config(os.environ.get("TF_CONFIG", ""))
+    env: Mapping[str, str] = {}  # in a script run by hand, these variables are left over from another program
+    if "ORCH_TASK" in os.environ:
+        env = os.environ
+        type_, _, digits = env["ORCH_TASK"].rpartition("-")
+        index = int(digits)
+    rank, world_size, local_rank, local_world_size = _ranks(cluster, type_, index)
+    # As is_chief in tensorflow/python/distribute/multi_worker_util.py: without a chief, worker 0 is the chief.
+    leads = type_ == "chief" or (type_ == "worker" and index == 0 and "chief" not in cluster)
     return Context(
-        task=task,
+        task=f"{type_}-{index}",
         type=type_,
         index=index,
-        is_chief=is_chief == "1" if is_chief else _leads(cluster, type_, index),
+        is_chief=env["ORCH_IS_CHIEF"] == "1" if "ORCH_IS_CHIEF" in env else leads,
         run_id=env.get("ORCH_RUN_ID", ""),
-        attempt=_number("ORCH_ATTEMPT", 1),
-        rank=_number("RANK", 0),
-        world_size=_number("WORLD_SIZE", 1),
-        local_rank=_number("LOCAL_RANK", 0),
-        local_world_size=_number("LOCAL_WORLD_SIZE", 1),
+        attempt=int(env.get("ORCH_ATTEMPT", 1)),
+        rank=int(env.get("RANK", rank)),
+        world_size=int(env.get("WORLD_SIZE", world_size)),
+        local_rank=int(env.get("LOCAL_RANK", local_rank)),
+        local_world_size=int(env.get("LOCAL_WORLD_SIZE", local_world_size)),
         cluster=cluster,
-        run_dir=_path("ORCH_RUN_DIR"),
-        checkpoint_dir=_path("ORCH_CHECKPOINT_DIR"),
-        settings=_settings(),
-        data_service=env.get("ORCH_DATA_SERVICE") or None,
+        run_dir=Path(env["ORCH_RUN_DIR"]) if "ORCH_RUN_DIR" in env else None,
+        checkpoint_dir=Path(env["ORCH_CHECKPOINT_DIR"]) if "ORCH_CHECKPOINT_DIR" in env else None,
+        settings=_settings(env, cluster),
+        data_service=os.environ.get("ORCH_DATA_SERVICE") or None,
     )
 
 
-def _by_hand(cluster: Mapping[str, tuple[str, ...]], type_: str, index: int) -> Context:
+def _ranks(cluster: Mapping[str, tuple[str, ...]], type_: str, index: int) -> tuple[int, int, int, int]:
+    """The rank and the number of the tasks in a cluster, and the same among the tasks on this host."""
     order = [*(name for name in _TYPES if name in cluster), *(name for name in cluster if name not in _TYPES)]
     tasks = [(name, i) for name in order for i in range(len(cluster[name]))]
     hosts = [address.rpartition(":")[0] for name in order for address in cluster[name]]
     # The evaluator of a cluster may be missing in TF_CONFIG's cluster.
     rank = tasks.index((type_, index)) if (type_, index) in tasks else 0
     here = [i for i, host in enumerate(hosts) if host == hosts[rank]] or [0]
-    from ..settings.task_settings import TaskSettings
-    from .strategy.strategy_builder import of_cluster
-
-    return Context(
-        task=f"{type_}-{index}",
-        type=type_,
-        index=index,
-        is_chief=_leads(cluster, type_, index),
-        run_id="",
-        attempt=1,
-        rank=rank,
-        world_size=len(tasks) or 1,
-        local_rank=here.index(rank),
-        local_world_size=len(here),
-        cluster=cluster,
-        run_dir=None,
-        checkpoint_dir=None,
-        settings=TaskSettings(strategy=of_cluster(cluster)),
-        data_service=os.environ.get("ORCH_DATA_SERVICE") or None,
-    )
+    return rank, len(tasks) or 1, here.index(rank), len(here)
 
 
-def _settings() -> TaskSettings:
+def _settings(env: Mapping[str, str], cluster: Mapping[str, tuple[str, ...]]) -> TaskSettings:
     from ..protocol.codec import from_json
     from ..settings.task_settings import VARIABLE, TaskSettings
+    from .strategy.strategy_builder import of_cluster
 
-    try:
-        return from_json(TaskSettings, json.loads(os.environ.get(VARIABLE) or "{}"))
-    except ValueError as error:
-        raise ValueError(f"{VARIABLE}: {error}") from None
-
-
-def _leads(cluster: Mapping[str, tuple[str, ...]], type_: str, index: int) -> bool:
-    # tensorflow/python/distribute/multi_worker_util.py, is_chief: without a chief, worker 0 is the chief.
-    return type_ == "chief" or (type_ == "worker" and index == 0 and "chief" not in cluster)
-
-
-def _number(name: str, default: int) -> int:
-    text = os.environ.get(name) or str(default)
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"{name}: expected a whole number, got {text!r}") from None
-
-
-def _path(name: str) -> Path | None:
-    text = os.environ.get(name)
-    return Path(text) if text else None
+    return from_json(TaskSettings, json.loads(env.get(VARIABLE, "{}"))) if env else TaskSettings(strategy=of_cluster(cluster))
 
 
 # --- TF_CONFIG ---------------------------------------------------------------------------------
@@ -148,16 +109,19 @@ def _path(name: str) -> Path | None:
 _FORM = '{"cluster": {"worker": ["HOST:PORT", ...]}, "task": {"type": "worker", "index": 0}}, with a task of this cluster'
 
 
-def _read_tf_config(text: str) -> tuple[Mapping[str, tuple[str, ...]], str | None, int]:
-    """The cluster, the task type and the task index. Read as in TensorFlow (TFConfigClusterResolver), and checked."""
+def _read_tf_config(text: str) -> tuple[Mapping[str, tuple[str, ...]], str, int]:
+    """The cluster, the task type and the task index; a chief without TF_CONFIG.
+
+    Read as in TensorFlow (TFConfigClusterResolver), and checked.
+    """
     if not text.strip():
-        return {}, None, 0
+        return {}, "chief", 0
     try:
         config = json.loads(text)
         cluster = {name: tuple(addresses) for name, addresses in config.get("cluster", {}).items() if addresses}
         task = config.get("task", {})
         if not task and not cluster:
-            return {}, None, 0
+            return {}, "chief", 0
         type_, index = task["type"], int(task.get("index", 0))
         count = len(cluster.get(type_, ()))
         # Under ParameterServerStrategy an evaluator is not in the cluster.
