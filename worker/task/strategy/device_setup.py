@@ -30,7 +30,7 @@ class SettingRefused(Exception):
 
 def apply_soon(settings: dict[str, Any], log_dir: str) -> None:
     """Apply settings, a `DeviceSettings` as JSON data, now or right after TensorFlow's import. A setting that is refused ends the task."""
-    wanted = {name: value for name, value in settings.items() if value is not None}
+    wanted = {name: settings[name] for name in _APPLY if settings.get(name) is not None}
     visible = os.environ.get(VISIBLE)
 
     def apply_now(tensorflow: ModuleType) -> None:
@@ -50,9 +50,9 @@ def apply_soon(settings: dict[str, Any], log_dir: str) -> None:
 
 def apply(tf: Any, settings: dict[str, Any], visible: str | None) -> None:
     """Apply the settings. `visible`: the ``CUDA_VISIBLE_DEVICES`` of the task at its start. Raises `SettingRefused`."""
-    for name, call in _calls(tf, settings, visible):
+    for name, value in settings.items():
         try:
-            call()
+            _APPLY[name](tf, value, visible)
         except SettingRefused:
             raise
         except Exception as error:  # TensorFlow, or a module of the user with this name, may raise anything
@@ -73,72 +73,60 @@ def _describe_devices(tf: Any) -> Iterator[str]:
         yield f"{name} as {len(parts)} logical devices" if len(parts) > 1 else name
 
 
-def _calls(tf: Any, settings: dict[str, Any], visible: str | None) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Each setting with the function that applies it, quick ones first. Only settings of GPUs list the GPUs, which starts CUDA."""
-    config = tf.config
-    simple = {
-        "log_placement": lambda on: tf.debugging.set_log_device_placement(on),
-        "soft_placement": lambda on: config.set_soft_device_placement(on),
-        "xla": lambda on: config.optimizer.set_jit("autoclustering" if on else False),
-        "tf32": lambda on: config.experimental.enable_tensor_float_32_execution(on),
-        "cpus": lambda count: _split(tf, config.list_physical_devices("CPU")[0], [None] * count),
-    }
-    for name, call in simple.items():
-        if name in settings:
-            yield name, lambda call=call, name=name: call(settings[name])  # type: ignore[misc]
-    if "gpus" in settings:
-        yield "gpus", lambda: _check_gpus(tf, settings["gpus"], visible)
-    if "gpus_given" in settings:
-        yield "gpus_given", lambda: _compare_given_gpus(tf, settings["gpus_given"], visible)
-    for name in ("memory_growth", "memory_limit_mb", "logical_gpus"):
-        if name in settings:
-            yield name, lambda name=name: _set_up_gpus(tf, name, settings[name])  # type: ignore[misc]
-
-
-def _set_up_gpus(tf: Any, name: str, value: Any) -> None:
-    for gpu in tf.config.list_physical_devices("GPU"):
-        if name == "memory_growth":
-            tf.config.experimental.set_memory_growth(gpu, value)
-        else:
-            _split(tf, gpu, [value] if name == "memory_limit_mb" else value)
-
-
 def _split(tf: Any, device: Any, limits: list[int | None]) -> None:
     parts = [tf.config.LogicalDeviceConfiguration(memory_limit=limit) for limit in limits]
     tf.config.set_logical_device_configuration(device, parts)
 
 
-def _check_gpus(tf: Any, wanted: int, visible: str | None) -> None:
-    """For a number of GPUs that the user has requested: TensorFlow must find this number. The program may have chosen other GPUs."""
-    difference = _compare_gpus(tf, wanted, visible)
-    if difference and len(tf.config.list_physical_devices("GPU")) != wanted:
-        raise SettingRefused(f"devices.gpus: {difference}")
-    _print(difference)
+def _check_gpus(tf: Any, given: int, visible: str | None, *, is_asked: bool) -> None:
+    """Compare the GPUs that TensorFlow finds with those that orch has given to the task. The program may have chosen other GPUs.
 
-
-def _compare_given_gpus(tf: Any, given: int, visible: str | None) -> None:
-    """For GPUs that orch has chosen: the program may use another number, and a TensorFlow without CUDA uses none."""
-    if tf.test.is_built_with_cuda():
-        _print(_compare_gpus(tf, given, visible))
-
-
-def _print(difference: str) -> None:
-    if difference:
-        print(f"orch: {difference}", file=sys.stderr)
-
-
-def _compare_gpus(tf: Any, given: int, visible: str | None) -> str:
-    """How the GPUs that TensorFlow finds differ from those that orch has given to the task, and why; empty: no difference."""
+    `is_asked`: the user has requested this number, which TensorFlow must find. For GPUs that orch has chosen, the program may use another
+    number, and a TensorFlow without CUDA uses none.
+    """
+    has_cuda = tf.test.is_built_with_cuda()
+    if not (is_asked or has_cuda):
+        return
     found, now = len(tf.config.list_physical_devices("GPU")), os.environ.get(VISIBLE)
     if found == given and now == visible:
-        return ""
-    if not tf.test.is_built_with_cuda():
+        return
+    if not has_cuda:
         why = "this TensorFlow is built without CUDA: pip install 'tensorflow[and-cuda]'"
     elif now == visible:
         why = "its log says which of CUDA's libraries it misses"
     else:
         why = f"the program has {'removed that variable' if now is None else f'set that variable to {now!r}'}"
-    return f"this task was given {given} ({VISIBLE}={visible or ''}), TensorFlow finds {found}; {why}"
+    difference = f"this task was given {given} ({VISIBLE}={visible or ''}), TensorFlow finds {found}; {why}"
+    if is_asked and found != given:
+        raise SettingRefused(f"devices.gpus: {difference}")
+    print(f"orch: {difference}", file=sys.stderr)
+
+
+def _of_gpus(apply: Callable[[Any, Any, Any], object]) -> Callable[[Any, Any, str | None], None]:
+    """A function that applies a setting to each GPU."""
+
+    def apply_to_all(tf: Any, value: Any, visible: str | None) -> None:
+        for gpu in tf.config.list_physical_devices("GPU"):
+            apply(tf, gpu, value)
+
+    return apply_to_all
+
+
+_APPLY: dict[str, Callable[[Any, Any, str | None], object]] = {
+    "log_placement": lambda tf, on, _: tf.debugging.set_log_device_placement(on),
+    "soft_placement": lambda tf, on, _: tf.config.set_soft_device_placement(on),
+    "xla": lambda tf, on, _: tf.config.optimizer.set_jit("autoclustering" if on else False),
+    "tf32": lambda tf, on, _: tf.config.experimental.enable_tensor_float_32_execution(on),
+    "cpus": lambda tf, count, _: _split(tf, tf.config.list_physical_devices("CPU")[0], [None] * count),
+    # The following list the GPUs, which starts CUDA.
+    "gpus": lambda tf, count, visible: _check_gpus(tf, count, visible, is_asked=True),
+    "gpus_given": lambda tf, count, visible: _check_gpus(tf, count, visible, is_asked=False),
+    "memory_growth": _of_gpus(lambda tf, gpu, on: tf.config.experimental.set_memory_growth(gpu, on)),
+    "memory_limit_mb": _of_gpus(lambda tf, gpu, limit: _split(tf, gpu, [limit])),
+    "logical_gpus": _of_gpus(_split),
+}
+"""The fields of `DeviceSettings` that are applied here, in this order, with their functions: of TensorFlow, the value, and the
+``CUDA_VISIBLE_DEVICES`` of the task at its start."""
 
 
 # --- the program's own settings --------------------------------------------------------------------
