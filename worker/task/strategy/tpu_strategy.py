@@ -1,7 +1,7 @@
 """Builds `TPUStrategy` for the TPU of the spec, with a message of its own for each step that fails.
 
 The steps are those of TensorFlow's guide: find the TPU (`TPUClusterResolver`), connect to it, initialise it, assign devices to replicas
-(`DeviceAssignment`), make the strategy. `_Watch` ends a step that hangs.
+(`DeviceAssignment`), make the strategy. `_step` ends a step that hangs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -79,21 +80,49 @@ def _start(name: str, source: str, settings: TpuSettings) -> tuple[Any, Any]:
     import tensorflow as tf
 
     where = "the TPU of this machine" if name == LOCAL else f"the TPU {name or os.environ.get(source)!r} ({source})"
-    with _Watch(settings.timeout_s, where) as watch:
-        watch.step = "finding"
-        with _explained(lambda error: _describe_lookup(error, where)):
-            resolver = _find(name, settings)
-            hosts = [address for job in resolver.cluster_spec().as_dict().values() for address in job]
-        _bypass_proxies(hosts)
-        watch.step = "connecting to"
-        with _explained(lambda error: f"{where} cannot be connected to: {_words(error)}{_describe_version(error)}"):
-            tf.config.experimental_connect_to_cluster(resolver)
-        watch.step = "initialising"
-        with _explained(lambda error: _describe_absence(where, hosts, _words(error)) + _describe_version(error)):
-            topology = tf.tpu.experimental.initialize_tpu_system(resolver)
+    limit_s, ends = settings.timeout_s, time.monotonic() + settings.timeout_s
+    with _step("finding", where, limit_s, ends, lambda error: _describe_lookup(error, where)):
+        resolver = _find(name, settings)
+        hosts = [address for job in resolver.cluster_spec().as_dict().values() for address in job]
+    _bypass_proxies(hosts)
+    with _step("connecting to", where, limit_s, ends, lambda error: f"{where} cannot be connected to: {_words(error)}"):
+        tf.config.experimental_connect_to_cluster(resolver)
+    with _step("initialising", where, limit_s, ends, lambda error: _describe_absence(where, hosts, _words(error))):
+        topology = tf.tpu.experimental.initialize_tpu_system(resolver)
         if not resolver.get_tpu_system_metadata().num_cores:
             raise NoTpu(_describe_absence(where, hosts, "TensorFlow lists no device of the type TPU"))
     return resolver, topology
+
+
+@contextmanager
+def _step(doing: str, where: str, limit_s: float, ends: float, describe: Callable[[Exception], str]) -> Iterator[None]:
+    """Turn every error of TensorFlow, of its client for the cloud's API and of the network into a `NoTpu`. End the process if the step has
+    not come to its end at the time `ends`: TensorFlow tries a host that does not answer again without end, and cannot be interrupted.
+    """
+    message = (
+        f"{doing} {where} has not come to its end after {limit_s:g} s. Is the TPU running, and is its port, {PORT}, "
+        "open to this machine? tpu.timeout_s gives it more time"
+    )
+    watch = threading.Timer(ends - time.monotonic(), _end_process, (message,))
+    watch.daemon = True
+    watch.start()
+    try:
+        yield
+    except NoTpu:
+        raise
+    except Exception as error:
+        raise NoTpu(describe(error) + _describe_version(error)) from None
+    finally:
+        watch.cancel()
+
+
+def _end_process(message: str) -> None:
+    """End the process, after printing the stacks of all threads on stderr."""
+    if directory := os.environ.get("ORCH_LOG_DIR"):
+        failure.record(NoTpu(message), directory)
+    print(f"orch: {message}", file=sys.stderr, flush=True)
+    faulthandler.dump_traceback(all_threads=True)
+    os._exit(1)
 
 
 def _find(name: str, settings: TpuSettings) -> Any:
@@ -125,17 +154,6 @@ def _assign(topology: Any, settings: TpuSettings) -> Any:
 
 
 # --- messages --------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _explained(describe: Any) -> Iterator[None]:
-    """Turn every error of TensorFlow, of its client for the cloud's API and of the network into a `NoTpu`."""
-    try:
-        yield
-    except NoTpu:
-        raise
-    except Exception as error:
-        raise NoTpu(describe(error)) from None
 
 
 def _words(error: Exception) -> str:
@@ -205,33 +223,3 @@ def _bypass_proxies(addresses: Sequence[str]) -> None:
         known = os.environ.get(_NO_PROXY) or os.environ.get("no_proxy") or ""
         hosts = [address.rpartition(":")[0] for address in addresses]
         os.environ[_NO_PROXY] = ",".join(dict.fromkeys([*filter(None, known.split(",")), *hosts]))
-
-
-class _Watch:
-    """Ends the process if the steps inside take too long, after printing the stacks of all threads on stderr. TensorFlow tries a host
-    that does not answer again without end, and cannot be interrupted."""
-
-    def __init__(self, seconds: float, where: str) -> None:
-        self._seconds, self._where = seconds, where
-        self._over = threading.Event()
-        self.step = ""
-
-    def __enter__(self) -> _Watch:
-        threading.Thread(target=self._wait, name="orch-tpu-watch", daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-
-    def _wait(self) -> None:
-        if self._over.wait(self._seconds):
-            return
-        message = (
-            f"{self.step} {self._where} has not come to its end after {self._seconds:g} s. Is the TPU running, and is its port, {PORT}, "
-            "open to this machine? tpu.timeout_s gives it more time"
-        )
-        if directory := os.environ.get("ORCH_LOG_DIR"):
-            failure.record(NoTpu(message), directory)
-        print(f"orch: {message}", file=sys.stderr, flush=True)
-        faulthandler.dump_traceback(all_threads=True)
-        os._exit(1)
