@@ -185,8 +185,7 @@ def test_files_of_tensorflow_s_file_systems_beside_others(orch: Orch, tmp_path: 
     """A double in the place of the Python that asks TensorFlow; tests/real/test_shards.py has the real one."""
     told = {"name": "gs://a/1.tfrecord", "size": 7, "elements": 3, "kind": "tfrecord", "problem": ""}
     double = tmp_path / "python"
-    lines = ["A library says hello", "12", json.dumps(told), json.dumps({"end": True})]
-    double.write_text("#!/bin/sh\ncat <<'END'\n" + "\n".join(lines) + "\nEND\n")
+    double.write_text(f"#!/bin/sh\ncat <<'END'\n{json.dumps({'files': [told]})}\nEND\n")
     double.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(double))
     (tmp_path / "sub").mkdir()
@@ -197,7 +196,8 @@ def test_files_of_tensorflow_s_file_systems_beside_others(orch: Orch, tmp_path: 
         [str(tmp_path / "sub/z.tfrecord"), "100", "B", "5", "elements"],
         ["gs://a/1.tfrecord", "7", "B", "3", "elements"],
     ]
-    assert "A library says hello" in done.err
+    double.write_text("#!/bin/sh\necho no module of that name >&2\nexit 3\n")
+    assert "the process that asks TensorFlow for 'gs://a/*' ended with code 3" in orch.in_process("shards", "gs://a/*", check=2).err
 
 
 SPEC = """

@@ -113,29 +113,22 @@ def _parquet() -> Any:
         return None
 
 
-def list_remote(patterns: Sequence[str], kind: str = "", elements: int | None = None) -> Iterator[Found]:
+def list_remote(patterns: Sequence[str], kind: str = "", elements: int | None = None) -> list[Found]:
     """As `find` and `inspect`, with the file systems of TensorFlow. Raises `UsageError`."""
     root = str(Path(worker.data_files.element_counts.__file__).parents[2])
     code = "import sys; sys.path.insert(0, sys.argv[1]); from worker.task.input import remote_files; remote_files.main(sys.argv[2])"
     request = json.dumps({"patterns": list(patterns), "kind": kind, "elements": elements})
     env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"), "CUDA_VISIBLE_DEVICES": "-1"}
     argv = [sys.executable, "-c", code, root, request]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, env=env, text=True) as asked:
-        assert asked.stdout is not None
-        ended = False
-        for line in asked.stdout:
-            try:
-                answer = dict(json.loads(line))
-            except (ValueError, TypeError):  # a library has printed this line
-                print(line, end="", file=sys.stderr)
-                continue
-            if "error" in answer:
-                raise UsageError(answer["error"])
-            if ended := "end" in answer:
-                break
-            yield Found(File(answer["name"], answer["size"], answer["elements"]), answer["kind"], answer["problem"])
-    if not ended:
-        raise UsageError(f"the process that asks TensorFlow for {patterns[0]!r} ended with code {asked.returncode}; what it said is above")
+    done = subprocess.run(argv, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, env=env, text=True, check=False)
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError:
+        ended = f"the process that asks TensorFlow for {patterns[0]!r} ended with code {done.returncode}; what it said is above"
+        raise UsageError(ended) from None
+    if "error" in answer:
+        raise UsageError(answer["error"])
+    return [Found(File(one["name"], one["size"], one["elements"]), one["kind"], one["problem"]) for one in answer["files"]]
 
 
 def explain_uncounted(kinds: Iterable[str]) -> str:
