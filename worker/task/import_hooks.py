@@ -1,7 +1,9 @@
-"""Calls functions right after the import of a module, at any time and by any code."""
+"""How orch changes a program's libraries: right after their import, at any time and by any code, by functions of the same names, and with a
+line that tells of the change."""
 
 from __future__ import annotations
 
+import os
 import sys
 
 TYPE_CHECKING = False
@@ -69,3 +71,13 @@ def named_like(real: Any, ours: Any) -> Any:
     import functools  # TensorFlow and Keras have imported functools by now
 
     return functools.wraps(real)(ours)
+
+
+_printed: set[str] = set()
+
+
+def print_once(text: str) -> None:
+    """Print a line on stderr, once in this process, and only in the first task of each type: the other tasks would print the same."""
+    if text not in _printed and os.environ.get("ORCH_TASK", "-0").endswith("-0"):
+        _printed.add(text)
+        print(f"orch: {text}", file=sys.stderr)

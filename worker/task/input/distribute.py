@@ -7,8 +7,9 @@ from typing import Any
 
 from ...words import count_of
 from ..context import Context, context
+from ..import_hooks import print_once
 from . import input_counter, input_policy
-from .input_policy import Changes, print_once
+from .input_policy import Changes
 
 _jobs = 0
 """The number of datasets that this process has sent to the tf.data service."""

@@ -16,6 +16,7 @@ from typing import Any
 from ...data_files import element_counts, matching
 from ...words import count_of
 from ..context import context
+from ..import_hooks import print_once
 from ..strategy import strategy_builder
 from . import input_policy
 
@@ -262,4 +263,4 @@ def _print_summary(names: Sequence[str], counts: Sequence[int] | None, share: Sh
         how += f"; the shares have {min(held):,} to {max(held):,} elements, {each}"
     if not counts and share.workers > 1:
         how += "; the elements are not counted, so one worker may end before the others"
-    input_policy.print_once(f"input: worker.files: {what}{how}")
+    print_once(f"input: worker.files: {what}{how}")

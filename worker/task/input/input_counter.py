@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ... import task_files
-from ..import_hooks import named_like
+from ..import_hooks import named_like, print_once
 
 POLL_S = 1.0
 """The time between two readings of the sums, in seconds."""
@@ -60,8 +60,6 @@ def _check_for_end(data: Any, options: dict[str, Any]) -> None:
     is_known = tf.executing_eagerly() and isinstance(data, tf.data.Dataset)
     is_endless = is_known and data.cardinality() == tf.data.INFINITE_CARDINALITY
     if is_endless and options.get("steps_per_epoch") is None:
-        from .input_policy import print_once
-
         print_once("input: fit() has a dataset that repeats without end, and no steps_per_epoch: the first epoch has no end")
 
 
@@ -94,7 +92,6 @@ class Counter:
         self._tf = tf
         self._path, self._pid = path, os.getpid()
         self._lock = threading.Lock()
-        self._is_watched = False
         self._is_off = False
         """The counting has failed and was stopped."""
         self._waited, self._steps = 0.0, 0
@@ -106,6 +103,8 @@ class Counter:
         """At the last reading: the time, the seconds waited, the steps."""
         self._moving_s, self._moving_waited_s = 0.0, 0.0
         """All time between readings with new steps, and the waiting time in it, in seconds."""
+        threading.Thread(target=self._poll_forever, name="orch-input", daemon=True).start()
+        atexit.register(self._poll)
 
     # --- while the program iterates ----------------------------------------------------------------
 
@@ -138,30 +137,32 @@ class Counter:
         """Count the batches of one step: one batch for each replica of this process."""
         if not self._is_off:
             with self._giving_up():
-                self._count(strategy, values)
+                if self._tf.executing_eagerly():
+                    self._count_now(values)
+                elif _counts_in_graph(self._tf, strategy):
+                    self._count_in_graph(values)
 
-    def _count(self, strategy: Any, values: list[Any]) -> None:
+    def _count_now(self, values: list[Any]) -> None:
+        self._steps += 1
+        while len(self._replicas) < len(values):
+            self._replicas.append([0, 0, 0])
+        for sums, value in zip(self._replicas, values, strict=False):
+            elements, size = _measure(self._tf, value)
+            if elements:
+                sums[0] += 1
+                sums[1] += int(elements)
+                sums[2] += int(size)
+
+    def _count_in_graph(self, values: list[Any]) -> None:
         tf = self._tf
-        if tf.executing_eagerly():
-            self._start_thread()
-            self._steps += 1
-            while len(self._replicas) < len(values):
-                self._replicas.append([0, 0, 0])
-            for sums, value in zip(self._replicas, values, strict=False):
-                elements, size = _measure(tf, value)
-                if elements:
-                    sums[0] += 1
-                    sums[1] += int(elements)
-                    sums[2] += int(size)
-        elif _counts_in_graph(tf, strategy):
-            measured = [_measure(tf, value) for value in values]  # on the device of the batch: only its shape leaves a GPU
-            handle = self._handle(len(values), [0.0] * (1 + 3 * len(values)))
-            with tf.device(_HOST):
-                sums = [tf.constant(1.0, tf.float64)]
-                for elements, size in measured:
-                    count = tf.cast(elements, tf.float64)
-                    sums += [tf.minimum(count, tf.ones([], tf.float64)), count, tf.cast(size, tf.float64)]
-                tf.raw_ops.AssignAddVariableOp(resource=handle, value=tf.stack(sums))
+        measured = [_measure(tf, value) for value in values]  # on the device of the batch: only its shape leaves a GPU
+        handle = self._handle(len(values), [0.0] * (1 + 3 * len(values)))
+        with tf.device(_HOST):
+            sums = [tf.constant(1.0, tf.float64)]
+            for elements, size in measured:
+                count = tf.cast(elements, tf.float64)
+                sums += [tf.minimum(count, tf.ones([], tf.float64)), count, tf.cast(size, tf.float64)]
+            tf.raw_ops.AssignAddVariableOp(resource=handle, value=tf.stack(sums))
 
     @contextlib.contextmanager
     def _giving_up(self) -> Iterator[None]:
@@ -169,8 +170,6 @@ class Counter:
         try:
             yield
         except Exception as error:
-            from .input_policy import print_once
-
             self._is_off = True
             print_once(f"input: orch no longer counts what is read, because the counting failed: {type(error).__name__}: {error}")
 
@@ -183,16 +182,9 @@ class Counter:
                 handle = tf.raw_ops.VarHandleOp(dtype=tf.float64, shape=value.shape, shared_name=name, container="")
                 tf.raw_ops.AssignVariableOp(resource=handle, value=value)
                 self._handles[key] = handle
-            self._start_thread()
         return self._handles[key]
 
     # --- in the thread------------------------------------------------------------------------------
-
-    def _start_thread(self) -> None:
-        if not self._is_watched:
-            self._is_watched = True
-            threading.Thread(target=self._poll_forever, name="orch-input", daemon=True).start()
-            atexit.register(self._poll)
 
     def _poll_forever(self) -> None:
         while True:
@@ -200,21 +192,19 @@ class Counter:
             self._poll()
 
     def _poll(self) -> None:
-        with contextlib.suppress(Exception):  # TensorFlow may be ending, or the program may have left a graph open
-            self.write_report()
-
-    def write_report(self) -> None:
         """Add a line to the reports if the task has read anything since the last call."""
         if self._is_off or os.getpid() != self._pid:  # in a child that the program has forked
             return
-        with self._lock:
+        # TensorFlow may be ending, the program may have left a graph open, the disk may be full.
+        with self._lock, contextlib.suppress(Exception):
             waited, steps, replicas = self._sums()
+            if not steps:
+                return
             now = time.monotonic()
-            before, self._last = self._last, (now, waited, steps)
-            if before is not None and steps > before[2]:
+            before, self._last = self._last or (now, waited, 0), (now, waited, steps)
+            if steps > before[2]:
                 self._moving_s += now - before[0]
                 self._moving_waited_s += min(waited - before[1], now - before[0])
-            if steps > (before[2] if before else 0):
                 batches, elements, sizes = zip(*replicas, strict=True)
                 found = {"steps": steps, "batches": batches, "elements": elements, "bytes": sizes}
                 found |= {"seconds": round(self._moving_s, 3), "waiting_s": round(self._moving_waited_s, 3)}
@@ -234,10 +224,9 @@ class Counter:
         return waited, steps, replicas
 
     def _append(self, line: dict[str, Any]) -> None:
-        with contextlib.suppress(OSError):  # a full disk: `worker.report` prints a message about it
-            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            os.write(fd, json.dumps(line).encode() + b"\n")
-            os.close(fd)
+        fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        with open(fd, "wb", buffering=0) as file:
+            file.write(json.dumps(line).encode() + b"\n")
 
 
 def _counts_in_graph(tf: Any, strategy: Any) -> bool:

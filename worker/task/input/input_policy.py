@@ -11,8 +11,6 @@ equal to the default), so AUTO always counts as the default.
 from __future__ import annotations
 
 import contextlib
-import os
-import sys
 
 from .. import failure, import_hooks
 
@@ -116,7 +114,7 @@ class Changes:
         """Print the line in one task of each type; nothing if there were no changes."""
         parts = [", ".join(self.done), *self.kept]
         if any(parts):
-            print_once(f"input: {'; '.join(filter(None, parts))} ({self.function} at {self.where})")
+            import_hooks.print_once(f"input: {'; '.join(filter(None, parts))} ({self.function} at {self.where})")
 
 
 def apply_to_dataset(dataset: Any, settings: JsonSettings, changes: Changes) -> Any:
@@ -178,18 +176,6 @@ def input_options(settings: JsonSettings, given: Any, strategy: Any, changes: Ch
         values["experimental_replication_mode"] = tf.distribute.InputReplicationMode[mode.upper()]
     changes.done += [f"{name} {str(settings[name]).lower()}" for name in (*wanted, *(["replication_mode"] if mode else []))]
     return tf.distribute.InputOptions(**values) if values else None
-
-
-# --- messages ----------------------------------------------------------------------------------------
-
-_printed: set[str] = set()
-
-
-def print_once(text: str) -> None:
-    """Print a line on stderr, once in this process, and only in the first task of each type: the other tasks would print the same."""
-    if text not in _printed and os.environ.get("ORCH_TASK", "-0").endswith("-0"):
-        _printed.add(text)
-        print(f"orch: {text}", file=sys.stderr)
 
 
 def _is_dataset(value: Any) -> bool:

@@ -18,8 +18,7 @@ import contextlib
 import functools
 import sys
 
-from ..import_hooks import named_like
-from ..input.input_policy import print_once
+from ..import_hooks import named_like, print_once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

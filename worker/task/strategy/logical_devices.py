@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...tensorflow_facts import partition
 from ..context import context
-from ..input.input_policy import print_once
+from ..import_hooks import print_once
 
 if TYPE_CHECKING:
     from ...settings.tpu_settings import Partition, TpuSettings
