@@ -1,6 +1,6 @@
 """Derives from the declaration of a section: the check of a document, the value, and the way back to plain data.
 
-A section is a frozen dataclass with fields made by `worker.settings.declare.setting`. Its class constants SHORTHAND, MISPLACED
+A section is a frozen dataclass with fields made by `worker.settings.declare.setting`. Its class constants SHORTHAND
 and NAME are the fields of `Struct`.
 """
 
@@ -58,7 +58,7 @@ def _derive(section: type) -> Struct:
             kind = _kind(declared, hints[field.name])
             keys[field.name] = dataclasses.replace(declared, kind=kind, example=example, words=declared.words or default)
     shorthand, name = (getattr(section, constant, "") for constant in ("SHORTHAND", "NAME"))
-    return Struct(keys, shorthand, dict(getattr(section, "MISPLACED", ())), name)
+    return Struct(keys, shorthand, name=name)
 
 
 def _kind(declared: Setting, hint: Any) -> Kind:

@@ -16,7 +16,7 @@ from ...errors import Problem, SpecError
 from .derive import make, plain, struct_of
 from .document import Node
 from .findings import Findings
-from .kinds import MAX_NAME
+from .kinds import MAX_NAME, Struct
 from .rules import cluster_rules
 from .rules.device_rules import LEVEL
 from .rules.draft import Draft, draft_of
@@ -40,12 +40,22 @@ def parse(document: Node, *, workdir: str) -> ClusterSpec:
     Raises `SpecError` with every problem of the document.
     """
     findings = Findings()
-    given = struct_of(ClusterSpec).check(document, "", findings) or {}
+    given = _root().check(document, "", findings) or {}
     draft = draft_of(document, given, findings)
     findings.found += cluster_rules.problems(draft)
     if findings.problems:
         raise SpecError(*findings.problems)
     return _spec(draft, workdir)
+
+
+def _root() -> Struct:
+    """The keys of orch.yaml. A key of a section, or the name of its option, that stands beside the section is told its place."""
+    root, misplaced = struct_of(ClusterSpec), {}
+    for section, key in root.keys.items():
+        for name, inner in key.kind.keys.items() if isinstance(key.kind, Struct) else ():
+            for word in (name, inner.flag.rpartition("--")[2].replace("-", "_")):
+                misplaced[word] = f"unknown key {word!r}; write it as {section}: {{{name}: ...}}"
+    return replace(root, misplaced=misplaced)
 
 
 def _spec(draft: Draft, workdir: str) -> ClusterSpec:

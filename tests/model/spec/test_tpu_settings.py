@@ -87,8 +87,8 @@ def test_the_strategy_alone_takes_the_tpu_of_the_environment_and_imports_nothing
         ("tpu: {partition: [1, 2]}", "tpu.partition: must be a mapping, not a list"),
         ("tpu: {tpu: a, zone: z}", "tpu.zone: a TPU is looked up in a zone of a project, and no project is given (give both, or neither"),
         ("tpu: {tpu: a, project: p}", "tpu.project: a TPU is looked up in a zone of a project, and no zone is given"),
-        ("tpu: {tpu: local, zone: z, project: p}", "tpu.zone: finds a TPU by its name, and a local TPU is not looked up"),
-        ("tpu: {tpu: 'grpc://a:1', project: p}", "tpu.project: finds a TPU by its name, and an address is not looked up"),
+        ("tpu: {tpu: local, zone: z, project: p}", "tpu.zone: finds a TPU by its name, and tpu.tpu is 'local'"),
+        ("tpu: {tpu: 'grpc://a:1', project: p}", "tpu.project: finds a TPU by its name, and tpu.tpu is 'grpc://a:1'"),
         (
             "tpu: 10.0.0.2:8470",
             "tpu.tpu: '10.0.0.2:8470' is no name of a TPU (an address begins with grpc://: write tpu: grpc://HOST:8470)",
@@ -99,7 +99,7 @@ def test_the_strategy_alone_takes_the_tpu_of_the_environment_and_imports_nothing
         ("tpu: local\nstrategy: tpu\ntasks: {ps: 1}", "tasks.ps: ps tasks are for strategy parameter_server, not tpu"),
         ("tpu: local\ntasks: {ps: 1}", "tpu: is for strategy tpu, not parameter_server"),
         ("tpu: local\nstrategy: mirrored", "tpu: is for strategy tpu, not mirrored"),
-        ("topology: v3-8", "unknown key 'topology'; write it as tpu: {topology: v3-8}"),
+        ("topology: v3-8", "unknown key 'topology'; write it as tpu: {topology: ...}"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(text: str, problem: str) -> None:

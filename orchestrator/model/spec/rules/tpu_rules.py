@@ -33,20 +33,15 @@ def complaints(draft: Draft) -> Iterator[Complaint]:
 
 
 def _named(given: Mapping[str, Any]) -> Iterator[Complaint]:
-    name, zone, project = (given.get(key, "") for key in ("tpu", "zone", "project"))
+    name, zone = given.get("tpu", ""), given.get("zone")
     said = [key for key in ("zone", "project") if given.get(key)]
     if said and (name in ("", AUTO, LOCAL) or name.startswith(ADDRESS)):
-        what = {"": "no TPU is named", AUTO: f"tpu: {AUTO} takes it from the environment", LOCAL: "a local TPU is not looked up"}
-        message = f"tpu.{said[0]}: finds a TPU by its name, and {what.get(name, 'an address is not looked up')}"
+        message = f"tpu.{said[0]}: finds a TPU by its name, and tpu.tpu is {repr(name) if name else 'not given'}"
         yield f"tpu.{said[0]}", message, "name the TPU with tpu: {tpu: NAME}, or leave zone and project out"
-    elif zone and not project:
-        yield "tpu.zone", "tpu.zone: a TPU is looked up in a zone of a project, and no project is given", _BOTH
-    elif project and not zone:
-        yield "tpu.project", "tpu.project: a TPU is looked up in a zone of a project, and no zone is given", _BOTH
+    elif len(said) == 1:
+        message = f"tpu.{said[0]}: a TPU is looked up in a zone of a project, and no {'project' if zone else 'zone'} is given"
+        yield f"tpu.{said[0]}", message, "give both, or neither: TensorFlow then asks the metadata server of the machine"
     if ":" in name and not name.startswith(ADDRESS):
         yield "tpu.tpu", f"tpu.tpu: {name!r:.80} is no name of a TPU", f"an address begins with {ADDRESS}: write tpu: {ADDRESS}HOST:8470"
     if name.startswith(ADDRESS) and not all(part.partition(":")[0] for part in name[len(ADDRESS) :].split(",")):
         yield "tpu.tpu", f"tpu.tpu: {name!r:.80} is not an address", f"write {ADDRESS}HOST:8470, several with commas"
-
-
-_BOTH = "give both, or neither: TensorFlow then asks the metadata server of the machine"

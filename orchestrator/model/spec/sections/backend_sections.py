@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeAlias
 
 from worker.fast_dataclass import dataclass
-from worker.settings.declare import Setting, setting
+from worker.settings.declare import setting
 
 from ..derive import NAMED, make, struct_of
 from ..kinds import Listing, OneOf, Struct, Text
@@ -64,9 +64,6 @@ class SshSettings(BackendSpec):
     """Hosts that ssh reaches."""
 
     IMPLIED_BY = "hosts"
-    MISPLACED = (
-        ("workdir", "unknown key 'workdir'; how hosts get at it is code: shared, ship or unchecked; its path is workdir: of the cluster"),
-    )
 
     hosts: tuple[HostSpec, ...] = setting(
         (),
@@ -125,13 +122,9 @@ def misplaced(name: str) -> Iterator[tuple[str, str]]:
             yield section.IMPLIED_BY, other
 
 
-def _keys() -> dict[str, Setting]:
-    return {name: key for section in BACKENDS.values() for name, key in struct_of(section).keys.items()}
-
-
 def _kind() -> Struct:
-    answers = {key: answer for section in BACKENDS.values() for key, answer in struct_of(section).misplaced.items()}
-    return Struct(_keys(), BackendSpec.SHORTHAND, answers)
+    """The keys of all backends."""
+    return Struct({name: key for section in BACKENDS.values() for name, key in struct_of(section).keys.items()}, BackendSpec.SHORTHAND)
 
 
 NAMED["backend"] = _kind

@@ -30,8 +30,6 @@ MAX_RESTARTS = 1_000_000
 class Defaults:
     """The keys of `defaults:`."""
 
-    MISPLACED = (("input", "unknown key 'input'; write it beside defaults, not in it"),)
-
     env: Mapping[str, str] = setting({}, "Environment variables of every task.", example="{NAME: value}")
     devices: TaskDevices = setting(TaskDevices(), "Devices of every task.")
     log_level: Literal["debug", "info", "warning", "error"] | None = setting(
@@ -120,18 +118,6 @@ class ProgramKeys:
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
     """The cluster that the user wants: the whole of orch.yaml."""
-
-    MISPLACED = (
-        ("max_restarts", "unknown key 'max_restarts'; write it as restart: {max: 3}"),
-        ("workers", "unknown key 'workers'; write it as tasks: {worker: 4}"),
-        ("code", "unknown key 'code'; write it as backend: {code: ship}"),
-        ("env", "unknown key 'env'; write it as defaults: {env: {NAME: value}}"),
-        ("devices", "unknown key 'devices'; write it as defaults: {devices: {cpus: 2}}"),
-        ("auto_shard", "unknown key 'auto_shard'; write it as input: {auto_shard: data}"),
-        ("global_batch_size", "unknown key 'global_batch_size'; write it as input: {global_batch_size: 256}"),
-        ("topology", "unknown key 'topology'; write it as tpu: {topology: v3-8}"),
-        ("log_level", "unknown key 'log_level'; write it as defaults: {log_level: info}"),
-    )
 
     name: str = setting(
         ...,

@@ -107,15 +107,8 @@ def _tasks(least: int, most: int) -> Struct:
 
 def _servers(most: int) -> Struct:
     """The keys of a type of server of the tf.data service. orch itself runs these servers."""
-    no_devices = "the servers of the tf.data service use the CPU; they have no devices to set"
-    misplaced = {
-        "args": "orch itself runs the servers of the tf.data service; they take no args",
-        "devices": no_devices,
-        "input": "the servers of the tf.data service take what the script distributes to them; they have no input to set",
-        "overrides": no_devices,
-    }
     keys = _tasks(0, most).keys
-    return Struct({name: keys[name] for name in ("count", "env")}, shorthand="count", misplaced=misplaced)
+    return Struct({name: keys[name] for name in ("count", "env")}, shorthand="count")
 
 
 TASKS = Struct(
