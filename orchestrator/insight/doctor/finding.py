@@ -42,9 +42,6 @@ class Wanted:
     shares: Mapping[str, int] = field(default_factory=dict)
     """The number of tasks on each host, by name; a host that is not named has one."""
     hosts: int = 1
-    """The number of hosts; `judge` sets it."""
-    tasks_here: int = 1
-    """The number of tasks on the host that is being judged; `judge` sets it."""
     ports: tuple[int, int] | None = None
     """The first and the last port of the spec's range."""
     gpus: bool = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from worker.words import bytes_of
+from worker.words import bytes_of, few
 
 from . import tensorflow_rules
 from .facts import HostReport, Machine
@@ -24,7 +24,6 @@ MOST_SKEW_S = 2.0
 def judge(hosts: Sequence[HostReport], wanted: Wanted) -> list[Finding]:
     """All findings, the worst first. Equal findings of several hosts are one finding."""
     merged: dict[Finding, list[str]] = {}
-    wanted = replace(wanted, hosts=len(hosts))
     for facts in hosts:
         for finding in _judge_host(facts, wanted):
             merged.setdefault(finding, []).append(facts.name)
@@ -47,8 +46,11 @@ def _judge_host(facts: HostReport, wanted: Wanted) -> Iterator[Finding]:
         yield error("host", "this host could not be looked at", facts.machine_problem, how)
         return
     yield from _disk(facts.machine, facts.is_here)
-    wanted = replace(wanted, tasks_here=wanted.shares.get(facts.name, 1))
-    for rule in (_memory, _shm, _open_files, _ports, _names, _proxies, _clock):
+    tasks = wanted.shares.get(facts.name, 1)
+    yield from _memory(facts.machine, tasks)
+    if wanted.needs_ports:
+        yield from _ports(facts.machine, wanted, tasks)
+    for rule in (_shm, _open_files, _names, _proxies, _clock):
         yield from rule(facts.machine, wanted)
 
 
@@ -64,8 +66,8 @@ def _disk(machine: Machine, is_here: bool) -> Iterator[Finding]:
         yield kind("disk", f"{disk.path} has {bytes_of(disk.free_bytes)} free", why, f"make room, or {elsewhere}")
 
 
-def _memory(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
-    needed = max(1, wanted.tasks_here) * TASK_BYTES
+def _memory(machine: Machine, tasks: int) -> Iterator[Finding]:
+    needed = max(1, tasks) * TASK_BYTES
     if machine.memory_free_bytes and machine.memory_free_bytes < needed:
         what = f"{bytes_of(machine.memory_free_bytes)} of memory free, about {bytes_of(needed)} needed"
         why = "a task that only imports TensorFlow and trains a small model takes 350 MB; short of memory the kernel kills tasks (SIGKILL)"
@@ -94,31 +96,23 @@ def _open_files(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
         yield warning("limits", f"a process may have {soft:,} files open", why, how)
 
 
-def _ports(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
+def _ports(machine: Machine, wanted: Wanted, tasks: int) -> Iterator[Finding]:
     ports = machine.ports
-    if not wanted.needs_ports:
-        return
     if ports.problem:
         how = "TensorFlow's servers need such a port; check the sandbox or container"
         yield error("ports", "no port can be bound on every interface", ports.problem, how)
     if wanted.ports is not None:
-        yield from _port_range(machine, wanted, wanted.ports)
+        span, free = "{}-{}".format(*wanted.ports), ports.tried - len(ports.busy)
+        reasons = ", ".join(sorted(set(ports.busy.values())))
+        if ports.tried and free < tasks:
+            why = f"{tasks} tasks need a port each here; the others: {reasons or 'the range ends'}"
+            yield error("ports", f"{free} of the ports {span} are free", why, "ask for a wider range (ports:, --ports), or for none")
+        elif ports.busy:
+            what = f"{len(ports.busy)} of the ports {span} are taken ({few(list(ports.busy))})"
+            yield note("ports", what, reasons, "orch leaves them out")
     if wanted.strategy:
         why = "the servers run every graph that they receive, and check no sender"
         yield note("ports", "TensorFlow's servers listen on every interface", why, "close this host's ports to untrusted networks")
-
-
-def _port_range(machine: Machine, wanted: Wanted, asked: tuple[int, int]) -> Iterator[Finding]:
-    first, last = asked
-    ports, needed = machine.ports, wanted.tasks_here
-    free = ports.tried - len(ports.busy)
-    reasons = ", ".join(sorted(set(ports.busy.values())))
-    if ports.tried and free < needed:
-        why = f"{needed} tasks need a port each here; the others: {reasons or 'the range ends'}"
-        yield error("ports", f"{free} of the ports {first}-{last} are free", why, "ask for a wider range (ports:, --ports), or for none")
-    elif ports.busy:
-        some = ", ".join(list(ports.busy)[:5])
-        yield note("ports", f"{len(ports.busy)} of the ports {first}-{last} are taken ({some})", reasons, "orch leaves them out")
 
 
 def _names(machine: Machine, wanted: Wanted) -> Iterator[Finding]:

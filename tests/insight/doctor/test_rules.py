@@ -200,7 +200,7 @@ def test_several_hosts_are_compared_and_share_their_findings() -> None:
     a = replace(SOUND, name="a")
     b = replace(tensorflow(version="2.19.0"), name="b", clock_ahead_s=-1000.0)
     loop = replace(machine(names=Names(("127.0.1.1",), localhost=("127.0.0.1",))), name="c")
-    findings = judge([a, b, loop], MWMS)
+    findings = judge([a, b, loop], replace(MWMS, hosts=3))
     by_what = {one.what: one for one in findings}
     versions = by_what["the hosts have different versions of TensorFlow"]
     assert (versions.severity, versions.why.partition(":")[0]) == ("error", "2.19.0 on b; 2.21.0 on a, c")
