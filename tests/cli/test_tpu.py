@@ -23,17 +23,17 @@ computation shape [1, 1, 1, 2]: 2 logical devices for each replica
 
 TensorFlow VERSION (DeviceAssignment.build) gives them these devices:
   replica  logical device  x,y,z,core  device
-  0 = A    0               0,0,0,0     /task:0/device:TPU:0
-  0 = A    1               0,0,0,1     /task:0/device:TPU:1
-  1 = B    0               1,0,0,0     /task:0/device:TPU:2
-  1 = B    1               1,0,0,1     /task:0/device:TPU:3
-  2 = C    0               0,1,0,0     /task:0/device:TPU:4
-  2 = C    1               0,1,0,1     /task:0/device:TPU:5
+  0        0               0,0,0,0     /task:0/device:TPU:0
+  0        1               0,0,0,1     /task:0/device:TPU:1
+  1        0               1,0,0,0     /task:0/device:TPU:2
+  1        1               1,0,0,1     /task:0/device:TPU:3
+  2        0               0,1,0,0     /task:0/device:TPU:4
+  2        1               0,1,0,1     /task:0/device:TPU:5
 
-the mesh: a letter for each replica, a number for each of its logical devices, a dot for a device that is idle
-       x=0      x=1
-  y=0  [A0 A1]  [B0 B1]
-  y=1  [C0 C1]  [.  . ]
+the mesh: REPLICA.LOGICAL DEVICE, or a dash for a device that is idle
+       x=0        x=1
+  y=0  [0.0 0.1]  [1.0 1.1]
+  y=1  [2.0 2.1]  [-   -  ]
 
 computation shapes that fit this topology without a rest:
   logical devices  replicas  shapes
@@ -109,7 +109,7 @@ def test_colour_is_one_for_each_replica() -> None:
     mesh = tpu_topology.parse("1x1x1x2")
     assignment = Assignment((((0, 0, 0, 0),), ((0, 0, 0, 1),)), (("/task:0/device:TPU:0",), ("/task:0/device:TPU:1",)), "2.21.0")
     out = list(to_text(Layout(mesh, (1, 1, 1, 1), 2, assignment), [], color=True))
-    assert "  y=0  [\x1b[36mA0\x1b[0m \x1b[33mB0\x1b[0m]" in out
+    assert "  y=0  [\x1b[36m0.0\x1b[0m \x1b[33m1.0\x1b[0m]" in out
 
 
 @pytest.mark.parametrize(

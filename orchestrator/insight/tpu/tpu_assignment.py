@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from worker.protocol import messages
+from worker.protocol.codec import ContractError, from_json
 
 from ...model.cause.exit_status import describe_answer
 from ...model.tpu_topology import Mesh
-from .tpu_report import Assignment, read
+from .tpu_report import Assignment
 
 WAIT_S = 120.0
 _PROGRAM = Path(messages.__file__).parents[1] / "task" / "strategy" / "assign_devices.py"
@@ -30,6 +31,6 @@ def request_assignment(python: str, mesh: Mesh, shape: tuple[int, ...], replicas
     except OSError as error:
         return Assignment(problem=f"{python} cannot be started: {error.strerror or error}")
     try:
-        return read(json.loads(done.stdout))
-    except ValueError:
+        return from_json(Assignment, json.loads(done.stdout))
+    except (ValueError, ContractError):
         return Assignment(problem=f"{python} was asked: {describe_answer(done.stderr, done.returncode, '')}")

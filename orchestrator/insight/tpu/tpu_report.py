@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from worker.fast_dataclass import dataclass
@@ -130,9 +131,7 @@ def _table(layout: Layout, color: bool) -> Iterator[str]:
     rows = [(replica, core) for replica in range(layout.replicas) for core in range(layout.cores)]
     for replica, core in rows[:MOST_SHOWN]:
         place = ",".join(map(str, places[replica][core]))
-        label = f"{replica} = {_letter(replica)}"
-        shown = _paint(f"{label:<7}", replica, color)
-        yield f"  {shown}  {core:<14}  {place:<10}  {names[replica][core]}"
+        yield f"  {_paint(f'{replica:<7}', replica, color)}  {core:<14}  {place:<10}  {names[replica][core]}"
     if len(rows) > MOST_SHOWN:
         yield f"  … and {len(rows) - MOST_SHOWN:,} more; --json has all"
 
@@ -140,13 +139,13 @@ def _table(layout: Layout, color: bool) -> Iterator[str]:
 def _picture(layout: Layout, color: bool) -> Iterator[str]:
     """Each plane of the mesh, with a row for each y and a column for each x; a cell has the cores of a chip."""
     x, y, z, cores = layout.mesh.shape
-    cell = len(_letter(layout.replicas - 1)) + len(str(layout.cores - 1))
+    cell = len(f"{layout.replicas - 1}.{layout.cores - 1}")
     width = 6 + x * (cores * (cell + 1) + 3)
     if layout.mesh.devices > MOST_SHOWN * 4 or width > _WIDTH:
         return
     found = {place: (replica, core) for replica, row in enumerate(layout.assignment.places) for core, place in enumerate(row)}
     yield ""
-    yield "the mesh: a letter for each replica, a number for each of its logical devices, a dot for a device that is idle"
+    yield "the mesh: REPLICA.LOGICAL DEVICE, or a dash for a device that is idle"
     for plane in range(z):
         head = "  ".join(f"{f'x={column}':<{cores * (cell + 1) + 1}}" for column in range(x))
         yield f"  {f'z={plane}' if z > 1 else '':<4} {head}".rstrip()
@@ -160,19 +159,9 @@ def _picture(layout: Layout, color: bool) -> Iterator[str]:
 
 def _cell(found: tuple[int, int] | None, width: int, color: bool) -> str:
     if found is None:
-        return f"{'.':<{width}}"
+        return f"{'-':<{width}}"
     replica, core = found
-    return _paint(f"{_letter(replica)}{core}".ljust(width), replica, color)
-
-
-def _letter(number: int) -> str:
-    """A, B, …, Z, AA, AB, …"""
-    text = ""
-    number += 1
-    while number:
-        number, digit = divmod(number - 1, 26)
-        text = chr(ord("A") + digit) + text
-    return text
+    return _paint(f"{replica}.{core}".ljust(width), replica, color)
 
 
 def _paint(text: str, replica: int, color: bool) -> str:
@@ -183,13 +172,10 @@ def _shapes(layout: Layout) -> Iterator[str]:
     yield ""
     yield "computation shapes that fit this topology without a rest:"
     yield "  logical devices  replicas  shapes"
-    by_size: dict[int, list[tuple[int, ...]]] = {}
-    for shape, _ in tpu_topology.shapes(layout.mesh):
-        by_size.setdefault(math.prod(shape), []).append(shape)
-    for size, found in by_size.items():
-        listed = "  ".join(",".join(map(str, shape)) for shape in found[:5])
+    for size, group in itertools.groupby((shape for shape, _ in tpu_topology.shapes(layout.mesh)), key=math.prod):
+        found = [",".join(map(str, shape)) for shape in group]
         more = f"  … {len(found) - 5} more" if len(found) > 5 else ""
-        yield f"  {size:<15}  {layout.mesh.devices // size:<8}  {listed}{more}"
+        yield f"  {size:<15}  {layout.mesh.devices // size:<8}  {'  '.join(found[:5])}{more}"
 
 
 def _partition(one: Partition, cores: int) -> Iterator[str]:
@@ -209,15 +195,6 @@ def _partition(one: Partition, cores: int) -> Iterator[str]:
 def _bytes(shape: Sequence[int | None], dtype: str) -> str:
     rest = " for each element of the dimensions of unknown size" if None in shape else ""
     return bytes_of(count_bytes(shape, dtype)) + rest
-
-
-def read(answer: Mapping[str, Any]) -> Assignment:
-    """The answer of worker/task/strategy/assign_devices.py."""
-    if "assignment" not in answer:
-        missing = "TensorFlow, which makes it, is not installed for this interpreter; the sizes above need none"
-        return Assignment(problem=missing if "missing" in answer else f"TensorFlow says: {answer.get('problem', 'nothing')}")
-    places = tuple(tuple(tuple(place) for place in replica) for replica in answer["assignment"])
-    return Assignment(places, tuple(map(tuple, answer["devices"])), answer["version"])
 
 
 DTYPES = tuple(ITEM_BYTES)

@@ -2,8 +2,8 @@
 
     python assign_devices.py < {"mesh": [2, 2, 1, 2], "coordinates": [...], "shape": [1, 1, 1, 2], "replicas": 4}
 
-The answer has `assignment` (by replica, by logical device: x, y, z, core), `devices` (the names) and `version`; or `missing`, without
-TensorFlow; or `problem`, TensorFlow's message. The file imports nothing of orch, because the tasks' interpreter runs it.
+The answer has the fields of `orchestrator.insight.tpu.tpu_report.Assignment`. The file imports nothing of orch, because the tasks'
+interpreter runs it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     """The answer to a request. Imports TensorFlow."""
     try:
         import tensorflow as tf
-    except ImportError as error:
-        return {"missing": str(error)}
+    except ImportError:
+        return {"problem": "TensorFlow, which makes it, is not installed for this interpreter; the sizes above need none"}
     try:
         topology = tf.tpu.experimental.Topology(mesh_shape=request["mesh"], device_coordinates=request["coordinates"])
         found = tf.tpu.experimental.DeviceAssignment.build(topology, computation_shape=request["shape"], num_replicas=request["replicas"])
         cores = found.num_cores_per_replica
         names = [[found.tpu_device(replica, core) for core in range(cores)] for replica in range(found.num_replicas)]
-        return {"assignment": found.core_assignment.tolist(), "devices": names, "version": tf.__version__}
+        return {"places": found.core_assignment.tolist(), "names": names, "version": tf.__version__}
     except (ValueError, AssertionError) as error:
-        return {"problem": str(error) or type(error).__name__}
+        return {"problem": f"TensorFlow says: {str(error) or type(error).__name__}"}
 
 
 if __name__ == "__main__":
