@@ -304,6 +304,23 @@ def test_what_is_wrong_is_said_before_anything_starts() -> None:
             c.run(os.getpid, on=[])
 
 
+def half(x):  # type: ignore[no-untyped-def]  # AutoGraph evaluates annotations
+    if x > 2:  # needs AutoGraph
+        return x // 2
+    return x
+
+
+def test_autograph_converts_what_a_lambda_calls() -> None:
+    def read() -> list[int]:
+        import tensorflow as tf
+
+        return [int(number) for number in tf.data.Dataset.range(6).map(lambda x: half(x))]  # type: ignore[no-untyped-call]
+
+    with cluster(workers=1) as c:
+        assert c.run(read) == {"worker-0": [0, 1, 2, 1, 2, 2]}
+        assert "AutoGraph could not transform" not in c.logs("worker-0")
+
+
 def test_reused_processes_keep_what_they_had() -> None:
     def remember(value: int | None = None) -> int:
         import builtins

@@ -26,6 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
+    from types import ModuleType
     from typing import Any
 
 
@@ -35,6 +36,7 @@ def serve(address: str) -> None:
     save = task_coverage.start()
     os.environ[reports.EVERY] = "1"  # a test may wait for any one of them
     debugger.prepare(address)
+    _find_modules()
     server = start_server() if strategy_builder.only_serves(context()) else None
     while True:
         message = resident.receive(connection)
@@ -64,6 +66,22 @@ def _answer(connection: socket.socket, message: dict[str, Any], save: Callable[[
             stream.flush()
     save()  # before the test gets the answer, and ends this process
     resident.send(connection, answer)
+
+
+def _find_modules() -> None:
+    """Have the module `inspect` find an empty module for a function that was sent by value, because its own module is not imported here.
+
+    AutoGraph converts no lambda that has no module: it warns, and leaves the lambda, and all that the lambda calls, as they are.
+    """
+    import inspect
+
+    find = inspect.getmodule
+
+    def getmodule(item: object, _filename: str | None = None) -> ModuleType | None:
+        found = find(item, _filename)
+        return type(sys)(item.__module__) if found is None and inspect.isfunction(item) else found
+
+    inspect.getmodule = getmodule  # type: ignore[assignment]
 
 
 def fill(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
