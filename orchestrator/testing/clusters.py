@@ -87,7 +87,6 @@ class Cluster:
         """The name of the task that is the test's own process."""
         self._own_env: dict[str, str] = {}
         """The variables that this task sets in the test's process while a function runs there."""
-        self._calls = 0
         self._run: PooledRun | None = None
 
     def __repr__(self) -> str:
@@ -187,8 +186,7 @@ class Cluster:
             self._check_is_free(task)
         remote = [task for task in tasks if not task.is_own]
         data = pack(function, args, kwargs) if remote else b""
-        self._calls += 1
-        directory = str(self.session.path / "barriers" / f"{self.pooled_run.handle.run_id}-{self._calls}")
+        directory = str(self.session.path / "barriers" / str(next(self.session.calls)))
         among = tuple(task.name for task in tasks)
         job = Job(self, among, getattr(function, "__name__", repr(function)))
         if len(remote) < len(tasks):

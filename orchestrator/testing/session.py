@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import select
@@ -63,6 +64,8 @@ class Session:
         self.mutex = threading.RLock()
         self.greeted: dict[str, Connection] = {}
         """The connections of processes that have said their names, until somebody takes them out: those who wait for these processes."""
+        self.calls = itertools.count(1)
+        """Numbers for the functions that are started, whichever cluster starts them."""
         self.debugged_s = 0.0
         """For how long debuggers have waited for the user. This time is not counted as the time of a function."""
         self._selector = selectors.DefaultSelector()

@@ -383,6 +383,8 @@ def test_tasks_wait_for_each_other_at_a_barrier(tmp_path: Path) -> None:
         with pytest.raises(TimeoutError, match=r"barrier: worker-1 did not come within 0\.1 s"):
             c.run(lambda: barrier(timeout=0.1) if os.environ["ORCH_TASK"] == "worker-0" else None)
         assert c.run(lambda: barrier(), on="worker-0") == {"worker-0": None}  # those that run the function
+    with cluster(workers=2) as c:  # of the same run
+        assert c.run(arrive, str(tmp_path / "again")) == {"worker-0": True, "worker-1": True}
     with pytest.raises(RuntimeError, match="for functions that a cluster runs"):
         barrier()
 
