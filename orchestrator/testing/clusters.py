@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from worker import task_files
-from worker.task.calls import debugger
+from worker.task import calls
+from worker.task.calls import barriers, debugger
+from worker.task.strategy import strategy_builder
 
 from ..errors import UsageError
 from ..model.strategies import named
@@ -143,9 +145,7 @@ class Cluster:
         if run.network is not None and run.is_whole:
             run.network.mend()
         if self._own_env:
-            from . import in_process
-
-            in_process.forget()
+            strategy_builder.forget()  # which belongs to this cluster
         if self._reuse and all(task.connection and task.job is None for task in self.tasks.values()):
             run.kept_for = self._reuse
         else:
@@ -190,11 +190,21 @@ class Cluster:
         among = tuple(task.name for task in tasks)
         job = Job(self, among, getattr(function, "__name__", repr(function)))
         if len(remote) < len(tasks):
-            from . import in_process
-
-            job.own_part = lambda: in_process.call(self._own_env, directory, among, function, args, kwargs)
+            job.own_part = lambda: self._call_here(directory, among, function, args, kwargs)
         self._send({"function": data, "directory": directory, "tasks": among, "verbosity": _verbosity()}, remote, job)
         return job
+
+    def _call_here(self, directory: str, among: tuple[str, ...], function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run a function in the test's own process as its task would run it, with the variables of the task, and return the value."""
+        before = {name: os.environ[name] for name in self._own_env if name in os.environ}
+        os.environ.update(self._own_env)
+        try:
+            barriers.enter_call(directory, os.environ["ORCH_TASK"], among)
+            return function(*calls.fill(function, args, kwargs), **kwargs)
+        finally:
+            for name in self._own_env:
+                os.environ.pop(name, None)
+            os.environ.update(before)
 
     def _choose(self, on: str | Iterable[str] | None) -> list[Task]:
         if on is None:

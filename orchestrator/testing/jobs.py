@@ -95,21 +95,24 @@ class Job:
     def join(self, timeout: float | None = None) -> bool:
         """Wait until the function has come to an end in all tasks, good or bad. False: not after `timeout` seconds, or not
         within the time of the call."""
+        return self._wait(timeout, lambda: False)
+
+    def _wait(self, timeout: float | None, is_enough: Callable[[], bool]) -> bool:
+        """Wait until the function has come to an end in all tasks, or until `is_enough`. False: the time was over before, `timeout` or that
+        of the call, without what was spent in a debugger."""
         self._run_own_part()
-        began = time.monotonic()
+        began_at, session = time.monotonic(), self._cluster.session
         self._cluster.poll()
-        while self._running():
-            left = self._left(timeout, began)
-            if left <= 0:
+        while self._running() and not is_enough():
+            until = self._began_at + session.debugged_s + self._timeout_s if timeout is None else began_at + timeout
+            if (left := until - time.monotonic()) <= 0:
                 return False
             self._cluster.poll(min(left, POLL_S))
         return True
 
-    def _left(self, timeout: float | None, began: float) -> float:
-        """Seconds until the time is over: that of the wait which began then, or that of the call, without what was spent in a debugger."""
-        if timeout is not None:
-            return began + timeout - time.monotonic()
-        return self._began_at + self._cluster.session.debugged_s + self._timeout_s - time.monotonic()
+    def _is_grace_over(self) -> bool:
+        failed_at = min((outcome.at for outcome in self._failed()), default=None)
+        return failed_at is not None and time.monotonic() >= failed_at + self._cluster.grace_s
 
     def result(self, timeout: float | None = None) -> dict[str, Any]:
         """The values that the function has returned, by task, once it has returned in all of them.
@@ -120,18 +123,11 @@ class Job:
         Tasks in which the function still runs then are killed.
         """
         __tracebackhide__ = True
-        self._run_own_part()
-        began = time.monotonic()
-        self._cluster.poll()
-        while self._running():
-            failed_at = min((outcome.at for outcome in self._failed()), default=None)
-            if failed_at is not None and time.monotonic() >= failed_at + self._cluster.grace_s:
-                self._locate_tasks()
-                self._end_tasks()  # which wait for the task that has failed
-                break
-            if (left := self._left(timeout, began)) <= 0:
-                self.time_out(timeout)
-            self._cluster.poll(min(POLL_S, left))
+        if not self._wait(timeout, self._is_grace_over):
+            self.time_out(timeout)
+        if self._running():  # they wait for the task that has failed
+            self._locate_tasks()
+            self._end_tasks()
         if isinstance(self.cause, TimedOut):  # raised before
             raise self.cause
         # Within the grace, all tasks have ended that the loss of a peer can be about: the peer that has died is the cause.

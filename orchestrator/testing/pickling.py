@@ -8,6 +8,7 @@ rewritten. The task imports any other function by its name, with the `sys.path` 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import pickle
 import sys
@@ -19,8 +20,6 @@ from ..errors import UsageError
 
 HEAVY = ("tensorflow", "keras", "tf_keras")
 """Packages that orch never imports in the test's process, because their import takes long and changes the process."""
-
-_REWRITES = "AssertionRewritingHook"
 
 
 def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
@@ -61,10 +60,9 @@ def _cloudpickle() -> Any:
 
 @contextlib.contextmanager
 def _by_value(cloudpickle: Any) -> Iterator[None]:
-    """While this is entered, cloudpickle sends the functions of the test modules by value."""
-    wanted = _rewritten_modules()
+    """While this is entered, cloudpickle sends the functions of the test modules by value: of those whose asserts pytest has rewritten."""
     known = cloudpickle.list_registry_pickle_by_value()
-    added = [module for module in wanted if module.__name__ not in known and sys.modules.get(module.__name__) is module]
+    added = [module for name, module in list(sys.modules.items()) if name not in known and _is_rewritten(name, module)]
     for module in added:
         cloudpickle.register_pickle_by_value(module)
     try:
@@ -74,35 +72,24 @@ def _by_value(cloudpickle: Any) -> Iterator[None]:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def _rewritten_modules() -> list[ModuleType]:
-    """The test modules whose asserts pytest has rewritten. The finder that pytest adds to `sys.meta_path` keeps a list of their names."""
-    names = [getattr(finder, "_rewritten_names", sys.modules) for finder in sys.meta_path if type(finder).__name__ == _REWRITES]
-    modules = [sys.modules[name] for name in {name for found in names for name in list(found)} if name in sys.modules]
-    return [module for module in modules if _is_rewritten(module)]
-
-
-def _is_rewritten(module: ModuleType) -> bool:
-    loader = getattr(getattr(module, "__spec__", None), "loader", None)
-    return type(loader).__name__ == _REWRITES and not _is_installed(module)
+def _is_rewritten(name: str, module: ModuleType) -> bool:
+    """Whether this is a test module. pytest also rewrites installed plugins, which a task can import."""
+    loader = getattr(getattr(module, "__dict__", {}).get("__spec__"), "loader", None)
+    return type(loader).__name__ == "AssertionRewritingHook" and module.__name__ == name and not _is_installed(module)
 
 
 def _is_installed(module: ModuleType) -> bool:
-    """Whether pip has installed the module, so that a task can import the module. pytest also rewrites installed plugins."""
+    """Whether pip has installed the module, so that a task can import the module."""
     file = getattr(module, "__file__", None) or ""
     return "site-packages" in file or "dist-packages" in file or file.startswith(sys.base_prefix + "/lib")
 
 
 def _find_culprit(cloudpickle: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """The name of the value that cannot be sent."""
-    named = {f"argument {number}": value for number, value in enumerate(args, 1)} | {f"argument {name}": kwargs[name] for name in kwargs}
-    code = getattr(function, "__code__", None)
-    if code is not None:
-        used = {}
-        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
-            with contextlib.suppress(ValueError):  # a variable that has no value yet
-                used[name] = cell.cell_contents
-        used |= {name: function.__globals__[name] for name in code.co_names if name in function.__globals__}
-        named |= {f"{name}, which {function.__name__} uses,": value for name, value in used.items()}
+    named = {f"argument {name}": value for name, value in (*enumerate(args, 1), *kwargs.items())}
+    with contextlib.suppress(TypeError, ValueError):  # an object that is no function, or a function with a variable that has no value yet
+        used = inspect.getclosurevars(function)
+        named |= {f"{name}, which {function.__name__} uses,": value for name, value in {**used.globals, **used.nonlocals}.items()}
     for name, value in named.items():
         try:
             cloudpickle.dumps(value)

@@ -54,16 +54,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    for name, what in (
-        (
-            CLUSTER,
-            "the cluster of the fixture orch_cluster, or the defaults of those that the fixture makes: orch(workers=[1, 2], timeout=30)",
-        ),
-        (EVERYWHERE, "the body of this test runs in every task of such a cluster: orch_everywhere(workers=2)"),
-    ):
-        config.addinivalue_line(
-            "markers", f"{name}(workers, ps, chief, evaluator, strategy, cpus, devices, env, timeout, reuse, partitions, ...): {what}"
-        )
+    options = "workers, ps, chief, evaluator, strategy, cpus, devices, env, timeout, reuse, partitions, ..."
+    described = {
+        CLUSTER: "the cluster of orch_cluster and orch_run, or the defaults of those that orch_cluster makes: orch(workers=[1, 2])",
+        EVERYWHERE: "the body of this test runs in every task of such a cluster: orch_everywhere(workers=2)",
+    }
+    for name, what in described.items():
+        config.addinivalue_line("markers", f"{name}({options}): {what}")
 
 
 # --- markers -------------------------------------------------------------------------------------
@@ -175,20 +172,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         session.recent.clear()
     if not isinstance(item, pytest.Function) or item.get_closest_marker(EVERYWHERE) is None:
         return
-    if item.cls is not None and issubclass(item.cls, unittest.TestCase):
-        pytest.fail(f"@pytest.mark.{EVERYWHERE} is for functions and classes of pytest, not for a unittest.TestCase", pytrace=False)
-    if inspect.iscoroutinefunction(item.obj) or inspect.isasyncgenfunction(item.obj):
-        pytest.fail(
-            f"@pytest.mark.{EVERYWHERE} is not for an async test, as no event loop runs in the tasks: "
-            "write `def`, and call asyncio.run(…) in the test",
-            pytrace=False,
-        )
+    if (item.cls is not None and issubclass(item.cls, unittest.TestCase)) or inspect.iscoroutinefunction(item.obj):
+        pytest.fail(f"@pytest.mark.{EVERYWHERE} is not for an async test, nor for a unittest.TestCase", pytrace=False)
     _want_cluster(item)  # again: for a parametrized test, pytest has made a new list of fixtures
     if FILLED in item.fixturenames and not item.session._fixturemanager.getfixturedefs(FILLED, item):
-        item.funcargs.setdefault(FILLED, _IN_THE_TASK)
-
-
-_IN_THE_TASK = object()
+        item.fixturenames.remove(FILLED)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -196,10 +184,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     __tracebackhide__ = True
     if pyfuncitem.get_closest_marker(EVERYWHERE) is None:
         return None
-    names = [name for name in inspect.signature(pyfuncitem.obj).parameters if name in pyfuncitem.funcargs]
-    if "orch_cluster" in names:
-        pytest.fail("the body of this test runs in the tasks, and orch_cluster is not there; worker.context() is the task", pytrace=False)
-    given = {name: pyfuncitem.funcargs[name] for name in names if pyfuncitem.funcargs[name] is not _IN_THE_TASK}
+    given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters if name in pyfuncitem.funcargs}
     c: Any = pyfuncitem.funcargs["orch_cluster"]
     from .failures import TaskFailed
 
