@@ -16,6 +16,8 @@ import click
 
 from ..errors import UsageError
 from ..model.spec.describe import options
+from ..model.spec.findings import nearest
+from ..model.task_names import group_tasks
 
 VARIABLE = "Set an environment variable of the tasks. NAME alone copies the variable from the shell that starts orch. May be repeated."
 
@@ -210,15 +212,7 @@ def only_tasks(names: Sequence[str], known: Sequence[str]) -> set[str] | None:
     for name in names:
         matching = [task for task in known if name in (task, task.rpartition("-")[0])]
         if not matching:
-            raise UsageError(f"there is no task {name!r}{_nearest(name, known)}")
+            near = nearest(name, known)
+            raise UsageError(f"there is no task {name!r}; " + (f"did you mean {near!r}?" if near else f"tasks: {group_tasks(known)}"))
         found.update(matching)
     return found
-
-
-def _nearest(name: str, known: Sequence[str]) -> str:
-    import difflib
-
-    from ..model.task_names import group_tasks
-
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]!r}?" if near else f"; tasks: {group_tasks(known)}"

@@ -79,13 +79,13 @@ def _option_overlays(ctx: click.Context) -> tuple[list[Overlay], list[Overlay]]:
             environment += _overlays(option, _meaning(option, value), option.variable)
         if (text := ctx.params[option.parameter]) is not None:
             flags += _overlays(option, text, option.name)
-    (environment if _is_variable(ctx, "hostfile") else flags).extend(_hostfile(ctx))
+    (environment if _has_hostfile_variable(ctx) else flags).extend(_hostfile(ctx))
     return environment, flags
 
 
-def _is_variable(ctx: click.Context, parameter: str) -> bool:
-    """Whether the value of this parameter is from its variable, and not from a flag."""
-    return ctx.get_parameter_source(parameter) is ParameterSource.ENVIRONMENT
+def _has_hostfile_variable(ctx: click.Context) -> bool:
+    """Whether ORCH_HOSTFILE, and not the flag, names the hostfile."""
+    return ctx.get_parameter_source("hostfile") is ParameterSource.ENVIRONMENT
 
 
 def _overlays(option: SpecOption, text: str, place: str) -> Iterator[Overlay]:
@@ -118,13 +118,12 @@ def _hostfile(ctx: click.Context) -> Iterator[Overlay]:
     """The hosts of ``--hostfile`` or its variable, which replace the hosts of earlier overlays."""
     from ..model.spec.sections.host_list import read_hostfile
 
-    name, has_flag = ctx.params["hostfile"], ctx.params["spec_hosts"] is not None
-    if not name or (has_flag and _is_variable(ctx, "hostfile")):
+    name, has_flag, is_variable = ctx.params["hostfile"], ctx.params["spec_hosts"] is not None, _has_hostfile_variable(ctx)
+    if not name or (has_flag and is_variable):
         return
-    if has_flag:
-        raise UsageError("both -H and --hostfile name hosts; give one of them")
-    if os.environ.get("ORCH_HOSTS") and _is_variable(ctx, "hostfile"):
-        raise UsageError("both ORCH_HOSTS and ORCH_HOSTFILE name hosts; set one of them")
+    if has_flag or (is_variable and os.environ.get("ORCH_HOSTS")):
+        names = "ORCH_HOSTS and ORCH_HOSTFILE" if is_variable else "-H and --hostfile"
+        raise UsageError(f"both {names} name hosts; give one of them")
     yield "backend.hosts", read_hostfile(read_whole(Path(name)).decode("utf-8", "replace"), name)
 
 

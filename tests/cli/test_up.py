@@ -216,7 +216,7 @@ def test_hosts_of_a_flag_beat_those_of_a_variable(orch: Orch, tmp_path: Path) ->
     for words, env, said in (
         (["-H", "hostB", "--hostfile", "others"], {}, "both -H and --hostfile name hosts; give one of them"),
         (["--backend", "local", "--hostfile", "others"], {}, "backend.hosts: are for backend ssh, not local"),
-        ([], {"ORCH_HOSTS": "hostB", "ORCH_HOSTFILE": "hosts"}, "both ORCH_HOSTS and ORCH_HOSTFILE name hosts; set one of them"),
+        ([], {"ORCH_HOSTS": "hostB", "ORCH_HOSTFILE": "hosts"}, "both ORCH_HOSTS and ORCH_HOSTFILE name hosts; give one of them"),
     ):
         assert said in orch("plan", "show.py", *words, env=env, check=2).err
 

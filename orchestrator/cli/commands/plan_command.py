@@ -81,8 +81,7 @@ def _lines(planned: Plan) -> Iterator[str]:
     yield f"strategy {spec.strategy}; {count_of(len(planned.members), 'task')}; working directory {spec.workdir}"
     yield f"each runs {program.kind} {program.target}".rstrip()
     yield ""
-    shared = _Environments(planned)
-    envs = [shared.of(task) for task in planned.tasks]
+    envs = list(_environments(planned))
     yield from _table(planned, envs)
     for task, env in zip(planned.tasks, envs, strict=True):
         yield ""
@@ -123,37 +122,34 @@ def _sections(task: PlannedTask) -> dict[str, dict[str, Any]]:
     return {field.name: to_json(getattr(settings, field.name)) for field in fields(settings) if is_dataclass(field.default)}
 
 
-class _Environments:
+def _environments(planned: Plan) -> Iterator[dict[str, str]]:
     """The variables that orch sets for each task. ``<…>`` stands for a value that is known only in a run."""
-
-    def __init__(self, planned: Plan) -> None:
-        self._starts = {host.name: planned.orders(host.name, names=()) for host in planned.hosts}
-        self._here = {host.name for host in planned.hosts if host.is_here}
-        self._sizes = Counter(task.host for task in planned.tasks if slots.count_computing([task.id]))
-        self._first, self._strategy = planned.tasks[0].id, named(planned.spec.strategy)
-        self._fewest = self._strategy.fewest_inter_op_threads(planned.spec.counts)
-
-    def of(self, task: PlannedTask) -> dict[str, str]:
-        start, is_here = self._starts[task.host], task.host in self._here
-        order = replace(task.order, port=0) if self._strategy.opens_port(task.id.type) else task.order
+    starts = {host.name: planned.orders(host.name, names=()) for host in planned.hosts}
+    here = {host.name for host in planned.hosts if host.is_here}
+    sizes = Counter(task.host for task in planned.tasks if slots.count_computing([task.id]))
+    strategy = named(planned.spec.strategy)
+    fewest = strategy.fewest_inter_op_threads(planned.spec.counts)
+    for task in planned.tasks:
+        start, is_here = starts[task.host], task.host in here
+        order = replace(task.order, port=0) if strategy.opens_port(task.id.type) else task.order
         env = compose(os.environ if is_here else {}, start, order, f"{RUN_DIR}/{order.log_dir}", None)
         if not is_here:
-            by_cores = dict.fromkeys(("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS"), f"<cores of {task.host} / {self._sizes[task.host]}>")
-            if self._fewest is not None:
-                by_cores[INTER_OP] = f"<cores of {task.host}, at least {self._fewest}>"
+            by_cores = dict.fromkeys(("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS"), f"<cores of {task.host} / {sizes[task.host]}>")
+            if fewest is not None:
+                by_cores[INTER_OP] = f"<cores of {task.host}, at least {fewest}>"
             env |= {name: value for name, value in by_cores.items() if name not in {*start.env, *order.env}}
         if start.clusters:
-            env["MASTER_PORT"] = f"<port of {self._first}>"
+            env["MASTER_PORT"] = f"<port of {planned.tasks[0].id}>"
         own = {*start.env_defaults, *start.env, *order.env, "MASTER_PORT", "ORCH_LOG_DIR", VARIABLE, "TF_GRPC_REUSE_PORT", "no_grpc_proxy"}
-        return {name: value for name, value in env.items() if name in own}
+        yield {name: value for name, value in env.items() if name in own}
 
 
 def _json_parts(planned: Plan) -> Iterator[str]:
     """One JSON document in pieces: ten thousand TF_CONFIGs need not be in memory at once."""
     head = {"strategy": planned.spec.strategy, "name": planned.spec.name, "workdir": planned.spec.workdir}
     yield json.dumps(head)[:-1] + ', "tasks": ['
-    shared = _Environments(planned)
-    for position, task in enumerate(planned.tasks):
+    separator = ""
+    for task, env in zip(planned.tasks, _environments(planned), strict=True):
         text = planned.tf_config(task)
         found = {
             "task": str(task.id),
@@ -161,9 +157,10 @@ def _json_parts(planned: Plan) -> Iterator[str]:
             "address": task.address,
             "program": asdict(task.order.program),
             **_sections(task),
-            "env": shared.of(task),
+            "env": env,
             "unset": task.order.unset,
             "tf_config": json.loads(text) if text else None,
         }
-        yield (", " if position else "") + json.dumps(found)
+        yield separator + json.dumps(found)
+        separator = ", "
     yield "]}\n"

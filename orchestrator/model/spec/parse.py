@@ -125,8 +125,6 @@ def to_document(spec: ClusterSpec) -> dict[str, Any]:
     """The spec as plain data with the keys of orch.yaml. `parse` makes the same spec of it, also as JSON."""
     return {
         **plain(spec, leave_out=("program", "tasks", "env")),
-        "timeouts": plain(spec.timeouts, whole=True),
-        "restart": plain(spec.restart, whole=True),
         spec.program.kind: spec.program.target,
         "args": list(spec.program.args),
         "tasks": {tasks.type: _task_document(tasks, spec) for tasks in spec.tasks},
