@@ -38,16 +38,13 @@ from worker.fast_dataclass import dataclass
 from . import end_process
 from .backends import load
 from .errors import BROKEN, OrchError, UsageError
-from .model.planning.plan import Plan
-from .model.run import events
 from .model.run.cluster import Cause, Cluster, Outcome, Verdict
 from .model.spec import ClusterSpec
 from .model.spec.document import from_data, read
 from .model.spec.parse import parse
-from .record.output.lines import clean
 from .record.storage.run_directory import RunDir
 from .record.text import timeline
-from .record.text.event_messages import describe_event, describe_plan, headline
+from .record.text.event_messages import Messages, headline, say
 from .requests import end_with_parent, handle_requests
 from .signals import Stop, handle_signals, hold_signals
 from .starting import cannot_keep
@@ -147,40 +144,22 @@ def _write_verdict(rundir: RunDir, verdict: Verdict, cluster: Cluster | None) ->
         durations = {} if cluster is None else timeline.durations(timeline.measure(rundir.read_events(), cluster))
         rundir.write_verdict(verdict, {"run": rundir.run_id, "durations": durations})
     except OSError as error:
-        _print(f"the verdict cannot be written to {rundir.path}: {error.strerror or error}")
+        say(f"the verdict cannot be written to {rundir.path}: {error.strerror or error}")
 
 
 # --- the program -------------------------------------------------------------------------------
 
 
-class Log:
+class Log(Messages):
     """A `Show` for a controller without a terminal: all that happens, as lines on stderr, which is `controller.log`."""
 
-    def on_plan(self, planned: Plan) -> None:
-        for text in (describe_plan(planned), *planned.notes):
-            _print(text)
-
     def on_output(self, task: str, attempt: int, stream: str, size: int) -> None: ...
-
-    def on_note(self, note: events.RunNoted) -> None:
-        _print(note.line)
-
-    def on_event(self, before: Cluster, after: Cluster, event: events.Event) -> None:
-        text = describe_event(before, after, event)
-        if text is not None:
-            _print(text)
 
     def refuse(self, error: OrchError, given_up: Ended | None) -> None: ...  # `main` prints the error
 
     def end(self, ended: Ended) -> None:
         for line in ended.report():
-            _print(line)
-
-
-def _print(text: str) -> None:
-    """Print a line. A full disk is no error here: it ends the run where events are recorded."""
-    with contextlib.suppress(OSError):
-        print(f"orch: {clean(text)}", file=sys.stderr, flush=True)
+            say(line)
 
 
 def main(words: Sequence[str] | None = None) -> NoReturn:
@@ -207,7 +186,7 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
         _refuse_again(rundir)
         code = run(rundir, read_spec(rundir), Log(), controls).exit_code
     except (OrchError, OSError) as error:
-        _print(f"error: {error}")
+        say(f"error: {error}")
         code = error.exit_code if isinstance(error, OrchError) else BROKEN
     end_process(code)
 

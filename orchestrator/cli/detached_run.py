@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
 import subprocess
@@ -11,11 +10,10 @@ import time
 import click
 
 from ..errors import BROKEN, USAGE, OrchError
-from ..record.output.lines import clean
 from ..record.storage.run_directory import RunDir
 from ..record.storage.run_progress import Progress
 from ..record.storage.run_store import discard
-from ..record.text.event_messages import OUTCOMES, headline
+from ..record.text.event_messages import OUTCOMES, Messages, headline, say
 from ..signals import release_signals
 from ..starting import start_controller
 
@@ -43,21 +41,17 @@ def start(run: RunDir, *, quiet: bool, as_json: bool) -> int:
         click.echo(json.dumps({"run": run.run_id, "directory": str(run.path)}))
     else:
         click.echo(run.run_id)
-        _print(f"started; orch logs -f {run.run_id} follows it, orch down {run.run_id} ends it")
+        say(f"started; orch logs -f {run.run_id} follows it, orch down {run.run_id} ends it")
     return 0
 
 
 def _follow(run: RunDir, process: subprocess.Popen[bytes], *, quiet: bool) -> None:
     """Returns when all tasks have started. Raises `OrchError` if the run fails before."""
-    progress = Progress(run)
+    progress = Progress(run, None if quiet else Messages())
     while True:
         code = process.poll()  # before the events are read: an ended controller records no more
         for _ in progress.advance():
-            is_started = progress.cluster is not None and all(task.pid is not None for task in progress.cluster.members)
-            for text in [] if quiet else progress.messages:
-                _print(clean(text))
-            progress.messages.clear()
-            if is_started:
+            if progress.cluster is not None and all(task.pid is not None for task in progress.cluster.members):
                 return
         if code is not None:
             _check_verdict(run, code)
@@ -81,8 +75,3 @@ def _check_verdict(run: RunDir, code: int) -> None:
     error = OrchError(what)
     error.exit_code = code if code > 0 else BROKEN
     raise error
-
-
-def _print(text: str) -> None:
-    with contextlib.suppress(OSError):  # the run goes on, and its id must still be printed
-        click.echo(f"orch: {text}", err=True)

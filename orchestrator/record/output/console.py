@@ -17,11 +17,9 @@ from worker.clock import now
 from worker.protocol.task_id import STREAMS
 
 from ...errors import OrchError
-from ...model.planning.plan import Plan
-from ...model.run import events
 from ...model.run.cluster import Cluster
 from ..storage.run_directory import RunDir
-from ..text.event_messages import describe_event, describe_plan
+from ..text.event_messages import Messages
 from .follower import Follower
 from .lines import clean
 from .log_view import LogView
@@ -56,7 +54,7 @@ class Sink:
         return bool(select.select((), (self._fds[stream],), (), 0)[1])
 
 
-class Console:
+class Console(Messages):
     """Shows a run while it goes on: the output of the tasks, rendered by `view`, and the messages of orch. `quiet`: neither of the two.
 
     All methods but `finish` and `conclude` return at once.
@@ -82,25 +80,13 @@ class Console:
 
     # --- called by the supervisor --------------------------------------------------------------
 
-    def on_plan(self, planned: Plan) -> None:
-        for line in (describe_plan(planned), *planned.notes):
-            self._say(line)
-
     def on_output(self, task: str, attempt: int, stream: str, size: int) -> None:
         if not self._quiet:
             with self._changed:
                 self._grown[task, attempt, stream] = size
                 self._changed.notify()
 
-    def on_event(self, before: Cluster, after: Cluster, event: events.Event) -> None:
-        text = describe_event(before, after, event)
-        if text is not None:
-            self._say(text)
-
-    def on_note(self, note: events.RunNoted) -> None:
-        self._say(note.line)
-
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
         if not self._quiet:
             self.write("stderr", f"orch: {clean(text)}\n")
 

@@ -7,35 +7,36 @@ from collections.abc import Iterator
 from ...model.run import lifecycle
 from ...model.run.cluster import Cluster
 from ...model.run.events import Event, RunNoted
-from ..text.event_messages import describe_event, describe_plan
+from ..text.event_messages import Messages
 from . import event_log
 from .run_directory import RunDir
 from .run_files import open_file
 
 
 class Progress:
-    """Reads the events of a run, and keeps its state with the same `step` that the controller uses."""
+    """Reads the events of a run, and keeps its state with the same `step` that the controller uses. `messages`: gets to know all."""
 
-    def __init__(self, run: RunDir) -> None:
-        self._run = run
+    def __init__(self, run: RunDir, messages: Messages | None = None) -> None:
+        self._run, self._messages = run, messages
         self._offset = 0
         self.cluster: Cluster | None = None
         """The state after the last event that was read; None before there is a plan."""
-        self.messages: list[str] = []
-        """The lines that the console of the run shows for the events so far. The caller removes the lines that it has printed."""
 
     def advance(self) -> Iterator[Event]:
         """Yields each event that was recorded since the last call; `cluster` is then the state after this event."""
         for event in event_log.from_lines(self._read_lines()):
-            if self.cluster is None:
-                self._begin()
-            if isinstance(event, RunNoted):
-                self.messages.append(event.line)
-            elif self.cluster is not None:
-                before = self.cluster
+            if self.cluster is None and (planned := self._run.read_plan()) is not None:
+                self.cluster = lifecycle.of_plan(planned)
+                if self._messages is not None:
+                    self._messages.on_plan(planned)
+            before = self.cluster
+            if before is not None:
                 self.cluster, _ = lifecycle.step(before, event)
-                if message := describe_event(before, self.cluster, event):
-                    self.messages.append(message)
+            if self._messages is not None:
+                if isinstance(event, RunNoted):
+                    self._messages.on_note(event)
+                elif before is not None and self.cluster is not None:
+                    self._messages.on_event(before, self.cluster, event)
             yield event
 
     def _read_lines(self) -> list[bytes]:
@@ -47,9 +48,3 @@ class Progress:
             return []
         self._offset += len(whole) + len(newline)
         return (whole + newline).splitlines(keepends=True)
-
-    def _begin(self) -> None:
-        planned = self._run.read_plan()
-        if planned is not None:
-            self.cluster = lifecycle.of_plan(planned)
-            self.messages += (describe_plan(planned), *planned.notes)

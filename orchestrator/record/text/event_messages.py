@@ -1,6 +1,9 @@
-"""The line that the console shows for an event."""
+"""The lines for people about what happens in a run."""
 
 from __future__ import annotations
+
+import contextlib
+import sys
 
 from ...model.cause import root_cause
 from ...model.cause.exit_status import describe_code
@@ -10,6 +13,7 @@ from ...model.run.cluster import Cause, Cluster, Outcome, Phase
 from ...model.run.readiness import describe_gone
 from ...model.strategies import named
 from ...model.task_names import group_tasks
+from ..output.lines import clean
 from .format import describe_seconds
 
 OUTCOMES = {
@@ -20,6 +24,31 @@ OUTCOMES = {
     Outcome.BROKEN: "broke down",
 }
 """How a run ended, in words for people. JSON has the values of `Outcome`."""
+
+
+def say(text: str) -> None:
+    """Print a line on stderr. A full disk is no error here: it ends the run where events are recorded."""
+    with contextlib.suppress(OSError):
+        print(f"orch: {clean(text)}", file=sys.stderr, flush=True)
+
+
+class Messages:
+    """Prints what happens in a run, as a `Viewer` gets to know it. Subclasses have another `say`."""
+
+    def say(self, text: str) -> None:
+        say(text)
+
+    def on_plan(self, planned: Plan) -> None:
+        for line in (describe_plan(planned), *planned.notes):
+            self.say(line)
+
+    def on_event(self, before: Cluster, after: Cluster, event: events.Event) -> None:
+        text = describe_event(before, after, event)
+        if text is not None:
+            self.say(text)
+
+    def on_note(self, note: events.RunNoted) -> None:
+        self.say(note.line)
 
 
 def describe_plan(planned: Plan) -> str:
