@@ -31,9 +31,6 @@ from ..options import color_options, home_option, only_tasks
 POLL_S = 0.1
 """How often `--follow` reads the files, in seconds."""
 
-Since = tuple[float, KeptMarks]
-"""The time of --since, and the times of the output."""
-
 _TASK = re.compile(rf"({'|'.join((*TASK_TYPES, PREPARE))}|master)(-\d*)?")
 
 
@@ -65,7 +62,7 @@ def logs_command(names: Sequence[str], home: Path, **given: Any) -> int:
     tasks = [str(task.id) for task in planned.tasks]
     shown = only_tasks(wanted, tasks)
     _check_attempt(run, given["attempt"])
-    since = None if given["since"] is None else (_moment(given["since"]), KeptMarks(run))
+    since = None if given["since"] is None else KeptMarks(run, _moment(given["since"]))
     as_json = given["as_json"]
     view = LogView(
         tasks,
@@ -138,7 +135,7 @@ class _Streams:
     `since`: the output begins at this time, also in older attempts.
     """
 
-    def __init__(self, run: RunDir, tasks: Sequence[str], given: dict[str, Any], since: Since | None, view: LogView) -> None:
+    def __init__(self, run: RunDir, tasks: Sequence[str], given: dict[str, Any], since: KeptMarks | None, view: LogView) -> None:
         self._run, self._asked, self._view = run, given["attempt"], view
         self._sink = Sink(encoding=sys.stdout.encoding)
         self._as_json = given["as_json"]
@@ -147,21 +144,18 @@ class _Streams:
         self._attempts = {task: given["attempt"] or self._first_attempt(task, newest.get(task, 1), since) for task in tasks}
         self._followers = {task: self._open(task, tail=given["tail"], since=since) for task in tasks}
 
-    def _first_attempt(self, task: str, newest: int, since: Since | None) -> int:
+    def _first_attempt(self, task: str, newest: int, since: KeptMarks | None) -> int:
         if since is None:
             return newest
-        at, kept = since
         numbers = (number for number in self._run.attempts() if number < newest)
-        late = (number for number in numbers if any(kept.last_time(task, number, stream) >= at for stream in self._streams))
+        late = (number for number in numbers if any(since.last_time(task, number, stream) >= since.at for stream in self._streams))
         return next(late, newest)
 
-    def _open(self, task: str, *, tail: int | None = None, since: Since | None = None) -> list[tuple[str, Follower]]:
+    def _open(self, task: str, *, tail: int | None = None, since: KeptMarks | None = None) -> list[tuple[str, Follower]]:
         attempt = self._attempts[task]
         opened = [(stream, Follower(self._run.log_path(task, attempt, stream), tail=tail)) for stream in self._streams]
-        if since is not None:
-            at, kept = since
-            for stream, follower in opened:
-                follower.offset = max(follower.offset, kept.offset_since(task, attempt, stream, at))
+        for stream, follower in opened:
+            follower.offset = max(follower.offset, since.offset(task, attempt, stream) if since is not None else 0)
         return opened
 
     def write(self, texts: Iterable[tuple[str, str]]) -> None:

@@ -114,10 +114,7 @@ def restart_command(run: RunDir) -> int:
     if cluster.phase is Phase.STOPPING and not restarts.will_restart(cluster, now()):
         raise UsageError(f"{run.run_id} is ending and cannot start again; orch up starts a new run")
     ask_running(run, "restart")
-    if cluster.phase is Phase.STOPPING:
-        click.echo(f"{run.run_id}: attempt {cluster.attempt} is being stopped already; the next one follows", err=True)
-    else:
-        click.echo(f"{run.run_id}: asked to start again after attempt {cluster.attempt}", err=True)
+    click.echo(f"{run.run_id}: asked to start again after attempt {cluster.attempt}", err=True)
     return 0
 
 

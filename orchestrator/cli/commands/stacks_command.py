@@ -68,8 +68,7 @@ def _py_spy_for(planned: Plan) -> str:
 
 def find_py_spy() -> str | None:
     """py-spy beside this interpreter, or on PATH."""
-    beside = os.path.join(os.path.dirname(sys.executable), "py-spy")
-    return beside if os.access(beside, os.X_OK) else shutil.which("py-spy")
+    return shutil.which("py-spy", path=os.path.dirname(sys.executable)) or shutil.which("py-spy")
 
 
 def _dump_native(py_spy: str, name: str, cluster: Cluster) -> str:

@@ -19,8 +19,6 @@ class Follower:
     files, and a process often may open no more than 1024. Raises as `open_file` does, but for a file that does not exist.
     """
 
-    __slots__ = ("offset", "path")
-
     def __init__(self, path: Path, *, offset: int = 0, tail: int | None = None) -> None:
         self.path = path
         self.offset = offset if tail is None else tail_offset(path, tail)

@@ -59,8 +59,6 @@ class LineSplitter:
     line follows.
     """
 
-    __slots__ = ("_changes", "_color", "_fed", "_longest", "_pending", "_shown", "_since")
-
     def __init__(self, *, color: bool = False, longest: int = LONGEST) -> None:
         self._color = color
         self._longest = longest

@@ -16,7 +16,7 @@ from ..storage.run_files import open_file, private_opener
 from .follower import BLOCK
 
 EVERY_S = 1.0
-"""Seconds between two lines, with up to `MOST_A_SECOND` streams: `KeptMarks.offset_since` may begin so much too early."""
+"""Seconds between two lines, with up to `MOST_A_SECOND` streams: `KeptMarks.offset` may begin so much too early."""
 MOST_A_SECOND = 20
 
 
@@ -45,10 +45,10 @@ class Marks:
 
 
 class KeptMarks:
-    """The marks of a run, read once. Without marks, all output counts as old as the run."""
+    """The marks of a run, read once, for a reader who begins at the time `at`. Without marks, all output counts as old as the run."""
 
-    def __init__(self, run: RunDir) -> None:
-        self._run = run
+    def __init__(self, run: RunDir, at: float = 0.0) -> None:
+        self._run, self.at = run, at
         self._marks: dict[str, list[tuple[float, int]]] = {}
         with contextlib.suppress(FileNotFoundError), open_file(_path(run)) as file:
             for line in file.read().decode("ascii", "replace").splitlines(keepends=True):
@@ -62,10 +62,10 @@ class KeptMarks:
             key, _, size = text.partition("=")
             self._marks.setdefault(key, []).append((float(at), int(size)))
 
-    def offset_since(self, task: str, attempt: int, stream: str, at: float) -> int:
+    def offset(self, task: str, attempt: int, stream: str) -> int:
         """The offset of a line from which on a reader gets all output that was written at the time `at` or later."""
         marks = self._marks.get(_key(task, attempt, stream), [])
-        offset = next((size for time, size in reversed(marks) if time < at), 0)
+        offset = next((size for time, size in reversed(marks) if time < self.at), 0)
         return _line_start(self._run.log_path(task, attempt, stream), offset)
 
     def last_time(self, task: str, attempt: int, stream: str) -> float:

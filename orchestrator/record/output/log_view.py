@@ -9,7 +9,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from datetime import datetime, tzinfo
+from datetime import datetime
 from functools import partial
 from itertools import groupby
 from typing import Literal
@@ -64,7 +64,7 @@ class LogView:
 
     * `tasks`: the names of all tasks. The colour of a name is its place in this order, so each view of a run has the same colours.
     * `color`: write colours.
-    * `timestamps`: write the time (HH:MM:SS.mmm) at which the view got the line, in the zone `tz` (default: the local zone; for tests).
+    * `timestamps`: write the time (HH:MM:SS.mmm) at which the view got the line, in the local zone.
     * `fold`: hide and count the lines that `noise` describes.
     * `only`: show only these tasks.
     * `grep`: show only lines that match this pattern (without prefix and colours); nothing is folded then.
@@ -87,7 +87,6 @@ class LogView:
         shorten: bool = False,
         as_json: bool = False,
         behind: Collection[str] = (),
-        tz: tzinfo | None = None,
     ) -> None:
         self._color = color
         self._timestamps = timestamps
@@ -98,7 +97,6 @@ class LogView:
         self._as_json = as_json
         self._warnings: set[str] = set()
         self._behind = frozenset(behind if self._fold and only is None else ())
-        self._tz = tz
         self._now = 0.0
         self._width = 0
         self._colors: dict[str, str] = {}
@@ -175,7 +173,7 @@ class LogView:
         head = f"{task:<{self._width}} |"
         head = f"{self._colors[task]}{head}{RESET} " if self._color else f"{head} "
         if self._timestamps:
-            head = f"{datetime.fromtimestamp(self._now, self._tz).strftime('%H:%M:%S.%f')[:-3]} {head}"
+            head = f"{datetime.fromtimestamp(self._now).strftime('%H:%M:%S.%f')[:-3]} {head}"
         return head + ("\n" + head).join(lines) + "\n" if lines else ""
 
 

@@ -109,8 +109,6 @@ class Noise:
     `shows_losses`: lines about a lost connection are no noise here.
     """
 
-    __slots__ = ("_before", "_folded", "_last", "_shows_losses", "_warnings")
-
     def __init__(self, folded: Counter[str] | None = None, warnings: set[str] | None = None, *, shows_losses: bool = False) -> None:
         self._folded = Counter() if folded is None else folded
         self._warnings = set() if warnings is None else warnings

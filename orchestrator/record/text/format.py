@@ -27,8 +27,9 @@ def describe_moment(at: float) -> str:
 def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
     """A line for each row, in columns. The columns in `right` are aligned to the right; the last column is not filled."""
     last = len(rows[0]) - 1
-    widths = [max(len(row[column]) for row in rows) for column in range(last)]
-    return ["  ".join([*_filled(row, widths, right), row[last]]).rstrip() for row in rows]
+    widths = [(column, max(len(row[column]) for row in rows)) for column in range(last)]
+    filled = ([row[column].rjust(width) if column in right else row[column].ljust(width) for column, width in widths] for row in rows)
+    return ["  ".join([*columns, row[last]]).rstrip() for columns, row in zip(filled, rows, strict=True)]
 
 
 def wrap(text: str, width: int, first: str = "", rest: str | None = None) -> list[str]:
@@ -44,10 +45,6 @@ def wrap(text: str, width: int, first: str = "", rest: str | None = None) -> lis
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def _filled(row: Sequence[str], widths: Sequence[int], right: Collection[int]) -> list[str]:
-    return [row[column].rjust(width) if column in right else row[column].ljust(width) for column, width in enumerate(widths)]
 
 
 _AGO = re.compile(r"(?:(?P<days>\d+)d)?(?:(?P<hours>\d+)h)?(?:(?P<minutes>\d+)m)?(?:(?P<seconds>\d+(?:\.\d+)?)s?)?", re.ASCII)

@@ -31,8 +31,7 @@ def measure(happened: Iterable[events.Event], cluster: Cluster) -> dict[str, dic
     A later attempt has no phases that had ended before, such as ``agent`` and ``template``.
     """
     begun = asked = 0.0
-    whole = min((task.attempt for task in cluster.members), default=1)
-    began = {name: cluster.attempt_at if task.attempt == whole else math.inf for name, task in cluster.tasks.items()}
+    began: dict[str, float] = {}
     hosts: dict[str, dict[str, float]] = {}
     marks: dict[str, dict[str, float]] = {name: {} for name in cluster.tasks}
     prepares = {name: task.host for name, task in cluster.tasks.items() if task.prepares}
@@ -49,23 +48,17 @@ def measure(happened: Iterable[events.Event], cluster: Cluster) -> dict[str, dic
             case events.Tick() | events.RestartRequested():  # each attempt but the first begins with one of these
                 asked = event.at
             case events.TaskBegan() | events.TaskFirstOutput() | events.TaskStarted() | events.TaskUp() | events.TaskReported():
-                task = cluster.tasks.get(event.task)
-                if task is None or event.attempt != task.attempt:
-                    continue
-                if isinstance(event, events.TaskStarted) and task.attempt != whole:  # it was restarted alone
-                    began[task.name] = asked
-                marks[task.name].setdefault(_OF_TASK[type(event)], event.at)
+                if event.task in marks and event.attempt == cluster.tasks[event.task].attempt:
+                    began.setdefault(event.task, asked)
+                    marks[event.task].setdefault(_OF_TASK[type(event)], event.at)
     formed = {"formed": cluster.formed_at} if cluster.formed_at is not None and cluster.all_came_up else {}
     found = {}
     for name, task in cluster.tasks.items():
-        since = begun if task.attempt == 1 else began[name]
+        since = begun if task.attempt == 1 else began.get(name, math.inf)
         shared = {phase: at for phase, at in {**hosts.get(task.host, {}), **formed}.items() if at >= since or task.attempt == 1}
-        found[name] = _since(since, {**shared, **marks[name]})
+        reached = {**shared, **marks[name]}
+        found[name] = {phase: max(0.0, reached[phase] - since) for phase in PHASES if phase in reached}
     return found
-
-
-def _since(begun: float, marks: dict[str, float]) -> dict[str, float]:
-    return {phase: max(0.0, marks[phase] - begun) for phase in PHASES if phase in marks}
 
 
 def table(measured: dict[str, dict[str, float]]) -> str:

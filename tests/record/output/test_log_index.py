@@ -55,8 +55,8 @@ def test_nothing_is_missed_and_nothing_is_shown_that_is_a_second_too_old(
 ) -> None:
     run, lines = written(runs, growths)
     at = data.draw(st.sampled_from(lines))[0] + off
-    kept = KeptMarks(run)
-    offset = kept.offset_since(*TASK, at)
+    kept = KeptMarks(run, at)
+    offset = kept.offset(*TASK)
     assert [when for when, start in lines if start < offset and when >= at] == []
     assert [when for when, start in lines if start >= offset and when < at - EVERY_S - 1e-6] == []
     assert lines[-1][0] <= kept.last_time(*TASK) <= lines[-1][0] + EVERY_S
@@ -72,7 +72,7 @@ def test_a_line_that_was_begun_before_is_shown_whole(tmp_path: Path) -> None:
         file.write(b"and ended\n")
         marks.grew(*TASK, 36)
         marks.write(3000.0)
-    assert KeptMarks(run).offset_since(*TASK, 2500.0) == 20
+    assert KeptMarks(run, 2500.0).offset(*TASK) == 20
 
 
 def test_many_streams_are_marked_less_often(tmp_path: Path) -> None:
@@ -89,8 +89,8 @@ def test_many_streams_are_marked_less_often(tmp_path: Path) -> None:
 
 def test_what_nobody_has_marked_is_shown_from_the_beginning(tmp_path: Path) -> None:
     run = create_run(tmp_path, "r")
-    kept = KeptMarks(run)
-    assert (kept.offset_since(*TASK, 5.0), kept.last_time(*TASK)) == (0, 0.0)
+    kept = KeptMarks(run, 5.0)
+    assert (kept.offset(*TASK), kept.last_time(*TASK)) == (0, 0.0)
     (run.path / "marks").write_text("5.5 worker-0.1.stdout=7\n6.5 worker-0.1.std")
     assert KeptMarks(run).last_time(*TASK) == 5.5
 
