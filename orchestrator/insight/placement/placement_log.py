@@ -41,7 +41,7 @@ class _Line(NamedTuple):
     """The meaning of a line."""
 
     where: tuple[str, bytes, bytes]
-    """``executed``, ``sent`` or ``placed``; the op; the device."""
+    """``executed`` or ``placed``; the op; the device."""
     name: bytes = b""
     """The name of a node."""
     matters: bool = False
@@ -49,11 +49,10 @@ class _Line(NamedTuple):
 
 
 _NAMED = re.compile(
-    rb"(?:Executing op (\S+) (in device|on task)|([^\s:()]+): \((\w+)\):) (/job:\w+/replica:\d+/task:\d+/device:[A-Z_]+:\d+)"
+    rb"(?:Executing op (\S+) (?:in device|on task)|([^\s:()]+): \((\w+)\):) (/job:\w+/replica:\d+/task:\d+/device:[A-Z_]+:\d+)"
 )
 _ONEDNN = re.compile(rb"_Mkl(?:Eager|Native)?(?=[A-Z])")
 _CREATED = re.compile(rb"\] Created device (/job:\S+/device:GPU:\d+) ")
-_HOW = {b"in device": "executed", b"on task": "sent"}
 _FUNCTION = re.compile(r"__(?:inference|forward|backward)_(.+?)_\d+(?:_partitioned_\d+_\d+)?")
 
 BOOKKEEPING = frozenset(
@@ -73,18 +72,16 @@ class Count:
     """How often an op was on a device, in one task."""
 
     executed: int = 0
-    """Eager runs."""
-    sent: int = 0
-    """Eager runs on another task."""
+    """Eager runs, also those that the task had another task's runtime do."""
     placed: int = 0
     """Nodes of graphs, once for each graph."""
 
     def __add__(self, other: Count) -> Count:
-        return Count(self.executed + other.executed, self.sent + other.sent, self.placed + other.placed)
+        return Count(self.executed + other.executed, self.placed + other.placed)
 
     @property
     def total(self) -> int:
-        return self.executed + self.sent + self.placed
+        return self.executed + self.placed
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +166,9 @@ def _recognise(text: bytes) -> _Line | None:
     found = _NAMED.fullmatch(text.rstrip(b"\r"))
     if found is None:
         return None
-    ran, how, name, op, device = found.groups()
+    ran, name, op, device = found.groups()
     if ran:
-        return _Line((_HOW[how], _ONEDNN.sub(b"", ran, count=1) if ran.startswith(b"_Mkl") else ran, device))
+        return _Line(("executed", _ONEDNN.sub(b"", ran, count=1) if ran.startswith(b"_Mkl") else ran, device))
     if _ONEDNN.match(op):
         return None  # the op was placed under its own name just before
     return _Line(("placed", op, device), name, op == READ or op in ARGUMENTS)
@@ -191,7 +188,6 @@ def summarise(task: str, stderr: StreamScan, stdout: StreamScan) -> TaskPlacemen
     counts: dict[tuple[str, str], Count] = {}
     for kind, counter in (
         ("executed", stderr.count("executed") + stdout.count("executed")),
-        ("sent", stderr.count("sent") + stdout.count("sent")),
         ("placed", graphs.count("placed")),
     ):
         for (op, device), number in counter.items():
@@ -205,7 +201,7 @@ def summarise(task: str, stderr: StreamScan, stdout: StreamScan) -> TaskPlacemen
         counts,
         dict(_variable_reads(task, graphs.reads)),
         frozenset(gpus),
-        is_muted=bool(counts) and not any(count.executed or count.sent for count in counts.values()),
+        is_muted=bool(counts) and not any(count.executed for count in counts.values()),
     )
 
 

@@ -120,13 +120,11 @@ def _rows(placements: Iterable[TaskPlacement]) -> list[Row]:
 
 
 def _table(rows: Sequence[Row]) -> Iterator[str]:
-    has_sent = any(count.sent for _, _, count, _ in rows)
-    head = ["OPERATION", "DEVICE", "RUN", *(["SENT"] if has_sent else []), "PLACED", "TASKS"]
-    cells = [head]
+    cells = [["OPERATION", "DEVICE", "RUN", "PLACED", "TASKS"]]
     for op, device, count, tasks in rows:
-        numbers = [count.executed, *([count.sent] if has_sent else []), count.placed]
-        cells.append([_cut(clean(op), 34), device, *(f"{number:,}" if number else "-" for number in numbers), group_tasks(tasks)])
-    yield from aligned(cells, right=range(2, len(head) - 1))
+        numbers = [f"{number:,}" if number else "-" for number in (count.executed, count.placed)]
+        cells.append([_cut(clean(op), 34), device, *numbers, group_tasks(tasks)])
+    yield from aligned(cells, right=(2, 3))
     yield "RUN: each eager run; function() is one run, wherever its parts ran."
     yield "PLACED: a node of a graph, once, however often the graph ran."
 
@@ -166,7 +164,7 @@ def _read_lines(placement: TaskPlacement) -> list[str]:
 
 
 def _times(count: Count) -> str:
-    words: Mapping[str, int] = {"run": count.executed, "sent": count.sent, "placed": count.placed}
+    words = {"run": count.executed, "placed": count.placed}
     return ", ".join(f"{word} {number:,} times" if number > 1 else f"{word} once" for word, number in words.items() if number)
 
 

@@ -76,11 +76,11 @@ def test_a_name_in_a_log_does_not_command_the_terminal() -> None:
     assert not [char for char in text if char != "\n" and not char.isprintable()]
 
 
-def test_work_that_is_sent_to_another_task_is_told_from_work_done() -> None:
+def test_work_that_is_sent_to_another_task_has_its_device() -> None:
     chief, worker, server = sample("ps-chief-0", "chief-0"), sample("ps-worker-0"), sample("ps-ps-0", "ps-0")
-    assert chief.counts["VarHandleOp", "ps-0 CPU:0"] == Count(sent=1)
+    assert chief.counts["VarHandleOp", "ps-0 CPU:0"] == Count(executed=1)
     assert server.counts["VarHandleOp", "CPU:0"] == Count(executed=1)
-    assert chief.counts["step()", "worker-0 CPU:0"] == Count(sent=3)
+    assert chief.counts["step()", "worker-0 CPU:0"] == Count(executed=3)
     assert worker.counts["step()", "CPU:0"] == Count(executed=3)
     assert server.counts["step()", "CPU:0"] == Count(executed=3), "its part of the function, cut out by TensorFlow"
 
@@ -241,5 +241,5 @@ def test_programs_get_every_finding_as_json() -> None:
     placed = [sample("two-cpus"), sample("ps-worker-0", "worker-1")]
     found = json.loads(json.dumps(run_placement.to_json("r", {"worker-0": 1, "worker-1": 3}, placed)))
     assert found["attempt"] == 3
-    assert {"task": "worker-0", "op": "MatMul", "device": "CPU:1", "executed": 1, "sent": 0, "placed": 2} in found["operations"]
+    assert {"task": "worker-0", "op": "MatMul", "device": "CPU:1", "executed": 1, "placed": 2} in found["operations"]
     assert found["variable_reads"][0]["variable_device"] == "CPU:1"
