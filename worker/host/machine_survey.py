@@ -17,7 +17,6 @@ import re
 import resource
 import socket
 import sys
-import time
 from typing import Any
 
 from ..cpu_cores import count_cores
@@ -41,7 +40,7 @@ def survey(run_dir: str, ports: tuple[int, int] | None) -> dict[str, Any]:
         "cores": count_cores(),
         "cpu_flags": _cpu_flags(),
         **_memory(),
-        "clock": {"at": time.time(), "synchronised": _is_synchronised()},
+        "clock_synchronised": _is_synchronised(),
         "run_dir": _disk(_existing(run_dir)),
         "shm": _disk("/dev/shm") if os.path.isdir("/dev/shm") else None,
         "open_files": [None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(resource.RLIMIT_NOFILE)],

@@ -12,16 +12,6 @@ from worker.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
-    """The clock of the host."""
-
-    at: float
-    """Seconds since the epoch, when the host read its clock."""
-    synchronised: bool | None = None
-    """Whether a clock service sets the clock."""
-
-
-@dataclass(frozen=True, slots=True)
 class Disk:
     """A directory and its file system."""
 
@@ -81,7 +71,6 @@ class Machine:
     hostname: str
     system: str
     cores: int
-    clock: Clock
     run_dir: Disk
     names: Names
     ports: Ports
@@ -94,6 +83,8 @@ class Machine:
     """The limit of open files of a process, soft and hard; None: no limit."""
     environment: Mapping[str, str] = field(default_factory=dict)
     tpu_chips: int = 0
+    clock_synchronised: bool | None = None
+    """Whether a clock service sets the clock."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,7 +144,7 @@ def _proxies(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
 
 
 def _clock(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
-    if machine.clock.synchronised is False and wanted.hosts > 1:
+    if machine.clock_synchronised is False and wanted.hosts > 1:
         why = "times in logs, and which task failed first, are compared between hosts"
         yield note("clock", "no clock service keeps this host's clock", why, "run chrony or systemd-timesyncd")
 

@@ -9,7 +9,6 @@ import pytest
 
 from orchestrator.insight.doctor import doctor_report
 from orchestrator.insight.doctor.facts import (
-    Clock,
     Disk,
     DriverGpu,
     HostReport,
@@ -28,7 +27,7 @@ MACHINE = Machine(
     hostname="box",
     system="Linux 6.1.0 x86_64",
     cores=8,
-    clock=Clock(1000.0, synchronised=True),
+    clock_synchronised=True,
     run_dir=Disk("/home/me", free_bytes=50 * GB),
     names=Names(("10.0.0.4",), localhost=("127.0.0.1",)),
     ports=Ports(),
