@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from .task.context import Context as Context
+    from .task.strategy.strategy_builder import TpuError as TpuError
     from .task.strategy.tpu_strategy import NoTpu as NoTpu
-    from .task.strategy.tpu_strategy import TpuError as TpuError
 
 __all__ = ["Context", "NoTpu", "TpuError", "assign", "context", "distribute", "files", "replicate", "report", "serve", "split", "strategy"]
 
@@ -72,7 +72,7 @@ def strategy() -> Any:
 
     try:
         return strategy_builder.current()
-    except strategy_builder.Unavailable as error:
+    except strategy_builder.TpuError as error:
         raise error.with_traceback(None) from None  # the message says everything
 
 

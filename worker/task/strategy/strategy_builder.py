@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from ...settings.collective_settings import CollectiveSettings
 
 
-class Unavailable(RuntimeError):
-    """The strategy cannot be built here; the message says why, and what to do."""
+class TpuError(RuntimeError):
+    """The TPU cannot be used, or not in this layout; the message says what orch has tried, and what to do."""
+
+    __module__ = "worker"  # the name in a traceback
 
 
 _lock = threading.Lock()

@@ -22,7 +22,7 @@ from ... import tpu_host
 from ...settings.tpu_settings import ADDRESS, LOCAL, PORT, target
 from ...words import count_of
 from .. import failure
-from .strategy_builder import Unavailable
+from .strategy_builder import TpuError
 
 if TYPE_CHECKING:
     from ...settings.tpu_settings import TpuSettings
@@ -36,12 +36,6 @@ _ASK_S = 10.0
 _NO_PROXY = "no_grpc_proxy"
 _OTHER_VERSION = ("Op type not registered", "not in Op<", "GraphDef-interpreting binary", "version mismatch")
 """Parts of TensorFlow's errors if the two ends of a connection have different operations."""
-
-
-class TpuError(Unavailable):
-    """The TPU cannot be used, or not in this layout; the message says what orch has tried, and what to do."""
-
-    __module__ = "worker"  # the name in a traceback
 
 
 class NoTpu(TpuError):
