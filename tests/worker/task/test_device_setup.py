@@ -14,7 +14,7 @@ import pytest
 from tests.worker.agent_double import Outcome, run_task
 from worker.protocol.messages import Program
 from worker.settings.device_settings import DeviceSettings, ThreadSettings
-from worker.tensorflow_facts import missing_devices
+from worker.task.strategy.device_setup import missing_device
 
 TENSORFLOW = '''
 """As much of TensorFlow as orch calls, with TensorFlow's own refusals (tensorflow/python/eager/context.py)."""
@@ -280,14 +280,14 @@ FULL = "/job:localhost/replica:0/task:0/device:"
             f"matching that specification are registered in this process; available devices: {FULL}CPU:0, {FULL}CPU:1",
             "/device:GPU:0",
         ),
-        ("", None),
-        ("Executing op MatMul in device /job:localhost/replica:0/task:0/device:CPU:0", None),
+        ("", ""),
+        ("Executing op MatMul in device /job:localhost/replica:0/task:0/device:CPU:0", ""),
         # A device that is there, without a kernel for the op: no setting creates one.
-        ("Could not satisfy explicit device specification '/device:GPU:0' because no supported kernel for GPU devices is available.", None),
-        ("Unknown attribute 'CPUU' is encountered while parsing the device spec: '/CPUU:7'.", None),
-        ("my own unknown device.", None),
+        ("Could not satisfy explicit device specification '/device:GPU:0' because no supported kernel for GPU devices is available.", ""),
+        ("Unknown attribute 'CPUU' is encountered while parsing the device spec: '/CPUU:7'.", ""),
+        ("my own unknown device.", ""),
     ],
 )
 def test_a_missing_device_is_found_in_tensorflows_own_texts(text: str, asked: str | None) -> None:
     """The texts are those of TensorFlow 2.21, from real runs."""
-    assert missing_devices.find(f"some.Error: {text}\nmore") == asked
+    assert missing_device(f"some.Error: {text}\nmore") == asked

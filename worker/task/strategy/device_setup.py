@@ -143,7 +143,7 @@ _CONFLICTS = {
 
 def explain(error: BaseException, settings: dict[str, Any]) -> None:
     """Add a note to an exception that leaves the program: the setting that caused it, or a setting that would have helped."""
-    hint = _missing_device(str(error)) if hasattr(error, "error_code") else _conflict(error, settings)
+    hint = _hint_at_device(str(error)) if hasattr(error, "error_code") else _conflict(error, settings)
     if not hint:
         return
     if hasattr(error, "add_note"):
@@ -161,12 +161,29 @@ def _conflict(error: BaseException, settings: dict[str, Any]) -> str:
     return f"{holds}; take it out of the spec, or leave the devices to the spec"
 
 
-def _missing_device(text: str) -> str:
-    import re  # rarely needed, as the next import
+# TensorFlow 2.21's texts, each with the requested device.
+# Sources: eager/execute.cc, eager/placement_utils.cc, placer.cc, process_function_library_runtime.cc, eager/context.cc.
+_MISSING = (
+    r"Could not satisfy device specification '([^']+)'\."
+    r"|was explicitly assigned to (\S+) but available devices are "
+    r"|Could not satisfy explicit device specification '([^']+)' because no devices matching"
+    r"|Unable to find any devices for spec (\S+)"
+    r"|((?:/job:\S+|/?(?:device:)?[A-Za-z_]+:\d+)) unknown device\."
+)
 
-    from ...tensorflow_facts import missing_devices
 
-    missing = missing_devices.find(text)
+def missing_device(text: str) -> str:
+    """The first missing device in an error of TensorFlow, as TensorFlow writes its name; empty if there is none."""
+    import re  # rarely needed
+
+    found = re.search(_MISSING, text)
+    return found[found.lastindex or 0].rstrip(".,;'\"") if found else ""
+
+
+def _hint_at_device(text: str) -> str:
+    import re  # rarely needed
+
+    missing = missing_device(text)
     found = re.search(r"(CPU|GPU):([0-9]{1,3})$", missing, re.IGNORECASE) if missing else None  # no host has more
     if found is None:
         return ""
