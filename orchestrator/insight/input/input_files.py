@@ -46,17 +46,13 @@ def find(patterns: Sequence[str], directory: str = "") -> list[str]:
     """
     names: set[str] = set()
     for pattern in patterns:
-        names.update(_fitting(pattern, directory))
+        path = os.path.join(directory, pattern)
+        fitting = [name for name in matching(pattern, directory) if name == path or not os.path.isdir(name)]
+        if not fitting:
+            hint = "" if glob.has_magic(pattern) else "; a pattern such as 'data/*.tfrecord' names several"
+            raise UsageError(f"no file fits {pattern!r} (looked in {os.path.dirname(path) or os.getcwd()}){hint}")
+        names.update(fitting)
     return sorted(names, key=os.fsencode)
-
-
-def _fitting(pattern: str, directory: str) -> list[str]:
-    path = os.path.join(directory, pattern)
-    fitting = [name for name in matching(pattern, directory) if name == path or not os.path.isdir(name)]
-    if not fitting:
-        hint = "" if glob.has_magic(pattern) else "; a pattern such as 'data/*.tfrecord' names several"
-        raise UsageError(f"no file fits {pattern!r} (looked in {os.path.dirname(path) or os.getcwd()}){hint}")
-    return fitting
 
 
 def is_remote(pattern: str) -> bool:
