@@ -39,7 +39,8 @@ class Setting:
     no: str = ""
     """The sentence of a second option, ``--no-…``, which turns off a setting that is on by default."""
     kind: Any = None
-    """How the value is checked, if the field's type is not enough: a `Kind`, or the name of one in orchestrator/model/spec/derive.py."""
+    """How the value is checked, if the field's type is not enough: a `Kind`, a function that makes one when it is first needed, or the name
+    of one in orchestrator/model/spec/derive.py."""
     least: float | None = None
     most: float | None = None
     """The smallest and the largest number. Without `least`, a number of seconds must be above 0, and a whole number at least 0. Without

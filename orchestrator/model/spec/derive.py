@@ -7,32 +7,22 @@ and NAME are the fields of `Struct`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from worker.fast_dataclass import dataclass
 from worker.settings.declare import Setting, settings_of
 from worker.settings.tpu_settings import Partition
+from worker.tensorflow_facts.partition import ITEM_BYTES
 
+from .. import tpu_topology
 from .findings import Findings, quoted, shown
-from .kinds import ARGS, ENV, MAX_NUMBER, Flag, Integer, JsonSchema, Kind, Number, Numbers, OneOf, Struct, Text, or_null
+from .kinds import ARGS, ENV, MAX_NUMBER, Checked, Flag, Integer, JsonSchema, Kind, Number, Numbers, OneOf, Struct, Text, or_null
 from .sections.gpu_wish import Growth
-from .sections.tpu_kinds import COMPUTATION_SHAPE, DTYPE, PARTS, TENSOR_SHAPE, TOPOLOGY
 from .tree import Node
 
 S = TypeVar("S")
 
-NAMED: dict[str, Callable[[], Kind]] = {
-    "growth": Growth,
-    "sizes": lambda: Numbers("[1024, 1024] for two logical GPUs of 1 GB", 100_000_000),
-    "topology": lambda: TOPOLOGY,
-    "computation_shape": lambda: COMPUTATION_SHAPE,
-    "partition": lambda: Named(Partition),
-    "parts": lambda: PARTS,
-    "shape": lambda: TENSOR_SHAPE,
-    "dtype": lambda: DTYPE,
-}
-"""The types that declarations in worker/ refer to by name."""
 _BY_TYPE: dict[Any, Kind] = {bool: Flag(), str: Text(), tuple[str, ...]: ARGS, Mapping[str, str]: ENV}
 
 
@@ -63,7 +53,8 @@ def _derive(section: type) -> Struct:
 
 def _kind(declared: Setting, hint: Any) -> Kind:
     if declared.kind is not None:
-        kind: Kind = NAMED[declared.kind]() if isinstance(declared.kind, str) else declared.kind
+        named = NAMED[declared.kind] if isinstance(declared.kind, str) else declared.kind
+        kind: Kind = named() if callable(named) else named
         return kind
     hint = next((part for part in get_args(hint) if part is not type(None)), hint) if type(None) in get_args(hint) else hint
     if hint is int:
@@ -169,3 +160,16 @@ class Named:
 
     def json_schema(self) -> JsonSchema:
         return {"type": "object", "additionalProperties": or_null(struct_of(self.section).json_schema())}
+
+
+NAMED: Mapping[str, Kind] = {
+    "growth": Growth(),
+    "sizes": Numbers("[1024, 1024] for two logical GPUs of 1 GB", 100_000_000),
+    "topology": Checked(Text(), lambda text: tpu_topology.parse(text).name),
+    "computation_shape": Checked(Numbers("[1, 1, 1, 2]"), tpu_topology.computation_shape),
+    "partition": Named(Partition),
+    "parts": Numbers("[1, 2, 4, 1]"),
+    "shape": Numbers("[128, 224, 224, 3]", unknown=True),
+    "dtype": OneOf(tuple(ITEM_BYTES), "the types"),
+}
+"""The types that declarations in worker/ refer to by name."""

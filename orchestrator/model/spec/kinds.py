@@ -192,6 +192,26 @@ class PortRange:
         return {"type": "string", "pattern": "-"}
 
 
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A type whose values have one rule more."""
+
+    kind: Kind
+    rule: Callable[[Any], Any]
+    """Returns the value for the spec. Raises ValueError, which may have a `hint`."""
+
+    def check(self, node: Node, path: str, findings: Findings) -> Any:
+        found = self.kind.check(node, path, findings)
+        try:
+            return None if found is None else self.rule(found)
+        except ValueError as error:
+            findings.add(node, path, str(error), getattr(error, "hint", ""))
+            return None
+
+    def json_schema(self) -> JsonSchema:
+        return self.kind.json_schema()
+
+
 # --- collections --------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 from worker.fast_dataclass import dataclass
 from worker.settings.declare import setting
 
-from ..derive import NAMED, make, struct_of
+from ..derive import make, struct_of
 from ..kinds import Listing, OneOf, Struct, Text
 from .host_list import SETUP, Hosts, HostSpec
 
@@ -27,7 +27,12 @@ class BackendSpec:
     """The key that chooses this backend if there is no `type`."""
 
     type: str = setting(
-        "local", "Where the tasks run.", kind="backends", example="ssh", words="ssh if there are hosts, else local", flag="--backend"
+        "local",
+        "Where the tasks run.",
+        kind=lambda: OneOf(tuple(BACKENDS), "the backends"),
+        example="ssh",
+        words="ssh if there are hosts, else local",
+        flag="--backend",
     )
 
     @property
@@ -122,10 +127,6 @@ def misplaced(name: str) -> Iterator[tuple[str, str]]:
             yield section.IMPLIED_BY, other
 
 
-def _kind() -> Struct:
-    """The keys of all backends."""
+def keys_of_all() -> Struct:
+    """The type of the mapping `backend:`, with the keys of all backends."""
     return Struct({name: key for section in BACKENDS.values() for name, key in struct_of(section).keys.items()}, BackendSpec.SHORTHAND)
-
-
-NAMED["backend"] = _kind
-NAMED["backends"] = lambda: OneOf(tuple(BACKENDS), "the backends")

@@ -39,27 +39,18 @@ class Gpus:
         if isinstance(node.value, int) and not isinstance(node.value, bool):
             count = Integer(0, MAX_GPUS).check(node, path, findings)
             return None if count is None else GpuWish(count=count)
-        if isinstance(node.value, str) and node.value.strip().lower() == "auto":
+        if node.text.strip().lower() == "auto":
             return GpuWish()
-        if isinstance(node.value, list) or (isinstance(node.value, str) and node.value.strip()):
-            return self._list(parts_of(node), path, findings)
-        findings.add(node, path, f"{_FORMS}, not {shown(node)}")
-        return None
+        before = len(findings.found)
+        ids = tuple(self._id(item, path, findings) for item in parts_of(node))
+        if twice := [found for found in ids if found and ids.count(found) > 1]:
+            findings.add(node, path, f"names GPU {twice[0]} twice")
+        if len(findings.found) > before:
+            return None
+        return GpuWish(ids=ids) if ids else GpuWish(count=0)
 
-    def _list(self, items: list[Node], path: str, findings: Findings) -> GpuWish | None:
-        ids: list[str] = []
-        for item in items:
-            found = self._id(item, path, findings)
-            if found is None:
-                return None
-            if found in ids:
-                findings.add(item, path, f"names GPU {found} twice")
-                return None
-            ids.append(found)
-        return GpuWish(ids=tuple(ids)) if ids else GpuWish(count=0)
-
-    def _id(self, item: Node, path: str, findings: Findings) -> str | None:
-        """The digits of an index, or a UUID."""
+    def _id(self, item: Node, path: str, findings: Findings) -> str:
+        """The digits of an index, or a UUID; empty after a mistake."""
         text = item.text.strip() if is_scalar(item) else ""
         if _UUID.fullmatch(text):
             return text
@@ -76,7 +67,7 @@ class Gpus:
             )
         else:
             return str(name.index)
-        return None
+        return ""
 
     def json_schema(self) -> JsonSchema:
         return {"type": ["integer", "string", "array"]}

@@ -15,7 +15,7 @@ from worker.settings.tpu_settings import TpuSettings
 
 from ...strategies import DEFAULT, STRATEGIES, implied, named, with_section
 from ..kinds import NAME, WORKDIR, OneOf, PortRange
-from .backend_sections import BackendSpec, LocalSettings
+from .backend_sections import BackendSpec, LocalSettings, keys_of_all
 from .prepare_section import Prepare
 from .task_sections import TASKS, TaskDevices, TaskSpec, trains
 
@@ -190,7 +190,7 @@ class ClusterSpec:
         TpuSettings(), f"The TPU of strategy {with_section('tpu')}, and its layout: local, a name or an address, or a mapping as here."
     )
     restart: Restart = setting(Restart(), "Restarts after failures: the number, or a mapping as here.")
-    backend: BackendSpec = setting(LocalSettings(), "Where the tasks run.", kind="backend")
+    backend: BackendSpec = setting(LocalSettings(), "Where the tasks run.", kind=keys_of_all)
 
     @property
     def counts(self) -> dict[str, int]:
