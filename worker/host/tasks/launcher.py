@@ -89,8 +89,6 @@ class Launcher:
         """The names of tasks that got a fresh interpreter, by the reason, until the message for the user is sent."""
         self._tasks: dict[int, Task] = {}
         """By the pid of the first process."""
-        self._running: dict[str, int] = {}
-        """The pids of the tasks that have not exited, by the name of the task."""
         self._leftovers = Leftovers()
         self._is_sweeping = False
         """A timer calls `_sweep_all`."""
@@ -263,7 +261,6 @@ class Launcher:
         """The task has a process."""
         order, output = pending.order, pending.output
         task = self._tasks[pid] = Task(order, pid, lifeline, output, Stacks(output, pid))
-        self._running[order.task] = pid
         self._link.send(messages.TaskStarted(order.task, order.attempt, pid, clock.now()))
         if pending.stop_after_s is not None:
             self._stop(task, pending.stop_after_s)
@@ -280,10 +277,9 @@ class Launcher:
 
     def send_signal(self, names: Collection[str], number: int) -> None:
         """Send a signal to the process groups of these tasks. A task that ends by this signal does not count as stopped."""
-        for name in names:
-            pid = self._running.get(name)
-            if pid is not None:
-                process_groups.signal_group(pid, number)
+        for task in self._tasks.values():
+            if task.order.task in names and not task.exited:
+                process_groups.signal_group(task.pid, number)
 
     def poll(self) -> None:
         """To be called about once a second: counts the kernel's kills, and ends what does not answer or does not end by itself."""
@@ -306,7 +302,7 @@ class Launcher:
             name = task.order.task
             self._note(f"{name}: its program ended ({ending.code}), but Python did not exit within {TEARDOWN_S:g} s; killed")
             task.stacks.request()
-            self._loop.after(PATIENCE_S, lambda: self._kill_overdue(task))
+            self._loop.after(PATIENCE_S, lambda: self._kill(task))
 
     # --- stop --------------------------------------------------------------------------------
 
@@ -345,23 +341,17 @@ class Launcher:
         kill_at = time.monotonic() + grace_s
         if task.kill_at is None or kill_at < task.kill_at:
             task.kill_at = kill_at
-            self._loop.after(grace_s, lambda: self._kill_overdue(task))
-
-    def _kill_overdue(self, task: Task) -> None:
-        if task.pid in self._tasks:
-            self._kill(task)
-            if task.exited:
-                self._leftovers.expire(task.pid)
+            self._loop.after(grace_s, lambda: self._kill(task))
 
     def _kill(self, task: Task) -> None:
-        process_groups.signal_group(task.pid, signal.SIGKILL)
-        if not (task.exited or task.killed):
-            task.killed = True
+        if task.pid in self._tasks:
+            process_groups.signal_group(task.pid, signal.SIGKILL)
+            self._leftovers.expire(task.pid)
             self._loop.after(OUTLIVED_S, lambda: self._give_up(task))
 
     def _give_up(self, task: Task) -> None:
         """SIGKILL has not ended the task: the task is in state D. Nothing waits for its end any longer."""
-        if not task.exited:
+        if task.pid in self._tasks and not task.exited:
             left = {task.pid} | process_groups.members(task.pid)
             self._leftovers.ignore(left)
             self._on_swept(task, leftovers.describe(task.pid, left))
@@ -390,7 +380,7 @@ class Launcher:
             return
         task.code = code
         was_closed = self._prober.is_closed(task.order)
-        self._forget_running(task)
+        self._prober.forget(task.order)
         self._forwarder.announce(task.output)
         ending = exit_info.read_ending(task.output.directory)
         if ending is not None and (task.torn or ending.at < task.stopped_at):
@@ -409,11 +399,6 @@ class Launcher:
         if not self._is_sweeping:
             self._is_sweeping = True
             self._loop.after(0.0, self._sweep_all)
-
-    def _forget_running(self, task: Task) -> None:
-        self._prober.forget(task.order)
-        if self._running.get(task.order.task) == task.pid:
-            del self._running[task.order.task]
 
     # --- what an exited task has left behind ---------------------------------------------------
 
@@ -437,7 +422,7 @@ class Launcher:
     def _on_swept(self, task: Task, left: str) -> None:
         """Nothing is left of a task's group, or only what SIGKILL does not end, which is `left`, in words."""
         del self._tasks[task.pid]
-        self._forget_running(task)  # a task that was given up has not exited
+        self._prober.forget(task.order)  # a task that was given up has not exited
         if task.order.once_for is not None and task.code == 0 and not task.stopped and (trouble := preparation_stamps.keep(task.order)):
             self._note(trouble)
         os.close(task.lifeline)

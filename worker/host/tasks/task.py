@@ -88,8 +88,6 @@ class Task:
     """What kept the task from acting when the order to stop came, such as ``stopped (SIGSTOP)``; see process_state.py."""
     kill_at: float | None = None
     """When the task gets SIGKILL, by the monotonic clock; None: no order to stop has come."""
-    killed: bool = False
-    """The task was sent SIGKILL before it exited."""
     over_at: float | None = None
     """When the launcher first saw that the program is over and the interpreter is not, by the monotonic clock."""
     torn: bool = False
