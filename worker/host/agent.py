@@ -62,7 +62,6 @@ class Agent:
         self._owner_lost = False
         self._gpu_locks = GpuLocks()
         self._code: CodeStore | None = None
-        self._code_trouble = ""
 
     def run(self) -> int:
         """Serve until the controller sends `Bye` or its channel closes. Returns the exit code."""
@@ -154,13 +153,8 @@ class Agent:
             self._link.send(messages.CodeWanted((), str(error)))
 
     def _on_code_part(self, part: messages.CodePart, data: bytes) -> None:
-        from .program.code_store import CodeError
-
-        try:
-            if self._code is not None and not self._code_trouble:
-                self._code.add_part(part.digest, data, last=part.last)
-        except CodeError as error:
-            self._code_trouble = str(error)
+        if self._code is not None:
+            self._code.add_part(part.digest, data, last=part.last)
 
     def _on_examine(self, order: messages.Examine) -> None:
         from . import examination_programs  # only orch doctor asks for it
@@ -224,8 +218,8 @@ class Agent:
 
         Returns the order with this working directory, and why this host cannot be used; empty: it can be used.
         """
-        trouble = self._code_trouble
-        if self._code is not None and not trouble:
+        trouble = ""
+        if self._code is not None:
             from .program.code_store import CodeError
 
             try:

@@ -34,6 +34,8 @@ class CodeStore:
         self._lock = -1
         self._receiving = ""
         """The digest of the content of which some parts have arrived, but not the last one."""
+        self._trouble: CodeError | None = None
+        """Why a part could not be kept."""
         self.is_temporary = False
         """This host has no cache for the user: the directory is removed by `close`."""
 
@@ -51,7 +53,14 @@ class CodeStore:
             return tuple(dict.fromkeys(file.digest for file in self._code.files if not self._is_in_place(file) and not self._is_kept(file)))
 
     def add_part(self, digest: str, data: bytes, *, last: bool) -> None:
-        """Add a part of a content. Raises `CodeError`."""
+        """Add a part of a content. `finish` raises the error of the first part that cannot be kept."""
+        if self._trouble is None:
+            try:
+                self._add_part(digest, data, last=last)
+            except CodeError as error:
+                self._trouble = error
+
+    def _add_part(self, digest: str, data: bytes, *, last: bool) -> None:
         aside = _aside(self._kept(digest))
         begins, self._receiving = digest != self._receiving, "" if last else digest
         with self._explained():
@@ -70,6 +79,8 @@ class CodeStore:
 
     def finish(self) -> str:
         """Put every file in its place. Returns the directory. Raises `CodeError`."""
+        if self._trouble is not None:
+            raise self._trouble
         with self._explained():
             for file in self._code.files:
                 if not self._is_in_place(file):
