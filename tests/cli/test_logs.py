@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
+from orchestrator.cli.commands.logs_command import moment
+from orchestrator.errors import SpecError
 from orchestrator.record.storage.run_directory import RunDir
 from tests.conftest import Orch
 from tests.live import held_run, plan_for
@@ -101,3 +104,43 @@ def test_a_lost_connection_is_folded_on_the_console_and_in_the_logs(orch: Orch, 
     assert "1 line about lost connections folded; --all shows all lines" in shown.err
     assert SAID not in orch("logs", check=0).err
     assert f"worker-0 | {SAID}\n" in orch("logs", "--all", check=0).err
+
+
+NOW = datetime(2026, 11, 21, 14, 0, tzinfo=timezone(timedelta(hours=1)))
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("1d ago", NOW - timedelta(days=1)),
+        ("2h30m ago", NOW - timedelta(hours=2, minutes=30)),
+        (" ago", None),
+        ("ago", None),
+        ("14:30 ago", None),
+        ("90", NOW - timedelta(seconds=90)),
+        ("1.5s", NOW - timedelta(seconds=1.5)),
+        ("10m", NOW - timedelta(minutes=10)),
+        ("2h30m", NOW - timedelta(hours=2, minutes=30)),
+        ("1d", NOW - timedelta(days=1)),
+        ("0s", NOW),
+        ("13:30", NOW - timedelta(minutes=30)),
+        ("14:30", NOW - timedelta(hours=23, minutes=30)),
+        ("2026-11-21T13:00", NOW - timedelta(hours=1)),
+        ("2026-11-21 13:00:30", NOW - timedelta(minutes=59, seconds=30)),
+        ("2026-11-21T13:00:00Z", NOW),
+        ("2026-11-20", NOW - timedelta(hours=38)),
+        ("", None),
+        ("yesterday", None),
+        ("10 m", None),
+        ("-5m", None),
+        ("25:00", None),
+        ("9" * 400, None),
+        ("١m", None),
+    ],
+)
+def test_a_moment_is_written_as_people_write_it(text: str, meant: datetime | None) -> None:
+    if meant is not None:
+        assert moment(text, NOW) == meant.timestamp()
+    else:
+        with pytest.raises(SpecError, match="is no time"):
+            moment(text, NOW)

@@ -65,8 +65,7 @@ def doctor_command(ctx: click.Context, /, home: Path, import_timeout: float, str
     if as_json:
         click.echo(json.dumps(doctor_report.to_json(hosts, findings, wanted, code)))
         return code
-    for line in doctor_report.to_text(hosts, findings, color=wants_color(color, sys.stdout.isatty(), os.environ)):
-        click.echo(line, color=True)
+    click.echo("\n".join(doctor_report.to_text(hosts, findings, color=wants_color(color, sys.stdout.isatty(), os.environ))), color=True)
     return code
 
 

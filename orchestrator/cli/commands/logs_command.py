@@ -7,7 +7,8 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from datetime import time as datetime_time
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,12 @@ from ...record.output.log_index import KeptMarks
 from ...record.output.log_view import LogView, wants_color
 from ...record.storage.run_directory import RunDir
 from ...record.storage.run_store import NO_TASKS_YET, find_run, plan_of
-from ...record.text.format import moment
 from ..options import color_options, home_option, only_tasks
 
 POLL_S = 0.1
 """How often `--follow` reads the files, in seconds."""
 
+_AGO = re.compile(r"(?:(?P<days>\d+)d)?(?:(?P<hours>\d+)h)?(?:(?P<minutes>\d+)m)?(?:(?P<seconds>\d+(?:\.\d+)?)s?)?", re.ASCII)
 _TASK = re.compile(rf"({'|'.join((*TASK_TYPES, PREPARE))}|master)(-\d*)?")
 
 
@@ -62,7 +63,7 @@ def logs_command(names: Sequence[str], home: Path, **given: Any) -> int:
     tasks = [str(task.id) for task in planned.tasks]
     shown = only_tasks(wanted, tasks)
     _check_attempt(run, given["attempt"])
-    since = None if given["since"] is None else KeptMarks(run, _moment(given["since"]))
+    since = None if given["since"] is None else KeptMarks(run, moment(given["since"], datetime.now().astimezone()))
     as_json = given["as_json"]
     view = LogView(
         tasks,
@@ -113,13 +114,25 @@ def _check_attempt(run: RunDir, asked: int | None) -> None:
         raise UsageError(f"{run.run_id} has no attempt {asked}; it has {', '.join(map(str, found)) or 'none'}")
 
 
-def _moment(text: str) -> float:
-    """The time of --since, in seconds since the epoch. Raises `SpecError`."""
-    at = moment(text, datetime.now().astimezone())
-    if at is None:
+def moment(text: str, now: datetime) -> float:
+    """A time that a user has written, in seconds since the epoch. Raises `SpecError`.
+
+    ``90`` (seconds ago), ``90s``, ``2h30m``, ``1d``, ``1d ago``, ``14:30`` (the last one), ``2026-11-21T14:30``.
+    A time without a zone is in the zone of `now`.
+    """
+    span = text.removesuffix(" ago")
+    ago = _AGO.fullmatch(span)
+    try:
+        if ago is not None and span:
+            return (now - timedelta(**{name: float(number) for name, number in ago.groupdict(default="0").items()})).timestamp()
+        if re.fullmatch(r"\d\d:\d\d(:\d\d(\.\d+)?)?", text, re.ASCII):
+            at = datetime.combine(now.date(), datetime_time.fromisoformat(text), now.tzinfo)
+            return (at if at <= now else at - timedelta(days=1)).timestamp()
+        at = datetime.fromisoformat(re.sub("Z$", "+00:00", text))
+        return (at if at.tzinfo else at.replace(tzinfo=now.tzinfo)).timestamp()
+    except (ValueError, OverflowError):
         remedy = "write 90s, 10m, 2h30m or 1d ago, or 14:30, or 2026-11-21T14:30"
-        raise SpecError(Problem("--since", f"{text!r} is no time", remedy))
-    return at
+        raise SpecError(Problem("--since", f"{text!r} is no time", remedy)) from None
 
 
 def _pattern(text: str | None) -> re.Pattern[str] | None:

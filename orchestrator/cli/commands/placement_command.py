@@ -54,6 +54,5 @@ def placement_command(
     if not any(one.counts for one in read):
         click.echo(f"orch: {run_placement.NOTHING_LOGGED.format(run=run.run_id)}", err=True)
         return 0
-    for line in run_placement.to_text(wanted, everything=everything or bool(ops)):
-        click.echo(line)
+    click.echo("\n".join(run_placement.to_text(wanted, everything=everything or bool(ops))))
     return 0

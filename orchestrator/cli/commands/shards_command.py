@@ -115,10 +115,8 @@ def _show(planned: Planned, given: dict[str, Any]) -> None:
     if given["list_batches"]:
         if not planned.has_steps:
             raise UsageError("--batches: the steps are not known without --batch, the numbers of elements, and enough files")
-        for line in shards_report.batch_lines(planned):
-            click.echo(line)
+        click.echo("\n".join(shards_report.batch_lines(planned)))
     if given["list_files"] or given["list_batches"]:
         click.echo()
     width = shutil.get_terminal_size((100, 24)).columns
-    for line in shards_report.to_text(planned, max(60, min(width, 140))):
-        click.echo(line)
+    click.echo("\n".join(shards_report.to_text(planned, max(60, min(width, 140)))))

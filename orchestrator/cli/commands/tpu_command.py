@@ -59,15 +59,13 @@ def tpu_command(
     if not spec.tpu.topology:
         if partitions or spec.tpu.computation_shape:
             raise UsageError("name a topology: --topology v3-8, or --topology 2x2x1x2; orch tpu alone lists those that have a name")
-        for line in words.names():
-            click.echo(line)
+        click.echo("\n".join(words.names()))
         return 0
     layout = _layout(spec.tpu, "" if no_tensorflow else spec.python or sys.executable)
     if as_json:
         click.echo(json.dumps(words.to_json(layout, partitions)))
     else:
-        for line in words.to_text(layout, partitions, color=wants_color(color, sys.stdout.isatty(), os.environ)):
-            click.echo(line, color=True)
+        click.echo("\n".join(words.to_text(layout, partitions, color=wants_color(color, sys.stdout.isatty(), os.environ))), color=True)
     return int(any(words.breaks(one, layout.cores) for one in partitions))
 
 

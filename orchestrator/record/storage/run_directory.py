@@ -138,12 +138,10 @@ class RunDir:
         path = self.log_path(task, attempt, stream)
         self.make_attempt(attempt)  # not its parents: a run's directory that was removed is not made again
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.lseek(fd, offset, os.SEEK_SET)
-            write_all(fd, data)
-        finally:
-            os.close(fd)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)  # not by its path: "wb" would empty the file
+        with open(fd, "wb") as file:
+            file.seek(offset)
+            file.write(data)
         return offset + len(data)
 
     # --- everybody's side ----------------------------------------------------------------------

@@ -1,11 +1,10 @@
-"""Durations, times, tables and paragraphs as text, and times read from text."""
+"""Durations, times, tables and paragraphs as text."""
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Collection, Sequence
-from datetime import datetime, time, timedelta
+from datetime import datetime
 
 from ..output.lines import clean
 
@@ -45,26 +44,3 @@ def wrap(text: str, width: int, first: str = "", rest: str | None = None) -> lis
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-_AGO = re.compile(r"(?:(?P<days>\d+)d)?(?:(?P<hours>\d+)h)?(?:(?P<minutes>\d+)m)?(?:(?P<seconds>\d+(?:\.\d+)?)s?)?", re.ASCII)
-
-
-def moment(text: str, now: datetime) -> float | None:
-    """A time that a user has written, in seconds since the epoch; None if the text is no time.
-
-    ``90`` (seconds ago), ``90s``, ``2h30m``, ``1d``, ``1d ago``, ``14:30`` (the last one), ``2026-11-21T14:30``.
-    A time without a zone is in the zone of `now`.
-    """
-    span = text.removesuffix(" ago")
-    ago = _AGO.fullmatch(span)
-    try:
-        if ago is not None and span:
-            return (now - timedelta(**{name: float(number) for name, number in ago.groupdict(default="0").items()})).timestamp()
-        if re.fullmatch(r"\d\d:\d\d(:\d\d(\.\d+)?)?", text, re.ASCII):
-            at = datetime.combine(now.date(), time.fromisoformat(text), now.tzinfo)
-            return (at if at <= now else at - timedelta(days=1)).timestamp()
-        at = datetime.fromisoformat(re.sub("Z$", "+00:00", text))
-        return (at if at.tzinfo else at.replace(tzinfo=now.tzinfo)).timestamp()
-    except (ValueError, OverflowError):
-        return None

@@ -1,11 +1,10 @@
-"""From which line on a stream is shown that is asked for since a time; and how people write one."""
+"""From which line on a stream is shown that is asked for since a time."""
 
 from __future__ import annotations
 
 import math
 import resource
 import signal
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 from orchestrator.record.output.log_index import EVERY_S, MOST_A_SECOND, KeptMarks, Marks
 from orchestrator.record.storage.run_directory import RunDir
 from orchestrator.record.storage.run_store import create_run
-from orchestrator.record.text.format import moment
 
 TASK = ("worker-0", 1, "stdout")
 
@@ -122,39 +120,3 @@ def test_a_line_that_a_full_disk_has_torn_is_passed_over_and_the_next_one_is_who
     with path.open("ab") as file:
         file.write(b"3500.0 worker-0.1.stdout=4000.0 worker-0.1.stdout=50\n3600.0\n\n\0\xff\n4500.0 worker-0.1.stdout=60\n")
     assert KeptMarks(run).last_time(*TASK) == 4500.0
-
-
-NOW = datetime(2026, 11, 21, 14, 0, tzinfo=timezone(timedelta(hours=1)))
-
-
-@pytest.mark.parametrize(
-    ("text", "meant"),
-    [
-        ("1d ago", NOW - timedelta(days=1)),
-        ("2h30m ago", NOW - timedelta(hours=2, minutes=30)),
-        (" ago", None),
-        ("ago", None),
-        ("14:30 ago", None),
-        ("90", NOW - timedelta(seconds=90)),
-        ("1.5s", NOW - timedelta(seconds=1.5)),
-        ("10m", NOW - timedelta(minutes=10)),
-        ("2h30m", NOW - timedelta(hours=2, minutes=30)),
-        ("1d", NOW - timedelta(days=1)),
-        ("0s", NOW),
-        ("13:30", NOW - timedelta(minutes=30)),
-        ("14:30", NOW - timedelta(hours=23, minutes=30)),
-        ("2026-11-21T13:00", NOW - timedelta(hours=1)),
-        ("2026-11-21 13:00:30", NOW - timedelta(minutes=59, seconds=30)),
-        ("2026-11-21T13:00:00Z", NOW),
-        ("2026-11-20", NOW - timedelta(hours=38)),
-        ("", None),
-        ("yesterday", None),
-        ("10 m", None),
-        ("-5m", None),
-        ("25:00", None),
-        ("9" * 400, None),
-        ("١m", None),
-    ],
-)
-def test_a_moment_is_written_as_people_write_it(text: str, meant: datetime | None) -> None:
-    assert moment(text, NOW) == (None if meant is None else meant.timestamp())
