@@ -31,6 +31,8 @@ class Role:
 
     count: int = 0
     """The default number of tasks."""
+    required: bool = False
+    """There must be at least one task of this type."""
     cluster: str | None = TRAINING
     """The cluster in the task's TF_CONFIG; None: the task gets no TF_CONFIG."""
     decides: bool = False
@@ -76,8 +78,6 @@ class Strategy:
     """A template may import TensorFlow before the task starts. False if the import depends on the state of the host at the start."""
     sections: tuple[str, ...] = ()
     """The sections of the spec for this strategy."""
-    rules: tuple[Callable[[Counts], Complaint | None], ...] = ()
-    """More rules for the numbers of tasks."""
     drives_all_hosts: bool = False
     """One program feeds the replicas of all hosts of a TPU."""
     no_fit_under: str = ""
@@ -116,9 +116,9 @@ class Strategy:
             yield "tasks", f"strategy {self.name} runs in one process: it takes 1 task; {rest}", ""
         for kind in strangers:
             yield f"tasks.{kind}.count", f"tasks.{kind}: {kind} tasks are for strategy {with_tasks(kind)}, not {self.name}", ""
-        for rule in self.rules:
-            if complaint := rule(counts):
-                yield complaint
+        for kind in (kind for kind, role in self.roles.items() if role.required and not counts.get(kind)):
+            path = f"tasks.{kind}.count" if kind in counts else "strategy"
+            yield path, f"strategy {self.name} needs at least 1 {kind} task", f"write tasks: {{{kind}: 1}}"
 
     def refuses(self, section: str) -> Complaint | None:
         """The complaint about a section that is for other strategies only."""
@@ -126,23 +126,6 @@ class Strategy:
         if not theirs or section in self.sections:
             return None
         return section, f"{section}: is for strategy {theirs}, not {self.name}", ""
-
-
-# --- rules of one strategy -----------------------------------------------------------------------
-
-
-def _has_servers(counts: Counts) -> Complaint | None:
-    if counts.get("ps"):
-        return None
-    path = "tasks.ps.count" if "ps" in counts else "strategy"
-    return path, "strategy parameter_server needs at least 1 ps task", "write tasks: {ps: 1}"
-
-
-def _has_a_chief(counts: Counts) -> Complaint | None:
-    if counts["chief"]:
-        return None
-    message = "tasks.chief: must be 1 under strategy parameter_server, whose chief leads the others"
-    return "tasks.chief.count", message, "leave it out: 1 is the default"
 
 
 # --- the rows ------------------------------------------------------------------------------------
@@ -172,14 +155,13 @@ STRATEGIES: dict[str, Strategy] = {
             name="parameter_server",
             summary="the chief hands steps to workers, which share variables on servers: tf.distribute.ParameterServerStrategy",
             roles={
-                "chief": Role(count=1, decides=True, uses_gpus=False),
+                "chief": Role(count=1, required=True, decides=True, uses_gpus=False),
                 "worker": Role(count=1, serves=True, restarts_alone=True),
-                "ps": Role(serves=True, uses_gpus=False),
+                "ps": Role(required=True, serves=True, uses_gpus=False),
                 "evaluator": EVALUATOR,
             },
             implied_by="ps",
             sections=("serve",),
-            rules=(_has_servers, _has_a_chief),
             no_fit_under="ParameterServerStrategy",
             no_sharding="ParameterServerStrategy has no auto-sharding: every worker is given the whole dataset, whatever auto_shard says",
             # TensorFlow's guide to ParameterServerStrategy asks for more threads than there are workers ("Workers need some inter_ops

@@ -38,32 +38,23 @@ class _Finder:
             spec = find(name, path, target) if find is not None else None
             if spec is not None:
                 if hasattr(spec.loader, "exec_module"):
-                    spec.loader = _Loader(spec.loader, self)
+                    self._follow(spec.loader)
                 found: ModuleSpec = spec
                 return found
         return None
 
-    def on_loaded(self, module: ModuleType) -> None:
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-            self._then(module)
+    def _follow(self, loader: Any) -> None:
+        """Call `then` after the loader has run the module. The import may fail and be tried again."""
+        execute = loader.exec_module
 
+        def exec_module(module: ModuleType) -> None:
+            loader.exec_module = execute
+            execute(module)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+                self._then(module)
 
-class _Loader:
-    """Stands for the module's own loader until the module has run. The import may fail and be tried again."""
-
-    def __init__(self, real: Any, owner: _Finder) -> None:
-        self._real, self._owner = real, owner
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__loader__ = self._real
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._real
-        self._real.exec_module(module)
-        self._owner.on_loaded(module)
+        loader.exec_module = exec_module
 
 
 def named_like(real: Any, ours: Any) -> Any:

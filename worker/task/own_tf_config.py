@@ -37,8 +37,6 @@ class _Variables(dict[bytes, bytes]):
     def __init__(self, data: dict[bytes, bytes], given: str, log_dir: str) -> None:
         super().__init__(data)
         self._given, self._log_dir, self._pid = given, log_dir, os.getpid()
-        self._reuse: str | None = None
-        """The value of TF_GRPC_REUSE_PORT while this variable is removed."""
 
     def __setitem__(self, key: bytes, value: bytes) -> None:
         super().__setitem__(key, value)
@@ -70,14 +68,10 @@ class _Variables(dict[bytes, bytes]):
             port = own_port(text)
         except (ValueError, LookupError, AttributeError, TypeError):
             return  # the text names no port of this task
-        self._set_sharing(port in _ports(self._given))
-
-    def _set_sharing(self, is_shared: bool) -> None:
-        """Let TensorFlow share the task's port with the agent, which holds the port; or not."""
-        if is_shared and self._reuse is not None:
-            os.environ[_REUSE], self._reuse = self._reuse, None
-        elif not is_shared and _REUSE in os.environ:
-            self._reuse = os.environ.pop(_REUSE)
+        if port in _ports(self._given):
+            os.environ[_REUSE] = "true"  # TensorFlow shares the port with the agent, which holds the port
+        else:
+            os.environ.pop(_REUSE, None)
 
 
 def _essence(text: str) -> object:

@@ -34,7 +34,6 @@ class _Writer:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a signal handler may report, too
-        self._fd = -1
         self._path = ""
         self._held: bytes | None = None
         self._next = -math.inf
@@ -46,46 +45,40 @@ class _Writer:
             if now < self._next and path == self._path:
                 self._held = line
                 return
-            self._flush()
+            self.flush()
             self._next = now + (0.0 if EVERY in os.environ else INTERVAL_S)
-            self._write(path, line)
+            self._path = path
+            self._write(line)
 
     def flush(self) -> None:
         with self._lock:
-            self._flush()
+            line, self._held = self._held, None
+            if line is not None:
+                self._write(line)
 
     def on_fork(self) -> None:
         """In a forked child: the parent will write the line that is held back."""
         self._lock = threading.RLock()
         self._held = None
 
-    def _flush(self) -> None:
-        line, self._held = self._held, None
-        if line is not None:
-            self._write(self._path, line)
-
-    def _write(self, path: str, line: bytes) -> None:
+    def _write(self, line: bytes) -> None:
         try:
-            if path != self._path or self._fd < 0:
-                self._open(path)
-            if os.write(self._fd, line) < len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            with open(self._path, "ab", buffering=0, opener=_open_private) as file:
+                if file.write(line) < len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
-            self._warn(path, error)
+            self._warn(error)
 
-    def _open(self, path: str) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-        self._path = path
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-
-    def _warn(self, path: str, error: OSError) -> None:
+    def _warn(self, error: OSError) -> None:
         if self._warned or sys.stderr is None:
             return
         self._warned = True
         with contextlib.suppress(OSError, ValueError):  # stderr may be on the same full disk, or closed
-            print(f"orch: worker.report cannot write to {path}: {error.strerror}; training goes on without reports", file=sys.stderr)
+            print(f"orch: worker.report cannot write to {self._path}: {error.strerror}; training goes on without reports", file=sys.stderr)
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 _writer = _Writer()

@@ -287,8 +287,7 @@ def _describe_threads(spec: ClusterSpec, assignment: Assignment, facts: Mapping[
     if are_set or not shared:
         return
     parts = [f"{max(1, cores // tasks)} for each task ({cores} cores, {tasks} tasks)" for cores, tasks in sorted(shared)]
-    beside = ", the dispatcher not counted" if spec.data_workers else ""
-    beside += ", tied to cores of its own" if all(found.affinity for found in devices) else ""
+    beside = ", tied to cores of its own" if all(found.affinity for found in devices) else ""
     shares = " or ".join(parts[:3]) + " or …" * (len(parts) > 3)
     yield f"compute threads: {shares}{beside}; --threads N sets another number"
 

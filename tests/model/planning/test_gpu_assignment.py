@@ -198,7 +198,7 @@ OTHER = "; --threads N sets another number"
         (
             {"tasks": {"worker": 1, "data_worker": 1}},
             1,
-            (f"compute threads: 2 for each task (4 cores, 2 tasks), the dispatcher not counted{OTHER}",),
+            (f"compute threads: 2 for each task (4 cores, 2 tasks){OTHER}",),
         ),
         (
             workers(8),

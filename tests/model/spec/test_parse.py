@@ -283,7 +283,7 @@ ALONE = "runs in one process: it takes 1 task; for several use multi_worker_mirr
         ),
         (
             "tasks:\n  ps: 1\n  chief: 0",
-            ["4: tasks.chief: must be 1 under strategy parameter_server, whose chief leads the others (leave it out: 1 is the default)"],
+            ["4: strategy parameter_server needs at least 1 chief task (write tasks: {chief: 1})"],
         ),
         ("strategy: mirrored\ntasks: {worker: 4}", [f"3: strategy mirrored {ALONE}"]),
         (
