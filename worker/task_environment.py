@@ -15,7 +15,7 @@ EXEC_LIMIT = 100_000
 """The longest TF_CONFIG (bytes) in an environment for exec. The kernel's limit for one string is 128 KiB (MAX_ARG_STRLEN)."""
 
 INTER_OP = "TF_NUM_INTEROP_THREADS"
-_TOO_FEW = ("1",)
+_TOO_FEW = "1"
 """With one inter-op thread, a `ClusterCoordinator` with a dataset on each worker never ends its first step (seen on TensorFlow 2.21)."""
 
 
@@ -69,15 +69,11 @@ def default_environment(cores: int, tasks: int, inter_op: int | None = None) -> 
 def describe_too_few_threads(start: StartTasks, envs: Mapping[str, Mapping[str, str]]) -> str:
     """A warning about tasks with so few inter-op threads that their strategy hangs; empty: there are none. `envs`: by the task's name."""
     needed = start.env_defaults.get(INTER_OP)
-    few_by_value: dict[str, list[str]] = {}
-    for name, env in envs.items():
-        if needed is not None and env.get(INTER_OP) in _TOO_FEW:
-            few_by_value.setdefault(env[INTER_OP], []).append(name)
-    return "; ".join(
-        f"{few(names)}: {INTER_OP} is {value}, with which ParameterServerStrategy is known to hang "
-        f"(unset, it would be {needed}; --threads INTRA,INTER sets it, too)"
-        for value, names in few_by_value.items()
-    )
+    names = [name for name, env in envs.items() if env.get(INTER_OP) == _TOO_FEW]
+    if not names or needed is None:
+        return ""
+    hangs = f"{INTER_OP} is {_TOO_FEW}, with which ParameterServerStrategy is known to hang"
+    return f"{few(names)}: {hangs} (unset, it would be {needed}; --threads INTRA,INTER sets it, too)"
 
 
 def tf_config_text(cluster_json: str, task: TaskId) -> str:

@@ -6,12 +6,13 @@ the strategy in a task.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from typing import Any
 
 from worker.fast_dataclass import dataclass
-from worker.protocol.task_id import DATA_SERVICE, PREPARE
+from worker.protocol.task_id import DATA_SERVICE, PREPARE, TASK_TYPES, TaskId
 from worker.settings.task_settings import TaskSettings
 
 TRAINING = "training"
@@ -106,6 +107,20 @@ class Strategy:
     def default_counts(self) -> dict[str, int]:
         """The default numbers of chiefs and workers."""
         return {kind: self.roles[kind].count if kind in self.roles else 0 for kind in ("chief", "worker")}
+
+    def clusters(self, addresses: Mapping[TaskId, str]) -> dict[str, str]:
+        """The clusters of ``TF_CONFIG`` by name, each as JSON text: ``{"worker": ["host:port", …], …}``.
+
+        Tested with TensorFlow 2.21: an evaluator must be in the cluster of its own TF_CONFIG (else ``KeyError: 'evaluator'`` from
+        multi_worker_util.py), but not in the cluster of any other task (under ParameterServerStrategy the chief then never comes up;
+        tensorflow#46169).
+        """
+        members: dict[str | None, dict[str, list[str]]] = {}
+        for task in sorted(addresses, key=lambda task: (TASK_TYPES.index(task.type), task.index)):
+            members.setdefault(self.role(task.type).cluster, {}).setdefault(task.type, []).append(addresses[task])
+        training = members.get(TRAINING, {})
+        found = {TRAINING: training, EVALUATION: {**training, **members.get(EVALUATION, {})}}
+        return {name: json.dumps(cluster) for name, cluster in found.items() if name in members}
 
     def complaints(self, counts: Counts) -> Iterator[Complaint]:
         """The mistakes in the numbers of tasks."""

@@ -120,16 +120,10 @@ def _plain(name: str, value: Any) -> Any:
 def _unwrap(name: str, value: Any) -> bool | int | float:
     """The number in a scalar of NumPy, TensorFlow, Keras or a similar library."""
     try:
-        if hasattr(value, "numpy"):
-            value = value.numpy()
-        if hasattr(value, "item"):
-            value = value.item()
-        if isinstance(value, (bool, int, float)):
-            return value
-        if hasattr(value, "__index__"):
-            return int(value)
-        if hasattr(value, "__float__"):
-            return float(value)
+        number = value.numpy() if hasattr(value, "numpy") else value
+        number = number.item() if hasattr(number, "item") else float(number)
+        if isinstance(number, (bool, int, float)):
+            return number
         reason = ""
     except (TypeError, ValueError, NotImplementedError) as error:
         reason = f": {error}"

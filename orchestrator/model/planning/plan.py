@@ -23,7 +23,7 @@ from ..slots import Assignment
 from ..spec import ClusterSpec, TaskSpec, trains
 from ..spec.rules.device_rules import GROWTH, LEVEL, VISIBLE
 from ..strategies import named
-from . import data_service, gpu_assignment, tf_config
+from . import data_service, gpu_assignment
 from .addresses import with_port
 from .facts_of_hosts import HostFacts as HostFacts
 from .gpu_assignment import TaskGpus
@@ -48,7 +48,7 @@ class Plan:
     spec: ClusterSpec
     tasks: tuple[PlannedTask, ...]
     clusters: Mapping[str, str]
-    """The clusters of TF_CONFIG by name, as JSON (see `tf_config.clusters`)."""
+    """The clusters of TF_CONFIG by name, as JSON (see `Strategy.clusters`)."""
     env: Mapping[str, str]
     hosts: tuple[HostFacts, ...]
     notes: tuple[str, ...] = ()
@@ -174,7 +174,7 @@ def make(run_id: str, spec: ClusterSpec, assignment: Assignment, hosts: Sequence
         **data_service.environment(addresses),
     }
     notes = (*_describe_threads(spec, assignment, facts), *devices.notes, *_describe_input(spec))
-    return Plan(run_id, spec, tuple(planned), tf_config.clusters(strategy, addresses), env, tuple(hosts), notes, devices.claims)
+    return Plan(run_id, spec, tuple(planned), strategy.clusters(addresses), env, tuple(hosts), notes, devices.claims)
 
 
 def log_dir(attempt: int, task: TaskId | str) -> str:

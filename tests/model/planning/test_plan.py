@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.model import slots
-from orchestrator.model.planning import plan, tf_config
+from orchestrator.model.planning import plan
 from orchestrator.model.planning.plan import HostFacts, Plan
 from orchestrator.model.spec import ClusterSpec, Restart, TaskDevices, TaskSpec
 from orchestrator.model.strategies import DEFAULT, TRAINING, named
@@ -70,7 +70,7 @@ def test_a_lone_task_gets_no_tf_config_and_loses_that_of_the_shell(strategy: str
 
 def test_more_than_ten_workers_keep_their_order() -> None:
     addresses = {TaskId("worker", i): f"h:{i}" for i in reversed(range(12))}
-    text = tf_config.clusters(DEFAULT, addresses)[TRAINING]
+    text = DEFAULT.clusters(addresses)[TRAINING]
     assert json.loads(text)["worker"] == [f"h:{i}" for i in range(12)]
 
 
