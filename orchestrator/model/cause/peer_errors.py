@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from itertools import takewhile
 
 from worker.fast_dataclass import dataclass
@@ -100,25 +99,16 @@ _FATAL = re.compile(r"^F\d{4} ", re.MULTILINE)
 
 def read(failure: Failure | None, last_words: str = "", own: str = "") -> Loss | None:
     """The lost peer that a failure is about; None: the failure is about the task itself. `own`: the name of the task."""
-    found = _read(failure.traceback, failure.message) if failure is not None else _read(_final(last_words), "")
-    if found is None or own not in found.peers:
-        return found
-    others = tuple(peer for peer in found.peers if peer != own)
-    # An error that names only this task means that its heartbeats were late. It did not lose a peer.
-    return Loss(found.how, others, found.leader) if others else None
-
-
-@lru_cache(maxsize=256)
-def _read(trace: str, message: str) -> Loss | None:
-    text = _without_frames(trace)
-    if message and message not in trace:  # orch shortens long texts
-        text += "\n" + message
+    text = _without_frames(f"{failure.traceback}\n{failure.message}" if failure is not None else _final(last_words))
     # A broken connection means a lost peer only in a call between TensorFlow's tasks; the program may have other connections.
     is_call = _REMOTE.search(text) is not None and _UNAVAILABLE.search(text) is not None
     for pattern in PATTERNS:
         at = text.find(pattern.text)
         if at >= 0 and (is_call or pattern.peers != "target"):
-            return Loss(pattern.how, _peers(pattern, text, at), _names_leader(text))
+            named = _peers(pattern, text, at)
+            others = tuple(peer for peer in named if peer != own)
+            # An error that names only this task means that its heartbeats were late. It did not lose a peer.
+            return None if named and not others else Loss(pattern.how, others, _names_leader(text))
     return None
 
 

@@ -214,8 +214,6 @@ class Cluster:
     """When the whole cluster last started; in `PREPARING`, when the preparation began."""
     formed_at: float | None = None
     """When the cluster waited for no task any more."""
-    all_came_up: bool = False
-    """At `formed_at` all tasks had come up. No: a task had ended before it was seen to listen, as in a script that forms no cluster."""
     stopping_at: float | None = None
     ending: Verdict | None = None
     """While tasks stop: the verdict, as far as it is known."""

@@ -126,7 +126,7 @@ def _mark_active(cluster: Cluster, at: float) -> Cluster:
 def _form(cluster: Cluster, at: float) -> Cluster:
     if cluster.phase is not Phase.STARTING or not readiness.is_formed(cluster):
         return cluster
-    return replace(cluster, phase=Phase.RUNNING, formed_at=at, all_came_up=not readiness.describe_gone(cluster))
+    return replace(cluster, phase=Phase.RUNNING, formed_at=at)
 
 
 # --- starting ----------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from ...model.run import events
 from ...model.run.cluster import Cluster
+from ...model.run.readiness import describe_gone
 from .format import aligned
 
 PHASES = ("agent", "template", "prepared", "fork or exec", "first line", "port bound", "formed", "first output", "first report")
@@ -51,7 +52,7 @@ def measure(happened: Iterable[events.Event], cluster: Cluster) -> dict[str, dic
                 if event.task in marks and event.attempt == cluster.tasks[event.task].attempt:
                     began.setdefault(event.task, asked)
                     marks[event.task].setdefault(_OF_TASK[type(event)], event.at)
-    formed = {"formed": cluster.formed_at} if cluster.formed_at is not None and cluster.all_came_up else {}
+    formed = {"formed": cluster.formed_at} if cluster.formed_at is not None and not describe_gone(cluster) else {}
     found = {}
     for name, task in cluster.tasks.items():
         since = begun if task.attempt == 1 else began.get(name, math.inf)
