@@ -104,7 +104,7 @@ def test_a_host_whose_clock_is_ahead_is_heard_in_our_time() -> None:
     assert isinstance(heard, messages.TaskExited)
     assert (heard.at, heard.failure and heard.failure.at) == (1000.5, 1000.0)
     assert clock.translate(messages.RunNoted("text", 1061.5), "far", 1001.5) == messages.RunNoted("text", 1001.5, "far")
-    assert clock.translate(messages.Gone(), "far", 1002.0) == messages.Gone()
+    assert clock.translate(messages.Pong(), "far", 1002.0) == messages.Pong()
 
 
 @pytest.mark.parametrize("seconds", [86400, -86400])

@@ -52,7 +52,7 @@ class WorkingDirectory:
 
     async def send(self, link: AgentLink) -> None:
         """Send a host the files that it lacks. Raises `OrchError` with the reason if the host can keep no copy."""
-        wanted = await link.request(self.order)
+        wanted = await link.request(self.order, CodeWanted)
         if wanted.trouble:
             raise OrchError(f"host {link.host.name}: {wanted.trouble}")
         for part, data in self.parts(wanted):

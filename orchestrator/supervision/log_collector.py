@@ -33,14 +33,12 @@ class LogCollector:
         """When a task that trains last wrote anything. The other tasks do not count: they go on while the training hangs."""
 
     def on_output(self, frame: messages.Output, data: bytes) -> None:
-        """Store bytes that a host has sent. Raises `OSError`."""
-        size = self._rundir.append_output(frame.task, frame.attempt, frame.stream, frame.offset, data)
-        if frame.stream in STREAMS:
-            self.on_grew(messages.Grew(frame.task, frame.attempt, frame.stream, size))
-
-    def on_grew(self, frame: messages.Grew) -> None:
-        """The file of a stream has grown."""
-        task, attempt, stream, size = frame.task, frame.attempt, frame.stream, frame.size
+        """The file of a stream has grown, or is to grow by bytes that its host has sent. Raises `OSError`."""
+        task, attempt, stream, size = frame.task, frame.attempt, frame.stream, frame.offset
+        if data:
+            size = self._rundir.append_output(task, attempt, stream, frame.offset, data)
+        if stream not in STREAMS:
+            return
         if (task, attempt) not in self._spoken:
             self._spoken.add((task, attempt))
             self._on_event(TaskFirstOutput(task, attempt, now()))

@@ -17,8 +17,7 @@ from worker.words import few
 
 from ..backends import Backend, Host, slots_of
 from ..backends.code_sync import WorkingDirectory, collect, describe_workdir
-from ..backends.connection.agent_link import AgentLink, NotReachedError, OnFrame, OnLost
-from ..backends.connection.reach import AT_ONCE, reach
+from ..backends.connection.agent_link import AT_ONCE, AgentLink, NotReachedError, OnFrame, OnLost, reach
 from ..errors import OrchError, Problem, SpecError
 from ..model import slots
 from ..model.cause import version_mismatch
@@ -153,7 +152,7 @@ class Preparation:
         link.keep_alive()
         if self._code is not None and link.host.workdir.way == "ship":
             await self._code.send(link)
-        facts = await asyncio.wait_for(link.request(self._hello(link.host)), ANSWER_S)
+        facts = await asyncio.wait_for(link.request(self._hello(link.host), messages.HostReady), ANSWER_S)
         self.facts[link.host.name] = facts
         self._on_event(facts)
 
@@ -183,7 +182,7 @@ class Preparation:
             others = [other for other, facts in self.facts.items() if other != name or len(facts.ports) > 1]
             pairs = [(other, port) for other in others for port in self.facts[other].ports[ports]]
             targets = tuple(messages.Target(other, port, self._word(other), known[other]) for other, port in pairs)
-            for result in (await self.links[name].request(messages.Try(targets))).results:
+            for result in (await self.links[name].request(messages.Try(targets), messages.Tried)).results:
                 tried.setdefault((name, result.host, result.port), {})[result.address] = result.refusal
             self._trying.discard(name)
 
@@ -215,7 +214,7 @@ class Preparation:
 
     async def _take_gpus(self, claims: Mapping[str, messages.TakeGpus]) -> dict[str, tuple[messages.GpuHolder, ...]]:
         """Have these hosts hold their GPUs. Returns the GPUs that other runs hold, by host, where they were in the way."""
-        answers = await asyncio.gather(*(self.links[name].request(claim) for name, claim in claims.items()))
+        answers = await asyncio.gather(*(self.links[name].request(claim, messages.GpusTaken) for name, claim in claims.items()))
         self._holding.update(claims)
         return {name: answer.holders for name, answer in zip(claims, answers, strict=True) if answer.holders}
 

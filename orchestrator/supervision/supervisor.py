@@ -17,7 +17,7 @@ from worker.protocol import messages
 from worker.words import few
 
 from ..backends import Backend
-from ..backends.connection.agent_link import AgentLink, Loss, Unasked
+from ..backends.connection.agent_link import AgentLink, LostError, Unasked
 from ..backends.connection.farewell import Farewell
 from ..errors import BROKEN, DEADLINE, OrchError
 from ..model.cause import root_cause
@@ -76,7 +76,7 @@ class Supervisor:
         self._reminder: asyncio.TimerHandle | None = None
         self._reminded, self._advised = "", False
         self._disk_full = False
-        self._lost: set[str] = set()
+        self._is_host_lost = False
         self._since = 1
         """The attempt in which the whole cluster was last started."""
         self._report_limit = ReportLimit()
@@ -110,7 +110,7 @@ class Supervisor:
         await self._farewell.run(is_due=self._cluster is None or self._cluster.is_due)
         self._note_missing_output(self._farewell.left)
         self._outputs.write_marks()
-        if self._lost:
+        if self._is_host_lost:
             # Tasks die with their agent; processes that they had put into other sessions may live on.
             with ThreadPoolExecutor(1, initializer=hold_signals) as thread:
                 await self._loop.run_in_executor(thread, self._backend.cancel, self._spec, self._rundir.run_id)
@@ -146,25 +146,20 @@ class Supervisor:
     # --- what the agents send ------------------------------------------------------------------
 
     def _on_frame(self, host: str, frame: Unasked, data: bytes) -> None:
-        match frame:
-            case messages.Grew():
-                self._outputs.on_grew(frame)
-            case messages.Output():
-                self._on_output(host, frame, data)
-            case _:
-                self._on_event(frame)
-
-    def note(self, text: str) -> None:
-        """Record a line for the user, and show the line."""
-        self._on_event(events.RunNoted(text, now()))
-
-    def _on_output(self, host: str, frame: messages.Output, data: bytes) -> None:
+        if not isinstance(frame, messages.Output):
+            self._on_event(frame)
+            return
         try:
             self._outputs.on_output(frame, data)
         except OSError as error:
             self._fail_to_write(error)
         else:
-            self._links[host].order(messages.Ack(len(data)))
+            if data:
+                self._links[host].order(messages.Ack(len(data)))
+
+    def note(self, text: str) -> None:
+        """Record a line for the user, and show the line."""
+        self._on_event(events.RunNoted(text, now()))
 
     def _note_missing_output(self, left: Sequence[str]) -> None:
         hosts = [name for name in left if not self._preparation.hosts[name].sees_run_dir]
@@ -172,12 +167,14 @@ class Supervisor:
             self.note(f"{few(hosts)}: the remaining output of the tasks was not fetched")
             self._outputs.mark_cut(task for task in self._cluster.tasks.values() if task.host in hosts)
 
-    def _on_lost(self, host: str, loss: Loss) -> None:
-        self._lost.add(host)
-        if self._cluster is not None:
-            self._on_event(events.HostLost(host, loss.text, now(), now() - loss.overdue_s if loss.overdue_s else None))
+    def _on_lost(self, loss: LostError) -> None:
+        self._is_host_lost = True
+        if self._cluster is None:
+            self._preparation.give_up(loss)
+        elif loss.overdue_s is None:
+            self._on_event(events.HostLost(loss.host, loss.reason, now()))
         else:
-            self._preparation.give_up(OrchError(f"host {host} cannot be used: {loss.text}"))
+            self._on_event(events.HostLost(loss.host, f"{loss.reason}; its agent will stop its tasks", now(), now() - loss.overdue_s))
 
     def _fail(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A mistake in orch, in a timer or in the handler of a signal: the run ends, for that work is not done."""

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.backends import Backend, Host, Transport, interpreters, local
-from orchestrator.backends.connection.agent_link import AgentLink, Loss
+from orchestrator.backends.connection.agent_link import AgentLink, LostError
 from orchestrator.errors import OrchError
 from orchestrator.model.planning import plan
 from orchestrator.model.run import events
@@ -43,8 +43,8 @@ def refusal(directory: Path, backend: Backend, size: int, on_event: Callable[[Pr
     """Why no plan is made. `on_event` gets each event as it happens."""
 
     async def prepare() -> None:
-        def lose(host: str, loss: Loss) -> None:
-            prepared.give_up(OrchError(f"{host}: {loss.text}"))
+        def lose(loss: LostError) -> None:
+            prepared.give_up(loss)
 
         program = messages.Program("command", "true")
         spec = ClusterSpec("one", "multi_worker_mirrored", program, (TaskSpec("worker", size),), str(directory), preload=())
@@ -69,8 +69,8 @@ def test_two_names_of_one_machine_do_not_get_the_same_gpu(tmp_path: Path, monkey
     answers = answered(monkeypatch, messages.TakeGpus)
 
     async def prepare() -> plan.Plan:
-        def lose(host: str, loss: Loss) -> None:
-            prepared.give_up(OrchError(f"{host}: {loss.text}"))
+        def lose(loss: LostError) -> None:
+            prepared.give_up(loss)
 
         program = messages.Program("command", "true")
         tasks = (TaskSpec("worker", 2, devices=TaskDevices(gpus=GpuWish(count=1))),)
@@ -116,8 +116,8 @@ def answered(monkeypatch: pytest.MonkeyPatch, kind: type, then: Callable[[], Non
     found: list[Any] = []
     request: Callable[..., Any] = AgentLink.request
 
-    async def watched(link: AgentLink, order: Any) -> Any:
-        answer = await request(link, order)
+    async def watched(link: AgentLink, order: Any, kind_of_answer: Any) -> Any:
+        answer = await request(link, order, kind_of_answer)
         if isinstance(order, kind):
             found.append(answer)
             then()

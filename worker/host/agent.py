@@ -58,7 +58,7 @@ class Agent:
         self._finding_gpus: Question | None = None
         self._examining: Question | None = None
         self._root: Directory | None = None
-        self._leaving = self._sent_gone = False
+        self._leaving = False
         self._owner_lost = False
         self._gpu_locks = GpuLocks()
         self._code: CodeStore | None = None
@@ -75,15 +75,10 @@ class Agent:
         return 1 if self._owner_lost else 0
 
     def _is_over(self) -> bool:
-        """Whether nothing is left to be done. After all output, `Gone` is sent once."""
+        """Whether nothing is left to be done."""
         if self._launcher.has_tasks or not self._leaving:
             return False
-        if self._owner_lost:
-            return True
-        if self._forwarder.is_idle and not self._sent_gone:
-            self._sent_gone = True
-            self._link.send(messages.Gone())
-        return self._sent_gone and self._link.is_empty
+        return self._owner_lost or (self._forwarder.is_idle and self._link.is_empty)
 
     def _on_signals(self, numbers: bytes) -> None:
         if signal.SIGTERM in numbers:

@@ -309,18 +309,11 @@ class TaskSwept:
 
 
 @dataclass(frozen=True, slots=True)
-class Grew:
-    """A stream's file in the shared run directory has reached `size` bytes."""
-
-    task: str
-    attempt: Positive
-    stream: str
-    size: Size
-
-
-@dataclass(frozen=True, slots=True)
 class Output:
-    """Bytes of a stream, from `offset` on; the bytes follow the frame's JSON as they are."""
+    """Bytes of a stream, from `offset` on; the bytes follow the frame's JSON as they are.
+
+    Without bytes: the file of the stream, in the shared run directory, has reached this size.
+    """
 
     task: str
     attempt: Positive
@@ -334,8 +327,3 @@ class Output:
 @dataclass(frozen=True, slots=True)
 class Pong:
     """A sign of life of the agent; the answer to `Ping`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gone:
-    """The last frame of an agent, which holds nothing any more."""

@@ -13,7 +13,7 @@ from typing import Any, get_args
 from .frames import *
 from .orders import *
 
-PROTOCOL = 5
+PROTOCOL = 6
 """Version of the messages. Both ends must agree; `channel.Decoder` refuses another one."""
 
 Order = Hello | StartTasks | StopTasks | ShowStacks | Ack | Bye | Ping | Try | Code | CodePart | Examine | TakeGpus | SignalTasks
@@ -22,16 +22,8 @@ HostEvent = TemplateReady | HostBroken | RunNoted
 TaskEvent = TaskStarted | TaskNotStarted | TaskBegan | TaskUp | TaskWaiting | TaskReported | TaskExited | TaskSwept
 """Events of a task."""
 Answer = HostReady | Tried | CodeWanted | GpusTaken | ProgramEnded
-"""The answers of an agent to requests."""
-Frame = HostEvent | TaskEvent | Grew | Output | Answer | Pong | Gone
+"""The answers of an agent to `Hello`, `Try`, `Code`, `TakeGpus` and `Examine`. It answers orders of one kind in their order."""
+Frame = HostEvent | TaskEvent | Output | Answer | Pong
 
-ANSWERS: Mapping[type[Any], type[Any]] = {
-    Hello: HostReady,
-    Try: Tried,
-    Code: CodeWanted,
-    TakeGpus: GpusTaken,
-    Examine: ProgramEnded,
-}
-"""The orders that are answered, each with its answer. An agent answers orders of one kind in their order."""
 ORDERS: Mapping[int, type[Any]] = dict(enumerate(get_args(Order), start=1))
 FRAMES: Mapping[int, type[Any]] = dict(enumerate(get_args(Frame), start=64))

@@ -111,7 +111,7 @@ class Hello:
     cwd: OsText = "."
     """The working directory of the tasks; checked as `programs` are."""
     shared_dir: OsText | None = None
-    """The run directory, if this host sees it: the tasks' output goes there, and the agent sends `Grew` instead of `Output`."""
+    """The run directory, if this host sees it: the tasks' output goes there, and the agent sends `Output` without bytes."""
     run_dir: OsText = ""
     """Where the controller has the run directory; a host with a shared file system may see it there."""
     template: TemplateOrder | None = None
@@ -266,4 +266,4 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Bye:
-    """No more orders. The agent ends what is left, sends the rest of the output and `Gone`, and exits."""
+    """No more orders. The agent ends what is left, sends the rest of the output, and exits."""

@@ -8,19 +8,16 @@ import errno
 import os
 import signal
 import time
-import traceback
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import replace
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from worker.clock import now
-from worker.fast_dataclass import dataclass
 from worker.protocol import messages
 from worker.protocol.channel import ChannelError, Decoder, encode
-from worker.protocol.messages import ANSWERS, FRAMES, Bye, Ping
+from worker.protocol.messages import FRAMES, Bye, Ping
 
 from ...errors import OrchError, UsageError
 from .. import Diagnosis, Host, StartFailure, Transport
@@ -41,37 +38,13 @@ DUE_LOST_S = 5.0
 """How long an agent may be silent once the end is due: the user has asked twice, or a deadline of the user has passed."""
 MOST_NOISE = 1024 * 1024
 """Bytes that a host's shell may print before the agent's mark."""
+AT_ONCE = 8
+"""Connections that are made at the same time. From ten on, an sshd drops some at random (MaxStartups), and a jump host carries all."""
+TRIES = 6
+FIRST_WAIT_S = 0.3
+"""The pause after the first try. Each further pause is twice as long."""
 
 _NO_PROGRAM = (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR)
-
-
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """Why an agent sends nothing more."""
-
-    reason: str
-    is_silent: bool = False
-    """The agent may still live behind a broken connection. Then it counts its controller as lost, and ends."""
-    overdue_s: float = 0.0
-    """For how many seconds the silence of the agent has been more than a pause."""
-
-    @property
-    def text(self) -> str:
-        return f"{self.reason}; its agent will stop its tasks" if self.is_silent else self.reason
-
-
-Unasked = messages.HostEvent | messages.TaskEvent | messages.Grew | messages.Output
-"""The frames that an agent sends of its own accord."""
-OnFrame = Callable[[str, Unasked, bytes], None]
-"""Gets the name of the host, a frame that answers no request, and the data of the frame."""
-OnLost = Callable[[str, Loss], None]
-"""Gets the name of the host and the reason."""
-Explain = Callable[[Host, StartFailure], Diagnosis]
-
-
-def explain_plainly(host: Host, failure: StartFailure) -> Diagnosis:
-    """Explains a program about which orch knows nothing more."""
-    return Diagnosis(failure.text)
 
 
 class NotReachedError(Exception):
@@ -83,30 +56,27 @@ class NotReachedError(Exception):
 
 
 class LostError(OrchError):
-    """The agent has ended before it answered a request."""
+    """An agent sends nothing more."""
 
-    def __init__(self, host: str, loss: Loss) -> None:
-        super().__init__(f"host {host} cannot be used: {loss.text}")
-        self.loss = loss
+    def __init__(self, host: str, reason: str, overdue_s: float | None = None) -> None:
+        super().__init__(f"host {host} cannot be used: {reason}")
+        self.host, self.reason, self.overdue_s = host, reason, overdue_s
+        """`overdue_s`: for how many seconds the silence of the agent has been more than a pause. The agent may still live behind a broken
+        connection; then it counts its controller as lost, and ends. None: the channel has ended."""
 
 
-class State(Enum):
-    """The life of a connection::
+T = TypeVar("T")
+Unasked = messages.HostEvent | messages.TaskEvent | messages.Output
+"""The frames that an agent sends of its own accord."""
+OnFrame = Callable[[str, Unasked, bytes], None]
+"""Gets the name of the host, a frame that answers no request, and the data of the frame."""
+OnLost = Callable[[LostError], None]
+Explain = Callable[[Host, StartFailure], Diagnosis]
 
-        NEW --open()--> STARTED --a frame--> ANSWERING --close(), drop()--> LEAVING --the channel ends--> ENDED
-                           |                     |
-                           +---------------------+--the channel ends: `on_lost`--> ENDED
 
-    STARTED may be left by close() and drop() as well.
-    """
-
-    NEW = "new"
-    STARTED = "started"
-    """The program of the transport runs, and no frame of an agent has come yet."""
-    ANSWERING = "answering"
-    LEAVING = "leaving"
-    """The controller has let the agent go: the end of the channel is no loss."""
-    ENDED = "ended"
+def explain_plainly(host: Host, failure: StartFailure) -> Diagnosis:
+    """Explains a program about which orch knows nothing more."""
+    return Diagnosis(failure.text)
 
 
 class AgentLink:
@@ -114,107 +84,90 @@ class AgentLink:
 
         link = AgentLink(host, log, on_frame, on_lost)
         await link.open(transport, explain)
-        facts = await link.request(Hello(run_id, ...))
+        facts = await link.request(Hello(run_id, ...), HostReady)
         link.order(StartTasks(...))  # its frames go to `on_frame`
         await link.close()
 
     An answer goes to the `request` that it belongs to, and nowhere else. `on_frame` gets all other frames. `on_lost` gets the reason when
-    the channel ends before `close`; requests that are not answered by then raise `LostError`.
+    the channel ends before `close` or `drop`; requests that are not answered by then raise `LostError`.
     """
 
     def __init__(self, host: Host, log: Path, on_frame: OnFrame, on_lost: OnLost) -> None:
         self.host = host
-        self._log = log
-        self._on_frame, self._on_lost = on_frame, on_lost
-        self._state = State.NEW
         self.clock = HostClock()
         self.note = ""
         """A line for the user about the warm process, if there is one."""
+        self._log, self._on_frame, self._on_lost = log, on_frame, on_lost
         self._process: AgentProcess | WarmAgent | None = None
         self._reading: asyncio.Task[None] | None = None
         self._alive = KeepAlive(lambda: self.order(Ping()), self._is_finding_facts, self._on_silent)
+        self._has_answered = False
+        """A frame of an agent has come: the program of the transport has become one."""
+        self._is_leaving = False
+        """The controller has let the agent go: the end of the channel is no loss."""
+        self._lost: LostError | None = None
+        """Set when nothing more comes, also after `close` and `drop`."""
         self._progress_at = 0.0
         """When a frame came last that was not only a sign of life."""
         self._ordered: set[str] = set()
         """The tasks that the agent got orders to start."""
         self._requests: defaultdict[type, deque[asyncio.Future[Any]]] = defaultdict(deque)
-        """By the kind of their answers; the oldest is answered first."""
-        self._loss: Loss | None = None
+        """By the kind of their answers. An agent answers orders of one kind in their order."""
 
     async def open(self, transport: Transport, explain: Explain = explain_plainly) -> None:
         """Start the agent. Raises `UsageError` for a program that cannot run, `OrchError` if none can, `NotReachedError` without a mark."""
         self._transport, self._explain = transport, explain
-        with open(self._log, "ab") as stderr:
-            log_size = stderr.tell()
-            try:
-                self._process = await self._start(transport, stderr.fileno())
-            except OSError as error:
-                raise self._refuse_start(error) from None
         first = b""
-        if transport.mark:
-            assert self._process.stdin is not None
-            self._process.stdin.write(transport.first)
-            first = await self._await_mark(transport, log_size)
+        try:
+            with open(self._log, "ab") as stderr:
+                log_size = stderr.tell()
+                await self._start(stderr.fileno())
+            if transport.mark:
+                first = await asyncio.wait_for(self._await_mark(log_size), REACHED_S)
+        except BaseException as error:
+            if self._process is not None:
+                self._end_process()
+                await self._process.wait()
+            if isinstance(error, asyncio.TimeoutError):
+                advice = "check the address, the firewall and the load"
+                raise NotReachedError(Diagnosis(f"no agent answers after {REACHED_S:g} s", advice)) from None
+            raise
         self._alive.received_at = self._progress_at = time.monotonic()
-        self._state = State.STARTED
         self._reading = asyncio.create_task(self._read(first))
 
-    async def _start(self, transport: Transport, stderr: int) -> AgentProcess | WarmAgent:
-        """The agent that was started ahead, or one that is started now. Raises OSError."""
-        process, self.note = pop_started(self._log) or start(transport, stderr)
-        if not isinstance(process, AgentProcess):
+    async def _start(self, stderr: int) -> None:
+        """Connect to the agent that was started ahead, or to one that is started now. Raises `OrchError`."""
+        try:
+            self._process, self.note = pop_started(self._log) or start(self._transport, stderr)
             try:
-                self.note = await process.connect()
-                return process
+                self.note = await self._process.connect() or self.note
             except NotUsedError as error:
-                process, self.note = AgentProcess(transport.argv, stderr), str(error)
-        connecting = asyncio.create_task(process.connect())
-        try:
-            await asyncio.shield(connecting)
-        except asyncio.CancelledError:
-            await connecting
-            self._process = process
-            await self._reap()
-            raise
-        return process
+                self._process, self.note = AgentProcess(self._transport.argv, stderr), str(error)
+                await self._process.connect()
+        except OSError as error:
+            raise self._refuse_start(error) from None
 
-    async def _await_mark(self, transport: Transport, log_size: int) -> bytes:
-        """Returns the bytes after the mark, as far as they have come."""
-        try:
-            data = await asyncio.wait_for(self._read_mark(transport, log_size), REACHED_S)
-        except asyncio.TimeoutError:
-            await self._reap()
-            raise NotReachedError(
-                Diagnosis(f"no agent answers after {REACHED_S:g} s", "check the address, the firewall and the load")
-            ) from None
-        except (NotReachedError, asyncio.CancelledError):
-            await self._reap()
-            raise
-        noise, _, rest = data.partition(transport.mark)
-        if noise.strip():
-            with open(self._log, "ab") as log:
-                log.write(b"its shell printed: " + noise.strip()[:1000] + b"\n")
-        return rest
-
-    async def _read_mark(self, transport: Transport, log_size: int) -> bytes:
+    async def _await_mark(self, log_size: int) -> bytes:
+        """The bytes after the mark, as far as they have come. Raises `NotReachedError`."""
         assert self._process is not None
+        assert self._process.stdin is not None
         assert self._process.stdout is not None
-        data = b""
-        while transport.mark not in data:
+        self._process.stdin.write(self._transport.first)
+        mark, data = self._transport.mark, b""
+        while mark not in data:
             part = await self._process.stdout.read(64 * 1024)
             if not part:
                 code = await self._process.wait()
                 said = self._log.read_bytes()[log_size:].decode(errors="replace")
-                raise NotReachedError(self._explain(self.host, StartFailure(transport.argv[0], code, said)))
+                raise NotReachedError(self._explain(self.host, StartFailure(self._transport.argv[0], code, said)))
             data += part
             if len(data) > MOST_NOISE:
                 raise NotReachedError(Diagnosis(f"its shell prints without end: {data[:80]!r}"))
-        return data
-
-    async def _reap(self) -> None:
-        self._end_process()
-        if self._process is not None:
-            await self._process.wait()
+        noise, _, rest = data.partition(mark)
+        if noise.strip():
+            with open(self._log, "ab") as log:
+                log.write(b"its shell printed: " + noise.strip()[:1000] + b"\n")
+        return rest
 
     def keep_alive(self) -> None:
         """Send signs of life until the agent ends, and lose the agent once it has sent nothing for too long."""
@@ -227,26 +180,22 @@ class AgentLink:
 
     def _is_finding_facts(self) -> bool:
         """The agent has got its `Hello` and has not sent its facts: it may be too busy to send anything else."""
-        return self._state is not State.LEAVING and any(not waiting.done() for waiting in self._requests[messages.HostReady])
+        return not self._is_leaving and any(not waiting.done() for waiting in self._requests[messages.HostReady])
 
     def _on_silent(self, silence_s: float) -> None:
-        loss = Loss(f"no message from it for {silence_s:g} s", is_silent=True, overdue_s=self._alive.overdue_s)
-        was_leaving, self._state = self._state is State.LEAVING, State.LEAVING
         self._end_process()
-        if not was_leaving:
-            self._lose(loss)
+        self._lose(f"no message from it for {silence_s:g} s", max(0.0, self._alive.overdue_s))
 
-    def _lose(self, loss: Loss) -> None:
-        self._loss = loss
-        self._on_lost(self.host.name, loss)
-        self._refuse_requests()
-
-    def _refuse_requests(self) -> None:
-        """Raise `LostError` in every request that waits for an answer."""
-        error = LostError(self.host.name, self._loss or Loss("its agent has ended"))
+    def _lose(self, reason: str, overdue_s: float | None = None) -> None:
+        """Nothing more comes: report this, unless the controller has let the agent go, and raise it in every request that waits."""
+        if self._lost is not None:
+            return
+        self._lost = LostError(self.host.name, reason, overdue_s)
+        if not self._is_leaving:
+            self._on_lost(self._lost)
         for waiting in (one for queue in self._requests.values() for one in queue):
             if not waiting.done():
-                waiting.set_exception(error)
+                waiting.set_exception(self._lost)
                 waiting.exception()  # marks the exception as seen: the caller of `request` may have given up meanwhile
 
     def order(self, message: Any, data: bytes = b"") -> None:
@@ -257,24 +206,13 @@ class AgentLink:
         if pipe is not None and not pipe.is_closing():
             pipe.write(encode(message, data))
 
-    @overload
-    async def request(self, order: messages.Hello) -> messages.HostReady: ...
-    @overload
-    async def request(self, order: messages.Try) -> messages.Tried: ...
-    @overload
-    async def request(self, order: messages.Code) -> messages.CodeWanted: ...
-    @overload
-    async def request(self, order: messages.TakeGpus) -> messages.GpusTaken: ...
-    @overload
-    async def request(self, order: messages.Examine) -> messages.ProgramEnded: ...
-
-    async def request(self, order: Any) -> Any:
-        """Send an order and return its answer. Raises `LostError` if the agent ends before."""
-        waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._requests[ANSWERS[type(order)]].append(waiting)
+    async def request(self, order: Any, answer: type[T]) -> T:
+        """Send an order and return its answer, a frame of this type. Raises `LostError` if the agent ends before."""
+        if self._lost is not None:
+            raise self._lost
+        waiting: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._requests[answer].append(waiting)
         self.order(order)
-        if self._state is State.ENDED or self._loss is not None:
-            self._refuse_requests()
         return await waiting
 
     async def drain(self) -> None:
@@ -285,7 +223,7 @@ class AgentLink:
 
     async def close(self) -> None:
         """Let the agent go, and wait for its end: also while it still sends output, or while the connection stalls."""
-        self._leave()
+        self._is_leaving = True
         self.order(Bye())
         self._progress_at = time.monotonic()
         while self._reading is not None and not self._reading.done():
@@ -305,12 +243,8 @@ class AgentLink:
 
     def drop(self) -> None:
         """End the agent at once. Its tasks die with it, and output that it has not sent yet is lost."""
-        self._leave()
+        self._is_leaving = True
         self._end_process()
-
-    def _leave(self) -> None:
-        if self._state is not State.ENDED:
-            self._state = State.LEAVING
 
     async def kill(self) -> None:
         """`drop` the agent, and wait for its end."""
@@ -321,7 +255,8 @@ class AgentLink:
 
     def _end_process(self) -> None:
         """SIGKILL to what `open` started, with its children: an interpreter's wrapper script may not have exec'ed it."""
-        if self._process is not None and self._process.returncode is None:
+        # A fork of the warm process has no pid before it is connected.
+        if self._process is not None and self._process.pid and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
@@ -330,56 +265,42 @@ class AgentLink:
         assert self._process.stdout is not None
         decoder = Decoder(FRAMES)
         broken = ""
-        while not broken:
-            data = data or await self._process.stdout.read(1024 * 1024)
-            if not data:
-                break
+        while not broken and (data := data or await self._process.stdout.read(1024 * 1024)):
             self._alive.received_at = time.monotonic()
             try:
                 for frame, payload in decoder.feed(data):
                     self._receive(frame, payload)
-                data = b""
             except ChannelError as error:
                 broken = str(error)
-                self._end_process()
-            except Exception as error:
-                # A mistake in orch. A controller that silently stops reading would be worse.
-                traceback.print_exc()
-                broken = f"orch made a mistake: {type(error).__name__}: {error}"
-                self._end_process()
+            except Exception as error:  # a mistake in orch; a controller that silently stops reading would be worse
+                broken = f"orch made a mistake: {error}"
+                asyncio.get_running_loop().call_exception_handler({"message": broken, "exception": error})
+            data = b""
+        if broken:
+            self._end_process()
         code = await self._process.wait()
         self._alive.stop()
-        before, self._state = self._state, State.ENDED
-        if before is not State.LEAVING:
-            self._lose(Loss(self._describe_end(code, broken, has_answered=before is State.ANSWERING)))
-        self._refuse_requests()
+        self._lose("its agent has ended" if self._is_leaving else self._describe_end(code, broken))
 
     def _receive(self, frame: messages.Frame, data: bytes) -> None:
-        if self._state is State.STARTED:
-            self._state = State.ANSWERING
+        self._has_answered = True
         if not isinstance(frame, messages.Pong):
             self._progress_at = self._alive.received_at
         refuse_strangers(frame, self._ordered)
         frame = self.clock.translate(frame, self.host.name, now())
         if isinstance(frame, messages.Answer):
-            self._on_answer(frame)
-        elif not isinstance(frame, messages.Gone | messages.Pong):
+            requests = self._requests[type(frame)]
+            if requests and not (waiting := requests.popleft()).done():  # no request: the agent answers without one
+                waiting.set_result(frame)
+        elif not isinstance(frame, messages.Pong):
             self._on_frame(self.host.name, frame, data)
 
-    def _on_answer(self, answer: messages.Answer) -> None:
-        requests = self._requests[type(answer)]
-        if requests:  # none: the agent answers without a request
-            waiting = requests.popleft()
-            if not waiting.done():
-                waiting.set_result(answer)
-
-    def _describe_end(self, code: int, broken: str, *, has_answered: bool) -> str:
-        try:
+    def _describe_end(self, code: int, broken: str) -> str:
+        said = ""
+        with contextlib.suppress(OSError):
             said = self._log.read_text(errors="replace").strip()
-        except OSError:
-            said = ""
         failure = StartFailure(self._transport.argv[0], code, said)
-        if has_answered or self._transport.mark:
+        if self._has_answered or self._transport.mark:
             return broken or failure.text
         diagnosis = self._explain(self.host, failure)
         return replace(diagnosis, cause=broken or diagnosis.cause).text
@@ -391,3 +312,20 @@ class AgentLink:
             return UsageError(self._explain(self.host, failure).text)
         remedy = "this machine is short of open files (ulimit -n), of processes (ulimit -u) or of memory: raise the limit"
         return OrchError(f"{failure.text}; {remedy}")
+
+
+async def reach(link: AgentLink, transport: Transport, explain: Explain, gate: asyncio.Semaphore) -> None:
+    """Start the agent of a host, once more where another try may help. `gate` admits `AT_ONCE` callers. Raises as `AgentLink.open`."""
+    wait_s = FIRST_WAIT_S
+    for left in reversed(range(TRIES)):
+        async with gate:
+            try:
+                await link.open(transport, explain)
+                return
+            except NotReachedError as error:
+                if not (error.diagnosis.passing and left):
+                    raise
+        import random  # most runs need no second try
+
+        await asyncio.sleep(wait_s * random.uniform(0.5, 1.5))  # hosts that were refused together must not try again together
+        wait_s *= 2

@@ -36,6 +36,7 @@ class AgentProcess:
         """Start the program. Raises OSError."""
         self.stdin: asyncio.StreamWriter | None = None
         self.stdout: asyncio.StreamReader | None = None
+        self._frames: asyncio.BaseTransport | None = None
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=stderr, bufsize=0, start_new_session=True)
 
@@ -48,8 +49,8 @@ class AgentProcess:
         """The exit code, -n for signal n; None: `wait` has not seen the end."""
         return self._process.returncode
 
-    async def connect(self) -> None:
-        """Open both pipes in the loop that runs now."""
+    async def connect(self) -> str:
+        """Open both pipes in the loop that runs now. Returns a line for the user, as `WarmAgent.connect` does: none."""
         import asyncio
 
         loop = asyncio.get_running_loop()
@@ -57,6 +58,7 @@ class AgentProcess:
         self._frames, _ = await loop.connect_read_pipe(lambda: make_protocol(stdout), self._process.stdout)
         transport, protocol = await loop.connect_write_pipe(lambda: make_protocol(nothing), self._process.stdin)
         self.stdout, self.stdin = stdout, asyncio.StreamWriter(transport, protocol, nothing, loop)
+        return ""
 
     async def wait(self) -> int:
         """Wait for the program's end. Returns its exit code."""
@@ -64,11 +66,15 @@ class AgentProcess:
 
         while (code := self._process.poll()) is None:
             await asyncio.sleep(LOOK_S)
-        if self.stdin is not None:
+        if self._frames is not None:
             self._frames.close()  # a child of the program may still hold the other end
-            if not self.stdin.is_closing():
-                self.stdin.transport.abort()  # nothing reads the rest of the orders
-            await self.stdin.wait_closed()
+        if self.stdin is None:  # `connect` was called off
+            for pipe in filter(None, (self._process.stdin, self._process.stdout)):
+                pipe.close()
+            return code
+        if not self.stdin.is_closing():
+            self.stdin.transport.abort()  # nothing reads the rest of the orders
+        await self.stdin.wait_closed()
         return code
 
 

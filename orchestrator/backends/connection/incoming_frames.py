@@ -17,9 +17,9 @@ DRIFT = 1e-4
 
 def refuse_strangers(frame: messages.Frame, ordered: Collection[str]) -> None:
     """Tasks and streams become paths of the run directory, so a host may name only its own. Raises `ChannelError`."""
-    if isinstance(frame, messages.TaskEvent | messages.Grew | messages.Output) and frame.task not in ordered:
+    if isinstance(frame, messages.TaskEvent | messages.Output) and frame.task not in ordered:
         raise ChannelError(f"it tells of {frame.task!r}, a task that it was not told to start")
-    if isinstance(frame, messages.Grew | messages.Output) and frame.stream not in (*STREAMS, STACKS):
+    if isinstance(frame, messages.Output) and frame.stream not in (*STREAMS, STACKS):
         raise ChannelError(f"it tells of {frame.stream!r}, a stream that no task has")
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 BEATS = 8
 """How often an agent is asked for a sign of life within the time of silence that loses it."""
@@ -30,8 +29,8 @@ class KeepAlive:
         """When any frame came last."""
         self._pause_s: float | None = None
         """A silence that is no longer is nothing unusual. None: no sign of life was requested yet."""
-        self._watches: dict[float, asyncio.Task[None]] = {}
-        """By the seconds of silence that each allows."""
+        self._limit_s = float("inf")
+        self._watching: asyncio.Task[None] | None = None
 
     def start(self, silence_s: float) -> None:
         """Send signs of life until `stop`."""
@@ -40,12 +39,14 @@ class KeepAlive:
 
     def limit(self, silence_s: float) -> None:
         """Allow no more than so many seconds of silence from now on."""
-        if silence_s not in self._watches:
-            self._watches[silence_s] = reporting_mistakes(self._watch(silence_s))
+        if silence_s < self._limit_s:
+            self.stop()
+            self._limit_s = silence_s
+            self._watching = asyncio.create_task(self._watch(silence_s))
 
     def stop(self) -> None:
-        for watch in self._watches.values():
-            watch.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
 
     @property
     def overdue_s(self) -> float:
@@ -55,7 +56,7 @@ class KeepAlive:
     async def _watch(self, silence_s: float) -> None:
         while not await self._is_silent_for(silence_s):
             pass
-        self._on_silent(silence_s)
+        asyncio.get_running_loop().call_soon(self._on_silent, silence_s)  # so the loop's handler gets its exceptions
 
     async def _is_silent_for(self, silence_s: float) -> bool:
         """Ask for signs of life. Returns False when one has come, True if none comes within so many seconds.
@@ -72,15 +73,3 @@ class KeepAlive:
             silent_s += min(time.monotonic() - asked_at, 1.5 * beat_s)
         await asyncio.sleep(UNREAD_S)
         return self.received_at < began_at
-
-
-def reporting_mistakes(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """A task that nothing awaits: an exception in it goes to the loop's exception handler, and so ends the run."""
-
-    def report(task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and task.exception() is not None:
-            task.get_loop().call_exception_handler({"message": "a host is no longer watched", "exception": task.exception()})
-
-    task = asyncio.create_task(work)
-    task.add_done_callback(report)
-    return task

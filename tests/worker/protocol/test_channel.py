@@ -123,7 +123,7 @@ BAD_VALUES = {
     "too many cores to divide": dataclasses.replace(FACTS, cores=10**300),
     "no core": dataclasses.replace(FACTS, cores=0),
     "the pid of a group": contract.TaskStarted("worker-0", 1, -1, 0.0),
-    "a file of less than nothing": contract.Grew("worker-0", 1, "stdout", -1),
+    "a file of less than nothing": contract.Output("worker-0", 1, "stdout", -1),
     "a piece of a file beyond all files": contract.Output("worker-0", 1, "stdout", 2**63),
     "a network of more bits than an address": dataclasses.replace(FACTS, addresses=(contract.NetAddress("eth0", "10.0.0.1", 129),)),
     "a report deeper than a stack": contract.TaskReported("worker-0", 1, {"loss": DEEP}, 0.0),

@@ -133,7 +133,7 @@ class LogForwarder:
             size = output.size(stream)
             if size > output.sent[stream]:
                 output.sent[stream] = size
-                self._link.send(messages.Grew(output.task, output.attempt, stream, size))
+                self._link.send(messages.Output(output.task, output.attempt, stream, size))
 
     def _send_bytes(self, output: TaskOutput) -> bool:
         """Send a piece of each stream. Returns whether there may be more."""
