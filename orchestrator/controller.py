@@ -27,6 +27,7 @@ import contextlib
 import functools
 import json
 import os
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -48,7 +49,7 @@ from .record.text.event_messages import Messages, headline, say
 from .requests import end_with_parent, handle_requests
 from .signals import Stop, handle_signals, hold_signals
 from .starting import cannot_keep
-from .supervision.supervisor import Supervisor, Viewer, verdict_of_error
+from .supervision.supervisor import Supervisor, Viewer
 
 Control = Callable[[Stop], AbstractContextManager[None]]
 """A way to end a run while it goes on, such as `handle_signals`. Entered in the loop of the run, before anything is started."""
@@ -62,6 +63,8 @@ class Ended:
     cluster: Cluster | None
     """None: there was no plan yet."""
     verdict: Verdict
+    error: OrchError | None
+    """Why orch could not start the tasks, or could not go on. The caller of `run` gets this error, too."""
 
     @property
     def is_hurried(self) -> bool:
@@ -76,13 +79,11 @@ class Ended:
 
 
 class Show(Viewer, Protocol):
-    """A `Viewer` that also shows the end: `refuse` or `end` is called, once. Both may block until all is shown."""
+    """A `Viewer` that also shows the end."""
 
-    def refuse(self, error: OrchError, given_up: Ended | None) -> None:
-        """orch cannot go on; the caller of `run` gets the error. `given_up` None: nothing of the run was started."""
+    def end(self, ended: Ended) -> None:
+        """Called once. May block until all is shown."""
         ...
-
-    def end(self, ended: Ended) -> None: ...
 
 
 def run(rundir: RunDir, spec: ClusterSpec, show: Show, controls: Sequence[Control] = ()) -> Verdict:
@@ -91,37 +92,37 @@ def run(rundir: RunDir, spec: ClusterSpec, show: Show, controls: Sequence[Contro
     Can be called in any thread that runs no event loop. Raises `OrchError` if orch could not start the tasks, or could not go on;
     `result.json` has this verdict as well.
     """
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(rundir.hold())
-        except OSError as error:
-            broken = cannot_keep(rundir, error)
-            show.refuse(broken, None)
-            raise broken from None
-        return _run_held(rundir, spec, show, controls)
-
-
-def _run_held(rundir: RunDir, spec: ClusterSpec, show: Show, controls: Sequence[Control]) -> Verdict:
     supervisor = Supervisor(spec, load(spec), rundir, show)
     started_at = now()
     broken: OrchError | None = None
-    try:
-        rundir.lock.sign()
-        verdict = asyncio.run(_supervise(supervisor, rundir, controls))
-    except (OrchError, OSError) as error:
-        broken = error if isinstance(error, OrchError) else cannot_keep(rundir, error)
-        verdict = verdict_of_error(broken, started_at)
-    if rundir.is_gone:
-        verdict = _without_record(rundir, verdict)
-    else:
-        _write_verdict(rundir, verdict, supervisor.cluster)
-    rundir.close()  # `orch wait` and `ps` need not wait until the end is shown
-    ended = Ended(rundir, supervisor.cluster, verdict)
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(rundir.hold())
+            rundir.lock.sign()
+            verdict = asyncio.run(_supervise(supervisor, rundir, controls))
+        except Exception as error:
+            broken = _in_words(rundir, error)
+            outcome = Outcome.BROKEN if broken.exit_code == BROKEN else Outcome.FAILED
+            verdict = Verdict(outcome, broken.exit_code, 1, started_at, now(), Cause(str(broken), now()))
+        if rundir.is_gone:
+            verdict = _without_record(rundir, verdict)
+        else:
+            _write_verdict(rundir, verdict, supervisor.cluster)
+        rundir.close()  # `orch wait` and `ps` need not wait until the end is shown
+        show.end(Ended(rundir, supervisor.cluster, verdict, broken))
     if broken is not None:
-        show.refuse(broken, None if isinstance(broken, UsageError) else ended)
         raise broken from None
-    show.end(ended)
     return verdict
+
+
+def _in_words(rundir: RunDir, error: Exception) -> OrchError:
+    """The error that ends a run, for the user."""
+    if isinstance(error, OrchError):
+        return error
+    if isinstance(error, OSError):
+        return cannot_keep(rundir, error)
+    traceback.print_exception(error)
+    return OrchError(f"an internal error of orch: {error}; please report it")
 
 
 async def _supervise(supervisor: Supervisor, rundir: RunDir, controls: Sequence[Control]) -> Verdict:
@@ -155,10 +156,8 @@ class Log(Messages):
 
     def on_output(self, task: str, attempt: int, stream: str, size: int) -> None: ...
 
-    def refuse(self, error: OrchError, given_up: Ended | None) -> None: ...  # `main` prints the error
-
     def end(self, ended: Ended) -> None:
-        for line in ended.report():
+        for line in ended.report() if ended.error is None else ():  # `main` prints an error
             say(line)
 
 

@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator import controller
+from orchestrator.backends import Backend, Host, Transport
+from orchestrator.backends.local import Local
+from orchestrator.errors import OrchError
 from orchestrator.model.spec import ClusterSpec, TaskSpec
 from orchestrator.record.storage.run_directory import RunDir
 from orchestrator.record.storage.run_store import create_run, discard
@@ -125,6 +128,22 @@ def test_a_run_can_be_run_in_a_thread_without_any_signal(tmp_path: Path) -> None
     thread.join()
     assert [verdict.exit_code for verdict in verdicts] == [0]
     assert {number: signal.getsignal(number) for number in signal.valid_signals()} == handlers
+
+
+def test_a_mistake_of_our_own_ends_the_run_with_its_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def transport(backend: Backend, spec: ClusterSpec, host: Host) -> Transport:
+        raise ValueError("nobody has thought of this")
+
+    run = create(tmp_path / ".orch", spec_of(tmp_path, "print('hello')\n"))
+    monkeypatch.setattr(Local, "transport", transport)
+    with pytest.raises(OrchError, match="an internal error of orch: nobody has thought of this; please report it"):
+        controller.run(run, controller.read_spec(run), controller.Log())
+    assert "ValueError: nobody has thought of this" in capsys.readouterr().err
+    result = run.read_result()
+    assert result is not None
+    assert (result["outcome"], result["exit_code"]) == ("broken", 125)
 
 
 # --- the lock between a run's directory and its controller ----------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 from worker.clock import now
 
 from ..controller import Ended
-from ..errors import OrchError
+from ..errors import UsageError
 from ..model.planning.plan import Plan
 from ..model.run.cluster import Cluster
 from ..model.run.events import Event, RunNoted
@@ -29,11 +29,10 @@ class Terminal(Console):
         super().__init__(run, sink, view, quiet=quiet)
         self._verbose = verbose
 
-    def refuse(self, error: OrchError, given_up: Ended | None) -> None:
-        _finish(self, None)
-
     def end(self, ended: Ended) -> None:
         _finish(self, ended)
+        if ended.error is not None:  # the error, on stderr, says all
+            return
         lines = ended.report()
         if self._view.folded_note:
             lines.insert(0, self._view.folded_note)
@@ -59,32 +58,23 @@ class JsonLines(Console):
     def on_note(self, note: RunNoted) -> None:
         self.write("stdout", event_log.to_line(note).decode("ascii"))
 
-    def refuse(self, error: OrchError, given_up: Ended | None) -> None:
-        """A run of which no task was started has no verdict: the error, on stderr, says all."""
-        if given_up is not None:
-            self.end(given_up)
-        else:
-            _finish(self, None)
-
     def end(self, ended: Ended) -> None:
-        """The verdict, as in `result.json`, is the last line."""
-        self._write_line({"event": "verdict", "run": ended.run.run_id, **asdict(ended.verdict)})
+        """The verdict, as in `result.json`, is the last line. A spec that was refused has none: the error, on stderr, says all."""
+        if not isinstance(ended.error, UsageError):
+            self._write_line({"event": "verdict", "run": ended.run.run_id, **asdict(ended.verdict)})
         _finish(self, ended)
 
     def _write_line(self, data: dict[str, Any]) -> None:
         self.write("stdout", json.dumps(data, separators=(",", ":")) + "\n")
 
 
-def _finish(console: Console, ended: Ended | None) -> None:
-    """Shows all that is still to be shown, unless the user has asked twice for the end, or presses Ctrl-C now or pressed it before.
-
-    `ended` None: an error with more information follows.
-    """
-    if ended is not None and ended.is_hurried:
+def _finish(console: Console, ended: Ended) -> None:
+    """Shows all that is still to be shown, unless the user has asked twice for the end, or presses Ctrl-C now or pressed it before."""
+    if ended.is_hurried:
         console.abandon()
     try:
         release_signals()
-        console.finish(None if ended is None else ended.cluster)
+        console.finish(ended.cluster)
     except KeyboardInterrupt:
         console.abandon()
         with contextlib.suppress(KeyboardInterrupt):

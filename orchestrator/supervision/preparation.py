@@ -6,12 +6,9 @@ No task exists yet. Anything that is wrong on any host ends the run here, with o
 from __future__ import annotations
 
 import asyncio
-import traceback
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
 
-from worker.clock import now, patience
 from worker.protocol import messages
 from worker.words import few
 
@@ -23,18 +20,13 @@ from ..model import slots
 from ..model.cause import version_mismatch
 from ..model.planning import addresses, plan
 from ..model.planning.plan import HostFacts, Plan
-from ..model.run.events import Event, RunNoted
 from ..model.slots import Assignment
 from ..model.spec import ClusterSpec
 from ..model.strategies import named
 from ..record.storage.run_directory import RunDir
 
-T = TypeVar("T")
-
 ANSWER_S = 60.0
 """How long an agent that has started may take to send its facts."""
-UNANSWERED_S, UNTRIED_S = patience(5.0), patience(3.0)
-"""After these times a note names the hosts that have not answered, and the hosts that still try to reach the others."""
 MOST_PLANS = 5
 """How often a plan is made, if each time another run takes the GPUs first."""
 
@@ -43,7 +35,13 @@ class Preparation:
     """Prepares one run: ``plan = await Preparation(...).make_plan()``. Its links and facts are in use until the run is over."""
 
     def __init__(
-        self, spec: ClusterSpec, backend: Backend, rundir: RunDir, on_frame: OnFrame, on_lost: OnLost, on_event: Callable[[Event], None]
+        self,
+        spec: ClusterSpec,
+        backend: Backend,
+        rundir: RunDir,
+        on_frame: OnFrame,
+        on_lost: OnLost,
+        on_event: Callable[[messages.HostReady], None],
     ) -> None:
         self._spec, self._backend, self._rundir = spec, backend, rundir
         self._on_event = on_event
@@ -62,63 +60,33 @@ class Preparation:
         """The hosts that have held GPUs for this run."""
         self._code: WorkingDirectory | None = None
         self._workdir: messages.WorkdirState | None = None
-        self._given_up: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+        self._given_up: Exception | None = None
+        self._making = asyncio.create_task(self._make_plan())
 
     async def make_plan(self) -> Plan:
         """The plan. Raises `OrchError`, or the reason of `give_up`.
 
         A reason to give up counts more than the plan, even if both come in the same turn of the loop.
         """
-        making = asyncio.create_task(self._make_plan())
-        either: tuple[asyncio.Future[Any], ...] = making, self._given_up
-        try:
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            making.cancel()
-            await asyncio.gather(making, return_exceptions=True)
-        if self._given_up.done():
-            raise self._given_up.result()
-        try:
-            return making.result()
-        except (OrchError, OSError):
-            raise
-        except Exception as mistake:
-            traceback.print_exc()
-            raise OrchError(f"an internal error of orch: {mistake}; please report it") from mistake
+        await asyncio.gather(self._making, return_exceptions=True)
+        if self._given_up is not None:
+            raise self._given_up
+        return self._making.result()
 
     def give_up(self, reason: Exception) -> None:
         """Have `make_plan` raise this reason. The first reason counts."""
-        if not self._given_up.done():
-            self._given_up.set_result(reason)
+        self._given_up = self._given_up or reason
+        self._making.cancel()
 
     async def _make_plan(self) -> Plan:
         try:
             self._describe_directory()
         except OSError as error:
             raise OrchError(f"the working directory {self._spec.workdir} cannot be read: {error}") from None
-        await self._noting(self._describe_unanswered, UNANSWERED_S, self._start_agents())
+        await self._start_agents()
         self._refuse_problems()
-        found = await self._noting(self._describe_untried, UNTRIED_S, self._find_addresses())
+        found = await self._find_addresses()
         return await self._plan_and_hold([self._host_facts(host, found[host.name]) for host in self.hosts.values()])
-
-    async def _noting(self, describe: Callable[[], str], after_s: float, step: Coroutine[Any, Any, T]) -> T:
-        """The result of a step. If it takes longer than `after_s`, notes say what is waited for; one more each time when this changes."""
-
-        async def remind() -> None:
-            await asyncio.sleep(after_s)
-            noted = ""
-            while True:
-                text = describe()
-                if text and text != noted:
-                    noted = text
-                    self._on_event(RunNoted(text, now()))
-                await asyncio.sleep(1)
-
-        reminding = asyncio.create_task(remind())
-        try:
-            return await step
-        finally:
-            reminding.cancel()
 
     def _describe_directory(self) -> None:
         spec = self._spec
@@ -205,40 +173,29 @@ class Preparation:
 
         Returns, by host, the GPUs that other runs hold where they were faster; empty: all GPUs of the plan are held.
         """
-        no_longer = {name: messages.TakeGpus() for name in self._holding.difference(planned.claims)}
-        # Two runs that want all of several hosts meet at the first of them, where one wins, and do not hold half of them each.
-        order = sorted(planned.claims, key=lambda name: min((*planned.claims[name].alone, *planned.claims[name].shared)))
-        first, others = ({name: planned.claims[name] for name in names} for names in (order[:1], order[1:]))
-        await self._take_gpus(no_longer)
-        return await self._take_gpus(first) or await self._take_gpus(others)
-
-    async def _take_gpus(self, claims: Mapping[str, messages.TakeGpus]) -> dict[str, tuple[messages.GpuHolder, ...]]:
-        """Have these hosts hold their GPUs. Returns the GPUs that other runs hold, by host, where they were in the way."""
-        answers = await asyncio.gather(*(self.links[name].request(claim, messages.GpusTaken) for name, claim in claims.items()))
-        self._holding.update(claims)
-        return {name: answer.holders for name, answer in zip(claims, answers, strict=True) if answer.holders}
+        for name in self._holding.difference(planned.claims):
+            await self.links[name].request(messages.TakeGpus(), messages.GpusTaken)
+        # One host after the other, in an order that all runs share: of two runs that want all hosts, one wins the first host, and so all.
+        for name, claim in sorted(planned.claims.items(), key=lambda item: min((*item[1].alone, *item[1].shared))):
+            self._holding.add(name)
+            holders = (await self.links[name].request(claim, messages.GpusTaken)).holders
+            if holders:
+                return {name: holders}
+        return {}
 
     def notes(self) -> list[str]:
         """Unusual facts about the hosts, which may be intended."""
-        places: dict[str, list[str]] = {}
-        for host in self.hosts:
-            for note in self.facts[host].notes:
-                places.setdefault(note, []).append(host)
-        odd = [": ".join(filter(None, (self._place(hosts), note))) for note, hosts in places.items()]
+        odd = [": ".join(filter(None, (place, note))) for note, place in self._places(lambda facts: facts.notes).items()]
         return [*odd, *version_mismatch.compare({name: self.facts[name] for name in self.hosts})]
 
     def describe_awaited(self) -> str:
         """Which hosts are waited for, and why; empty if none is known."""
-        return self._describe_unanswered() or self._describe_untried()
-
-    def _describe_unanswered(self) -> str:
-        late = [name for name in self.hosts if name not in self.facts]
-        if not late or all(host.is_here for host in self.hosts.values()):
+        if self._making.done() or all(host.is_here for host in self.hosts.values()):
             return ""
-        what = "to connect" if self._code is None else "to connect and to receive the code"
-        return f"waiting for {few(late)} {what} ({len(self.facts)} of {len(self.hosts)} hosts are ready)"
-
-    def _describe_untried(self) -> str:
+        late = [name for name in self.hosts if name not in self.facts]
+        if late:
+            what = "to connect" if self._code is None else "to connect and to receive the code"
+            return f"waiting for {few(late)} {what} ({len(self.facts)} of {len(self.hosts)} hosts are ready)"
         late = [name for name in self.hosts if name in self._trying]
         done = f"{len(self.hosts) - len(late)} of {len(self.hosts)} have tried"
         return f"waiting for {few(late)}: the hosts try each other's addresses ({done})" if late else ""
@@ -269,18 +226,18 @@ class Preparation:
         troubles = [f"host {host}: {self.facts[host].trouble}" for host in self.hosts if self.facts[host].trouble]
         if troubles:
             raise OrchError("\n".join(troubles))
-        places: dict[str, list[str]] = {}
-        for host in self.hosts:
-            for problem in self.facts[host].problems:
-                places.setdefault(problem, []).append(host)
-        if places:
-            raise SpecError(*(Problem(self._place(hosts), problem) for problem, hosts in places.items()))
+        if problems := self._places(lambda facts: facts.problems):
+            raise SpecError(*(Problem(place, problem) for problem, place in problems.items()))
 
-    def _place(self, hosts: list[str]) -> str:
-        """These hosts in words; empty if the run has one host only."""
+    def _places(self, texts: Callable[[messages.HostReady], Sequence[str]]) -> dict[str, str]:
+        """Each of these texts of the hosts' facts, with the hosts in words; no words if the run has one host only."""
+        hosts: dict[str, list[str]] = {}
+        for name in self.hosts:
+            for text in texts(self.facts[name]):
+                hosts.setdefault(text, []).append(name)
         if len(self.hosts) == 1:
-            return ""
-        return f"host {hosts[0]}" if len(hosts) == 1 else f"hosts {few(hosts)}"
+            return dict.fromkeys(hosts, "")
+        return {text: f"host {names[0]}" if len(names) == 1 else f"hosts {few(names)}" for text, names in hosts.items()}
 
     def _host_facts(self, host: Host, address: str) -> HostFacts:
         facts = self.facts[host.name]

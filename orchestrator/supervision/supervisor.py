@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from worker.clock import now, patience
@@ -18,8 +17,7 @@ from worker.words import few
 
 from ..backends import Backend
 from ..backends.connection.agent_link import AgentLink, LostError, Unasked
-from ..backends.connection.farewell import Farewell
-from ..errors import BROKEN, DEADLINE, OrchError
+from ..errors import DEADLINE, OrchError
 from ..model.cause import root_cause
 from ..model.planning.plan import Plan
 from ..model.run import deadlines, events, lifecycle, readiness
@@ -29,12 +27,11 @@ from ..model.run.restarts import PREEMPTED_CODES
 from ..model.spec import ClusterSpec
 from ..record.storage.event_log import REPORTS_S, ReportLimit
 from ..record.storage.run_directory import RunDir
-from ..signals import hold_signals
 from .log_collector import LogCollector
 from .preparation import Preparation
 
-UNFORMED_S = patience(3.0)
-"""A cluster that has not formed for so long: a note names the tasks that it waits for."""
+UNREADY_S, UNFORMED_S = patience(5.0), patience(3.0)
+"""After these times a note names the hosts that the run waits for, and the tasks that a cluster waits for until it has formed."""
 
 
 class Viewer(Protocol):
@@ -73,14 +70,17 @@ class Supervisor:
         self._cluster: Cluster | None = None
         self._plan: Plan | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._reminder: asyncio.TimerHandle | None = None
-        self._reminded, self._advised = "", False
+        self._reminded: set[str] = set()
+        """The notes of what the run waits for, in this attempt."""
         self._disk_full = False
         self._is_host_lost = False
         self._since = 1
         """The attempt in which the whole cluster was last started."""
         self._report_limit = ReportLimit()
         self._catching_up: asyncio.TimerHandle | None = None
+        self._asked_at_end = False
+        self._left: set[str] = set()
+        """The hosts whose remaining output is not fetched, for the user did not want to wait."""
         self._outputs = LogCollector(spec, rundir, self._on_event, viewer.on_output)
 
     async def run(self) -> Verdict:
@@ -90,7 +90,7 @@ class Supervisor:
         self._loop.set_exception_handler(self._fail)
         self._preparation = Preparation(self._spec, self._backend, self._rundir, self._on_frame, self._on_lost, self._on_event)
         self._links = self._preparation.links
-        self._farewell = Farewell(self._links, self._preparation.facts, self.note)
+        self._reminder = self._loop.call_later(UNREADY_S, self._remind)
         began_at = now()
         try:
             self._on_event(events.RunBegun(began_at))
@@ -101,19 +101,18 @@ class Supervisor:
             verdict = Verdict(ended.outcome, ended.code, 1, began_at, ended.cause.at, ended.cause)
         except BaseException as error:
             if isinstance(error, OrchError) and self._cluster is None:
-                await self._farewell.run(is_due=True)  # each agent removes its own files
+                await self._let_agents_go(is_due=True)  # each agent removes its own files
             else:
                 await asyncio.gather(*(link.kill() for link in self._links.values()))
             raise
         if self._timer is not None:
             self._timer.cancel()
-        await self._farewell.run(is_due=self._cluster is None or self._cluster.is_due)
-        self._note_missing_output(self._farewell.left)
+        await self._let_agents_go(is_due=self._cluster is None or self._cluster.is_due)
+        self._note_missing_output()
         self._outputs.write_marks()
         if self._is_host_lost:
             # Tasks die with their agent; processes that they had put into other sessions may live on.
-            with ThreadPoolExecutor(1, initializer=hold_signals) as thread:
-                await self._loop.run_in_executor(thread, self._backend.cancel, self._spec, self._rundir.run_id)
+            self._backend.cancel(self._spec, self._rundir.run_id)
         return verdict
 
     @property
@@ -123,7 +122,7 @@ class Supervisor:
 
     async def _prepare(self) -> Plan:
         limit_s = self._spec.timeouts.run_s
-        limit = None if limit_s is None else self._loop.call_later(limit_s, self._run_out_early, limit_s)
+        limit = self._loop.call_later(limit_s, self._run_out_early, limit_s) if limit_s is not None else None
         try:
             return await self._preparation.make_plan()
         finally:
@@ -161,8 +160,29 @@ class Supervisor:
         """Record a line for the user, and show the line."""
         self._on_event(events.RunNoted(text, now()))
 
-    def _note_missing_output(self, left: Sequence[str]) -> None:
-        hosts = [name for name in left if not self._preparation.hosts[name].sees_run_dir]
+    async def _let_agents_go(self, *, is_due: bool) -> None:
+        """Wait until every agent has sent the remaining output of its tasks and has ended; without a limit as long as output comes.
+
+        `is_due`: the end is due, so an agent that gives no sign of life is lost after a short time.
+        """
+        for link in self._links.values() if is_due else ():
+            link.limit_silence()
+        # An agent without facts holds nothing yet.
+        await asyncio.gather(*(link.close() if name in self._preparation.facts else link.kill() for name, link in self._links.items()))
+
+    def _leave_output(self) -> None:
+        """The user asks for the end of a run that is over: note what is waited for; asked again, leave the rest of the output."""
+        late = [name for name, link in self._links.items() if link.is_open and name not in self._left]
+        if late and self._asked_at_end:
+            self._left.update(late)
+            for name in late:
+                self._links[name].drop()
+        elif late:
+            self._asked_at_end = True
+            self.note(f"the run is over; still fetching the output of {few(late)}; Ctrl-C or orch down again leaves the rest there")
+
+    def _note_missing_output(self) -> None:
+        hosts = [name for name, host in self._preparation.hosts.items() if name in self._left and not host.sees_run_dir]
         if hosts and self._cluster is not None:
             self.note(f"{few(hosts)}: the remaining output of the tasks was not fetched")
             self._outputs.mark_cut(task for task in self._cluster.tasks.values() if task.host in hosts)
@@ -177,12 +197,14 @@ class Supervisor:
             self._on_event(events.HostLost(loss.host, f"{loss.reason}; its agent will stop its tasks", now(), now() - loss.overdue_s))
 
     def _fail(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A mistake in orch, in a timer or in the handler of a signal: the run ends, for that work is not done."""
-        loop.default_exception_handler(context)
-        error = OrchError(f"an internal error of orch: {context.get('exception') or context['message']}; please report it")
-        self._preparation.give_up(error)
-        if not self._finished.done():
+        """A mistake in orch, in a timer or in the handler of a signal or a frame: the run ends, for that work is not done."""
+        error = context.get("exception") or OrchError(context["message"])
+        if self._cluster is None:
+            self._preparation.give_up(error)
+        elif not self._finished.done():
             self._finished.set_exception(error)
+        else:
+            loop.default_exception_handler(context)
 
     # --- requests of the user -------------------------------------------------------------------
 
@@ -192,7 +214,7 @@ class Supervisor:
         if self._cluster is None:
             self._preparation.give_up(EndedEarlyError(Outcome.CANCELLED, code, Cause(reason, asked.at)))
         elif self._cluster.is_over:
-            self._farewell.on_stop()
+            self._leave_output()
         else:
             self._on_event(asked)
 
@@ -268,9 +290,8 @@ class Supervisor:
             orders = self._plan.orders(host, action.attempt, set(action.tasks), since=self._since)
             if orders.orders:
                 link.order(orders)
-        self._reminded = ""
-        if self._reminder is not None:
-            self._reminder.cancel()
+        self._reminded.clear()
+        self._reminder.cancel()
         self._reminder = self._loop.call_later(UNFORMED_S, self._remind)
 
     def _by_host(self, tasks: Iterable[str]) -> Iterator[tuple[AgentLink, tuple[str, ...]]]:
@@ -312,19 +333,20 @@ class Supervisor:
                 self._cluster, _ = lifecycle.step(cluster, seen)
 
     def _remind(self) -> None:
-        """Note which tasks the cluster waits for, or which were started again alone; once more when this changes."""
-        phases = (Phase.PREPARING, Phase.STARTING, Phase.RUNNING)
-        if self._cluster is None or self._cluster.phase not in phases:
+        """Note which hosts or tasks the run waits for, or which tasks were started again alone; once more when this changes."""
+        cluster = self._cluster
+        if cluster is None:
+            texts = [self._preparation.describe_awaited()]
+        elif cluster.phase not in (Phase.PREPARING, Phase.STARTING, Phase.RUNNING):
             return
-        text = readiness.describe_formation(self._cluster)
-        if not text:
+        elif formation := readiness.describe_formation(cluster):
+            texts = [formation, readiness.describe_long_wait(cluster, now())]
+        else:
             return
-        if text != self._reminded:
-            self._reminded = text
-            self.note(text)
-        if not self._advised and (advice := readiness.describe_long_wait(self._cluster, now())):
-            self._advised = True
-            self.note(advice)
+        for text in texts:
+            if text and text not in self._reminded:
+                self._reminded.add(text)
+                self.note(text)
         self._reminder = self._loop.call_later(1.0, self._remind)
 
     def _record(self, event: events.Event) -> None:
@@ -345,9 +367,3 @@ class Supervisor:
             self._preparation.give_up(OrchError(f"{reason}; make room, or name another directory with --run-dir or ORCH_HOME"))
         else:
             self._loop.call_soon(self._on_event, events.HostBroken(reason, now()))
-
-
-def verdict_of_error(error: OrchError, started_at: float) -> Verdict:
-    """The verdict of a run that orch could not start, or could not continue."""
-    outcome = Outcome.BROKEN if error.exit_code == BROKEN else Outcome.FAILED
-    return Verdict(outcome, error.exit_code, 1, started_at, now(), Cause(str(error), now()))

@@ -33,7 +33,7 @@ class SeveralHere(local.Local):
         self._names, self._argv = names, argv
 
     def hosts(self, spec: ClusterSpec) -> tuple[Host, ...]:
-        return tuple(Host(name, "127.0.0.1", sees_run_dir=True) for name in self._names)
+        return tuple(Host(name, "127.0.0.1", sees_run_dir=True, is_here=False) for name in self._names)
 
     def transport(self, spec: ClusterSpec, host: Host) -> Transport:
         return Transport(self._argv[host.name]) if host.name in self._argv else interpreters.transport_here(sys.executable)
@@ -127,19 +127,6 @@ def answered(monkeypatch: pytest.MonkeyPatch, kind: type, then: Callable[[], Non
     return found
 
 
-class Mistaken(SeveralHere):
-    """A backend with a mistake in it."""
-
-    def transport(self, spec: ClusterSpec, host: Host) -> Transport:
-        raise ValueError("nobody has thought of this")
-
-
-def test_a_mistake_of_our_own_while_hosts_are_reached_ends_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = refusal(tmp_path, Mistaken(("red",), {}), 1)
-    assert found == "an internal error of orch: nobody has thought of this; please report it"
-    assert "ValueError: nobody has thought of this" in capsys.readouterr().err
-
-
 def test_a_working_directory_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def describe(prepared: Preparation) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", "private/train.py")
@@ -150,11 +137,12 @@ def test_a_working_directory_that_cannot_be_read_is_named(tmp_path: Path, monkey
 
 
 def test_it_is_said_whose_tries_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preparation, "UNTRIED_S", 0.0)
-
     def interrupt(prepared: Preparation, event: events.Event) -> None:
-        if isinstance(event, events.RunNoted) and "(1 of 2 " in event.text:
-            prepared.give_up(OrchError(event.text))
+        awaited = prepared.describe_awaited()
+        if "(1 of 2 have tried)" in awaited:
+            prepared.give_up(OrchError(awaited))
+        else:
+            asyncio.get_running_loop().call_later(0.1, interrupt, prepared, event)
 
     silent = patched_agent("find('_orch_worker.host.network.reachability').try_to_reach = lambda *_: None")
     found = refusal(tmp_path, SeveralHere(("red", "blue"), {"blue": silent}), 2, interrupt)

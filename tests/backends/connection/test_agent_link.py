@@ -12,7 +12,6 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -21,7 +20,6 @@ import pytest
 from orchestrator.backends import Diagnosis, Host, Transport, interpreters
 from orchestrator.backends.connection import agent_link, keep_alive
 from orchestrator.backends.connection.agent_link import AgentLink, LostError, NotReachedError
-from orchestrator.backends.connection.farewell import Farewell
 from orchestrator.errors import OrchError
 from tests.live import PATIENCE_S, room_for, wait_for_file, wait_until_gone
 from tests.worker.controller_double import patched_agent
@@ -156,19 +154,12 @@ def test_at_an_end_that_is_due_nobody_waits_for_an_agent_that_says_nothing(tmp_p
         await asyncio.sleep(3.0)  # its silence is more than a pause now
         monkeypatch.setattr(keep_alive, "BEATS", 8)
         try:
-            await asyncio.wait_for(Farewell({"local": link}, {"local"}, lambda text: None).run(is_due=True), PATIENCE_S)
+            link.limit_silence()
+            await asyncio.wait_for(link.close(), PATIENCE_S)
         finally:
             await link.kill()
 
     asyncio.run(run())
-
-
-def test_a_host_whose_output_was_left_is_counted_once_however_often_the_end_is_asked_for() -> None:
-    link: Any = SimpleNamespace(is_open=True, drop=lambda: None)
-    farewell = Farewell({"local": link}, {"local"}, lambda text: None)
-    for _ in range(3):
-        farewell.on_stop()
-    assert farewell.left == ["local"]
 
 
 @pytest.mark.parametrize(("limit", "still_s"), [("HERE_LOST_S", 1.9), ("DUE_LOST_S", 2.5)])

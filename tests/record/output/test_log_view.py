@@ -18,7 +18,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.cli.viewers import JsonLines
+from orchestrator.controller import Ended
 from orchestrator.errors import OrchError, UsageError
+from orchestrator.model.run.cluster import Outcome, Verdict
 from orchestrator.model.run.events import RunNoted
 from orchestrator.record.output import follower as followers
 from orchestrator.record.output.console import Console, Sink
@@ -325,9 +327,10 @@ def test_a_refused_run_shows_the_lines_that_wait_to_be_shown(tmp_path: Path, mon
         shown.append(text)
 
     monkeypatch.setattr(Sink, "write", write)
-    viewer = JsonLines(create_run(tmp_path / "home", "one"), Sink())
+    run = create_run(tmp_path / "home", "one")
+    viewer = JsonLines(run, Sink())
     viewer.on_note(RunNoted("a note", 1.0))
-    viewer.refuse(UsageError("no"), None)
+    viewer.end(Ended(run, None, Verdict(Outcome.FAILED, 2, 1, 1.0, 2.0), UsageError("no")))
     assert len(shown) == 1
 
 
