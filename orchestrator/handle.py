@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import subprocess
 import threading
 import time
@@ -14,7 +13,6 @@ from pathlib import Path
 from signal import SIGKILL, valid_signals
 from typing import Any, Literal, TypeVar
 
-from worker import task_files
 from worker.fast_dataclass import dataclass
 from worker.protocol.task_id import STREAMS
 
@@ -54,7 +52,7 @@ class Task:
     exit_code: int | None
     """128 + n for signal n; None until the task has ended."""
     report: Mapping[str, Any]
-    """The last values that the task passed to `worker.report`."""
+    """The last values that the task passed to `worker.report`; while the task runs, those of a few seconds ago."""
 
 
 @dataclass(frozen=True)
@@ -156,24 +154,16 @@ class Run:
         return self._result()
 
     def stop(self, now: bool = False) -> Result:
-        """End the run: its tasks get SIGTERM, and SIGKILL after the grace period (`now`: at once). Returns when no process is left."""
+        """End the run: its tasks get SIGTERM, and SIGKILL after the grace period (`now`: at once). Returns when no process is left.
+
+        On a file system without named pipes, `now` has no effect.
+        """
         is_asked = False
         with contextlib.suppress(OrchError):
             is_asked = ask(self._run, "stop", reason=STOPPED, now=now)
         if not is_asked:  # the run is over, or the file system has no named pipes
             self._process.terminate()
-            if now:
-                self._terminate_again()
         return self.wait()
-
-    def _terminate_again(self) -> None:
-        """Send a second SIGTERM when the controller has acted on the first: two signals that wait together count as one."""
-        while self.is_running:
-            cluster = self._cluster()
-            if cluster is not None and cluster.phase is Phase.STOPPING:
-                self._process.terminate()
-                return
-            time.sleep(POLL_S)
 
     def __enter__(self) -> Run:
         return self
@@ -196,31 +186,13 @@ class Run:
     def tasks(self) -> dict[str, Task]:
         """The present state of each task; empty until the hosts have answered."""
         cluster = self._cluster()
-        return {} if cluster is None else {name: self._task(status) for name, status in cluster.tasks.items()}
+        return {} if cluster is None else {name: _task(status) for name, status in cluster.tasks.items()}
 
     def _cluster(self) -> Cluster | None:
         with self._lock:
             for _ in self._progress.advance():
                 pass
             return self._progress.cluster
-
-    def _task(self, status: TaskStatus) -> Task:
-        found = self._read_report(status)
-        return Task(status.name, status.host, status.state.value, status.attempt, status.pid, status.code, found)
-
-    def _read_report(self, status: TaskStatus) -> Mapping[str, Any]:
-        """The last report in the task's own file; for a task on another host the last one in the events (one every few seconds)."""
-        try:
-            lines = (self._run.task_dir(status.name, status.attempt) / task_files.REPORTS).read_bytes().splitlines(keepends=True)
-        except OSError:
-            return status.report
-        for line in reversed(lines):
-            with contextlib.suppress(ValueError):
-                values: dict[str, Any] = json.loads(line)
-                values.pop("at", None)
-                if task_files.INPUT not in values:
-                    return values
-        return status.report
 
     @property
     def events(self) -> Iterator[dict[str, Any]]:
@@ -326,6 +298,10 @@ class Run:
             known = f"tasks: {group_tasks(cluster.tasks)}" if cluster is not None else "it has no tasks yet"
             raise UsageError(f"{self.run_id} has no task {task!r}; {known}")
         return cluster.tasks[task]
+
+
+def _task(status: TaskStatus) -> Task:
+    return Task(status.name, status.host, status.state.value, status.attempt, status.pid, status.code, status.report)
 
 
 def _read_result(run: RunDir, tasks: Mapping[str, Task], cluster: Cluster | None) -> Result:

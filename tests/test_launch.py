@@ -289,20 +289,18 @@ def test_a_run_is_stopped_by_asking_or_at_once(program: Callable[[str], str], tm
     assert run.stop() is result
 
 
-@pytest.mark.parametrize("now", [False, True])
 def test_a_run_is_stopped_though_its_file_system_has_no_named_pipes(
-    program: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: bool
+    program: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def mkfifo(*_: object) -> None:
         raise PermissionError("mkfifo")
 
     monkeypatch.setattr(os, "mkfifo", mkfifo)
-    script = program(("ignore()\n" if now else "") + "ready()\nsleep()\n")
-    with orchestrator.launch(script, preload=[], grace=1000) as run:
+    with orchestrator.launch(program("ready()\nsleep()\n"), preload=[], grace=1000) as run:
         wait_until_ready(tmp_path, "worker-0")
         with pytest.raises(OrchError, match="its directory holds no named pipe for requests"):
             run.restart()
-        run.stop(now=now)
+        run.stop()
     assert (run.wait().outcome, run.wait().exit_code) == ("cancelled", 143)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -67,8 +68,7 @@ def collect(workdir: str, limit_mb: float, *, runs: Path, needed: str = "") -> W
     Raises `UsageError`.
     """
     root = Path(workdir)
-    found = listed_by_git(root) if is_gits(root) else _walked(root)
-    paths = itertools.islice(_outside(runs, root, found), MOST_FILES + 1)
+    paths = itertools.islice(_outside(runs, root, _listed(root)), MOST_FILES + 1)
     sizes: dict[str, int] = {}
     for path in paths:
         with contextlib.suppress(OSError):
@@ -81,22 +81,16 @@ def collect(workdir: str, limit_mb: float, *, runs: Path, needed: str = "") -> W
     return WorkingDirectory(root, tuple(_describe(root, path) for path in sizes))
 
 
-def _outside(runs: Path, root: Path, paths: Iterable[str]) -> Iterator[str]:
+def _outside(runs: Path, root: Path, paths: Iterable[str]) -> Iterable[str]:
     """The paths outside the directory of the runs: those files contain secrets and output, and the files of this run grow."""
-    lie_there: dict[str, bool] = {}
     real_runs = os.path.realpath(runs)
-    is_one = _lies_in(root, real_runs)  # the working directory lies in a run: the user wants these files
-    for path in paths:
-        directory = os.path.dirname(path)
-        if directory not in lie_there:
-            lie_there[directory] = not is_one and _lies_in(root / directory, real_runs)
-        if not lie_there[directory]:
-            yield path
 
+    @functools.cache
+    def lies_there(directory: str) -> bool:
+        return f"{os.path.realpath(root / directory)}{os.sep}".startswith(f"{real_runs}{os.sep}")
 
-def _lies_in(directory: Path, real_runs: str) -> bool:
-    """Whether a directory lies in another one; links are resolved."""
-    return f"{os.path.realpath(directory)}{os.sep}".startswith(f"{real_runs}{os.sep}")
+    # If the working directory itself lies in a run, the user wants these files.
+    return paths if lies_there("") else (path for path in paths if not lies_there(os.path.dirname(path)))
 
 
 def _describe(root: Path, path: str) -> CodeFile:
@@ -121,7 +115,7 @@ def _refuse_too_much(workdir: str, sizes: dict[str, int], limit_mb: float) -> No
     )
 
 
-def is_gits(root: Path) -> bool:
+def _is_gits(root: Path) -> bool:
     """Whether git knows the directory, and does not ignore it."""
     try:
         known = subprocess.run(["git", "-C", str(root), "rev-parse", "--is-inside-work-tree"], capture_output=True, check=False)
@@ -131,21 +125,35 @@ def is_gits(root: Path) -> bool:
     return known.stdout.strip() == b"true" and ignored.returncode == 1
 
 
-def listed_by_git(root: Path) -> Iterator[str]:
+def _listed(root: Path) -> Iterator[str]:
+    """All files to copy, and those behind links to directories, which git and `os.walk` name by the link alone."""
+    listed = dict.fromkeys(_listed_by_git(root) if _is_gits(root) else _walked(root))
+    for path in listed:
+        yield path
+        if (root / path).is_symlink():
+            yield from _behind_link(root, path, listed)
+
+
+def _listed_by_git(root: Path) -> Iterator[str]:
     """All files that git does not ignore, tracked or not."""
     argv = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     done = subprocess.run(argv, capture_output=True, check=False)
     if done.returncode:
         raise UsageError(f"git cannot list {root}: {os.fsdecode(done.stderr).strip()}")
-    found = dict.fromkeys(os.fsdecode(name).rstrip("/") for name in done.stdout.split(b"\0") if name)
-    for path in found:
+    for path in (os.fsdecode(name).rstrip("/") for name in done.stdout.split(b"\0") if name):
         if ".orch" in path.split("/"):
             continue
         yield path
-        if (root / path).is_symlink():
-            yield from _behind_link(root, path, found)
-        elif (root / path / ".git").exists():  # a submodule, or a repository of its own: git names the directory alone
-            yield from (os.path.join(path, name) for name in listed_by_git(root / path))
+        # Of a submodule, or of a repository of its own, git names the directory alone.
+        if (root / path / ".git").exists() and not (root / path).is_symlink():
+            yield from (os.path.join(path, name) for name in _listed_by_git(root / path))
+
+
+def _walked(root: Path) -> Iterator[str]:
+    for directory, names, files in os.walk(root):
+        names[:] = sorted(name for name in names if name not in _NEVER)
+        links = (name for name in names if os.path.islink(os.path.join(directory, name)))
+        yield from (os.path.relpath(os.path.join(directory, name), root) for name in sorted([*files, *links]))
 
 
 def _behind_link(root: Path, link: str, listed: Iterable[str]) -> Iterator[str]:
@@ -154,24 +162,6 @@ def _behind_link(root: Path, link: str, listed: Iterable[str]) -> Iterator[str]:
     if target == "." or target.startswith("..") or link.startswith(f"{target}/"):
         return
     yield from (link + path.removeprefix(target) for path in listed if path.startswith(f"{target}/"))
-
-
-def _walked(root: Path) -> Iterator[str]:
-    for directory, names, files in os.walk(root):
-        names[:] = [name for name in names if name not in _NEVER]
-        names.sort()
-        for name in sorted(files):
-            yield os.path.relpath(os.path.join(directory, name), root)
-        for link in (os.path.relpath(os.path.join(directory, name), root) for name in names):
-            if (root / link).is_symlink():
-                within = (os.path.relpath(os.path.join(at, name), os.path.realpath(root)) for at, name in _files_of(root / link))
-                yield from _behind_link(root, link, within)
-
-
-def _files_of(link: Path) -> Iterator[tuple[str, str]]:
-    for directory, names, files in os.walk(os.path.realpath(link)):
-        names[:] = sorted(name for name in names if name not in _NEVER)
-        yield from ((directory, name) for name in sorted(files))
 
 
 def describe_workdir(workdir: str, program: Program) -> WorkdirState:

@@ -50,11 +50,7 @@ class Ssh:
         return local.explain(failure) if host.is_here else explain(host.name, failure)
 
     def request(self, spec: ClusterSpec) -> Mapping[str, str]:
-        commands = {
-            host.name: interpreters.transport_here(self.python_for(spec, host)).argv if host.is_here else self._command(spec, host)
-            for host in self.hosts(spec)
-        }
-        return {f"agent-{name}.txt": shlex.join(argv) + "\n" for name, argv in commands.items()}
+        return {f"agent-{host.name}.txt": shlex.join(self.transport(spec, host).argv) + "\n" for host in self.hosts(spec)}
 
     def cancel(self, spec: ClusterSpec, run_id: str) -> Cleanup:
         """Kill the tasks on this machine only: on the other hosts, an agent without a controller ends its tasks by itself."""
