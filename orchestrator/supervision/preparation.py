@@ -9,17 +9,19 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from worker.clock import now
 from worker.protocol import messages
 from worker.words import few
 
-from ..backends import Backend, Host, slots_of
+from ..backends import Backend, Diagnosis, Host, slots_of
 from ..backends.code_sync import WorkingDirectory, collect, describe_workdir
 from ..backends.connection.agent_link import AT_ONCE, AgentLink, NotReachedError, OnFrame, OnLost, reach
-from ..errors import OrchError, Problem, SpecError
+from ..errors import DEADLINE, OrchError, Problem, SpecError
 from ..model import slots
 from ..model.cause import version_mismatch
 from ..model.planning import addresses, plan
 from ..model.planning.plan import HostFacts, Plan
+from ..model.run.cluster import Cause, Outcome
 from ..model.slots import Assignment
 from ..model.spec import ClusterSpec
 from ..model.strategies import named
@@ -29,6 +31,14 @@ ANSWER_S = 60.0
 """How long an agent that has started may take to send its facts."""
 MOST_PLANS = 5
 """How often a plan is made, if each time another run takes the GPUs first."""
+
+
+class EndedEarlyError(Exception):
+    """The user, or --timeout, ends the run before there is a cluster that could be stopped."""
+
+    def __init__(self, outcome: Outcome, code: int, cause: Cause) -> None:
+        super().__init__(cause.what)
+        self.outcome, self.code, self.cause = outcome, code, cause
 
 
 class Preparation:
@@ -64,10 +74,16 @@ class Preparation:
         self._making = asyncio.create_task(self._make_plan())
 
     async def make_plan(self) -> Plan:
-        """The plan. Raises `OrchError`, or the reason of `give_up`.
+        """The plan. Raises `OrchError`, `EndedEarlyError`, or the reason of `give_up`.
 
         A reason to give up counts more than the plan, even if both come in the same turn of the loop.
         """
+        limit_s = self._spec.timeouts.run_s
+        await asyncio.wait([self._making], timeout=limit_s)
+        if not self._making.done():
+            waits = self.describe_awaited() or "no task had been started"
+            cause = Cause(f"the run was not over after {limit_s:g} s (--timeout); {waits}", now())
+            self.give_up(EndedEarlyError(Outcome.TIMED_OUT, DEADLINE, cause))
         await asyncio.gather(self._making, return_exceptions=True)
         if self._given_up is not None:
             raise self._given_up
@@ -104,15 +120,10 @@ class Preparation:
         ends = await asyncio.gather(*(self._start_agent(link, gate) for link in self.links.values()), return_exceptions=True)
         failures = {name: end for name, end in zip(self.links, ends, strict=True) if end is not None}
         for failure in failures.values():
-            if not isinstance(failure, NotReachedError | asyncio.TimeoutError):
+            if not isinstance(failure, NotReachedError):
                 raise failure
-        unreached = [
-            f"host {name} cannot be reached: {failure}" for name, failure in failures.items() if isinstance(failure, NotReachedError)
-        ]
-        if unreached:
-            raise OrchError("\n".join(unreached))
         if failures:
-            raise refuse_silence(list(failures), ANSWER_S)
+            raise OrchError("\n".join(f"host {name} cannot be reached: {failure}" for name, failure in failures.items()))
 
     async def _start_agent(self, link: AgentLink, gate: asyncio.Semaphore) -> None:
         """Connect to a host, send the code if the host gets a copy, and get the facts."""
@@ -120,7 +131,12 @@ class Preparation:
         link.keep_alive()
         if self._code is not None and link.host.workdir.way == "ship":
             await self._code.send(link)
-        facts = await asyncio.wait_for(link.request(self._hello(link.host), messages.HostReady), ANSWER_S)
+        try:
+            facts = await asyncio.wait_for(link.request(self._hello(link.host), messages.HostReady), ANSWER_S)
+        except asyncio.TimeoutError:
+            where = f"messages of the agent: agents/{link.host.name}.log in the run's directory"
+            remedy = f"is that machine overloaded, or its disk stuck? {where}"
+            raise NotReachedError(Diagnosis(f"its agent has started and has not answered for {ANSWER_S:g} s", remedy)) from None
         self.facts[link.host.name] = facts
         self._on_event(facts)
 
@@ -244,12 +260,3 @@ class Preparation:
         run_dir = str(self._rundir.path) if host.sees_run_dir or facts.sees_run_dir else None
         found = (facts.cores, facts.ports, run_dir, facts.gpus, host.interface, facts.workdir, facts.taken)
         return HostFacts(host.name, address, *found, host.is_here)
-
-
-def refuse_silence(hosts: Sequence[str], seconds: float) -> OrchError:
-    """The error for agents that have started and do not answer."""
-    where, log = (hosts[0], hosts[0]) if len(hosts) == 1 else (f"each of {few(hosts)}", "HOST")
-    return OrchError(
-        f"the agent on {where} has started and has not answered for {seconds:g} s; is that machine overloaded, or its disk stuck? "
-        f"messages of the agent: agents/{log}.log in the run's directory"
-    )

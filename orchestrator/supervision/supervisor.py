@@ -17,7 +17,7 @@ from worker.words import few
 
 from ..backends import Backend
 from ..backends.connection.agent_link import AgentLink, LostError, Unasked
-from ..errors import DEADLINE, OrchError
+from ..errors import OrchError
 from ..model.cause import root_cause
 from ..model.planning.plan import Plan
 from ..model.run import deadlines, events, lifecycle, readiness
@@ -28,7 +28,7 @@ from ..model.spec import ClusterSpec
 from ..record.storage.event_log import REPORTS_S, ReportLimit
 from ..record.storage.run_directory import RunDir
 from .log_collector import LogCollector
-from .preparation import Preparation
+from .preparation import EndedEarlyError, Preparation
 
 UNREADY_S, UNFORMED_S = patience(5.0), patience(3.0)
 """After these times a note names the hosts that the run waits for, and the tasks that a cluster waits for until it has formed."""
@@ -48,14 +48,6 @@ class Viewer(Protocol):
         ...
 
     def on_note(self, note: events.RunNoted) -> None: ...
-
-
-class EndedEarlyError(Exception):
-    """The user, or --timeout, ends the run before there is a cluster that could be stopped."""
-
-    def __init__(self, outcome: Outcome, code: int, cause: Cause) -> None:
-        super().__init__(cause.what)
-        self.outcome, self.code, self.cause = outcome, code, cause
 
 
 class Supervisor:
@@ -94,7 +86,7 @@ class Supervisor:
         began_at = now()
         try:
             self._on_event(events.RunBegun(began_at))
-            self._plan = await self._prepare()
+            self._plan = await self._preparation.make_plan()
             self._launch(self._plan, began_at)
             verdict = await self._finished
         except EndedEarlyError as ended:
@@ -119,20 +111,6 @@ class Supervisor:
     def cluster(self) -> Cluster | None:
         """The cluster as it is now; None as long as there is no plan."""
         return self._cluster
-
-    async def _prepare(self) -> Plan:
-        limit_s = self._spec.timeouts.run_s
-        limit = self._loop.call_later(limit_s, self._run_out_early, limit_s) if limit_s is not None else None
-        try:
-            return await self._preparation.make_plan()
-        finally:
-            if limit is not None:
-                limit.cancel()
-
-    def _run_out_early(self, limit_s: float) -> None:
-        waits = self._preparation.describe_awaited() or "no task had been started"
-        cause = Cause(f"the run was not over after {limit_s:g} s (--timeout); {waits}", now())
-        self._preparation.give_up(EndedEarlyError(Outcome.TIMED_OUT, DEADLINE, cause))
 
     def _launch(self, planned: Plan, began_at: float) -> None:
         self._rundir.write_plan(planned)
