@@ -189,7 +189,7 @@ def overlay(document: Node, path: str | Sequence[str], value: Node) -> Node:
     """
     keys = path.split(".") if isinstance(path, str) else list(path)
     short = shorthand(keys)
-    if short and value.value is not None and not isinstance(value.value, (dict, list)):
+    if short and value.value is not None and not isinstance(value.value, dict):
         keys.append(short)
     return _with(document, keys, 0, value)
 
@@ -200,8 +200,7 @@ def _with(node: Node, keys: list[str], depth: int, value: Node) -> Node:
     known = node.value
     if not isinstance(known, dict):
         short = shorthand(keys[:depth])
-        keep = short and known is not None and not isinstance(known, list)
-        node = Node({short: node} if keep else {}, node.place or value.place)
+        node = Node({short: node} if short and known is not None else {}, node.place or value.place)
         known = node.value
     assert isinstance(known, dict)
     child = known.get(keys[depth], Node(None, value.place))

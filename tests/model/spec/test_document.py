@@ -230,6 +230,8 @@ def test_yaml_is_imported_only_when_something_is_read() -> None:
         ("tasks: {ps: }", "tasks.ps.env.A", "x", {"tasks": {"ps": {"env": {"A": "x"}}}}),
         ("backend: local", "backend.option", 1, {"backend": {"type": "local", "option": 1}}),
         ("backend: {option: 1}", "backend", "local", {"backend": {"option": 1, "type": "local"}}),
+        ("prepare: [a, b]", "prepare.hosts", "first", {"prepare": {"run": ["a", "b"], "hosts": "first"}}),
+        ("prepare: {hosts: first}", "prepare", ["a"], {"prepare": {"hosts": "first", "run": ["a"]}}),
         ("restart: 3", "restart.backoff_s", 2, {"restart": {"max": 3, "backoff_s": 2}}),
         ("restart: {max: 1, backoff_s: 9}", "restart", 5, {"restart": {"max": 5, "backoff_s": 9}}),
         ("backend: {hosts: {a: 2}}", "backend.hosts.a.python", "x", {"backend": {"hosts": {"a": {"slots": 2, "python": "x"}}}}),
