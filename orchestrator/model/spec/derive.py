@@ -1,7 +1,7 @@
 """Derives from the declaration of a section: the check of a document, the value, and the way back to plain data.
 
-A section is a frozen dataclass with fields made by `worker.settings.declare.setting`. Its class constants SHORTHAND
-and NAME are the fields of `Struct`.
+A section is a frozen dataclass with fields made by `worker.settings.declare.setting`. Its class constants
+SHORTHAND and NAME are the fields of `Struct`.
 """
 
 from __future__ import annotations
