@@ -68,7 +68,3 @@ def __getattr__(name: str) -> Any:
 
     found = globals()[name] = getattr(import_module(f".{_HOMES[name]}", __name__), name)
     return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})

@@ -322,7 +322,7 @@ class Cluster:
         until, last, found = time.monotonic() + STACKS_S, None, dict.fromkeys(paths, "")
         while time.monotonic() < until and (found != last or not all(found.values())):
             self.pooled_run.poll(POLL_S)
-            last, found = found, {name: read(path)[before[name] :] for name, path in paths.items()}
+            last, found = found, {name: read(path, before[name]).decode(errors="replace") for name, path in paths.items()}
         return found
 
     def wait_for(

@@ -20,6 +20,9 @@ from .jobs import Job, describe_exit
 if TYPE_CHECKING:
     from .pool import PooledRun
 
+OUTPUT = "output.log"
+"""What a process has written on stdout and stderr."""
+
 
 class Task:
     """One task of a cluster, as ``c["worker-1"]``: a process, which functions run in."""
@@ -40,8 +43,8 @@ class Task:
         """The signals that the process was sent since its function began, by number: ``killed`` (by the test) or ``stopped`` (by orch), and
         the time, by `time.monotonic`."""
         self._printed = 0
-        self._forgotten = (0, 0)
-        """How many characters of the output, and how many reports, belong to an earlier cluster."""
+        self._earlier: dict[Path, int] = {}
+        """How many bytes of the files belong to an earlier cluster."""
 
     def __repr__(self) -> str:
         state = f"process {self.pid}" if self.pid else "no process" if self.exit is None else describe_exit(self.exit)
@@ -67,27 +70,25 @@ class Task:
     @property
     def logs(self) -> str:
         """The output of the task in this cluster, stdout and stderr, in the order in which it was written."""
-        return self._read_output()[self._forgotten[0] :]
-
-    def _read_output(self) -> str:
-        return "".join(read(directory / "output.log") for directory in self.directories)
+        return self._read(OUTPUT)
 
     @property
     def reports(self) -> list[dict[str, Any]]:
         """The values that functions gave to `worker.report` in this task, oldest first."""
-        return self._read_reports()[self._forgotten[1] :]
-
-    def _read_reports(self) -> list[dict[str, Any]]:
-        lines = "".join(read(directory / task_files.REPORTS) for directory in self.directories).splitlines()
         found = []
-        for line in lines:
+        for line in self._read(task_files.REPORTS).splitlines():
             with contextlib.suppress(ValueError, RecursionError):  # a line that a full disk has torn, or that is not whole yet
                 found.append(json.loads(line))
         return [values for values in found if isinstance(values, dict) and task_files.INPUT not in values]
 
+    def _read(self, name: str) -> str:
+        paths = [directory / name for directory in self.directories]
+        return "".join(read(path, self._earlier.get(path, 0)).decode(errors="replace") for path in paths)
+
     def forget_output(self) -> None:
         """Leave out what the process has written until now, for another test: `logs` and `reports` begin here."""
-        self._forgotten = (len(self._read_output()), len(self._read_reports()))
+        paths = [directory / name for directory in self.directories for name in (OUTPUT, task_files.REPORTS)]
+        self._earlier = {path: len(read(path)) for path in paths}
 
     def send_signal(self, number: int) -> None:
         """Send a signal to the processes of the task. Raises `UsageError` if the task has no process."""
@@ -158,17 +159,7 @@ class Task:
 
     def print_output(self) -> None:
         """Print the lines that were not printed yet on the test's stdout, with the name of the task before each line."""
-        if not self.directories:
-            return
-        path = self.directories[-1] / "output.log"
-        try:
-            if os.stat(path).st_size == self._printed:
-                return
-            with path.open("rb") as file:
-                file.seek(self._printed)
-                data = file.read()
-        except OSError:
-            return
+        data = read(self.directories[-1] / OUTPUT, self._printed) if self.directories else b""
         if self.is_forked:
             data = data[: data.rfind(b"\n") + 1]
         self._printed += len(data)
@@ -176,9 +167,11 @@ class Task:
             sys.stdout.write(f"[{self.name}] {line}\n")
 
 
-def read(path: Path) -> str:
-    """The text of a file; empty if there is no file."""
+def read(path: Path, start: int = 0) -> bytes:
+    """The content of a file from this byte on; empty if there is no file."""
     try:
-        return path.read_bytes().decode(errors="replace")
+        with path.open("rb") as file:
+            file.seek(start)
+            return file.read()
     except OSError:
-        return ""
+        return b""

@@ -8,6 +8,7 @@ elsewhere, the explanation has one line.
 from __future__ import annotations
 
 import contextlib
+from types import SimpleNamespace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,11 +24,11 @@ def explain(verbosity: int) -> None:
         from _pytest import assertion
         from _pytest.assertion import util
 
-        config = _Config(verbosity)
+        config = _config(verbosity)
 
         def compare(op: str, left: object, right: object) -> str | None:
             try:
-                lines = assertion.pytest_assertrepr_compare(config=config, op=op, left=left, right=right)  # type: ignore[arg-type]
+                lines = assertion.pytest_assertrepr_compare(config=config, op=op, left=left, right=right)
             except Exception:
                 return None
             if not lines:
@@ -40,24 +41,12 @@ def explain(verbosity: int) -> None:
         util._reprcompare = compare
 
 
-class _Config:
+def _config(verbosity: int) -> Any:
     """The part of `pytest.Config` that explanations use."""
-
-    def __init__(self, verbosity: int) -> None:
-        self._verbosity = verbosity
-        self.pluginmanager = self
-
-    def has_plugin(self, name: str) -> bool:
-        return False
-
-    def get_verbosity(self, kind: str | None = None) -> int:
-        return self._verbosity
-
-    def getini(self, name: str) -> Any:
-        return {"assertion_text_diff_style": "ndiff"}.get(name)
-
-    def get_terminal_writer(self) -> _Config:
-        return self
-
-    def _highlight(self, source: str, lexer: str = "python") -> str:
-        return source
+    terminal = SimpleNamespace(_highlight=lambda source, lexer="python": source)
+    return SimpleNamespace(
+        pluginmanager=SimpleNamespace(has_plugin=lambda name: False),
+        get_verbosity=lambda kind=None: verbosity,
+        getini={"assertion_text_diff_style": "ndiff"}.get,
+        get_terminal_writer=lambda: terminal,
+    )

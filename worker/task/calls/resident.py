@@ -29,8 +29,8 @@ VARIABLE = "ORCH_CALLS"
 PRELOAD = "ORCH_CALLS_PRELOAD"
 """Names of modules, with spaces between: the forks find them imported, besides those of the template."""
 _LENGTH = 8
-_POLL_MS = 20
-"""How often the parent checks whether the child has ended, where the kernel has no pidfd; in milliseconds."""
+_POLL_S: float | None = 0.02
+"""How often the parent checks whether the child has ended, where the kernel has no pidfd."""
 
 
 def fork_for_calls(order: dict[str, Any]) -> dict[str, Any]:
@@ -135,21 +135,20 @@ def _wait_for_message(connection: socket.socket, child: int) -> bool:
     """True: there is a message; False: the child has ended."""
     import select
 
-    poll = select.poll()
-    poll.register(connection, select.POLLIN)
+    fds, wait_s = [connection.fileno()], _POLL_S
+    with contextlib.suppress(AttributeError, OSError):  # a kernel without pidfds
+        fds.append(os.pidfd_open(child))
+        wait_s = None
     try:
-        pidfd = os.pidfd_open(child)
-    except (AttributeError, OSError):
-        while not poll.poll(_POLL_MS):
+        while True:
+            ready = select.select(fds, [], [], wait_s)[0]
             if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-                return False
-        return True
-    try:
-        poll.register(pidfd, select.POLLIN)
-        ready = {fd for fd, _ in poll.poll()}
-        return pidfd not in ready  # the end first: a request to a child that has ended is too late
+                return False  # the end first: a request to a child that has ended is too late
+            if connection.fileno() in ready:
+                return True
     finally:
-        os.close(pidfd)
+        for pidfd in fds[1:]:
+            os.close(pidfd)
 
 
 def _reap(child: int) -> int:
