@@ -15,6 +15,7 @@ from worker.fast_dataclass import dataclass
 from worker.protocol.messages import Failure
 
 from ..model.cause import peer_errors
+from ..model.cause.exit_status import describe_code
 from ..record.text import stack_report
 from .failures import TaskFailed, TimedOut
 from .pickling import unpack
@@ -225,10 +226,5 @@ class Job:
 
 
 def describe_exit(code: int) -> str:
-    """``SIGKILL``, ``exit code 3``."""
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"
+    """``SIGKILL``, ``SIGSEGV: segmentation fault``, ``exit code 3``. `code`: -n for signal n."""
+    return f"exit code {code}" if code >= 0 else describe_code(128 - code, killed=True).removeprefix("killed by ")

@@ -49,7 +49,8 @@ class PooledRun:
         """The environment in which the run was started."""
         self.own_variables = frozenset(spec.env).union(*(tasks.env for tasks in spec.tasks))
         """The variables that the spec sets; the environment of a test does not change them."""
-        given = {resident.VARIABLE: session.address, resident.PRELOAD: " ".join(_preload(spec))}
+        preload = [*(spec.preload or ()), "pickle", "inspect", "cloudpickle", *(["pytest"] if "pytest" in sys.modules else [])]
+        given = {resident.VARIABLE: session.address, resident.PRELOAD: " ".join(preload)}
         self.handle: Run = start(spec, session.path / "runs", {**self.environment, **given, **coverage_of_tasks()})
         self.residents: dict[str, Connection] = {}
         """The connection to the resident of each task."""
@@ -213,17 +214,6 @@ def release(run: PooledRun) -> None:
         idle = [one for one in run.session.runs if not one.is_in_use]
         for old in idle[: max(0, len(idle) - MOST_IDLE)]:
             old.stop()
-
-
-def _preload(spec: ClusterSpec) -> list[str]:
-    """The modules that each process would have to import: TensorFlow where there is no template, and those for functions and asserts."""
-    return [
-        *(spec.preload or ()),
-        "pickle",
-        "inspect",
-        "cloudpickle",
-        *(("_pytest.assertion.rewrite", "pytest") if "_pytest" in sys.modules else ()),
-    ]
 
 
 def _spec(keywords: Mapping[str, Any], workdir: str) -> ClusterSpec:

@@ -80,10 +80,11 @@ class Session:
     @classmethod
     def get(cls) -> Session:
         """The session of this process. A session that was inherited by a fork is the parent's."""
-        if cls._current is None or cls._current._owner != os.getpid():
-            cls._current = Session()
-            atexit.register(cls._current.end)
-        return cls._current
+        found = cls.current()
+        if found is None:
+            found = cls._current = Session()
+            atexit.register(found.end)
+        return found
 
     @classmethod
     def current(cls) -> Session | None:

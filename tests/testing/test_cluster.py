@@ -254,7 +254,7 @@ def test_a_task_that_dies_by_itself_comes_before_a_peer_that_tensorflow_has_told
         while not job.tasks["worker-0"].has_ended:
             c.poll(0.02)
         (tmp_path / "go").touch()
-        with pytest.raises(TaskFailed, match=r"^worker-1: (exit code 3|SIGSEGV)\n(.*\n)*  worker-0: raised OddError: "):
+        with pytest.raises(TaskFailed, match=r"^worker-1: (exit code 3|SIGSEGV: segmentation fault)\n(.*\n)*  worker-0: raised OddError: "):
             job.result()
         c.restart()
         with pytest.raises(OddError):  # nothing else is known
@@ -270,7 +270,7 @@ def test_a_task_that_dies_in_a_collective_is_the_cause(end: str) -> None:
             exec(end)
         add_up(strategy, 1.0)
 
-    with cluster(workers=2, grace=60) as c, pytest.raises(TaskFailed, match=r"^worker-1: (exit code 3|SIGSEGV)\n"):
+    with cluster(workers=2, grace=60) as c, pytest.raises(TaskFailed, match=r"^worker-1: (exit code 3|SIGSEGV: segmentation fault)\n"):
         c.run(step, 3)
 
 

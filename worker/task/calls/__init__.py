@@ -37,12 +37,8 @@ def serve(address: str) -> None:
     os.environ[reports.EVERY] = "1"  # a test may wait for any one of them
     debugger.prepare(address)
     _find_modules()
-    server = start_server() if strategy_builder.only_serves(context()) else None
-    while True:
-        message = resident.receive(connection)
-        if message is None:
-            del server
-            return
+    _server = start_server() if strategy_builder.only_serves(context()) else None
+    while (message := resident.receive(connection)) is not None:
         _answer(connection, message, save)
 
 
@@ -132,8 +128,9 @@ def _pack(value: Any) -> bytes:
     try:
         Pickler(file).dump(value)
     except Exception as error:
-        shown = repr(type(value)) if not isinstance(value, (dict, list, tuple)) else f"{value!r:.200}"
-        raise TypeError(f"the function's value cannot be sent to the test: {shown}: {error}; return numbers, texts or arrays") from error
+        raise TypeError(
+            f"the function's value cannot be sent to the test: {type(value)}: {error}; return numbers, texts or arrays"
+        ) from error
     return file.getvalue()
 
 
@@ -150,11 +147,10 @@ def _plain(item: Any) -> Any:
 
 
 def _describe(error: BaseException) -> dict[str, Any]:
-    kind = type(error)
-    found = {**failure.describe(error, time.time()), "pickled": None}
+    found = {**failure.describe(error, time.time()), "type": type(error).__qualname__, "pickled": None}
     if not isinstance(error, Exception):  # the test is not to be interrupted or skipped by a task
-        return {**found, "type": kind.__qualname__}
-    try:
+        return found
+    with contextlib.suppress(Exception):  # what cannot be sent is described only
         import cloudpickle
 
         with contextlib.suppress(ImportError):
@@ -163,6 +159,4 @@ def _describe(error: BaseException) -> dict[str, Any]:
             pickling_support.install(error)  # so that it comes with its traceback, whose source pytest shows
         error.__traceback__ = failure.strip(error.__traceback__)
         found["pickled"] = cloudpickle.dumps(error)
-    except Exception:
-        found["pickled"] = None
-    return {**found, "type": kind.__qualname__}
+    return found
