@@ -54,8 +54,8 @@ class GpuHolder:
     uuid: str
     """The GPU's."""
     run_id: str
-    pid: Positive
-    """Of the agent of that run."""
+    pid: Count
+    """Of the agent of that run; 0: not known."""
     shares: bool = False
     """That run lets others hold the GPU as well."""
 

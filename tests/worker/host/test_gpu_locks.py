@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from worker.host.gpu.gpu_locks import GpuLocks
+from worker.protocol.codec import from_json, to_json
 from worker.protocol.messages import GpuHolder, TakeGpus
 
 ALL = ("a", "b", "c", "MIG-a/1/0")
@@ -97,4 +98,6 @@ def test_an_agent_that_was_stopped_before_it_wrote_its_name_is_an_unknown_holder
 ) -> None:
     agents[0].acquire("one", TakeGpus(("a",)))
     os.truncate(directory / "a", 0)
-    assert agents[1].acquire("two", TakeGpus(("a",))) == (GpuHolder("a", "unknown", 0),)
+    (holder,) = agents[1].acquire("two", TakeGpus(("a",)))
+    assert holder == GpuHolder("a", "unknown", 0)
+    assert from_json(GpuHolder, to_json(holder)) == holder, "the controller takes the frame"

@@ -9,10 +9,8 @@ tensorflow/core/distributed_runtime/rpc/grpc_server_lib.cc; pull request tensorf
 from __future__ import annotations
 
 import errno
+import itertools
 import socket
-
-_REMEDY = "give a wider range (ports:, --ports), or none, and the kernel chooses"
-_KERNELS_REMEDY = "end what holds them (ss -tanp), or give a range outside of it (ports:, --ports)"
 
 
 class PortsExhaustedError(Exception):
@@ -21,16 +19,18 @@ class PortsExhaustedError(Exception):
 
 def hold(count: int, ports: tuple[int, int] | None) -> list[socket.socket]:
     """`count` bound sockets, from the range `ports` (inclusive) or of the kernel's choice. Raises `PortsExhaustedError`."""
-    candidates = iter(range(ports[0], ports[1] + 1)) if ports else None
+    candidates = iter(range(ports[0], ports[1] + 1)) if ports else itertools.repeat(0)
+    span = f"{ports[0]}-{ports[1]}" if ports else "of the kernel's choice"
     held: list[socket.socket] = []
     try:
         while len(held) < count:
-            port = next(candidates, None) if candidates else 0
-            if port is None:
-                raise PortsExhaustedError(f"ports {_span(ports)} are used up: {count} needed, {len(held)} free; {_REMEDY}")
-            sock = _bind(port)
+            port = next(candidates, None)
+            sock = None if port is None else _bind(port)
             if sock is not None:
                 held.append(sock)
+            elif not port:
+                remedy = "give a wider range (ports:, --ports), or none, and the kernel chooses"
+                raise PortsExhaustedError(f"ports {span} are used up: {count} needed, {len(held)} free; {remedy}")
     except BaseException:
         for sock in held:
             sock.close()
@@ -39,19 +39,14 @@ def hold(count: int, ports: tuple[int, int] | None) -> list[socket.socket]:
 
 
 def _bind(port: int) -> socket.socket | None:
+    """None: the port is taken, or not ours to take. Raises OSError."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         sock.bind(("0.0.0.0", port))
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     except OSError as error:
         sock.close()
-        if error.errno == errno.EADDRINUSE and port == 0:
-            raise PortsExhaustedError(f"the kernel has no free port left (net.ipv4.ip_local_port_range); {_KERNELS_REMEDY}") from None
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
             return None
         raise
     return sock
-
-
-def _span(ports: tuple[int, int] | None) -> str:
-    return f"{ports[0]}-{ports[1]}" if ports else "of the kernel's choice"

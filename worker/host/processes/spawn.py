@@ -81,17 +81,8 @@ def _execute(command: Command, agent: int, limits: tuple[int, int], lifeline: in
     except SetupError as error:
         os.write(error_fd, os.fsencode(str(error)))
     except (OSError, ValueError) as error:  # ValueError: Python refuses a null byte, or "=" in a variable's name, before it asks the kernel
-        os.write(error_fd, os.fsencode(f"{command.argv[0]}: {_explain(error, command)}"))
+        is_too_long = isinstance(error, OSError) and error.errno == errno.E2BIG
+        why = "an argument or variable is longer than the kernel takes (128 KiB), or all together are" if is_too_long else ""
+        os.write(error_fd, os.fsencode(f"{command.argv[0]}: {why or getattr(error, 'strerror', None) or error}"))
     finally:
         os._exit(127)
-
-
-def _explain(error: OSError | ValueError, command: Command) -> str:
-    if not isinstance(error, OSError) or error.errno != errno.E2BIG:
-        return getattr(error, "strerror", None) or str(error)
-    sizes = {f"the variable {name}": len(os.fsencode(f"{name}={value}")) for name, value in command.env.items()}
-    sizes |= {f"argument {position}": len(os.fsencode(word)) for position, word in enumerate(command.argv)}
-    longest = max(sizes, key=lambda what: sizes[what])
-    return (
-        f"arguments and environment are too long for the kernel (128 KiB a string); the longest is {longest} with {sizes[longest]:,} bytes"
-    )
