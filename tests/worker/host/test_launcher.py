@@ -22,7 +22,7 @@ from worker.host.network.listen_probe import Prober
 from worker.host.processes import process_state
 from worker.host.processes.spawn import SpawnError
 from worker.host.tasks import launcher as launcher_module
-from worker.host.tasks import leftovers, task_stacks
+from worker.host.tasks import leftovers, task_stacks, templates
 from worker.host.tasks.launcher import Launcher
 from worker.host.tasks.log_forwarder import LogForwarder
 from worker.host.template import import_environment
@@ -149,8 +149,8 @@ def refuse(*_: Any) -> NoReturn:
 def test_the_import_time_environment_is_determined_once_for_each_task(
     launcher: Launcher, told: Frames, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("spawn", "start_template"):
-        monkeypatch.setattr(launcher_module, name, refuse)
+    monkeypatch.setattr(launcher_module, "spawn", refuse)
+    monkeypatch.setattr(templates, "start_template", refuse)
     asked = []
     frozen = import_environment.frozen
     monkeypatch.setattr(import_environment, "frozen", lambda *words: asked.append(words) or frozen(*words))
@@ -247,11 +247,11 @@ class Template:
 def test_a_template_that_sigkill_does_not_end_is_not_waited_for_for_ever(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leftovers, "GIVE_UP_S", 0.1)
     process = subprocess.Popen(["sleep", "20"])
-    launcher._templates.append(Template(process.pid))  # type: ignore[arg-type]
+    launcher._templates._links.append(Template(process.pid))  # type: ignore[arg-type]
     started = time.monotonic()
     launcher.close()
     assert time.monotonic() - started < 15
-    launcher._templates.clear()
+    launcher._templates._links.clear()
     process.kill()
     process.wait()
 
@@ -261,7 +261,7 @@ def test_a_dead_fork_of_the_warm_process_gives_way_to_a_template(launcher: Launc
     other.close()
     reader, lifeline = os.pipe()
     os.close(reader)
-    launcher._ready_template = TemplateProcess(2**22, lifeline, control)
+    launcher._templates._ready = TemplateProcess(2**22, lifeline, control)
     order = messages.TemplateOrder(("decimal",), 1, {})
     launcher.start_template(order, (messages.Program("command", "true"),), str(tmp_path))
     assert control.fileno() == -1

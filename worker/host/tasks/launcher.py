@@ -17,9 +17,9 @@
                                ▼
                            _on_swept                       sends TaskSwept
 
-PENDING is a `PendingTask`, RUNNING and EXITED are a `Task` (task.py). `reap` notices the end of children; a `TemplateLink` calls
-`on_exited` for the tasks that its template has forked. The launcher gives up a running task that SIGKILL does not end: it sends
-TaskSwept without TaskExited.
+templates.py decides which template fits. PENDING is a `PendingTask`, RUNNING and EXITED are a `Task` (task.py). `reap` notices the end of
+children; a `TemplateLink` calls `on_exited` for the tasks that its template has forked. The launcher gives up a running task that SIGKILL
+does not end: it sends TaskSwept without TaskExited.
 """
 
 from __future__ import annotations
@@ -27,10 +27,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections import Counter
 from collections.abc import Collection, Sequence
-from contextlib import suppress
-from dataclasses import replace
 
 from ... import clock
 from ...directory import Directory
@@ -46,7 +43,7 @@ from ..processes.spawn import SpawnError, spawn
 from ..program import preparation_stamps
 from ..program.program_files import directory_of_first
 from ..template import import_environment
-from ..template.template_link import ForkRequest, Preload, TemplateLink, TemplateProcess, adopt_template, start_template
+from ..template.template_link import ForkRequest, Preload, TemplateLink, TemplateProcess
 from . import exit_info, leftovers
 from .leftovers import Leftovers
 from .log_files import TaskOutput
@@ -54,13 +51,13 @@ from .log_forwarder import LogForwarder
 from .oom_kills import OomCounter
 from .task import PendingTask, Task, prepare
 from .task_stacks import PATIENCE_S, POLL_S, Stacks
+from .templates import Templates
 
 GATHER_S = 0.1
 """How long tasks that cannot be forked for the same reason are collected, to be named in one message."""
 TEARDOWN_S = clock.patience(20.0)
 """How long an interpreter may take to end when its program is over, threads and exit handlers included. TensorFlow's teardown can hang
 (`ClusterCoordinator.__del__`; see docs/restarts.md), and the run would never end."""
-_CLOSING_POLL_S = 0.002
 OUTLIVED_S = clock.patience(60.0)
 """How long after its SIGKILL a task is given up. The kernel may take its time: hundreds of gigabytes of memory, eight GPUs."""
 
@@ -77,12 +74,7 @@ class Launcher:
         self._limits = allow_many_files()
         """The limits of open files (soft, hard) that the tasks get."""
         self._env = dict(os.environ)
-        self._ready_template = template
-        self._first_preload: Preload | None = None
-        """What the run's first template imports; None: this run uses no templates."""
-        self._no_template = ""
-        """Why a template could not be started."""
-        self._templates: list[TemplateLink] = []
+        self._templates = Templates(loop, self, self._limits, template)
         self._pending: dict[ForkRequest, PendingTask] = {}
         """The tasks that a template is to fork."""
         self._not_forked: dict[str, list[str]] = {}
@@ -108,8 +100,8 @@ class Launcher:
     def start_template(self, order: messages.TemplateOrder, programs: Sequence[messages.Program], cwd: str) -> None:
         """Start the imports that the tasks, which run `programs`, will need."""
         env = import_environment.compose_for_template(order, self._env, self.run_id)
-        self._first_preload = Preload(order.preload, env, cwd, directory_of_first(programs, cwd))
-        self._add_template(self._first_preload)
+        preload = Preload(order.preload, env, cwd, directory_of_first(programs, cwd))
+        self._templates.start_first(preload, os.path.join(self._root.path, "agents"))
 
     def start(self, start: messages.StartTasks) -> None:
         """Start tasks, and send TaskStarted or TaskNotStarted for each."""
@@ -140,60 +132,16 @@ class Launcher:
         self._link.send(messages.TaskSwept(order.task, order.attempt, clock.now()))
 
     def _launch(self, tasks: Sequence[PendingTask]) -> None:
-        """Fork or execute each task. A template serves all tasks whose import-time environment is its own, in every attempt of a run."""
-        preload = self._first_preload
-        keys = [import_environment.frozen(task.env, preload.modules) if preload and task.is_python else None for task in tasks]
-        sharing = Counter(keys)
-        for task, key in zip(tasks, keys, strict=True):
-            if preload is None or key is None:
+        """Fork or execute each task."""
+        templates = self._templates.choose(task.env if task.is_python else None for task in tasks)
+        for task, found in zip(tasks, templates, strict=True):
+            if found is None:
                 self._execute(task)
-                continue
-            found = self._template_for(key, replace(preload, env=task.env), is_shared=sharing[key] > 1)
-            if isinstance(found, TemplateLink):
+            elif isinstance(found, TemplateLink):
                 self._fork(task, found)
             else:
                 self._execute_instead(task, found)
         self._report_if_idle()
-
-    def _template_for(self, key: frozenset[tuple[str, str]], preload: Preload, *, is_shared: bool) -> TemplateLink | str:
-        """The template with this import-time environment, which is started if several tasks share it; or why there is none."""
-        template = next((template for template in self._templates if template.key == key), None)
-        if template is None and self._templates and is_shared:  # for one task alone an import is no gain
-            template = self._add_template(preload)
-        if template is None:
-            return self._no_template or self._explain_difference(key)
-        return template.why_gone if template.gone else template
-
-    def _add_template(self, preload: Preload) -> TemplateLink | None:
-        """None: the template cannot be started, and tasks get fresh interpreters."""
-        directory = os.path.join(self._root.path, "agents")
-        log = os.path.join(directory, f"template-{len(self._templates) + 1}.log")
-        try:
-            os.makedirs(directory, mode=0o700, exist_ok=True)
-            process = self._adopt_ready_template(preload, log) or start_template(preload, log, self._limits)
-        except (OSError, SpawnError) as error:
-            self._no_template = f"the template could not be started: {error}"
-            return None
-        self._templates.append(TemplateLink(self._loop, self, preload, log, process))
-        return self._templates[-1]
-
-    def _adopt_ready_template(self, preload: Preload, log: str) -> TemplateProcess | None:
-        """The fork of the warm process; None: there is none, or it has died."""
-        process, self._ready_template = self._ready_template, None
-        if process is not None:
-            try:
-                adopt_template(process, preload, log)
-            except OSError:
-                process.control.close()
-                os.close(process.lifeline)
-                return None
-        return process
-
-    def _explain_difference(self, key: frozenset[tuple[str, str]]) -> str:
-        first = self._templates[0]
-        names = sorted({name for name, _ in key ^ first.key})
-        verb = "differs" if len(names) == 1 else "differ"
-        return f"{', '.join(names)} {verb} from what {', '.join(first.preload.modules)} has been imported under"
 
     def _fork(self, task: PendingTask, template: TemplateLink) -> None:
         task.template = template
@@ -284,8 +232,7 @@ class Launcher:
     def poll(self) -> None:
         """To be called about once a second: counts the kernel's kills, and ends what does not answer or does not end by itself."""
         self._oom.poll()
-        for template in self._templates:
-            template.poll()
+        self._templates.poll()
         for task in self._tasks.values():
             if not (task.exited or task.stopped or task.torn):
                 self._check_teardown(task)
@@ -368,8 +315,7 @@ class Launcher:
             if pid == 0:
                 break
             if pid not in self._tasks:  # a template, a stray, or a task whose template has died before its last messages were read
-                for template in self._templates:
-                    template.read(has_ended=template.pid == pid)
+                self._templates.read(pid)
             self.on_exited(pid, os.waitstatus_to_exitcode(status))
         self._sweep()
 
@@ -415,8 +361,7 @@ class Launcher:
 
     def _sweep(self) -> None:
         """End what exited tasks have left behind."""
-        templates = {child.pid for child in (*self._templates, self._ready_template) if child is not None}
-        for pid, left in self._leftovers.poll(self._tasks, templates).items():
+        for pid, left in self._leftovers.poll(self._tasks, self._templates.pids).items():
             self._on_swept(self._tasks[pid], left)
 
     def _on_swept(self, task: Task, left: str) -> None:
@@ -434,13 +379,7 @@ class Launcher:
 
     def close(self) -> None:
         """End the templates, and all that is left. To be called when no task is left."""
-        for template in self._templates:
-            template.close()
-        until = time.monotonic() + leftovers.GIVE_UP_S  # SIGKILL does not end a process in state D
-        for template in self._templates:
-            with suppress(ChildProcessError):
-                while os.waitpid(template.pid, os.WNOHANG) == (0, 0) and time.monotonic() < until:
-                    time.sleep(_CLOSING_POLL_S)
+        self._templates.close()
         for pid in process_state.children():
             process_groups.signal_process(pid, signal.SIGKILL)
 

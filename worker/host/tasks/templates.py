@@ -1,0 +1,120 @@
+"""The templates of a run on this host: which of them can fork a task, and when another one is started."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..loop import Loop
+from ..processes.spawn import SpawnError
+from ..template import import_environment
+from ..template.template_link import Preload, TemplateLink, TemplateProcess, adopt_template, start_template
+from . import leftovers
+
+if TYPE_CHECKING:
+    from ..template.template_link import ForkListener
+
+_CLOSING_POLL_S = 0.002
+
+
+class Templates:
+    """A template serves all tasks whose import-time environment is its own, in every attempt of a run."""
+
+    def __init__(self, loop: Loop, listener: ForkListener, limits: tuple[int, int], ready: TemplateProcess | None) -> None:
+        """`limits`: of open files (soft, hard). `ready`: a fork of the warm process, which becomes the first template."""
+        self._loop, self._listener, self._limits, self._ready = loop, listener, limits, ready
+        self._logs = ""
+        """The directory of the templates' logs."""
+        self._first: Preload | None = None
+        """What the first template imports; None: this run uses no templates."""
+        self._no_template = ""
+        """Why a template could not be started."""
+        self._links: list[TemplateLink] = []
+
+    def start_first(self, preload: Preload, logs: str) -> None:
+        """Start the imports that the tasks will need. `logs`: the directory of the templates' logs."""
+        self._first, self._logs = preload, logs
+        self._add(preload)
+
+    def choose(self, envs: Iterable[Mapping[str, str] | None]) -> list[TemplateLink | str | None]:
+        """For each of these tasks, by its environment, the template that can fork it, or why there is none.
+
+        None, in an environment's place or in the result: the task is not to be forked.
+        """
+        first, envs = self._first, list(envs)
+        if first is None:
+            return [None] * len(envs)
+        keys = [None if env is None else import_environment.frozen(env, first.modules) for env in envs]
+        sharing = Counter(keys)
+        return [
+            None if env is None or key is None else self._find(key, replace(first, env=env), is_shared=sharing[key] > 1)
+            for env, key in zip(envs, keys, strict=True)
+        ]
+
+    def _find(self, key: frozenset[tuple[str, str]], preload: Preload, *, is_shared: bool) -> TemplateLink | str:
+        """The template with this import-time environment, which is started if several tasks share it; or why there is none."""
+        link = next((link for link in self._links if link.key == key), None)
+        if link is None and self._links and is_shared:  # for one task alone an import is no gain
+            link = self._add(preload)
+        if link is None:
+            return self._no_template or self._explain_difference(key)
+        return link.why_gone if link.gone else link
+
+    def _add(self, preload: Preload) -> TemplateLink | None:
+        """None: the template cannot be started, and tasks get fresh interpreters."""
+        log = os.path.join(self._logs, f"template-{len(self._links) + 1}.log")
+        try:
+            os.makedirs(self._logs, mode=0o700, exist_ok=True)
+            process = self._adopt_ready(preload, log) or start_template(preload, log, self._limits)
+        except (OSError, SpawnError) as error:
+            self._no_template = f"the template could not be started: {error}"
+            return None
+        self._links.append(TemplateLink(self._loop, self._listener, preload, log, process))
+        return self._links[-1]
+
+    def _adopt_ready(self, preload: Preload, log: str) -> TemplateProcess | None:
+        """The fork of the warm process; None: there is none, or it has died."""
+        process, self._ready = self._ready, None
+        if process is not None:
+            try:
+                adopt_template(process, preload, log)
+            except OSError:
+                process.control.close()
+                os.close(process.lifeline)
+                return None
+        return process
+
+    def _explain_difference(self, key: frozenset[tuple[str, str]]) -> str:
+        first = self._links[0]
+        names = sorted({name for name, _ in key ^ first.key})
+        verb = "differs" if len(names) == 1 else "differ"
+        return f"{', '.join(names)} {verb} from what {', '.join(first.preload.modules)} has been imported under"
+
+    @property
+    def pids(self) -> set[int]:
+        return {child.pid for child in (*self._links, self._ready) if child is not None}
+
+    def poll(self) -> None:
+        """To be called about once a second: ends a template that does not answer."""
+        for link in self._links:
+            link.poll()
+
+    def read(self, ended: int) -> None:
+        """Read what the templates have sent. `ended`: the pid of a process that has ended, which may be a template."""
+        for link in self._links:
+            link.read(has_ended=link.pid == ended)
+
+    def close(self) -> None:
+        """End the templates. Their tasks go on."""
+        for link in self._links:
+            link.close()
+        until = time.monotonic() + leftovers.GIVE_UP_S  # SIGKILL does not end a process in state D
+        for link in self._links:
+            with suppress(ChildProcessError):
+                while os.waitpid(link.pid, os.WNOHANG) == (0, 0) and time.monotonic() < until:
+                    time.sleep(_CLOSING_POLL_S)
