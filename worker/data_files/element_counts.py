@@ -8,7 +8,7 @@ a file that was cut short, or is no TFRecord file, and names the byte. It does n
 from __future__ import annotations
 
 import functools
-import math
+import io
 import os
 import re
 import zlib
@@ -25,8 +25,6 @@ _BY_NAME = re.compile(
     re.IGNORECASE,
 )
 _BLOCK = 1 << 16
-_FAR = 1 << 14
-"""Longer records are skipped one by one; shorter records are read in blocks."""
 _CHUNK = 1 << 20
 _HEADER, _FOOTER = 12, 4
 _GZIP = b"\x1f\x8b"
@@ -56,7 +54,7 @@ def count(file: BinaryIO, size: int, kind: str) -> int | None:
     if kind == "tfrecord":
         return count_records(file, size)
     if kind in ("text", "csv"):
-        head = _read(file, _HEADER)
+        head = file.read(_HEADER)
         file.seek(0)
         return _count_lines(file) if head[:2] != _GZIP else _count_compressed(file, head, _count_lines)
     if kind == "image":
@@ -71,37 +69,30 @@ def count(file: BinaryIO, size: int, kind: str) -> int | None:
 
 def count_records(file: BinaryIO, size: int) -> int:
     """The records of a TFRecord file, plain or compressed with GZIP or ZLIB."""
-    head = _read(file, min(size, _BLOCK))
+    head = file.read(_HEADER)
+    file.seek(0)
     if head and not looks_like_tfrecord(head) and _is_compressed(head):
         return _count_compressed(file, head, _count_records)
-    return _count_records(file, size, head)
+    return _count_records(file, size)
 
 
-def _count_records(file: BinaryIO, size: float = math.inf, block: bytes = b"") -> int:
-    """`size`: infinite in compressed data, where a position beyond the end cannot be reached. `block`: the beginning of the file."""
-    at = begin = counted = length = 0
-    while at < size:
-        offset = at - begin
-        header = block[offset : offset + _HEADER]
-        if len(header) < _HEADER:
-            if at > begin + len(block):
-                file.seek(at)
-                if file.tell() < at:
-                    size = file.tell()
-                    break
-            block, begin = header + _read(file, _BLOCK if length < _FAR else _HEADER), at
-            header = block[:_HEADER]
-            if not header:
-                return counted
+def _count_records(file: BinaryIO, size: int | None = None) -> int:
+    """`size`: None for compressed data, whose records are read to be skipped."""
+    at = counted = 0
+    while (size is None or at < size) and (header := file.read(_HEADER)):
         _check_header(header, at, counted)
-        length = int.from_bytes(header[:8], "little")
-        at += _HEADER + length + _FOOTER
+        start, left = at, int.from_bytes(header[:8], "little") + _FOOTER
+        at += _HEADER + left
+        if size is None:
+            while left and (skipped := file.read(min(left, _CHUNK))):
+                left -= len(skipped)
+        else:
+            left = max(0, at - size)
+            file.seek(at - left)
+        if left:
+            what = f"the file ends inside record {counted:,}, which begins at byte {start:,} and should end at byte {at:,}"
+            raise Damaged(at - left, what)
         counted += 1
-    if at > size:
-        start = at - _HEADER - length - _FOOTER
-        raise Damaged(
-            int(size), f"the file ends inside record {counted - 1:,}, which begins at byte {start:,} and should end at byte {at:,}"
-        )
     return counted
 
 
@@ -150,35 +141,30 @@ def _count_compressed(file: BinaryIO, head: bytes, count: Callable[[Any], int]) 
 
     file.seek(0)
     try:
-        return count(gzip.GzipFile(fileobj=file) if head[:2] == _GZIP else _ZlibFile(file))
+        return count(gzip.GzipFile(fileobj=file) if head[:2] == _GZIP else io.BufferedReader(_ZlibFile(file), _BLOCK))
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise Damaged(file.tell(), f"the compressed data is damaged or cut short before this byte ({error})") from None
 
 
-class _ZlibFile:
+class _ZlibFile(io.RawIOBase):
     """The decompressed data of a file, from the beginning to the end. What follows the first ZLIB stream is left out, as by TensorFlow."""
 
     def __init__(self, file: BinaryIO) -> None:
-        self._file, self._stream, self._at = file, zlib.decompressobj(), 0
+        self._file, self._stream = file, zlib.decompressobj()
 
-    def read(self, size: int) -> bytes:
-        """At most `size` bytes, which is not 0; none at the end. Raises EOFError if the file ends before its ZLIB stream."""
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Raises EOFError if the file ends before its ZLIB stream."""
         data = b""
         while not data and not self._stream.eof:
             packed = self._stream.unconsumed_tail or self._file.read(_BLOCK)
-            data = self._stream.decompress(packed, size)
+            data = self._stream.decompress(packed, len(buffer))
             if not (data or packed or self._stream.eof):
                 raise EOFError("the ZLIB stream has no end")
-        self._at += len(data)
-        return data
-
-    def seek(self, at: int) -> None:
-        """Go forward to this position, or to the end of the data if that comes first."""
-        while self._at < at and self.read(min(at - self._at, _CHUNK)):
-            pass
-
-    def tell(self) -> int:
-        return self._at
+        buffer[: len(data)] = data
+        return len(data)
 
 
 # --- lines and arrays --------------------------------------------------------------------------
@@ -200,11 +186,11 @@ def _length_of_array(file: BinaryIO, size: int) -> int | None:
     """The first dimension in the header (numpy/lib/format.py); None for a single number."""
     import ast
 
-    head = _read(file, 10)
+    head = file.read(10)
     if head[:6] != _NPY or len(head) < 10:
         raise Damaged(0, "this is no .npy file")
-    rest = b"" if head[6] == 1 else _read(file, 2)
-    header = _read(file, int.from_bytes(head[8:10] + rest, "little"))
+    rest = b"" if head[6] == 1 else file.read(2)
+    header = file.read(int.from_bytes(head[8:10] + rest, "little"))
     begin = len(head) + len(rest) + len(header)
     try:
         fields = ast.literal_eval(header.decode("latin-1"))
@@ -236,11 +222,3 @@ def _length_of_arrays(file: BinaryIO) -> int | None:
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError, OSError) as error:  # RuntimeError: it is encrypted
         raise Damaged(0, f"this is no whole .npz file ({error or type(error).__name__})") from None
     return lengths.pop() if len(lengths) == 1 else None
-
-
-def _read(file: BinaryIO, size: int) -> bytes:
-    """Read `size` bytes, by several calls if necessary; fewer only at the end of the file."""
-    data = file.read(size) or b""
-    while len(data) < size and (more := file.read(size - len(data))):
-        data += more
-    return data

@@ -78,7 +78,7 @@ def _inspect(name: str, kind: str, elements: int | None, *, counts: bool) -> Fou
     mode = os.stat(name).st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # reading a pipe would wait for a writer
         return Found(File(name, 0), kind or "other", f"{name}: is no regular file, so it cannot be read twice; write the data to a file")
-    with open(name, "rb", buffering=0) as file:
+    with open(name, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if not kind:
             kind = "tfrecord" if worker.data_files.element_counts.looks_like_tfrecord(file.read(16)) else "other"

@@ -85,10 +85,9 @@ def _rule(planned: Planned) -> str:
         rule = f"{policy}{comes_to}: {what}"
     if sharding.batch is None:
         return f"{rule}. With --batch, the steps and batches are shown too"
-    replicas = f"{sharding.all_replicas} replicas" if sharding.all_replicas > 1 else "1 replica"
     sizes = whole_batch(sharding)
     each = f"{max(sizes):,}" if max(sizes) == min(sizes) else f"{min(sizes):,} to {max(sizes):,}"
-    return f"{rule}. A global batch of {sharding.batch:,} is {each} for each of {replicas}"
+    return f"{rule}. A global batch of {sharding.batch:,} is {each} for each of {count_of(sharding.all_replicas, 'replica')}"
 
 
 def _picture(planned: Planned, summed: Epoch, width: int) -> Iterator[str]:
