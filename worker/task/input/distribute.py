@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ...words import count_of
@@ -30,39 +29,36 @@ def distribute(source: Any, *, batch: int | bool | None, strategy: Any, options:
     strategy = strategy if strategy is not None else _current()
     settings: dict[str, Any] = to_json(task.settings.input)
     options = input_policy.input_options(settings, options, strategy, changes, is_function=is_function)
-    if not _is_coordinated(strategy):
+    coordinator = _coordinator(strategy)
+    if coordinator is None:
         input_counter.begin()
+    else:
+        settings.pop("auto_shard", None)
+        name = type(strategy).__name__.removesuffix("V2")
+        print_once(
+            f"input: under {name} the dataset is not divided: each worker reads the whole dataset. "
+            "Shuffle it, repeat it, and count the steps"
+        )
     if is_function:
-        return _distribute_function(source, settings, strategy, options, changes, task)
+        if task.data_service is not None:
+            print_once("input: datasets from a function do not use the tf.data service; worker.context().data_service is its address")
+        changed = input_policy.apply_to_function(source, settings, changes)
+
+        def make() -> Any:
+            with input_policy.applied():
+                return strategy.distribute_datasets_from_function(changed, options)
+
+        # The function has an InputContext of its own on each worker.
+        return make() if coordinator is None else coordinator.create_per_worker_dataset(make)
     dataset = _batched(source, batch, strategy, task, changes)
     if data_service and task.data_service is not None:
         dataset = _through_service(dataset, task)
         settings.pop("auto_shard", None)  # the service divides the dataset; TensorFlow turns its own sharding off
-    if _is_coordinated(strategy):
-        settings.pop("auto_shard", None)
-        _print_not_divided(strategy)
     dataset = input_policy.apply_to_dataset(dataset, settings, changes)
     changes.print()
     with input_policy.applied():
         distributed = strategy.experimental_distribute_dataset(dataset, options)
-    return _coordinator(strategy).create_per_worker_dataset(distributed) if _is_coordinated(strategy) else distributed
-
-
-def _distribute_function(
-    function: Callable[[Any], Any], settings: dict[str, Any], strategy: Any, options: Any, changes: Changes, task: Context
-) -> Any:
-    if task.data_service is not None:
-        print_once("input: datasets from a function do not use the tf.data service; worker.context().data_service is its address")
-    changed = input_policy.apply_to_function(function, settings, changes)
-
-    def make() -> Any:
-        with input_policy.applied():
-            return strategy.distribute_datasets_from_function(changed, options)
-
-    if _is_coordinated(strategy):
-        _print_not_divided(strategy)
-        return _coordinator(strategy).create_per_worker_dataset(make)  # the function has an InputContext of its own on each worker
-    return make()
+    return distributed if coordinator is None else coordinator.create_per_worker_dataset(distributed)
 
 
 def _current() -> Any:
@@ -74,28 +70,15 @@ def _current() -> Any:
     return tf.distribute.get_strategy() if tf.distribute.has_strategy() else strategy_builder.current()
 
 
-# --- a strategy with a coordinator -------------------------------------------------------------------
-
-
-def _is_coordinated(strategy: Any) -> bool:
-    """Whether a `ClusterCoordinator` schedules the steps of this strategy."""
-    import tensorflow as tf
-
-    return isinstance(strategy, tf.distribute.ParameterServerStrategy)
-
-
 def _coordinator(strategy: Any) -> Any:
-    """The only coordinator of the strategy (`ClusterCoordinator.__new__` in tensorflow/python/distribute/coordinator)."""
+    """The `ClusterCoordinator` that schedules the steps of the strategy, if there is one. A strategy has only one coordinator
+    (`ClusterCoordinator.__new__` in tensorflow/python/distribute/coordinator).
+    """
     import tensorflow as tf
 
-    return tf.distribute.coordinator.ClusterCoordinator(strategy)
-
-
-def _print_not_divided(strategy: Any) -> None:
-    name = type(strategy).__name__.removesuffix("V2")
-    print_once(
-        f"input: under {name} the dataset is not divided: each worker reads the whole dataset. Shuffle it, repeat it, and count the steps"
-    )
+    if isinstance(strategy, tf.distribute.ParameterServerStrategy):
+        return tf.distribute.coordinator.ClusterCoordinator(strategy)
+    return None
 
 
 # --- batches -----------------------------------------------------------------------------------------
