@@ -39,6 +39,7 @@ _BACKEND = (
     "function|placeholder|learning_phase|learning_phase_scope|set_learning_phase|in_train_phase|in_test_phase|print_tensor|random_binomial"
     "|reset_uids|manual_variable_initialization|local_conv[12]d|normalize_batch_in_training"
 )
+_SESSIONS = "[gs]et_session"
 _LOSSES = "mean_(?:squared|absolute|absolute_percentage|squared_logarithmic)_error|kl_divergence|log_cosh"
 # tf.keras of Keras 3 has all of these, and keras itself none.
 _TF_BACKEND = (
@@ -78,11 +79,6 @@ REMOVED_NAMES = (
         "Keras 3 has keras.ops, and training=True as an argument of layers and models",
     ),
     RemovedName(
-        r"tf\.compat\.v1\.keras\.backend\.[gs]et_session" + _ENDS,
-        _lacks("[gs]et_session"),
-        "TensorFlow 2 has no sessions: tf.config sets what a session's options did",
-    ),
-    RemovedName(
         rf"keras\.(?:backend\.(?:{_TF_BACKEND})|preprocessing\.text|preprocessing\.image\.ImageDataGenerator"
         rf"|preprocessing\.sequence\.(?:TimeseriesGenerator|skipgrams|make_sampling_table)|losses\.Reduction){_ENDS}",
         rf"module 'keras\.backend' has no attribute '(?:{_TF_BACKEND})'|cannot import name '(?:{_TF_BACKEND})' from 'keras\.backend"
@@ -93,9 +89,11 @@ REMOVED_NAMES = (
     ),
     RemovedName(
         rf"{_KERAS}(?:applications\.(?:{_REGNETS})|layers\.(?:{_LAYERS})|utils\.(?:{_UTILS})|models\.model_from_(?:config|yaml)"
-        rf"|metrics\.Mean(?:Tensor|RelativeError)|callbacks\.BaseLogger|constraints\.(?:RadialConstraint|radial_constraint)|dtensor){_ENDS}",
+        rf"|backend\.{_SESSIONS}|metrics\.Mean(?:Tensor|RelativeError)|callbacks\.BaseLogger"
+        rf"|constraints\.(?:RadialConstraint|radial_constraint)|dtensor){_ENDS}",
         _lacks(
-            f"{_REGNETS}|{_LAYERS}|{_UTILS}|model_from_(?:config|yaml)|Mean(?:Tensor|RelativeError)|BaseLogger|RadialConstraint|radial_constraint|dtensor"
+            f"{_REGNETS}|{_LAYERS}|{_UTILS}|model_from_(?:config|yaml)|{_SESSIONS}|Mean(?:Tensor|RelativeError)|BaseLogger"
+            "|RadialConstraint|radial_constraint|dtensor"
         ),
         "Keras 3 has nothing of that name",
     ),
