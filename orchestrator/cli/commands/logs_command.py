@@ -88,12 +88,10 @@ def logs_command(names: Sequence[str], home: Path, **given: Any) -> int:
 
 def _await_plan(run: RunDir) -> None:
     """Returns when the run has a plan, or has ended."""
-    is_announced = False
-    while run.lock.is_alive() and run.read_plan() is None:
-        if not is_announced:
-            click.echo(f"orch: {run.run_id} has {NO_TASKS_YET}; waiting for them", err=True)
-            is_announced = True
-        time.sleep(POLL_S)
+    if run.lock.is_alive() and run.read_plan() is None:
+        click.echo(f"orch: {run.run_id} has {NO_TASKS_YET}; waiting for them", err=True)
+        while run.lock.is_alive() and run.read_plan() is None:
+            time.sleep(POLL_S)
 
 
 def _split(home: Path, names: Sequence[str]) -> tuple[RunDir, list[str]]:
