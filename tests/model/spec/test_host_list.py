@@ -108,19 +108,21 @@ def test_a_hostfile_in_both_notations(text: str, expected: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("\n# nothing\n", "hosts: names no host (write a line such as: hostA slots=2)"),
-        ("hostA\nhostB max_slots=4", "hosts:2: 'max_slots=4' is not understood (write hostA slots=2, or hostA:2)"),
+        ("\n# nothing\n", "hosts: backend.hosts: names no host (write hostA:2,hostB:2)"),
+        ("hostA\nhostB slts=4", "hosts:2: backend.hosts.hostB: unknown key 'slts' (did you mean 'slots'?)"),
         (
-            "hostA foo=1\nhostB bar=2",
-            "hosts:1: 'foo=1' is not understood (write hostA slots=2, or hostA:2)\n"
-            "hosts:2: 'bar=2' is not understood (write hostA slots=2, or hostA:2)",
+            "hostA user=-l\nhostB port=0",
+            "hosts:1: backend.hosts.hostA.user: '-l' is not the name of a user\n"
+            "hosts:2: backend.hosts.hostB.port: must be at least 1, not 0",
         ),
-        ("hostA 4", "hosts:1: '4' is not understood (write hostA slots=2, or hostA:2)"),
+        ("hostA slots", "hosts:1: backend.hosts.hostA.slots: must be a whole number, not 'slots'"),
     ],
 )
 def test_a_hostfile_that_is_refused_says_where(text: str, problem: str) -> None:
+    document = wrap({"script": "a"}, "o")
+    value_of(document)["backend"] = type(document)({"hosts": read_hostfile(text, "hosts")}, "hosts")
     with pytest.raises(SpecError) as caught:
-        read_hostfile(text, "hosts")
+        parse(document, workdir="/")
     assert str(caught.value) == problem
 
 

@@ -15,8 +15,7 @@ from dataclasses import replace
 from worker.fast_dataclass import dataclass
 from worker.settings.declare import setting
 
-from ....errors import Problem, SpecError
-from ..derive import Named, struct_of
+from ..derive import Named
 from ..findings import Findings, quoted, shown
 from ..kinds import JsonSchema, Listing, Text
 from ..tree import Node, scalar
@@ -147,23 +146,14 @@ class Hosts(Named):
 
 
 def read_hostfile(text: str, name: str) -> Node:
-    """The hosts of a hostfile: one ``hostA slots=2`` or ``hostA:2`` per line; # begins a comment. Raises `SpecError`."""
+    """The hosts of a hostfile: one ``hostA slots=2`` or ``hostA:2`` per line; # begins a comment. `Hosts` checks them."""
     items: list[Node] = []
-    problems: list[Problem] = []
     for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
-        words = re.sub(r"\s*=\s*", "=", line.partition("#")[0]).split()
-        if not words:
-            continue
         place = f"{name}:{number}"
+        host, *words = re.sub(r"\s*=\s*", "=", line.partition("#")[0]).split() or [""]
         settings: dict[str, Node] = {}
-        for word in words[1:]:
-            key, equals, value = word.partition("=")
-            if not equals or key not in struct_of(HostSpec).keys:
-                problems.append(Problem(place, f"{quoted(word)} is not understood", "write hostA slots=2, or hostA:2"))
-            settings[key] = scalar(value, place)
-        items.append(Node({words[0]: Node(settings, place)} if settings else words[0], place))
-    if problems:
-        raise SpecError(*problems)
-    if not items:
-        raise SpecError(Problem(name, "names no host", "write a line such as: hostA slots=2"))
+        for key, equals, value in (word.partition("=") for word in words):
+            settings[key] = scalar(value, place) if equals else Node(key, place, key)
+        if host:
+            items.append(Node({host: Node(settings, place)} if settings else host, place))
     return Node(items, name)
