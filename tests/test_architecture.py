@@ -86,7 +86,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "orchestrator.sources": MODEL,
     "orchestrator.starting": ("orchestrator.signals", *PLACES),
     "orchestrator.requests": ("orchestrator.errors", "orchestrator.record", "orchestrator.signals", "orchestrator.supervision.supervisor"),
-    "orchestrator.supervision": ("orchestrator.signals", *PLACES),
+    "orchestrator.supervision": PLACES,
     "orchestrator.supervision.examination": ("orchestrator.insight", *PLACES),
     "orchestrator.signals": ("orchestrator.errors",),
     "orchestrator.insight": ("orchestrator.record", "worker.data_files", *MODEL),

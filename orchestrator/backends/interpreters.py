@@ -37,11 +37,8 @@ def of_this_machine(spec: ClusterSpec) -> str:
 def transport_here(python: str, spec: ClusterSpec | None = None) -> Transport:
     """An agent on this machine, run by `python`, for the tasks of `spec`."""
     start = str(Path(worker.__file__).parent / "host" / "start_agent.py")
-    return Transport((python, "-I", start), imports=_imports_of(spec) if spec is not None else None)
-
-
-def _imports_of(spec: ClusterSpec) -> Imports | None:
-    """The modules that the tasks of this spec import ahead. None: no module, or the program is unknown and the spec names no module."""
-    if not spec.imported_ahead or (spec.preload is None and spec.program.kind == "command"):
-        return None
-    return Imports(spec.imported_ahead, spec.env, spec.workdir)
+    imports = None
+    # Of a command whose spec names no modules, nobody knows what it imports.
+    if spec is not None and spec.imported_ahead and (spec.preload is not None or spec.program.kind != "command"):
+        imports = Imports(spec.imported_ahead, spec.env, spec.workdir)
+    return Transport((python, "-I", start), imports=imports)

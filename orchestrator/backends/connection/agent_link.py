@@ -72,11 +72,7 @@ OnFrame = Callable[[str, Unasked, bytes], None]
 """Gets the name of the host, a frame that answers no request, and the data of the frame."""
 OnLost = Callable[[LostError], None]
 Explain = Callable[[Host, StartFailure], Diagnosis]
-
-
-def explain_plainly(host: Host, failure: StartFailure) -> Diagnosis:
-    """Explains a program about which orch knows nothing more."""
-    return Diagnosis(failure.text)
+"""`Backend.explain`."""
 
 
 class AgentLink:
@@ -114,7 +110,7 @@ class AgentLink:
         self._requests: defaultdict[type, deque[asyncio.Future[Any]]] = defaultdict(deque)
         """By the kind of their answers. An agent answers orders of one kind in their order."""
 
-    async def open(self, transport: Transport, explain: Explain = explain_plainly) -> None:
+    async def open(self, transport: Transport, explain: Explain) -> None:
         """Start the agent. Raises `UsageError` for a program that cannot run, `OrchError` if none can, `NotReachedError` without a mark."""
         self._transport, self._explain = transport, explain
         first = b""

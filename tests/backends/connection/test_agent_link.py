@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from orchestrator.backends import Diagnosis, Host, Transport, interpreters
+from orchestrator.backends import Diagnosis, Host, StartFailure, Transport, interpreters
 from orchestrator.backends.connection import agent_link, keep_alive
 from orchestrator.backends.connection.agent_link import AgentLink, LostError, NotReachedError
 from orchestrator.errors import OrchError
@@ -26,6 +26,10 @@ from tests.worker.controller_double import patched_agent
 from worker.protocol import messages
 from worker.protocol.channel import encode
 from worker.protocol.task_id import STACKS
+
+
+def plainly(host: Host, failure: StartFailure) -> Diagnosis:
+    return Diagnosis(failure.text)
 
 
 def behind_a_relay(directory: Path) -> Transport:
@@ -54,7 +58,7 @@ def test_a_link_that_stalls_at_the_end_is_waited_for(tmp_path: Path, monkeypatch
 
         host = Host("local", "127.0.0.1", sees_run_dir=False, lost_after_s=8.0)
         link = AgentLink(host, tmp_path / "log", receive, lambda *_: None)
-        await link.open(behind_a_relay(tmp_path))
+        await link.open(behind_a_relay(tmp_path), plainly)
         link.order(messages.Hello("run", cwd=str(tmp_path)))
         link.keep_alive()
         program = messages.Program("command", "sh", ("-c", f"head -c {size} /dev/zero"))
@@ -88,7 +92,7 @@ def test_an_agent_that_still_has_output_to_send_is_waited_for(tmp_path: Path, mo
                 ended.set_result(None)
 
         link = AgentLink(Host("local", "127.0.0.1", sees_run_dir=False), tmp_path / "log", receive, lambda *_: None)
-        await link.open(interpreters.transport_here(sys.executable))
+        await link.open(interpreters.transport_here(sys.executable), plainly)
         link.order(messages.Hello("run", cwd=str(tmp_path)))
         program = messages.Program("command", "sh", ("-c", f"head -c {size} /dev/zero"))
         link.order(messages.StartTasks((messages.TaskOrder("worker-0", 1, program, str(tmp_path), "worker-0"),)))
@@ -106,7 +110,7 @@ def test_a_host_is_not_lost_while_it_looks_around(tmp_path: Path) -> None:
     async def run() -> Any:
         host = Host("local", "127.0.0.1", sees_run_dir=False, lost_after_s=2.0)
         link = AgentLink(host, tmp_path / "log", lambda *_: None, lambda *_: None)
-        await link.open(Transport(argv))
+        await link.open(Transport(argv), plainly)
         link.keep_alive()
         try:
             return await asyncio.wait_for(
@@ -131,7 +135,7 @@ def test_an_agent_on_this_machine_that_is_silent_for_good_is_lost(
         lost = asyncio.get_running_loop().create_future()
         host = Host("local", "127.0.0.1", sees_run_dir=True)
         link = AgentLink(host, tmp_path / "log", lambda *_: None, lambda loss: lost.set_result(loss.reason))
-        await link.open(Transport((sys.executable, "-c", text)))
+        await link.open(Transport((sys.executable, "-c", text)), plainly)
         link.keep_alive()
         if asked == "at once":
             link.limit_silence()
@@ -149,7 +153,7 @@ def test_at_an_end_that_is_due_nobody_waits_for_an_agent_that_says_nothing(tmp_p
 
     async def run() -> None:
         link = AgentLink(Host("local", "127.0.0.1", sees_run_dir=True), tmp_path / "log", lambda *_: None, lambda *_: None)
-        await link.open(Transport((sys.executable, "-c", "import os\nwhile os.read(0, 9999): pass")))
+        await link.open(Transport((sys.executable, "-c", "import os\nwhile os.read(0, 9999): pass")), plainly)
         link.keep_alive()
         await asyncio.sleep(3.0)  # its silence is more than a pause now
         monkeypatch.setattr(keep_alive, "BEATS", 8)
@@ -174,7 +178,7 @@ def test_a_controller_that_stood_still_reads_what_has_come_before_it_gives_an_ag
         lost = loop.create_future()
         here = Host("local", "127.0.0.1", sees_run_dir=True)
         link = AgentLink(here, tmp_path / "log", lambda *_: None, lambda loss: lost.set_result(loss.reason))
-        await link.open(interpreters.transport_here(sys.executable))
+        await link.open(interpreters.transport_here(sys.executable), plainly)
         await link.request(messages.Hello("run", cwd=str(tmp_path), shared_dir=str(tmp_path)), messages.HostReady)
         await asyncio.sleep(0.3)
         if limit == "HERE_LOST_S":
@@ -211,7 +215,7 @@ def test_an_agent_that_tells_of_what_it_was_not_given_is_let_go(tmp_path: Path, 
         link = AgentLink(host, tmp_path / "log", lambda _, each, __: received.append(each), lambda loss: lost.set_result(loss.reason))
         # It says these words once it has heard an order, and stays.
         text = f"import os, time; os.read(0, 1); os.write(1, {said!r}); time.sleep(600)"
-        await link.open(Transport((sys.executable, "-c", text)))
+        await link.open(Transport((sys.executable, "-c", text)), plainly)
         program = messages.Program("command", "true")
         link.order(messages.StartTasks((messages.TaskOrder("worker-0", 1, program, str(tmp_path), "worker-0"),)))
         return str(await asyncio.wait_for(lost, PATIENCE_S))
@@ -228,7 +232,7 @@ def test_requests_are_answered_in_their_order_and_refused_once_the_agent_is_gone
     async def run() -> list[Any]:
         host = Host("local", "127.0.0.1", sees_run_dir=False)
         link = AgentLink(host, tmp_path / "log", lambda _, frame, __: seen.append(frame), lambda *_: None)
-        await link.open(interpreters.transport_here(sys.executable))
+        await link.open(interpreters.transport_here(sys.executable), plainly)
         nobody = messages.Target("nobody", 1, "", ())
         facts = link.request(messages.Hello("run", cwd=str(tmp_path), shared_dir=str(tmp_path)), messages.HostReady)
         orders = [messages.Try((replace(nobody, host=name, addresses=("127.0.0.1",)),)) for name in ("one", "two")]
@@ -252,7 +256,7 @@ def test_an_agent_that_a_nameless_signal_ends_is_lost(tmp_path: Path) -> None:
         lost = asyncio.get_running_loop().create_future()
         host = Host("local", "127.0.0.1", sees_run_dir=False)
         link = AgentLink(host, tmp_path / "log", lambda *_: None, lambda loss: lost.set_result(loss.reason))
-        await link.open(Transport((sys.executable, "-c", f"import os; os.kill(os.getpid(), {signal.SIGRTMIN + 2})")))
+        await link.open(Transport((sys.executable, "-c", f"import os; os.kill(os.getpid(), {signal.SIGRTMIN + 2})")), plainly)
         return str(await asyncio.wait_for(lost, PATIENCE_S))
 
     assert asyncio.run(run()).startswith(f"its agent was killed by signal {signal.SIGRTMIN + 2}")
@@ -268,7 +272,7 @@ def test_an_order_that_an_agent_no_longer_reads_leaves_no_traceback(tmp_path: Pa
         lost = asyncio.Event()
         link = AgentLink(Host("local", "127.0.0.1", sees_run_dir=False), tmp_path / "log", lambda *_: None, lambda loss: lost.set())
         script = f"read order; exec <&-; touch {tmp_path / 'deaf'}; exec sleep 1000"
-        await link.open(Transport(("sh", "-c", script)))
+        await link.open(Transport(("sh", "-c", script)), plainly)
         link.order(messages.Ping(), b"\n")
         wait_for_file(tmp_path / "deaf")  # the loop stands still, and does not see the pipe's end before it writes
         link.order(messages.Ping())
@@ -285,7 +289,7 @@ def test_too_many_open_files_are_no_wrong_command_line(tmp_path: Path, mark: byt
     async def run(program: str, room: int) -> None:
         link = AgentLink(Host("local", "127.0.0.1", sees_run_dir=False), tmp_path / "log", lambda *_: None, lambda *_: None)
         with room_for(room):
-            await link.open(Transport((program,), mark=mark))
+            await link.open(Transport((program,), mark=mark), plainly)
 
     for program, room, code, complaint in (
         ("true", 2, 125, "'true' cannot be run: Too many open files; .*ulimit -n"),
@@ -305,7 +309,7 @@ def test_a_start_that_is_called_off_leaves_nothing_of_what_it_had_started(tmp_pa
     async def run() -> psutil.Process:
         link = AgentLink(Host("local", "127.0.0.1", sees_run_dir=False), tmp_path / "log", lambda *_: None, lambda *_: None)
         before = set(psutil.Process().children())
-        opening = asyncio.create_task(link.open(Transport(("sh", "-c", script))))
+        opening = asyncio.create_task(link.open(Transport(("sh", "-c", script)), plainly))
         while not set(psutil.Process().children()) - before:
             await asyncio.sleep(0)
         child = psutil.Process(int(wait_for_file(started)))
@@ -343,7 +347,7 @@ def test_few_connections_are_made_at_a_time_and_all_are_in_the_end(monkeypatch: 
 
     async def run() -> None:
         gate = asyncio.Semaphore(agent_link.AT_ONCE)
-        await asyncio.gather(*(agent_link.reach(link, Transport(()), agent_link.explain_plainly, gate) for link in links))  # type: ignore[arg-type]
+        await asyncio.gather(*(agent_link.reach(link, Transport(()), plainly, gate) for link in links))  # type: ignore[arg-type]
 
     asyncio.run(run())
     assert [link.tries for link in links] == [2] * 100
