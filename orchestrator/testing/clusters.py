@@ -191,7 +191,15 @@ class Cluster:
         job = Job(self, among, getattr(function, "__name__", repr(function)))
         if len(remote) < len(tasks):
             job.own_part = lambda: self._call_here(directory, among, function, args, kwargs)
-        self._send({"function": data, "directory": directory, "tasks": among, "verbosity": _verbosity()}, remote, job)
+        for task in remote:
+            task.begin_job(job)
+        message = {"function": data, "directory": directory, "tasks": among, "verbosity": _verbosity()}
+        until = time.monotonic() + self.timeout_s
+        for connection in [task.connection for task in remote if task.connection is not None]:
+            try:
+                connection.send(message, max(0.01, until - time.monotonic()))
+            except TimeoutError:
+                job.time_out()
         return job
 
     def _call_here(self, directory: str, among: tuple[str, ...], function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
@@ -220,18 +228,6 @@ class Cluster:
         if task.pid is None:
             ended = f"its process has ended ({describe_exit(task.exit)})" if task.exit is not None else "it has no process"
             raise UsageError(f"{task.name} cannot run anything: {ended}; c.restart({task.name!r}) gives it a new one")
-
-    def _send(self, message: dict[str, Any], tasks: list[Task], job: Job) -> None:
-        """Send the function of a job to these tasks. Raises `TimedOut` if a task does not read the function in the time of the call."""
-        connections = [task.connection for task in tasks if task.connection is not None]
-        for task in tasks:
-            task.begin_job(job)
-        until = time.monotonic() + self.timeout_s
-        for connection in connections:
-            try:
-                connection.send(message, max(0.01, until - time.monotonic()))
-            except TimeoutError:
-                job.time_out()
 
     # --- tasks ------------------------------------------------------------------------------------
 

@@ -19,10 +19,8 @@ import pytest
 
 if TYPE_CHECKING:
     from .clusters import Cluster
-    from .failures import TaskFailed
     from .scripts import ScriptRun
     from .session import Session
-    from .tasks import Task
 
 TASKS = ("workers", "ps", "chief", "evaluator")
 """The options of the markers for the numbers of tasks."""
@@ -205,54 +203,16 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    if session := _session():
-        error = call.excinfo.value if call.excinfo is not None else None
-        report.sections += _sections(session, report, error, item.config.option)
+    session, options = _session(), item.config.option
+    if session and (report.failed or (options.orch_logs and report.when == "call")):
+        for task in [task for cluster in session.recent for task in cluster.tasks.values()]:
+            # pytest has captured no output of the task with -s, or in a test that reads the output itself.
+            is_missing = f"[{task.name}] " not in report.capstdout
+            if (options.orch_logs or is_missing) and (text := task.logs):
+                report.sections.append((f"orch: {task.name}", text))
+        if options.orch_keep:
+            report.sections.append(("orch: files", f"{session.path}\n"))
     return report
-
-
-def _sections(session: Session, report: pytest.TestReport, error: BaseException | None, options: Any) -> list[tuple[str, str]]:
-    """The sections, each with title and text, for the report of one phase of a test. `error`: the exception of the phase; `options`: those
-    of the command line."""
-    if not (report.failed or (options.orch_logs and report.when == "call")):
-        return []
-    failure = _find_failure(error)
-    found = [
-        section
-        for cluster in session.recent
-        for task in cluster.tasks.values()
-        if (section := _section(task, failure, options.orch_logs or _is_missing(task, report)))
-    ]
-    if options.orch_keep:
-        found.append(("orch: files", f"{session.path}\n"))
-    return found
-
-
-def _find_failure(error: BaseException | None) -> TaskFailed | None:
-    from .failures import TaskFailed
-
-    while error is not None and not isinstance(error, TaskFailed):
-        error = error.__cause__ or error.__context__
-    return error
-
-
-def _is_missing(task: Task, report: pytest.TestReport) -> bool:
-    """Whether pytest has captured no output of the task, as with -s, or in a test that reads the output itself."""
-    return f"[{task.name}] " not in report.capstdout
-
-
-def _section(task: Task, failure: TaskFailed | None, with_log: bool) -> tuple[str, str] | None:
-    from .jobs import describe_exit
-
-    parts = []
-    if failure is not None and (stack := failure.stacks.get(task.name, "")) and stack not in str(failure):
-        parts.append(f"where it was:\n{stack}")
-    if with_log and (log := task.logs):
-        parts.append(log)
-    if not parts:
-        return None
-    state = "" if task.exit is None else f" ({describe_exit(task.exit)})"
-    return f"orch: {task.name}{state}", "\n".join(parts)
 
 
 def pytest_unconfigure() -> None:
