@@ -151,7 +151,6 @@ class Cluster:
         else:
             run.end_processes(self.tasks.values())
         for task in self.tasks.values():
-            task.is_own = False
             task.print_output()
         self._run = None
         release(run)
@@ -180,8 +179,8 @@ class Cluster:
         Raises `UsageError` for what cannot be sent, for an empty `on`, and for a task that is not there, or busy; `TimedOut` for a task
         that does not take what is sent, such as a large argument while it is paused.
         """
+        self.pooled_run.poll()
         tasks = self._choose(on)
-        self.poll()
         for task in tasks:
             self._check_is_free(task)
         remote = [task for task in tasks if not task.is_own]
@@ -210,6 +209,7 @@ class Cluster:
             barriers.enter_call(directory, os.environ["ORCH_TASK"], among)
             return function(*calls.fill(function, args, kwargs), **kwargs)
         finally:
+            barriers.enter_call("", "", ())  # the test itself is no function of a cluster
             for name in self._own_env:
                 os.environ.pop(name, None)
             os.environ.update(before)

@@ -171,6 +171,9 @@ def test_the_test_s_own_process_has_no_stack_and_goes_on_after_a_timeout() -> No
         with pytest.raises(TimedOut, match=r"len was not over after 0\.5 s"):
             c.run(len, b" " * 4_000_000)
         assert c["worker-1"].exit == -9
+        c.restart("worker-1")
+        job = c.start(len, "abc", on="worker-0")
+    assert job.result() == {"worker-0": 3}  # its part runs when it is waited for
 
 
 def test_a_torn_report_is_passed_over(tmp_path: Path) -> None:
@@ -297,6 +300,8 @@ def test_what_is_wrong_is_said_before_anything_starts() -> None:
             pass
         with pytest.raises(UsageError, match="start_timeout= is not for cl"), cluster(workers=1, start_timeout=9, partitions=partitions):
             pass
+    with pytest.raises(UsageError, match="the cluster does not run"):
+        cluster(workers=1).run(os.getpid)
     with cluster(workers=1) as c:
         with pytest.raises(UsageError, match="no task 'worker-7'; the tasks are worker-0"):
             c.kill("worker-7")
@@ -336,6 +341,8 @@ def test_reused_processes_keep_what_they_had() -> None:
     with cluster(workers=2, reuse=True) as c:
         assert c.run(os.getpid) == pids
         assert c.run(remember) == {"worker-0": 5, "worker-1": 5}
+    with pytest.raises(UsageError, match="the cluster does not run"):
+        c.run(remember, on="worker-0")
     with cluster(workers=2) as c, pytest.raises(AttributeError):  # fresh processes are other ones
         c.run(remember)
 
