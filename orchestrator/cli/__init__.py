@@ -107,7 +107,7 @@ def main(args: list[str] | None = None) -> None:
     """
     if args is None:
         gc.set_threshold(COLLECTED_AFTER)
-        if sys.argv[1:2] == ["up"]:
+        if sys.argv[1:2] == ["up"] and not {"-h", "--help", "--dry-run"}.intersection(sys.argv):
             warm_socket.ask_ahead()
     _open_missing_streams()
     try:

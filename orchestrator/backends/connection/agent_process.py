@@ -120,11 +120,11 @@ def start_ahead(backend: Backend, spec: ClusterSpec, log_of: Callable[[str], Pat
     program again, and reports it.
     """
     hosts = backend.hosts(spec)
-    if len(hosts) != 1 or not hosts[0].is_here:
-        return
-    transport, log = backend.transport(spec, hosts[0]), log_of(hosts[0].name)
-    with contextlib.suppress(OSError), open(log, "ab") as stderr:
-        _ahead[log] = start(transport, stderr.fileno())
+    if len(hosts) == 1 and hosts[0].is_here:
+        transport, log = backend.transport(spec, hosts[0]), log_of(hosts[0].name)
+        with contextlib.suppress(OSError), open(log, "ab") as stderr:
+            _ahead[log] = start(transport, stderr.fileno())
+    warm_socket.withdraw()  # the run has no use for the warm process
 
 
 def pop_started(log: Path) -> tuple[AgentProcess | WarmAgent, str] | None:

@@ -14,7 +14,7 @@ from ..options import ScriptCommand, import_timeout_option, spec_options
 from ..spec_overlays import read_spec
 
 IDLE_S = 1800.0
-IDLE = "End the process this many seconds after the start of the last run that used it."
+IDLE = "End the process this many seconds after the last `orch up`."
 
 
 @click.group("warm")

@@ -126,7 +126,11 @@ def test_a_command_that_starts_no_run_here_leaves_nothing_of_the_agent_that_it_a
         (["-H", "there.invalid", "script.py"], 125),
     ):
         orch("up", *words, check=code)
+    command = orch.start("up", "--set", "preload=[]", "--no-python", "/bin/sh", "-n", "1", "--", "-c", "echo >up; exec sleep 60")
+    wait_for_file(tmp_path / "up")
     wait_until(lambda: not process.children(), "end of the agents")
+    command.signal(signal.SIGTERM)
+    command.wait(check=143)
     assert process.num_fds() == before
     assert (home() / "warm.log").read_text() == ""
 

@@ -94,6 +94,12 @@ def ask_ahead() -> None:
         _ahead.append(_ask_for_agent())
 
 
+def withdraw() -> None:
+    """Take the request of `ask_ahead` back, unless `ask_for_agent` has used it: the forked agent ends."""
+    while _ahead:
+        _ahead.pop().close()
+
+
 def ask_for_agent(description: Mapping[str, Any], channel: int, stderr: int) -> socket.socket:
     """Ask the warm process for an agent, and describe the run to the agent, without waiting. Raises OSError, as `connect` does."""
     connection = _ahead.pop() if _ahead else _ask_for_agent()
