@@ -81,9 +81,18 @@ class WarmAgent:
         """The next answer of the warm process, or of the agent. Raises `NotUsedError`."""
         import asyncio
 
-        receiving = asyncio.get_running_loop().sock_recv(self._connection, warm_socket.MESSAGE_BYTES)
+        loop = asyncio.get_running_loop()
+
+        async def receive() -> bytes:
+            try:
+                return await loop.sock_recv(self._connection, warm_socket.MESSAGE_BYTES)
+            except (
+                ConnectionResetError
+            ):  # it has not read the description: it has refused before, and its answer comes next, or it has died
+                return await loop.sock_recv(self._connection, warm_socket.MESSAGE_BYTES)
+
         try:
-            answer = await asyncio.wait_for(receiving, warm_socket.PATIENCE_S)
+            answer = await asyncio.wait_for(receive(), warm_socket.PATIENCE_S)
         except asyncio.TimeoutError:
             raise NotUsedError(f"it has not answered for {warm_socket.PATIENCE_S:g} s; orch warm stop ends it") from None
         except OSError:

@@ -107,9 +107,9 @@ def main(args: list[str] | None = None) -> None:
     """
     if args is None:
         gc.set_threshold(COLLECTED_AFTER)
-        if sys.argv[1:2] == ["up"] and not {"-h", "--help", "--dry-run"}.intersection(sys.argv):
-            warm_socket.ask_ahead()
     _open_missing_streams()
+    if args is None and sys.argv[1:2] == ["up"] and not {"-h", "--help", "--dry-run", "-d", "--detach"}.intersection(sys.argv):
+        warm_socket.ask_ahead()
     try:
         code = orch.main(args, prog_name="orch", standalone_mode=False)
     except click.ClickException as error:

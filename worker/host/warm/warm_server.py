@@ -2,7 +2,7 @@
 
 A request is one message (`warm_socket`); its ``ask`` is the kind of request:
 
-``agent``: a fork that becomes the agent of a run, for which orch asks before it imports the most of itself. The fork waits for a second
+``agent``: a fork that becomes the agent of a run, for which orch asks before it imports most of itself. The fork waits for a second
     message with three descriptors: the agent's end of the channel, its stderr, and a description of the run's imports and of the caller's
     state. The fork answers ``{"pid": …, "since": …}`` when it is the agent, and ``{"code": …}`` when it ends; if the run cannot be
     served, the answer is ``{"refused": reason}``. An imported file that has changed also ends the warm process.
@@ -148,11 +148,14 @@ class WarmProcess:
                     received.callback(os.close, fd)
                 if request["ask"] != "agent":
                     send(connection, self._answer(request, fds))
-                elif why := self._find_activity():
+                elif why := self._find_obstacle():
                     send(connection, {"refused": why})
                 else:
+                    try:
+                        pid = os.fork()
+                    except OSError as error:
+                        send(connection, {"refused": f"it cannot be forked: {error.strerror}"})
                     self._uses, self._used_at = self._uses + 1, time.monotonic()
-                    pid = os.fork()
             except OSError:
                 pass  # the caller has gone
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -162,11 +165,11 @@ class WarmProcess:
     def _answer(self, request: Mapping[str, Any], fds: Sequence[int]) -> dict[str, Any]:
         if request["ask"] == "compare":
             description = read_in_memory(os.dup(fds[0]))
-            return {**self.facts(), "refused": self._find_activity() or self._find_difference(description)}
+            return {**self.facts(), "refused": self._find_obstacle() or self._find_difference(description)}
         self._is_over = request["ask"] == "end"
         return self.facts()
 
-    def _find_activity(self) -> str | None:
+    def _find_obstacle(self) -> str | None:
         """Why no run can be forked from this process; None: a run can. This process ends if an imported file has changed."""
         changed = next((path for path, stamp in self._stamps.items() if _stamp(path) != stamp), None)
         if changed is not None:
