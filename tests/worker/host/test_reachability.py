@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import socket
 import threading
@@ -133,6 +134,20 @@ def test_a_child_that_cannot_be_forked_is_a_refusal(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "fork", fork)
     refusals = tried(Loop(), Target("host", 1, "word", ("127.0.0.1",)))
     assert refusals == {"host": "could not be tried: Resource temporarily unavailable"}
+
+
+def test_a_few_threads_try_all_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, started = threading.Thread.start, itertools.count()
+
+    def start_two(thread: threading.Thread) -> None:
+        if next(started) >= 2:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_two)
+    loop = Loop()
+    with answering(loop) as port:
+        assert tried(loop, *(Target(f"host-{n}", port, "word", ("127.0.0.1",)) for n in range(5))) == {f"host-{n}": "" for n in range(5)}
 
 
 def test_a_resolver_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,18 +88,33 @@ def _try_all(targets: tuple[Target, ...], agent_pid: int, sink: int) -> None:
 
 
 def _try_in_threads(pairs: list[tuple[Target, str]]) -> list[tuple[str, int, str, str]]:
-    """The results, as `Reached` has them. The threads are not waited for: one of them may wait for a resolver that does not answer."""
-    from multiprocessing import TimeoutError as TooLateError
-    from multiprocessing.pool import ThreadPool
+    """The results, as `Reached` has them. The threads never end: one of them may wait for a resolver that does not answer."""
+    import queue
+    import threading
 
+    waiting: queue.SimpleQueue[tuple[Target, str]] = queue.SimpleQueue()
+    done: queue.SimpleQueue[tuple[str, int, str, str]] = queue.SimpleQueue()
+
+    def work() -> None:
+        while True:
+            target, address = waiting.get()
+            done.put((target.host, target.port, address, _try(target, address)))
+
+    for pair in pairs:
+        waiting.put(pair)
+    for number in range(min(AT_ONCE, len(pairs))):
+        try:
+            threading.Thread(target=work, daemon=True).start()
+        except RuntimeError:  # the limit of processes: fewer threads take longer
+            if number == 0:
+                raise
+            break
     unanswered = f"the look-up of names does not answer for {LOOKUP_S:g} s"
     refusals = {(target.host, target.port, address): unanswered for target, address in pairs}
-    pool = ThreadPool(max(1, min(AT_ONCE, len(pairs))))
-    results = pool.imap_unordered(lambda pair: (*pair, _try(*pair)), pairs)
-    with contextlib.suppress(TooLateError):
+    with contextlib.suppress(queue.Empty):
         for _ in pairs:
-            target, address, refusal = results.next(LOOKUP_S)
-            refusals[target.host, target.port, address] = refusal
+            host, port, address, refusal = done.get(timeout=LOOKUP_S)
+            refusals[host, port, address] = refusal
     return [(*key, refusal) for key, refusal in refusals.items()]
 
 
