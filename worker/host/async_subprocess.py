@@ -35,6 +35,8 @@ class Question:
         self, loop: Loop, argv: Sequence[str], env: Mapping[str, str], limit_s: float, on_ended: Callable[[ProgramEnded], None]
     ) -> None:
         self._loop, self._on_ended = loop, on_ended
+        # Not above the present limit (ulimit -f), which root alone may raise.
+        longest = min({LONGEST_FILE, resource.getrlimit(resource.RLIMIT_FSIZE)[1]} - {resource.RLIM_INFINITY})
         self._streams = [os.fdopen(keep_in_memory(b""), "rb") for _ in ("stdout", "stderr")]
         try:
             self._process = subprocess.Popen(
@@ -44,7 +46,7 @@ class Question:
                 stdout=self._streams[0],
                 stderr=self._streams[1],
                 start_new_session=True,
-                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (LONGEST_FILE, LONGEST_FILE)),
+                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (longest, longest)),
             )
         except BaseException:
             self._close()
