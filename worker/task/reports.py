@@ -7,6 +7,7 @@ import contextlib
 import errno
 import json
 import math
+import operator
 import os
 import sys
 import threading
@@ -121,9 +122,13 @@ def _unwrap(name: str, value: Any) -> bool | int | float:
     """The number in a scalar of NumPy, TensorFlow, Keras or a similar library."""
     try:
         number = value.numpy() if hasattr(value, "numpy") else value
-        number = number.item() if hasattr(number, "item") else float(number)
+        number = number.item() if hasattr(number, "item") else number
         if isinstance(number, (bool, int, float)):
             return number
+        if hasattr(number, "__index__"):
+            return operator.index(number)
+        if hasattr(number, "__float__"):  # `float` alone would also parse bytes, such as a tensor of texts has
+            return float(number)
         reason = ""
     except (TypeError, ValueError, NotImplementedError) as error:
         reason = f": {error}"

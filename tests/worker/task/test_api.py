@@ -336,6 +336,11 @@ class Variable:
         return Holder(7)
 
 
+class Text:
+    def numpy(self) -> bytes:
+        return b"12"
+
+
 class Index:
     def __index__(self) -> int:
         return 5
@@ -355,10 +360,12 @@ class Index:
     ],
 )
 def test_what_holds_one_number_is_that_number(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: Any, expected: Any) -> None:
-    assert json.loads(reports._render({"value": value}))["value"] == expected
+    found = json.loads(reports._render({"value": value}))["value"]
+    assert found == expected
+    assert type(found) is type(expected)
 
 
-@pytest.mark.parametrize("value", [Holder(1, 2), b"bytes", object(), 1j, {1, 2}, [object()], len])
+@pytest.mark.parametrize("value", [Holder(1, 2), b"bytes", b"12", Text(), object(), 1j, {1, 2}, [object()], len])
 def test_what_does_not_is_refused(value: Any) -> None:
     with pytest.raises(TypeError, match=r"worker\.report: loss is of type .*, and not one number, text, list or dict"):
         reports._render({"loss": value})
