@@ -107,13 +107,19 @@ def _log_to_own_file(real: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     return real(self, *args, **kwargs)
 
 
+_told: set[str] = set()
+"""The paths of which this process has said that the chief alone uses them."""
+
+
 def _own(path: str, name: str) -> str:
     """The path in this task's directory of the run that replaces a path which all workers have."""
     directory = os.environ.get("ORCH_LOG_DIR", "")
     own = os.path.join(directory, name)
     if not directory or path == own:  # an earlier fit has replaced the path
         return path
-    print(f"orch: {path} is the chief's; this worker's is {own}", file=sys.stderr)
+    if path not in _told:  # each `fit` may have new callbacks
+        _told.add(path)
+        print(f"orch: {path} is the chief's; this worker's is {own}", file=sys.stderr)
     return own
 
 
