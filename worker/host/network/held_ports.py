@@ -20,7 +20,11 @@ class PortsExhaustedError(Exception):
 def hold(count: int, ports: tuple[int, int] | None) -> list[socket.socket]:
     """`count` bound sockets, from the range `ports` (inclusive) or of the kernel's choice. Raises `PortsExhaustedError`."""
     candidates = iter(range(ports[0], ports[1] + 1)) if ports else itertools.repeat(0)
-    span = f"{ports[0]}-{ports[1]}" if ports else "of the kernel's choice"
+    if ports:
+        span, remedy = f"{ports[0]}-{ports[1]}", "give a wider range (ports:, --ports), or none, and the kernel chooses"
+    else:
+        span = "of the kernel's choice (net.ipv4.ip_local_port_range)"
+        remedy = "end what holds them (ss -tanp), or give a range outside of it (ports:, --ports)"
     held: list[socket.socket] = []
     try:
         while len(held) < count:
@@ -29,7 +33,6 @@ def hold(count: int, ports: tuple[int, int] | None) -> list[socket.socket]:
             if sock is not None:
                 held.append(sock)
             elif not port:
-                remedy = "give a wider range (ports:, --ports), or none, and the kernel chooses"
                 raise PortsExhaustedError(f"ports {span} are used up: {count} needed, {len(held)} free; {remedy}")
     except BaseException:
         for sock in held:
