@@ -44,17 +44,23 @@ class _Finder:
         return None
 
     def _follow(self, loader: Any) -> None:
-        """Call `then` after the loader has run the module. The import may fail and be tried again."""
+        """Call `then` after the loader has run the module. The import may fail and be tried again, and a loader may have other modules."""
         execute = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
+            if module.__name__ != self._name:
+                execute(module)
+                return
             loader.exec_module = execute
             execute(module)
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
                 self._then(module)
 
-        loader.exec_module = exec_module
+        try:  # noqa: SIM105 - contextlib would be one more import before every task
+            loader.exec_module = exec_module
+        except (AttributeError, TypeError):  # an import without `then` is better than none
+            pass
 
 
 def named_like(real: Any, ours: Any) -> Any:

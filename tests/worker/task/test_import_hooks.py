@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -23,3 +27,38 @@ def test_several_may_wait_for_one_module(tmp_path: Path, monkeypatch: pytest.Mon
     assert seen == [("first", 1), ("second", 1), ("third", 1)]
     assert type(waited_for.__loader__).__name__ == "SourceFileLoader"
     assert waited_for.__spec__.loader is waited_for.__loader__
+
+
+class Loader:
+    """One loader for several modules."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        return ModuleSpec(name, self) if name in ("waited_for", "another") else None  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__name__ == "waited_for":
+            import another  # type: ignore[import-not-found]  # noqa: F401
+
+
+class LoaderWithoutAttributes(Loader):
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(name)
+
+
+@pytest.mark.parametrize(("loader", "expected"), [(Loader(), ["waited_for"]), (LoaderWithoutAttributes(), [])])
+def test_a_loader_may_serve_several_modules_and_refuse_attributes(
+    monkeypatch: pytest.MonkeyPatch, loader: Loader, expected: list[str]
+) -> None:
+    monkeypatch.setattr(sys, "meta_path", [loader, *sys.meta_path])
+    for name in ("waited_for", "another"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    seen: list[str] = []
+    import_hooks.after("waited_for", lambda module: seen.append(module.__name__))
+    assert importlib.util.find_spec("waited_for") is not None  # found, and not imported yet
+    importlib.import_module("another")
+    assert seen == []
+    importlib.import_module("waited_for")
+    assert seen == expected
