@@ -2,6 +2,7 @@
 
 A task's stdout and stderr *are* files. So no task ever waits for a reader, and what a task has written is on disk whichever process
 dies next. The kernel reports that a file in one of their directories has grown (inotify(7)); the agent then looks at all files.
+Where the kernel has no inotify instance for this user, the agent looks once a second.
 """
 
 from __future__ import annotations
