@@ -34,8 +34,9 @@ def allow_many_files() -> tuple[int, int]:
 def enter(lifeline: int, cwd: str, stdout: str, stderr: str, limits: tuple[int, int], devices: Mapping[str, Any]) -> None:
     """Give this new process a session, the signals that a shell would give it, and these files and limits. Raises `SetupError`.
 
-    `limits`: of open files (soft, hard). `devices`: the task's `DeviceSettings` as JSON data, of which those that are not TensorFlow's are
-    applied here. `cores` are the numbers of those on which this thread, and all that are yet to be started, may run.
+    `limits`: of open files (soft, hard). `devices`: all device settings of the task, as JSON data: which of them orch applies before the
+    program is only known here, and the task gives TensorFlow the others. `cores`: the numbers of the cores on which this thread, and all
+    that are yet to be started, may run.
     """
     doing = "the new session"
     try:

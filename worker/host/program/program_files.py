@@ -59,7 +59,7 @@ def first_file(program: Program, cwd: str, env: Mapping[str, str]) -> tuple[str,
 def read_file(path: str) -> bytes:
     """The content of a source file; empty if the file cannot be read or is too long."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # see `program_checks`
+        if not stat.S_ISREG(os.stat(path).st_mode):  # see `program_checks._check_script`
             return b""
         with open(path, "rb") as file:
             source = file.read(MAX_CHECKED)
