@@ -75,6 +75,8 @@ class Job:
     def __init__(self, cluster: Cluster, tasks: Iterable[str], name: str) -> None:
         self._cluster, self.name, self._timeout_s = cluster, name, cluster.timeout_s
         self._began_at = time.monotonic() - cluster.session.debugged_s
+        self._grace_began_at = 0.0
+        """When `result` has first seen a failure, by `time.monotonic`; 0: not yet."""
         self.own_part: Callable[[], Any] | None = None
         """The part of the job that is for the test's own process (`in_process`); it runs when the job is waited for."""
         self.tasks = {name: Outcome(name) for name in tasks}
@@ -112,8 +114,11 @@ class Job:
         return True
 
     def _is_grace_over(self) -> bool:
-        failed_at = min((outcome.at for outcome in self._failed()), default=None)
-        return failed_at is not None and time.monotonic() >= failed_at + self._cluster.grace_s
+        if not self._failed():
+            return False
+        # From here on, not from the failure: the answers of other tasks that have ended are still to be read.
+        self._grace_began_at = self._grace_began_at or time.monotonic()
+        return time.monotonic() >= self._grace_began_at + self._cluster.grace_s
 
     def result(self, timeout: float | None = None) -> dict[str, Any]:
         """The values that the function has returned, by task, once it has returned in all of them.
@@ -203,7 +208,7 @@ class Job:
     def on_answer(self, task: str, message: Mapping[str, Any]) -> None:
         """The function has returned or raised in a task."""
         outcome = self.tasks[task]
-        outcome.at = time.monotonic()
+        outcome.at = message["at"]
         error = message.get("error")
         if error is None:
             try:

@@ -83,11 +83,11 @@ class PooledRun:
                 task.read_answer()
                 for message in messages:
                     if "ended" in message:
-                        task.end_process(message["ended"])
+                        task.end_process(message["ended"], message["at"])
                     else:
                         self._answers.append(message)
                 if task.is_forked and not resident_of_task.is_open:  # the process has ended with its resident
-                    task.end_process(-signal.SIGKILL)
+                    task.end_process(-signal.SIGKILL, time.monotonic())
 
     def wait(self, is_over: Callable[[], bool], limit_s: float) -> bool:
         """Poll until `is_over`. False: not within `limit_s` seconds."""

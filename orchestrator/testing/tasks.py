@@ -143,8 +143,8 @@ class Task:
                 job, self.job = self.job, None
                 job.on_answer(self.name, answer)
 
-    def end_process(self, code: int) -> None:
-        """The process has ended; `code` is negative for a signal."""
+    def end_process(self, code: int, at: float) -> None:
+        """The process has ended at this time, by `time.monotonic`; `code` is negative for a signal."""
         self.exit = code
         if self.connection is not None:
             self._run.session.close(self.connection)
@@ -152,7 +152,7 @@ class Task:
         if self.job is not None:
             job, self.job = self.job, None
             # A task that was killed failed when it was sent the signal: its peers may have noticed before its parent has.
-            state, at = self._signals.get(-code, ("died", time.monotonic()))
+            state, at = self._signals.get(-code, ("died", at))
             job.on_exited(self.name, state, code, at)
 
     # --- the output ---------------------------------------------------------------------------------

@@ -241,6 +241,22 @@ def test_a_killed_task_comes_before_a_peer_that_has_noticed_its_end_first(tmp_pa
             job.result()
 
 
+def test_the_first_failure_is_raised_however_late_the_test_asks() -> None:
+    def fail() -> None:
+        if os.environ["ORCH_TASK"] == "worker-1":
+            raise OddError("the first")
+        time.sleep(0.3)
+        if os.environ["ORCH_TASK"] == "worker-0":
+            raise KeyError("the second")
+        os._exit(3)
+
+    with cluster(workers=3) as c:
+        job = c.start(fail)
+        time.sleep(3)
+        with pytest.raises(OddError, match="the first"):
+            job.result()
+
+
 @pytest.mark.parametrize("end", ["os._exit(3)", "os.kill(os.getpid(), 11)"])
 def test_a_task_that_dies_by_itself_comes_before_a_peer_that_tensorflow_has_told_of_it(end: str, tmp_path: Path) -> None:
     lost = json.loads(LOST_PEERS.read_text())["mwms kill worker-1 of 2"]["ended"]["worker-0"]["failure"]["message"]

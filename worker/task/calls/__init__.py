@@ -1,6 +1,7 @@
 """The program of a process that a resident task has forked: it runs the functions that a test sends, one after the other.
 
-``{"function": BYTES, …}`` is answered by ``{"value": BYTES}`` or ``{"error": {…}}``. The bytes are what `pickle` makes of a function, its
+``{"function": BYTES, …}`` is answered by ``{"value": BYTES, "at": MONOTONIC}`` or ``{"error": {…}, "at": …}``; `at` is when the function
+ended, for the test's process may read the answers of several processes later. The bytes are what `pickle` makes of a function, its
 arguments and its value; cloudpickle, which the test's process needs as well, carries functions by value, with the code as pytest has
 rewritten it.
 """
@@ -56,6 +57,7 @@ def _answer(connection: socket.socket, message: dict[str, Any], save: Callable[[
         answer: dict[str, Any] = {"value": _pack(value)}
     except BaseException as error:  # also SystemExit: the process belongs to the test, and a function does not end it
         answer = {"error": _describe(error)}
+    answer["at"] = time.monotonic()
     debugger.leave()
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:

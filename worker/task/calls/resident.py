@@ -6,8 +6,8 @@ each fork of it is a fresh process of that task, in some milliseconds. The fork 
 collectives, Keras), with a directory of its own for what it leaves behind, and then runs functions (`calls`).
 
 A message is eight bytes, its length, and a dictionary as `pickle` has it. To the task: ``{"do": "fork", …}``, ``{"do": "signal",
-"number": …}``, ``{"do": "environment"}``, ``{"do": "network", …}``. From it: ``{"ended": CODE}`` when a fork has ended, negative for
-a signal, and the answers ``{"environment": …}`` and ``{"problem": …}``. When the connection closes, the task ends with 0.
+"number": …}``, ``{"do": "environment"}``, ``{"do": "network", …}``. From it: ``{"ended": CODE, "at": MONOTONIC}`` when a fork has ended,
+negative for a signal, and the answers ``{"environment": …}`` and ``{"problem": …}``. When the connection closes, the task ends with 0.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 
 from ..own_process import die_with_parent, move_own_fd, reseed
 from . import task_coverage
@@ -42,7 +43,7 @@ def fork_for_calls(order: dict[str, Any]) -> dict[str, Any]:
     child = 0
     while True:
         if child and not _wait_for_message(connection, child):
-            send(connection, {"ended": _reap(child)})
+            send(connection, {"at": time.monotonic(), "ended": _reap(child)})
             child = 0
             continue
         request = receive(connection)
