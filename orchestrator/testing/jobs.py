@@ -151,6 +151,9 @@ class Job:
             return
         function, self.own_part = self.own_part, None
         (outcome,) = [outcome for name, outcome in self.tasks.items() if self._cluster[name].is_own]
+        if any(other.state == "stopped" for other in self.tasks.values()):  # the cluster was left: this part would wait for the others
+            outcome.state = "stopped"
+            return
         try:
             outcome.value = function()
             outcome.state = "returned"

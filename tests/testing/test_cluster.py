@@ -173,7 +173,10 @@ def test_the_test_s_own_process_has_no_stack_and_goes_on_after_a_timeout() -> No
         assert c["worker-1"].exit == -9
         c.restart("worker-1")
         job = c.start(len, "abc", on="worker-0")
+        other = c.start(time.sleep, 100)
     assert job.result() == {"worker-0": 3}  # its part runs when it is waited for
+    with pytest.raises(TaskFailed, match="worker-0: stopped: the cluster was left before sleep was over"):
+        other.result()
 
 
 def test_a_torn_report_is_passed_over(tmp_path: Path) -> None:
