@@ -12,7 +12,6 @@ import fcntl
 import itertools
 import json
 import os
-import select
 import selectors
 import shutil
 import socket
@@ -113,7 +112,11 @@ class Session:
             self._warm, reader = warm_process.execute(sys.executable, str(directory), IDLE_S, imports, log.fileno(), [lifeline])
         os.close(lifeline)
         with os.fdopen(reader) as report:
-            if not select.select([report], [], [], IMPORT_S)[0]:
+            waiter = selectors.DefaultSelector()  # select.select fails in a process with 1,024 open files
+            waiter.register(report, selectors.EVENT_READ)
+            has_come = waiter.select(IMPORT_S)
+            waiter.close()
+            if not has_come:
                 raise ClusterLost(f"importing tensorflow has not ended after {IMPORT_S:g} s")
             text = report.read()
         found = json.loads(text) if text else {"error": "the process that imports tensorflow has died"}

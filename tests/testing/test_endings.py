@@ -81,7 +81,11 @@ def test_nothing_survives_when_the_process_of_the_tests_is_killed(script: Callab
 
 
 TWO = f"""{ALL_REDUCE}
+import resource
 from concurrent.futures import ThreadPoolExecutor
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (2000, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]  # select.select fails with as many
 
 def one(_):
     with cluster(workers=2) as c:

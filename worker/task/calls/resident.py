@@ -30,8 +30,8 @@ VARIABLE = "ORCH_CALLS"
 PRELOAD = "ORCH_CALLS_PRELOAD"
 """Names of modules, with spaces between: the forks find them imported, besides those of the template."""
 _LENGTH = 8
-_POLL_S: float | None = 0.02
-"""How often the parent checks whether the child has ended, where the kernel has no pidfd."""
+_POLL_MS: float | None = 20
+"""How often the parent checks whether the child has ended, in milliseconds, where the kernel has no pidfd."""
 
 
 def fork_for_calls(order: dict[str, Any]) -> dict[str, Any]:
@@ -136,13 +136,16 @@ def _wait_for_message(connection: socket.socket, child: int) -> bool:
     """True: there is a message; False: the child has ended."""
     import select
 
-    fds, wait_s = [connection.fileno()], _POLL_S
+    fds, wait_ms = [connection.fileno()], _POLL_MS
     with contextlib.suppress(AttributeError, OSError):  # a kernel without pidfds
         fds.append(os.pidfd_open(child))
-        wait_s = None
+        wait_ms = None
+    poll = select.poll()  # select.select fails in a process with 1,024 open files
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
     try:
         while True:
-            ready = select.select(fds, [], [], wait_s)[0]
+            ready = dict(poll.poll(wait_ms))
             if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 return False  # the end first: a request to a child that has ended is too late
             if connection.fileno() in ready:
