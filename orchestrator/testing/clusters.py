@@ -17,7 +17,7 @@ from worker.task.strategy import strategy_builder
 
 from ..errors import UsageError
 from ..model.strategies import named
-from .failures import TimedOut
+from .failures import ClusterLost, TimedOut
 from .jobs import POLL_S, Job, describe_exit
 from .partitions import Network
 from .pickling import pack
@@ -140,20 +140,25 @@ class Cluster:
         """End the processes, or keep them for the next test with `reuse`; leaving the ``with`` block calls this."""
         if self._run is None:
             return
-        self.poll()
         run = self._run
-        if run.network is not None and run.is_whole:
-            run.network.mend()
-        if self._own_env:
-            strategy_builder.forget()  # which belongs to this cluster
-        if self._reuse and all(task.connection and task.job is None for task in self.tasks.values()):
-            run.kept_for = self._reuse
-        else:
-            run.end_processes(self.tasks.values())
-        for task in self.tasks.values():
-            task.print_output()
-        self._run = None
-        release(run)
+        try:
+            self.poll()
+            if run.network is not None and run.is_whole:
+                run.network.mend()
+            if self._own_env:
+                strategy_builder.forget()  # which belongs to this cluster
+            if self._reuse and all(task.connection and task.job is None for task in self.tasks.values()):
+                run.kept_for = self._reuse
+            else:
+                run.end_processes(self.tasks.values())
+            for task in self.tasks.values():
+                task.print_output()
+        except ClusterLost:
+            run.stop()  # no other cluster can use its tasks
+            raise
+        finally:
+            self._run = None
+            release(run)
 
     def poll(self, wait_s: float = 0.0) -> None:
         """Wait up to `wait_s` seconds for messages of the tasks, read the messages, and print the output of the tasks."""

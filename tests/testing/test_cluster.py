@@ -132,6 +132,19 @@ def test_a_process_that_has_not_come_up_in_time_ends_with_its_cluster(monkeypatc
         assert c.run(len, "abc") == {"worker-0": 3, "worker-1": 3}
 
 
+def test_a_cluster_whose_processes_do_not_end_takes_its_run_along_and_can_be_entered_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    c = cluster(workers=1).__enter__()
+    run = c.pooled_run
+    monkeypatch.setattr(pool, "DYING_S", -1.0)
+    with pytest.raises(ClusterLost, match="the processes of worker-0 have not ended"):
+        c.close()
+    monkeypatch.undo()
+    assert run not in c.session.runs
+    assert not run.handle.is_running
+    with c:
+        assert c.run(len, "abc") == {"worker-0": 3}
+
+
 def test_a_hang_ends_in_time_with_the_stacks_of_all_tasks() -> None:
     def hang_in_here() -> None:
         time.sleep(100)
