@@ -46,6 +46,7 @@ A2, B = HostSpec("hostA", 2), HostSpec("hostB")
         ("me@hostA:3", (HostSpec("hostA", 3, user="me"),)),
         ({"me@hostA": 3}, (HostSpec("hostA", 3, user="me"),)),
         ("fd00::7,[fd00::8]:2,10.0.0.1:4", (HostSpec("fd00::7"), HostSpec("fd00::8", 2), HostSpec("10.0.0.1", 4))),
+        ("me@[fd00::8],[fd00::9]", (HostSpec("fd00::8", user="me"), HostSpec("fd00::9"))),
         ("hostA,hostA", (A2,)),  # as Open MPI counts
         ("hostA:2,hostB,hostA", (HostSpec("hostA", 3), B)),
         (
@@ -68,6 +69,8 @@ def test_hosts_in_every_notation(hosts: Any, expected: Any) -> None:
         ("-oProxyCommand=x", "o: backend.hosts: '-oProxyCommand=x' is not the name of a host (write hostA:2, or [fd00::7]:2)"),
         ("-l@hostA", "o: backend.hosts: '-l' is not the name of a user (write hostA:2, or [fd00::7]:2)"),
         ("hostA:x", "o: backend.hosts: 'hostA:x' is not the name of a host (write hostA:2, or [fd00::7]:2)"),
+        ("node[1-3]:2", "o: backend.hosts: 'node[1-3]' is not the name of a host (write hostA:2, or [fd00::7]:2)"),
+        ("a]b", "o: backend.hosts: 'a]b' is not the name of a host (write hostA:2, or [fd00::7]:2)"),
         ("host/A", "o: backend.hosts: 'host/A' is not the name of a host (write hostA:2, or [fd00::7]:2)"),
         ("hostA:0", "o: backend.hosts.hostA: must be at least 1, not 0"),
         (4, "o: backend.hosts: must name hosts, not 4 (write hostA:2,hostB:2)"),

@@ -135,7 +135,8 @@ class Hosts(Named):
             for word in filter(None, re.split(r"[,\s]+", node.value)):
                 name, _, slots = word.rpartition(":")
                 has_slots = slots.isdigit() and not _is_address6(word.rpartition("@")[2])
-                yield re.sub(r"[\[\]]", "", name if has_slots else word), scalar(slots if has_slots else "", node.place)
+                name = re.sub(r"(^|@)\[([^\[\]]*:[^\[\]]*)\]$", r"\1\2", name if has_slots else word)  # around an IPv6 address
+                yield name, scalar(slots if has_slots else "", node.place)
         else:
             findings.add(node, path, f"must name hosts, not {shown(node)}", "write hostA:2,hostB:2")
 
