@@ -239,6 +239,10 @@ def parts_of(node: Node) -> list[Node]:
     return [scalar(part.strip(), node.place) for part in node.text.strip("[] ").rstrip(",").split(",")]
 
 
+def _is_unknown(node: Node) -> bool:
+    return is_scalar(node) and (node.value is None or node.text == "?")
+
+
 @dataclass(frozen=True, slots=True)
 class Numbers:
     """A list of whole numbers from 1 to `most`, also as ``1,2`` and ``1``."""
@@ -254,7 +258,7 @@ class Numbers:
             findings.add(node, path, f"must be a list of numbers, not {shown(node) if items else 'an empty list'}", f"write {self.example}")
             return None
         before, number = len(findings.found), Integer(1, self.most)
-        found = [None if self.unknown and item.text in ("", "?", "null") else number.check(item, path, findings) for item in items]
+        found = [None if self.unknown and _is_unknown(item) else number.check(item, path, findings) for item in items]
         return tuple(found) if len(findings.found) == before else None
 
     def json_schema(self) -> JsonSchema:

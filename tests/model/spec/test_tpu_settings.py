@@ -29,7 +29,7 @@ def test_the_section_means_the_strategy_and_comes_back_as_it_was() -> None:
       computation_shape: [2, 2, 1, 2]
       num_replicas: 1
       spmd: true
-      partition: {image: [1, 2, 4, 1], sound: {dims: "8,1", shape: [null, 7], dtype: bfloat16}}
+      partition: {image: [1, 2, 4, 1], sound: {dims: "8,1", shape: [~, 7], dtype: bfloat16}}
       fallback: cpu
     """)
     assert spec.strategy == "tpu"
@@ -80,6 +80,7 @@ def test_the_strategy_alone_takes_the_tpu_of_the_environment_and_imports_nothing
             "tpu: {computation_shape: [1, 1, 1, 2], partition: {x: {dims: [2, 1], shape: [3, 4]}}}",
             "tpu.partition.x: dimension 0 has the size 3, which cannot be divided into 2 equal parts",
         ),
+        ("tpu: {partition: {x: {dims: [1, 1], shape: [[1, 2], 3]}}}", "tpu.partition.x.shape: must be a whole number, not a list"),
         ("tpu: {partition: {x: [1, 2]}}", "tpu.partition.x: [1, 2] makes 2 parts, and a replica has 1 logical device"),
         ("tpu: {computation_shape: [1, 1, 1, 2], partition: {x: {dims: [2], shape: [4, 4]}}}", "has 1 number, and the tensor has 2"),
         ("tpu: {partition: {x: {shape: [4]}}}", "tpu.partition.x: has no dims"),
