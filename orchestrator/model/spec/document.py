@@ -124,7 +124,7 @@ class _Reader:
         for name in self._inside():
             at = self._place(name)
             if type(name).__name__ != "ScalarEvent":
-                raise refusal(at, "a key must be a text, not a mapping or a list")
+                raise refusal(at, "a key must be a text, not a mapping, a list or an alias")
             key = self._node(name, depth).text
             if key in entries:
                 raise refusal(at, f"the key {key!r:.80} is given twice", f"first at {entries[key].place}")
