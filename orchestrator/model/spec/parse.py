@@ -42,7 +42,8 @@ def parse(document: Node, *, workdir: str) -> ClusterSpec:
     findings = Findings()
     given = _root().check(document, "", findings) or {}
     draft = draft_of(document, given, findings)
-    findings.found += cluster_rules.problems(draft)
+    for problem in cluster_rules.problems(draft):
+        findings.note(problem)
     if findings.problems:
         raise SpecError(*findings.problems)
     return _spec(draft, workdir)
