@@ -51,11 +51,12 @@ def parse(document: Node, *, workdir: str) -> ClusterSpec:
 
 def _root() -> Struct:
     """The keys of orch.yaml. A key of a section, or the name of its option, that stands beside the section is told its place."""
-    root, misplaced = struct_of(ClusterSpec), {}
+    root, misplaced = struct_of(ClusterSpec), dict[str, str]()
     for section, key in root.keys.items():
         for name, inner in key.kind.keys.items() if isinstance(key.kind, Struct) else ():
-            for word in (name, inner.flag.rpartition("--")[2].replace("-", "_")):
-                misplaced[word] = f"unknown key {word!r}; write it as {section}: {{{name}: ...}}"
+            for word in {name, inner.flag.rpartition("--")[2].replace("-", "_")} - {""}:
+                known = f"{misplaced[word]} or" if word in misplaced else f"unknown key {word!r}; write it as"
+                misplaced[word] = f"{known} {section}: {{{name}: ...}}"
     return replace(root, misplaced=misplaced)
 
 

@@ -356,6 +356,7 @@ def test_wrong_counts_and_strategies(text: str, problems: list[str]) -> None:
         ("script: a\nargs: [a, [b]]", [":2: args[1]: must be a text, not a list"]),
         ('script: a\nargs: ["a\\0"]', [":2: args[0]: must not hold a NUL character"]),
         ("script: a\nworkers: 4", [":2: unknown key 'workers'; write it as tasks: {worker: ...}"]),
+        ("script: a\ntimeout_s: 4", [":2: unknown key 'timeout_s'; write it as collectives: {timeout_s: ...} or tpu: {timeout_s: ...}"]),
         ("script: a\ncode: ship", [":2: unknown key 'code'; write it as backend: {code: ...}"]),
         (
             "script: a\nbackend: {workdir: ship}",
@@ -423,6 +424,11 @@ def test_wrong_counts_and_strategies(text: str, problems: list[str]) -> None:
 )
 def test_wrong_keys_and_values(text: str, problems: list[str]) -> None:
     assert problems_of(text) == [f"orch.yaml{problem}" for problem in problems]
+
+
+def test_an_empty_key_is_not_taken_for_a_setting_without_an_option() -> None:
+    (problem,) = problems_of("script: a\n'': 4")
+    assert problem.startswith("orch.yaml:2: unknown key '' (the keys here: name, ")
 
 
 def test_everything_wrong_is_said_at_once() -> None:
