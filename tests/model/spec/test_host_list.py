@@ -72,7 +72,11 @@ def test_hosts_in_every_notation(hosts: Any, expected: Any) -> None:
         ("node[1-3]:2", "o: backend.hosts: 'node[1-3]' is not the name of a host (write hostA:2, or [fd00::7]:2)"),
         ("a]b", "o: backend.hosts: 'a]b' is not the name of a host (write hostA:2, or [fd00::7]:2)"),
         ("host/A", "o: backend.hosts: 'host/A' is not the name of a host (write hostA:2, or [fd00::7]:2)"),
-        ("hostA:0", "o: backend.hosts.hostA: must be at least 1, not 0"),
+        ("hostA:0", "o: backend.hosts.hostA.slots: must be at least 1, not 0"),
+        (
+            [{"name": "hostA", "slots": 2}],
+            "o: backend.hosts.name: must be slots or settings, not 'hostA' (write {hostA: 2}, or {hostA: {slots: 2}})",
+        ),
         (4, "o: backend.hosts: must name hosts, not 4 (write hostA:2,hostB:2)"),
         ([{"host/A": 2}], "o: backend.hosts: 'host/A' is not the name of a host (write hostA:2, or [fd00::7]:2)"),
         ({"hostA": {"slot": 2}}, "o: backend.hosts.hostA: unknown key 'slot' (did you mean 'slots'?)"),
@@ -117,6 +121,10 @@ def test_a_hostfile_in_both_notations(text: str, expected: Any) -> None:
             "hostA user=-l\nhostB port=0",
             "hosts:1: backend.hosts.hostA.user: '-l' is not the name of a user\n"
             "hosts:2: backend.hosts.hostB.port: must be at least 1, not 0",
+        ),
+        (
+            "hostA:2 user=me",
+            "hosts:1: backend.hosts: 'hostA:2' is not the name of a host (in a mapping: hostA: {slots: 2}; in a hostfile: hostA slots=2)",
         ),
         ("hostA slots", "hosts:1: backend.hosts.hostA.slots: must be a whole number, not 'slots'"),
     ],

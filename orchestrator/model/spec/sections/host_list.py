@@ -112,7 +112,12 @@ class Hosts(Named):
         merged: dict[str, HostSpec] = {}
         for name, item in self._named(node, path, findings):
             if complaint := _name_complaint(name):
-                findings.add(item, path, complaint, "write hostA:2, or [fd00::7]:2")
+                has_settings = re.search(r":[0-9]+$", name)  # the slots are a part of the name only beside settings
+                hint = "in a mapping: hostA: {slots: 2}; in a hostfile: hostA slots=2" if has_settings else "write hostA:2, or [fd00::7]:2"
+                findings.add(item, path, complaint, hint)
+            elif isinstance(item.value, str):
+                hint = "write {hostA: 2}, or {hostA: {slots: 2}}"
+                findings.add(item, f"{path}.{name}", f"must be slots or settings, not {shown(item)}", hint)
             elif (host := self.check_one(name, item, path, findings)) is not None:
                 user, _, name = name.rpartition("@")
                 host = replace(host, name=name, user=host.user or user)
@@ -136,7 +141,7 @@ class Hosts(Named):
                 name, _, slots = word.rpartition(":")
                 has_slots = slots.isdigit() and not _is_address6(word.rpartition("@")[2])
                 name = re.sub(r"(^|@)\[([^\[\]]*:[^\[\]]*)\]$", r"\1\2", name if has_slots else word)  # around an IPv6 address
-                yield name, scalar(slots if has_slots else "", node.place)
+                yield name, Node({"slots": scalar(slots, node.place)} if has_slots else None, node.place)
         else:
             findings.add(node, path, f"must name hosts, not {shown(node)}", "write hostA:2,hostB:2")
 
