@@ -86,9 +86,7 @@ class WarmAgent:
         async def receive() -> bytes:
             try:
                 return await loop.sock_recv(self._connection, warm_socket.MESSAGE_BYTES)
-            except (
-                ConnectionResetError
-            ):  # it has not read the description: it has refused before, and its answer comes next, or it has died
+            except ConnectionResetError:  # the description was not read; if it had been refused before, the reason comes next
                 return await loop.sock_recv(self._connection, warm_socket.MESSAGE_BYTES)
 
         try:

@@ -376,8 +376,11 @@ def test_why_it_refused_is_told_also_if_the_run_was_described_before_it_refused(
     process.suspend()
     running = orch.start("up", "script.py", "-n", "2")
     wait_until(lambda: any(tmp_path.glob(".orch/runs/*/agents/local.log")), "request")
-    time.sleep(0.5)
+    time.sleep(1)
+    running.signal(signal.SIGSTOP)
     process.resume()
+    wait_until_gone([process])
+    running.signal(signal.SIGCONT)
     assert f"{NOT_USED}{packages} has changed since" in running.wait(check=0).err
 
 
