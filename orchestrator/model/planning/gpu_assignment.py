@@ -65,7 +65,8 @@ def assign_gpus(spec: ClusterSpec, assignment: Assignment, facts: Mapping[str, H
         host.assign_requested()
     in_step = {tasks.type for tasks in spec.tasks if named(spec.strategy).role(tasks.type).synchronous}
     limits = [host.fair_size() for host in hosts if host.is_known and any(task.type in in_step for task in host.auto)]
-    limits += [len(gpus) for host in hosts for task, gpus in host.assigned.items() if task.type in in_step]
+    if limits:
+        limits += [len(gpus) for host in hosts for task, gpus in host.assigned.items() if task.type in in_step]
     for host in hosts:
         host.assign_rest(min([host.fair_size(), *limits]))
         host.check_memory()

@@ -80,6 +80,9 @@ PS = {"tasks": {"worker": 2, "ps": 1}}
         pytest.param(PS, [FOUR], ["-1", "0,1", "2,3", "-1"], id="parameter servers and their chief get none"),
         pytest.param({**PS, "defaults": {"devices": {"gpus": 1}}}, [FOUR], ["-1", "0", "1", "-1"], id="nor by a default"),
         pytest.param({"tasks": {"worker": 1, "evaluator": 1}}, [TWO], ["0", "1"], id="an evaluator computes"),
+        pytest.param(
+            {"tasks": {"worker": {"count": 2, "devices": {"gpus": 1}}, "evaluator": 1}}, [FOUR], ["0", "1", "2,3"], id="and the rest"
+        ),
         pytest.param({"tasks": {"worker": 2, "data_worker": 1}}, [FOUR], ["0,1", "2,3", "-1", "-1"], id="a data service gets none"),
         pytest.param(workers(2, gpus=0), [FOUR], ["-1", "-1"], id="none are asked for"),
         pytest.param(workers(2, gpus=0), [None], ["-1", "-1"], id="none, in a dry run"),
