@@ -296,14 +296,22 @@ def test_a_reader_that_goes_away_does_not_end_the_run(orch: Orch, tmp_path: Path
     assert run.log("worker-0") == b"first\n" + (b"x" * 99 + b"\n") * 40_000
 
 
-@pytest.mark.parametrize("words", [(), ("--json",)], ids=["text", "json"])
-def test_a_full_disk_behind_the_console_is_said_and_does_not_end_the_run(
-    orch: Orch, tmp_path: Path, run: LiveRun, words: tuple[str, ...]
+@pytest.mark.parametrize(
+    ("file", "why", "words"),
+    [
+        ("/dev/full", "No space left on device", ()),
+        ("/dev/full", "No space left on device", ("--json",)),
+        ("/proc/self/mem", "Input/output error", ()),  # no process has memory at address 0
+    ],
+    ids=["full", "full, json", "broken"],
+)
+def test_a_full_or_broken_disk_behind_the_console_is_said_and_does_not_end_the_run(
+    orch: Orch, tmp_path: Path, run: LiveRun, file: str, why: str, words: tuple[str, ...]
 ) -> None:
     write_script(tmp_path, "for number in range(3):\n    print(number, flush=True)\n    time.sleep(0.4)")
-    with open("/dev/full", "wb") as full:
-        done = orch.start("up", "script.py", "-n", "1", *words, stdout=full).wait(check=0)
-    said = "orch: standard output cannot be written: No space left on device; the run goes on, and orch logs shows what its tasks write\n"
+    with open(file, "wb") as disk:
+        done = orch.start("up", "script.py", "-n", "1", *words, stdout=disk).wait(check=0)
+    said = f"orch: standard output cannot be written: {why}; the run goes on, and orch logs shows what its tasks write\n"
     assert done.err.count(said) == 1
     assert run.log("worker-0") == b"0\n1\n2\n"
 

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import select
+import stat
 import threading
 from collections.abc import Iterable
 
@@ -52,6 +53,11 @@ class Sink:
     def has_room(self, stream: str) -> bool:
         """Whether a write would not block. A stopped terminal (Ctrl-S) and a full pipe would block."""
         return bool(select.select((), (self._fds[stream],), (), 0)[1])
+
+    def is_left(self, stream: str, error: OSError) -> bool:
+        """Whether a write failed because the reader or the terminal of the stream is gone."""
+        # A terminal that is gone is no terminal any more for isatty().
+        return error.errno == errno.EPIPE or (error.errno == errno.EIO and stat.S_ISCHR(os.fstat(self._fds[stream]).st_mode))
 
 
 class Console(Messages):
@@ -149,9 +155,9 @@ class Console(Messages):
         return not ending
 
     def _write_all(self, texts: Iterable[tuple[str, str]]) -> None:
-        """Writes the texts to their streams. A stream that cannot be written gets no more text: its reader or terminal is gone.
+        """Writes the texts to their streams. A stream that cannot be written gets no more text, and the run goes on.
 
-        After another error, such as a full disk, the run goes on too, and a line on stderr says so.
+        A line on stderr says so of a stdout whose reader or terminal is still there, as on a full or broken disk.
         """
         for stream, text in texts:
             if stream in self._gone:
@@ -160,7 +166,7 @@ class Console(Messages):
                 self._sink.write(stream, text)
             except OSError as error:
                 self._gone.add(stream)
-                if stream == "stdout" and error.errno not in (errno.EPIPE, errno.EIO):
+                if stream == "stdout" and not self._sink.is_left(stream, error):
                     why = f"standard output cannot be written: {error.strerror}"
                     self._write_all([("stderr", f"orch: {why}; the run goes on, and orch logs shows what its tasks write\n")])
 
