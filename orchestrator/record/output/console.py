@@ -188,7 +188,7 @@ class Console(Messages):
         path = self._run.log_path(*key)  # not kept: the run's directory may be moved
         follower = self._followers.setdefault(key, Follower(path))
         follower.path = path
-        data = b""
+        data, size = b"", self._grown[key]
         try:
             data = follower.read(CHUNK)
         except (OSError, OrchError) as error:
@@ -199,5 +199,5 @@ class Console(Messages):
             self._write_all([(stream, self._view.render(task, stream, data, now()))])
         with self._changed:
             # Without data the file is shorter than reported, because its task has truncated it, or cannot be read: until it grows again.
-            if not data or follower.offset >= self._grown[key]:
+            if self._grown[key] == size and (not data or follower.offset >= size):
                 del self._grown[key]

@@ -319,6 +319,25 @@ def test_what_was_printed_before_a_traceback_is_shown_before_it(tmp_path: Path) 
     assert len(lines) == 30_002
 
 
+def test_what_comes_just_after_an_empty_read_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = create_run(tmp_path / "home", "one")
+    shown, read = tmp_path / "shown", Follower.read
+
+    def read_before_it_grows(follower: Follower, limit: int) -> bytes:
+        data = read(follower, limit)
+        if not follower.path.exists():
+            run.append_output("worker-0", 1, "stdout", 0, b"one\n")
+            console.on_output("worker-0", 1, "stdout", 4)
+        return data
+
+    monkeypatch.setattr(Follower, "read", read_before_it_grows)
+    with shown.open("wb") as file:
+        console = Console(run, Sink(file.fileno(), file.fileno()), LogView(["worker-0"]))
+        console.on_output("worker-0", 1, "stdout", 2)
+        console.finish(None)
+    assert shown.read_text() == "worker-0 | one\n"
+
+
 def test_a_refused_run_shows_the_lines_that_wait_to_be_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = []
 
