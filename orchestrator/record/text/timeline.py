@@ -32,7 +32,8 @@ def measure(happened: Iterable[events.Event], cluster: Cluster) -> dict[str, dic
     A later attempt has no phases that had ended before, such as ``agent`` and ``template``.
     """
     begun = asked = 0.0
-    began: dict[str, float] = {}
+    whole = min((task.attempt for task in cluster.members), default=1)
+    asked_by_task: dict[str, float] = {}
     hosts: dict[str, dict[str, float]] = {}
     marks: dict[str, dict[str, float]] = {name: {} for name in cluster.tasks}
     prepares = {name: task.host for name, task in cluster.tasks.items() if task.prepares}
@@ -46,16 +47,17 @@ def measure(happened: Iterable[events.Event], cluster: Cluster) -> dict[str, dic
                 hosts.setdefault(event.host, {}).setdefault("template", event.at)
             case events.TaskSwept() if event.task in prepares:
                 hosts.setdefault(prepares[event.task], {})["prepared"] = event.at
-            case events.Tick() | events.RestartRequested():  # each attempt but the first begins with one of these
+            case events.Tick() | events.RestartRequested():  # the attempt of a task that restarts alone begins with one of these
                 asked = event.at
             case events.TaskBegan() | events.TaskFirstOutput() | events.TaskStarted() | events.TaskUp() | events.TaskReported():
                 if event.task in marks and event.attempt == cluster.tasks[event.task].attempt:
-                    began.setdefault(event.task, asked)
+                    asked_by_task.setdefault(event.task, asked)
                     marks[event.task].setdefault(_OF_TASK[type(event)], event.at)
     formed = {"formed": cluster.formed_at} if cluster.formed_at is not None and not describe_gone(cluster) else {}
     found = {}
     for name, task in cluster.tasks.items():
-        since = begun if task.attempt == 1 else began.get(name, math.inf)
+        restarted = cluster.attempt_at if task.attempt == whole else asked_by_task.get(name, math.inf)
+        since = begun if task.attempt == 1 else restarted
         shared = {phase: at for phase, at in {**hosts.get(task.host, {}), **formed}.items() if at >= since or task.attempt == 1}
         reached = {**shared, **marks[name]}
         found[name] = {phase: max(0.0, reached[phase] - since) for phase in PHASES if phase in reached}

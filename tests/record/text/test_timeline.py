@@ -78,6 +78,7 @@ def test_a_later_attempt_is_measured_from_its_own_beginning() -> None:
     )
     again = (
         events.TaskStarted("worker-0", 2, 20, 150.25),
+        events.Tick(150.5),  # for a limit of time
         events.TaskStarted("worker-1", 2, 21, 151.0),
         events.TaskUp("worker-0", 2, 152.0),
         events.TaskUp("worker-1", 2, 153.5),
