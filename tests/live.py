@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from orchestrator.model.planning import plan
-from orchestrator.model.planning.plan import HostFacts
+from orchestrator.model.planning.facts_of_hosts import HostFacts
 from orchestrator.model.spec import ClusterSpec, TaskSpec
 from orchestrator.record.storage.run_directory import RunDir
 from orchestrator.record.storage.run_store import create_run

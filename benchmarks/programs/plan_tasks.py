@@ -10,7 +10,7 @@ import sys
 import time
 
 from orchestrator.model.planning import plan
-from orchestrator.model.planning.plan import HostFacts
+from orchestrator.model.planning.facts_of_hosts import HostFacts
 from orchestrator.model.run import events, lifecycle
 from orchestrator.model.spec import ClusterSpec, TaskSpec
 from worker.protocol.channel import encode

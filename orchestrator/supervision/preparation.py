@@ -20,7 +20,8 @@ from ..errors import DEADLINE, OrchError, Problem, SpecError
 from ..model import slots
 from ..model.cause import version_mismatch
 from ..model.planning import addresses, plan
-from ..model.planning.plan import HostFacts, Plan
+from ..model.planning.facts_of_hosts import HostFacts
+from ..model.planning.plan import Plan
 from ..model.run.cluster import Cause, Outcome
 from ..model.slots import Assignment
 from ..model.spec import ClusterSpec

@@ -11,7 +11,7 @@ import pytest
 from orchestrator import cli
 from orchestrator.cli.options import GROUPS, OPTIONS
 from orchestrator.model.planning import plan
-from orchestrator.model.planning.plan import HostFacts
+from orchestrator.model.planning.facts_of_hosts import HostFacts
 from orchestrator.model.spec.document import read
 from orchestrator.model.spec.parse import parse
 from worker.host.template.import_environment import compose_for_template

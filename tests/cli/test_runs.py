@@ -23,7 +23,7 @@ from orchestrator.cli import detached_run as detaching
 from orchestrator.cli.commands import run_commands
 from orchestrator.errors import OrchError, UsageError
 from orchestrator.model.planning import plan
-from orchestrator.model.planning.plan import HostFacts
+from orchestrator.model.planning.facts_of_hosts import HostFacts
 from orchestrator.model.spec import ClusterSpec, HostSpec, SshSettings, TaskSpec
 from orchestrator.record.storage.run_directory import RunDir
 from orchestrator.record.storage.run_lock import RunLock

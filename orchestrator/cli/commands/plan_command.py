@@ -20,8 +20,9 @@ from worker.words import count_of
 from ...backends import load_checked, slots_of
 from ...model import slots
 from ...model.planning import plan
+from ...model.planning.facts_of_hosts import HostFacts
 from ...model.planning.gpu_assignment import NONE_VISIBLE
-from ...model.planning.plan import HostFacts, Plan, PlannedTask
+from ...model.planning.plan import Plan, PlannedTask
 from ...model.spec import ClusterSpec
 from ...model.spec.rules.device_rules import VISIBLE
 from ...model.strategies import named

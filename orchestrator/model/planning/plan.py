@@ -25,7 +25,7 @@ from ..spec.rules.device_rules import GROWTH, LEVEL, VISIBLE
 from ..strategies import named
 from . import data_service, gpu_assignment
 from .addresses import with_port
-from .facts_of_hosts import HostFacts as HostFacts
+from .facts_of_hosts import HostFacts
 from .gpu_assignment import TaskGpus
 
 

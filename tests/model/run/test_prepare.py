@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.errors import DEADLINE, SpecError
 from orchestrator.model.planning import plan
-from orchestrator.model.planning.plan import HostFacts
+from orchestrator.model.planning.facts_of_hosts import HostFacts
 from orchestrator.model.run import deadlines, readiness
 from orchestrator.model.run import events as ev
 from orchestrator.model.run import lifecycle as lc

@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.errors import OrchError
 from orchestrator.model.planning import plan
-from orchestrator.model.planning.plan import HostFacts
+from orchestrator.model.planning.facts_of_hosts import HostFacts
 from orchestrator.model.run import events
 from orchestrator.model.run.cluster import Cause, Outcome, TaskState, Verdict
 from orchestrator.model.spec import ClusterSpec, TaskDevices, TaskSpec
