@@ -76,7 +76,7 @@ def logs_command(names: Sequence[str], home: Path, **given: Any) -> int:
     streams = _Streams(run, [task for task in tasks if shown is None or task in shown], given, since, view)
     is_alive = True
     while (streams.show() or is_alive) and given["follow"]:
-        if not given["as_json"]:
+        if not as_json:
             streams.write(view.idle(now()))
         time.sleep(POLL_S)
         is_alive = run.lock.is_alive()  # read before the files: an ended run writes no more
@@ -112,22 +112,22 @@ def _check_attempt(run: RunDir, asked: int | None) -> None:
         raise UsageError(f"{run.run_id} has no attempt {asked}; it has {', '.join(map(str, found)) or 'none'}")
 
 
-def moment(text: str, now: datetime) -> float:
+def moment(text: str, present: datetime) -> float:
     """A time that a user has written, in seconds since the epoch. Raises `SpecError`.
 
     ``90`` (seconds ago), ``90s``, ``2h30m``, ``1d``, ``1d ago``, ``14:30`` (the last one), ``2026-11-21T14:30``.
-    A time without a zone is in the zone of `now`.
+    A time without a zone is in the zone of `present`.
     """
     span = text.removesuffix(" ago")
     ago = _AGO.fullmatch(span)
     try:
         if ago is not None and span:
-            return (now - timedelta(**{name: float(number) for name, number in ago.groupdict(default="0").items()})).timestamp()
+            return (present - timedelta(**{name: float(number) for name, number in ago.groupdict(default="0").items()})).timestamp()
         if re.fullmatch(r"\d\d:\d\d(:\d\d(\.\d+)?)?", text, re.ASCII):
-            at = datetime.combine(now.date(), datetime_time.fromisoformat(text), now.tzinfo)
-            return (at if at <= now else at - timedelta(days=1)).timestamp()
+            at = datetime.combine(present.date(), datetime_time.fromisoformat(text), present.tzinfo)
+            return (at if at <= present else at - timedelta(days=1)).timestamp()
         at = datetime.fromisoformat(re.sub("Z$", "+00:00", text))
-        return (at if at.tzinfo else at.replace(tzinfo=now.tzinfo)).timestamp()
+        return (at if at.tzinfo else at.replace(tzinfo=present.tzinfo)).timestamp()
     except (ValueError, OverflowError):
         remedy = "write 90s, 10m, 2h30m or 1d ago, or 14:30, or 2026-11-21T14:30"
         raise SpecError(Problem("--since", f"{text!r} is no time", remedy)) from None
@@ -149,7 +149,6 @@ class _Streams:
     def __init__(self, run: RunDir, tasks: Sequence[str], given: dict[str, Any], since: KeptMarks | None, view: LogView) -> None:
         self._run, self._asked, self._view = run, given["attempt"], view
         self._sink = Sink(encoding=sys.stdout.encoding)
-        self._as_json = given["as_json"]
         self._streams = (given["stream"],) if given["stream"] else STREAMS
         newest = run.last_attempts()
         self._attempts = {task: given["attempt"] or self._first_attempt(task, newest.get(task, 1), since) for task in tasks}
@@ -172,7 +171,7 @@ class _Streams:
     def write(self, texts: Iterable[tuple[str, str]]) -> None:
         """Writes texts to their streams; JSON to stdout."""
         for stream, text in texts:
-            self._sink.write("stdout" if self._as_json else stream, text)
+            self._sink.write("stdout" if self._view.as_json else stream, text)
 
     def show(self) -> bool:
         """Prints the present output of each task, up to its newest attempt. Returns False if nothing is new."""

@@ -94,7 +94,7 @@ class LogView:
         self._only = None if only is None else frozenset(only)
         self._grep = grep
         self._shorten = shorten
-        self._as_json = as_json
+        self.as_json = as_json
         self._warnings: set[str] = set()
         self._behind = frozenset(behind if self._fold and only is None else ())
         self._now = 0.0
@@ -168,7 +168,7 @@ class LogView:
         for line_filter in filters:
             lines = line_filter(lines)
         task, stream = key
-        if self._as_json:
+        if self.as_json:
             return "".join([json.dumps({"task": task, "stream": stream, "line": line}) + "\n" for line in lines])
         head = f"{task:<{self._width}} |"
         head = f"{self._colors[task]}{head}{RESET} " if self._color else f"{head} "
