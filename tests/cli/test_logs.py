@@ -41,9 +41,22 @@ def test_a_task_that_writes_faster_than_it_is_read_hides_no_other(orch: Orch, tm
             assert shown.count(b"\n") == LINES.count(b"\n") + 1
 
 
-def write(run: RunDir, task: str, data: bytes) -> Path:
-    path = run.log_path(task, 1, "stdout")
-    path.parent.mkdir(parents=True)
+@pytest.mark.parametrize(("words", "code"), [((), 0), (("--stream", "stderr"), 141)], ids=["both", "stderr alone"])
+def test_stdout_goes_on_without_a_reader_of_stderr(orch: Orch, tmp_path: Path, words: tuple[str, ...], code: int) -> None:
+    with held_run(tmp_path / ".orch", workers=2) as (run, _):
+        for task in ("worker-0", "worker-1"):
+            write(run, task, b"out\n")
+            write(run, task, b"err\n", "stderr")
+        read_fd, write_fd = os.pipe()
+        os.close(read_fd)
+        with os.fdopen(write_fd, "wb") as left:
+            done = orch.start("logs", *words, stderr=left).wait(check=code)
+        assert done.out == ("" if words else "worker-0 | out\nworker-1 | out\n")
+
+
+def write(run: RunDir, task: str, data: bytes, stream: str = "stdout") -> Path:
+    path = run.log_path(task, 1, stream)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     return path
 

@@ -169,9 +169,13 @@ class _Streams:
         return opened
 
     def write(self, texts: Iterable[tuple[str, str]]) -> None:
-        """Writes texts to their streams; JSON to stdout."""
+        """Writes texts to their streams; JSON to stdout. If the reader of stderr is gone, stdout goes on."""
         for stream, text in texts:
-            self._sink.write("stdout" if self._view.as_json else stream, text)
+            try:
+                self._sink.write("stdout" if self._view.as_json else stream, text)
+            except BrokenPipeError:
+                if stream == "stdout" or self._view.as_json or "stdout" not in self._streams:
+                    raise
 
     def show(self) -> bool:
         """Prints the present output of each task, up to its newest attempt. Returns False if nothing is new."""
