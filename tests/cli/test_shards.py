@@ -61,6 +61,10 @@ def test_the_picture(orch: Orch) -> None:
     assert "\x1b" not in out
 
 
+def test_an_epoch_without_a_whole_batch_has_no_step(orch: Orch) -> None:
+    assert "An epoch has no step.\n" in orch.in_process("shards", "data/*", "-n", "2", "-b", "60", "--drop-remainder", check=0).out
+
+
 def test_every_worker_reads_every_byte_under_data(orch: Orch) -> None:
     told = shards(orch, "data/*", "-n", "3", "-b", "12", "--policy", "data")
     assert {one["bytes"] for one in told["shares"]} == {96 * SIZE}
@@ -99,6 +103,7 @@ def test_files_without_a_reader(orch: Orch, tmp_path: Path) -> None:
         (("-n", "2", "-b", "10", "-p", "off"), "all see all", "one epoch goes 2 times over the data"),
         (("-n", "2", "-b", "10", "-p", "hint"), "hint", "tf.data.experimental.SHARD_HINT"),
         (("-n", "2", "-b", "7", "--drop-remainder"), "dropped", "leaves out 12 elements, 12.5%: each worker batches its own files by 7"),
+        (("-n", "3", "-b", "24", "--drop-remainder"), "dropped", "own rest; worker-1..2 have less than one batch, and so nothing"),
         (("-n", "1", "-b", "10"), "small end", "1 step at the end with less than the global batch of 10"),
     ],
 )

@@ -119,6 +119,8 @@ def _amount(planned: Planned, share: Share) -> int:
 
 
 def _end(planned: Planned, summed: Epoch) -> str:
+    if not summed.steps:
+        return "An epoch has no step."
     text = f"An epoch has {count_of(summed.steps, 'step')}"
     if summed.full == summed.steps:
         text += ", each with a whole global batch"

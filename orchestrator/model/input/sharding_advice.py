@@ -164,6 +164,8 @@ def _end(planned: Planned, summed: Epoch) -> Iterator[Advice]:
         what, remedy = f"drop_remainder leaves out {summed.dropped:,} elements, {share:.1%}", ""
         if sharding.applied == "file" and sharding.workers > 1:
             what += f": each worker batches its own files by {sharding.step_size:,} and drops its own rest"
+            if left := [share.worker for share in summed.shares if not share.elements]:
+                what += f"; {planned.group(left)} {'has' if len(left) == 1 else 'have'} less than one batch, and so nothing"
             remedy = "set auto_shard: data, which drops one rest"
         yield Advice("warning" if share >= IDLE else "note", "dropped", what, remedy)
     elif smaller and summed.idle < IDLE:
