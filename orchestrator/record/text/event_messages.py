@@ -33,7 +33,7 @@ def say(text: str) -> None:
 
 
 class Messages:
-    """Prints what happens in a run, as a `Viewer` gets to know it. Subclasses have another `say`."""
+    """Prints what happens in a run, as a `Viewer` gets to know it. A subclass may say them elsewhere."""
 
     def say(self, text: str) -> None:
         say(text)
