@@ -140,11 +140,12 @@ def execute(
     `imports`: with all variables, not only those of a spec.
     """
     reader, writer = os.pipe()
+    cores = count_cores()
     try:
         process = subprocess.Popen(
             [python, str(_START), str(writer), directory, str(idle_s), *imports.preload],
             cwd=imports.cwd,
-            env={**default_environment(count_cores(), 1), **imports.env, **_RUN_ID_ROOM},
+            env={**default_environment(cores, tasks=cores), **imports.env, **_RUN_ID_ROOM},  # one thread: see `math_threads`
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -249,6 +249,9 @@ class TemplateLink:
     def _on_message(self, message: Mapping[str, Any]) -> None:
         self._pings = 0
         if "ended" in message:
+            if (sent := self._sent.pop(message["token"], None)) is not None:  # neither announced nor refused
+                sent.abandon()
+                self._listener.on_refused(sent.request, "it died as soon as it was forked")
             self._listener.on_exited(message["ended"], message["code"])
         elif "forked" in message:
             sent = self._sent.pop(message["forked"])

@@ -12,16 +12,17 @@ Each message on the socket to the agent is one JSON object:
               task's end of the pipe that lets the task run (`go`)
               {"ping": true}
     template  {"ready": true, "seconds": …} once, or {"ready": false, "why": …} if an import failed
-              {"forked": TOKEN, "pid": …} or {"refused": TOKEN, "why": …} for each request
+              {"refused": TOKEN, "why": …} if a request cannot be served
               {"pong": true} for each ping
-              {"ended": PID, "code": …} when a task has exited. The template sends this *before* it reaps the task: if it dies in between,
-              the agent, a subreaper, inherits the task and learns its exit code from the kernel
+              {"ended": PID, "code": …, "token": TOKEN} when a fork has exited. The template sends this *before* it reaps the fork: if it
+              dies in between, the agent, a subreaper, inherits the fork and learns its exit code from the kernel
+    a fork    {"forked": TOKEN, "pid": …} when it is a task, or {"refused": TOKEN, "why": …} if it cannot become one
 
-A task that was forked and never announced must not run: if the template dies before it has sent "forked", the agent starts the task
-once more. So the new process first becomes what a task is (a signal to its group reaches it from then on) and reports this to the
-template, which announces it to the agent. The process runs the program once the agent has written one byte into `go`, and ends if `go`
-closes instead. Nothing is ever written into a lifeline: Linux signals a pipe's listeners *after* it has woken its reader (``pipe_write``
-in fs/pipe.c), so a process that begins to listen after its read may be killed for the byte that it has read.
+A task that was forked and never announced must not run: if the template dies before the fork has sent "forked", the agent starts the task
+once more. So the new process first becomes what a task is (a signal to its group reaches it from then on) and announces itself to the
+agent. The process runs the program once the agent has written one byte into `go`, and ends if `go` closes instead. Nothing is ever written
+into a lifeline: Linux signals a pipe's listeners *after* it has woken its reader (``pipe_write`` in fs/pipe.c), so a process that begins
+to listen after its read may be killed for the byte that it has read.
 """
 
 from __future__ import annotations
@@ -46,8 +47,7 @@ from .safety import Safety, open_files
 
 _FDS = 3
 """Descriptors that come with a request."""
-_REASON_BYTES = 2000
-_IS_TASK = b"+"
+_REASON_LENGTH = 2000
 _NEVER_RAN = 127
 """The exit code of a process that was forked and has not run the program."""
 
@@ -139,6 +139,8 @@ class _Template:
 
     def __init__(self, control: socket.socket, safety: Safety, own_files: dict[int, str]) -> None:
         self._control, self._safety, self._own_files = control, safety, own_files
+        self._tokens: dict[int, int] = {}
+        """The token of each fork, by its pid."""
         self._wake, self._feeder = socket.socketpair()
         for sock in (self._wake, self._feeder):
             sock.setblocking(False)
@@ -175,44 +177,31 @@ class _Template:
                 if stream is not None:
                     with contextlib.suppress(OSError):
                         stream.flush()
-            parents_end, childs_end = socket.socketpair()
-            with parents_end, childs_end:
-                try:
-                    pid = os.fork()
-                except OSError as error:
-                    why = f"it could not be forked: {error.strerror}"
-                else:
-                    if pid == 0:
-                        parents_end.close()
-                        self._become_task(request, lifeline, go, childs_end)
-                        order: dict[str, Any] = request["order"]
-                        return order
-                    childs_end.close()
-                    why = self._announce(token, pid, parents_end)
+            try:
+                pid = os.fork()
+            except OSError as error:
+                why = f"it could not be forked: {error.strerror}"
+            else:
+                if pid == 0:
+                    self._become_task(token, request, lifeline, go)
+                    order: dict[str, Any] = request["order"]
+                    return order
+                self._tokens[pid] = token
         if why is not None:
             _send(self._control, {"refused": token, "why": why})
         os.close(lifeline)
         os.close(go)
         return None
 
-    def _announce(self, token: int, pid: int, child: socket.socket) -> str | None:
-        """Announce a new process to the agent once the process is a task. Returns why it cannot become one; None: it has."""
-        reply = child.recv(_REASON_BYTES)
-        if reply != _IS_TASK:
-            os.waitpid(pid, 0)  # the agent must not be told that it has exited
-            return reply.decode("utf-8", "surrogateescape") or "it died as soon as it was forked"
-        _send(self._control, {"forked": token, "pid": pid})
-        return None
-
-    def _become_task(self, request: dict[str, Any], lifeline: int, go: int, template: socket.socket) -> None:
-        """In the child: set all that an exec would have set. Ends the process if something goes wrong."""
+    def _become_task(self, token: int, request: dict[str, Any], lifeline: int, go: int) -> None:
+        """In the child: set all that an exec would have set, and wait for `go`. Ends the process if something goes wrong."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         try:
-            for sock in (self._control, self._wake, self._feeder):
-                sock.close()
+            self._wake.close()
+            self._feeder.close()
             for fd in self._own_files:  # one of them is the template's own lifeline
-                if fd > 2:
+                if fd > 2 and fd != self._control.fileno():
                     _close(fd)
             enter(lifeline, request["cwd"], request["stdout"], request["stderr"], tuple(request["limits"]), request["devices"])
             os.close(lifeline)
@@ -221,13 +210,12 @@ class _Template:
             os.environ.clear()
             os.environ.update(request["env"])
             name_process(request["order"]["task"])
-            template.send(_IS_TASK, socket.MSG_NOSIGNAL)
         except (SetupError, OSError, ValueError) as error:
             # The launcher executes the task instead, which fails in the same way and gives the message that the user sees.
-            with contextlib.suppress(OSError):
-                template.send(str(error).encode("utf-8", "surrogateescape")[:_REASON_BYTES], socket.MSG_NOSIGNAL)
+            _send(self._control, {"refused": token, "why": str(error)[:_REASON_LENGTH]})
             os._exit(_NEVER_RAN)
-        template.close()
+        _send(self._control, {"forked": token, "pid": os.getpid()})
+        self._control.close()
         if not os.read(go, 1):
             os._exit(_NEVER_RAN)
         os.close(go)
@@ -246,7 +234,7 @@ class _Template:
                 return
             killed = found.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
             code = -found.si_status if killed else found.si_status
-            _send(self._control, {"ended": found.si_pid, "code": code})
+            _send(self._control, {"ended": found.si_pid, "code": code, "token": self._tokens.pop(found.si_pid, 0)})
             os.waitpid(found.si_pid, 0)
 
 
