@@ -152,3 +152,25 @@ def test_tasks_of_a_warm_template_compute_alike(up: Any) -> None:
     mirrored, done = up(MIRRORED, "--strategy", "mirrored", "--cpus", "4")
     assert "tasks are forked from the warm process of " in done.err
     assert mirrored == {"worker-0": [True, 4, 4.0]}
+
+
+THREADS = """
+import ctypes, json, os, re
+import numpy, tensorflow
+
+threads = len(os.listdir("/proc/self/task"))  # first: to be asked, OpenBLAS starts its threads
+path = re.search(r"/\\S*libscipy_openblas64_[^/]*$", open("/proc/self/maps").read(), re.MULTILINE)[0]
+asked = ctypes.CDLL(path).scipy_openblas_get_num_threads64_()
+with open(TASK + ".json", "w") as file:
+    json.dump([FORKED, threads, asked], file)
+"""
+
+
+@pytest.mark.usefixtures("warm_tensorflow")
+@pytest.mark.parametrize("wanted", [1, 3])
+def test_a_fork_of_the_warm_process_has_as_many_math_threads_as_it_wants(up: Any, wanted: int) -> None:
+    """With one thread, nothing is started for it: a thread that OpenBLAS starts keeps a core busy for some 50 ms."""
+    found, _ = up(THREADS, "--workers", "1", "--env", f"OMP_NUM_THREADS={wanted}")
+    forked, threads, asked = found["worker-0"]
+    assert (forked, asked) == (True, wanted)
+    assert threads == 1 or wanted > 1

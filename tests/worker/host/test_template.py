@@ -386,6 +386,7 @@ UNFIT = {
         "an import has started a process",
     ),
     "process": ("import subprocess; child = subprocess.Popen(['sleep', '1000'])", "an import has started a process"),
+    "forks die": ("import os; os.register_at_fork(after_in_child=lambda: os._exit(4))", "it died as soon as it was forked"),
     "file": ("import tempfile; file = open(__file__)", "an import has left HERE/faulty.py open"),
 }
 
