@@ -51,6 +51,8 @@ from .signals import Stop, handle_signals, hold_signals
 from .starting import cannot_keep
 from .supervision.supervisor import Supervisor, Viewer
 
+START_S = 1.0
+"""The time after which the controller has little to do: then it imports what the end of the run needs."""
 Control = Callable[[Stop], AbstractContextManager[None]]
 """A way to end a run while it goes on, such as `handle_signals`. Entered in the loop of the run, before anything is started."""
 
@@ -73,9 +75,7 @@ class Ended:
 
     def report(self) -> list[str]:
         """The lines about the end of the run."""
-        from .record.text.report import report  # with regular expressions for logs and stacks, which a start need not wait for
-
-        return report(self.verdict, self.run, self.cluster, _shown(self.run.path)).splitlines()
+        return _find_report()(self.verdict, self.run, self.cluster, _shown(self.run.path)).splitlines()
 
 
 class Show(Viewer, Protocol):
@@ -125,11 +125,19 @@ def _in_words(rundir: RunDir, error: Exception) -> OrchError:
     return OrchError(f"an internal error of orch: {error}; please report it")
 
 
+def _find_report() -> Callable[..., str]:
+    """`report`, whose module has regular expressions for logs and stacks: a start need not wait for them, and neither need a verdict."""
+    from .record.text.report import report
+
+    return report
+
+
 async def _supervise(supervisor: Supervisor, rundir: RunDir, controls: Sequence[Control]) -> Verdict:
     with contextlib.ExitStack() as stack:
         for control in controls:
             stack.enter_context(control(supervisor.stop))
         stack.enter_context(handle_requests(rundir, supervisor))
+        asyncio.get_running_loop().call_later(START_S, _find_report)
         return await supervisor.run()
 
 
