@@ -179,7 +179,7 @@ PURE_IMPORTS = {
     "typing_extensions",
     "unicodedata",
 }
-PURE_NAMES = {"pathlib": {"PurePath", "PurePosixPath", "PureWindowsPath"}, "signal": {"Signals"}}
+PURE_NAMES = {"pathlib": {"PurePath", "PurePosixPath", "PureWindowsPath"}, "signal": {"Signals", "strsignal"}}
 """Of these modules, only these names."""
 PURE_LATE_IMPORTS = {"yaml"}
 """Reading YAML from a text is pure, and slow to import: inside a function."""

@@ -35,7 +35,7 @@ def make(size: int) -> plan.Plan:
 
 def live(planned: plan.Plan) -> None:
     """Everything happens to every task: started, up, ended, swept."""
-    cluster = lifecycle.new(lifecycle.policy_of(planned.spec), planned.hosts_by_task)
+    cluster = lifecycle.of_plan(planned)
     cluster, _ = lifecycle.step(cluster, events.Launched(1, 0.0))
     names = [str(task.id) for task in planned.tasks]
     for name in names:

@@ -153,28 +153,22 @@ def computation_shape(shape: Sequence[int]) -> Sequence[int]:
 
 def fit_problem(mesh: Mesh, shape: Sequence[int], replicas: int | None = None) -> ShapeError | None:
     """Why replicas of this computation shape do not fit on this mesh; None if they do. `replicas` None: as many as fit."""
+    devices = math.prod(shape)
     for axis, size, limit in zip(("x", "y", "z", "core"), shape, mesh.shape, strict=True):
         if size > limit:
             of = "the number of cores of a chip" if axis == "core" else f"the mesh's size in {axis}"
             where = f"the computation footprint {list(shape)} does not fit in the topology {list(mesh.shape)}"
-            message = f"{where}: {size} is more than {of}, {limit}"
-            return ShapeError(message, _instead(mesh, math.prod(shape)))
+            fitting = [str(list(other)) for other, _ in shapes(mesh) if math.prod(other) == devices]
+            hint = f"shapes with {devices} logical devices that fit: {', '.join(fitting[:3])}"
+            if not fitting:
+                hint = f"{devices} logical devices for each replica cannot be had of its {mesh.devices} devices in equal parts"
+            return ShapeError(f"{where}: {size} is more than {of}, {limit}", hint)
     most = count_replicas(mesh, shape)
     if replicas is not None and replicas > most:
-        devices = math.prod(shape)
-        message = (
-            f"{replicas} replicas of {count_of(devices, 'logical device')} are asked for, and {most} of the shape {list(shape)} "
-            f"fit{'s' if most == 1 else ''} in the topology {list(mesh.shape)}, which has {mesh.devices} devices"
-        )
-        return ShapeError(message, f"num_replicas: {most}, or a smaller computation shape")
+        asked = f"{replicas} replicas of {count_of(devices, 'logical device')} are asked for"
+        fit = f"{most} of the shape {list(shape)} fit in the topology {list(mesh.shape)}, which has {mesh.devices} devices"
+        return ShapeError(f"{asked}, and {fit}", f"num_replicas: {most}, or a smaller computation shape")
     return None
-
-
-def _instead(mesh: Mesh, devices: int) -> str:
-    fitting = [list(shape) for shape, _ in shapes(mesh) if math.prod(shape) == devices]
-    if fitting:
-        return f"shapes with {devices} logical devices that fit: {', '.join(map(str, fitting[:3]))}"
-    return f"{devices} logical devices for each replica cannot be had of its {mesh.devices} devices in equal parts"
 
 
 def count_replicas(mesh: Mesh, shape: Sequence[int]) -> int:

@@ -145,8 +145,7 @@ class Preparation:
         """The address of each host that all others have reached, at each port of the host. Raises `OrchError`."""
         if len(self.hosts) == 1:
             return {name: host.address or "127.0.0.1" for name, host in self.hosts.items()}
-        wishes = {name: addresses.Wish(host.address, host.interface) for name, host in self.hosts.items()}
-        known = {name: addresses.candidates(name, wish, self.facts[name]) for name, wish in wishes.items()}
+        known = {name: addresses.candidates(name, self.facts[name], host.address, host.interface) for name, host in self.hosts.items()}
         chosen = addresses.choose(known, await self._try_all(known, slice(1)), self.facts)
         if any(len(facts.ports) > 1 for facts in self.facts.values()):
             # A firewall may let some ports through only. The other addresses of the hosts need no second try.

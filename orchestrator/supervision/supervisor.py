@@ -18,7 +18,6 @@ from worker.words import few
 from ..backends import Backend
 from ..backends.connection.agent_link import AgentLink, LostError, Unasked
 from ..errors import OrchError
-from ..model.cause import root_cause
 from ..model.planning.plan import Plan
 from ..model.run import deadlines, events, lifecycle, readiness
 from ..model.run.cluster import Cause, Cluster, Outcome, Phase, Verdict
@@ -66,8 +65,6 @@ class Supervisor:
         """The notes of what the run waits for, in this attempt."""
         self._disk_full = False
         self._is_host_lost = False
-        self._since = 1
-        """The attempt in which the whole cluster was last started."""
         self._report_limit = ReportLimit()
         self._catching_up: asyncio.TimerHandle | None = None
         self._asked_at_end = False
@@ -230,6 +227,8 @@ class Supervisor:
             self._viewer.on_event(before, self._cluster, event)
             for action in actions:
                 self._perform(action)
+            for link in self._links.values() if self._cluster.is_due and not before.is_due else ():
+                link.limit_silence()
             if self._cluster is not before or isinstance(event, events.Tick):
                 self._set_timer()
 
@@ -249,23 +248,20 @@ class Supervisor:
             case events.Stop():
                 for link, mine in self._by_host(action.tasks):
                     link.order(messages.StopTasks(mine, action.grace_s))
-            case events.AbandonSilentHosts():
-                for link in self._links.values():
-                    link.limit_silence()
             case events.Finish():
                 if not self._finished.done():
                     self._finished.set_result(action.verdict)
 
     def _start(self, action: events.StartAttempt) -> None:
         assert self._plan is not None
+        assert self._cluster is not None
         try:
             self._rundir.make_attempt(action.attempt)
         except OSError as error:
             self._fail_to_write(error)
-        if len(action.tasks) == len(self._plan.members):
-            self._since = action.attempt
+        since = min(task.attempt for task in self._cluster.members)  # the attempt in which the whole cluster was last started
         for host, link in self._links.items():
-            orders = self._plan.orders(host, action.attempt, set(action.tasks), since=self._since)
+            orders = self._plan.orders(host, action.attempt, set(action.tasks), since=since)
             if orders.orders:
                 link.order(orders)
         self._reminded.clear()
@@ -291,16 +287,12 @@ class Supervisor:
     def _tick(self) -> None:
         if self._cluster is None:
             return
-        at = now()
-        if self._cluster.policy.timeouts.hang_s is not None and self._outputs.written_at > self._cluster.active_at:
-            # Told only now: each line of each task would otherwise be an event.
-            self._on_event(events.TaskActive(self._outputs.written_at))
-        self._on_event(events.Tick(at))
+        self._on_event(events.Tick(now(), self._outputs.written_at if self._cluster.policy.timeouts.hang_s is not None else 0.0))
 
     def _find_checkpoint(self, cluster: Cluster, event: events.TaskExited | events.Tick) -> None:
         """Record a new checkpoint, which is progress, before a failure is acted on. Only where progress matters."""
         code = event.code if isinstance(event, events.TaskExited) else None
-        if isinstance(event, events.TaskExited) and code == 0 and not root_cause.serves(cluster, cluster.tasks[event.task]):
+        if isinstance(event, events.TaskExited) and code == 0 and not cluster.policy.role(cluster.tasks[event.task]).serves:
             return  # a success
         matters = cluster.policy.restart.max or code in PREEMPTED_CODES
         if matters and cluster.phase in (Phase.STARTING, Phase.RUNNING):

@@ -12,8 +12,6 @@ from typing import Any
 
 import click
 
-from worker.clock import now
-
 from ...backends import Cleanup, load
 from ...errors import DEADLINE, OrchError, UsageError
 from ...model.run import restarts
@@ -111,7 +109,7 @@ def restart_command(run: RunDir) -> int:
     This restart does not count for --max-restarts.
     """
     cluster = cluster_of(run)
-    if cluster.phase is Phase.STOPPING and not restarts.will_restart(cluster, now()):
+    if cluster.phase is Phase.STOPPING and not restarts.will_restart(cluster):
         raise UsageError(f"{run.run_id} is ending and cannot start again; orch up starts a new run")
     ask_running(run, "restart")
     click.echo(f"{run.run_id}: asked to start again after attempt {cluster.attempt}", err=True)

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from signal import Signals
+from signal import Signals, strsignal
 
 MOST_LAST_WORDS = 300
 """The most characters of a program's last line in a message."""
 _NAMES = {number.value: number.name for number in Signals}
 """Most real-time signals have no name."""
-_MEANINGS = {
-    "SIGABRT": "native code gave up",
-    "SIGBUS": "memory that is not there",
-    "SIGFPE": "arithmetic error",
-    "SIGILL": "illegal instruction",
-    "SIGPIPE": "nobody reads what it writes",
-    "SIGSEGV": "segmentation fault",
-    "SIGSYS": "forbidden system call",
-    "SIGXCPU": "CPU time limit",
-    "SIGXFSZ": "file size limit",
-}
+_CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGPIPE", "SIGSEGV", "SIGSYS", "SIGXCPU", "SIGXFSZ")
 """Signals that the kernel or a library sends because of an error in the process itself; signal(7)."""
 
 
@@ -29,7 +19,7 @@ def describe_code(code: int, killed: bool) -> str:
     """
     name = _NAMES.get(code - 128, "")
     if killed:
-        words = f": {_MEANINGS[name]}" if name in _MEANINGS else ""
+        words = f": {(strsignal(code - 128) or '').lower()}" if name in _CRASHES else ""
         return f"killed by {name or f'signal {code - 128}'}{words}"
     return f"exit code {code}" + (f", a shell's word for {name}" if name else "")
 

@@ -86,8 +86,6 @@ PATTERNS = (
 )
 
 _UNAVAILABLE = re.compile(r"errors_impl\.UnavailableError|UNAVAILABLE:|grpc_status:14")
-_LIST_LINES = 64
-"""The most tasks that are read from a list."""
 _TRACEBACK = "Traceback (most recent call last):\n"
 _CHAINED = (
     "The above exception was the direct cause of the following exception:",
@@ -101,14 +99,16 @@ def read(failure: Failure | None, last_words: str = "", own: str = "") -> Loss |
     """The lost peer that a failure is about; None: the failure is about the task itself. `own`: the name of the task."""
     text = _without_frames(f"{failure.traceback}\n{failure.message}" if failure is not None else _final(last_words))
     # A broken connection means a lost peer only in a call between TensorFlow's tasks; the program may have other connections.
-    is_call = _REMOTE.search(text) is not None and _UNAVAILABLE.search(text) is not None
+    remote = _REMOTE.search(text)
+    is_call = remote is not None and _UNAVAILABLE.search(text) is not None
+    leads = (remote is not None and remote["service"] is not None) or _LEADER_RPC.search(text) is not None
     for pattern in PATTERNS:
         at = text.find(pattern.text)
         if at >= 0 and (is_call or pattern.peers != "target"):
             named = _peers(pattern, text, at)
             others = tuple(peer for peer in named if peer != own)
             # An error that names only this task means that its heartbeats were late. It did not lose a peer.
-            return None if named and not others else Loss(pattern.how, others, _names_leader(text))
+            return None if named and not others else Loss(pattern.how, others, leads)
     return None
 
 
@@ -139,18 +139,13 @@ def _peers(pattern: Pattern, text: str, at: int) -> tuple[str, ...]:
     if pattern.peers == "before":
         return _names(text[max(0, at - 200) : at].splitlines()[-1:])
     if pattern.peers == "after":
-        heading, *lines = text[at + len(pattern.text) :].splitlines()[: _LIST_LINES + 1] or [""]
+        heading, *lines = text[at + len(pattern.text) :].splitlines() or [""]
         return _names([*takewhile(lambda line: line.startswith("/job:"), lines)] or [heading])
     return ()
 
 
 def _names(lines: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(f"{match['type']}-{match['index']}" for line in lines for match in _ANY_TASK.finditer(line)))
-
-
-def _names_leader(text: str) -> bool:
-    match = _REMOTE.search(text)
-    return (match is not None and match["service"] is not None) or _LEADER_RPC.search(text) is not None
 
 
 def leader(tasks: Mapping[str, object]) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 
-from worker.fast_dataclass import dataclass
 from worker.protocol.messages import Evidence
 from worker.protocol.task_id import DATA_SERVICE
 from worker.settings.keras_settings import install_keras_2
@@ -19,142 +18,88 @@ from ..run.cluster import TaskStatus
 
 _SIGKILL, _SIGABRT, _SIGBUS, _SIGSEGV, _SIGILL = (128 + number for number in (9, 6, 7, 11, 4))
 
-
-@dataclass(frozen=True, slots=True)
-class Remedy:
-    """One kind of failure, and the advice for it."""
-
-    kind: str
-    """A pattern for the type of the exception, without its module."""
-    text: str
-    """A pattern that the message or the traceback contains."""
-    advice: str
-    """May use the groups of `text`, ``{python}`` (the task's interpreter) and ``{keras_2}`` (the command that installs Keras 2 there)."""
-
-
-_MISSING_NAME = "AttributeError|ImportError|ModuleNotFoundError"
-_REFUSED_ARGUMENT = "TypeError|ValueError"
+_TENSORFLOW_1 = (
+    "TensorFlow 2 has no such name; if the script is written for TensorFlow 1: tf_upgrade_v2 --infile SCRIPT --outfile NEW (a command "
+    "that comes with TensorFlow) rewrites most names to tf.compat.v1; tf.contrib and tensorflow.examples are gone, and what a script "
+    "takes from them has to be replaced by hand (https://www.tensorflow.org/guide/migrate)"
+)
 _USE_KERAS_2 = (
     "or use Keras 2: --keras legacy (if tf-keras is not installed: {keras_2}); "
     "a script that imports keras itself must import tf_keras instead"
 )
 
-# The first match counts.
-REMEDIES = (
-    Remedy(
-        _MISSING_NAME,
-        r"(?:module '(?:tensorflow|keras)[\w.]*' has no attribute|cannot import name) '(?:tf_)?estimator'"
-        r"|No module named 'tensorflow(?:_|\.|\.python\.)estimator",
+# A pattern for the type and the message of an exception, ``ValueError: …``, and the advice. The first match counts. An advice may use the
+# groups of its pattern, ``{python}`` (the task's interpreter) and ``{keras_2}`` (the command that installs Keras 2 there).
+ABOUT_NAMES = {
+    r"(?:module '(?:tensorflow|keras)[\w.]*' has no attribute|cannot import name) '(?:tf_)?estimator'"
+    r"|No module named 'tensorflow(?:_|\.|\.python\.)estimator": (
         "Estimators are gone since TensorFlow 2.16: train with Keras or with a loop of your own "
-        "(https://www.tensorflow.org/guide/migrate/migrating_estimator)",
+        "(https://www.tensorflow.org/guide/migrate/migrating_estimator)"
     ),
-    Remedy(
-        f"{_MISSING_NAME}|RuntimeError",
-        r"module 'tensorflow(?:\._api\.v2[\w.]*)?' has no attribute|cannot import name '\w+' from 'tensorflow'"
-        r"|object has no attribute 'make_(?:one_shot|initializable)_iterator'|No module named 'tensorflow\.(?:examples|contrib)"
-        r"|tf\.\w+\(\) is not compatible with eager execution",
-        "TensorFlow 2 has no such name; if the script is written for TensorFlow 1: tf_upgrade_v2 --infile SCRIPT --outfile NEW (a command "
-        "that comes with TensorFlow) rewrites most names to tf.compat.v1; tf.contrib and tensorflow.examples are gone, and what a script "
-        "takes from them has to be replaced by hand (https://www.tensorflow.org/guide/migrate)",
-    ),
-    Remedy(
-        "ImportError",
-        r"Keras cannot be imported\. Check that it is installed",
+    r"module 'tensorflow(?:\._api\.v2[\w.]*)?' has no attribute|cannot import name '\w+' from 'tensorflow'"
+    r"|object has no attribute 'make_(?:one_shot|initializable)_iterator'|No module named 'tensorflow\.(?:examples|contrib)": _TENSORFLOW_1,
+    r"Keras cannot be imported\. Check that it is installed": (
         "Keras 2 was requested (TF_USE_LEGACY_KERAS=1), but it is not installed for {python}. Unset the variable, or install it: {keras_2} "
-        "(without --no-deps pip may replace tensorflow-cpu by the build for CUDA); where that variable is not set, pip install keras",
+        "(without --no-deps pip may replace tensorflow-cpu by the build for CUDA); where that variable is not set, pip install keras"
     ),
-    Remedy("ModuleNotFoundError", r"No module named 'tf_keras'", "tf-keras (Keras 2) is not installed in {python}: {keras_2}"),
-    *(
-        Remedy(f"{_MISSING_NAME}|{_REFUSED_ARGUMENT}", removed.error, f"this is written for Keras 2: {removed.instead}; {_USE_KERAS_2}")
-        for removed in REMOVED_NAMES
-    ),
-    Remedy(
-        _REFUSED_ARGUMENT,
-        r"Argument\(s\) not recognized: \{",
+    r"No module named 'tf_keras'": "tf-keras (Keras 2) is not installed in {python}: {keras_2}",
+    **{removed.error: f"this is written for Keras 2: {removed.instead}; {_USE_KERAS_2}" for removed in REMOVED_NAMES},
+    r"Argument\(s\) not recognized: \{": (
         "Keras 3 does not take this argument (https://keras.io/guides/migrating_to_keras_3); where Keras 2 does, leave it out, "
-        f"{_USE_KERAS_2}",
+        + _USE_KERAS_2
     ),
-    Remedy(
-        _MISSING_NAME,
-        r"module 'keras[\w.]*' has no attribute|No module named '(?:tensorflow\.)?keras\.[\w.]+'"
-        r"|cannot import name '\w+' from '(?:tensorflow\.)?keras[\w.]*'",
-        f"Keras 3 has no such name; if it is one of Keras 2's, take what Keras 3 has in its place, {_USE_KERAS_2}",
+    r"module 'keras[\w.]*' has no attribute|No module named '(?:tensorflow\.)?keras\.[\w.]+'"
+    r"|cannot import name '\w+' from '(?:tensorflow\.)?keras[\w.]*'": (
+        f"Keras 3 has no such name; if it is one of Keras 2's, take what Keras 3 has in its place, {_USE_KERAS_2}"
     ),
-    Remedy(
-        "InvalidArgumentError",
-        r"Could not apply FILE based sharding: the dataset only has (?P<files>\d+) file\(s\).* required (?P<workers>\d+) shards",
-        "there are fewer files ({files}) than workers ({workers}): --auto-shard data, with which each worker reads all files and keeps its "
-        "share, or at least {workers} files",
+    r"No module named '(?P<name>tensorflow\.[^']+)'": (
+        "the TensorFlow in {python} has no {name}: the script is written for another release, or a file of yours is called tensorflow.py"
     ),
-    Remedy(
-        "NotFoundError",
-        "Found an unshardable source dataset",
-        "this dataset reads no files that could be shared out: --auto-shard data, or leave the policy out",
+    r"No module named '(?P<name>[^']+)'": (
+        "{name} is not installed in {python}: install it there, or choose the tasks' interpreter with --python"
     ),
-    Remedy(
-        "ModuleNotFoundError",
-        r"No module named '(?P<name>tensorflow\.[^']+)'",
-        "the TensorFlow in {python} has no {name}: the script is written for another release, or a file of yours is called tensorflow.py",
-    ),
-    Remedy(
-        "ModuleNotFoundError",
-        r"No module named '(?P<name>[^']+)'",
-        "{name} is not installed in {python}: install it there, or choose the tasks' interpreter with --python",
-    ),
-    Remedy(
-        r"\w+",
-        r"No space left on device|Disk quota exceeded",
-        "the disk is full: make room, or write somewhere else (orch's own files: --run-dir)",
-    ),
-    Remedy(
-        "ResourceExhaustedError|InternalError",
-        r"OOM when allocating[\s\S]*GPU|CUDA_ERROR_OUT_OF_MEMORY|failed to allocate memory on (?:the )?GPU|Dst tensor is not initialized",
-        "the GPU's memory is used up: a smaller batch for each replica; if tasks share the GPU, --memory-growth or --gpu-memory MB",
-    ),
-    Remedy(
-        "ResourceExhaustedError|MemoryError|_ArrayMemoryError|bad_alloc",
-        "OOM when allocating|MemoryError|bad_alloc",
-        "the host's memory did not suffice: a smaller batch for each replica, less data at once (tf.data reads as it goes), or fewer tasks "
-        "on this host",
-    ),
-    Remedy(
-        "OSError|UnknownError",
-        r"Address already in use|Could not start gRPC server",
-        "a port was taken: let orch choose the ports (TF_CONFIG has them), or find who listens there: ss -ltnp",
-    ),
-    Remedy(
-        "OSError", r"Too many open files", "too many files were open at once: raise the limit of the shell that starts orch (ulimit -n)"
-    ),
-    Remedy(
-        "ValueError",
-        r"Attempt to convert a value \(PerReplica:[\s\S]*unsupported type|Invalid reduction dimension 0 for input with 0 dimensions",
+    r"Attempt to convert a value \(PerReplica:[\s\S]*unsupported type|Invalid reduction dimension 0 for input with 0 dimensions": (
         "fit() of Keras 3 does not work on several workers unless orch mends it, which it does for the versions of docs/keras.md and not "
-        "with --keras off: write the training loop yourself (examples/mwms_custom_loop.py), "
-        f"{_USE_KERAS_2}",
+        f"with --keras off: write the training loop yourself (examples/mwms_custom_loop.py), {_USE_KERAS_2}"
     ),
-    Remedy(
-        "ValueError",
-        r"pass this dataset to ClusterCoordinator\.create_per_worker_dataset",
+    r"pass this dataset to ClusterCoordinator\.create_per_worker_dataset": (
         "fit() of Keras 3 does not work with parameter servers: write the training loop yourself (examples/parameter_server.py), "
-        f"{_USE_KERAS_2}",
+        + _USE_KERAS_2
     ),
-    Remedy(
-        "RuntimeError",
-        r"Collective ops must be configured at program startup",
-        "make the strategy before anything else touches TensorFlow's devices, tensors included",
+}
+"""Names and arguments that a module does not have: for exceptions of the types `_OF_NAMES` only."""
+_OF_NAMES = ("AttributeError", "ImportError", "ModuleNotFoundError", "TypeError", "ValueError")
+OTHERS = {
+    r"tf\.\w+\(\) is not compatible with eager execution": _TENSORFLOW_1,
+    r"Could not apply FILE based sharding: the dataset only has (?P<files>\d+) file\(s\).* required (?P<workers>\d+) shards": (
+        "there are fewer files ({files}) than workers ({workers}): --auto-shard data, with which each worker reads all files and keeps its "
+        "share, or at least {workers} files"
     ),
-    Remedy(
-        "InvalidArgumentError",
-        r"Shape mismatch in the collective instance",
-        "the workers reduced tensors of different shapes: their batches or their models differ",
+    "Found an unshardable source dataset": (
+        "this dataset reads no files that could be shared out: --auto-shard data, or leave the policy out"
     ),
-    Remedy(
-        "InvalidArgumentError",
-        r"Could not find callback with key=pyfunc_",
+    "No space left on device|Disk quota exceeded": "the disk is full: make room, or write somewhere else (orch's own files: --run-dir)",
+    r"OOM when allocating[\s\S]*GPU|CUDA_ERROR_OUT_OF_MEMORY|failed to allocate memory on (?:the )?GPU|Dst tensor is not initialized": (
+        "the GPU's memory is used up: a smaller batch for each replica; if tasks share the GPU, --memory-growth or --gpu-memory MB"
+    ),
+    "OOM when allocating|MemoryError|bad_alloc": (
+        "the host's memory did not suffice: a smaller batch for each replica, less data at once (tf.data reads as it goes), or fewer tasks "
+        "on this host"
+    ),
+    "Address already in use|Could not start gRPC server": (
+        "a port was taken: let orch choose the ports (TF_CONFIG has them), or find who listens there: ss -ltnp"
+    ),
+    "Too many open files": "too many files were open at once: raise the limit of the shell that starts orch (ulimit -n)",
+    "Collective ops must be configured at program startup": (
+        "make the strategy before anything else touches TensorFlow's devices, tensors included"
+    ),
+    "Shape mismatch in the collective instance": "the workers reduced tensors of different shapes: their batches or their models differ",
+    r"Could not find callback with key=pyfunc_": (
         "a py_function, a numpy_function or from_generator runs only in the process that made it, never in a data worker: "
-        "apply it after distribute()",
+        "apply it after distribute()"
     ),
-)
+}
+"""For exceptions of all types."""
 
 _LEFT_EARLY = "its peers went on: give all workers the same number of steps, whatever their share of the data (dataset.repeat())"
 _SERVER_LEFT = "a server must outlive the chief: server.join() in the script, or --serve"
@@ -186,26 +131,25 @@ def find(task: TaskStatus, *, serves: bool = False) -> str:
     if evidence.tf_config and task.failure is not None and "Could not start gRPC server" in task.failure.message:
         return f"leave TF_CONFIG to orch: the task's was not the one that orch gave it ({evidence.tf_config}), and somebody has its port"
     if task.failure is not None:
-        kind, text = task.failure.type.rpartition(".")[2], f"{task.failure.message}\n{task.failure.traceback}"
-        return _match(kind, text, evidence)
+        return _match(f"{task.failure.type.rpartition('.')[2]}: {task.failure.message}", evidence)
     return _of_log(evidence.last_words, evidence) or _BY_CODE.get(task.code or 0, "")
 
 
-def _match(kind: str, text: str, evidence: Evidence) -> str:
-    keras_2 = install_keras_2(evidence.python, evidence.tensorflow)
-    for remedy in REMEDIES:
-        match = re.search(remedy.text, text) if re.fullmatch(remedy.kind, kind) else None
-        if match is not None:
-            return remedy.advice.format(python=evidence.python or "the tasks' Python", keras_2=keras_2, **match.groupdict())
+def _match(error: str, evidence: Evidence) -> str:
+    """The remedy for an error ``TYPE: message``; empty if there is none."""
+    # The patterns about names are long, and to compile them takes time.
+    for pattern, advice in (ABOUT_NAMES | OTHERS if error.startswith(_OF_NAMES) else OTHERS).items():
+        if match := re.search(pattern, error):
+            keras_2 = install_keras_2(evidence.python, evidence.tensorflow)
+            return advice.format(python=evidence.python or "the tasks' Python", keras_2=keras_2, **match.groupdict())
     return ""
 
 
-_ERROR_LINE = re.compile(
-    r"^(?:[\w.]+\.)?(\w*(?:Error|bad_alloc))\b:? ?(.*)$|^terminate called after throwing an instance of 'std::(bad_alloc)'", re.MULTILINE
-)
+_ERROR = re.compile(r"^(?:[\w.]+\.)?(?=\w*(?:Error|bad_alloc)\b|terminate called after throwing an instance of)", re.MULTILINE)
+"""The place before the name of an exception."""
 
 
 def _of_log(words: str, evidence: Evidence) -> str:
     """The remedy for the last line of a log that looks like an exception."""
-    *_, last = None, *_ERROR_LINE.finditer(words)
-    return _match(last[1] or last[3], words[last.start() :], evidence) if last else ""
+    *_, last = None, *_ERROR.finditer(words)
+    return _match(words[last.end() :], evidence) if last else ""

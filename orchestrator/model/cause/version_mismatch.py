@@ -14,12 +14,10 @@ def compare(facts: Mapping[str, HostReady]) -> list[str]:
         "Python": {host: ".".join(known.python_version.split(".")[:2]) for host, known in facts.items()},
         "TensorFlow": {host: known.tensorflow for host, known in facts.items() if known.tensorflow},
     }
-    return [_describe(what, versions) for what, versions in found.items() if len(set(versions.values())) > 1]
-
-
-def _describe(what: str, versions: Mapping[str, str]) -> str:
-    hosts: dict[str, list[str]] = {}
-    for host, version in versions.items():
-        hosts.setdefault(version, []).append(host)
-    parts = [f"{version} on {few(names, 4)}" for version, names in hosts.items()]
-    return f"the hosts' {what} differs: {'; '.join(parts)}; a cluster of them may hang or fail (python: and setup: choose another)"
+    lines = []
+    for what, versions in found.items():
+        hosts = {version: [host for host in versions if versions[host] == version] for version in versions.values()}
+        if len(hosts) > 1:
+            differ = "; ".join(f"{version} on {few(names, 4)}" for version, names in hosts.items())
+            lines.append(f"the hosts' {what} differs: {differ}; a cluster of them may hang or fail (python: and setup: choose another)")
+    return lines

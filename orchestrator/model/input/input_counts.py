@@ -11,7 +11,7 @@ from worker.words import count_of
 from ..task_names import group_tasks
 
 WATCHED_S = 5.0
-"""`InputCounts.waiting` means something only after this many seconds: the first steps wait for buffers to fill."""
+"""The time that a task waits for input means something only after this many seconds: the first steps wait for buffers to fill."""
 BOUND = 0.3
 """A task that waits for input for this share of its time gets a remark."""
 UNEVEN = 0.05
@@ -36,13 +36,8 @@ class InputCounts:
 
     @property
     def waiting(self) -> float:
-        """The share of the time that the task waited for input."""
-        return min(1.0, self.waiting_s / self.seconds) if self.seconds else 0.0
-
-    @property
-    def can_tell_waiting(self) -> bool:
-        """Whether orch has measured for long enough."""
-        return self.seconds >= WATCHED_S
+        """The share of the time that the task waited for input; 0 if orch has measured for less than `WATCHED_S`."""
+        return min(1.0, self.waiting_s / self.seconds) if self.seconds >= WATCHED_S else 0.0
 
 
 def read(data: object) -> InputCounts | None:
@@ -55,7 +50,7 @@ def read(data: object) -> InputCounts | None:
 
 def describe(counts: InputCounts) -> str:
     """The counts of a task as one cell of a table."""
-    waiting = f", waited for input {counts.waiting:.0%} of the time" if counts.can_tell_waiting else ""
+    waiting = f", waited for input {counts.waiting:.0%} of the time" if counts.waiting else ""
     return f"input: {max(counts.batches, default=0):,} batches, {sum(counts.elements):,} elements{waiting}"
 
 
@@ -101,7 +96,7 @@ def _uneven(given: Mapping[str, InputCounts]) -> Iterator[str]:
 
 
 def _waiting(given: Mapping[str, InputCounts]) -> Iterator[str]:
-    slow = [name for name, counts in given.items() if counts.can_tell_waiting and counts.waiting >= BOUND]
+    slow = [name for name, counts in given.items() if counts.waiting >= BOUND]
     if slow:
         worst = max(slow, key=lambda name: given[name].waiting)
         counts = given[worst]

@@ -168,9 +168,7 @@ def steps(sharding: Sharding, found: Tally) -> Iterator[tuple[tuple[range, ...],
 
 def _whole_sizes(sharding: Sharding, worker: int) -> list[int]:
     """The sizes of one worker's batches, which come again in turn as long as there are whole global batches."""
-    if sharding.cuts_each_batch:
-        return [len(part) for part in _slices(sharding, worker, sharding.step_size)]
-    return batch_sizes(sharding, worker)
+    return [len(part) for part in islice(_parts(sharding, worker, sharding.step_size), sharding.all_replicas)]
 
 
 def whole_batch(sharding: Sharding) -> list[int]:

@@ -77,10 +77,7 @@ def _advise(planned: Planned) -> Iterator[Advice]:
         yield from _batch(sharding)
         yield from _end(planned, summed)
     if "csv" in planned.kinds and sharding.policy == "auto" and sharding.workers > 1:
-        what = (
-            "TensorFlow cannot shard CsvDataset and make_csv_dataset by file. Each line of a CSV file is counted as an element: also a "
-            "header, and each line of a text in quotes"
-        )
+        what = "TensorFlow cannot shard CsvDataset and make_csv_dataset by file. Each line is counted as an element, also that of a header"
         yield Advice("note", "csv", what, "say --format text, if the script reads lines with TextLineDataset")
     if planned.uncounted:
         yield Advice("note", "not counted", "it is not known how many elements these files hold", planned.uncounted)
@@ -101,8 +98,7 @@ def _cannot_shard(planned: Planned) -> Iterator[Advice]:
         yield Advice("error", "few files", what, f"set auto_shard: data, or write {workers} files or more")
     if sharding.policy == "hint" and workers > 1:
         what = (
-            "HINT is shown as if the script shards its list of files: dataset.shard(tf.data.experimental.SHARD_HINT, 0). "
-            "Without such a line, every worker reads everything"
+            "HINT is shown for a script with dataset.shard(tf.data.experimental.SHARD_HINT, 0). Without this, every worker reads everything"
         )
         yield Advice("note", "hint", what)
     if not planned.uncounted and not found.elements:
@@ -119,15 +115,12 @@ def _bytes(sharding: Sharding, found: Tally) -> Iterator[Advice]:
         remedy = "set auto_shard: data or file, unless each worker shuffles in its own way and you count epochs accordingly"
         yield Advice("warning", "all see all", what, remedy)
         return
-    what = f"DATA reads every byte {workers} times, once on each worker: {all_bytes}"
+    remedy = "set auto_shard: file"
     if not sharding.has_reader:
-        what += "; TensorFlow cannot shard this by file"
-        remedy = "write TFRecords, or let the script shard its list of files (worker.files, distribute_datasets_from_function)"
+        remedy = "TensorFlow cannot shard this by file: write TFRecords, or let the script shard its list of files (worker.files)"
     elif found.files < workers:
         remedy = f"write {workers * FILES_PER_WORKER} files of even size, and set auto_shard: file"
-    else:
-        remedy = "set auto_shard: file"
-    yield Advice("note", "reads all", what, remedy)
+    yield Advice("note", "reads all", f"DATA reads every byte {workers} times, once on each worker: {all_bytes}", remedy)
 
 
 def _uneven(planned: Planned, summed: Epoch) -> Iterator[Advice]:
@@ -146,10 +139,9 @@ def _batch(sharding: Sharding) -> Iterator[Advice]:
     parts, size = sharding.all_replicas, sharding.step_size
     if not size % parts:
         return
-    sizes = whole_batch(sharding)
-    empty, multiple = sizes.count(0), -(-size // parts) * parts
+    sizes, multiple = whole_batch(sharding), -(-size // parts) * parts
     remedy = f"take a global batch of {multiple:,}" + (f" or {multiple - parts:,}" if multiple > parts else "")
-    if empty:
+    if empty := sizes.count(0):
         what = f"a global batch of {size:,} leaves {empty} of {parts} replicas empty in every step; the mean over an empty batch is NaN"
         yield Advice("warning", "small batch", what, remedy)
     else:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping, Sequence
 
-from worker.fast_dataclass import dataclass
 from worker.protocol.messages import HostReady
 
 from ...errors import OrchError
@@ -21,33 +20,27 @@ Tried = Mapping[tuple[str, str, int], Mapping[str, str]]
 """By (from, to, port): for each address that was tried, why it was not reached; empty: it was reached."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """The user's settings for the address of a host; both may be empty."""
+def candidates(host: str, facts: HostReady, address: str = "", interface: str = "") -> tuple[str, ...]:
+    """Addresses by which the other hosts may reach `host`. `address`, `interface`: the user's settings.
 
-    address: str = ""
-    interface: str = ""
-
-
-def candidates(host: str, wish: Wish, facts: HostReady) -> tuple[str, ...]:
-    """Addresses by which the other hosts may reach `host`. Raises `OrchError` if there is none, or if the host lacks the interface."""
-    if wish.address:
-        return (wish.address,)
-    if wish.interface:
-        mine = [one.address for one in facts.addresses if one.interface == wish.interface]
-        found = tuple(
-            address for address in mine if not ipaddress.ip_address(address).is_link_local
-        )  # such an address is valid on one interface only
-        if not found:
-            raise OrchError(f"host {host} has no interface {wish.interface!r} with an address; it has {_listed(facts) or 'none at all'}")
-        return tuple(sorted(found, key=_is_6))
-    own = [one.address for one in facts.addresses if _is_public(one.address)]
-    # The controller has used this address, so its network connects several machines. Another address may be that of a container bridge.
-    first = [facts.arrived_at] if facts.arrived_at in own else []
-    found = tuple(dict.fromkeys([*first, *sorted(own, key=_is_6)]))[:MOST_CANDIDATES]
+    Raises `OrchError` if there is none, or if the host lacks the interface.
+    """
+    if address:
+        return (address,)
+    if interface:
+        mine = [one.address for one in facts.addresses if one.interface == interface]
+        # An address that is local to a link is valid on one interface only.
+        found = sorted((own for own in mine if not ipaddress.ip_address(own).is_link_local), key=_is_6)
+        lacks = f"interface {interface!r} with an address"
+    else:
+        # IPv4 first. The controller has used the address `arrived_at`, so its network connects several machines. Another address may be
+        # that of a container bridge.
+        own = dict.fromkeys(one.address for one in facts.addresses if _is_public(one.address))
+        found = sorted(own, key=lambda one: (one != facts.arrived_at, _is_6(one)))
+        lacks = "address that others could use"
     if not found:
-        raise OrchError(f"host {host} has no address that others could use; it has {_listed(facts) or 'none at all'}")
-    return found
+        raise OrchError(f"host {host} has no {lacks}; it has {_listed(facts) or 'none at all'}")
+    return tuple(found[:MOST_CANDIDATES])
 
 
 def choose(known: Mapping[str, Sequence[str]], tried: Tried, facts: Mapping[str, HostReady]) -> dict[str, str]:
@@ -60,13 +53,14 @@ def choose(known: Mapping[str, Sequence[str]], tried: Tried, facts: Mapping[str,
         if good:
             chosen[host] = good[0]
             continue
-        for (source, port), answers in trials.items():
-            if all(answers.get(address) for address in addresses):
-                lines.append(_complain(source, host, port, answers, facts))
-        if not any(all(answers.get(address) for address in addresses) for answers in trials.values()):
+        failed = {pair: answers for pair, answers in trials.items() if all(answers.get(address) for address in addresses)}
+        lines += [_complain(source, host, port, answers, facts) for (source, port), answers in failed.items()]
+        if not failed:
             lines.append(f"no address of {host} is reached by all others ({', '.join(addresses)}); set address: for {host}")
+    if len(lines) > MOST_LINES:
+        lines = [*lines[:MOST_LINES], f"and {len(lines) - MOST_LINES} more pairs"]
     if lines:
-        raise OrchError("\n".join([*lines[:MOST_LINES], *([f"and {len(lines) - MOST_LINES} more pairs"] if lines[MOST_LINES:] else [])]))
+        raise OrchError("\n".join(lines))
     return chosen
 
 
@@ -74,19 +68,14 @@ def _complain(source: str, host: str, port: int, answers: Mapping[str, str], fac
     reasons = dict.fromkeys(answers.values())
     why = "; ".join(f"{reason} at {', '.join(a for a, r in answers.items() if r == reason)}" for reason in reasons)
     text = f"{source} cannot reach {host}:{port}: {why}"
-    if apart := _apart(source, answers, facts):
-        networks = f"{host}'s {apart[0]} is on another network than {source}'s {_listed(facts[source])}"
-        return f"{text}; {networks}: set address: or interface: for {host}"
+    networks = [ipaddress.ip_interface(f"{one.address}/{one.prefix}").network for one in facts[source].addresses if _is_public(one.address)]
+    numbers = [number for address in answers if (number := parse_ip(address))]
+    if numbers and not any(number in network for number in numbers for network in networks):
+        apart = f"{host}'s {numbers[0]} is on another network than {source}'s {_listed(facts[source])}"
+        return f"{text}; {apart}: set address: or interface: for {host}"
     if "refused" in why or "timed out" in why:
         return f"{text}; a firewall between them? open the ports that ports: allows, or set address: for {host}"
     return f"{text}; set address: or interface: for {host}"
-
-
-def _apart(source: str, answers: Mapping[str, str], facts: Mapping[str, HostReady]) -> list[str]:
-    """The addresses, if none of them is on a network of the source."""
-    networks = [ipaddress.ip_interface(f"{one.address}/{one.prefix}").network for one in facts[source].addresses if _is_public(one.address)]
-    found = {address: number for address in answers if (number := parse_ip(address))}
-    return [] if any(number in network for number in found.values() for network in networks) else [*found]
 
 
 def with_port(address: str, port: object) -> str:

@@ -6,25 +6,13 @@ A dispatcher and its workers make the input that a script passes to `tf.data.exp
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from worker.protocol.messages import Program, TaskOrder
 from worker.protocol.task_id import DATA_SERVICE, TaskId
-from worker.settings.task_settings import TaskSettings
 
 PROGRAM = Program("data_service")
 DISPATCHER = TaskId(DATA_SERVICE[0], 0)
-
-
-def environment(addresses: Mapping[TaskId, str]) -> dict[str, str]:
-    """The variables of all tasks; empty without a service."""
-    return {"ORCH_DATA_SERVICE": f"grpc://{addresses[DISPATCHER]}"} if DISPATCHER in addresses else {}
-
-
-def serve(order: TaskOrder, address: str) -> TaskOrder:
-    """The order of a server with this address."""
-    return replace(order, program=Program(PROGRAM.kind, args=(address,)), settings=TaskSettings())
 
 
 def in_attempt(order: TaskOrder, since: int) -> TaskOrder:

@@ -77,14 +77,6 @@ def assign_gpus(spec: ClusterSpec, assignment: Assignment, facts: Mapping[str, H
     return GpuAssignment(tasks, tuple(notes), tuple(problems), claims)
 
 
-@dataclass(frozen=True, slots=True)
-class _Owner:
-    """A task that gets a GPU, or another run that holds a GPU."""
-
-    name: str
-    shares: bool
-
-
 class _Host:
     """One host during the assignment."""
 
@@ -97,11 +89,11 @@ class _Host:
         computing = [task for task in tasks if named(spec.strategy).role(task.type).uses_gpus]
         self.auto = [task for task in computing if self.devices[task].gpus.is_auto and task not in self.own]
         self.assigned: dict[TaskId, tuple[Gpu, ...]] = {}
-        self.owners: dict[str, list[_Owner]] = {gpu.uuid: [] for gpu in self.gpus}
+        self.owners: dict[str, dict[str, bool]] = {gpu.uuid: {} for gpu in self.gpus}
+        """By the UUID of each GPU: the tasks that get the GPU and the other runs that hold it, and whether they share it."""
         for holder in facts.taken:
-            if holder.uuid in self.owners:
-                run = f"run {holder.run_id} (process {holder.pid})" if holder.pid else "an unknown run"
-                self.owners[holder.uuid].append(_Owner(run, holder.shares))
+            run = f"run {holder.run_id} (process {holder.pid})" if holder.pid else "an unknown run"
+            self.owners.setdefault(holder.uuid, {})[run] = holder.shares
         self.other_runs = self._describe_owners(self.gpus)
         self.complaints: dict[tuple[str, str], list[TaskId]] = {}
         """The tasks with each (wish, answer)."""
@@ -110,16 +102,18 @@ class _Host:
 
     def assign_requested(self) -> None:
         """Assign the GPUs of the tasks with a list or a number."""
+        if not self.is_known:
+            return
         for task, devices in self.devices.items():
-            if self.is_known and devices.gpus.ids:
+            if devices.gpus.ids:
                 self._assign(task, [gpu for id in devices.gpus.ids for gpu in self._find(task, id)])
         for task, devices in self.devices.items():
-            if self.is_known and (count := devices.gpus.count):
+            if count := devices.gpus.count:
                 found = self._available(task)
                 if count > len(found):
                     self._complain(task, count_of(count, "GPU"), self.gpus if count <= len(self.gpus) else ())
-                    found = []
-                self._assign(task, found[:count])
+                else:
+                    self._assign(task, found[:count])
 
     def fair_size(self) -> int:
         """How many GPUs each task with ``auto`` can have."""
@@ -136,7 +130,7 @@ class _Host:
     def _available(self, task: TaskId) -> list[Gpu]:
         """The GPUs that a task may have; those with the fewest owners first."""
         shares = self.devices[task].share_gpus
-        found = [gpu for gpu in self.gpus if all(shares and owner.shares for owner in self.owners[gpu.uuid])]
+        found = [gpu for gpu in self.gpus if all(shares and others_share for others_share in self.owners[gpu.uuid].values())]
         return sorted(found, key=lambda gpu: len(self.owners[gpu.uuid]))
 
     def _find(self, task: TaskId, id: str) -> list[Gpu]:
@@ -150,7 +144,7 @@ class _Host:
     def _assign(self, task: TaskId, gpus: Sequence[Gpu]) -> None:
         self.assigned[task] = tuple(dict.fromkeys(gpus))
         for gpu in self.assigned[task]:
-            self.owners[gpu.uuid].append(_Owner(str(task), self.devices[task].share_gpus))
+            self.owners[gpu.uuid][str(task)] = self.devices[task].share_gpus
 
     def _complain(self, task: TaskId, wish: str, gpus: Sequence[Gpu]) -> None:
         """A task cannot have its wish. `gpus`: those whose owners are in the way."""
@@ -163,18 +157,17 @@ class _Host:
         having: dict[str, list[Gpu]] = {}
         for gpu in gpus:
             for owner in self.owners[gpu.uuid]:
-                having.setdefault(owner.name, []).append(gpu)
+                having.setdefault(owner, []).append(gpu)
         return ", ".join(f"{name} has {_described(theirs)}" for name, theirs in having.items())
 
     def check_memory(self) -> None:
         """Complain about tasks whose limits are more than the memory of their GPU."""
         for gpu in self.gpus:
-            users = [task for task, gpus in self.assigned.items() if gpu in gpus]
-            wanted = {task: megabytes for task in users if (megabytes := _megabytes(self.devices[task].settings))}
-            total = sum(wanted.values())
-            if gpu.memory_mb and total > gpu.memory_mb:
+            limits = {task: _megabytes(self.devices[task].settings) for task, gpus in self.assigned.items() if gpu in gpus}
+            limited = [task for task, megabytes in limits.items() if megabytes]
+            if gpu.memory_mb and sum(limits.values()) > gpu.memory_mb:
                 has = f"host {self.name}'s {_described([gpu])} ({gpu.name}) has {gpu.memory_mb:,} MB"
-                self.complaints.setdefault((f"{total:,} MB{' together' * (len(wanted) > 1)}", has), []).extend(wanted)
+                self.complaints[f"{sum(limits.values()):,} MB{' together' * (len(limited) > 1)}", has] = limited
 
     # --- results -------------------------------------------------------------------------------
 

@@ -57,20 +57,9 @@ class Plan:
     """The GPUs that the agent of each host must hold."""
 
     @property
-    def hosts_by_task(self) -> dict[str, str]:
-        """The host of each task, by the task's name."""
-        return {str(task.id): task.host for task in self.tasks}
-
-    @property
     def members(self) -> tuple[PlannedTask, ...]:
         """All tasks but those that prepare a host."""
         return tuple(task for task in self.tasks if task.id.type != PREPARE)
-
-    @property
-    def places(self) -> dict[str, str]:
-        """``host:port`` of each task, by the name of the task; empty with one host."""
-        tasks = self.tasks if len(self.hosts) > 1 else ()
-        return {str(task.id): f"{task.host}:{task.order.port}" for task in tasks if task.order.port is not None}
 
     def tf_config(self, task: PlannedTask) -> str | None:
         """The text of a task's TF_CONFIG, made on each call: ten thousand texts do not fit in memory."""
@@ -154,13 +143,14 @@ def make(run_id: str, spec: ClusterSpec, assignment: Assignment, hosts: Sequence
         local_size = sum(task.type not in DATA_SERVICE for task in ids)
         parts = [task for task in ids if slots.count_computing([task])]
         for local_rank, task in enumerate(ids):  # servers of the data service come last
-            env = {**ranks[task], **(_local(local_rank, local_size) if local_rank < local_size else _local(0, 1))}
+            rank, size = (local_rank, local_size) if local_rank < local_size else (0, 1)
+            env = {**ranks[task], "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(size)}
             gpus = devices.tasks[task]
             if by_type[task.type].devices_of(task.index).affinity:
                 gpus = replace(gpus, settings=replace(gpus.settings, cores=(parts.index(task), len(parts))))
             order = _order(spec, by_type[task.type], task, ports.get(task), env, gpus)
             if task.type in DATA_SERVICE:
-                order = data_service.serve(order, addresses[task])
+                order = replace(order, program=replace(order.program, args=(addresses[task],)), settings=TaskSettings())
             planned.append(PlannedTask(task, host, addresses[task], order))
     first = planned[0]
     planned += _preparations(spec, assignment)
@@ -171,8 +161,9 @@ def make(run_id: str, spec: ClusterSpec, assignment: Assignment, hosts: Sequence
         "ORCH_ATTEMPT": "1",
         "MASTER_ADDR": facts[first.host].address,
         "MASTER_PORT": str(ports.get(first.id, 0)),
-        **data_service.environment(addresses),
     }
+    if data_service.DISPATCHER in addresses:
+        env["ORCH_DATA_SERVICE"] = f"grpc://{addresses[data_service.DISPATCHER]}"
     notes = (*_describe_threads(spec, assignment, facts), *devices.notes, *_describe_input(spec))
     return Plan(run_id, spec, tuple(planned), strategy.clusters(addresses), env, tuple(hosts), notes, devices.claims)
 
@@ -246,9 +237,7 @@ def _program(spec: ClusterSpec, tasks: TaskSpec) -> Program:
         return data_service.PROGRAM
     if spec.serve and named(spec.strategy).role(tasks.type).serves:
         return Program("serve")
-    if tasks.args is None:
-        return spec.program
-    return Program(spec.program.kind, spec.program.target, tasks.args)
+    return spec.program if tasks.args is None else replace(spec.program, args=tasks.args)
 
 
 def _ranks(spec: ClusterSpec) -> dict[TaskId, dict[str, str]]:
@@ -259,10 +248,6 @@ def _ranks(spec: ClusterSpec) -> dict[TaskId, dict[str, str]]:
     for rank, task in enumerate(trainers):
         found[task] = {"RANK": str(rank), "WORLD_SIZE": str(len(trainers)), "ORCH_IS_CHIEF": str(int(rank == 0))}
     return found
-
-
-def _local(rank: int, size: int) -> dict[str, str]:
-    return {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(size)}
 
 
 def _threads(devices: DeviceSettings) -> dict[str, str]:

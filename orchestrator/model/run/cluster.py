@@ -23,6 +23,7 @@ from worker.protocol.task_id import PREPARE
 
 from ..input.input_counts import InputCounts
 from ..spec import Restart, Timeouts, trains
+from ..strategies import Role, named
 
 
 class TaskState(str, Enum):
@@ -35,9 +36,6 @@ class TaskState(str, Enum):
     FAILED = "failed"
     STOPPED = "stopped"
     LOST = "lost"
-
-
-ENDED = frozenset({TaskState.SUCCEEDED, TaskState.FAILED, TaskState.STOPPED, TaskState.LOST})
 
 
 class Phase(str, Enum):
@@ -86,11 +84,7 @@ class TaskStatus:
     input: InputCounts | None = None
     failure: Failure | None = None
     restart_at: float | None = None
-    """When the failed task restarts alone."""
-    step_before: float | None = None
-    """`Cluster.reached` when the task started."""
-    saved_before: float = 0.0
-    """`Cluster.saved_at` when the task started."""
+    """When the failed task restarts alone; None: it does not."""
     evidence: Evidence = Evidence()
 
     @property
@@ -99,7 +93,7 @@ class TaskStatus:
 
     @property
     def has_ended(self) -> bool:
-        return self.state in ENDED
+        return self.ended_at is not None
 
     @property
     def trains(self) -> bool:
@@ -120,6 +114,10 @@ class Policy:
     opens_ports: bool = True
     """A task is up when its runtime listens. If false, as for a command without `start_s`, a task is up when it has started."""
     restart: Restart = Restart()
+
+    def role(self, task: TaskStatus) -> Role:
+        """What the strategy expects of a task."""
+        return named(self.strategy).role(task.type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +168,10 @@ class PastAttempt:
     """The restart does not count against the limit."""
     progressed: bool = False
     """The attempt advanced the training."""
+    reached: float | None = None
+    """`Cluster.reached` at the end of the attempt."""
+    saved_at: float = 0.0
+    """`Cluster.saved_at` at the end of the attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,30 +216,24 @@ class Cluster:
     """When the whole cluster last started; in `PREPARING`, when the preparation began."""
     formed_at: float | None = None
     """When the cluster waited for no task any more."""
-    stopping_at: float | None = None
     ending: Verdict | None = None
-    """While tasks stop: the verdict, as far as it is known."""
+    """While tasks stop: the verdict, as far as it is known. `ended_at` is the time at which it was decided."""
     again: bool = False
     """Another attempt may follow `ending`."""
     resume_at: float | None = None
     """When the next attempt begins."""
-    alone: tuple[str, ...] = ()
-    """The tasks that will restart alone."""
     active_at: float = 0.0
     """When a task last wrote, reported, started or came up, as far as `step` knows."""
     reached: float | None = None
     """The highest step reported in the run."""
-    step_before: float | None = None
-    """`reached` when the attempt began."""
     saved_at: float = 0.0
     """The time of the newest checkpoint file, by the clock of its file system."""
-    saved_before: float = 0.0
-    """`saved_at` when the attempt began."""
     past: tuple[PastAttempt, ...] = ()
     stop_repeated: bool = False
     """The user has requested the end a second time."""
     is_due: bool = False
-    """The attempt should have ended by now: silent agents are given up (see `events.AbandonSilentHosts`)."""
+    """The attempt should have ended by now: a deadline of the user has passed, or the user has requested the end twice. The supervisor does
+    not wait for silent agents any more."""
     verdict: Verdict | None = None
     remains: tuple[str, ...] = ()
     """Processes of all attempts that SIGKILL has not ended, in words."""

@@ -1,26 +1,17 @@
 """The events that go into `lifecycle.step`, and the actions that come out.
 
-Most events are frames of the agents (`worker.protocol.messages`); the controller's own events are here. `events.jsonl` records all events,
-also those that `lifecycle.step` ignores: people and the timeline use them. Times are seconds since the epoch, by the controller's clock.
+Most events are frames of the agents, whose names (`worker.protocol.frames`) are also names of this module; the controller's own events are
+here. `events.jsonl` records all events, also those that `lifecycle.step` ignores: people and the timeline use them. Times are seconds since
+the epoch, by the controller's clock.
 """
 
 from __future__ import annotations
 
 from worker.fast_dataclass import dataclass
-from worker.protocol.messages import HostBroken as HostBroken
+from worker.protocol.frames import *  # noqa: F403
 from worker.protocol.messages import HostEvent as HostEvent
 from worker.protocol.messages import HostReady as HostReady
-from worker.protocol.messages import RunNoted as RunNoted
-from worker.protocol.messages import TaskBegan as TaskBegan
 from worker.protocol.messages import TaskEvent as TaskEvent
-from worker.protocol.messages import TaskExited as TaskExited
-from worker.protocol.messages import TaskNotStarted as TaskNotStarted
-from worker.protocol.messages import TaskReported as TaskReported
-from worker.protocol.messages import TaskStarted as TaskStarted
-from worker.protocol.messages import TaskSwept as TaskSwept
-from worker.protocol.messages import TaskUp as TaskUp
-from worker.protocol.messages import TaskWaiting as TaskWaiting
-from worker.protocol.messages import TemplateReady as TemplateReady
 
 from .cluster import Verdict
 
@@ -81,13 +72,6 @@ class RestartRequested:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskActive:
-    """A task has written or reported something. The controller sends this event when a deadline depends on it."""
-
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
 class CheckpointSeen:
     """The time of the newest file in the checkpoint directory of the run.
 
@@ -102,6 +86,8 @@ class Tick:
     """A deadline is reached: see `deadlines.next_deadline`."""
 
     at: float
+    written_at: float = 0.0
+    """When a task last wrote, if a deadline depends on it. (Each line of each task would otherwise be an event.)"""
 
 
 Event = (
@@ -114,7 +100,6 @@ Event = (
     | HostLost
     | StopRequested
     | RestartRequested
-    | TaskActive
     | CheckpointSeen
     | Tick
 )
@@ -147,15 +132,10 @@ class CollectStacks:
 
 
 @dataclass(frozen=True, slots=True)
-class AbandonSilentHosts:
-    """Stop waiting for silent agents: a deadline of the user has passed, or the user has requested the end twice."""
-
-
-@dataclass(frozen=True, slots=True)
 class Finish:
     """The run is over, and no process is left."""
 
     verdict: Verdict
 
 
-Action = StartAttempt | CollectStacks | Stop | AbandonSilentHosts | Finish
+Action = StartAttempt | CollectStacks | Stop | Finish

@@ -43,7 +43,10 @@ def of_plan(planned: Plan) -> Cluster:
     # A command can be any program. A user who sets start_s for a command says that the command opens its port.
     opens_ports = named(spec.strategy).opens_ports and (spec.program.kind != "command" or spec.timeouts.start_s is not None)
     policy = Policy(spec.strategy, spec.timeouts, opens_ports, spec.restart)
-    return new(policy, planned.hosts_by_task, planned.run_id, planned.places)
+    hosts = {str(task.id): task.host for task in planned.tasks}
+    with_port = [task for task in planned.tasks if task.order.port is not None]
+    places = {str(task.id): f"{task.host}:{task.order.port}" for task in with_port} if len(planned.hosts) > 1 else {}
+    return new(policy, hosts, planned.run_id, places)
 
 
 def step(cluster: Cluster, event: Event) -> Step:
@@ -55,9 +58,8 @@ def step(cluster: Cluster, event: Event) -> Step:
             began_at = event.at if event.began_at is None else event.began_at
             return _start(replace(cluster, began_at=began_at, started_at=event.at), event.at)
         case events.TaskStarted():
-            changes = {"state": TaskState.STARTED, "pid": event.pid, "started_at": event.at, "waiting": ""}
-            changes |= {"step_before": cluster.reached, "saved_before": cluster.saved_at}
-            return _form(_mark_active(_update(cluster, event.task, **changes), event.at), event.at), ()
+            cluster = _update(cluster, event.task, state=TaskState.STARTED, pid=event.pid, started_at=event.at, waiting="")
+            return _form(_mark_active(cluster, event.at), event.at), ()
         case events.TaskUp():
             cluster = _update(cluster, event.task, state=TaskState.UP, up_at=event.at, waiting="")
             return _form(_mark_active(cluster, event.at), event.at), ()
@@ -79,19 +81,15 @@ def step(cluster: Cluster, event: Event) -> Step:
             return _on_stop_requested(cluster, event)
         case events.RestartRequested():
             return _on_restart_requested(cluster, event)
-        case events.TaskActive():
-            return _mark_active(cluster, event.at), ()
         case events.CheckpointSeen():
             return replace(cluster, saved_at=max(cluster.saved_at, event.at)), ()
         case events.Tick():
-            return _on_tick(cluster, event.at)
+            return _on_tick(_mark_active(cluster, event.written_at), event.at)
         case _:
             return cluster, ()  # only people and the timeline use the other events
 
 
 def _is_stale(cluster: Cluster, event: Event) -> bool:
-    if isinstance(event, events.Launched):
-        return event.attempt != cluster.attempt
     if not isinstance(event, events.TaskEvent):
         return False
     task = cluster.tasks.get(event.task)
@@ -109,12 +107,10 @@ def _on_report(cluster: Cluster, event: events.TaskReported) -> Cluster:
     values = dict(event.values)
     found = input_counts.read(values.pop(INPUT)) if INPUT in values else cluster.tasks[event.task].input
     cluster = _update(cluster, event.task, report=values, reported_at=event.at, input=found)
-    reached = cluster.reached
     step = values.get("step")
     # A bool is a number in Python, and NaN compares with nothing.
     if isinstance(step, (int, float)) and not isinstance(step, bool) and step == step:
-        reached = step if reached is None else max(reached, step)
-    cluster = replace(cluster, reached=reached)
+        cluster = replace(cluster, reached=step if cluster.reached is None else max(cluster.reached, step))
     return _mark_active(cluster, event.at) if cluster.tasks[event.task].trains else cluster
 
 
@@ -159,38 +155,20 @@ def _on_exit(cluster: Cluster, event: events.TaskExited) -> Step:
     cluster = _update(cluster, event.task, **changes, evidence=event.evidence)
     if cluster.phase is Phase.STOPPING:
         return cluster, ()
-    # The agent stopped the task without an order: the agent lost the controller, or got a signal. The end of that agent is the cause.
-    cause = None if event.stopped else _cause_of_exit(cluster, event)
     task = cluster.tasks[event.task]
-    if cause is not None and named(cluster.policy.strategy).role(task.type).restarts_alone:
-        planned = _plan_alone(cluster, task, cause)
-        if planned is not None:
-            return planned, ()  # a cluster that has not formed waits for this task
+    # The agent stopped the task without an order: the agent lost the controller, or got a signal. The end of that agent is the cause.
+    cause = None if event.stopped else root_cause.of_exit(cluster, task, event.code)
+    if cause is not None and cluster.policy.role(task).restarts_alone:
+        past = (*cluster.past, restarts.past_attempt(cluster, cause.at, cause, task))
+        pause = restarts.pause_after(cluster.policy.restart, restarts.relevant(past, task.name), f"{cluster.seed}/{task.name}")
+        if pause is not None:  # a cluster that has not formed waits for this task
+            return _update(replace(cluster, past=past), task.name, restart_at=cause.at + pause), ()
     cluster = _form(cluster, event.at)
     if cause is not None and task.type != "evaluator":
         stalled = root_cause.suspects(cluster, task.name)
         cluster, actions = _end(cluster, Outcome.FAILED, root_cause.given_code(cause), event.at, cause, again=True)
         return cluster, ((events.CollectStacks(stalled), *actions) if stalled else actions)
     return _end(cluster, Outcome.SUCCEEDED, 0, event.at) if readiness.has_succeeded(cluster) else (cluster, ())
-
-
-def _plan_alone(cluster: Cluster, task: TaskStatus, cause: Cause) -> Cluster | None:
-    """The cluster that will restart one task after a pause; None if the task may not restart alone."""
-    past = (*cluster.past, restarts.of_task(cluster, task, cause))
-    pause = restarts.pause_after(cluster.policy.restart, restarts.relevant(past, task.name), f"{cluster.seed}/{task.name}")
-    if pause is None:
-        return None
-    return _update(replace(cluster, past=past, alone=(*cluster.alone, task.name)), task.name, restart_at=cause.at + pause)
-
-
-def _cause_of_exit(cluster: Cluster, event: events.TaskExited) -> Cause | None:
-    """The cause that this exit is; None if the exit is no failure."""
-    task = cluster.tasks[event.task]
-    if event.code == 0 and not root_cause.serves(cluster, task):
-        return None
-    what = root_cause.LEFT_EARLY if event.code == 0 else "failed"
-    at = event.failure.at if event.failure else event.at
-    return Cause(what, at, event.task, task.host, event.code, event.failure, event.killed, task.attempt)
 
 
 def _on_swept(cluster: Cluster, event: events.TaskSwept) -> Step:
@@ -223,9 +201,9 @@ def _on_host_lost(cluster: Cluster, event: events.HostLost) -> Step:
 
 
 def _on_stop_requested(cluster: Cluster, event: events.StopRequested) -> Step:
-    if cluster.phase is Phase.STOPPING and not restarts.will_restart(cluster, event.at):
+    if cluster.phase is Phase.STOPPING and not restarts.will_restart(cluster):
         running = tuple(task.name for task in cluster.tasks.values() if not task.swept)
-        return replace(cluster, stop_repeated=True, is_due=True), (events.Stop(running, 0.0), events.AbandonSilentHosts())
+        return replace(cluster, stop_repeated=True, is_due=True), (events.Stop(running, 0.0),)
     return _end(cluster, Outcome.CANCELLED, event.code, event.at, Cause(event.reason, event.at))
 
 
@@ -249,7 +227,7 @@ def _end(cluster: Cluster, outcome: Outcome, code: int, at: float, cause: Cause 
     if cluster.phase is Phase.PREPARING:  # the members will not start
         withdrawn = {task.name: replace(task, state=TaskState.STOPPED, ended_at=at, swept=True) for task in cluster.members}
         cluster = replace(cluster, tasks={**cluster.tasks, **withdrawn})
-    cluster = replace(cluster, phase=Phase.STOPPING, stopping_at=at, ending=ending, again=again, alone=())
+    cluster = replace(cluster, phase=Phase.STOPPING, ending=ending, again=again)
     running = running_tasks(cluster)
     if running:
         return cluster, (events.Stop(running, cluster.policy.timeouts.grace_s),)
@@ -266,7 +244,7 @@ def _finish_if_empty(cluster: Cluster, at: float) -> Step:
         return cluster, ()
     ending = root_cause.find_cause(cluster, cluster.ending)
     cluster = replace(cluster, ending=ending)
-    past = (*cluster.past, restarts.of_cluster(cluster, at))
+    past = (*cluster.past, restarts.past_attempt(cluster, at, ending.cause))
     pause = restarts.pause(cluster, past)
     if pause is not None:
         return replace(cluster, phase=Phase.RESTARTING, resume_at=at + pause, past=past), ()
@@ -290,35 +268,35 @@ def _begin_attempt(cluster: Cluster, at: float) -> Step:
         tasks={name: TaskStatus(name, task.host, number) for name, task in cluster.tasks.items()} | prepared,
         attempt=number,
         formed_at=None,
-        stopping_at=None,
         ending=None,
         again=False,
         is_due=False,
         resume_at=None,
-        alone=(),
-        step_before=cluster.reached,
-        saved_before=cluster.saved_at,
     )
     return _start(cluster, at)
 
 
-def _begin_alone(cluster: Cluster, name: str) -> tuple[Cluster, events.StartAttempt]:
-    """Restart one task, on the port that its agent holds."""
-    number = cluster.attempt + 1
-    tasks = {**cluster.tasks, name: TaskStatus(name, cluster.tasks[name].host, number)}
-    alone = tuple(other for other in cluster.alone if other != name)
-    return replace(cluster, attempt=number, tasks=tasks, alone=alone), events.StartAttempt(number, (name,))
+def _begin_alone(cluster: Cluster, at: float) -> Step:
+    """Restart the tasks whose pause is over, each on the port that its agent holds."""
+    actions: tuple[Action, ...] = ()
+    for task in cluster.tasks.values():
+        if task.restart_at is not None and task.restart_at <= at and task.swept:
+            number = cluster.attempt + 1
+            tasks = {**cluster.tasks, task.name: TaskStatus(task.name, task.host, number)}
+            cluster = replace(cluster, attempt=number, tasks=tasks)
+            actions += (events.StartAttempt(number, (task.name,)),)
+    return cluster, actions
 
 
 # --- deadlines ---------------------------------------------------------------------------------
 
 
 def _on_tick(cluster: Cluster, at: float) -> Step:
-    due = [deadline for deadline in deadlines.of(cluster) if deadline.at <= at]
+    due = [kind for kind, deadline in deadlines.deadlines_of(cluster).items() if deadline <= at]
     limits = cluster.policy.timeouts
-    match due[0].kind if due else "":  # one deadline that ends the attempt is enough
+    match due[0] if due else None:  # one deadline that ends the attempt is enough
         case "run" if cluster.phase is Phase.STOPPING:
-            return replace(cluster, is_due=True), (events.AbandonSilentHosts(),)
+            return replace(cluster, is_due=True), ()
         case "run":
             return _run_out(cluster, at, Cause(f"the run was not over after {limits.run_s:g} s (--timeout)", at), again=False)
         case "resume":
@@ -335,17 +313,13 @@ def _on_tick(cluster: Cluster, at: float) -> Step:
             return _run_out(cluster, at, Cause(what, at, host=awaited[0].host if awaited else ""))
         case "hang":
             return _run_out(cluster, at, Cause(f"no task has written or reported anything for {limits.hang_s:g} s (--hang-timeout)", at))
-    actions: tuple[Action, ...] = ()
-    for deadline in due:
-        cluster, action = _begin_alone(cluster, deadline.task)
-        actions += (action,)
-    return cluster, actions
+        case "alone":
+            return _begin_alone(cluster, at)
+    return cluster, ()
 
 
 def _run_out(cluster: Cluster, at: float, cause: Cause, *, again: bool = True) -> Step:
     running = running_tasks(cluster)
     cluster, actions = _end(cluster, Outcome.TIMED_OUT, DEADLINE, at, cause, again=again)
     actions = (events.CollectStacks(running), *actions) if running else actions
-    if restarts.will_restart(cluster, at):
-        return cluster, actions
-    return replace(cluster, is_due=True), (events.AbandonSilentHosts(), *actions)
+    return replace(cluster, is_due=not restarts.will_restart(cluster)), actions

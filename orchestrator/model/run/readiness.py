@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 
 from worker.protocol.task_id import DATA_SERVICE
 
-from ..strategies import named
 from ..task_names import group_tasks
 from .cluster import Cluster, Phase, Policy, TaskState, TaskStatus
 
@@ -33,8 +32,8 @@ def is_formed(cluster: Cluster) -> bool:
 
 def has_succeeded(cluster: Cluster) -> bool:
     """Whether all tasks that decide the run have succeeded."""
-    role = named(cluster.policy.strategy).role
-    return all(task.state is TaskState.SUCCEEDED or not role(task.type).decides for task in reversed([*cluster.tasks.values()]))
+    tasks = reversed([*cluster.tasks.values()])
+    return all(task.state is TaskState.SUCCEEDED or not cluster.policy.role(task).decides for task in tasks)
 
 
 def is_empty(cluster: Cluster) -> bool:
@@ -53,13 +52,15 @@ def describe_formation(cluster: Cluster) -> str:
     if cluster.phase is Phase.PREPARING:
         return f"waiting for {group_tasks(unprepared(cluster))}: the tasks start when their hosts are prepared"
     late = awaited(cluster)
+    if not late:
+        return ""
+    text = describe_awaited(cluster, late)
     if cluster.formed_at is not None:
-        return describe_awaited(cluster, late) if late else ""
+        return text
     members = sum(task.type != "evaluator" for task in cluster.members)
-    gone = describe_gone(cluster)
     # Tasks without a port are up as soon as they have started.
-    up = members - len(late) - len(_gone(cluster))
-    return f"{describe_awaited(cluster, late)}{f'; {gone}' if gone else ''} ({up} of {members} up)" if late else ""
+    up = members - len(late) - len(gone(cluster))
+    return "; ".join(filter(None, (text, describe_gone(cluster)))) + f" ({up} of {members} up)"
 
 
 def unprepared(cluster: Cluster) -> list[str]:
@@ -75,12 +76,9 @@ def describe_unformed(cluster: Cluster) -> str:
     if len(members) < 2 or not by_themselves or any(task.up_at is not None or not task.evidence.alone for task in members):
         return ""
     each = f"{group_tasks(by_themselves)} {'each ' if len(by_themselves) > 1 else ''}did all of the work alone"
-    return f"no cluster was formed: no task opened its port, so {each}{_describe_other_tf_config(members)}"
-
-
-def _describe_other_tf_config(tasks: Iterable[TaskStatus]) -> str:
-    places = {task.evidence.tf_config: task.name for task in reversed([*tasks]) if task.evidence.tf_config}
-    return "".join(f"; the TF_CONFIG of {name} was not the one that orch gave it: {place}" for place, name in places.items())
+    own = next((task for task in members if task.evidence.tf_config), None)
+    also = f"; the TF_CONFIG of {own.name} was not the one that orch gave it: {own.evidence.tf_config}" if own else ""
+    return f"no cluster was formed: no task opened its port, so {each}{also}"
 
 
 def describe_long_wait(cluster: Cluster, at: float) -> str:
@@ -98,16 +96,12 @@ def describe_long_wait(cluster: Cluster, at: float) -> str:
 
 def describe_gone(cluster: Cluster) -> str:
     """``worker-0 ended (exit code 0) before it was seen to come up``: the others may wait for this task for ever. Empty: there is none."""
-    by_code: dict[int | None, list[str]] = {}
-    for task in _gone(cluster):
-        by_code.setdefault(task.code, []).append(task.name)
-    return "; ".join(
-        f"{group_tasks(names)} ended (exit code {code}) before {'it was' if len(names) == 1 else 'they were'} seen to come up"
-        for code, names in by_code.items()
-    )
+    names = [task.name for task in gone(cluster) if task.state is TaskState.SUCCEEDED]
+    were = "it was" if len(names) == 1 else "they were"
+    return f"{group_tasks(names)} ended (exit code 0) before {were} seen to come up" if names else ""
 
 
-def _gone(cluster: Cluster) -> list[TaskStatus]:
+def gone(cluster: Cluster) -> list[TaskStatus]:
     """Tasks that have ended, will not restart, and were never seen to listen. A quick task may have listened unseen."""
     tasks = cluster.members if cluster.policy.opens_ports else ()
     return [task for task in tasks if task.type != "evaluator" and task.has_ended and task.restart_at is None and task.up_at is None]

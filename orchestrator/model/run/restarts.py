@@ -20,56 +20,44 @@ JITTER = 0.25
 """A pause is up to this share longer or shorter, so that runs that failed together do not restart together."""
 
 
-def is_preemption(cause: Cause | None) -> bool:
-    """Whether the task has saved its state and requests a restart."""
-    return cause is not None and bool(cause.task) and cause.code in PREEMPTED_CODES and not cause.killed
-
-
 def is_requested_restart(cluster: Cluster) -> bool:
     """Whether the user has requested a restart, without a failure."""
     return cluster.again and cluster.ending is not None and cluster.ending.outcome is Outcome.CANCELLED
 
 
-def has_progressed(cluster: Cluster, seconds: float, saved_before: float, step_before: float | None) -> bool:
-    """Whether an attempt of `seconds` advanced the training: it reported a higher step or saved a checkpoint. If the program does neither,
-    the attempt must have lasted `restart.progress_s`. `saved_before`, `step_before`: the state when the attempt began.
+def past_attempt(cluster: Cluster, ended_at: float, cause: Cause | None, task: TaskStatus | None = None) -> PastAttempt:
+    """The attempt that has just ended: of the whole cluster, or of a task that has failed alone.
+
+    It has advanced the training if it saved a checkpoint or reported a higher step than any attempt before. If the program does neither,
+    the attempt must have lasted `restart.progress_s`.
     """
-    if cluster.saved_at > saved_before:
-        return True
-    if cluster.reached is not None:
-        return step_before is None or cluster.reached > step_before
-    return not cluster.saved_at and seconds >= cluster.policy.restart.progress_s
+    name, number = (task.name, task.attempt) if task is not None else ("", cluster.attempt)
+    began_at = task.started_at if task is not None and task.started_at is not None else cluster.attempt_at
+    before = next((attempt for attempt in reversed(cluster.past) if attempt.task in ("", name)), PastAttempt(0, 0.0, 0.0))
+    if cluster.saved_at > before.saved_at or is_requested_restart(cluster):
+        progressed = True
+    elif cluster.reached is not None:
+        progressed = before.reached is None or cluster.reached > before.reached
+    else:
+        progressed = not cluster.saved_at and ended_at - began_at >= cluster.policy.restart.progress_s
+    is_preempted = cause is not None and bool(cause.task) and cause.code in PREEMPTED_CODES and not cause.killed
+    free = is_preempted or is_requested_restart(cluster)
+    return PastAttempt(number, began_at, ended_at, cause, name, free, progressed, cluster.reached, cluster.saved_at)
 
 
-def of_cluster(cluster: Cluster, at: float) -> PastAttempt:
-    """The attempt of the whole cluster that has just ended."""
-    ending = cluster.ending
-    cause = ending.cause if ending is not None else None
-    asked = is_requested_restart(cluster)
-    seconds = (cluster.stopping_at or at) - cluster.attempt_at
-    progressed = asked or has_progressed(cluster, seconds, cluster.saved_before, cluster.step_before)
-    return PastAttempt(cluster.attempt, cluster.attempt_at, at, cause, free=asked or is_preemption(cause), progressed=progressed)
-
-
-def of_task(cluster: Cluster, task: TaskStatus, cause: Cause) -> PastAttempt:
-    """The attempt of one task that has just failed alone."""
-    since = cluster.attempt_at if task.started_at is None else task.started_at
-    progressed = has_progressed(cluster, cause.at - since, task.saved_before, task.step_before)
-    return PastAttempt(task.attempt, since, cause.at, cause, task.name, free=is_preemption(cause), progressed=progressed)
-
-
-def will_restart(cluster: Cluster, at: float) -> bool:
+def will_restart(cluster: Cluster) -> bool:
     """Whether another attempt will follow the one that is stopping, as far as is known now."""
-    if cluster.phase is not Phase.STOPPING:
+    if cluster.phase is not Phase.STOPPING or cluster.ending is None:
         return False
-    return pause(cluster, (*cluster.past, of_cluster(cluster, at))) is not None
+    ended = past_attempt(cluster, cluster.ending.ended_at, cluster.ending.cause)
+    return pause(cluster, (*cluster.past, ended)) is not None
 
 
 def pause(cluster: Cluster, past: Sequence[PastAttempt]) -> float | None:
     """Seconds until the attempt after `past`; None: there is none."""
-    if not cluster.again or is_requested_restart(cluster):
-        return 0.0 if cluster.again else None
-    return pause_after(cluster.policy.restart, relevant(past), cluster.seed)
+    if is_requested_restart(cluster):
+        return 0.0
+    return pause_after(cluster.policy.restart, relevant(past), cluster.seed) if cluster.again else None
 
 
 def pause_after(policy: Restart, past: Sequence[PastAttempt], seed: str) -> float | None:
@@ -78,7 +66,8 @@ def pause_after(policy: Restart, past: Sequence[PastAttempt], seed: str) -> floa
     The first restart comes at once, because most failures are short, such as a lost connection. After the second attempt in a row without
     progress the pause is `backoff_s`. It doubles with each further attempt without progress. All pauses have jitter.
     """
-    if _is_stuck(policy, past) or (not past[-1].free and _spent(past) > policy.max):
+    spent = sum(not attempt.free for attempt in past)
+    if _is_stuck(policy, past) or (not past[-1].free and spent > policy.max):
         return None
     streak = _streak(past)
     if streak < 2:
@@ -90,9 +79,7 @@ def pause_after(policy: Restart, past: Sequence[PastAttempt], seed: str) -> floa
 
 def explain_end(policy: Restart, past: Sequence[PastAttempt]) -> str:
     """Why no restart follows; empty if the spec allows none."""
-    if not policy.max and not any(attempt.free for attempt in past):
-        return ""
-    if _is_stuck(policy, past):
+    if _is_stuck(policy, past) and (policy.max or any(attempt.free for attempt in past)):
         return f"gave up: {_streak(past)} attempts in a row made no progress (restart.without_progress)"
     if not policy.max:
         return ""
@@ -103,10 +90,6 @@ def relevant(past: Sequence[PastAttempt], task: str = "") -> list[PastAttempt]:
     """The failures that share one limit: an evaluator has its own limit, all other tasks have a common one."""
     own = task if task.startswith("evaluator-") else ""
     return [attempt for attempt in past if (attempt.task == own if own else not attempt.task.startswith("evaluator-"))]
-
-
-def _spent(past: Sequence[PastAttempt]) -> int:
-    return sum(not attempt.free for attempt in past)
 
 
 def _streak(past: Sequence[PastAttempt]) -> int:

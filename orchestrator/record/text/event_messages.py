@@ -65,8 +65,8 @@ def describe_event(before: Cluster, after: Cluster, event: events.Event) -> str 
     if after.phase is Phase.RESTARTING and before.phase is not Phase.RESTARTING:
         return _describe_restart(after)
     if after.attempt != before.attempt:
-        alone = [name for name in before.alone if name not in after.alone and after.attempt_at == before.attempt_at]
-        if alone:
+        if after.attempt_at == before.attempt_at:
+            alone = [task.name for task in after.tasks.values() if task.attempt > before.attempt]
             return f"{group_tasks(alone)} {'starts' if len(alone) == 1 else 'start'} again alone (attempt {after.attempt})"
         return f"attempt {after.attempt}"
     if before.phase is Phase.PREPARING and after.phase is Phase.STARTING:
@@ -84,8 +84,9 @@ def describe_event(before: Cluster, after: Cluster, event: events.Event) -> str 
         return f"cluster formed after {describe_seconds(took)}: {len(after.members)} tasks are up"
     if isinstance(event, events.TaskExited):
         failed = f"{event.task} failed ({describe_code(event.code, event.killed)})"
-        if event.task in after.alone:
-            return f"{failed}; it restarts alone{_after((after.tasks[event.task].restart_at or event.at) - event.at)}"
+        task = after.tasks.get(event.task)
+        if task is not None and task.restart_at is not None:
+            return f"{failed}; it restarts alone{_after(task.restart_at - event.at)}"
         if event.code and after.phase is not Phase.STOPPING:
             return f"{failed}; the training goes on"
     return None
@@ -117,7 +118,7 @@ def _describe_ending(after: Cluster) -> str | None:
         return first
     grace = f"SIGTERM now, SIGKILL after {after.policy.timeouts.grace_s:g} s" if after.policy.timeouts.grace_s else "SIGKILL"
     again = "; Ctrl-C again kills them at once" if ending and ending.exit_code == 130 else ""
-    if restarts.will_restart(after, after.stopping_at or 0.0):
+    if restarts.will_restart(after):
         again = "; then all tasks start again"
     return f"{first}; stopping {group_tasks(running)} ({grace}{again})"
 

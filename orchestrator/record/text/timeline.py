@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from ...model.run import events
 from ...model.run.cluster import Cluster
-from ...model.run.readiness import describe_gone
+from ...model.run.readiness import gone
 from .format import aligned
 
 PHASES = ("agent", "template", "prepared", "fork or exec", "first line", "port bound", "formed", "first output", "first report")
@@ -53,7 +53,7 @@ def measure(happened: Iterable[events.Event], cluster: Cluster) -> dict[str, dic
                 if event.task in marks and event.attempt == cluster.tasks[event.task].attempt:
                     asked_by_task.setdefault(event.task, asked)
                     marks[event.task].setdefault(_OF_TASK[type(event)], event.at)
-    formed = {"formed": cluster.formed_at} if cluster.formed_at is not None and not describe_gone(cluster) else {}
+    formed = {"formed": cluster.formed_at} if cluster.formed_at is not None and not gone(cluster) else {}
     found = {}
     for name, task in cluster.tasks.items():
         restarted = cluster.attempt_at if task.attempt == whole else asked_by_task.get(name, math.inf)

@@ -7,7 +7,6 @@ import pytest
 from orchestrator.errors import OrchError
 from orchestrator.model.cause import version_mismatch
 from orchestrator.model.planning import addresses
-from orchestrator.model.planning.addresses import Wish
 from worker.protocol.messages import HostReady, NetAddress
 
 NETS = (
@@ -26,23 +25,23 @@ def facts(*found: NetAddress, arrived_at: str = "", python: str = "3.11.7", tens
 @pytest.mark.parametrize(
     ("wish", "arrived_at", "expected"),
     [
-        (Wish(), "10.0.0.5", ("10.0.0.5", "172.17.0.1", "fd00::5")),
-        (Wish(), "", ("172.17.0.1", "10.0.0.5", "fd00::5")),
-        (Wish(), "192.0.2.7", ("172.17.0.1", "10.0.0.5", "fd00::5")),  # translated on the way: not the host's own
-        (Wish(), "fd00::5", ("fd00::5", "172.17.0.1", "10.0.0.5")),
-        (Wish("node7.cluster"), "10.0.0.5", ("node7.cluster",)),
-        (Wish(interface="eth0"), "", ("10.0.0.5", "fd00::5")),
+        ({}, "10.0.0.5", ("10.0.0.5", "172.17.0.1", "fd00::5")),
+        ({}, "", ("172.17.0.1", "10.0.0.5", "fd00::5")),
+        ({}, "192.0.2.7", ("172.17.0.1", "10.0.0.5", "fd00::5")),  # translated on the way: not the host's own
+        ({}, "fd00::5", ("fd00::5", "172.17.0.1", "10.0.0.5")),
+        ({"address": "node7.cluster"}, "10.0.0.5", ("node7.cluster",)),
+        ({"interface": "eth0"}, "", ("10.0.0.5", "fd00::5")),
     ],
 )
-def test_candidates(wish: Wish, arrived_at: str, expected: tuple[str, ...]) -> None:
-    assert addresses.candidates("a", wish, facts(*NETS, arrived_at=arrived_at)) == expected
+def test_candidates(wish: dict[str, str], arrived_at: str, expected: tuple[str, ...]) -> None:
+    assert addresses.candidates("a", facts(*NETS, arrived_at=arrived_at), **wish) == expected
 
 
 def test_a_host_without_an_address_for_others_is_named() -> None:
     with pytest.raises(OrchError, match="host a has no address that others could use; it has none at all"):
-        addresses.candidates("a", Wish(), facts(NETS[0]))
+        addresses.candidates("a", facts(NETS[0]))
     with pytest.raises(OrchError, match=r"host a has no interface 'ib0' with an address; it has 10\.0\.0\.5 \(eth0\)"):
-        addresses.candidates("a", Wish(interface="ib0"), facts(NETS[2]))
+        addresses.candidates("a", facts(NETS[2]), interface="ib0")
 
 
 KNOWN = {"a": ("10.0.0.5", "192.168.7.5"), "b": ("10.0.0.6",)}
