@@ -113,8 +113,8 @@ def _python_facts(ended: ProgramEnded, import_s: float) -> dict[str, Any]:
     if tensorflow is not None:
         return facts
     stack = _stack(ended.err)
-    problem = f"it has not ended after {import_s:g} s; it was here" if stack else _describe(ended)
-    return {**facts, "import_problem": problem, "stack": stack}
+    problem = [f"it has not ended after {import_s:g} s; it was here", *stack] if stack else [_describe(ended)]
+    return {**facts, "import_problem": "\n".join(problem)}
 
 
 def _describe(ended: ProgramEnded) -> str:

@@ -9,7 +9,6 @@ anything.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import platform
@@ -28,8 +27,6 @@ from .loop import Loop
 
 MAX_PORTS = 10_000
 """More ports of a range than this are not tried."""
-_TIME_ERROR = 5
-"""The result of adjtimex while no clock service keeps the clock of the kernel (adjtimex(2))."""
 
 
 def survey(run_dir: str, ports: tuple[int, int] | None) -> dict[str, Any]:
@@ -40,7 +37,6 @@ def survey(run_dir: str, ports: tuple[int, int] | None) -> dict[str, Any]:
         "cores": count_cores(),
         "cpu_flags": _cpu_flags(),
         **_memory(),
-        "clock_synchronised": _is_synchronised(),
         "run_dir": _disk(_existing(run_dir)),
         "shm": _disk("/dev/shm") if os.path.isdir("/dev/shm") else None,
         "open_files": [None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(resource.RLIMIT_NOFILE)],
@@ -83,16 +79,6 @@ def _memory() -> dict[str, int]:
     return {"memory_bytes": total, "memory_free_bytes": free}
 
 
-def _is_synchronised() -> bool | None:
-    """Whether a clock service keeps the clock of the kernel; None: unknown."""
-    try:
-        # A struct timex with modes 0 asks and sets nothing; it is shorter than this.
-        state: int = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(1024))
-    except (OSError, AttributeError):
-        return None
-    return None if state < 0 else state != _TIME_ERROR
-
-
 def _existing(path: str) -> str:
     path = os.path.abspath(path)
     while not os.path.exists(path) and path != os.path.dirname(path):
@@ -114,16 +100,16 @@ def _disk(path: str) -> dict[str, Any]:
 
 
 def _names() -> dict[str, Any]:
-    """The addresses of the host's own name and of ``localhost``."""
-    problem, addresses = "", []
+    """Whether the host's own name has an address, and the addresses of ``localhost``."""
+    problem = ""
     try:
-        addresses = _addresses(socket.gethostname())
+        _addresses(socket.gethostname())
     except OSError as error:
         problem = error.strerror or str(error)
     local = []
     with contextlib.suppress(OSError):
         local = _addresses("localhost")
-    return {"addresses": addresses, "problem": problem, "localhost": local}
+    return {"problem": problem, "localhost": local}
 
 
 def _addresses(name: str) -> list[str]:

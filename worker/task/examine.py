@@ -24,7 +24,6 @@ def describe_python() -> dict[str, Any]:
     return {
         "executable": sys.executable or "",
         "version": platform.python_version(),
-        "implementation": platform.python_implementation(),
         # Before the import: a libtpu of another version ends the process with SIGABRT.
         "tensorflow_tpu": _version_of("tensorflow-tpu"),
         "libtpu": _version_of("libtpu"),

@@ -92,7 +92,6 @@ def _wanted(spec: ClusterSpec, strategy: str, hosts: Sequence[Host]) -> Wanted:
         strategy,
         spec.size,
         shares=shares,
-        hosts=len(hosts),
         ports=spec.ports,
         gpus=gpus,
         needs_tensorflow=needs_tensorflow,

@@ -87,10 +87,8 @@ def _facts(facts: HostReport) -> Iterator[tuple[str, str]]:
         yield "keras", f"{facts.tensorflow.keras}{legacy}"
     if machine is not None:
         yield "gpus", _gpus(machine, facts.tensorflow)
-        yield "disk", ", ".join(_disks(machine))
-        yield "ports", _ports(machine)
-        files = machine.open_files[0]
-        yield "limits", f"open files {'unlimited' if files is None else f'{files:,}'}"
+        disks = [disk for disk in (machine.run_dir, machine.shm) if disk is not None and disk.free_bytes is not None]
+        yield "disk", ", ".join(f"{disk.path} {bytes_of(disk.free_bytes or 0)} free" for disk in disks)
 
 
 def _tensorflow(found: TensorFlow | None) -> str:
@@ -108,15 +106,3 @@ def _gpus(machine: Machine, found: TensorFlow | None) -> str:
     listed = ", ".join(f"{number} x {name} ({memory:,} MiB)" for (name, memory), number in kinds.items())
     seen = f"; TensorFlow sees {len(found.gpus)}" if found is not None and found.version else ""
     return f"{listed}, driver {nvidia.driver or 'of an unknown version'}{seen}"
-
-
-def _disks(machine: Machine) -> Iterator[str]:
-    for disk in (machine.run_dir, machine.shm):
-        if disk is not None and disk.free_bytes is not None:
-            yield f"{disk.path} {bytes_of(disk.free_bytes)} free"
-
-
-def _ports(machine: Machine) -> str:
-    ports = machine.ports
-    tried = f"; {ports.tried - len(ports.busy)} of the {ports.tried} asked for are free" if ports.tried else ""
-    return f"{'none can be bound' if ports.problem else 'can be bound'}{tried}"

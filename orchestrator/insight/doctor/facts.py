@@ -25,9 +25,8 @@ class Disk:
 class Names:
     """Names that the host looks up."""
 
-    addresses: tuple[str, ...] = ()
-    """The addresses of the host's own name."""
     problem: str = ""
+    """Why the host's own name has no address."""
     localhost: tuple[str, ...] = ()
     """The addresses of ``localhost``."""
 
@@ -83,8 +82,6 @@ class Machine:
     """The limit of open files of a process, soft and hard; None: no limit."""
     environment: Mapping[str, str] = field(default_factory=dict)
     tpu_chips: int = 0
-    clock_synchronised: bool | None = None
-    """Whether a clock service sets the clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +90,6 @@ class Python:
 
     executable: str
     version: str
-    implementation: str = "CPython"
     tensorflow_tpu: str = ""
     libtpu: str = ""
     """The versions of the packages tensorflow-tpu and libtpu; empty: not installed."""
@@ -136,9 +132,7 @@ class HostReport:
     """Why there is no `python`."""
     tensorflow: TensorFlow | None = None
     import_problem: str = ""
-    """Why there is no `tensorflow` although there is a `python`: the import crashed, or took too long."""
-    stack: tuple[str, ...] = ()
-    """The lines of code at which the import was then."""
+    """Why there is no `tensorflow` although there is a `python`: the import crashed, or took too long, and then the lines of its stack."""
     complaints: tuple[str, ...] = ()
     """TensorFlow's messages on stderr."""
     is_here: bool = True

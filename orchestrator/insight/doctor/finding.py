@@ -41,7 +41,6 @@ class Wanted:
     tasks: int = 1
     shares: Mapping[str, int] = field(default_factory=dict)
     """The number of tasks on each host, by name; a host that is not named has one."""
-    hosts: int = 1
     ports: tuple[int, int] | None = None
     """The first and the last port of the spec's range."""
     gpus: bool = False

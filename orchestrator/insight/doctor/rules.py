@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from worker.words import bytes_of, few
+from worker.words import bytes_of
 
 from . import tensorflow_rules
 from .facts import HostReport, Machine
@@ -50,7 +50,7 @@ def _judge_host(facts: HostReport, wanted: Wanted) -> Iterator[Finding]:
     yield from _memory(facts.machine, tasks)
     if wanted.needs_ports:
         yield from _ports(facts.machine, wanted, tasks)
-    for rule in (_shm, _open_files, _names, _proxies, _clock):
+    for rule in (_shm, _open_files, _names, _proxies):
         yield from rule(facts.machine, wanted)
 
 
@@ -75,23 +75,19 @@ def _memory(machine: Machine, tasks: int) -> Iterator[Finding]:
 
 
 def _shm(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
-    shm = machine.shm
-    if machine.system.startswith("Linux") and shm is None:
-        why = "NCCL and Python's multiprocessing keep shared memory there"
-        yield warning("shm", "there is no /dev/shm", why, "mount a tmpfs on /dev/shm")
-    elif shm is not None and shm.free_bytes is not None and shm.free_bytes < 128 * MB:
+    free = 0 if machine.shm is None else machine.shm.free_bytes
+    if machine.system.startswith("Linux") and free is not None and free < 128 * MB:
         kind = warning if len(machine.nvidia.gpus) > 1 else note
         why = "NCCL between GPUs and Python's multiprocessing keep shared memory there; a container gets 64 MB by default"
-        how = "docker run --shm-size=1g, or an emptyDir with medium: Memory"
-        yield kind("shm", f"/dev/shm has {bytes_of(shm.free_bytes)} free", why, how)
+        how = "mount a larger tmpfs; in a container: docker run --shm-size=1g, or an emptyDir with medium: Memory"
+        yield kind("shm", f"/dev/shm has {bytes_of(free)} free", why, how)
 
 
 def _open_files(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
-    soft, hard = machine.open_files
+    soft, _ = machine.open_files
     needed = max(LEAST_FILES, wanted.tasks * FILES_PER_PEER)
     if soft is not None and soft < needed:
-        can_raise = hard is None or hard >= needed
-        how = f"ulimit -n {needed}" if can_raise else "raise nofile in /etc/security/limits.conf (LimitNOFILE= of a service)"
+        how = f"ulimit -n {needed}, or nofile in /etc/security/limits.conf (LimitNOFILE= of a service)"
         why = f"about {needed:,} are needed: each task connects to every other task"
         yield warning("limits", f"a process may have {soft:,} files open", why, how)
 
@@ -107,30 +103,19 @@ def _ports(machine: Machine, wanted: Wanted, tasks: int) -> Iterator[Finding]:
         if ports.tried and free < tasks:
             why = f"{tasks} tasks need a port each here; the others: {reasons or 'the range ends'}"
             yield error("ports", f"{free} of the ports {span} are free", why, "ask for a wider range (ports:, --ports), or for none")
-        elif ports.busy:
-            what = f"{len(ports.busy)} of the ports {span} are taken ({few(list(ports.busy))})"
-            yield note("ports", what, reasons, "orch leaves them out")
     if wanted.strategy:
         why = "the servers run every graph that they receive, and check no sender"
         yield note("ports", "TensorFlow's servers listen on every interface", why, "close this host's ports to untrusted networks")
 
 
 def _names(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
-    names, several = machine.names, wanted.hosts > 1
-    etc = f"add the host's address and {machine.hostname} to /etc/hosts, or to DNS"
+    names = machine.names
     if names.problem:
-        kind = error if several else warning
-        yield kind("names", f"the host does not know its own name {machine.hostname!r}", names.problem, etc)
-    elif several and all(_is_loopback(address) for address in names.addresses):
-        why = "a task that announces itself under this name cannot be reached from the other hosts"
-        yield warning("names", f"{machine.hostname!r} stands for {', '.join(names.addresses)} there", why, etc)
-    if not any(_is_loopback(address) for address in names.localhost):
+        how = f"add the host's address and {machine.hostname} to /etc/hosts, or to DNS"
+        yield warning("names", f"the host does not know its own name {machine.hostname!r}", names.problem, how)
+    if not any(address.startswith("127.") or address == "::1" for address in names.localhost):
         found = ", ".join(names.localhost) or "nothing"
         yield error("names", f"localhost stands for {found}", "tasks of one host talk over it", "put '127.0.0.1 localhost' into /etc/hosts")
-
-
-def _is_loopback(address: str) -> bool:
-    return address.startswith("127.") or address == "::1"
 
 
 def _proxies(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
@@ -141,12 +126,6 @@ def _proxies(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
     what = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} set"
     why = "gRPC would send even connections to localhost to the proxy, and the cluster would wait forever"
     yield note("proxy", what, why, "nothing under orch, as orch excludes the cluster's hosts (no_grpc_proxy); without orch: unset them")
-
-
-def _clock(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
-    if machine.clock_synchronised is False and wanted.hosts > 1:
-        why = "times in logs, and which task failed first, are compared between hosts"
-        yield note("clock", "no clock service keeps this host's clock", why, "run chrony or systemd-timesyncd")
 
 
 # --- between hosts ------------------------------------------------------------------------------

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from worker.settings.keras_settings import LEGACY, install_keras_2, is_legacy
 from worker.settings.tpu_settings import AUTO, LOCAL
+from worker.words import count_of
 
-from ...model.strategies import STRATEGIES, named
+from ...model.strategies import named
 from .facts import HostReport, Machine, Python, TensorFlow
 from .finding import Finding, Wanted, error, note, warning
 
-OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 13)
+OLDEST_PYTHON = (3, 10)
 OLDEST_TENSORFLOW = (2, 16)
-SLOW_IMPORT_S = 30.0
 _LIBTPU, _SKIP = "0.0.14", "TPU_SKIP_MDS_QUERY"
 _CHOOSE = "set python: or --python to an interpreter that has TensorFlow"
 
@@ -29,8 +29,7 @@ def judge(facts: HostReport, wanted: Wanted) -> Iterator[Finding]:
     severe = error if wanted.needs_tensorflow else note
     found = facts.tensorflow
     if found is None:
-        why = "\n".join([facts.import_problem, *facts.stack])
-        yield severe("tensorflow", "the import of TensorFlow does not end", why, _import_remedy(facts))
+        yield severe("tensorflow", "the import of TensorFlow does not end", facts.import_problem, _import_remedy(facts))
     elif found.missing:
         package = "'tensorflow[and-cuda]'" if facts.machine and facts.machine.nvidia.gpus else "tensorflow-cpu"
         remedy = f"{facts.python.executable} -m pip install {package}; or {_CHOOSE}"
@@ -53,10 +52,6 @@ def _python(python: Python) -> Iterator[Finding]:
     version = _version(python.version)
     if version and version < OLDEST_PYTHON:
         yield error("python", f"{python.executable} is Python {python.version}", "orch's part inside the tasks needs 3.10", _CHOOSE)
-    elif version > NEWEST_PYTHON:
-        yield warning("python", f"{python.executable} is Python {python.version}", "orch is tested with 3.10 to 3.13", _CHOOSE)
-    if python.implementation != "CPython":
-        yield error("python", f"{python.executable} is {python.implementation}", "TensorFlow is built for CPython only", _CHOOSE)
 
 
 def _import_remedy(facts: HostReport) -> str:
@@ -77,9 +72,6 @@ def _tensorflow(found: TensorFlow) -> Iterator[Finding]:
     if found.problem:
         remedy = "reinstall it: pip install --force-reinstall tensorflow"
         yield warning("tensorflow", "TensorFlow is not installed completely", found.problem, remedy)
-    if found.seconds > SLOW_IMPORT_S:
-        why = "every start of a run waits for it once per host; a cold or remote file system is the usual reason"
-        yield warning("tensorflow", f"importing TensorFlow took {found.seconds:.0f} s", why, "put the environment on a local disk")
 
 
 def _keras(found: TensorFlow, facts: HostReport, wanted: Wanted) -> Iterator[Finding]:
@@ -92,15 +84,12 @@ def _keras(found: TensorFlow, facts: HostReport, wanted: Wanted) -> Iterator[Fin
             yield error("keras", what, why, f"{install}, or unset TF_USE_LEGACY_KERAS")
         else:
             yield warning("keras", "tf.keras cannot be imported", why, "pip install --upgrade keras, unless the script uses no Keras")
-    elif not found.keras.startswith("2."):
-        rows = [named(wanted.strategy)] if wanted.strategy else STRATEGIES.values()
-        why = "; ".join(f"cannot work under {row.no_fit_under}" for row in rows if row.no_fit_under)
-        if not why or (wanted.strategy and wanted.tasks < 2):
-            return
-        kind = warning if wanted.strategy else note
-        what = f"tf.keras is Keras {found.keras}, whose Model.fit {why}"
+    elif found.keras.startswith("2.") or not wanted.strategy or wanted.tasks < 2:
+        return
+    elif under := named(wanted.strategy).no_fit_under:
+        what = f"tf.keras is Keras {found.keras}, whose Model.fit cannot work under {under}"
         remedy = "for fit, Keras 2: --keras legacy" if found.tf_keras else f"for fit, Keras 2: {install}, and --keras legacy"
-        yield kind("keras", what, "custom training loops work, with Keras models too", remedy)
+        yield warning("keras", what, "custom training loops work, with Keras models too", remedy)
 
 
 def _tpu(python: Python, facts: HostReport, wanted: Wanted) -> Iterator[Finding]:
@@ -132,23 +121,24 @@ def _gpus(found: TensorFlow, machine: Machine, facts: HostReport, wanted: Wanted
         yield severe("gpu", "NVIDIA's driver does not answer", nvidia.problem, remedy)
     if found.gpus:
         return
-    if nvidia.gpus and hidden is not None and hidden.strip() in ("", "-1", "none", "NoDevFiles"):
-        yield severe("gpu", "CUDA_VISIBLE_DEVICES hides every GPU", f"it is {hidden!r} in this environment", "unset CUDA_VISIBLE_DEVICES")
-    elif nvidia.gpus:
-        yield severe("gpu", *_unseen(found, facts, len(nvidia.gpus)))
+    if nvidia.gpus:
+        yield severe(
+            "gpu", f"the host has {count_of(len(nvidia.gpus), 'GPU')} and TensorFlow sees none", *_why_unseen(found, facts, hidden)
+        )
     elif wanted.gpus:
-        remedy = "leave out gpus:, or choose a host with GPUs" if not nvidia.driver else "nvidia-smi should list them"
         why = "the driver knows no GPU" if nvidia.driver else "there is no driver"
-        yield error("gpu", "GPUs are asked for and this host has none", why, remedy)
+        yield error(
+            "gpu", "GPUs are asked for and this host has none", why, "leave out gpus:, or choose a host on which nvidia-smi lists GPUs"
+        )
 
 
-def _unseen(found: TensorFlow, facts: HostReport, count: int) -> tuple[str, str, str]:
-    """What, why and remedy, if TensorFlow sees no GPU of the host."""
-    what = f"the host has {count} GPU{'s' if count > 1 else ''} and TensorFlow sees none"
+def _why_unseen(found: TensorFlow, facts: HostReport, hidden: str | None) -> tuple[str, str]:
+    """Why TensorFlow sees no GPU of the host, and a remedy. `hidden`: CUDA_VISIBLE_DEVICES."""
+    if hidden is not None and hidden.strip() in ("", "-1", "none", "NoDevFiles"):
+        return f"CUDA_VISIBLE_DEVICES is {hidden!r} in this environment, which hides every GPU", "unset CUDA_VISIBLE_DEVICES"
     if not found.is_cuda_build:
-        return (what, f"TensorFlow {found.version} was built without CUDA", "pip install 'tensorflow[and-cuda]'")
+        return f"TensorFlow {found.version} was built without CUDA", "pip install 'tensorflow[and-cuda]'"
     line = next((line for line in facts.complaints if "dlopen" in line or "cuInit" in line or "cuda" in line.lower()), "")
     cuda, cudnn = found.build.get("cuda_version", "?"), found.build.get("cudnn_version", "?")
     why = f"it was built for CUDA {cuda} and cuDNN {cudnn}, whose libraries it does not find or the driver is too old for"
-    remedy = "pip install 'tensorflow[and-cuda]', or put the libraries on LD_LIBRARY_PATH"
-    return what, f"{why}{': ' if line else ''}{line}", remedy
+    return f"{why}{': ' if line else ''}{line}", "pip install 'tensorflow[and-cuda]', or put the libraries on LD_LIBRARY_PATH"

@@ -20,16 +20,14 @@ from typing import Literal
 
 from worker.fast_dataclass import dataclass
 
-MAX_NODES = 50_000
-"""The most reads and scopes of one graph that are compared."""
 MAX_FOUND = 1_000
 """The most different findings of one task."""
 
-READ = b"ReadVariableOp"
 _READ = b"/ReadVariableOp"
-ARGUMENTS = frozenset((b"_Arg", b"_DeviceArg"))
+_ARGUMENTS = frozenset((b"_Arg", b"_DeviceArg"))
 # Ops that compute nothing, or that follow a resource rather than a value.
-_SILENT = frozenset((b"Const", b"Identity", b"IdentityN", b"NoOp", b"ReadVariableOp", b"_Retval", b"_DeviceRetval", b"VarHandleOp"))
+_SILENT = frozenset((b"Const", b"Identity", b"IdentityN", b"NoOp", b"_Retval", b"_DeviceRetval", b"VarHandleOp"))
+_FOLLOWS = (b"Assign", b"Resource")
 # Scopes that stand for a whole function and not for a layer.
 _OUTER = frozenset((b"", b"StatefulPartitionedCall", b"PartitionedCall"))
 
@@ -54,43 +52,36 @@ class GraphReads:
     """Gets the nodes of one stream, in order. A new graph begins with its arguments, or when `end` is called."""
 
     found: Counter[tuple[bytes, bytes, bytes, bytes, Evidence]] = field(default_factory=Counter)
-    pending: dict[bytes, bytes] = field(default_factory=dict)
-    """The reads of this graph whose op has not come yet: the op's name, and the variable's device. While this is empty, only reads and
-    arguments need be added."""
+    """Name, op, device, device of the variable, and evidence; as in `VariableRead`."""
+    _pending: dict[bytes, bytes] = field(default_factory=dict)
+    """The reads of this graph whose op has not come yet: the op's name, and the variable's device."""
     _users: dict[bytes, set[tuple[bytes, bytes]]] = field(default_factory=dict)
+    """The ops of this graph that came after such a read, with their devices, by scope."""
 
     def add(self, name: bytes, op: bytes, device: bytes) -> None:
         """Adds the next node."""
-        if op in ARGUMENTS:
-            if self.pending or self._users:
-                self.end()
-        elif op == READ:
+        if op in _ARGUMENTS:
+            self.end()
+        elif op == b"ReadVariableOp":
             user, mark, _ = name.rpartition(_READ)
-            if mark and len(self.pending) < MAX_NODES:
-                self.pending[user] = device
-        elif self.pending:
-            self._use(name, op, device)
-
-    def _use(self, name: bytes, op: bytes, device: bytes) -> None:
-        source = self.pending.pop(name, None)
-        if source is not None:
-            if source != device:
-                self._note(name, op, device, source, "name")
-        elif op not in _SILENT and not op.startswith(b"Assign") and not op.startswith(b"Resource") and len(self._users) < MAX_NODES:
+            if mark:
+                self._pending[user] = device
+        elif name in self._pending:
+            self._note(name, op, device, self._pending.pop(name), "name")
+        elif self._pending and op not in _SILENT and not op.startswith(_FOLLOWS):
             self._users.setdefault(name.rpartition(b"/")[0], set()).add((op, device))
 
     def end(self) -> None:
         """Ends the present graph."""
-        for user, source in self.pending.items():
+        for user, source in self._pending.items():
             scope = user.rpartition(b"/")[0]
             if scope not in _OUTER:
                 for op, device in self._users.get(scope, ()):
-                    if device != source:
-                        self._note(scope, op, device, source, "scope")
-        self.pending.clear()
+                    self._note(scope, op, device, source, "scope")
+        self._pending.clear()
         self._users.clear()
 
     def _note(self, name: bytes, op: bytes, device: bytes, source: bytes, evidence: Evidence) -> None:
         key = (name, op, device, source, evidence)
-        if key in self.found or len(self.found) < MAX_FOUND:
+        if device != source and (key in self.found or len(self.found) < MAX_FOUND):
             self.found[key] += 1

@@ -19,40 +19,26 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import field
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal
 
 from worker.fast_dataclass import dataclass
 
 from ...model import device_names
-from .cross_device_reads import ARGUMENTS, READ, GraphReads, VariableRead
+from .cross_device_reads import GraphReads, VariableRead
 
-MAX_LINE = 1 << 20
-"""The rest of a line that is longer than this is skipped, in bytes."""
 MAX_KNOWN = 1 << 14
 """The most different lines whose meaning is kept."""
 MAX_TEXT = 4096
 """The longest line about placement, in bytes."""
 
-
-class _Line(NamedTuple):
-    """The meaning of a line."""
-
-    where: tuple[str, bytes, bytes]
-    """``executed`` or ``placed``; the op; the device."""
-    name: bytes = b""
-    """The name of a node."""
-    matters: bool = False
-    """Whether the node begins a graph, or reads a variable."""
-
-
 _NAMED = re.compile(
     rb"(?:Executing op (\S+) (?:in device|on task)|([^\s:()]+): \((\w+)\):) (/job:\w+/replica:\d+/task:\d+/device:[A-Z_]+:\d+)"
 )
+_CREATED = re.compile(rb"Created device (/job:\S+/device:GPU:\d+) ")
 _ONEDNN = re.compile(rb"_Mkl(?:Eager|Native)?(?=[A-Z])")
-_CREATED = re.compile(rb"\] Created device (/job:\S+/device:GPU:\d+) ")
 _FUNCTION = re.compile(r"__(?:inference|forward|backward)_(.+?)_\d+(?:_partitioned_\d+_\d+)?")
 
 BOOKKEEPING = frozenset(
@@ -112,66 +98,54 @@ class TaskPlacement:
         return found
 
 
+@dataclass(slots=True)
 class StreamScan:
-    """Counts the lines of one stream of one task."""
+    """The lines about placement in one stream of one task. The names are TensorFlow's."""
 
-    def __init__(self) -> None:
-        self._counts: Counter[tuple[str, bytes, bytes]] = Counter()
-        self.reads = GraphReads()
-        self.gpus: set[bytes] = set()
-        self._rest = b""
+    executed: Counter[tuple[bytes, bytes]] = field(default_factory=Counter)
+    """The eager runs, by op and device."""
+    placed: Counter[tuple[bytes, bytes]] = field(default_factory=Counter)
+    """The nodes of graphs, by op and device."""
+    reads: GraphReads = field(default_factory=GraphReads)
+    gpus: set[bytes] = field(default_factory=set)
 
-    def feed(self, data: bytes) -> None:
-        """Adds the next bytes of the stream; a block may end anywhere."""
-        cut = data.rfind(b"\n") + 1
-        if cut:
-            self._scan(self._rest + data[:cut])
-            self._rest = data[cut:]
-        elif len(self._rest) < MAX_LINE:
-            self._rest += data
 
-    def finish(self) -> None:
-        """Ends the stream."""
-        self._scan(self._rest)
-        self._rest = b""
-        self.reads.end()
-
-    def count(self, kind: str) -> Counter[tuple[str, str]]:
-        """The number of lines of this kind, by op and device. Call this after `finish`."""
-        found: Counter[tuple[str, str]] = Counter()
-        for (what, op, device), number in self._counts.items():
-            if what == kind:
-                found[_op_name(op), device.decode(errors="replace")] += number
-        return found
-
-    def _scan(self, block: bytes) -> None:
-        counts, reads = self._counts, self.reads
-        pending = reads.pending
-        for line in block.split(b"\n"):
-            text = line.rpartition(b"] ")[2] if b"/job:" in line else b""
-            found = _recognise(text) if 0 < len(text) <= MAX_TEXT else None
-            if found is None:
-                continue
-            where, name, matters = found
-            counts[where] += 1
-            if matters or (pending and name):
-                reads.add(name, *where[1:])
-        if b"] Created device " in block:
-            self.gpus.update(_CREATED.findall(block))
+def scan(lines: Iterable[bytes]) -> StreamScan:
+    """Counts the lines of a stream."""
+    found = StreamScan()
+    for line in lines:
+        text = line.rpartition(b"] ")[2] if b"/job:" in line else b""
+        meaning = _recognise(text) if 0 < len(text) <= MAX_TEXT else None
+        if meaning is None:
+            continue
+        kind, op, device, name = meaning
+        if kind == "executed":
+            found.executed[op, device] += 1
+        elif kind == "placed":
+            found.placed[op, device] += 1
+            found.reads.add(name, op, device)
+        else:
+            found.gpus.add(device)
+    found.reads.end()
+    return found
 
 
 @lru_cache(MAX_KNOWN)
-def _recognise(text: bytes) -> _Line | None:
-    """The meaning of a line without its beginning; None: the line is not about placement."""
-    found = _NAMED.fullmatch(text.rstrip(b"\r"))
+def _recognise(text: bytes) -> tuple[Literal["executed", "placed", "created"], bytes, bytes, bytes] | None:
+    """The meaning of a line without its beginning: the kind, the op, the device, and the name of the node.
+
+    None: the line is not about placement.
+    """
+    if created := _CREATED.match(text):
+        return "created", b"", created[1], b""
+    found = _NAMED.fullmatch(text.rstrip(b"\r\n"))
     if found is None:
         return None
     ran, name, op, device = found.groups()
     if ran:
-        return _Line(("executed", _ONEDNN.sub(b"", ran, count=1) if ran.startswith(b"_Mkl") else ran, device))
-    if _ONEDNN.match(op):
-        return None  # the op was placed under its own name just before
-    return _Line(("placed", op, device), name, op == READ or op in ARGUMENTS)
+        return "executed", _ONEDNN.sub(b"", ran, count=1) if ran.startswith(b"_Mkl") else ran, device, b""
+    # oneDNN's op was placed under its own name just before.
+    return None if _ONEDNN.match(op) else ("placed", op, device, name)
 
 
 def shorten(device: str, task: str = "") -> str:
@@ -183,35 +157,32 @@ def shorten(device: str, task: str = "") -> str:
 
 
 def summarise(task: str, stderr: StreamScan, stdout: StreamScan) -> TaskPlacement:
-    """The placement of a task, from its two finished streams."""
-    graphs = max(stderr, stdout, key=lambda scan: scan.count("placed").total())
-    counts: dict[tuple[str, str], Count] = {}
-    for kind, counter in (
-        ("executed", stderr.count("executed") + stdout.count("executed")),
-        ("placed", graphs.count("placed")),
-    ):
-        for (op, device), number in counter.items():
-            key = op, shorten(device, task)
-            counts[key] = counts.get(key, Count()) + Count(**{kind: number})
-    gpus = {shorten(device.decode(), task) for device in stderr.gpus | stdout.gpus} | {
-        device for _, device in counts if device.startswith("GPU:")
-    }
+    """The placement of a task, from its two streams."""
+    graphs = max(stderr, stdout, key=lambda scan: scan.placed.total())
+    executed, placed = _readable(stderr.executed + stdout.executed, task), _readable(graphs.placed, task)
     return TaskPlacement(
         task,
-        counts,
-        dict(_variable_reads(task, graphs.reads)),
-        frozenset(gpus),
-        is_muted=bool(counts) and not any(count.executed for count in counts.values()),
+        {where: Count(executed[where], placed[where]) for where in executed | placed},
+        _variable_reads(graphs.reads, task),
+        frozenset(shorten(device.decode(), task) for device in stderr.gpus | stdout.gpus)
+        | {device for _, device in executed | placed if device.startswith("GPU:")},
+        is_muted=bool(placed) and not executed,
     )
 
 
-def _variable_reads(task: str, reads: GraphReads) -> Iterator[tuple[VariableRead, int]]:
+def _readable(counts: Counter[tuple[bytes, bytes]], task: str) -> Counter[tuple[str, str]]:
+    """The same counts, by names for users."""
+    found: Counter[tuple[str, str]] = Counter()
+    for (op, device), number in counts.items():
+        text = op.decode(errors="replace")
+        function = _FUNCTION.fullmatch(text)
+        found[f"{function[1]}()" if function else text, shorten(device.decode(errors="replace"), task)] += number
+    return found
+
+
+def _variable_reads(reads: GraphReads, task: str) -> Counter[VariableRead]:
+    found: Counter[VariableRead] = Counter()
     for (name, op, device, source, evidence), number in reads.found.items():
         node = name.decode(errors="replace").removeprefix("StatefulPartitionedCall/")
-        yield VariableRead(node, op.decode(), shorten(device.decode(), task), shorten(source.decode(), task), evidence), number
-
-
-def _op_name(op: bytes) -> str:
-    text = op.decode(errors="replace")
-    found = _FUNCTION.fullmatch(text)
-    return f"{found[1]}()" if found else text
+        found[VariableRead(node, op.decode(), shorten(device.decode(), task), shorten(source.decode(), task), evidence)] += number
+    return found

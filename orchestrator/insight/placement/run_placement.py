@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import fnmatch
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
 
 from worker.words import count_of
 
@@ -16,10 +17,11 @@ from ...record.output.lines import clean
 from ...record.storage.run_directory import RunDir
 from ...record.storage.run_files import open_file
 from ...record.text.format import aligned, wrap
-from .placement_log import BOOKKEEPING, Count, StreamScan, TaskPlacement, summarise
+from .cross_device_reads import VariableRead
+from .placement_log import BOOKKEEPING, Count, StreamScan, TaskPlacement, scan, summarise
 
-BLOCK = 1 << 20
-"""The bytes of one read."""
+MAX_LINE = 1 << 20
+"""A line that is longer is read in parts, in bytes."""
 WIDTH = 80
 MOST_LISTED = 12
 """The most lines under a heading. The text has the number of the others; --json has all."""
@@ -29,26 +31,25 @@ no task of {run} logged where its operations ran. To get that,
   start the run with --log-placement (devices.log_placement: true), or
   call tf.debugging.set_log_device_placement(True) first in the script"""
 MUTED = "eager runs are missing: with TF_CPP_MIN_LOG_LEVEL above 0 TensorFlow logs graphs only"
+T = TypeVar("T")
 
 
 def read(run: RunDir, attempts: Mapping[str, int]) -> list[TaskPlacement]:
     """The placement of each task. `attempts`: the attempt by task. Raises `OrchError` for a log that cannot be read."""
-    return [summarise(task, *(_scan(run, task, attempt, stream) for stream in ("stderr", "stdout"))) for task, attempt in attempts.items()]
+    return [
+        summarise(task, *(_scan(run.log_path(task, attempt, stream)) for stream in ("stderr", "stdout")))
+        for task, attempt in attempts.items()
+    ]
 
 
-def _scan(run: RunDir, task: str, attempt: int, stream: str) -> StreamScan:
-    scan = StreamScan()
-    path = run.log_path(task, attempt, stream)
+def _scan(path: Path) -> StreamScan:
     try:
         with open_file(path) as file:
-            while block := file.read(BLOCK):
-                scan.feed(block)
+            return scan(iter(partial(file.readline, MAX_LINE), b""))
     except FileNotFoundError:
-        pass
+        return StreamScan()
     except OSError as error:
         raise OrchError(f"{path}: cannot read this log: {error.strerror or error}") from None
-    scan.finish()
-    return scan
 
 
 def with_ops(placement: TaskPlacement, patterns: Collection[str]) -> TaskPlacement:
@@ -89,84 +90,68 @@ def to_json(run_id: str, attempts: Mapping[str, int], placements: Iterable[TaskP
 
 # --- for people ---------------------------------------------------------------------------------
 
-
-def to_text(placements: Sequence[TaskPlacement], *, everything: bool = True) -> Iterator[str]:
-    """The table, then the findings. Tasks with the same line share the line. `everything`: the table has `BOOKKEEPING` too."""
-    rows = _rows(placements)
-    shown = rows if everything else [row for row in rows if row[0] not in BOOKKEEPING]
-    yield from _table(shown) if shown else ("no operation fits",)
-    if hidden := sum(count.total * len(tasks) for op, _, count, tasks in rows if not everything and op in BOOKKEEPING):
-        yield f"not shown: {hidden:,} of what every graph is full of (constants, arguments); --all"
-    muted = [one.task for one in placements if one.is_muted]
-    if muted:
-        yield from wrap(f"{group_tasks(muted)}: {MUTED}", WIDTH, "", "  ")
-    yield from _section("On the CPU although the task has a GPU", placements, _fallback_lines, _FALLBACK_NOTE)
-    yield from _section("Variables used on another device than their own (each use copies them)", placements, _read_lines, _READ_NOTE)
-
-
-Row = tuple[str, str, Count, list[str]]
 _FALLBACK_NOTE = "tf.device asked for it, or there is no GPU kernel for the op or its type of data: the log does not say which."
 _READ_NOTE = "Seen by the names of graph nodes; of eager operations the log does not say where their inputs came from."
 
 
-def _rows(placements: Iterable[TaskPlacement]) -> list[Row]:
-    """(op, device, count in each task, names of the tasks), the most frequent first."""
-    same: dict[tuple[str, str, Count], list[str]] = {}
+def to_text(placements: Sequence[TaskPlacement], *, everything: bool = True) -> Iterator[str]:
+    """The table, then the findings. Tasks with the same line share the line. `everything`: the table has `BOOKKEEPING` too."""
+    rows = _with_tasks(placements, lambda one: ((op, device, count) for (op, device), count in one.counts.items()))
+    rows.sort(key=lambda row: (-row[0][2].total, row[0][0], row[0][1], row[1]))
+    shown = [row for row in rows if everything or row[0][0] not in BOOKKEEPING]
+    yield from _table(shown) if shown else ("no operation fits",)
+    if hidden := sum(count.total * len(tasks) for (op, _, count), tasks in rows if not everything and op in BOOKKEEPING):
+        yield f"not shown: {hidden:,} of what every graph is full of (constants, arguments); --all"
+    muted = [one.task for one in placements if one.is_muted]
+    if muted:
+        yield from wrap(f"{group_tasks(muted)}: {MUTED}", WIDTH, "", "  ")
+    yield from _section("On the CPU although the task has a GPU", _with_tasks(placements, _fallback_lines), _FALLBACK_NOTE)
+    title = "Variables used on another device than their own (each use copies them)"
+    yield from _section(title, _with_tasks(placements, _read_lines), _READ_NOTE)
+
+
+def _with_tasks(placements: Iterable[TaskPlacement], items_of: Callable[[TaskPlacement], Iterable[T]]) -> list[tuple[T, list[str]]]:
+    """All items of these placements, each once, with the names of its tasks."""
+    found: dict[T, list[str]] = {}
     for one in placements:
-        for (op, device), count in one.counts.items():
-            same.setdefault((op, device, count), []).append(one.task)
-    rows = [(op, device, count, tasks) for (op, device, count), tasks in same.items()]
-    return sorted(rows, key=lambda row: (-row[2].total, row[0], row[1], row[3]))
+        for item in items_of(one):
+            found.setdefault(item, []).append(one.task)
+    return list(found.items())
 
 
-def _table(rows: Sequence[Row]) -> Iterator[str]:
+def _table(rows: Sequence[tuple[tuple[str, str, Count], list[str]]]) -> Iterator[str]:
     cells = [["OPERATION", "DEVICE", "RUN", "PLACED", "TASKS"]]
-    for op, device, count, tasks in rows:
+    for (op, device, count), tasks in rows:
         numbers = [f"{number:,}" if number else "-" for number in (count.executed, count.placed)]
-        cells.append([_cut(clean(op), 34), device, *numbers, group_tasks(tasks)])
+        name = clean(op)
+        cells.append([name if len(name) <= 34 else f"{name[:33]}…", device, *numbers, group_tasks(tasks)])
     yield from aligned(cells, right=(2, 3))
     yield "RUN: each eager run; function() is one run, wherever its parts ran."
     yield "PLACED: a node of a graph, once, however often the graph ran."
 
 
-def _section(title: str, placements: Iterable[TaskPlacement], describe: Callable[[TaskPlacement], list[str]], note: str) -> Iterator[str]:
-    same: dict[str, list[str]] = {}
-    for one in placements:
-        for line in describe(one):
-            same.setdefault(line, []).append(one.task)
-    if not same:
+def _section(title: str, lines: Sequence[tuple[str, list[str]]], note: str) -> Iterator[str]:
+    if not lines:
         return
-    yield ""
-    yield f"{title}:"
-    for line, tasks in list(same.items())[:MOST_LISTED]:
+    yield from ("", f"{title}:")
+    for line, tasks in lines[:MOST_LISTED]:
         yield from wrap(f"{group_tasks(tasks)}: {line}", WIDTH, "  ", "    ")
-    if len(same) > MOST_LISTED:
-        yield f"  and {len(same) - MOST_LISTED:,} more; --json has all"
+    if len(lines) > MOST_LISTED:
+        yield f"  and {len(lines) - MOST_LISTED:,} more; --json has all"
     yield from wrap(note, WIDTH, "  ", "    ")
 
 
-def _fallback_lines(placement: TaskPlacement) -> list[str]:
+def _fallback_lines(placement: TaskPlacement) -> Iterator[str]:
     on_gpu = {op for op, device in placement.counts if device.startswith("GPU:")}
-    found = sorted(placement.fallbacks.items(), key=lambda item: (item[0] in on_gpu, -item[1].total, item[0]))
-    return [f"{op}, {_times(count)}{', elsewhere on the GPU' if op in on_gpu else ''}" for op, count in found]
+    for op, count in sorted(placement.fallbacks.items(), key=lambda item: (item[0] in on_gpu, -item[1].total, item[0])):
+        yield f"{op}, run {count.executed:,}, placed {count.placed:,}{', elsewhere on the GPU' if op in on_gpu else ''}"
 
 
-def _read_lines(placement: TaskPlacement) -> list[str]:
-    summed = Counter[tuple[str, str, str, bool]]()
-    for read, number in placement.reads.items():
-        likely = read.evidence == "scope"
-        what = f"{read.op} in {read.node}" if likely else f"{read.op} {read.node}"
-        summed[what, read.device, read.variable_device, likely] += number
-    return [
-        f"{what} on {device} {'probably ' if likely else ''}uses a variable of {source} ({count_of(number, 'graph')})"
-        for (what, device, source, likely), number in sorted(summed.items(), key=lambda item: (item[0][3], -item[1], item[0]))
-    ]
+def _read_lines(placement: TaskPlacement) -> Iterator[str]:
+    def order(item: tuple[VariableRead, int]) -> tuple[bool, int, str]:
+        return item[0].evidence == "scope", -item[1], item[0].node
 
-
-def _times(count: Count) -> str:
-    words = {"run": count.executed, "placed": count.placed}
-    return ", ".join(f"{word} {number:,} times" if number > 1 else f"{word} once" for word, number in words.items() if number)
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    for read, number in sorted(placement.reads.items(), key=order):
+        node, probably = (f"in {read.node}", "probably ") if read.evidence == "scope" else (read.node, "")
+        uses = f"{probably}uses a variable of {read.variable_device}"
+        yield f"{read.op} {node} on {read.device} {uses} ({count_of(number, 'graph')})"

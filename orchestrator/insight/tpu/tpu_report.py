@@ -14,12 +14,12 @@ from worker.words import bytes_of, count_of
 
 from ...model import tpu_topology
 from ...model.tpu_topology import Mesh
+from ...record.output.lines import RESET
 
 MOST_SHOWN = 256
 """The most devices in the table and the picture; --json has all."""
 _WIDTH = 160
 _COLORS = ("\x1b[36m", "\x1b[33m", "\x1b[32m", "\x1b[35m", "\x1b[34m", "\x1b[31m")
-_RESET = "\x1b[0m"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,32 +140,26 @@ def _picture(layout: Layout, color: bool) -> Iterator[str]:
     """Each plane of the mesh, with a row for each y and a column for each x; a cell has the cores of a chip."""
     x, y, z, cores = layout.mesh.shape
     cell = len(f"{layout.replicas - 1}.{layout.cores - 1}")
-    width = 6 + x * (cores * (cell + 1) + 3)
-    if layout.mesh.devices > MOST_SHOWN * 4 or width > _WIDTH:
+    idle = "-".ljust(cell)
+    chip = cores * (cell + 1) + 1
+    if layout.mesh.devices > MOST_SHOWN * 4 or 6 + x * (chip + 2) > _WIDTH:
         return
-    found = {place: (replica, core) for replica, row in enumerate(layout.assignment.places) for core, place in enumerate(row)}
+    cells = {
+        place: _paint(f"{replica}.{core}".ljust(cell), replica, color)
+        for replica, places in enumerate(layout.assignment.places)
+        for core, place in enumerate(places)
+    }
     yield ""
     yield "the mesh: REPLICA.LOGICAL DEVICE, or a dash for a device that is idle"
     for plane in range(z):
-        head = "  ".join(f"{f'x={column}':<{cores * (cell + 1) + 1}}" for column in range(x))
-        yield f"  {f'z={plane}' if z > 1 else '':<4} {head}".rstrip()
+        yield f"  {f'z={plane}' if z > 1 else '':<4} {'  '.join(f'x={column}'.ljust(chip) for column in range(x))}".rstrip()
         for row in range(y):
-            chips = []
-            for column in range(x):
-                inside = (_cell(found.get((column, row, plane, core)), cell, color) for core in range(cores))
-                chips.append(f"[{' '.join(inside)}]")
-            yield f"  {f'y={row}':<4} {'  '.join(chips)}"
-
-
-def _cell(found: tuple[int, int] | None, width: int, color: bool) -> str:
-    if found is None:
-        return f"{'-':<{width}}"
-    replica, core = found
-    return _paint(f"{replica}.{core}".ljust(width), replica, color)
+            chips = (" ".join(cells.get((column, row, plane, core), idle) for core in range(cores)) for column in range(x))
+            yield f"  {f'y={row}':<4} [{']  ['.join(chips)}]"
 
 
 def _paint(text: str, replica: int, color: bool) -> str:
-    return f"{_COLORS[replica % len(_COLORS)]}{text}{_RESET}" if color else text
+    return f"{_COLORS[replica % len(_COLORS)]}{text}{RESET}" if color else text
 
 
 def _shapes(layout: Layout) -> Iterator[str]:

@@ -27,9 +27,8 @@ MACHINE = Machine(
     hostname="box",
     system="Linux 6.1.0 x86_64",
     cores=8,
-    clock_synchronised=True,
     run_dir=Disk("/home/me", free_bytes=50 * GB),
-    names=Names(("10.0.0.4",), localhost=("127.0.0.1",)),
+    names=Names(localhost=("127.0.0.1",)),
     ports=Ports(),
     memory_bytes=32 * GB,
     memory_free_bytes=30 * GB,
@@ -88,8 +87,6 @@ ROWS = [
     # the interpreter
     (replace(SOUND, python=None, tensorflow=None, python_problem="it cannot be run"), MIRRORED, "error python", "is of no use"),
     (replace(SOUND, python=Python("/usr/bin/python3", "3.8.10")), MIRRORED, "error python", "orch's part inside the tasks needs 3.10"),
-    (replace(SOUND, python=Python("/usr/bin/python3", "3.15.0")), MIRRORED, "warning python", "tested with 3.10 to 3.13"),
-    (replace(SOUND, python=Python("/usr/bin/pypy3", "3.11.9", "PyPy")), MIRRORED, "error python", "built for CPython only"),
     # TensorFlow
     (tensorflow(missing=True, version=""), MIRRORED, "error tensorflow", "/usr/bin/python3 -m pip install tensorflow-cpu"),
     (tensorflow(missing=True, version=""), replace(MIRRORED, needs_tensorflow=False), "note tensorflow", "has no TensorFlow"),
@@ -101,9 +98,8 @@ ROWS = [
     ),
     (tensorflow(version="", problem="ImportError: numpy.core.multiarray failed"), MIRRORED, "error tensorflow", "its NumPy does not fit"),
     (tensorflow(version="2.12.1"), MIRRORED, "warning tensorflow", "made for 2.16 or newer"),
-    (tensorflow(seconds=61.0), MIRRORED, "warning tensorflow", "took 61 s"),
     (
-        replace(SOUND, tensorflow=None, import_problem="it has not ended after 5 s", stack=('  File "a.py", line 1 in f',)),
+        replace(SOUND, tensorflow=None, import_problem='it has not ended after 5 s\n  File "a.py", line 1 in f'),
         MIRRORED,
         "error tensorflow",
         'File "a.py", line 1',
@@ -118,7 +114,6 @@ ROWS = [
     (tensorflow(keras="3.15.1"), PS, "warning keras", "/usr/bin/python3 -m pip install --no-deps 'tf-keras~=2.21.0'"),
     (tensorflow(keras="3.15.1", tf_keras="2.21.0"), PS, "warning keras", "for fit, Keras 2: --keras legacy"),
     (tensorflow(keras="3.15.1"), PS, "warning keras", "cannot work under ParameterServerStrategy"),
-    (tensorflow(keras="3.15.1"), Wanted(), "note keras", "cannot work under ParameterServerStrategy"),
     (
         tensorflow(keras="", keras_problem="ImportError"),
         replace(PS, env={"TF_USE_LEGACY_KERAS": "1"}),
@@ -158,12 +153,11 @@ ROWS = [
         "warning memory",
         "1.1 GB of memory free, about 2.9 GB needed",
     ),
-    (machine(shm=None), MIRRORED, "warning shm", "mount a tmpfs"),
+    (machine(shm=None), MIRRORED, "note shm", "/dev/shm has 0 B free"),
     (machine(shm=Disk("/dev/shm", free_bytes=64 << 20)), MIRRORED, "note shm", "--shm-size"),
-    (machine(open_files=(256, 4096)), MIRRORED, "warning limits", "ulimit -n 1024"),
-    (machine(open_files=(256, 256)), MIRRORED, "warning limits", "limits.conf"),
-    (machine(names=Names((), "Name or service not known", localhost=("127.0.0.1",))), MIRRORED, "warning names", "/etc/hosts"),
-    (machine(names=Names(("10.0.0.4",), localhost=())), MIRRORED, "error names", "localhost stands for nothing"),
+    (machine(open_files=(256, 4096)), MIRRORED, "warning limits", "ulimit -n 1024, or nofile in /etc/security/limits.conf"),
+    (machine(names=Names("Name or service not known", localhost=("127.0.0.1",))), MIRRORED, "warning names", "/etc/hosts"),
+    (machine(names=Names(localhost=())), MIRRORED, "error names", "localhost stands for nothing"),
     (machine(environment={"http_proxy": "http://proxy:3128"}), MIRRORED, "note proxy", "no_grpc_proxy"),
     (machine(ports=Ports("Operation not permitted")), replace(MIRRORED, data_service=True), "error ports", "Operation not permitted"),
     (machine(ports=Ports("Operation not permitted")), MWMS, "error ports", "Operation not permitted"),
@@ -181,30 +175,30 @@ def test_what_is_wrong_is_found_and_has_a_remedy(facts: HostReport, wanted: Want
 
 
 def test_keras_3_is_no_matter_where_its_fit_works() -> None:
-    assert found(tensorflow(keras="3.15.1"), MIRRORED) == []
+    assert found(tensorflow(keras="3.15.1"), Wanted()) == found(tensorflow(keras="3.15.1"), MIRRORED) == []
     assert ("warning", "keras") not in found(tensorflow(keras="3.15.1"), MWMS)
     assert ("warning", "keras") not in found(tensorflow(keras="3.15.1"), replace(PS, tasks=1))
 
 
-def test_a_range_of_ports_that_is_too_small_is_an_error_and_one_with_some_taken_a_note() -> None:
+def test_a_range_of_ports_that_is_too_small_is_an_error() -> None:
     wanted = replace(MWMS, ports=(41000, 41005), shares={"local": 4})
     taken = {str(port): "Address already in use" for port in range(41000, 41003)}
     findings = judge([machine(ports=Ports(tried=6, busy=taken))], wanted)
     assert [(one.severity, one.what) for one in findings if "41000" in one.what] == [("error", "3 of the ports 41000-41005 are free")]
     findings = judge([machine(ports=Ports(tried=6, busy={"41000": "Address already in use"}))], wanted)
-    assert [one.severity for one in findings if "41000" in one.what] == ["note"]
+    assert not [one for one in findings if "41000" in one.what]
 
 
 def test_several_hosts_are_compared_and_share_their_findings() -> None:
     a = replace(SOUND, name="a")
     b = replace(tensorflow(version="2.19.0"), name="b", clock_ahead_s=-1000.0)
-    loop = replace(machine(names=Names(("127.0.1.1",), localhost=("127.0.0.1",))), name="c")
-    findings = judge([a, b, loop], replace(MWMS, hosts=3))
+    c = replace(machine(names=Names("Name or service not known", localhost=("127.0.0.1",))), name="c")
+    findings = judge([a, b, c], MWMS)
     by_what = {one.what: one for one in findings}
     versions = by_what["the hosts have different versions of TensorFlow"]
     assert (versions.severity, versions.why.partition(":")[0]) == ("error", "2.19.0 on b; 2.21.0 on a, c")
     assert by_what["its clock is 1000 s behind this machine's"].hosts == ("b",)
-    assert by_what["'box' stands for 127.0.1.1 there"].hosts == ("c",)
+    assert by_what["the host does not know its own name 'box'"].hosts == ("c",)
     assert by_what["TensorFlow's servers listen on every interface"].hosts == ("a", "b", "c")
     assert findings[0].severity == "error"
     assert findings[-1].severity == "note"
@@ -217,13 +211,13 @@ def test_versions_that_a_program_does_not_need_stop_nothing() -> None:
 
 
 def test_of_several_hosts_each_finding_names_its_own_and_what_they_share_is_said_once() -> None:
-    away = [replace(machine(shm=None), name=name, is_here=False) for name in ("a", "b")]
+    away = [replace(machine(open_files=(256, 256)), name=name, is_here=False) for name in ("a", "b")]
     lost = HostReport("c", "python3", is_here=False, unreached="No route\x1b[2J to host", unreached_remedy="check the address")
     hosts = [*away, lost]
     lines = list(doctor_report.to_text(hosts, judge(hosts, MIRRORED), color=False))
     assert [line for line in lines if line.startswith(("error", "warning"))] == [
         "error    this host cannot be reached (c)",
-        "warning  there is no /dev/shm (a, b)",
+        "warning  a process may have 256 files open (a, b)",
     ]
     assert lines[lines.index("c") + 1 :][:2] == ["  unreached   No route to host", ""]
     alone = list(doctor_report.to_text([lost], judge([lost], MIRRORED), color=False))
